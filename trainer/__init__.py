@@ -1,0 +1,70 @@
+"""A Keras-native Trainer framework with plugins.
+
+The names below are imported on first use, so that `python -m trainer --help`
+answers without loading TensorFlow.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trainer.callback import Callback
+    from trainer.data import (
+        ArrayExamples,
+        Batches,
+        DatasetBatches,
+        Examples,
+        IndexedBatches,
+    )
+    from trainer.errors import StartAgain, UserError, nearest
+    from trainer.period import Period, parse_period
+    from trainer.experiment import run
+    from trainer.step.average import Average, average
+    from trainer.strategy import Detection, StrategyPlugin
+    from trainer.trainer import Trainer
+
+_HOMES = {
+    "ArrayExamples": "trainer.data",
+    "Average": "trainer.step.average",
+    "Batches": "trainer.data",
+    "Callback": "trainer.callback",
+    "DatasetBatches": "trainer.data",
+    "Detection": "trainer.strategy",
+    "Examples": "trainer.data",
+    "IndexedBatches": "trainer.data",
+    "Period": "trainer.period",
+    "StartAgain": "trainer.errors",
+    "StrategyPlugin": "trainer.strategy",
+    "Trainer": "trainer.trainer",
+    "UserError": "trainer.errors",
+    "average": "trainer.step.average",
+    "nearest": "trainer.errors",
+    "parse_period": "trainer.period",
+    "run": "trainer.experiment",
+}
+
+__all__ = [
+    "ArrayExamples",
+    "Average",
+    "Batches",
+    "Callback",
+    "DatasetBatches",
+    "Detection",
+    "Examples",
+    "IndexedBatches",
+    "Period",
+    "StartAgain",
+    "StrategyPlugin",
+    "Trainer",
+    "UserError",
+    "average",
+    "nearest",
+    "parse_period",
+    "run",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'trainer' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)

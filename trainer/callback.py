@@ -1,0 +1,70 @@
+"""The base class of callbacks that know about steps, state and saving."""
+
+from typing import TYPE_CHECKING, Any
+
+import keras
+
+if TYPE_CHECKING:
+    from trainer.trainer import Trainer
+
+
+class Callback(keras.callbacks.Callback):
+    """A Keras callback with a trainer, saved state and exact due steps.
+
+    Any `keras.callbacks.Callback` runs in the loop as it is. This class adds
+    what Keras lacks. Events come in this order:
+
+    `setup` (every callback, before anything is restored or trained) ·
+    `on_train_begin` · per epoch `on_epoch_begin` · per host loop of K steps
+    `on_train_batch_begin`, the K steps, `on_train_batch_end` · when due
+    `on_test_begin`, evaluation, `on_test_end`, then `on_log` for the train
+    and the eval split, then `on_save` · `on_epoch_end` · `on_train_end` ·
+    `close`.
+
+    Attributes:
+        trainer: the running `Trainer`; set before `setup`.
+        runs_last: savers set this, so that they see what the others logged.
+    """
+
+    runs_last: bool = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trainer: Trainer = None  # type: ignore[assignment]
+
+    def setup(self) -> None:
+        """Called once, in callback order, before the first event."""
+
+    def next_due(self, step: int) -> int | None:
+        """The next step after `step` on which this callback must act.
+
+        The host loop is shortened so that it ends exactly there.
+        """
+        return None
+
+    def on_log(self, step: int, split: str, logs: dict[str, float]) -> None:
+        """Called with the scalars of a split when a log is due.
+
+        Args:
+            step: the number of optimizer steps that are done.
+            split: `"train"` (values since the last log) or `"eval"`.
+            logs: scalar name to value.
+        """
+
+    def on_save(self, step: int, logs: dict[str, float]) -> None:
+        """Called after every host loop, when all other events have fired.
+
+        Args:
+            step: the number of optimizer steps that are done.
+            logs: the newest train values, and eval values under `val_*`.
+        """
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint must hold of this callback, as JSON values."""
+        return {}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Takes back what `state` returned."""
+
+    def close(self) -> None:
+        """Called on every exit, also when another callback's close failed."""

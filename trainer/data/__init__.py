@@ -1,0 +1,17 @@
+"""Data addressed by step: global batches, cut into pieces for replicas."""
+
+from trainer.data.batches import Batches, Resume
+from trainer.data.dataset_batches import DatasetBatches
+from trainer.data.examples import ArrayExamples, Examples
+from trainer.data.indexed_batches import IndexedBatches
+from trainer.data.resolve import as_batches
+
+__all__ = [
+    "ArrayExamples",
+    "Batches",
+    "DatasetBatches",
+    "Examples",
+    "IndexedBatches",
+    "Resume",
+    "as_batches",
+]

@@ -1,0 +1,64 @@
+"""The contract of a data source: global batches, addressed by step."""
+
+import abc
+import enum
+
+import tensorflow as tf
+
+
+class Resume(enum.StrEnum):
+    """How a source gets to step n; a run says which of these it uses."""
+
+    SEEK = "seek"  # In O(1): examples have random access.
+    SKIP = "skip"  # By reading and dropping n batches of the same sequence.
+    RESTORE = "restore"  # From a position of its own in the checkpoint.
+
+
+class Batches(abc.ABC):
+    """The global batches of one split, in an order that never depends on who
+    reads them.
+
+    A global batch is cut into `micro` micro-batches and each of those into
+    one piece per replica, contiguous and as even as possible, so that every
+    strategy sees the same examples in the same micro-batch.
+
+    Attributes:
+        batch_size: examples in a full global batch; `None` if unknown.
+        steps_per_epoch: batches in one pass; `None` if endless.
+        resume: how `pieces` reaches its first step.
+    """
+
+    batch_size: int | None
+    steps_per_epoch: int | None
+    resume: Resume
+
+    @abc.abstractmethod
+    def pieces(
+        self, *, start: int, replicas: range, num_replicas: int, micro: int
+    ) -> tf.data.Dataset:
+        """The pieces that the replicas in `replicas` get, from a step on.
+
+        Args:
+            start: the number of global batches that came before.
+            replicas: which of the replicas are fed by this input pipeline.
+            num_replicas: how many replicas share a global batch.
+            micro: micro-batches per global batch.
+
+        Returns:
+            An endless dataset of pieces in the order (step, micro-batch,
+            replica). A short global batch still gives every piece; some
+            then hold fewer examples, or none.
+        """
+
+
+def endless(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Marks a dataset as infinite, so that no replica asks for its end.
+
+    Otherwise tf.distribute checks on each step whether every replica still
+    has data: a branch on one host, a collective across several.
+    """
+    return dataset.apply(
+        tf.data.experimental.assert_cardinality(
+            tf.data.experimental.INFINITE_CARDINALITY
+        )
+    )

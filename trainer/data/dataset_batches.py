@@ -1,0 +1,97 @@
+"""Batches from any `tf.data.Dataset`."""
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from trainer.data.batches import Batches, Resume, endless
+from trainer.data.split import piece_bounds
+from trainer.errors import UserError
+
+
+class DatasetBatches(Batches):
+    """Global batches that a `tf.data.Dataset` yields, reached with `skip`.
+
+    The dataset is made anew for each iterator. It must give the same
+    batches each time, so seed its shuffles (or rely on the run's seed, which
+    `tf.random.set_seed` makes the default of every op).
+
+    Args:
+        make_dataset: returns the dataset of global batches, one epoch long
+            or endless.
+        batch_size: what each full batch must hold; `None` does not check.
+        name: what to call the data in an error message.
+
+    Raises:
+        UserError: it yields no batches, or not of `batch_size` examples.
+    """
+
+    resume = Resume.SKIP
+
+    def __init__(
+        self,
+        make_dataset: Callable[[], tf.data.Dataset],
+        *,
+        batch_size: int | None,
+        name: str = "data",
+    ) -> None:
+        self._make_dataset = make_dataset
+        dataset = make_dataset()
+        self.batch_size = _static_batch_size(dataset, name) or batch_size
+        if batch_size and self.batch_size != batch_size:
+            raise UserError(
+                f"{name} yields batches of {self.batch_size} examples, but "
+                f"batch_size = {batch_size}. Make them equal."
+            )
+        self.steps_per_epoch = _count_batches(dataset)
+        if self.steps_per_epoch == 0:
+            raise UserError(f"{name} yields no batches.")
+
+    def pieces(
+        self, *, start: int, replicas: range, num_replicas: int, micro: int
+    ) -> tf.data.Dataset:
+        """See `Batches.pieces`."""
+        micro_size = self.batch_size and -(-self.batch_size // micro)
+
+        def cut(*batch: Any) -> tf.data.Dataset:
+            element = batch[0] if len(batch) == 1 else batch
+            size = tf.shape(tf.nest.flatten(element)[0], tf.int64)[0]
+            bounds = piece_bounds(
+                size,
+                micro_size=micro_size,
+                micro=micro,
+                replicas=replicas,
+                num_replicas=num_replicas,
+            )
+            return tf.data.Dataset.from_tensor_slices(bounds).map(
+                lambda begin, end: tf.nest.map_structure(
+                    lambda leaf: leaf[begin:end], element
+                )
+            )
+
+        dataset = self._make_dataset().repeat().skip(start)
+        if micro * num_replicas > 1:
+            dataset = dataset.flat_map(cut)
+        return endless(dataset).prefetch(tf.data.AUTOTUNE)
+
+
+def _static_batch_size(dataset: tf.data.Dataset, name: str) -> int | None:
+    leaves = tf.nest.flatten(dataset.element_spec)
+    if any(leaf.shape.rank == 0 for leaf in leaves):
+        raise UserError(
+            f"{name} yields single examples: batch it with "
+            "dataset.batch(batch_size)."
+        )
+    size = leaves[0].shape[0] if leaves[0].shape.rank else None
+    return None if size is None else int(size)
+
+
+def _count_batches(dataset: tf.data.Dataset) -> int | None:
+    """Batches in one pass, counted by reading where the dataset cannot say."""
+    cardinality = int(dataset.cardinality())
+    if cardinality == tf.data.experimental.INFINITE_CARDINALITY:
+        return None
+    if cardinality == tf.data.experimental.UNKNOWN_CARDINALITY:
+        return int(dataset.reduce(tf.constant(0, tf.int64), lambda n, _: n + 1))
+    return cardinality

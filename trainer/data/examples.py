@@ -1,0 +1,66 @@
+"""Examples with random access."""
+
+import abc
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from trainer.errors import UserError
+
+
+class Examples(abc.ABC):
+    """A fixed set of examples, each reached by its number.
+
+    Attributes:
+        size: how many there are.
+        shuffle: whether training visits them in a new order in each epoch.
+    """
+
+    size: int
+    shuffle: bool = True
+
+    @abc.abstractmethod
+    def gather(self, numbers: tf.Tensor) -> Any:
+        """Reads some examples, inside a `tf.data` graph.
+
+        Args:
+            numbers: int64 of shape `[n]`, each in `[0, size)`; `n` may be 0.
+
+        Returns:
+            A structure of tensors of shape `[n, ...]`: `x`, `(x, y)` or
+            `(x, y, sample_weight)`.
+        """
+
+
+class ArrayExamples(Examples):
+    """Examples held in memory as arrays with one row per example.
+
+    Args:
+        arrays: a structure of arrays of shape `[size, ...]`, such as
+            `(x, y)`.
+        shuffle: whether training shuffles them.
+
+    Raises:
+        UserError: there is no array, an empty one, or their lengths differ.
+    """
+
+    def __init__(self, arrays: Any, *, shuffle: bool = True) -> None:
+        leaves = [np.asarray(leaf) for leaf in tf.nest.flatten(arrays)]
+        lengths = [len(leaf) if leaf.ndim else 0 for leaf in leaves]
+        if not leaves or len(set(lengths)) != 1 or not lengths[0]:
+            raise UserError(
+                "Arrays of examples need one row per example and equal "
+                f"lengths. Their lengths are {lengths}."
+            )
+        self.size = lengths[0]
+        self.shuffle = shuffle
+        self._structure = arrays
+        # On the host whatever the strategy: the input pipeline runs there.
+        with tf.device("CPU:0"):
+            self._columns = [tf.constant(leaf) for leaf in leaves]
+
+    def gather(self, numbers: tf.Tensor) -> Any:
+        """See `Examples.gather`."""
+        rows = [tf.gather(column, numbers) for column in self._columns]
+        return tf.nest.pack_sequence_as(self._structure, rows)

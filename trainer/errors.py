@@ -1,0 +1,42 @@
+"""Errors that a user can act on, and the exit codes of a run."""
+
+import difflib
+from collections.abc import Iterable
+
+EXIT_DONE = 0
+EXIT_USER_ERROR = 2
+EXIT_START_AGAIN = 75
+
+
+class UserError(Exception):
+    """What the user gave is wrong.
+
+    The message is one to three lines: what is wrong, where, and the nearest
+    valid choice. The command line prints it without a traceback and exits
+    with `EXIT_USER_ERROR`.
+    """
+
+
+class StartAgain(Exception):  # noqa: N818 - a request, not a defect
+    """The run was preempted or lost a peer; its state is saved.
+
+    The command line exits with `EXIT_START_AGAIN`: the same command goes on
+    from where this run stopped.
+    """
+
+
+def nearest(name: str, valid: Iterable[str]) -> str:
+    """Says which of the `valid` names was probably meant by `name`.
+
+    Args:
+        name: what the user wrote.
+        valid: every name that would have been accepted.
+
+    Returns:
+        A sentence such as `"Did you mean 'mirrored'? Valid: default, ..."`;
+        without a close match only the list.
+    """
+    names = sorted(set(valid))
+    listed = f"Valid: {', '.join(names) or 'none'}."
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    return f"Did you mean '{close[0]}'? {listed}" if close else listed

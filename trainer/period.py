@@ -1,0 +1,113 @@
+"""Periods: how often something happens, in steps, epochs, time or percent."""
+
+import dataclasses
+import re
+
+from trainer.errors import UserError
+
+_UNITS = {
+    "": "steps",
+    "step": "steps",
+    "steps": "steps",
+    "epoch": "epochs",
+    "epochs": "epochs",
+    "s": "seconds",
+    "sec": "seconds",
+    "second": "seconds",
+    "seconds": "seconds",
+    "m": "minutes",
+    "min": "minutes",
+    "minute": "minutes",
+    "minutes": "minutes",
+    "h": "hours",
+    "hour": "hours",
+    "hours": "hours",
+    "%": "percent",
+    "percent": "percent",
+}
+_SECONDS = {"seconds": 1.0, "minutes": 60.0, "hours": 3600.0}
+_PATTERN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(k?)\s*([a-z%]*)\s*")
+
+
+@dataclasses.dataclass(frozen=True)
+class Period:
+    """Every so many steps, or every so many seconds; one of them is set.
+
+    Attributes:
+        steps: optimizer steps between two events, or `None`.
+        seconds: wall time between two events, in seconds, or `None`.
+    """
+
+    steps: int | None = None
+    seconds: float | None = None
+
+    def next_step(self, step: int) -> int | None:
+        """The first step after `step` at which the period ends.
+
+        Args:
+            step: the number of steps that are done.
+
+        Returns:
+            A step, or `None` for a period in seconds.
+        """
+        if self.steps is None:
+            return None
+        return (step // self.steps + 1) * self.steps
+
+    def crossed(self, previous: int, step: int) -> bool:
+        """Whether a multiple of the period lies in `(previous, step]`."""
+        if self.steps is None:
+            return False
+        return previous // self.steps != step // self.steps
+
+
+def parse_period(
+    value: "int | str | Period",
+    *,
+    name: str,
+    steps_per_epoch: int | None = None,
+    total_steps: int | None = None,
+) -> Period:
+    """Turns `100`, `"10k steps"`, `"2 epochs"`, `"30m"` or `"5%"` into a Period.
+
+    Args:
+        value: what the user wrote; a bare number counts steps.
+        name: the parameter's name, for the error message.
+        steps_per_epoch: how many steps an epoch has, for epochs.
+        total_steps: how many steps the run has, for percent.
+
+    Returns:
+        The period; one that ends up below one step is one step.
+
+    Raises:
+        UserError: the text is no period, is not positive, or needs a length
+            that is not known.
+    """
+    if isinstance(value, Period):
+        return value
+    match = _PATTERN.fullmatch(str(value).lower())
+    unit = _UNITS.get(match.group(3)) if match else None
+    if match is None or unit is None:
+        raise UserError(
+            f"{name} = {value!r} is no period. Valid: 100, '10k steps', "
+            "'2 epochs', '30s', '30m', '1h', '5%'."
+        )
+    number = float(match.group(1)) * (1000 if match.group(2) else 1)
+    if number <= 0:
+        raise UserError(f"{name} = {value!r} must be greater than zero.")
+    if unit in _SECONDS:
+        return Period(seconds=number * _SECONDS[unit])
+    if unit == "epochs":
+        number *= _need(steps_per_epoch, name, value, "steps in an epoch")
+    elif unit == "percent":
+        number *= _need(total_steps, name, value, "steps in the run") / 100
+    return Period(steps=max(1, round(number)))
+
+
+def _need(length: int | None, name: str, value: object, what: str) -> int:
+    if length is None:
+        raise UserError(
+            f"{name} = {value!r} cannot be counted: the number of {what} is "
+            "not known. Give the period in steps or seconds."
+        )
+    return length

@@ -1,0 +1,74 @@
+"""An exponential moving average of the weights (Polyak averaging)."""
+
+import contextlib
+from collections.abc import Iterator
+
+import tensorflow as tf
+
+from trainer.errors import UserError
+
+
+class MovingAverage:
+    """Averages of variables: `average = m * average + (1 - m) * variable`.
+
+    Args:
+        variables: the model's trainable `tf.Variable`s; the averages start
+            at their values. To be created in the strategy's scope.
+        momentum: m, in (0, 1).
+        strategy: the strategy that made the variables.
+
+    Raises:
+        UserError: the momentum is not in (0, 1).
+    """
+
+    def __init__(
+        self,
+        variables: list[tf.Variable],
+        *,
+        momentum: float,
+        strategy: tf.distribute.Strategy,
+    ) -> None:
+        if not 0.0 < momentum < 1.0:
+            raise UserError(
+                f"ema_momentum = {momentum} must lie between 0 and 1, such "
+                "as 0.999."
+            )
+        self._momentum = momentum
+        self._strategy = strategy
+        self._watched = variables
+        self.variables = [
+            tf.Variable(v.read_value(), trainable=False, name="ema")
+            for v in variables
+        ]
+
+    def update(self) -> None:
+        """Moves every average one step, in cross-replica context."""
+
+        def move(average: tf.Variable, value: tf.Tensor) -> None:
+            step = (average - value) * tf.cast(1 - self._momentum, value.dtype)
+            average.assign_sub(step)
+
+        for average, variable in zip(
+            self.variables, self._watched, strict=True
+        ):
+            self._strategy.extended.update(
+                average, move, args=(variable,), group=False
+            )
+
+    @contextlib.contextmanager
+    def swapped_in(self) -> Iterator[None]:
+        """Puts the averages into the model for as long as it is open.
+
+        The weights are copied, not computed back, so that they return bit by
+        bit.
+        """
+        weights = [tf.identity(v) for v in self._watched]
+        try:
+            self._copy_in(self.variables)
+            yield
+        finally:
+            self._copy_in(weights)
+
+    def _copy_in(self, values: list[tf.Variable] | list[tf.Tensor]) -> None:
+        for variable, value in zip(self._watched, values, strict=True):
+            variable.assign(tf.convert_to_tensor(value))

@@ -1,0 +1,69 @@
+"""Gradients: summed over replicas, then divided, then ready to clip."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+Gradient = tf.Tensor | tf.IndexedSlices | None
+
+
+def reduce_sum(structure: Any) -> Any:
+    """Sums every tensor of a structure over all replicas, in one call.
+
+    To be called in replica context. The strategy packs the tensors into as
+    few transfers as it was configured to.
+
+    Args:
+        structure: tensors, `tf.IndexedSlices` and `None`s.
+
+    Returns:
+        The same structure, equal on every replica.
+    """
+    # IndexedSlices are composites: kept whole, so that they stay sparse.
+    leaves = tf.nest.flatten(structure)
+    present = [leaf for leaf in leaves if leaf is not None]
+    context = tf.distribute.get_replica_context()
+    if present and context.num_replicas_in_sync > 1:
+        present = context.all_reduce(tf.distribute.ReduceOp.SUM, present)
+    reduced = iter(present)
+    return tf.nest.pack_sequence_as(
+        structure,
+        [None if leaf is None else next(reduced) for leaf in leaves],
+    )
+
+
+def scale(gradient: Gradient, factor: tf.Tensor) -> Gradient:
+    """Multiplies one gradient, in its own dtype; `None` stays `None`."""
+    if gradient is None:
+        return None
+    if isinstance(gradient, tf.IndexedSlices):
+        values = gradient.values * tf.cast(factor, gradient.dtype)
+        return tf.IndexedSlices(
+            values, gradient.indices, gradient.dense_shape
+        )
+    return gradient * tf.cast(factor, gradient.dtype)
+
+
+def add(left: Gradient, right: Gradient) -> Gradient:
+    """Adds two gradients of one variable; `None` counts as zero."""
+    if left is None or right is None:
+        return right if left is None else left
+    return tf.convert_to_tensor(left) + tf.convert_to_tensor(right)
+
+
+def densify(gradients: Sequence[Gradient]) -> list[Gradient]:
+    """Turns sparse gradients into dense ones, to add up micro-batches."""
+    return [None if g is None else tf.convert_to_tensor(g) for g in gradients]
+
+
+def all_finite(gradients: Sequence[Gradient]) -> tf.Tensor:
+    """Whether no gradient holds an infinity or a NaN: a boolean scalar."""
+    values = [
+        g.values if isinstance(g, tf.IndexedSlices) else g
+        for g in gradients
+        if g is not None
+    ]
+    return tf.reduce_all(
+        [tf.reduce_all(tf.math.is_finite(value)) for value in values]
+    )

@@ -1,0 +1,64 @@
+"""Every private name of Keras that this framework relies on.
+
+Each function checks that the name is there, so that an upgrade of Keras that
+moves one fails at start-up with a sentence, not with a wrong number.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+
+def native(variable: Any) -> tf.Variable:
+    """The `tf.Variable` inside a Keras variable."""
+    return variable.value if isinstance(variable, keras.Variable) else variable
+
+
+def keras_mask(tensor: Any) -> tf.Tensor | None:
+    """The mask that masking layers attached to an output, if any."""
+    return getattr(tensor, "_keras_mask", None)
+
+
+def skip_own_reduction(optimizer: keras.optimizers.Optimizer) -> None:
+    """Makes `optimizer.apply` take gradients that are already reduced.
+
+    Keras clips first and reduces across replicas afterwards; the step here
+    reduces first, so that clipping sees the whole global batch's gradient.
+
+    Raises:
+        RuntimeError: this version of Keras reduces elsewhere.
+    """
+    hook = "_all_reduce_sum_gradients"
+    if not callable(getattr(optimizer, hook, None)):
+        raise RuntimeError(
+            f"keras {keras.__version__}: {type(optimizer).__name__}.{hook} is "
+            "gone; gradients would be reduced twice. Use a keras release that "
+            "this version of trainer was tested with."
+        )
+    # Not through Keras' own __setattr__, which would track the function.
+    object.__setattr__(optimizer, hook, lambda grads_and_vars: grads_and_vars)
+
+
+def all_layers(model: keras.Model) -> Iterator[keras.Layer]:
+    """The model and every layer below it, each once."""
+    return iter(model._flatten_layers())
+
+
+def seed_generators(model: keras.Model) -> list[keras.random.SeedGenerator]:
+    """The seed generators of a model's layers, in a fixed order.
+
+    Raises:
+        RuntimeError: this version of Keras keeps them elsewhere.
+    """
+    found: dict[int, keras.random.SeedGenerator] = {}
+    for layer in all_layers(model):
+        if not hasattr(layer, "_seed_generators"):
+            raise RuntimeError(
+                f"keras {keras.__version__}: Layer._seed_generators is gone; "
+                "replicas would draw equal random numbers."
+            )
+        for generator in layer._seed_generators:
+            found[id(generator)] = generator
+    return list(found.values())

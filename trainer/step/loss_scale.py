@@ -1,0 +1,55 @@
+"""Dynamic loss scaling for `mixed_float16`, agreed on by all replicas.
+
+Float16 gradients underflow, so the loss is multiplied by a large scale and
+the gradients are divided by it. Whether they overflowed is decided on the
+reduced gradients, which are equal on every replica: all skip the update or
+none does. Method: Micikevicius et al., "Mixed Precision Training", 2018
+(https://arxiv.org/abs/1710.03740).
+"""
+
+import tensorflow as tf
+
+
+class LossScale:
+    """The scale and its adjustment; its variables belong in a checkpoint.
+
+    Args:
+        initial: the first scale.
+        growth_steps: good steps in a row after which the scale doubles.
+    """
+
+    def __init__(
+        self, initial: float = 2.0**15, growth_steps: int = 2000
+    ) -> None:
+        self._growth_steps = growth_steps
+        self._scale = tf.Variable(
+            initial, dtype=tf.float32, trainable=False, name="loss_scale"
+        )
+        self._good_steps = tf.Variable(
+            0, dtype=tf.int64, trainable=False, name="loss_scale_good_steps"
+        )
+
+    @property
+    def variables(self) -> list[tf.Variable]:
+        """What a checkpoint must hold."""
+        return [self._scale, self._good_steps]
+
+    @property
+    def value(self) -> tf.Tensor:
+        """The scale, a float32 scalar."""
+        return self._scale.read_value()
+
+    def update(self, finite: tf.Tensor) -> None:
+        """Halves the scale after an overflow, doubles it after many steps.
+
+        To be called in cross-replica context.
+
+        Args:
+            finite: boolean scalar, whether this step's gradients were.
+        """
+        good = tf.where(finite, self._good_steps.read_value() + 1, 0)
+        grow = good >= self._growth_steps
+        scale = self.value
+        scale = tf.where(finite, scale, tf.maximum(scale / 2, 1.0))
+        self._scale.assign(tf.where(grow, scale * 2, scale))
+        self._good_steps.assign(tf.where(grow, 0, good))

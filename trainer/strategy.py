@@ -1,0 +1,194 @@
+"""The base class of strategy plugins.
+
+A plugin owns everything that differs between one device and a pod: which
+devices there are, the `tf.distribute.Strategy`, how input reaches the
+replicas, how a loop of steps is run, what XLA may compile and who is chief.
+"""
+
+import abc
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
+
+import tensorflow as tf
+
+from trainer.step.creation import portable_variables
+
+# Gives the pieces of the global batches that belong to a range of replicas,
+# in the order (step, micro-batch, replica).
+MakePieces = Callable[[range], tf.data.Dataset]
+# One optimizer or evaluation step in cross-replica context: takes the
+# iterator, returns a structure of per-replica tensors that add up over steps.
+Step = Callable[[Any], Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Detection:
+    """What a plugin found on this machine.
+
+    Attributes:
+        rank: `--strategy=auto` takes the plugin with the highest rank.
+        found: what was found, for the log and `run.json`.
+    """
+
+    rank: int
+    found: str
+
+
+class StrategyPlugin(abc.ABC):
+    """A `tf.distribute` strategy and how a run uses it.
+
+    Subclasses set `name`, implement `create`, and override what differs from
+    an in-process strategy. Their constructor's keyword arguments are their
+    gin parameters.
+
+    Attributes:
+        name: what `--strategy=` takes.
+        static_shapes: every batch has the same shape: a short last training
+            batch is dropped, a short evaluation batch is padded.
+    """
+
+    name: ClassVar[str] = ""
+    static_shapes: ClassVar[bool] = False
+    known: ClassVar[dict[str, "type[StrategyPlugin]"]] = {}
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "name" in cls.__dict__:
+            StrategyPlugin.known[cls.name] = cls
+
+    @classmethod
+    def detect(cls) -> Detection | None:
+        """What this plugin could use on this machine; `None` for nothing."""
+        return None
+
+    @abc.abstractmethod
+    def create(self) -> tf.distribute.Strategy:
+        """Makes the strategy. Called once, before any other TensorFlow op.
+
+        Raises:
+            UserError: the devices or peers it needs are not there.
+        """
+
+    @functools.cached_property
+    def strategy(self) -> tf.distribute.Strategy:
+        """The strategy, made on first use."""
+        return self.create()
+
+    @property
+    def num_replicas(self) -> int:
+        """How many replicas share one global batch."""
+        return int(self.strategy.num_replicas_in_sync)
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this process writes checkpoints, logs and exports."""
+        return True
+
+    def why_not_compiled(self) -> str | None:
+        """Why XLA must not compile the step here; `None` if it may."""
+        if self.num_replicas > 1:
+            return f"XLA cannot compile a step of {self.num_replicas} replicas"
+        return None
+
+    @contextlib.contextmanager
+    def scope(self) -> Iterator[None]:
+        """The context in which every variable of a run is created."""
+        with (
+            self.strategy.scope(),
+            tf.variable_creator_scope(portable_variables),
+        ):
+            yield
+
+    def distribute(self, make_pieces: MakePieces) -> Any:
+        """Makes the iterator that feeds each replica its pieces.
+
+        Args:
+            make_pieces: see `MakePieces`; the dataset must be endless.
+        """
+
+        def per_pipeline(context: tf.distribute.InputContext) -> Any:
+            share = context.num_replicas_in_sync // context.num_input_pipelines
+            first = context.input_pipeline_id * share
+            return make_pieces(range(first, first + share))
+
+        return iter(
+            self.strategy.distribute_datasets_from_function(per_pipeline)
+        )
+
+    def runner(self, step: Step) -> "GraphLoop":
+        """Compiles `step` into a loop of many steps in one graph call."""
+        return GraphLoop(step, self.strategy)
+
+    def describe(self) -> dict[str, Any]:
+        """What `run.json` says about devices and cluster."""
+        return {
+            "strategy": self.name,
+            "replicas": self.num_replicas,
+            "devices": [
+                str(device)
+                for device in self.strategy.extended.worker_devices
+            ],
+        }
+
+    def close(self) -> None:
+        """Lets go of devices and peers. Called once, on every exit."""
+
+
+class GraphLoop:
+    """Runs a step n times in one `tf.function`, n being a tensor.
+
+    The replicas' results are added up locally, over all steps, and are
+    reduced once at the end: no step waits for a metric.
+    """
+
+    def __init__(self, step: Step, strategy: tf.distribute.Strategy) -> None:
+        self._strategy = strategy
+        self._step = tf.function(step)
+        self._loop = tf.function(self._many_steps)
+
+    def __call__(self, iterator: Any, num_steps: int) -> Any:
+        """Runs `num_steps` steps.
+
+        Args:
+            iterator: what `StrategyPlugin.distribute` returned.
+            num_steps: how many steps, at least one.
+
+        Returns:
+            The step's results, summed over steps and replicas.
+        """
+        return self._loop(iterator, tf.constant(num_steps, tf.int64))
+
+    @property
+    def traces(self) -> int:
+        """How often the loop was traced; more than once is a slow surprise."""
+        return int(self._loop.experimental_get_tracing_count())
+
+    def _many_steps(self, iterator: Any, num_steps: tf.Tensor) -> Any:
+        def add(left: Any, right: Any) -> Any:
+            return tf.nest.map_structure(tf.add, left, right)
+
+        sums = self._zeros(iterator)
+        for _ in tf.range(num_steps):
+            sums = self._strategy.run(add, args=(sums, self._step(iterator)))
+        return tf.nest.map_structure(self._total, sums)
+
+    def _zeros(self, iterator: Any) -> Any:
+        """Zeros of the step's result, known from its one trace."""
+        traced = self._step.get_concrete_function(iterator)
+        specs = tf.nest.map_structure(
+            lambda spec: self._strategy.experimental_local_results(spec)[0],
+            traced.structured_outputs,
+        )
+        return self._strategy.run(
+            lambda: tf.nest.map_structure(
+                lambda spec: tf.zeros(spec.shape, spec.dtype), specs
+            )
+        )
+
+    def _total(self, value: Any) -> tf.Tensor:
+        return self._strategy.reduce(
+            tf.distribute.ReduceOp.SUM, value, axis=None
+        )
