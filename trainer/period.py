@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+import time
 
 from trainer.errors import UserError
 
@@ -59,6 +60,38 @@ class Period:
         if self.steps is None:
             return False
         return previous // self.steps != step // self.steps
+
+
+class Ticker:
+    """Tells when a period has passed since the last time it had.
+
+    Args:
+        period: in steps or in seconds.
+    """
+
+    def __init__(self, period: Period) -> None:
+        self.period = period
+        self._step = 0
+        self._time = time.monotonic()
+
+    def start(self, step: int) -> None:
+        """Starts counting at a step, and now."""
+        self._step, self._time = step, time.monotonic()
+
+    def next_step(self, step: int) -> int | None:
+        """See `Period.next_step`."""
+        return self.period.next_step(step)
+
+    def due(self, step: int) -> bool:
+        """Whether the period has passed; starts the next one if so."""
+        if self.period.seconds is not None:
+            passed = time.monotonic() - self._time >= self.period.seconds
+            if passed:
+                self._time = time.monotonic()
+            return passed
+        passed = self.period.crossed(self._step, step)
+        self._step = step
+        return passed
 
 
 def parse_period(

@@ -52,14 +52,12 @@ class DatasetBatches(Batches):
         self, *, start: int, replicas: range, num_replicas: int, micro: int
     ) -> tf.data.Dataset:
         """See `Batches.pieces`."""
-        micro_size = self.batch_size and -(-self.batch_size // micro)
 
         def cut(*batch: Any) -> tf.data.Dataset:
             element = batch[0] if len(batch) == 1 else batch
             size = tf.shape(tf.nest.flatten(element)[0], tf.int64)[0]
             bounds = piece_bounds(
                 size,
-                micro_size=micro_size,
                 micro=micro,
                 replicas=replicas,
                 num_replicas=num_replicas,

@@ -73,9 +73,7 @@ class IndexedBatches(Batches):
                 tf.constant(self.batch_size, tf.int64),
                 self._examples.size - first,
             )
-            begin, end = piece_bounds(
-                size, micro_size=-(-self.batch_size // micro), **cut
-            )
+            begin, end = piece_bounds(size, **cut)
             epochs = tf.fill(tf.shape(begin), epoch)
             return tf.data.Dataset.from_tensor_slices(
                 (epochs, first + begin, first + end)
@@ -104,14 +102,7 @@ class IndexedBatches(Batches):
         """Which examples stand at these places of an epoch."""
         if not self._shuffle:
             return numbers
-        # The seed's three words: the run's seed in two, the epoch in one.
-        low, high = self._seed & 0xFFFFFFFF, self._seed >> 32 & 0xFFFFFFFF
-        seed = tf.stack(
-            [
-                tf.constant(low, tf.uint32),
-                tf.constant(high, tf.uint32),
-                tf.cast(epoch, tf.uint32),
-            ]
-        )
+        key = (self._seed ^ self._seed >> 32) & 0xFFFFFFFF
+        seed = tf.stack([tf.constant(key, tf.uint32), tf.cast(epoch, tf.uint32)])
         last = tf.constant(self._examples.size - 1, tf.int64)
         return tf.random.experimental.index_shuffle(numbers, seed, last)

@@ -4,23 +4,16 @@ import tensorflow as tf
 
 
 def piece_bounds(
-    size: tf.Tensor,
-    *,
-    micro_size: int | None,
-    micro: int,
-    replicas: range,
-    num_replicas: int,
+    size: tf.Tensor, *, micro: int, replicas: range, num_replicas: int
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Where each piece begins and ends within a global batch.
 
-    Micro-batches have the size they have in a full batch, so a short batch
-    leaves the last of them short or empty. Within a micro-batch the replicas
-    get equal shares, up to one example.
+    Micro-batches share the global batch, and replicas share a micro-batch,
+    in order and evenly up to one example. So a short batch leaves a
+    micro-batch empty only if it has fewer examples than micro-batches.
 
     Args:
         size: scalar int64, the examples in this global batch.
-        micro_size: examples in a full micro-batch; `None` shares `size`
-            evenly.
         micro: micro-batches per global batch.
         replicas: the replicas to cut for.
         num_replicas: how many replicas share a micro-batch.
@@ -30,23 +23,23 @@ def piece_bounds(
     """
     size = tf.cast(size, tf.int64)
     index = tf.range(micro, dtype=tf.int64)
-    if micro_size is None:
-        edges = [size * index // micro, size * (index + 1) // micro]
-    else:
-        edges = [
-            tf.minimum(index * micro_size, size),
-            tf.minimum((index + 1) * micro_size, size),
-        ]
-    begin, end = (edge[:, tf.newaxis] for edge in edges)
+    begin = _share(size, index, micro)[:, tf.newaxis]
+    count = _share(size, index + 1, micro)[:, tf.newaxis] - begin
     replica = tf.range(replicas.start, replicas.stop, dtype=tf.int64)
-    count = end - begin
-    # Ceiling division puts the larger shares first: 3 examples on 8 replicas
-    # are one each for the first three.
-    share = [
-        begin + -(-count * edge // num_replicas)
+    edges = [
+        tf.reshape(begin + _share(count, edge, num_replicas), [-1])
         for edge in (replica, replica + 1)
     ]
-    return tf.reshape(share[0], [-1]), tf.reshape(share[1], [-1])
+    return edges[0], edges[1]
+
+
+def _share(count: tf.Tensor, index: tf.Tensor, parts: int) -> tf.Tensor:
+    """Where part `index` begins when `count` examples are shared evenly.
+
+    The quotient is rounded up, which puts the larger shares first: 3 examples
+    on 8 replicas are one each for the first three.
+    """
+    return -(-count * index // parts)
 
 
 def even_piece(batch_size: int, *, micro: int, num_replicas: int) -> int | None:

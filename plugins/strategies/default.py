@@ -1,0 +1,26 @@
+"""No distribution: TensorFlow's own default placement."""
+
+import gin
+import tensorflow as tf
+
+from trainer import Detection, StrategyPlugin
+
+
+@gin.configurable(module="plugins.strategies")
+class Default(StrategyPlugin):
+    """One replica, placed by TensorFlow: a GPU if there is one, else the CPU.
+
+    Variables live on that device; gradients do not travel; synchronous. For a
+    laptop, a notebook, or a first try.
+    """
+
+    name = "default"
+
+    @classmethod
+    def detect(cls) -> Detection:
+        """Fits everywhere, and gives way to everything else."""
+        return Detection(rank=0, found="one device")
+
+    def create(self) -> tf.distribute.Strategy:
+        """See `StrategyPlugin.create`."""
+        return tf.distribute.get_strategy()

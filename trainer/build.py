@@ -1,0 +1,214 @@
+"""Builds what a step needs: model, optimizers, metrics, state variables."""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from trainer.errors import UserError, nearest
+from trainer.step.ema import MovingAverage
+from trainer.step.keras_hooks import all_layers, native, skip_own_reduction
+from trainer.step.loss_scale import LossScale
+from trainer.step.metrics import MetricSet, build_metrics
+from trainer.step.randomness import StepRandomness
+from trainer.strategy import StrategyPlugin
+
+PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
+
+
+@dataclasses.dataclass(frozen=True)
+class Parts:
+    """Everything of a run that lives in the strategy's scope.
+
+    Attributes:
+        model: the built model, compiled with the first optimizer.
+        optimizers: by name; a single one is named `"optimizer"`.
+        metrics: what is measured.
+        step: int64 scalar variable, the optimizer steps that are done.
+        randomness: gives each replica its random numbers.
+        loss_scale: set under `mixed_float16`.
+        ema: set where averaged weights are asked for.
+    """
+
+    model: keras.Model
+    optimizers: dict[str, keras.optimizers.Optimizer]
+    metrics: MetricSet
+    step: tf.Variable
+    randomness: StepRandomness
+    loss_scale: LossScale | None
+    ema: MovingAverage | None
+
+
+def build_parts(
+    plugin: StrategyPlugin,
+    *,
+    model: Callable[[], keras.Model],
+    optimizer: Any,
+    metrics: Any,
+    seed: int,
+    learning_rate: float | None,
+    precision: str | None,
+    ema_momentum: float | None,
+    sync_batch_norm: bool,
+    call_once: Callable[[keras.Model], None],
+) -> Parts:
+    """Calls the factories of a run under the strategy's scope.
+
+    Args:
+        plugin: owns the scope.
+        model: returns the model.
+        optimizer: a factory, a Keras name, or a dict of these.
+        metrics: see `build_metrics`.
+        seed: makes initial weights and dropout reproducible.
+        learning_rate: replaces the optimizer's own; `None` keeps it.
+        precision: a Keras dtype policy; `None` keeps the global one.
+        ema_momentum: averages the weights with this momentum if set.
+        sync_batch_norm: take BatchNormalization's statistics over the whole
+            global batch, so that they do not depend on the replica count.
+        call_once: calls a model that is not built yet on a batch.
+
+    Raises:
+        UserError: a factory is not one, or an option cannot be honoured.
+    """
+    keras.utils.set_random_seed(seed)
+    with plugin.scope():
+        made = build_model(model, precision)
+        if sync_batch_norm and plugin.num_replicas > 1:
+            _synchronize_batch_norm(made)
+        if not made.built:
+            call_once(made)
+        trainable = made.trainable_variables
+        optimizers = _build_optimizers(optimizer, learning_rate)
+        for one in optimizers.values():
+            if len(optimizers) == 1:
+                one.build(trainable)
+            skip_own_reduction(one)
+        # Keras callbacks read model.optimizer and model.stop_training.
+        made.compile(
+            optimizer=next(iter(optimizers.values())),
+            auto_scale_loss=False,
+            jit_compile=False,
+        )
+        weights = [native(v) for v in trainable]
+        return Parts(
+            model=made,
+            optimizers=optimizers,
+            metrics=build_metrics(metrics),
+            step=tf.Variable(0, dtype=tf.int64, trainable=False, name="step"),
+            randomness=StepRandomness(made, seed),
+            loss_scale=LossScale() if precision == "mixed_float16" else None,
+            ema=MovingAverage(
+                weights, momentum=ema_momentum, strategy=plugin.strategy
+            )
+            if ema_momentum is not None
+            else None,
+        )
+
+
+def build_model(
+    factory: Callable[[], keras.Model], precision: str | None
+) -> keras.Model:
+    """Calls the model's factory under a dtype policy.
+
+    Raises:
+        UserError: it is a model, or does not return one; or the precision
+            is unknown.
+    """
+    if isinstance(factory, keras.Model) or not callable(factory):
+        raise UserError(
+            f"model is a {type(factory).__name__}. Pass a function that "
+            "builds the model, such as lambda: keras.Sequential([...]), so "
+            "that its variables are created in the strategy's scope."
+        )
+    with _dtype_policy(precision):
+        model = factory()
+    if not isinstance(model, keras.Model):
+        raise UserError(
+            f"The model function {getattr(factory, '__name__', factory)} "
+            f"returned a {type(model).__name__}, not a keras.Model."
+        )
+    return model
+
+
+@contextmanager
+def _dtype_policy(precision: str | None) -> Iterator[None]:
+    if precision is None:
+        yield
+        return
+    if precision not in PRECISIONS:
+        raise UserError(
+            f"Unknown precision {precision!r}. "
+            f"{nearest(precision, PRECISIONS)}"
+        )
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(precision)
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)
+
+
+def _synchronize_batch_norm(model: keras.Model) -> None:
+    for layer in all_layers(model):
+        if isinstance(layer, keras.layers.BatchNormalization):
+            layer.synchronized = True
+
+
+def _build_optimizers(
+    factory: Any, learning_rate: float | None
+) -> dict[str, keras.optimizers.Optimizer]:
+    if not isinstance(factory, dict):
+        return {"optimizer": _build_optimizer(factory, learning_rate)}
+    if learning_rate is not None:
+        raise UserError(
+            f"learning_rate = {learning_rate}: there are several optimizers "
+            f"({', '.join(factory)}). Set each one's own learning rate."
+        )
+    return {name: _build_optimizer(one, None) for name, one in factory.items()}
+
+
+def _build_optimizer(
+    factory: Any, learning_rate: float | None
+) -> keras.optimizers.Optimizer:
+    if isinstance(factory, str):
+        try:
+            factory = type(keras.optimizers.get(factory))
+        except ValueError:
+            raise UserError(
+                f"Unknown optimizer {factory!r}. Name one of "
+                "keras.optimizers, such as 'adam'."
+            ) from None
+    if isinstance(factory, keras.optimizers.Optimizer) or not callable(factory):
+        raise UserError(
+            f"optimizer is a {type(factory).__name__} object. Pass what makes "
+            "it, such as lambda: keras.optimizers.Adam(1e-3) (in gin @Adam, "
+            "not @Adam()), so that it is created in the strategy's scope."
+        )
+    options = {} if learning_rate is None else {"learning_rate": learning_rate}
+    optimizer = factory(**options)
+    _refuse_own_versions(optimizer)
+    return optimizer
+
+
+def _refuse_own_versions(optimizer: keras.optimizers.Optimizer) -> None:
+    """Refuses options that Keras cannot keep under several replicas."""
+    name = type(optimizer).__name__
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        raise UserError(
+            f"{name} decides on unreduced gradients, differently on each "
+            "replica. Use the inner optimizer: precision = 'mixed_float16' "
+            "brings a loss scale that all replicas agree on."
+        )
+    if optimizer.gradient_accumulation_steps:
+        raise UserError(
+            f"{name}.gradient_accumulation_steps does not work under a "
+            "strategy. Use Trainer.accumulation_steps."
+        )
+    if optimizer.use_ema and optimizer.ema_overwrite_frequency:
+        raise UserError(
+            f"{name}.ema_overwrite_frequency does not work under a strategy. "
+            "Use Trainer.ema_momentum, which evaluates with the averages."
+        )

@@ -1,0 +1,111 @@
+"""Calls callbacks in order, and closes all of them whatever happens."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import keras
+from absl import logging
+
+from trainer.callback import Callback
+from trainer.errors import UserError
+
+if TYPE_CHECKING:
+    from trainer.trainer import Trainer
+
+
+class CallbackList:
+    """The callbacks of a run: the given order, savers last.
+
+    Args:
+        callbacks: ours, or any `keras.callbacks.Callback`.
+        trainer: handed to each callback, and its model to Keras' own.
+
+    Raises:
+        UserError: an entry is no callback.
+    """
+
+    def __init__(
+        self,
+        callbacks: Sequence[keras.callbacks.Callback],
+        trainer: "Trainer",
+    ) -> None:
+        for callback in callbacks:
+            if not isinstance(callback, keras.callbacks.Callback):
+                raise UserError(
+                    f"{callback!r} is no callback. Pass an object of a "
+                    "keras.callbacks.Callback class (in gin @Name(), with "
+                    "parentheses)."
+                )
+        self.all = sorted(callbacks, key=_runs_last)
+        self.ours = [c for c in self.all if isinstance(c, Callback)]
+        for callback in self.ours:
+            callback.trainer = trainer
+        self.wants_batch_logs = any(map(_reads_batches, self.all))
+
+    def attach(self, model: keras.Model, params: dict[str, Any]) -> None:
+        """Gives every callback the model, as `fit` does."""
+        for callback in self.all:
+            callback.set_model(model)
+            callback.set_params(params)
+
+    def call(self, event: str, *arguments: Any) -> None:
+        """Calls an event of every callback that has it."""
+        for callback in self.all:
+            method = getattr(callback, event, None)
+            if method is not None:
+                method(*arguments)
+
+    def next_due(self, step: int) -> int | None:
+        """The first step at which a callback must act."""
+        due = [c.next_due(step) for c in self.ours]
+        return min((d for d in due if d is not None), default=None)
+
+    def states(self) -> dict[str, dict[str, Any]]:
+        """What a checkpoint must hold of the callbacks."""
+        return {
+            key: state for key, c in self._keyed().items() if (state := c.state())
+        }
+
+    def load_states(self, states: dict[str, dict[str, Any]]) -> None:
+        """Gives callbacks back their states; unknown ones are left alone."""
+        keyed = self._keyed()
+        for key, state in states.items():
+            if key in keyed:
+                keyed[key].load_state(state)
+
+    def close(self) -> None:
+        """Closes every callback, also after one's close failed."""
+        failed: Exception | None = None
+        for callback in self.ours:
+            try:
+                callback.close()
+            except Exception as error:
+                logging.exception("%s.close failed", type(callback).__name__)
+                failed = failed or error
+        if failed is not None:
+            raise failed
+
+    def _keyed(self) -> dict[str, Callback]:
+        """Callbacks by class name, numbered where there are several."""
+        keyed: dict[str, Callback] = {}
+        for callback in self.ours:
+            name = key = type(callback).__name__
+            number = 1
+            while key in keyed:
+                number += 1
+                key = f"{name}_{number}"
+            keyed[key] = callback
+        return keyed
+
+
+def _runs_last(callback: keras.callbacks.Callback) -> bool:
+    return bool(getattr(callback, "runs_last", False))
+
+
+def _reads_batches(callback: keras.callbacks.Callback) -> bool:
+    """Whether a callback of Keras' kind looks at single batches."""
+    base = keras.callbacks.Callback
+    return not isinstance(callback, Callback) and (
+        type(callback).on_train_batch_end is not base.on_train_batch_end
+        or type(callback).on_batch_end is not base.on_batch_end
+    )

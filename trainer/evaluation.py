@@ -1,0 +1,69 @@
+"""Evaluates the eval split under the run's strategy."""
+
+import contextlib
+import functools
+from typing import TYPE_CHECKING
+
+from trainer.errors import UserError
+from trainer.step.full_step import make_eval_step
+from trainer.step.totals import Totals
+from trainer.strategy import GraphLoop
+
+if TYPE_CHECKING:
+    from trainer.trainer import Trainer
+
+# Batches in one graph call: float32 sums over a call stay exact.
+_BATCHES_PER_CALL = 500
+
+
+class Evaluator:
+    """Measures the eval split; traced once, whatever it is called for.
+
+    Args:
+        trainer: whose model, data and strategy are used.
+    """
+
+    def __init__(self, trainer: "Trainer") -> None:
+        self._trainer = trainer
+
+    def __call__(self, steps: int | None = None) -> dict[str, float]:
+        """Evaluates with the averaged weights, if there are any.
+
+        Args:
+            steps: how many batches; `None` means one pass.
+
+        Returns:
+            Loss and metrics by name. Each example counts once, at its weight,
+            however it was batched.
+
+        Raises:
+            UserError: the data is endless and `steps` is not given.
+        """
+        trainer = self._trainer
+        batches = trainer.batches("eval")
+        steps = steps or batches.steps_per_epoch
+        if steps is None:
+            raise UserError("The eval data is endless: set eval_steps.")
+        iterator = trainer.plugin.distribute(
+            lambda replicas: batches.pieces(
+                start=0,
+                replicas=replicas,
+                num_replicas=trainer.plugin.num_replicas,
+                micro=1,
+            )
+        )
+        totals = Totals()
+        with self.averaged_weights():
+            for start in range(0, steps, _BATCHES_PER_CALL):
+                count = min(_BATCHES_PER_CALL, steps - start)
+                totals.add(self._runner(iterator, count))
+        return totals.values(trainer.parts.metrics)
+
+    def averaged_weights(self) -> contextlib.AbstractContextManager[None]:
+        """Puts the moving averages into the model while it is open."""
+        ema = self._trainer.parts.ema
+        return contextlib.nullcontext() if ema is None else ema.swapped_in()
+
+    @functools.cached_property
+    def _runner(self) -> GraphLoop:
+        return self._trainer.plugin.runner(make_eval_step(self._trainer))

@@ -1,0 +1,120 @@
+"""One training or evaluation step in cross-replica context."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+from trainer.step.average import average
+from trainer.step.gradients import all_finite
+from trainer.step.totals import EXAMPLES, StepLogs
+
+if TYPE_CHECKING:
+    from trainer.trainer import Trainer
+
+TRAIN_STREAM, EVAL_STREAM = 0, 1
+
+
+def batch_size_of(batch: Any) -> tf.Tensor:
+    """The examples in a replica's batch, a float32 scalar."""
+    return tf.cast(tf.shape(tf.nest.flatten(batch)[0])[0], tf.float32)
+
+
+def make_train_step(trainer: "Trainer") -> Callable[[Any], StepLogs]:
+    """The step that `trainer` takes: a function of the input iterator.
+
+    With one micro-batch and no loss scale it is `Trainer.train_step` on each
+    replica. Otherwise its phases are run one by one, because what must
+    surround them (a loop, a condition) may not surround a reduction inside a
+    replica.
+    """
+    parts, strategy = trainer.parts, trainer.plugin.strategy
+    in_phases = trainer.accumulation_steps > 1 or parts.loss_scale is not None
+
+    def whole(batch: Any) -> StepLogs:
+        with parts.randomness.at(parts.step.read_value()):
+            logs = trainer.train_step(batch)
+        return _as_logs(logs, batch)
+
+    def step(iterator: Any) -> StepLogs:
+        if in_phases:
+            logs = _step_in_phases(trainer, iterator)
+        else:
+            logs = strategy.run(compiled, args=(next(iterator),))
+            if parts.ema is not None:
+                parts.ema.update()
+        parts.step.assign_add(1)
+        return logs
+
+    compiled = tf.function(whole, jit_compile=True) if trainer.jit_compile else whole
+    return step
+
+
+def make_eval_step(trainer: "Trainer") -> Callable[[Any], StepLogs]:
+    """`Trainer.eval_step` on each replica, as a function of the iterator."""
+    parts, strategy = trainer.parts, trainer.plugin.strategy
+
+    def replica_step(batch: Any) -> StepLogs:
+        with parts.randomness.at(parts.step.read_value(), 0, EVAL_STREAM):
+            logs = trainer.eval_step(batch)
+        return _as_logs(logs, batch)
+
+    return lambda iterator: strategy.run(replica_step, args=(next(iterator),))
+
+
+def _as_logs(logs: dict[str, Any], batch: Any) -> StepLogs:
+    """Completes what a step returned: plain scalars average over steps."""
+    complete = {
+        name: average(value) if isinstance(value, tf.Tensor) else value
+        for name, value in logs.items()
+    }
+    return {**complete, EXAMPLES: average(batch_size_of(batch), 0.0)}
+
+
+def _step_in_phases(trainer: "Trainer", iterator: Any) -> StepLogs:
+    """Sums over micro-batches; reduces; applies if all agree it is sound."""
+    parts, strategy = trainer.parts, trainer.plugin.strategy
+
+    def replica_sums(batch: Any, micro: tf.Tensor) -> tuple[Any, StepLogs]:
+        with parts.randomness.at(parts.step.read_value(), micro):
+            sums, logs = trainer.batch_sums(batch)
+        return sums, _as_logs(logs, batch)
+
+    def micro_batch(micro: tf.Tensor) -> tuple[Any, StepLogs]:
+        return strategy.run(compiled, args=(next(iterator), micro))
+
+    def add(left: Any, right: Any) -> Any:
+        return tf.nest.map_structure(tf.add, left, right)
+
+    compiled = (
+        tf.function(replica_sums, jit_compile=True)
+        if trainer.jit_compile
+        else replica_sums
+    )
+    sums = micro_batch(tf.constant(0))
+    for micro in tf.range(1, trainer.accumulation_steps):
+        sums = strategy.run(add, args=(sums, micro_batch(micro)))
+    gradient_sums, logs = sums
+    gradients = strategy.run(trainer.reduce_gradients, args=(gradient_sums,))
+    _apply(trainer, gradients)
+    return logs
+
+
+def _apply(trainer: "Trainer", gradients: Any) -> None:
+    """Applies reduced gradients, unless the loss scale finds them too large."""
+    parts, strategy = trainer.parts, trainer.plugin.strategy
+
+    def apply() -> None:
+        strategy.run(trainer.apply_gradients, args=(gradients,))
+        if parts.ema is not None:
+            parts.ema.update()
+
+    if parts.loss_scale is None:
+        apply()
+        return
+    # Reduced gradients are equal everywhere: any replica's answer will do.
+    flags = strategy.run(lambda g: all_finite(list(g.values())), (gradients,))
+    finite = strategy.experimental_local_results(flags)[0]
+    if finite:
+        apply()
+    parts.loss_scale.update(finite)

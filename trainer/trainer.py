@@ -1,0 +1,586 @@
+"""The Trainer: a model, its losses and metrics, and the distributed step."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import gin
+import keras
+import tensorflow as tf
+
+from trainer.build import Parts, build_model, build_parts
+from trainer.data import Batches, as_batches
+from trainer.errors import UserError
+from trainer.evaluation import Evaluator
+from trainer.loop import Loop
+from trainer.registry import find_strategy
+from trainer.step import gradients as grads
+from trainer.step import losses
+from trainer.step.average import Average, average
+from trainer.step.full_step import batch_size_of
+from trainer.step.totals import LOSS_PART, METRIC, StepLogs
+from trainer.strategy import StrategyPlugin
+
+
+class GradientSums(NamedTuple):
+    """What one replica's batch adds to the gradient, before the division.
+
+    Attributes:
+        gradients: by denominator group, variable number to gradient sum.
+        counts: by denominator group, the part of the denominator.
+    """
+
+    gradients: dict[str, dict[int, Any]]
+    counts: dict[str, tf.Tensor]
+
+
+@gin.configurable(module="trainer")
+class Trainer:
+    """Trains and evaluates a Keras model under any strategy.
+
+    The step computes, over the whole global batch and for any number of
+    replicas,
+
+        loss = sum_i w_i * l_i / D  +  regularization
+
+    reduces the gradient with one SUM, clips it, and applies it. Research code
+    chooses how deep it goes:
+
+    1. Configure only: pass factories.
+
+           trainer = Trainer(
+               model=lambda: keras.Sequential([keras.layers.Dense(10)]),
+               loss=keras.losses.SparseCategoricalCrossentropy(True),
+               data=lambda split: (x, y),
+           )
+           trainer.train(1000)
+
+    2. Override `per_example_loss`: any loss that has one value per example.
+
+           class Huber(Trainer):
+               def per_example_loss(self, x, y, y_pred):
+                   return keras.losses.huber(y, y_pred)
+
+    3. Override `train_step`: several optimizers, losses over pairs of
+       networks. `gradients` and `apply_gradients` scale, reduce and apply.
+
+           class Adversarial(Trainer):
+               def train_step(self, batch):
+                   with tf.GradientTape(persistent=True) as tape:
+                       per_example = self.play(batch)
+                       loss = average(
+                           tf.reduce_sum(per_example), len(per_example)
+                       )
+                   for name in ("generator", "critic"):
+                       variables = self.model.get_layer(name).trainable_variables
+                       self.apply_gradients(
+                           self.gradients(tape, loss, variables),
+                           variables,
+                           optimizer=name,
+                       )
+                   return {"loss": loss}
+
+    Args:
+        model: a function that returns the model.
+        loss: a Keras loss, a name, or a structure of these that matches the
+            model's outputs. Its `reduction` chooses the denominator.
+        optimizer: a function that returns a Keras optimizer, a name, or a
+            dict of these for a `train_step` of your own.
+        metrics: functions that return Keras metrics, or a dict of lists by
+            output. They weigh examples by their sample weight.
+        data: a function of `split` (`"train"` or `"eval"`); see
+            `trainer.data.as_batches`.
+        strategy: a strategy plugin or its name.
+        batch_size: examples in a global batch, over all replicas and
+            micro-batches.
+        seed: of initial weights, shuffling and dropout.
+        learning_rate: replaces the optimizer's own.
+        data_dir: handed to `data`.
+        precision: `"float32"`, `"mixed_bfloat16"` or `"mixed_float16"`.
+        accumulation_steps: micro-batches into which a global batch is cut to
+            save memory. The result is that of the whole batch, but for
+            batch statistics, which see one micro-batch.
+        ema_momentum: keeps an exponential moving average of the weights, and
+            evaluates and exports with it.
+        jit_compile: compile the step with XLA.
+        sync_batch_norm: BatchNormalization takes its statistics over all
+            replicas. Without it each replica has its own.
+
+    Raises:
+        UserError: an argument is not valid.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: Callable[[], keras.Model],
+        loss: Any = None,
+        optimizer: Any = "adam",
+        metrics: Any = (),
+        data: Callable[..., Any] | None = None,
+        strategy: str | StrategyPlugin = "auto",
+        batch_size: int = 32,
+        seed: int = 0,
+        learning_rate: float | None = None,
+        data_dir: str | None = None,
+        precision: str | None = None,
+        accumulation_steps: int = 1,
+        ema_momentum: float | None = None,
+        jit_compile: bool = False,
+        sync_batch_norm: bool = True,
+    ) -> None:
+        _require_positive(
+            batch_size=batch_size, accumulation_steps=accumulation_steps
+        )
+        self._model_factory = model
+        self._factories = {
+            "optimizer": optimizer,
+            "metrics": metrics,
+            "learning_rate": learning_rate,
+            "ema_momentum": ema_momentum,
+            "sync_batch_norm": sync_batch_norm,
+        }
+        self._data = data
+        self._data_dir = data_dir
+        self._strategy = strategy
+        self._precision = precision
+        self.loss = tf.nest.map_structure(_as_loss, loss)
+        self.batch_size = batch_size
+        self.seed = seed
+        self.accumulation_steps = accumulation_steps
+        self.jit_compile = jit_compile
+        self.step = 0
+        self.model_dir: str | None = None
+        self.callbacks: list[keras.callbacks.Callback] = []
+        self.stop_reason: str | None = None
+        self._loop: Loop | None = None
+
+    # What is built, on first use.
+
+    @functools.cached_property
+    def plugin(self) -> StrategyPlugin:
+        """The strategy plugin that runs the steps."""
+        if isinstance(self._strategy, StrategyPlugin):
+            return self._strategy
+        return find_strategy(self._strategy)
+
+    @functools.cached_property
+    def parts(self) -> Parts:
+        """Model, optimizers, metrics and state variables."""
+        self._check()
+        return build_parts(
+            self.plugin,
+            model=self._model_factory,
+            seed=self.seed,
+            precision=self._precision,
+            call_once=self._call_once,
+            **self._factories,
+        )
+
+    def build(self) -> None:
+        """Creates strategy, model and optimizer now instead of on first use.
+
+        Raises:
+            UserError: something that was given does not fit.
+        """
+        _ = self.parts
+
+    @property
+    def model(self) -> keras.Model:
+        """The model; its variables live in the strategy's scope."""
+        return self.parts.model
+
+    @property
+    def optimizer(self) -> keras.optimizers.Optimizer:
+        """The optimizer; the first one if there are several."""
+        return next(iter(self.parts.optimizers.values()))
+
+    @functools.cache  # noqa: B019 - one entry a split, lives as the trainer
+    def batches(self, split: str) -> Batches:
+        """The global batches of a split.
+
+        Args:
+            split: `"train"` or `"eval"`.
+
+        Raises:
+            UserError: there is no data, or it is not usable.
+        """
+        if self._data is None:
+            raise UserError(f"There is no {split} data: pass Trainer(data=...)")
+        return as_batches(
+            self._data,
+            split=split,
+            batch_size=self.batch_size,
+            seed=self.seed,
+            data_dir=self._data_dir,
+            drop_remainder=self.plugin.static_shapes,
+        )
+
+    # What research code overrides.
+
+    def forward(self, x: Any, *, training: bool) -> Any:
+        """Calls the model on a replica's inputs."""
+        return self.model(x, training=training)
+
+    def per_example_loss(self, x: Any, y: Any, y_pred: Any) -> Any:
+        """The loss of each example, before weights and division.
+
+        Args:
+            x: inputs of a replica's batch.
+            y: its targets.
+            y_pred: the model's outputs.
+
+        Returns:
+            Float of shape `[batch]` or `[batch, ...]`, or output name to
+            such a tensor. Masks and sample weights are applied afterwards;
+            the denominator is the global number of examples.
+        """
+        raise NotImplementedError  # Replaced by the losses that were passed.
+
+    def train_step(self, batch: Any) -> StepLogs:
+        """One optimizer step on one replica.
+
+        Runs in replica context on the replica's piece of the global batch;
+        pieces of a short batch may be smaller, or empty.
+
+        Args:
+            batch: `x`, `(x, y)`, `(x, y, sample_weight)`, or whatever the
+                data yields.
+
+        Returns:
+            Name to `Average` (a replica's own sums, not reduced), to a
+            scalar (averaged over replicas and steps), or the result of
+            `metric_increments`.
+        """
+        sums, logs = self.batch_sums(batch)
+        self.apply_gradients(self.reduce_gradients(sums))
+        return logs
+
+    def eval_step(self, batch: Any) -> StepLogs:
+        """Measures one replica's batch; arguments and result as `train_step`."""
+        _, logs = self._forward_and_measure(batch, training=False)
+        return logs
+
+    # What a train_step of one's own is made of; all in replica context.
+
+    def gradients(
+        self, tape: tf.GradientTape, loss: Average, variables: list[Any]
+    ) -> list[grads.Gradient]:
+        """The gradient of a global mean.
+
+        Args:
+            tape: recorded this replica's part of the loss.
+            loss: this replica's sum and count, see `trainer.average`.
+            variables: what to differentiate by.
+
+        Returns:
+            For each variable the gradient of (sum of totals) / (sum of
+            counts) over all replicas, equal on every replica.
+        """
+        local = tape.gradient(loss.total, [v.value for v in variables])
+        total, count = grads.reduce_sum((local, loss.count))
+        factor = tf.math.divide_no_nan(1.0, count)
+        return [grads.scale(gradient, factor) for gradient in total]
+
+    def apply_gradients(
+        self,
+        gradients: list[grads.Gradient] | dict[int, grads.Gradient],
+        variables: list[Any] | None = None,
+        optimizer: str | None = None,
+    ) -> None:
+        """Clips reduced gradients as the optimizer says, and applies them.
+
+        Args:
+            gradients: one for each variable, equal on every replica.
+            variables: defaults to the model's trainable variables.
+            optimizer: its name, if there are several.
+        """
+        variables = variables or self.model.trainable_variables
+        if isinstance(gradients, dict):
+            gradients = [gradients.get(i) for i in range(len(variables))]
+        chosen = (
+            self.parts.optimizers[optimizer] if optimizer else self.optimizer
+        )
+        chosen.apply(gradients, variables)
+
+    def metric_increments(
+        self, y: Any, y_pred: Any, sample_weight: Any = None
+    ) -> StepLogs:
+        """What a batch adds to each metric, to be returned by a step."""
+        found = self.parts.metrics.increments(y, y_pred, sample_weight)
+        return {f"{METRIC}{name}": value for name, value in found.items()}
+
+    def batch_sums(self, batch: Any) -> tuple[GradientSums, StepLogs]:
+        """Loss and gradient sums of one replica's (micro-)batch, undivided."""
+        variables = [v.value for v in self.model.trainable_variables]
+        with tf.GradientTape(persistent=True) as tape:
+            terms, logs = self._forward_and_measure(batch, training=True)
+            totals = self._scaled_totals(terms)
+        found, counts = {}, {}
+        for group, total in totals.items():
+            local = tape.gradient(total, variables)
+            if self.accumulation_steps > 1:
+                local = grads.densify(local)
+            found[group] = {
+                i: gradient
+                for i, gradient in enumerate(local)
+                if gradient is not None
+            }
+            counts[group] = next(t.count for t in terms if t.group == group)
+        return GradientSums(found, counts), logs
+
+    def reduce_gradients(self, sums: GradientSums) -> dict[int, grads.Gradient]:
+        """Sums over replicas, divides, and adds the regularizers' gradient.
+
+        Returns:
+            Variable number to gradient, equal on every replica.
+        """
+        sums = GradientSums(*grads.reduce_sum(sums))
+        scale = self._loss_factor()
+        result: dict[int, grads.Gradient] = {}
+        for group, found in sums.gradients.items():
+            factor = tf.math.divide_no_nan(1.0, sums.counts[group])
+            for i, gradient in found.items():
+                divided = grads.scale(gradient, factor / scale)
+                result[i] = grads.add(result.get(i), divided)
+        for i, gradient in self._regularizer_gradients().items():
+            result[i] = grads.add(result.get(i), gradient)
+        return result
+
+    # Running.
+
+    def train(self, steps: int, **options: Any) -> dict[str, float]:
+        """Trains until `steps` optimizer steps are done in all.
+
+        Args:
+            steps: the step to end at, counted from the run's beginning.
+            **options: see `trainer.loop.Loop`.
+
+        Returns:
+            The newest training values by name.
+        """
+        return self._run(steps, evaluate=False, **options)
+
+    def train_and_evaluate(self, steps: int, **options: Any) -> dict[str, float]:
+        """Trains as `train` does, and evaluates when due and at the end.
+
+        Args:
+            steps: the step to end at, counted from the run's beginning.
+            **options: see `trainer.loop.Loop`.
+
+        Returns:
+            The newest training values, and evaluation values as `val_*`.
+        """
+        return self._run(steps, evaluate=True, **options)
+
+    def evaluate(self, steps: int | None = None) -> dict[str, float]:
+        """Measures the eval split, with the averaged weights if there are any.
+
+        Args:
+            steps: how many batches; `None` means all.
+
+        Returns:
+            Loss and metrics by name, over all examples.
+        """
+        return self._evaluator(steps)
+
+    def stop(self, reason: str) -> None:
+        """Ends training at the next boundary of the host loop."""
+        self.stop_reason = reason
+
+    def learning_rates(self) -> dict[str, float]:
+        """The optimizers' present learning rates."""
+        rates = {
+            name: float(keras.ops.convert_to_numpy(one.learning_rate))
+            for name, one in self.parts.optimizers.items()
+        }
+        if len(rates) == 1:
+            return {"learning_rate": next(iter(rates.values()))}
+        return {f"learning_rate_{name}": rate for name, rate in rates.items()}
+
+    def single_device_model(self) -> keras.Model:
+        """A copy of the model outside the strategy, for export.
+
+        It holds the averaged weights if there are any.
+        """
+        default = tf.distribute.get_strategy()
+        assert not tf.distribute.has_strategy(), default
+        copy = build_model(self._model_factory, self._precision)
+        if not copy.built:
+            self._call_once(copy)
+        with self._evaluator.averaged_weights():
+            copy.set_weights(self.model.get_weights())
+        return copy
+
+    # Below here: how.
+
+    def _run(self, steps: int, **options: Any) -> dict[str, float]:
+        self._loop = Loop(self, steps=steps, **options)
+        return self._loop.run()
+
+    @functools.cached_property
+    def _evaluator(self) -> Evaluator:
+        return Evaluator(self)
+
+    def _check(self) -> None:
+        pieces = self.plugin.num_replicas * self.accumulation_steps
+        if self.plugin.static_shapes and self.batch_size % pieces:
+            below = self.batch_size // pieces * pieces
+            raise UserError(
+                f"batch_size = {self.batch_size} must be a multiple of "
+                f"{pieces} ({self.plugin.num_replicas} replicas times "
+                f"{self.accumulation_steps} micro-batches) under the strategy "
+                f"{self.plugin.name!r}. Nearest: {below or pieces} or "
+                f"{below + pieces}."
+            )
+        reason = self.plugin.why_not_compiled()
+        if self.jit_compile and reason:
+            raise UserError(f"jit_compile: {reason}. Leave it off.")
+        overridden = type(self).train_step is not Trainer.train_step
+        if overridden and self.accumulation_steps > 1:
+            raise UserError(
+                f"{type(self).__name__} has a train_step of its own, so it "
+                "must accumulate by itself. Leave accumulation_steps at 1."
+            )
+        if overridden and self._precision == "mixed_float16":
+            raise UserError(
+                f"{type(self).__name__} has a train_step of its own, which "
+                "the loss scale of mixed_float16 cannot reach. Use "
+                "mixed_bfloat16."
+            )
+
+    def _call_once(self, model: keras.Model) -> None:
+        """Builds a model that learns its shapes from a first batch."""
+        split = "train" if self._data else "eval"
+        one = self.batches(split).pieces(
+            start=0, replicas=range(1), num_replicas=1, micro=1
+        )
+        batch = next(iter(one))
+        x, _, _ = keras.utils.unpack_x_y_sample_weight(batch)
+        model(tf.nest.map_structure(lambda leaf: leaf[:1], x))
+
+    def _forward_and_measure(
+        self, batch: Any, *, training: bool
+    ) -> tuple[list[losses.Term], StepLogs]:
+        """The loss terms of a batch, and what a step returns of them."""
+        x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
+        y_pred = self.forward(x, training=training)
+        examples = batch_size_of(batch)
+        terms = self._loss_terms(x, y, y_pred, weight, examples)
+        added, regularized = losses.added_losses(self.model)
+        if added:
+            # Keras means these as averages over the batch they see.
+            total = tf.add_n([tf.cast(one, tf.float32) for one in added])
+            terms.append(losses.Term(losses.EXAMPLES, total * examples, examples))
+        logs: StepLogs = {}
+        for name in dict.fromkeys(term.group for term in terms):
+            group = [term for term in terms if term.group == name]
+            total = tf.add_n([term.total for term in group])
+            logs[LOSS_PART + name] = average(total, group[0].count)
+        penalty = losses.regularization(regularized)
+        logs[LOSS_PART + "regularization"] = average(
+            penalty * examples, examples
+        )
+        return terms, logs | self.metric_increments(y, y_pred, weight)
+
+    def _loss_terms(
+        self, x: Any, y: Any, y_pred: Any, weight: Any, examples: tf.Tensor
+    ) -> list[losses.Term]:
+        parts = self.plugin.num_replicas * self.accumulation_steps
+        terms = []
+        for name, (values, reduction, mask) in self._values(x, y, y_pred).items():
+            own = weight[name] if isinstance(weight, dict) else weight
+            terms.append(
+                losses.loss_term(
+                    values,
+                    name=name,
+                    reduction=reduction,
+                    examples=examples,
+                    parts=parts,
+                    sample_weight=own,
+                    mask=mask,
+                )
+            )
+        return terms
+
+    def _values(self, x: Any, y: Any, y_pred: Any) -> dict[str, tuple]:
+        """Per-example values, reduction and mask of each part of the loss."""
+        if type(self).per_example_loss is Trainer.per_example_loss:
+            if self.loss is None:
+                return {}
+            found = losses.per_output_losses(self.loss, y, y_pred)
+            return {
+                name: (values, loss.reduction, mask)
+                for name, (loss, values, mask) in found.items()
+            }
+        values = self.per_example_loss(x, y, y_pred)
+        named = values if isinstance(values, dict) else {"loss": values}
+        masks = y_pred if isinstance(y_pred, dict) else {"loss": y_pred}
+        return {
+            name: (value, None, losses.keras_mask(masks.get(name)))
+            for name, value in named.items()
+        }
+
+    def _scaled_totals(self, terms: list[losses.Term]) -> dict[str, tf.Tensor]:
+        """What to differentiate: the terms of equal denominator together."""
+        factor = self._loss_factor()
+        totals: dict[str, tf.Tensor] = {}
+        for term in terms:
+            scaled = term.total * factor
+            totals[term.group] = totals.get(term.group, 0.0) + scaled
+        return totals
+
+    def _loss_factor(self) -> tf.Tensor:
+        """What the loss is multiplied by, so that float16 gradients fit."""
+        if self.parts.loss_scale is None:
+            return tf.constant(1.0)
+        # The sum of a batch would overflow where its mean does not.
+        return self.parts.loss_scale.value / self.batch_size
+
+    def _regularizer_gradients(self) -> dict[int, tf.Tensor]:
+        """Equal on every replica, so never reduced: it counts once."""
+        variables = losses.regularized_variables(self.model)
+        numbers = {id(v): i for i, v in enumerate(self.model.trainable_variables)}
+        with tf.GradientTape() as tape:
+            penalty = losses.regularization(variables)
+        found = tape.gradient(penalty, [v.value for v in variables])
+        return {
+            numbers[id(v)]: gradient
+            for v, gradient in zip(variables, found or [], strict=True)
+        }
+
+
+def _as_loss(loss: Any) -> keras.losses.Loss | None:
+    if loss is None or isinstance(loss, keras.losses.Loss):
+        return loss
+    if isinstance(loss, str):
+        try:
+            loss = keras.losses.get(loss)
+        except ValueError:
+            raise UserError(
+                f"Unknown loss {loss!r}. Name one of keras.losses, such as "
+                "'SparseCategoricalCrossentropy'."
+            ) from None
+    if isinstance(loss, type):
+        return loss()
+    if isinstance(loss, keras.losses.Loss):
+        return loss
+    return _FunctionLoss(loss)
+
+
+class _FunctionLoss(keras.losses.Loss):
+    """A plain function of (y_true, y_pred) as a Keras loss."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(name=getattr(function, "__name__", "loss"))
+        self._function = function
+
+    def call(self, y_true: Any, y_pred: Any) -> Any:
+        """See `keras.losses.Loss.call`."""
+        return self._function(y_true, y_pred)
+
+
+def _require_positive(**numbers: int) -> None:
+    for name, value in numbers.items():
+        if value < 1:
+            raise UserError(f"{name} = {value} must be at least 1.")
