@@ -140,8 +140,7 @@ def _dtype_policy(precision: str | None) -> Iterator[None]:
         return
     if precision not in PRECISIONS:
         raise UserError(
-            f"Unknown precision {precision!r}. "
-            f"{nearest(precision, PRECISIONS)}"
+            f"Unknown precision {precision!r}. {nearest(precision, PRECISIONS)}"
         )
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy(precision)

@@ -63,7 +63,9 @@ class CallbackList:
     def states(self) -> dict[str, dict[str, Any]]:
         """What a checkpoint must hold of the callbacks."""
         return {
-            key: state for key, c in self._keyed().items() if (state := c.state())
+            key: state
+            for key, c in self._keyed().items()
+            if (state := c.state())
         }
 
     def load_states(self, states: dict[str, dict[str, Any]]) -> None:

@@ -2,7 +2,7 @@
 
 import contextlib
 import functools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trainer.errors import UserError
 from trainer.step.full_step import make_eval_step
@@ -44,14 +44,7 @@ class Evaluator:
         steps = steps or batches.steps_per_epoch
         if steps is None:
             raise UserError("The eval data is endless: set eval_steps.")
-        iterator = trainer.plugin.distribute(
-            lambda replicas: batches.pieces(
-                start=0,
-                replicas=replicas,
-                num_replicas=trainer.plugin.num_replicas,
-                micro=1,
-            )
-        )
+        iterator = self._input()
         totals = Totals()
         with self.averaged_weights():
             for start in range(0, steps, _BATCHES_PER_CALL):
@@ -59,10 +52,25 @@ class Evaluator:
                 totals.add(self._runner(iterator, count))
         return totals.values(trainer.parts.metrics)
 
+    def trace(self) -> None:
+        """Builds the graph without evaluating."""
+        self._runner.trace(self._input())
+
     def averaged_weights(self) -> contextlib.AbstractContextManager[None]:
         """Puts the moving averages into the model while it is open."""
         ema = self._trainer.parts.ema
         return contextlib.nullcontext() if ema is None else ema.swapped_in()
+
+    def _input(self) -> Any:
+        trainer = self._trainer
+        return trainer.plugin.distribute(
+            lambda replicas: trainer.batches("eval").pieces(
+                start=0,
+                replicas=replicas,
+                num_replicas=trainer.plugin.num_replicas,
+                micro=1,
+            )
+        )
 
     @functools.cached_property
     def _runner(self) -> GraphLoop:

@@ -1,7 +1,7 @@
 """The host loop: how many steps until something is due, in what order."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -60,8 +60,8 @@ class Loop:
         self.steps = steps
         self.evaluate = evaluate
         self.logs: dict[str, float] = {}
-        self.interval, self.epoch_totals = Totals(), Totals()
-        self._trainer = trainer
+        self.totals = {"interval": Totals(), "epoch": Totals()}
+        self.trainer = trainer
         trainer.build()
         self.batches = trainer.batches("train")
         self.steps_per_epoch = self.batches.steps_per_epoch
@@ -69,10 +69,12 @@ class Loop:
         self._eval_steps = eval_steps
         self._log = Ticker(self.period(log_every, "log_every"))
         self._eval = Ticker(self._eval_period(eval_every))
+        if evaluate:
+            trainer.batches("eval")  # What is wrong there shows now.
         self.callbacks = CallbackList(callbacks, trainer)
         self._seconds = 0.0
+        trainer.loop = self
         trainer.model_dir = model_dir
-        trainer.callbacks = self.callbacks.all
 
     def period(self, value: int | str, name: str) -> Period:
         """Parses a period of this run; see `trainer.parse_period`."""
@@ -88,20 +90,27 @@ class Loop:
         """The number of complete epochs; zero while epochs are not known."""
         if self.steps_per_epoch is None:
             return 0
-        return self._trainer.step // self.steps_per_epoch
+        return self.trainer.step // self.steps_per_epoch
 
-    def run(self) -> dict[str, float]:
+    def run(
+        self, before_first_step: Callable[["Trainer"], None] | None = None
+    ) -> dict[str, float]:
         """Trains to the end, or to where a callback stops it.
+
+        Args:
+            before_first_step: called when all is built and restored.
 
         Returns:
             The newest training values, and evaluation values as `val_*`.
         """
-        trainer = self._trainer
+        trainer = self.trainer
         trainer.stop_reason = None
         trainer.model.stop_training = False
         try:
             self._attach()
             self.callbacks.call("setup")
+            if before_first_step is not None:
+                before_first_step(trainer)
             self.callbacks.call("on_train_begin", {})
             self._train()
             self.callbacks.call("on_train_end", dict(self.logs))
@@ -114,15 +123,19 @@ class Loop:
         if self.steps_per_epoch:
             epochs = -(-self.steps // self.steps_per_epoch)
         self.callbacks.attach(
-            self._trainer.model,
+            self.trainer.model,
             {"verbose": 0, "epochs": epochs, "steps": self.steps_per_epoch},
         )
 
-    def _train(self) -> None:
-        trainer = self._trainer
-        if trainer.step >= self.steps:
-            return
-        runner = trainer.plugin.runner(make_train_step(trainer))
+    def trace(self) -> None:
+        """Traces the training step, and the evaluation's, without a step."""
+        runner, iterator = self._runner_and_input()
+        runner.trace(iterator)
+        if self.evaluate:
+            self.trainer.trace_evaluation()
+
+    def _runner_and_input(self) -> tuple[Any, Any]:
+        trainer = self.trainer
         iterator = trainer.plugin.distribute(
             lambda replicas: self.batches.pieces(
                 start=trainer.step,
@@ -131,6 +144,13 @@ class Loop:
                 micro=trainer.accumulation_steps,
             )
         )
+        return trainer.plugin.runner(make_train_step(trainer)), iterator
+
+    def _train(self) -> None:
+        trainer = self.trainer
+        if trainer.step >= self.steps:
+            return
+        runner, iterator = self._runner_and_input()
         self._log.start(trainer.step)
         self._eval.start(trainer.step)
         self.callbacks.call("on_epoch_begin", self.epoch, {})
@@ -144,16 +164,16 @@ class Loop:
 
     def _run_steps(self, runner: Any, iterator: Any, count: int) -> None:
         """One host loop, between its two batch events."""
-        trainer = self._trainer
+        trainer = self.trainer
         in_epoch = trainer.step % (self.steps_per_epoch or self.steps)
         self.callbacks.call("on_train_batch_begin", in_epoch, {})
         begin = time.perf_counter()
         sums = runner(iterator, count)
-        self.interval.add(sums)
-        self.epoch_totals.add(sums)
+        self.totals["interval"].add(sums)
+        self.totals["epoch"].add(sums)
         trainer.step += count
         logs = (
-            self.epoch_totals.values(trainer.parts.metrics)
+            self.totals["epoch"].values(trainer.parts.metrics)
             if self.callbacks.wants_batch_logs
             else {}
         )
@@ -163,7 +183,7 @@ class Loop:
 
     def _fire(self, first: int, epoch: int) -> None:
         """Whatever is due after a host loop that began at step `first`."""
-        step = self._trainer.step
+        step = self.trainer.step
         ending = step >= self.steps or self._stopping
         evaluated = {}
         if self.evaluate and (self._eval.due(step) or ending):
@@ -177,7 +197,7 @@ class Loop:
         if log_due:
             # A log that only the end asked for leaves the interval open, so
             # that a longer run later logs the same values.
-            self.interval.reset()
+            self.totals["interval"].reset()
             self._seconds = 0.0
         if self.epoch > epoch:
             self._end_epoch(epoch)
@@ -185,36 +205,36 @@ class Loop:
 
     def _run_evaluation(self) -> dict[str, float]:
         self.callbacks.call("on_test_begin", {})
-        values = self._trainer.evaluate(self._eval_steps)
+        values = self.trainer.evaluate(self._eval_steps)
         self.callbacks.call("on_test_end", dict(values))
         return values
 
     def _log_training(self, step: int) -> None:
-        values = self.interval.values(self._trainer.parts.metrics)
+        values = self.totals["interval"].values(self.trainer.parts.metrics)
         self.logs |= values
-        speed = self.interval.examples / max(self._seconds, 1e-9)
+        speed = self.totals["interval"].examples / max(self._seconds, 1e-9)
         logs = {
             **values,
-            **self._trainer.learning_rates(),
+            **self.trainer.learning_rates(),
             "examples_per_second": speed,
         }
         self.callbacks.call("on_log", step, "train", logs)
 
     def _end_epoch(self, epoch: int) -> None:
-        values = self.epoch_totals.values(self._trainer.parts.metrics)
+        values = self.totals["epoch"].values(self.trainer.parts.metrics)
         validation = {
             key: value
             for key, value in self.logs.items()
             if key.startswith("val_")
         }
-        self.epoch_totals.reset()
+        self.totals["epoch"].reset()
         self.callbacks.call("on_epoch_end", epoch, values | validation)
-        if self._trainer.step < self.steps and not self._stopping:
+        if self.trainer.step < self.steps and not self._stopping:
             self.callbacks.call("on_epoch_begin", epoch + 1, {})
 
     @property
     def _stopping(self) -> bool:
-        trainer = self._trainer
+        trainer = self.trainer
         return bool(trainer.stop_reason or trainer.model.stop_training)
 
     def _next_boundary(self, step: int) -> int:

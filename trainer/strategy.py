@@ -128,8 +128,7 @@ class StrategyPlugin(abc.ABC):
             "strategy": self.name,
             "replicas": self.num_replicas,
             "devices": [
-                str(device)
-                for device in self.strategy.extended.worker_devices
+                str(device) for device in self.strategy.extended.worker_devices
             ],
         }
 
@@ -160,6 +159,10 @@ class GraphLoop:
             The step's results, summed over steps and replicas.
         """
         return self._loop(iterator, tf.constant(num_steps, tf.int64))
+
+    def trace(self, iterator: Any) -> None:
+        """Builds the graph without running a step."""
+        self._loop.get_concrete_function(iterator, tf.constant(1, tf.int64))
 
     @property
     def traces(self) -> int:

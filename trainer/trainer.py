@@ -16,9 +16,9 @@ from trainer.loop import Loop
 from trainer.registry import find_strategy
 from trainer.step import gradients as grads
 from trainer.step import losses
-from trainer.step.average import Average, average
+from trainer.step.average import Average
 from trainer.step.full_step import batch_size_of
-from trainer.step.totals import LOSS_PART, METRIC, StepLogs
+from trainer.step.totals import METRIC, StepLogs
 from trainer.strategy import StrategyPlugin
 
 
@@ -151,9 +151,8 @@ class Trainer:
         self.jit_compile = jit_compile
         self.step = 0
         self.model_dir: str | None = None
-        self.callbacks: list[keras.callbacks.Callback] = []
         self.stop_reason: str | None = None
-        self._loop: Loop | None = None
+        self.loop: Loop | None = None
 
     # What is built, on first use.
 
@@ -232,10 +231,10 @@ class Trainer:
 
         Returns:
             Float of shape `[batch]` or `[batch, ...]`, or output name to
-            such a tensor. Masks and sample weights are applied afterwards;
-            the denominator is the global number of examples.
+            such a tensor. Masks and sample weights are applied afterwards,
+            and the division by the global batch.
         """
-        raise NotImplementedError  # Replaced by the losses that were passed.
+        return losses.per_example(self.loss, y, y_pred)
 
     def train_step(self, batch: Any) -> StepLogs:
         """One optimizer step on one replica.
@@ -315,18 +314,19 @@ class Trainer:
         variables = [v.value for v in self.model.trainable_variables]
         with tf.GradientTape(persistent=True) as tape:
             terms, logs = self._forward_and_measure(batch, training=True)
-            totals = self._scaled_totals(terms)
-        found, counts = {}, {}
-        for group, total in totals.items():
+            merged = losses.merge_terms(terms)
+            scaled = [term.total * self._loss_factor() for term in merged]
+        found = {}
+        for term, total in zip(merged, scaled, strict=True):
             local = tape.gradient(total, variables)
             if self.accumulation_steps > 1:
                 local = grads.densify(local)
-            found[group] = {
+            found[term.group] = {
                 i: gradient
                 for i, gradient in enumerate(local)
                 if gradient is not None
             }
-            counts[group] = next(t.count for t in terms if t.group == group)
+        counts = {term.group: term.count for term in merged}
         return GradientSums(found, counts), logs
 
     def reduce_gradients(self, sums: GradientSums) -> dict[int, grads.Gradient]:
@@ -361,7 +361,9 @@ class Trainer:
         """
         return self._run(steps, evaluate=False, **options)
 
-    def train_and_evaluate(self, steps: int, **options: Any) -> dict[str, float]:
+    def train_and_evaluate(
+        self, steps: int, **options: Any
+    ) -> dict[str, float]:
         """Trains as `train` does, and evaluates when due and at the end.
 
         Args:
@@ -383,6 +385,10 @@ class Trainer:
             Loss and metrics by name, over all examples.
         """
         return self._evaluator(steps)
+
+    def trace_evaluation(self) -> None:
+        """Builds the evaluation's graph without evaluating."""
+        self._evaluator.trace()
 
     def stop(self, reason: str) -> None:
         """Ends training at the next boundary of the host loop."""
@@ -415,8 +421,7 @@ class Trainer:
     # Below here: how.
 
     def _run(self, steps: int, **options: Any) -> dict[str, float]:
-        self._loop = Loop(self, steps=steps, **options)
-        return self._loop.run()
+        return Loop(self, steps=steps, **options).run()
 
     @functools.cached_property
     def _evaluator(self) -> Evaluator:
@@ -466,69 +471,17 @@ class Trainer:
         x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
         y_pred = self.forward(x, training=training)
         examples = batch_size_of(batch)
-        terms = self._loss_terms(x, y, y_pred, weight, examples)
-        added, regularized = losses.added_losses(self.model)
-        if added:
-            # Keras means these as averages over the batch they see.
-            total = tf.add_n([tf.cast(one, tf.float32) for one in added])
-            terms.append(losses.Term(losses.EXAMPLES, total * examples, examples))
-        logs: StepLogs = {}
-        for name in dict.fromkeys(term.group for term in terms):
-            group = [term for term in terms if term.group == name]
-            total = tf.add_n([term.total for term in group])
-            logs[LOSS_PART + name] = average(total, group[0].count)
-        penalty = losses.regularization(regularized)
-        logs[LOSS_PART + "regularization"] = average(
-            penalty * examples, examples
+        terms = losses.loss_terms(
+            self.per_example_loss(x, y, y_pred),
+            loss=self.loss,
+            y_pred=y_pred,
+            sample_weight=weight,
+            examples=examples,
+            parts=self.plugin.num_replicas * self.accumulation_steps,
         )
+        terms += losses.added_terms(self.model, examples)
+        logs = losses.loss_logs(self.model, terms, examples)
         return terms, logs | self.metric_increments(y, y_pred, weight)
-
-    def _loss_terms(
-        self, x: Any, y: Any, y_pred: Any, weight: Any, examples: tf.Tensor
-    ) -> list[losses.Term]:
-        parts = self.plugin.num_replicas * self.accumulation_steps
-        terms = []
-        for name, (values, reduction, mask) in self._values(x, y, y_pred).items():
-            own = weight[name] if isinstance(weight, dict) else weight
-            terms.append(
-                losses.loss_term(
-                    values,
-                    name=name,
-                    reduction=reduction,
-                    examples=examples,
-                    parts=parts,
-                    sample_weight=own,
-                    mask=mask,
-                )
-            )
-        return terms
-
-    def _values(self, x: Any, y: Any, y_pred: Any) -> dict[str, tuple]:
-        """Per-example values, reduction and mask of each part of the loss."""
-        if type(self).per_example_loss is Trainer.per_example_loss:
-            if self.loss is None:
-                return {}
-            found = losses.per_output_losses(self.loss, y, y_pred)
-            return {
-                name: (values, loss.reduction, mask)
-                for name, (loss, values, mask) in found.items()
-            }
-        values = self.per_example_loss(x, y, y_pred)
-        named = values if isinstance(values, dict) else {"loss": values}
-        masks = y_pred if isinstance(y_pred, dict) else {"loss": y_pred}
-        return {
-            name: (value, None, losses.keras_mask(masks.get(name)))
-            for name, value in named.items()
-        }
-
-    def _scaled_totals(self, terms: list[losses.Term]) -> dict[str, tf.Tensor]:
-        """What to differentiate: the terms of equal denominator together."""
-        factor = self._loss_factor()
-        totals: dict[str, tf.Tensor] = {}
-        for term in terms:
-            scaled = term.total * factor
-            totals[term.group] = totals.get(term.group, 0.0) + scaled
-        return totals
 
     def _loss_factor(self) -> tf.Tensor:
         """What the loss is multiplied by, so that float16 gradients fit."""
@@ -540,7 +493,9 @@ class Trainer:
     def _regularizer_gradients(self) -> dict[int, tf.Tensor]:
         """Equal on every replica, so never reduced: it counts once."""
         variables = losses.regularized_variables(self.model)
-        numbers = {id(v): i for i, v in enumerate(self.model.trainable_variables)}
+        numbers = {
+            id(v): i for i, v in enumerate(self.model.trainable_variables)
+        }
         with tf.GradientTape() as tape:
             penalty = losses.regularization(variables)
         found = tape.gradient(penalty, [v.value for v in variables])

@@ -7,6 +7,19 @@ import tensorflow as tf
 from trainer import UserError, nearest
 
 
+def count_devices() -> int:
+    """How many GPUs there are, or else into how many the CPU is split.
+
+    Does not start TensorFlow's runtime, after which some strategies can no
+    longer be made.
+    """
+    gpus = tf.config.list_physical_devices("GPU")
+    if gpus:
+        return len(gpus)
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    return len(tf.config.get_logical_device_configuration(cpu) or [cpu])
+
+
 def logical_devices(names: str | Sequence[str] | None = None) -> list[str]:
     """The devices of this process, in short form such as `"gpu:0"`.
 

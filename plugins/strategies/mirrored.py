@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import gin
 import tensorflow as tf
 
-from plugins.strategies.devices import logical_devices
+from plugins.strategies.devices import count_devices, logical_devices
 from trainer import Detection, StrategyPlugin, UserError, nearest
 
 _ALL_REDUCE = {
@@ -56,10 +56,10 @@ class Mirrored(StrategyPlugin):
     @classmethod
     def detect(cls) -> Detection | None:
         """Fits where there are several GPUs, or several virtual devices."""
-        devices = logical_devices()
-        if len(devices) < 2:
+        count = count_devices()
+        if count < 2:
             return None
-        return Detection(rank=10, found=f"{len(devices)} devices: {devices}")
+        return Detection(rank=10, found=f"{count} devices on this host")
 
     def create(self) -> tf.distribute.Strategy:
         """See `StrategyPlugin.create`."""
@@ -74,7 +74,9 @@ class Mirrored(StrategyPlugin):
                 f"{', '.join(devices)}. Valid: auto, hierarchical_copy, "
                 "reduce_to_one."
             )
-        options = {} if kind == "reduce_to_one" else {"num_packs": self._num_packs}
+        options = (
+            {} if kind == "reduce_to_one" else {"num_packs": self._num_packs}
+        )
         return tf.distribute.MirroredStrategy(
             devices, cross_device_ops=_ALL_REDUCE[kind](**options)
         )

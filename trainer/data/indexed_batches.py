@@ -80,9 +80,7 @@ class IndexedBatches(Batches):
             )
 
         piece_size = (
-            even_piece(
-                self.batch_size, micro=micro, num_replicas=num_replicas
-            )
+            even_piece(self.batch_size, micro=micro, num_replicas=num_replicas)
             if self._every_batch_full
             else None
         )
@@ -103,6 +101,8 @@ class IndexedBatches(Batches):
         if not self._shuffle:
             return numbers
         key = (self._seed ^ self._seed >> 32) & 0xFFFFFFFF
-        seed = tf.stack([tf.constant(key, tf.uint32), tf.cast(epoch, tf.uint32)])
+        seed = tf.stack(
+            [tf.constant(key, tf.uint32), tf.cast(epoch, tf.uint32)]
+        )
         last = tf.constant(self._examples.size - 1, tf.int64)
         return tf.random.experimental.index_shuffle(numbers, seed, last)

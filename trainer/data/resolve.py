@@ -65,9 +65,7 @@ def as_batches(
     if isinstance(made, Examples | tuple | list | dict) or hasattr(
         made, "__array__"
     ):
-        examples = (
-            made if isinstance(made, Examples) else ArrayExamples(made)
-        )
+        examples = made if isinstance(made, Examples) else ArrayExamples(made)
         training = split == "train"
         return IndexedBatches(
             examples,

@@ -41,6 +41,13 @@ class MovingAverage:
             for v in variables
         ]
 
+    def restart(self) -> None:
+        """Starts the averages again at the present weights."""
+        for average, variable in zip(
+            self.variables, self._watched, strict=True
+        ):
+            average.assign(variable.read_value())
+
     def update(self) -> None:
         """Moves every average one step, in cross-replica context."""
 

@@ -46,7 +46,9 @@ def make_train_step(trainer: "Trainer") -> Callable[[Any], StepLogs]:
         parts.step.assign_add(1)
         return logs
 
-    compiled = tf.function(whole, jit_compile=True) if trainer.jit_compile else whole
+    compiled = (
+        tf.function(whole, jit_compile=True) if trainer.jit_compile else whole
+    )
     return step
 
 

@@ -39,9 +39,7 @@ def scale(gradient: Gradient, factor: tf.Tensor) -> Gradient:
         return None
     if isinstance(gradient, tf.IndexedSlices):
         values = gradient.values * tf.cast(factor, gradient.dtype)
-        return tf.IndexedSlices(
-            values, gradient.indices, gradient.dense_shape
-        )
+        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
     return gradient * tf.cast(factor, gradient.dtype)
 
 

@@ -47,9 +47,10 @@ class LossScale:
         Args:
             finite: boolean scalar, whether this step's gradients were.
         """
-        good = tf.where(finite, self._good_steps.read_value() + 1, 0)
+        none = tf.constant(0, tf.int64)
+        good = tf.where(finite, self._good_steps.read_value() + 1, none)
         grow = good >= self._growth_steps
         scale = self.value
         scale = tf.where(finite, scale, tf.maximum(scale / 2, 1.0))
         self._scale.assign(tf.where(grow, scale * 2, scale))
-        self._good_steps.assign(tf.where(grow, 0, good))
+        self._good_steps.assign(tf.where(grow, none, good))

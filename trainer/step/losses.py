@@ -17,10 +17,11 @@ import keras
 import tensorflow as tf
 
 from trainer.errors import UserError
+from trainer.step.average import average
 from trainer.step.keras_hooks import keras_mask
+from trainer.step.totals import LOSS_PART, StepLogs
 
 EXAMPLES = "examples"  # The group of terms divided by the example count.
-_MEANS = ("sum_over_batch_size", "mean")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,17 +88,82 @@ def loss_term(
     return Term(EXAMPLES, total / per_example, examples)
 
 
-def added_losses(model: keras.Model) -> tuple[list[tf.Tensor], list[Any]]:
-    """Splits `model.losses` after a forward pass.
+def loss_terms(
+    values: Any,
+    *,
+    loss: Any,
+    y_pred: Any,
+    sample_weight: Any,
+    examples: tf.Tensor,
+    parts: int,
+) -> list[Term]:
+    """The terms of a batch's loss.
 
-    Returns:
-        The batch-dependent ones, from `add_loss` and activity regularizers
-        (Keras means them as averages over the batch), and the variables that
-        have a weight regularizer.
+    Args:
+        values: per-example losses, a tensor or a dict by output.
+        loss: the Keras losses whose reductions choose the denominators.
+        y_pred: the model's outputs; their masks leave values out.
+        sample_weight: weights, a tensor or a dict by output.
+        examples: see `loss_term`.
+        parts: see `loss_term`.
     """
-    regularized = regularized_variables(model)
-    losses = model.losses
-    return losses[: len(losses) - len(regularized)], regularized
+    chosen, outputs = by_output(loss), by_output(y_pred)
+    terms = []
+    for name, value in by_output(values).items():
+        weight = sample_weight
+        if isinstance(weight, dict | list | tuple):
+            weight = by_output(weight).get(name)
+        terms.append(
+            loss_term(
+                value,
+                name=name,
+                reduction=getattr(chosen.get(name), "reduction", None),
+                examples=examples,
+                parts=parts,
+                sample_weight=weight,
+                mask=keras_mask(outputs.get(name)),
+            )
+        )
+    return terms
+
+
+def added_terms(model: keras.Model, examples: tf.Tensor) -> list[Term]:
+    """What `add_loss` and activity regularizers added in a forward pass.
+
+    Keras means them as averages over the batch, so each counts as often as
+    there are examples.
+    """
+    added = model.losses
+    # Weight regularizers come last in model.losses, one for each variable.
+    added = added[: len(added) - len(regularized_variables(model))]
+    if not added:
+        return []
+    total = tf.add_n([tf.cast(one, tf.float32) for one in added])
+    return [Term(EXAMPLES, total * examples, examples)]
+
+
+def merge_terms(terms: list[Term]) -> list[Term]:
+    """Adds up the terms that have one denominator."""
+    merged: dict[str, Term] = {}
+    for term in terms:
+        if term.group in merged:
+            total = merged[term.group].total + term.total
+            term = Term(term.group, total, term.count)
+        merged[term.group] = term
+    return list(merged.values())
+
+
+def loss_logs(
+    model: keras.Model, terms: list[Term], examples: tf.Tensor
+) -> StepLogs:
+    """The summands of the logged loss, regularization among them."""
+    logs: StepLogs = {
+        LOSS_PART + term.group: average(term.total, term.count)
+        for term in merge_terms(terms)
+    }
+    penalty = regularization(regularized_variables(model))
+    logs[LOSS_PART + "regularization"] = average(penalty * examples, examples)
+    return logs
 
 
 def regularized_variables(model: keras.Model) -> list[Any]:
@@ -109,36 +175,37 @@ def regularization(variables: list[Any]) -> tf.Tensor:
     """The sum of the weight regularizers, a float32 scalar."""
     if not variables:
         return tf.constant(0.0)
-    return tf.add_n(
-        [tf.cast(v.regularizer(v), tf.float32) for v in variables]
-    )
+    return tf.add_n([tf.cast(v.regularizer(v), tf.float32) for v in variables])
 
 
-def per_output_losses(loss: Any, y: Any, y_pred: Any) -> dict[str, Any]:
-    """Calls Keras losses so that each gives one value per example.
+def per_example(loss: Any, y: Any, y_pred: Any) -> Any:
+    """Calls Keras losses without their reduction.
 
     Args:
-        loss: one Keras loss for every output, or a structure of losses that
-            matches the outputs.
-        y: targets, with the outputs' structure.
-        y_pred: the model's outputs.
+        loss: one Keras loss, or a dict or list of losses by output.
+        y: targets, with the structure of `loss`.
+        y_pred: the model's outputs, likewise.
 
     Returns:
-        Output name to a pair of the loss and its values.
+        One tensor of shape `[batch]` or `[batch, ...]`, or one by output.
     """
-    if isinstance(loss, dict):
-        triples = {key: (loss[key], y[key], y_pred[key]) for key in loss}
-    elif isinstance(loss, list | tuple):
-        triples = {
-            str(i): triple
-            for i, triple in enumerate(zip(loss, y, y_pred, strict=True))
-        }
-    else:
-        triples = {"loss": (loss, y, y_pred)}
+    if loss is None:
+        return {}
+    if not isinstance(loss, dict | list | tuple):
+        return _call(loss, y, y_pred)
     return {
-        key: (one, _call(one, target, output), keras_mask(output))
-        for key, (one, target, output) in triples.items()
+        name: _call(one, by_output(y)[name], by_output(y_pred)[name])
+        for name, one in by_output(loss).items()
     }
+
+
+def by_output(value: Any) -> dict[str, Any]:
+    """Names the parts of a structure: keys, positions, or just `"loss"`."""
+    if isinstance(value, dict):
+        return value
+    if isinstance(value, list | tuple):
+        return {str(i): part for i, part in enumerate(value)}
+    return {"loss": value}
 
 
 def _call(loss: keras.losses.Loss, y: Any, y_pred: Any) -> tf.Tensor:

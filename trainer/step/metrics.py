@@ -63,9 +63,7 @@ class MetricSet:
         found = {}
         for name, (output, metric) in self._metrics.items():
             target, predicted, weight = (
-                value[output]
-                if output and isinstance(value, dict)
-                else value
+                value[output] if output and isinstance(value, dict) else value
                 for value in (y, y_pred, sample_weight)
             )
             weight = _mask_weight(weight, keras_mask(predicted))

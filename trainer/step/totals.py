@@ -79,9 +79,7 @@ class Totals:
         self.reset()
         if state:
             self._sums = {
-                name: arrays
-                if name.startswith(METRIC)
-                else Average(*arrays)
+                name: arrays if name.startswith(METRIC) else Average(*arrays)
                 for name, arrays in state.items()
             }
 

@@ -1,0 +1,158 @@
+"""Stops training when a value no longer gets better."""
+
+import math
+import re
+from typing import Any
+
+import gin
+from absl import logging
+
+from trainer import Callback, UserError, nearest
+
+MODES = ("auto", "min", "max")
+# In a name, these say which direction is better: anywhere in it, ...
+_LOWER = ("loss", "error", "crossentropy", "perplexity", "divergence")
+_HIGHER = ("accuracy", "precision", "recall", "similarity", "specificity")
+# ... or as a word between underscores.
+_LOWER_WORDS = {"mse", "mae", "mape", "msle", "rmse", "hinge", "poisson", "wer"}
+_HIGHER_WORDS = {"acc", "auc", "f1", "fbeta", "r2", "iou", "bleu", "score"}
+
+
+@gin.configurable(module="plugins.callbacks")
+class EarlyStopping(Callback):
+    """Stops after `patience` evaluations in a row without a better value.
+
+    Args:
+        monitor: what to watch: `"val_loss"` is the loss of the eval split,
+            seen at each evaluation, `"loss"` that of the train split, seen
+            at each training log.
+        mode: `"min"` or `"max"`, whichever is better; `"auto"` tells it
+            from the name.
+        patience: evaluations in a row without improvement before stopping.
+        min_delta: by how much a value must be better to count as better.
+        stop_at: stops as soon as the value is this good.
+
+    Raises:
+        UserError: an argument is not valid, or `"auto"` does not know the
+            name.
+    """
+
+    def __init__(
+        self,
+        monitor: str = "val_loss",
+        *,
+        mode: str = "auto",
+        patience: int = 3,
+        min_delta: float = 0.0,
+        stop_at: float | None = None,
+    ) -> None:
+        super().__init__()
+        if mode not in MODES:
+            raise UserError(
+                f"EarlyStopping.mode = {mode!r}. {nearest(mode, MODES)}"
+            )
+        if patience < 1 or min_delta < 0:
+            raise UserError(
+                f"EarlyStopping.patience = {patience} must be at least 1, and "
+                f"min_delta = {min_delta} at least 0."
+            )
+        self.monitor = monitor
+        self.patience = patience
+        self.min_delta = min_delta
+        self.stop_at = stop_at
+        self._sign = 1.0 if _direction(monitor, mode) == "max" else -1.0
+        self._split, self._name = _watched(monitor)
+        self._names: set[str] = set()
+        self.best: float | None = None
+        self.best_step: int | None = None
+        self.wait = 0
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Ends a resumed run at once if it had been stopped."""
+        self._stop_if_done()
+
+    def on_log(self, step: int, split: str, logs: dict[str, float]) -> None:
+        """Compares the watched value with the best one so far."""
+        prefix = "val_" if split == "eval" else ""
+        self._names.update(prefix + name for name in logs)
+        if split != self._split:
+            return
+        if self._name not in logs:
+            raise UserError(
+                f"EarlyStopping.monitor = {self.monitor!r} is not logged. "
+                f"{nearest(self.monitor, self._names)}"
+            )
+        self._compare(step, float(logs[self._name]))
+        self._stop_if_done()
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Warns if nothing was ever compared."""
+        if self.best is None and not self.wait:
+            logging.warning(
+                "EarlyStopping has seen no %s: nothing logged it.", self.monitor
+            )
+
+    def state(self) -> dict[str, Any]:
+        """See `Callback.state`."""
+        return {
+            "best": self.best,
+            "best_step": self.best_step,
+            "wait": self.wait,
+        }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """See `Callback.load_state`."""
+        self.best = state["best"]
+        self.best_step = state["best_step"]
+        self.wait = state["wait"]
+
+    def _compare(self, step: int, value: float) -> None:
+        # An infinity is no best value to hold in JSON, and NaN is never one.
+        if math.isfinite(value) and (
+            self.best is None
+            or self._sign * (value - self.best) > self.min_delta
+        ):
+            self.best, self.best_step, self.wait = value, step, 0
+        else:
+            self.wait += 1
+
+    def _stop_if_done(self) -> None:
+        best = "none" if self.best is None else f"{self.best:.6g}"
+        if self._is_good_enough:
+            self.trainer.stop(
+                f"{self.monitor} = {best} at step {self.best_step} has reached "
+                f"stop_at = {self.stop_at:g}"
+            )
+        elif self.wait >= self.patience:
+            self.trainer.stop(
+                f"{self.monitor} has not improved {self.wait} times in a row; "
+                f"best: {best} at step {self.best_step}"
+            )
+
+    @property
+    def _is_good_enough(self) -> bool:
+        if self.stop_at is None or self.best is None:
+            return False
+        return self._sign * (self.best - self.stop_at) >= 0
+
+
+def _watched(monitor: str) -> tuple[str, str]:
+    """Split, and name in that split's logs."""
+    if monitor.startswith("val_"):
+        return "eval", monitor.removeprefix("val_")
+    return "train", monitor
+
+
+def _direction(monitor: str, mode: str) -> str:
+    if mode != "auto":
+        return mode
+    name = monitor.lower()
+    words = set(re.split(r"[^a-z0-9]+", name))
+    lower = any(part in name for part in _LOWER) or words & _LOWER_WORDS
+    higher = any(part in name for part in _HIGHER) or words & _HIGHER_WORDS
+    if bool(lower) == bool(higher):
+        raise UserError(
+            f"EarlyStopping cannot tell from the name {monitor!r} what is "
+            "better. Set EarlyStopping.mode = 'min' or 'max'."
+        )
+    return "min" if lower else "max"

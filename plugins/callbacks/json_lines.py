@@ -1,0 +1,118 @@
+"""Writes what is logged to metrics.jsonl, one JSON object a line."""
+
+import json
+import math
+import os
+from typing import Any
+
+import gin
+import tensorflow as tf
+
+from trainer import Callback
+
+FILE_NAME = "metrics.jsonl"
+
+
+@gin.configurable(module="plugins.callbacks")
+class JsonLines(Callback):
+    """Appends each log of the train and the eval split to `metrics.jsonl`.
+
+    A line is `{"step": 100, "split": "train", "loss": 0.12, ...}`. It is
+    strict JSON: a value that is not finite is written as `null`.
+
+    A run that was killed after its last checkpoint repeats some steps. When
+    training starts, lines of steps that it is going to repeat, and a last
+    line that was torn, are dropped. Each line is written by opening the file
+    anew, so that an evaluator may append to the same file; on object stores
+    such as gs:// that uploads the whole file each time.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ends_whole = False
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Drops the lines of steps that have not been done."""
+        if self._path is not None:
+            drop_after(self._path, self.trainer.step)
+
+    def on_log(self, step: int, split: str, logs: dict[str, float]) -> None:
+        """Appends one line."""
+        if self._path is None:
+            return
+        start = "" if self._ends_whole else _line_break(self._path)
+        self._ends_whole = True
+        tf.io.gfile.makedirs(os.path.dirname(self._path))
+        with tf.io.gfile.GFile(self._path, "a") as file:
+            file.write(start + as_line(step, split, logs))
+
+    @property
+    def _path(self) -> str | None:
+        """The file, or `None` where this process writes nothing."""
+        trainer = self.trainer
+        if trainer.model_dir is None or not trainer.plugin.is_chief:
+            return None
+        return os.path.join(trainer.model_dir, FILE_NAME)
+
+
+def as_line(step: int, split: str, logs: dict[str, float]) -> str:
+    """One line of the file, with its line break.
+
+    Args:
+        step: the number of optimizer steps that are done.
+        split: `"train"` or `"eval"`.
+        logs: scalar name to value; NaN and infinities become `null`.
+    """
+    values = {
+        name: float(value) if math.isfinite(value) else None
+        for name, value in logs.items()
+    }
+    key = {"step": int(step), "split": split}
+    return json.dumps(key | values | key, allow_nan=False) + "\n"
+
+
+def drop_after(path: str, step: int) -> None:
+    """Drops lines of later steps and lines that are not whole, atomically.
+
+    Args:
+        path: a file of JSON lines; it need not exist.
+        step: lines with a greater `step` are dropped.
+    """
+    if not tf.io.gfile.exists(path):
+        return
+    with tf.io.gfile.GFile(path, "rb") as file:
+        before = file.read()
+    lines = before.splitlines(keepends=True)
+    after = b"".join(line for line in lines if _is_kept(line, step))
+    if after == before:
+        return
+    beside = f"{path}.tmp"
+    with tf.io.gfile.GFile(beside, "wb") as file:
+        file.write(after)
+    tf.io.gfile.rename(beside, path, overwrite=True)
+
+
+def _is_kept(line: bytes, step: int) -> bool:
+    if not line.endswith(b"\n"):
+        return False
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return False
+    return isinstance(found, dict) and found.get("step", 0) <= step
+
+
+def _line_break(path: str) -> str:
+    """What must come before a new line: a break if the last one is torn.
+
+    Only training may drop a torn line: here the file may be that of a
+    training process that is still alive.
+    """
+    if not tf.io.gfile.exists(path):
+        return ""
+    size = tf.io.gfile.stat(path).length
+    if not size:
+        return ""
+    with tf.io.gfile.GFile(path, "rb") as file:
+        file.seek(size - 1)
+        return "" if file.read(1) == b"\n" else "\n"

@@ -1,0 +1,196 @@
+"""Writes scalars, configuration and hyperparameters for TensorBoard."""
+
+import functools
+import os
+import time
+from types import ModuleType
+from typing import Any
+
+import gin
+import tensorflow as tf
+from gin import config_parser
+
+from trainer import Callback, UserError
+
+Scalar = bool | int | float | str
+
+
+@gin.configurable(module="plugins.callbacks")
+class TensorBoard(Callback):
+    """Writes `tensorboard/train` and `tensorboard/eval` in the run directory.
+
+    The train run holds the training scalars, the learning rate and the
+    operative configuration as text; the eval run holds the evaluation
+    scalars. Hyperparameters are written beside the metrics that they lead to:
+    in the eval run, or in the train run if nothing is evaluated. TensorBoard's
+    HPARAMS tab then has one row for each run under `--logdir`.
+
+    Raises:
+        UserError: the `tensorboard` package is not installed.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        _hparams_plugin()
+        self._writers: dict[str, tf.summary.SummaryWriter] = {}
+        self._hyperparameters: dict[str, Scalar] = {}
+        self._started = time.time()
+        self._session: str | None = None
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Writes the configuration, and hides steps that will be repeated."""
+        if not self._writes:
+            return
+        self._started = time.time()
+        step = self.trainer.step
+        for split in ("train", "eval"):
+            if tf.io.gfile.isdir(self._directory(split)):
+                _hide_after(self._directory(split), step)
+        config = gin.operative_config_str()
+        self._hyperparameters = {
+            **literal_bindings(config),
+            **self.trainer.learning_rates(),
+            "batch_size": self.trainer.batch_size,
+        }
+        writer = self._writer("train")
+        with writer.as_default(step=step):
+            tf.summary.text("operative_config", gin.markdown(config))
+        writer.flush()
+
+    def on_log(self, step: int, split: str, logs: dict[str, float]) -> None:
+        """Writes a split's scalars."""
+        if not self._writes:
+            return
+        if split == "train":
+            logs = logs | self.trainer.learning_rates()
+        writer = self._writer(split)
+        with writer.as_default(step=step):
+            for name, value in logs.items():
+                tf.summary.scalar(name, value)
+        if split == "eval":
+            self._write_hyperparameters("eval")
+        writer.flush()
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Marks the run as done in the HPARAMS tab."""
+        if not self._writes:
+            return
+        self._write_hyperparameters("train")
+        if self._session is not None:
+            self._write_summary(self._session, _session_end())
+
+    def close(self) -> None:
+        """Closes the event files."""
+        for writer in self._writers.values():
+            writer.close()
+        self._writers = {}
+        self._session = None
+
+    @property
+    def _writes(self) -> bool:
+        trainer = self.trainer
+        return trainer.model_dir is not None and trainer.plugin.is_chief
+
+    def _directory(self, split: str) -> str:
+        assert self.trainer.model_dir is not None
+        return os.path.join(self.trainer.model_dir, "tensorboard", split)
+
+    def _writer(self, split: str) -> tf.summary.SummaryWriter:
+        if split not in self._writers:
+            self._writers[split] = tf.summary.create_file_writer(
+                self._directory(split)
+            )
+        return self._writers[split]
+
+    def _write_hyperparameters(self, split: str) -> None:
+        """Starts the session of the HPARAMS tab, once in a run."""
+        if self._session is None and self._hyperparameters:
+            self._session = split
+            summary = _hparams_plugin().hparams_pb(
+                self._hyperparameters, start_time_secs=self._started
+            )
+            self._write_summary(split, summary)
+
+    def _write_summary(self, split: str, summary: Any) -> None:
+        writer = self._writer(split)
+        with writer.as_default(step=0):
+            tf.summary.experimental.write_raw_pb(summary.SerializeToString())
+        writer.flush()
+
+
+def literal_bindings(config: str) -> dict[str, Scalar]:
+    """The scalar parameters in a gin configuration.
+
+    Args:
+        config: the text of a configuration, such as
+            `gin.operative_config_str()`.
+
+    Returns:
+        Names such as `"Adam.learning_rate"` to values. Macros are replaced
+        by their values; lists, `None` and references are left out.
+    """
+    names = _Names()
+    found: dict[str, Scalar] = {}
+    for statement in config_parser.ConfigParser(config, names):
+        if not isinstance(statement, config_parser.BindingStatement):
+            continue
+        key = "/".join(filter(None, (statement.scope, statement.selector)))
+        if not statement.arg_name:
+            names.macros[key] = statement.value
+        elif isinstance(statement.value, bool | int | float | str):
+            found[f"{key}.{statement.arg_name}"] = statement.value
+    return found
+
+
+class _Names(config_parser.ParserDelegate):
+    """What the parser makes of names: macros are known by their value."""
+
+    def __init__(self) -> None:
+        self.macros: dict[str, Any] = {}
+
+    def configurable_reference(self, name: str, evaluate: bool) -> None:
+        return None
+
+    def macro(self, name: str) -> Any:
+        return self.macros.get(name)
+
+
+def _hide_after(directory: str, step: int) -> None:
+    """Tells TensorBoard to forget the later steps of an earlier process.
+
+    Event files are read in the order of their names: this one comes after
+    those of the process that was killed, and before the new one.
+    """
+    seconds = int(time.time())
+    path = os.path.join(directory, f"events.out.tfevents.{seconds}.-restart")
+    event = tf.compat.v1.Event
+    log = tf.compat.v1.SessionLog
+    with tf.io.TFRecordWriter(path) as file:
+        for one in (
+            event(wall_time=seconds, file_version="brain.Event:2"),
+            event(
+                wall_time=seconds,
+                step=step + 1,
+                session_log=log(status=log.START),
+            ),
+        ):
+            file.write(one.SerializeToString())
+
+
+@functools.cache
+def _hparams_plugin() -> ModuleType:
+    try:
+        from tensorboard.plugins.hparams import summary_v2
+    except ImportError as error:
+        raise UserError(
+            f"The TensorBoard callback cannot import tensorboard ({error}). "
+            "Install it (pip install tensorboard) or leave @TensorBoard() out "
+            "of run.callbacks."
+        ) from None
+    return summary_v2
+
+
+def _session_end() -> Any:
+    from tensorboard.plugins.hparams import api_pb2, summary
+
+    return summary.session_end_pb(api_pb2.STATUS_SUCCESS)

@@ -1,0 +1,216 @@
+"""Checkpoint directories: complete or absent, never torn.
+
+    checkpoints/step_00000100/
+        arrays.index, arrays.data-...   a TensorFlow checkpoint of the arrays
+        state.json                      everything that is not an array
+        manifest.json                   size and SHA-256 of each file above
+
+A checkpoint is written under a temporary name, synchronized to disk and
+renamed. One whose manifest is missing or does not match is passed over.
+`tf.train.load_checkpoint(".../step_00000100/arrays")` reads the arrays.
+"""
+
+import dataclasses
+import hashlib
+import json
+import os
+import re
+import uuid
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from trainer.errors import UserError
+
+_NAME = re.compile(r"step_(\d{8,})")
+_MANIFEST = "manifest.json"
+_CHUNK = 1 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Snapshot:
+    """The state of a run at one step.
+
+    Attributes:
+        step: optimizer steps that were done.
+        arrays: name to tensor or array.
+        host: JSON values.
+    """
+
+    step: int
+    arrays: dict[str, Any]
+    host: dict[str, Any]
+
+
+def save(directory: str, snapshot: Snapshot) -> str:
+    """Writes a checkpoint; readers see all of it or nothing.
+
+    Args:
+        directory: holds the run's checkpoints; made if it does not exist.
+        snapshot: what to write. Its tensors are not changed.
+
+    Returns:
+        The checkpoint's path.
+
+    Raises:
+        OSError, tf.errors.OpError: the file system refused; nothing that was
+            there before is lost.
+    """
+    final = os.path.join(directory, f"step_{snapshot.step:08d}")
+    temporary = os.path.join(directory, f"tmp_{uuid.uuid4().hex}")
+    tf.io.gfile.makedirs(temporary)
+    try:
+        _write_arrays(os.path.join(temporary, "arrays"), snapshot.arrays)
+        state = {"step": snapshot.step, **snapshot.host}
+        _write_json(os.path.join(temporary, "state.json"), state)
+        files = sorted(tf.io.gfile.listdir(temporary))
+        manifest = {
+            name: _fingerprint(os.path.join(temporary, name)) for name in files
+        }
+        for name in files:
+            _synchronize(os.path.join(temporary, name))
+        # Last, because on an object store the rename below is no single act:
+        # only a checkpoint with its manifest counts.
+        _write_json(os.path.join(temporary, _MANIFEST), manifest)
+        _synchronize(os.path.join(temporary, _MANIFEST))
+        _synchronize(temporary)
+        if tf.io.gfile.exists(final):
+            remove(final)
+        tf.io.gfile.rename(temporary, final)
+        _synchronize(directory)
+    except BaseException:
+        if tf.io.gfile.exists(temporary):
+            tf.io.gfile.rmtree(temporary)
+        raise
+    return final
+
+
+def load(path: str) -> Snapshot:
+    """Reads a checkpoint.
+
+    Args:
+        path: the directory of one checkpoint.
+
+    Raises:
+        UserError: it is not complete; the message says what is wrong.
+    """
+    fault = find_fault(path)
+    if fault:
+        raise UserError(f"{path} is no usable checkpoint: {fault}.")
+    with tf.io.gfile.GFile(os.path.join(path, "state.json")) as file:
+        host = json.load(file)
+    reader = tf.train.load_checkpoint(os.path.join(path, "arrays"))
+    arrays = {
+        name: reader.get_tensor(name)
+        for name in reader.get_variable_to_shape_map()
+    }
+    return Snapshot(host.pop("step"), arrays, host)
+
+
+def load_newest(directory: str) -> Snapshot | None:
+    """Reads the newest usable checkpoint; `None` if there is none.
+
+    A damaged one is passed over, with a warning, for the one before.
+    """
+    for path in reversed(listing(directory)):
+        fault = find_fault(path)
+        if fault is None:
+            return load(path)
+        logging.warning("Passing over %s: %s.", path, fault)
+    return None
+
+
+def listing(directory: str) -> list[str]:
+    """The checkpoints' paths, oldest first, without looking into them."""
+    if not tf.io.gfile.isdir(directory):
+        return []
+    names = [name.rstrip("/") for name in tf.io.gfile.listdir(directory)]
+    found = sorted(filter(_NAME.fullmatch, names), key=step_of)
+    return [os.path.join(directory, name) for name in found]
+
+
+def step_of(path: str) -> int:
+    """The step that a checkpoint's name says."""
+    match = _NAME.fullmatch(os.path.basename(path))
+    assert match is not None, path
+    return int(match.group(1))
+
+
+def find_fault(path: str) -> str | None:
+    """What is wrong with a checkpoint; `None` if it is complete."""
+    try:
+        with tf.io.gfile.GFile(os.path.join(path, _MANIFEST)) as file:
+            manifest = json.load(file)
+    except (tf.errors.OpError, ValueError):
+        return f"its {_MANIFEST} is missing or damaged"
+    if not isinstance(manifest, dict) or "state.json" not in manifest:
+        return f"its {_MANIFEST} is damaged"
+    for name, expected in manifest.items():
+        try:
+            found = _fingerprint(os.path.join(path, name))
+        except tf.errors.OpError:
+            return f"{name} is missing or cannot be read"
+        if found != expected:
+            return f"{name} is damaged (its checksum differs)"
+    return None
+
+
+def remove(path: str) -> None:
+    """Deletes a checkpoint; it stops counting at once."""
+    gone = os.path.join(os.path.dirname(path), f"tmp_{uuid.uuid4().hex}")
+    tf.io.gfile.rename(path, gone)
+    tf.io.gfile.rmtree(gone)
+
+
+def remove_leftovers(directory: str) -> None:
+    """Deletes what killed saves left behind."""
+    if not tf.io.gfile.isdir(directory):
+        return
+    for name in tf.io.gfile.listdir(directory):
+        if name.startswith("tmp_"):
+            tf.io.gfile.rmtree(os.path.join(directory, name))
+
+
+def _write_arrays(prefix: str, arrays: dict[str, Any]) -> None:
+    names = sorted(arrays)
+    with tf.device("CPU:0"):
+        tf.raw_ops.SaveV2(
+            prefix=prefix,
+            tensor_names=names,
+            shape_and_slices=[""] * len(names),
+            tensors=[tf.convert_to_tensor(arrays[name]) for name in names],
+        )
+
+
+def _write_json(path: str, value: dict[str, Any]) -> None:
+    with tf.io.gfile.GFile(path, "w") as file:
+        file.write(json.dumps(value, indent=1, default=_plain))
+
+
+def _plain(value: Any) -> Any:
+    """NumPy scalars, which callbacks of all kinds keep, as plain numbers."""
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"{type(value).__name__} is no JSON value")
+
+
+def _fingerprint(path: str) -> dict[str, Any]:
+    digest, size = hashlib.sha256(), 0
+    with tf.io.gfile.GFile(path, "rb") as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+            size += len(chunk)
+    return {"bytes": size, "sha256": digest.hexdigest()}
+
+
+def _synchronize(path: str) -> None:
+    """Flushes a local file or directory to disk; elsewhere does nothing."""
+    if not os.path.exists(path):
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,343 @@
+"""The command line's flags, and what they say about a run.
+
+Nothing here imports TensorFlow: `--help` and a mistyped flag answer at once.
+"""
+
+import dataclasses
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from absl import flags
+
+from trainer.cli.suggest import did_you_mean
+from trainer.errors import UserError, nearest
+
+MODES = (
+    "train",
+    "eval",
+    "train_and_eval",
+    "continuous_eval",
+    "export",
+    "check",
+    "print_config",
+)
+TRAINING_MODES = ("train", "train_and_eval")
+# What looks at a run that another process made.
+READING_MODES = ("eval", "continuous_eval", "export")
+
+_GIN_FLAG = re.compile(r"--?gin\.(?P<name>[^=]*)(?P<value>=.*)?", re.DOTALL)
+
+
+@dataclasses.dataclass(frozen=True)
+class Flag:
+    """One flag of the command line.
+
+    Attributes:
+        name: without the dashes.
+        kind: `"string"`, `"strings"` (repeatable), `"list"` (comma list),
+            `"integer"`, `"float"`, `"boolean"` or `"choice"`.
+        help: one sentence.
+        binds: the gin parameter that it sets, if any.
+        least: the smallest number that is valid.
+        choices: the valid values of a choice.
+    """
+
+    name: str
+    kind: str
+    help: str
+    binds: str | None = None
+    least: int | None = None
+    choices: tuple[str, ...] = ()
+
+
+GROUPS: dict[str, tuple[Flag, ...]] = {
+    "What to run": (
+        Flag("gin_file", "strings", "A gin file; repeat for several."),
+        Flag("gin_param", "strings", "A binding such as 'Adam.beta_1=0.8'."),
+        Flag(
+            "model_dir",
+            "string",
+            "Where the run lives; resumes if it holds a run. "
+            "Default: runs/<experiment>/<time>.",
+        ),
+        Flag("mode", "choice", "What to do.", choices=MODES),
+        Flag(
+            "init_from",
+            "string",
+            "Start from the weights of another run's checkpoint.",
+            "run.init_from",
+        ),
+        Flag(
+            "allow_unused_bindings",
+            "boolean",
+            "Warn about bindings that nothing uses, instead of stopping.",
+        ),
+    ),
+    "Training": (
+        Flag(
+            "train_steps",
+            "integer",
+            "Optimizer steps in total.",
+            "run.train_steps",
+            1,
+        ),
+        Flag(
+            "batch_size",
+            "integer",
+            "Examples in a global batch, over all replicas.",
+            "Trainer.batch_size",
+            1,
+        ),
+        Flag(
+            "steps_per_loop",
+            "integer",
+            "Steps in one call of the compiled loop.",
+            "run.steps_per_loop",
+            1,
+        ),
+        Flag(
+            "learning_rate",
+            "float",
+            "Replaces the optimizer's learning rate.",
+            "Trainer.learning_rate",
+            0,
+        ),
+        Flag(
+            "seed",
+            "integer",
+            "Seed of weights, shuffling and dropout.",
+            "Trainer.seed",
+            0,
+        ),
+        Flag("data_dir", "string", "Where the data is.", "Trainer.data_dir"),
+    ),
+    "Devices": (
+        Flag(
+            "strategy",
+            "string",
+            "auto or a strategy plugin's name; 'help' lists those installed.",
+            "run.strategy",
+        ),
+        Flag("tpu", "string", "Name or address of a Cloud TPU.", "run.tpu"),
+        Flag(
+            "devices",
+            "list",
+            "Devices to use, such as GPU:0,GPU:1.",
+            "run.devices",
+        ),
+        Flag(
+            "virtual_devices",
+            "integer",
+            "Split the CPU into so many devices, to try a strategy.",
+            "run.virtual_devices",
+            1,
+        ),
+        Flag(
+            "mixed_precision",
+            "choice",
+            "Data type policy of the model.",
+            "Trainer.precision",
+            choices=("float32", "mixed_bfloat16", "mixed_float16"),
+        ),
+        Flag(
+            "jit_compile",
+            "boolean",
+            "Compile the step with XLA.",
+            "Trainer.jit_compile",
+        ),
+        Flag(
+            "deterministic",
+            "boolean",
+            "Equal bytes from equal runs; may be slower.",
+            "run.deterministic",
+        ),
+    ),
+    "Messages": (
+        Flag(
+            "verbosity",
+            "integer",
+            "-1 warnings (default), 0 information, 1 everything.",
+        ),
+    ),
+}
+FLAGS: dict[str, Flag] = {
+    flag.name: flag for group in GROUPS.values() for flag in group
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Binding:
+    """A gin binding that the command line asks for.
+
+    Attributes:
+        source: what to call it in a message, such as `"--batch_size=32"`.
+        text: gin text, such as `"Trainer.batch_size = 32"`.
+        flag: the named flag behind it; `None` for a gin flag.
+    """
+
+    source: str
+    text: str
+    flag: Flag | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """What the command line asks for.
+
+    Attributes:
+        mode: one of `MODES`.
+        model_dir: where the run lives, if given.
+        gin_files: paths, in order.
+        bindings: in order of precedence, the last one wins.
+        list_strategies: `--strategy=help` was given.
+        allow_unused_bindings: whether an unused binding only warns.
+        verbosity: for `absl.logging.set_verbosity`.
+    """
+
+    mode: str
+    model_dir: str | None
+    gin_files: tuple[str, ...]
+    bindings: tuple[Binding, ...]
+    list_strategies: bool
+    allow_unused_bindings: bool
+    verbosity: int
+
+
+def parse(arguments: Sequence[str]) -> Request:
+    """Reads the command line.
+
+    Args:
+        arguments: without the program's name.
+
+    Raises:
+        UserError: an unknown flag, or a value that a flag cannot take.
+    """
+    rest, gin_flags = _take_gin_flags(arguments)
+    given = _parse_named(rest)
+    mode = given.get("mode", "train_and_eval")
+    list_strategies = given.get("strategy") == "help"
+    if not (given.get("gin_file") or list_strategies):
+        raise UserError(
+            "There is nothing to run. Give a configuration: --gin_file=FILE "
+            "(--help says more)."
+        )
+    if mode in READING_MODES and not given.get("model_dir"):
+        raise UserError(
+            f"--mode={mode} needs --model_dir=DIR, the directory of a run."
+        )
+    params = [
+        Binding(f"--gin_param={text!r}", text)
+        for text in given.get("gin_param", ())
+    ]
+    named = [
+        _as_binding(FLAGS[name], value)
+        for name, value in given.items()
+        if FLAGS[name].binds is not None
+    ]
+    return Request(
+        mode=mode,
+        model_dir=given.get("model_dir"),
+        gin_files=tuple(given.get("gin_file", ())),
+        bindings=(*params, *gin_flags, *named),
+        list_strategies=list_strategies,
+        allow_unused_bindings=given.get("allow_unused_bindings", False),
+        verbosity=given.get("verbosity", -1),
+    )
+
+
+def _take_gin_flags(
+    arguments: Sequence[str],
+) -> tuple[list[str], list[Binding]]:
+    """Splits off `--gin.A.b=1`, which absl would call an unknown flag."""
+    rest, bindings = [], []
+    for argument in arguments:
+        match = _GIN_FLAG.fullmatch(argument)
+        if match is None:
+            rest.append(argument)
+            continue
+        if not match["name"] or not match["value"]:
+            raise UserError(
+                f"{argument} needs a name and a value, as in --gin.A.b=1."
+            )
+        text = f"{match['name']} = {match['value'][1:]}"
+        bindings.append(Binding(argument, text))
+    return rest, bindings
+
+
+def _parse_named(arguments: Sequence[str]) -> dict[str, Any]:
+    """The named flags that were given, in the order of `FLAGS`."""
+    values = flags.FlagValues()
+    for flag in FLAGS.values():
+        _define(flag, values)
+    try:
+        left_over = values(["trainer", *arguments])[1:]
+    except flags.UnrecognizedFlagError as error:
+        raise UserError(_unknown(error.flagname)) from None
+    except (flags.Error, ValueError) as error:
+        raise UserError(_first_sentence(str(error))) from None
+    if left_over:
+        raise UserError(_unexpected(left_over[0]))
+    given = {name: values[name].value for name in FLAGS if values[name].present}
+    for name, value in given.items():
+        _check(FLAGS[name], value)
+    return given
+
+
+def _define(flag: Flag, values: flags.FlagValues) -> None:
+    define = {
+        "string": flags.DEFINE_string,
+        "choice": flags.DEFINE_string,
+        "strings": flags.DEFINE_multi_string,
+        "list": flags.DEFINE_list,
+        "integer": flags.DEFINE_integer,
+        "float": flags.DEFINE_float,
+        "boolean": flags.DEFINE_boolean,
+    }[flag.kind]
+    define(flag.name, None, flag.help, flag_values=values)
+
+
+def _check(flag: Flag, value: Any) -> None:
+    shown = f"--{flag.name}={value}"
+    if flag.kind == "choice" and value not in flag.choices:
+        raise UserError(
+            f"{shown}: there is no such {flag.name}. "
+            f"{nearest(value, flag.choices)}"
+        )
+    # Written this way round so that not-a-number is refused too.
+    if flag.least is not None and not value >= flag.least:
+        raise UserError(f"{shown}: must be at least {flag.least}.")
+    if flag.kind in ("string", "strings", "list") and not value:
+        raise UserError(f"{shown} is empty.")
+
+
+def _as_binding(flag: Flag, value: Any) -> Binding:
+    shown = ",".join(value) if isinstance(value, list) else value
+    return Binding(f"--{flag.name}={shown}", f"{flag.binds} = {value!r}", flag)
+
+
+def _unknown(name: str) -> str:
+    known = [*FLAGS, "help", *(f"no{n}" for n in _booleans())]
+    hint = did_you_mean(name, known, prefix="--")
+    return f"Unknown flag --{name}.{hint} --help lists the flags."
+
+
+def _booleans() -> list[str]:
+    return [name for name, flag in FLAGS.items() if flag.kind == "boolean"]
+
+
+def _unexpected(argument: str) -> str:
+    if argument.endswith(".gin"):
+        return (
+            f"Unexpected argument {argument!r}. Did you mean "
+            f"--gin_file={argument}?"
+        )
+    return (
+        f"Unexpected argument {argument!r}: write --flag=value, and quote "
+        "values that hold spaces."
+    )
+
+
+def _first_sentence(message: str) -> str:
+    """absl's message on one line, starting with the flag."""
+    return message.split("\n")[0].removeprefix("flag ")

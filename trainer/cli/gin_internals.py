@@ -1,0 +1,108 @@
+"""What this package needs of gin and gin does not offer publicly.
+
+Written against gin-config 0.5.0. Everything private is here, so that another
+release is one file's work.
+"""
+
+import inspect
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+from gin import config as gin_config
+
+# (scope, complete selector) to parameters and their values.
+Bindings = dict[tuple[str, str], dict[str, Any]]
+
+MACRO = "gin.macro"
+
+
+def bindings() -> Bindings:
+    """What was bound; values may hold references."""
+    return dict(gin_config._CONFIG)
+
+
+def operative() -> Bindings:
+    """What calls of configurables used so far, by active scope."""
+    with gin_config._OPERATIVE_CONFIG_LOCK:
+        return {
+            key: dict(values)
+            for key, values in gin_config._OPERATIVE_CONFIG.items()
+        }
+
+
+def matching(selector: str) -> list[str]:
+    """The complete selectors that a partial one may mean."""
+    return list(gin_config._REGISTRY.matching_selectors(selector))
+
+
+def minimal(complete_selector: str) -> str:
+    """The shortest name that means only this configurable."""
+    return str(gin_config._REGISTRY.minimal_selector(complete_selector))
+
+
+def complete_selectors() -> list[str]:
+    """Every configurable there is."""
+    return [selector for selector, _ in gin_config._REGISTRY.items()]
+
+
+def wrapped(complete_selector: str) -> Any:
+    """The function or class behind a configurable."""
+    return gin_config._REGISTRY[complete_selector].wrapped
+
+
+def selector_of(function_or_class: Any) -> str | None:
+    """The complete selector of a configurable; `None` if it is not one."""
+    found = gin_config._INVERSE_REGISTRY.get(inspect.unwrap(function_or_class))
+    return None if found is None else str(found.selector)
+
+
+def references(value: Any) -> Iterator[Any]:
+    """The references in a value; each has `config_key` and `configurable`."""
+    return gin_config.iterate_references(value)  # type: ignore[no-any-return]
+
+
+def parse_scope() -> AbstractContextManager[Any]:
+    """Opens a file's own imports; gives the context that handles them."""
+    return gin_config._parse_scope()  # type: ignore[no-any-return]
+
+
+def record_imports(context: Any) -> None:
+    """Makes a file's imports part of `gin.config_str()`."""
+    gin_config._IMPORTS.update(context.imports)
+
+
+def dynamic_registration() -> bool:
+    """Whether names in the file being read are Python names."""
+    return bool(gin_config._parse_context()._dynamic_registration)
+
+
+def parameters(complete_selector: str) -> tuple[list[str], bool]:
+    """The parameters of a configurable.
+
+    Returns:
+        Their names, and whether these are all: not so where `**kwargs` goes
+        to something whose signature is not known.
+    """
+    target = wrapped(complete_selector)
+    if not inspect.isclass(target):
+        return _of_signature(target)
+    names: list[str] = []
+    for base in inspect.getmro(target):
+        if base.__module__.split(".")[0] == "keras" and base is not target:
+            return names, False
+        if "__init__" not in vars(base):
+            continue
+        more, complete = _of_signature(vars(base)["__init__"])
+        names += [name for name in more if name != "self"]
+        if complete:
+            return names, True
+    return names, False
+
+
+def _of_signature(function: Any) -> tuple[list[str], bool]:
+    found = inspect.signature(function).parameters.values()
+    names = [
+        p.name for p in found if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
+    ]
+    return names, not any(p.kind is p.VAR_KEYWORD for p in found)

@@ -1,0 +1,57 @@
+"""The text of `--help`."""
+
+import textwrap
+
+from trainer.cli.flags import GROUPS, Flag
+
+_USAGE = """\
+Trains and evaluates a Keras model on any tf.distribute strategy.
+
+Usage:
+  python -m trainer --gin_file=FILE [--gin.NAME.PARAMETER=VALUE ...] [flags]
+"""
+_PRECEDENCE = """\
+A later one wins: gin files in order, --gin_param, --gin.NAME.PARAMETER, named
+flags. Gin values are Python literals, so a string needs quotes of its own.
+
+Example:
+  python -m trainer --gin_file=experiments/digits.gin \\
+      --model_dir=/tmp/digits --strategy=mirrored --virtual_devices=2 \\
+      --gin.Adam.learning_rate=0.003 --gin.Trainer.precision="'float32'"
+
+Exit codes: 0 done; 2 what was given is wrong; 75 preempted, start me again;
+anything else is a failure, with its traceback.
+"""
+_VALUES = {
+    "integer": "=N",
+    "float": "=X",
+    "list": "=A,B",
+    "boolean": "",
+}
+_INDENT = 26
+
+
+def help_text() -> str:
+    """What `--help` prints: usage, every flag of this program, an example."""
+    parts = [_USAGE]
+    for title, flags in GROUPS.items():
+        lines = [f"{title}:"]
+        for flag in flags:
+            lines += _describe(flag)
+        parts.append("\n".join(lines) + "\n")
+    return "\n".join([*parts, _PRECEDENCE])
+
+
+def _describe(flag: Flag) -> list[str]:
+    left = f"  --{flag.name}{_VALUES.get(flag.kind, '=VALUE')}"
+    text = flag.help
+    if flag.choices:
+        text = f"{text} One of: {', '.join(flag.choices)}."
+    if flag.name == "mode":
+        text += " Default: train_and_eval."
+    wrapped = textwrap.wrap(text, 79 - _INDENT)
+    if len(left) < _INDENT:
+        lines = [left.ljust(_INDENT) + wrapped[0]]
+    else:
+        lines = [left, " " * _INDENT + wrapped[0]]
+    return lines + [" " * _INDENT + line for line in wrapped[1:]]

@@ -1,0 +1,54 @@
+"""Makes the public classes of Keras known to gin.
+
+`@Adam`, `@losses.MeanSquaredError` and `@keras.layers.Dense` work in a gin
+file with no import line. The classes stay what they are: gin's
+`external_configurable` wraps the call, not the class, so that instances have
+the original type, name and serialization. (`gin.configurable` would replace
+`__init__`, which breaks Keras layers.)
+"""
+
+import functools
+import inspect
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import gin
+import keras
+
+_MODULES: dict[str, ModuleType] = {
+    "keras.activations": keras.activations,
+    "keras.callbacks": keras.callbacks,
+    "keras.initializers": keras.initializers,
+    "keras.layers": keras.layers,
+    "keras.losses": keras.losses,
+    "keras.metrics": keras.metrics,
+    "keras.optimizers": keras.optimizers,
+    "keras.optimizers.schedules": keras.optimizers.schedules,
+    "keras.regularizers": keras.regularizers,
+}
+# Users give these by name; the functions of other modules repeat its classes.
+_WITH_FUNCTIONS = "keras.activations"
+# Not to be made by a user; or they turn a name or a dict into an object.
+_HELPERS = frozenset({"deserialize", "serialize", "get"})
+
+
+@functools.cache
+def register_keras() -> None:
+    """Registers every public Keras class once, under its public module."""
+    for module_name, module in _MODULES.items():
+        for name, member in _public(module_name, module):
+            gin.external_configurable(member, name=name, module=module_name)
+
+
+def _public(module_name: str, module: ModuleType) -> Iterator[tuple[str, Any]]:
+    """Each class once: under its own name if it has that, else an alias."""
+    for name, member in sorted(vars(module).items()):
+        if name.startswith("_") or name in _HELPERS:
+            continue
+        function = inspect.isfunction(member) and module_name == _WITH_FUNCTIONS
+        if not (inspect.isclass(member) or function):
+            continue
+        own_name = member.__name__
+        if name == own_name or getattr(module, own_name, None) is not member:
+            yield name, member

@@ -1,0 +1,205 @@
+"""`python -m trainer`: from the command line to an exit code."""
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from absl import logging
+
+from trainer.cli import flags
+from trainer.cli.environment import load_tensorflow
+from trainer.cli.gin_paths import check_local
+from trainer.cli.help import help_text
+from trainer.errors import (
+    EXIT_DONE,
+    EXIT_START_AGAIN,
+    EXIT_USER_ERROR,
+    StartAgain,
+    UserError,
+)
+
+if TYPE_CHECKING:
+    from trainer.cli.gin_files import Origins
+    from trainer.cli.run_dir import RunDir
+    from trainer.trainer import Trainer
+
+EXIT_FAILED = 1
+EXIT_INTERRUPTED = 130  # What a shell says of a process that Ctrl-C ended.
+_HELP = {"-h", "-help", "--help", "--helpshort", "--helpfull"}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command line.
+
+    Args:
+        arguments: without the program's name; `sys.argv[1:]` by default.
+
+    Returns:
+        The exit code: 0 done, 2 a user's mistake, 75 start me again, 130
+        interrupted, 1 anything else. What was wrong is on stderr.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if _HELP.intersection(given):
+        sys.stdout.write(help_text())
+        return EXIT_DONE
+    try:
+        _obey(given)
+    except UserError as error:
+        # Gin may have added to the message on its way here.
+        text = str(error).split("\n  In call to configurable")[0]
+        sys.stderr.write(f"error: {text}\n")
+        return EXIT_USER_ERROR
+    except StartAgain as error:
+        text = str(error).split("\n  In call to configurable")[0]
+        sys.stderr.write(f"start again: {text}\n")
+        return EXIT_START_AGAIN
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        return EXIT_INTERRUPTED
+    except Exception:
+        traceback.print_exc()
+        return EXIT_FAILED
+    return EXIT_DONE
+
+
+def _obey(arguments: list[str]) -> None:
+    request = flags.parse(arguments)
+    check_local(request.gin_files)
+    logging.use_absl_handler()
+    logging.set_verbosity(request.verbosity)
+    load_tensorflow()
+    if request.list_strategies:
+        from trainer.cli.strategy_table import print_strategies
+
+        print_strategies()
+        return
+    origins = _configure(request)
+    if request.mode == "print_config":
+        import gin
+
+        sys.stdout.write(gin.config_str())
+        return
+    _run(request, origins, arguments)
+
+
+def _configure(request: flags.Request) -> "Origins":
+    """Makes everything known to gin, then reads the configuration."""
+    import trainer.experiment  # noqa: F401 - registers `run`
+    from trainer.cli.gin_files import load
+    from trainer.cli.keras_configurables import register_keras
+    from trainer.registry import load_plugins
+
+    # A gin file's `import experiments.models` means the one right here.
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    load_plugins()
+    register_keras()
+    return load(request.gin_files, request.bindings)
+
+
+def _run(
+    request: flags.Request, origins: "Origins", arguments: list[str]
+) -> None:
+    from trainer.cli.binding_errors import user_error_in
+    from trainer.cli.run_dir import RunDir, default_path
+    from trainer.experiment import run
+
+    experiment = _experiment(request)
+    path = request.model_dir
+    if path is None and request.mode != "check":
+        path = default_path(experiment)
+        sys.stdout.write(f"model_dir: {path}\n")
+    run_dir = RunDir(path or "", experiment=experiment, arguments=arguments)
+    if path is not None:
+        run_dir.check(must_exist=request.mode in ("eval", "export"))
+    before = _BeforeFirstStep(request, origins, run_dir)
+    try:
+        results = run(
+            mode=request.mode, model_dir=path, before_first_step=before
+        )
+    except BaseException as error:
+        found = user_error_in(error, origins)
+        if found is None and path and not before.passed:
+            found = _unwritable(error, run_dir)
+        run_dir.finish(_reason(found or error))
+        if found is None or found is error:
+            raise
+        raise found from error
+    run_dir.finish("done")
+    _report(request.mode, results)
+
+
+class _BeforeFirstStep:
+    """What happens when everything is built and nothing has run yet.
+
+    Attributes:
+        passed: whether it has been called and found nothing wrong.
+    """
+
+    def __init__(
+        self, request: flags.Request, origins: "Origins", run_dir: "RunDir"
+    ) -> None:
+        self._request = request
+        self._origins = origins
+        self._run_dir = run_dir
+        self.passed = False
+
+    def __call__(self, trainer: "Trainer") -> None:
+        from trainer.cli.lint import check_all_used
+
+        mode = self._request.mode
+        if mode in flags.TRAINING_MODES or mode == "check":
+            check_all_used(
+                self._origins,
+                selected=trainer.plugin,
+                flags=_named(self._request),
+                only_warn=self._request.allow_unused_bindings,
+            )
+        # Evaluating or exporting a run leaves its record alone: the run may
+        # be going on.
+        if mode in flags.TRAINING_MODES and trainer.plugin.is_chief:
+            self._run_dir.start(trainer.plugin)
+        self.passed = True
+
+
+def _named(request: flags.Request) -> dict[str, str]:
+    """By parameter, the named flag that sets it."""
+    return {
+        str(binding.flag.binds).split(".")[1]: binding.source
+        for binding in request.bindings
+        if binding.flag
+    }
+
+
+def _experiment(request: flags.Request) -> str:
+    return os.path.splitext(os.path.basename(request.gin_files[0]))[0]
+
+
+def _unwritable(error: BaseException, run_dir: "RunDir") -> UserError | None:
+    """Whether a failed file operation is due to the run directory."""
+    import tensorflow as tf
+
+    if not isinstance(error, OSError | tf.errors.OpError):
+        return None
+    return run_dir.why_not_writable()
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, UserError):
+        return "user_error"
+    if isinstance(error, StartAgain):
+        return "start_again"
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted"
+    return "error"
+
+
+def _report(mode: str, results: Any) -> None:
+    """Prints the results where no callback shows them."""
+    if mode in flags.TRAINING_MODES or not results:
+        return
+    for name, value in results.items():
+        shown = f"{value:.6g}" if isinstance(value, float) else value
+        sys.stdout.write(f"{name}: {shown}\n")

@@ -1,0 +1,226 @@
+"""The directory of a run: what was asked for, what was used, how it ended."""
+
+import json
+import os
+import platform
+import shlex
+import socket
+import sys
+import time
+from typing import Any
+
+import gin
+import tensorflow as tf
+from absl import logging
+
+from trainer.cli import config_diff, provenance
+from trainer.cli.gin_errors import sentence
+from trainer.errors import UserError
+from trainer.strategy import StrategyPlugin
+
+_CONFIG = "config.gin"
+_OPERATIVE = "operative_config.gin"
+_RUN = "run.json"
+_GFILE_ERRORS = (OSError, tf.errors.OpError)
+
+
+def default_path(experiment: str) -> str:
+    """A new directory `runs/<experiment>/<YYYYmmdd-HHMMSS>`, in local time."""
+    path = os.path.join("runs", experiment, time.strftime("%Y%m%d-%H%M%S"))
+    unique, count = path, 1
+    while tf.io.gfile.exists(unique):
+        count += 1
+        unique = f"{path}-{count}"
+    return unique
+
+
+class RunDir:
+    """Writes `config.gin`, `operative_config.gin` and `run.json`.
+
+    Every file appears whole or not at all. Local paths and those that
+    `tf.io.gfile` knows (`gs://`) work alike.
+
+    Args:
+        path: the run directory; it need not exist.
+        experiment: the experiment's name.
+        arguments: the command line, without the program's name.
+
+    Attributes:
+        path: as given.
+    """
+
+    def __init__(
+        self, path: str, *, experiment: str, arguments: list[str]
+    ) -> None:
+        self.path = path
+        self._experiment = experiment
+        self._arguments = arguments
+        self._record: dict[str, Any] | None = None
+
+    def check(self, *, must_exist: bool = False) -> None:
+        """Refuses a directory that this run cannot live in.
+
+        Reads only, so that every process of a cluster may call it.
+
+        Args:
+            must_exist: whether a run has to be there already.
+
+        Raises:
+            UserError: it is a file, or below one; it holds another
+                experiment's run; or there is no run.
+        """
+        try:
+            self._refuse_files()
+            there = tf.io.gfile.isdir(self.path)
+            stored = self._stored().get("experiment")
+        except _GFILE_ERRORS as error:
+            raise UserError(
+                f"model_dir {self.path} cannot be read: {sentence(error)}"
+            ) from None
+        if must_exist and not there:
+            raise UserError(f"There is no run in {self.path}: no such folder.")
+        if stored is not None and stored != self._experiment:
+            raise UserError(
+                f"model_dir {self.path} holds a run of the experiment "
+                f"'{stored}', and this is '{self._experiment}'. Choose "
+                "another --model_dir."
+            )
+
+    def start(self, plugin: StrategyPlugin) -> None:
+        """Writes down what is going to run. For the chief alone.
+
+        Args:
+            plugin: the strategy in use.
+
+        Raises:
+            UserError: the directory cannot be written.
+        """
+        try:
+            tf.io.gfile.makedirs(self.path)
+            self._warn_of_changes()
+            self._write(_CONFIG, gin.config_str())
+            self._write(_OPERATIVE, gin.operative_config_str())
+            self._record = self._new_record(plugin)
+            self._write(_RUN, _as_json(self._record))
+        except _GFILE_ERRORS as error:
+            raise self._unwritable(error) from None
+
+    def finish(self, reason: str) -> None:
+        """Writes down how the run ended, if `start` was called.
+
+        A failure to do so is logged: it must not hide how the run ended.
+
+        Args:
+            reason: such as `"done"`.
+        """
+        if self._record is None:
+            return
+        self._record |= {"end": provenance.now(), "exit_reason": reason}
+        try:
+            self._write(_OPERATIVE, gin.operative_config_str())
+            self._write(_RUN, _as_json(self._record))
+        except _GFILE_ERRORS as error:
+            logging.error("%s", self._unwritable(error))
+
+    def why_not_writable(self) -> UserError | None:
+        """Tries to write into the directory; `None` if that works."""
+        probe = os.path.join(self.path, f".probe-{_process()}")
+        try:
+            tf.io.gfile.makedirs(self.path)
+            with tf.io.gfile.GFile(probe, "w") as file:
+                file.write("")
+            tf.io.gfile.remove(probe)
+        except _GFILE_ERRORS as error:
+            return self._unwritable(error)
+        return None
+
+    def _unwritable(self, error: BaseException) -> UserError:
+        return UserError(
+            f"model_dir {self.path} cannot be written: {sentence(error)}"
+        )
+
+    def _refuse_files(self) -> None:
+        """A local path may be a file, or run through one."""
+        path = os.path.abspath(self.path) if "://" not in self.path else ""
+        while path and path != os.path.dirname(path):
+            if os.path.lexists(path) and not os.path.isdir(path):
+                shown = (
+                    "is" if path == os.path.abspath(self.path) else "lies below"
+                )
+                raise UserError(
+                    f"model_dir {self.path} {shown} a file"
+                    f"{'' if shown == 'is' else f', {path}'}. Name a directory."
+                )
+            path = os.path.dirname(path)
+
+    def _stored(self) -> dict[str, Any]:
+        """What the last attempt's `run.json` says; empty without one."""
+        path = os.path.join(self.path, _RUN)
+        if not tf.io.gfile.exists(path):
+            return {}
+        with tf.io.gfile.GFile(path) as file:
+            text = file.read()
+        try:
+            stored = json.loads(text)
+        except ValueError:
+            stored = None
+        if not isinstance(stored, dict):
+            logging.warning("%s is no JSON object; it is replaced.", path)
+            return {}
+        return stored
+
+    def _warn_of_changes(self) -> None:
+        path = os.path.join(self.path, _CONFIG)
+        if not tf.io.gfile.exists(path):
+            return
+        with tf.io.gfile.GFile(path) as file:
+            changes = config_diff.changes(file.read(), gin.config_str())
+        if changes:
+            logging.warning(
+                "%s goes on with another configuration:\n%s",
+                self.path,
+                "\n".join(changes),
+            )
+
+    def _new_record(self, plugin: StrategyPlugin) -> dict[str, Any]:
+        previous = self._stored()
+        attempts = previous.pop("previous", [])
+        if previous:
+            if previous.get("exit_reason") == "running":
+                previous["exit_reason"] = "killed"
+            attempts = [*attempts, previous]
+        cluster = dict(plugin.describe())
+        return {
+            "experiment": self._experiment,
+            "command": shlex.join(
+                ["python", "-m", "trainer", *self._arguments]
+            ),
+            "versions": provenance.versions(),
+            "git": provenance.git(),
+            "strategy": cluster.pop("strategy", plugin.name),
+            "devices": cluster.pop("devices", []),
+            "cluster": cluster,
+            "hosts": cluster.pop("hosts", None) or [socket.gethostname()],
+            "platform": platform.platform(),
+            "executable": sys.executable,
+            "start": provenance.now(),
+            "end": None,
+            "exit_reason": "running",
+            "restarts": len(attempts),
+            "previous": attempts,
+        }
+
+    def _write(self, name: str, text: str) -> None:
+        path = os.path.join(self.path, name)
+        temporary = f"{path}.{_process()}.tmp"
+        with tf.io.gfile.GFile(temporary, "w") as file:
+            file.write(text)
+        tf.io.gfile.rename(temporary, path, overwrite=True)
+
+
+def _process() -> str:
+    return f"{socket.gethostname()}-{os.getpid()}"
+
+
+def _as_json(record: dict[str, Any]) -> str:
+    return json.dumps(record, indent=2, default=str) + "\n"

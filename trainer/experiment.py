@@ -1,0 +1,166 @@
+"""What `python -m trainer` runs: one experiment in one mode."""
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gin
+import keras
+import tensorflow as tf
+
+from trainer import checkpoints
+from trainer.errors import UserError, nearest
+from trainer.loop import Loop
+from trainer.registry import find_strategy
+from trainer.state import initialize_from, restore_newest
+from trainer.strategy import StrategyPlugin
+from trainer.trainer import Trainer
+
+MODES = ("train", "eval", "train_and_eval", "export", "check")
+
+
+@gin.configurable(module="trainer", denylist=["mode", "model_dir"])
+def run(
+    *,
+    mode: str,
+    model_dir: str,
+    trainer: Callable[..., Trainer] = Trainer,
+    strategy: str = "auto",
+    train_steps: int = 1000,
+    eval_every: int | str | None = None,
+    eval_steps: int | None = None,
+    log_every: int | str = 100,
+    steps_per_loop: int = 100,
+    callbacks: Sequence[keras.callbacks.Callback] = (),
+    init_from: str | None = None,
+    devices: str | None = None,
+    tpu: str | None = None,
+    virtual_devices: int | None = None,
+    deterministic: bool = False,
+    before_first_step: Callable[[Trainer], None] | None = None,
+) -> dict[str, float]:
+    """Runs an experiment; in gin its parameters are `run.*`.
+
+    Args:
+        mode: one of `MODES`.
+        model_dir: where the run lives.
+        trainer: the Trainer class.
+        strategy: a strategy plugin's name, or `"auto"`.
+        train_steps: the step at which training ends.
+        eval_every: see `trainer.loop.Loop`.
+        eval_steps: see `trainer.loop.Loop`.
+        log_every: see `trainer.loop.Loop`.
+        steps_per_loop: see `trainer.loop.Loop`.
+        callbacks: the callbacks of a training run.
+        init_from: the run whose model a new run starts with.
+        devices: handed to the strategy plugin.
+        tpu: handed to the strategy plugin.
+        virtual_devices: how many logical devices the CPU is split into.
+        deterministic: make every TensorFlow op reproducible bit by bit.
+        before_first_step: called with the trainer when all is built and
+            restored, in the modes that train, and in `check`.
+
+    Returns:
+        The newest values; evaluation's as `val_*` where the mode trains.
+
+    Raises:
+        UserError: something that was asked for cannot be done.
+    """
+    if mode not in MODES:
+        raise UserError(f"Unknown mode {mode!r}. {nearest(mode, MODES)}")
+    _configure_runtime(virtual_devices, deterministic)
+    plugin = find_strategy(strategy, devices=devices, tpu=tpu)
+    try:
+        made = _make_trainer(trainer, plugin)
+        loop = Loop(
+            made,
+            steps=train_steps,
+            evaluate=mode in ("train_and_eval", "check"),
+            model_dir=model_dir,
+            callbacks=callbacks,
+            steps_per_loop=steps_per_loop,
+            log_every=log_every,
+            eval_every=eval_every,
+            eval_steps=eval_steps,
+        )
+        directory = os.path.join(model_dir, "checkpoints")
+        if mode in ("eval", "export"):
+            _restore(made, directory)
+            return (
+                made.evaluate(eval_steps) if mode == "eval" else _export(loop)
+            )
+        if init_from is not None and not checkpoints.listing(directory):
+            initialize_from(made, init_from)
+        if mode == "check":
+            return _check(loop, before_first_step)
+        return loop.run(before_first_step)
+    finally:
+        plugin.close()
+
+
+def _configure_runtime(
+    virtual_devices: int | None, deterministic: bool
+) -> None:
+    if deterministic:
+        tf.config.experimental.enable_op_determinism()
+    if virtual_devices is None:
+        return
+    if virtual_devices < 1:
+        raise UserError(
+            f"virtual_devices = {virtual_devices} must be at least 1."
+        )
+    try:
+        tf.config.set_logical_device_configuration(
+            tf.config.list_physical_devices("CPU")[0],
+            [tf.config.LogicalDeviceConfiguration()] * virtual_devices,
+        )
+    except RuntimeError:
+        raise UserError(
+            f"virtual_devices = {virtual_devices} comes too late: TensorFlow "
+            "is already running in this process. Set it in a new one."
+        ) from None
+
+
+def _make_trainer(
+    factory: Callable[..., Trainer], plugin: StrategyPlugin
+) -> Trainer:
+    made = factory(strategy=plugin)
+    if not isinstance(made, Trainer):
+        raise UserError(
+            f"run.trainer made a {type(made).__name__}, not a Trainer. Name "
+            "the Trainer or a subclass of it."
+        )
+    return made
+
+
+def _restore(trainer: Trainer, directory: str) -> None:
+    if not restore_newest(trainer, directory):
+        raise UserError(
+            f"{directory} holds no usable checkpoint. Train first with the "
+            "same --model_dir."
+        )
+
+
+def _export(loop: Loop) -> dict[str, float]:
+    exporters = [c for c in loop.callbacks.ours if hasattr(c, "export")]
+    if not exporters:
+        raise UserError(
+            "No callback of run.callbacks exports. Add @Export() to them."
+        )
+    for exporter in exporters:
+        exporter.export()
+    return {}
+
+
+def _check(
+    loop: Loop, before_first_step: Callable[[Trainer], None] | None
+) -> dict[str, float]:
+    """Traces every graph of a run without running or writing anything."""
+    loop.trace()
+    if before_first_step is not None:
+        before_first_step(loop.trainer)
+    model = loop.trainer.model
+    return {
+        "parameters": float(model.count_params()),
+        "train_steps": float(loop.steps),
+    }
