@@ -17,8 +17,8 @@ if TYPE_CHECKING:
         IndexedBatches,
     )
     from trainer.errors import StartAgain, UserError, nearest
-    from trainer.period import Period, parse_period
     from trainer.experiment import run
+    from trainer.period import Period, parse_period
     from trainer.step.average import Average, average
     from trainer.strategy import Detection, StrategyPlugin
     from trainer.trainer import Trainer

@@ -4,17 +4,18 @@ import logging
 import os
 import sys
 
-from trainer.cli.main import EXIT_FAILED, main
+from trainer.cli import main as command_line
 from trainer.errors import EXIT_START_AGAIN
 
 
-def exit_with(code: int) -> None:
-    """Ends the process.
+def main() -> None:
+    """Runs the command line and ends the process with its exit code.
 
     After a failure the peers may be gone, and TensorFlow's own exit handlers
     would wait for them: everything is flushed and the process just stops.
     """
-    if code in (EXIT_FAILED, EXIT_START_AGAIN):
+    code = command_line.main()
+    if code in (command_line.EXIT_FAILED, EXIT_START_AGAIN):
         sys.stdout.flush()
         sys.stderr.flush()
         logging.shutdown()
@@ -23,4 +24,4 @@ def exit_with(code: int) -> None:
 
 
 if __name__ == "__main__":
-    exit_with(main())
+    main()

@@ -1,7 +1,8 @@
 """Errors that a user can act on, and the exit codes of a run."""
 
+import contextlib
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 EXIT_DONE = 0
 EXIT_USER_ERROR = 2
@@ -40,3 +41,20 @@ def nearest(name: str, valid: Iterable[str]) -> str:
     listed = f"Valid: {', '.join(names) or 'none'}."
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     return f"Did you mean '{close[0]}'? {listed}" if close else listed
+
+
+@contextlib.contextmanager
+def outside_graph() -> Iterator[None]:
+    """Lets a `UserError` leave a traced function as it was raised.
+
+    AutoGraph rewrites the message of what passes through it into a listing
+    of stack frames.
+    """
+    try:
+        yield
+    except UserError as error:
+        traced = getattr(error, "ag_error_metadata", None)
+        if traced is None:
+            raise
+        message = traced.cause_message.removeprefix("UserError: ")
+        raise UserError(message) from None

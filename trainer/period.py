@@ -101,7 +101,7 @@ def parse_period(
     steps_per_epoch: int | None = None,
     total_steps: int | None = None,
 ) -> Period:
-    """Turns `100`, `"10k steps"`, `"2 epochs"`, `"30m"` or `"5%"` into a Period.
+    """Reads `100`, `"10k steps"`, `"2 epochs"`, `"30m"` or `"5%"`.
 
     Args:
         value: what the user wrote; a bare number counts steps.

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import tensorflow as tf
 
+from trainer.errors import outside_graph
 from trainer.step.creation import portable_variables
 
 # Gives the pieces of the global batches that belong to a range of replicas,
@@ -132,7 +133,7 @@ class StrategyPlugin(abc.ABC):
             ],
         }
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - most have nothing to let go of
         """Lets go of devices and peers. Called once, on every exit."""
 
 
@@ -158,11 +159,14 @@ class GraphLoop:
         Returns:
             The step's results, summed over steps and replicas.
         """
-        return self._loop(iterator, tf.constant(num_steps, tf.int64))
+        with outside_graph():
+            return self._loop(iterator, tf.constant(num_steps, tf.int64))
 
     def trace(self, iterator: Any) -> None:
         """Builds the graph without running a step."""
-        self._loop.get_concrete_function(iterator, tf.constant(1, tf.int64))
+        with outside_graph():
+            one = tf.constant(1, tf.int64)
+            self._loop.get_concrete_function(iterator, one)
 
     @property
     def traces(self) -> int:

@@ -2,13 +2,19 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import gin
 import keras
 import tensorflow as tf
 
 from trainer.build import Parts, build_model, build_parts
+from trainer.checks import (
+    as_loss,
+    check_against_strategy,
+    check_own_train_step,
+    require_positive,
+)
 from trainer.data import Batches, as_batches
 from trainer.errors import UserError
 from trainer.evaluation import Evaluator
@@ -17,21 +23,9 @@ from trainer.registry import find_strategy
 from trainer.step import gradients as grads
 from trainer.step import losses
 from trainer.step.average import Average
-from trainer.step.full_step import batch_size_of
+from trainer.step.gradient_sums import batch_sums, measure, reduce_gradients
 from trainer.step.totals import METRIC, StepLogs
 from trainer.strategy import StrategyPlugin
-
-
-class GradientSums(NamedTuple):
-    """What one replica's batch adds to the gradient, before the division.
-
-    Attributes:
-        gradients: by denominator group, variable number to gradient sum.
-        counts: by denominator group, the part of the denominator.
-    """
-
-    gradients: dict[str, dict[int, Any]]
-    counts: dict[str, tf.Tensor]
 
 
 @gin.configurable(module="trainer")
@@ -72,10 +66,10 @@ class Trainer:
                            tf.reduce_sum(per_example), len(per_example)
                        )
                    for name in ("generator", "critic"):
-                       variables = self.model.get_layer(name).trainable_variables
+                       part = self.model.get_layer(name).trainable_variables
                        self.apply_gradients(
-                           self.gradients(tape, loss, variables),
-                           variables,
+                           self.gradients(tape, loss, part),
+                           part,
                            optimizer=name,
                        )
                    return {"loss": loss}
@@ -129,9 +123,15 @@ class Trainer:
         jit_compile: bool = False,
         sync_batch_norm: bool = True,
     ) -> None:
-        _require_positive(
+        require_positive(
             batch_size=batch_size, accumulation_steps=accumulation_steps
         )
+        if type(self).train_step is not Trainer.train_step:
+            check_own_train_step(
+                type(self).__name__,
+                accumulation_steps=accumulation_steps,
+                precision=precision,
+            )
         self._model_factory = model
         self._factories = {
             "optimizer": optimizer,
@@ -144,7 +144,7 @@ class Trainer:
         self._data_dir = data_dir
         self._strategy = strategy
         self._precision = precision
-        self.loss = tf.nest.map_structure(_as_loss, loss)
+        self.loss = tf.nest.map_structure(as_loss, loss)
         self.batch_size = batch_size
         self.seed = seed
         self.accumulation_steps = accumulation_steps
@@ -166,7 +166,12 @@ class Trainer:
     @functools.cached_property
     def parts(self) -> Parts:
         """Model, optimizers, metrics and state variables."""
-        self._check()
+        check_against_strategy(
+            self.plugin,
+            batch_size=self.batch_size,
+            accumulation_steps=self.accumulation_steps,
+            jit_compile=self.jit_compile,
+        )
         return build_parts(
             self.plugin,
             model=self._model_factory,
@@ -251,13 +256,13 @@ class Trainer:
             scalar (averaged over replicas and steps), or the result of
             `metric_increments`.
         """
-        sums, logs = self.batch_sums(batch)
-        self.apply_gradients(self.reduce_gradients(sums))
+        sums, logs = batch_sums(self, batch)
+        self.apply_gradients(reduce_gradients(self, sums))
         return logs
 
     def eval_step(self, batch: Any) -> StepLogs:
-        """Measures one replica's batch; arguments and result as `train_step`."""
-        _, logs = self._forward_and_measure(batch, training=False)
+        """Measures one replica's batch; takes and returns as `train_step`."""
+        _, logs = measure(self, batch, training=False)
         return logs
 
     # What a train_step of one's own is made of; all in replica context.
@@ -308,44 +313,6 @@ class Trainer:
         """What a batch adds to each metric, to be returned by a step."""
         found = self.parts.metrics.increments(y, y_pred, sample_weight)
         return {f"{METRIC}{name}": value for name, value in found.items()}
-
-    def batch_sums(self, batch: Any) -> tuple[GradientSums, StepLogs]:
-        """Loss and gradient sums of one replica's (micro-)batch, undivided."""
-        variables = [v.value for v in self.model.trainable_variables]
-        with tf.GradientTape(persistent=True) as tape:
-            terms, logs = self._forward_and_measure(batch, training=True)
-            merged = losses.merge_terms(terms)
-            scaled = [term.total * self._loss_factor() for term in merged]
-        found = {}
-        for term, total in zip(merged, scaled, strict=True):
-            local = tape.gradient(total, variables)
-            if self.accumulation_steps > 1:
-                local = grads.densify(local)
-            found[term.group] = {
-                i: gradient
-                for i, gradient in enumerate(local)
-                if gradient is not None
-            }
-        counts = {term.group: term.count for term in merged}
-        return GradientSums(found, counts), logs
-
-    def reduce_gradients(self, sums: GradientSums) -> dict[int, grads.Gradient]:
-        """Sums over replicas, divides, and adds the regularizers' gradient.
-
-        Returns:
-            Variable number to gradient, equal on every replica.
-        """
-        sums = GradientSums(*grads.reduce_sum(sums))
-        scale = self._loss_factor()
-        result: dict[int, grads.Gradient] = {}
-        for group, found in sums.gradients.items():
-            factor = tf.math.divide_no_nan(1.0, sums.counts[group])
-            for i, gradient in found.items():
-                divided = grads.scale(gradient, factor / scale)
-                result[i] = grads.add(result.get(i), divided)
-        for i, gradient in self._regularizer_gradients().items():
-            result[i] = grads.add(result.get(i), gradient)
-        return result
 
     # Running.
 
@@ -427,33 +394,6 @@ class Trainer:
     def _evaluator(self) -> Evaluator:
         return Evaluator(self)
 
-    def _check(self) -> None:
-        pieces = self.plugin.num_replicas * self.accumulation_steps
-        if self.plugin.static_shapes and self.batch_size % pieces:
-            below = self.batch_size // pieces * pieces
-            raise UserError(
-                f"batch_size = {self.batch_size} must be a multiple of "
-                f"{pieces} ({self.plugin.num_replicas} replicas times "
-                f"{self.accumulation_steps} micro-batches) under the strategy "
-                f"{self.plugin.name!r}. Nearest: {below or pieces} or "
-                f"{below + pieces}."
-            )
-        reason = self.plugin.why_not_compiled()
-        if self.jit_compile and reason:
-            raise UserError(f"jit_compile: {reason}. Leave it off.")
-        overridden = type(self).train_step is not Trainer.train_step
-        if overridden and self.accumulation_steps > 1:
-            raise UserError(
-                f"{type(self).__name__} has a train_step of its own, so it "
-                "must accumulate by itself. Leave accumulation_steps at 1."
-            )
-        if overridden and self._precision == "mixed_float16":
-            raise UserError(
-                f"{type(self).__name__} has a train_step of its own, which "
-                "the loss scale of mixed_float16 cannot reach. Use "
-                "mixed_bfloat16."
-            )
-
     def _call_once(self, model: keras.Model) -> None:
         """Builds a model that learns its shapes from a first batch."""
         split = "train" if self._data else "eval"
@@ -463,79 +403,3 @@ class Trainer:
         batch = next(iter(one))
         x, _, _ = keras.utils.unpack_x_y_sample_weight(batch)
         model(tf.nest.map_structure(lambda leaf: leaf[:1], x))
-
-    def _forward_and_measure(
-        self, batch: Any, *, training: bool
-    ) -> tuple[list[losses.Term], StepLogs]:
-        """The loss terms of a batch, and what a step returns of them."""
-        x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
-        y_pred = self.forward(x, training=training)
-        examples = batch_size_of(batch)
-        terms = losses.loss_terms(
-            self.per_example_loss(x, y, y_pred),
-            loss=self.loss,
-            y_pred=y_pred,
-            sample_weight=weight,
-            examples=examples,
-            parts=self.plugin.num_replicas * self.accumulation_steps,
-        )
-        terms += losses.added_terms(self.model, examples)
-        logs = losses.loss_logs(self.model, terms, examples)
-        return terms, logs | self.metric_increments(y, y_pred, weight)
-
-    def _loss_factor(self) -> tf.Tensor:
-        """What the loss is multiplied by, so that float16 gradients fit."""
-        if self.parts.loss_scale is None:
-            return tf.constant(1.0)
-        # The sum of a batch would overflow where its mean does not.
-        return self.parts.loss_scale.value / self.batch_size
-
-    def _regularizer_gradients(self) -> dict[int, tf.Tensor]:
-        """Equal on every replica, so never reduced: it counts once."""
-        variables = losses.regularized_variables(self.model)
-        numbers = {
-            id(v): i for i, v in enumerate(self.model.trainable_variables)
-        }
-        with tf.GradientTape() as tape:
-            penalty = losses.regularization(variables)
-        found = tape.gradient(penalty, [v.value for v in variables])
-        return {
-            numbers[id(v)]: gradient
-            for v, gradient in zip(variables, found or [], strict=True)
-        }
-
-
-def _as_loss(loss: Any) -> keras.losses.Loss | None:
-    if loss is None or isinstance(loss, keras.losses.Loss):
-        return loss
-    if isinstance(loss, str):
-        try:
-            loss = keras.losses.get(loss)
-        except ValueError:
-            raise UserError(
-                f"Unknown loss {loss!r}. Name one of keras.losses, such as "
-                "'SparseCategoricalCrossentropy'."
-            ) from None
-    if isinstance(loss, type):
-        return loss()
-    if isinstance(loss, keras.losses.Loss):
-        return loss
-    return _FunctionLoss(loss)
-
-
-class _FunctionLoss(keras.losses.Loss):
-    """A plain function of (y_true, y_pred) as a Keras loss."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__(name=getattr(function, "__name__", "loss"))
-        self._function = function
-
-    def call(self, y_true: Any, y_pred: Any) -> Any:
-        """See `keras.losses.Loss.call`."""
-        return self._function(y_true, y_pred)
-
-
-def _require_positive(**numbers: int) -> None:
-    for name, value in numbers.items():
-        if value < 1:
-            raise UserError(f"{name} = {value} must be at least 1.")

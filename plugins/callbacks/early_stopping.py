@@ -1,21 +1,13 @@
 """Stops training when a value no longer gets better."""
 
 import math
-import re
 from typing import Any
 
 import gin
 from absl import logging
 
-from trainer import Callback, UserError, nearest
-
-MODES = ("auto", "min", "max")
-# In a name, these say which direction is better: anywhere in it, ...
-_LOWER = ("loss", "error", "crossentropy", "perplexity", "divergence")
-_HIGHER = ("accuracy", "precision", "recall", "similarity", "specificity")
-# ... or as a word between underscores.
-_LOWER_WORDS = {"mse", "mae", "mape", "msle", "rmse", "hinge", "poisson", "wer"}
-_HIGHER_WORDS = {"acc", "auc", "f1", "fbeta", "r2", "iou", "bleu", "score"}
+from plugins.callbacks.monitor import Monitor
+from trainer import Callback, UserError
 
 
 @gin.configurable(module="plugins.callbacks")
@@ -47,22 +39,15 @@ class EarlyStopping(Callback):
         stop_at: float | None = None,
     ) -> None:
         super().__init__()
-        if mode not in MODES:
-            raise UserError(
-                f"EarlyStopping.mode = {mode!r}. {nearest(mode, MODES)}"
-            )
         if patience < 1 or min_delta < 0:
             raise UserError(
                 f"EarlyStopping.patience = {patience} must be at least 1, and "
                 f"min_delta = {min_delta} at least 0."
             )
-        self.monitor = monitor
         self.patience = patience
         self.min_delta = min_delta
         self.stop_at = stop_at
-        self._sign = 1.0 if _direction(monitor, mode) == "max" else -1.0
-        self._split, self._name = _watched(monitor)
-        self._names: set[str] = set()
+        self._monitor = Monitor(monitor, mode)
         self.best: float | None = None
         self.best_step: int | None = None
         self.wait = 0
@@ -74,22 +59,18 @@ class EarlyStopping(Callback):
     def on_log(self, step: int, split: str, logs: dict[str, float]) -> None:
         """Compares the watched value with the best one so far."""
         prefix = "val_" if split == "eval" else ""
-        self._names.update(prefix + name for name in logs)
-        if split != self._split:
-            return
-        if self._name not in logs:
-            raise UserError(
-                f"EarlyStopping.monitor = {self.monitor!r} is not logged. "
-                f"{nearest(self.monitor, self._names)}"
-            )
-        self._compare(step, float(logs[self._name]))
-        self._stop_if_done()
+        named = {prefix + name: value for name, value in logs.items()}
+        value = self._monitor.value(named)
+        if value is not None:
+            self._compare(step, value)
+            self._stop_if_done()
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Warns if nothing was ever compared."""
         if self.best is None and not self.wait:
             logging.warning(
-                "EarlyStopping has seen no %s: nothing logged it.", self.monitor
+                "EarlyStopping has seen no %s: nothing logged it.",
+                self._monitor.name,
             )
 
     def state(self) -> dict[str, Any]:
@@ -110,22 +91,23 @@ class EarlyStopping(Callback):
         # An infinity is no best value to hold in JSON, and NaN is never one.
         if math.isfinite(value) and (
             self.best is None
-            or self._sign * (value - self.best) > self.min_delta
+            or self._monitor.better(value, self.best, self.min_delta)
         ):
             self.best, self.best_step, self.wait = value, step, 0
         else:
             self.wait += 1
 
     def _stop_if_done(self) -> None:
+        name = self._monitor.name
         best = "none" if self.best is None else f"{self.best:.6g}"
         if self._is_good_enough:
             self.trainer.stop(
-                f"{self.monitor} = {best} at step {self.best_step} has reached "
+                f"{name} = {best} at step {self.best_step} has reached "
                 f"stop_at = {self.stop_at:g}"
             )
         elif self.wait >= self.patience:
             self.trainer.stop(
-                f"{self.monitor} has not improved {self.wait} times in a row; "
+                f"{name} has not improved {self.wait} times in a row; "
                 f"best: {best} at step {self.best_step}"
             )
 
@@ -133,26 +115,6 @@ class EarlyStopping(Callback):
     def _is_good_enough(self) -> bool:
         if self.stop_at is None or self.best is None:
             return False
-        return self._sign * (self.best - self.stop_at) >= 0
-
-
-def _watched(monitor: str) -> tuple[str, str]:
-    """Split, and name in that split's logs."""
-    if monitor.startswith("val_"):
-        return "eval", monitor.removeprefix("val_")
-    return "train", monitor
-
-
-def _direction(monitor: str, mode: str) -> str:
-    if mode != "auto":
-        return mode
-    name = monitor.lower()
-    words = set(re.split(r"[^a-z0-9]+", name))
-    lower = any(part in name for part in _LOWER) or words & _LOWER_WORDS
-    higher = any(part in name for part in _HIGHER) or words & _HIGHER_WORDS
-    if bool(lower) == bool(higher):
-        raise UserError(
-            f"EarlyStopping cannot tell from the name {monitor!r} what is "
-            "better. Set EarlyStopping.mode = 'min' or 'max'."
+        return self.best == self.stop_at or self._monitor.better(
+            self.best, self.stop_at
         )
-    return "min" if lower else "max"

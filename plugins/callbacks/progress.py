@@ -103,7 +103,8 @@ class Progress(Callback):
     @property
     def _total(self) -> int | None:
         """The step at which training ends; `None` outside training."""
-        return (self.params or {}).get("train_steps")
+        loop = self.trainer.loop
+        return None if loop is None else loop.steps
 
     def _place(self, step: int) -> str:
         return f"{step}/{self._total}" if self._total else str(step)

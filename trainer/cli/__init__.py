@@ -1,0 +1,1 @@
+"""The command line: flags, gin files, the run directory, exit codes."""

@@ -28,6 +28,17 @@ READING_MODES = ("eval", "continuous_eval", "export")
 
 _GIN_FLAG = re.compile(r"--?gin\.(?P<name>[^=]*)(?P<value>=.*)?", re.DOTALL)
 
+_BAD_VALUE = re.compile(r"flag --(?P<name>\w+)=(?P<value>.*?): ")
+_KINDS = {
+    "string": "text",
+    "choice": "one word",
+    "strings": "text",
+    "list": "a comma list",
+    "integer": "an integer",
+    "float": "a number",
+    "boolean": "true or false",
+}
+
 
 @dataclasses.dataclass(frozen=True)
 class Flag:
@@ -275,7 +286,7 @@ def _parse_named(arguments: Sequence[str]) -> dict[str, Any]:
     except flags.UnrecognizedFlagError as error:
         raise UserError(_unknown(error.flagname)) from None
     except (flags.Error, ValueError) as error:
-        raise UserError(_first_sentence(str(error))) from None
+        raise UserError(_bad_value(str(error))) from None
     if left_over:
         raise UserError(_unexpected(left_over[0]))
     given = {name: values[name].value for name in FLAGS if values[name].present}
@@ -338,6 +349,10 @@ def _unexpected(argument: str) -> str:
     )
 
 
-def _first_sentence(message: str) -> str:
-    """absl's message on one line, starting with the flag."""
-    return message.split("\n")[0].removeprefix("flag ")
+def _bad_value(message: str) -> str:
+    """What absl says of a value, in words that say what is valid."""
+    match = _BAD_VALUE.match(message)
+    if match is None or match["name"] not in FLAGS:
+        return message.split("\n")[0].replace("for flag --", "for --")
+    kind = _KINDS[FLAGS[match["name"]].kind]
+    return f"--{match['name']}={match['value']}: must be {kind}."

@@ -7,12 +7,13 @@ import tokenize
 from collections.abc import Callable
 
 from trainer.cli import gin_internals as internals
+from trainer.cli.flags import FLAGS
 from trainer.cli.suggest import did_you_mean
 from trainer.errors import UserError
 
 # What gin adds to the message of an exception that passes through it.
 _ADDED = re.compile(
-    r"\n  (?:In (?:file|bindings string|call to configurable)|No values supplied)"
+    r"\n  (?:In (?:file|bindings string|call to configurable)|No values)"
 )
 _TOKEN = re.compile(r"Failed to parse token '(.*)'", re.DOTALL)
 _MOST = 300
@@ -69,6 +70,11 @@ def bad_binding(
     """
     if not name.isidentifier() or not selector:
         return UserError(f"{where}: write NAME.PARAMETER = VALUE.")
+    if "denylisted" in str(error) or "allowlist" in str(error):
+        flag = f" Use the flag --{name}." if name in FLAGS else ""
+        return UserError(
+            f"{where}: '{selector}.{name}' is not for a gin file to set.{flag}"
+        )
     unknown = error is None or "doesn't have a parameter" in str(error)
     matches = internals.matching(selector)
     if not unknown or len(matches) != 1:

@@ -87,10 +87,11 @@ class _Reader:
         value = gin.query_parameter(f"Trainer.{name}")
         for (scope, selector), values in internals.bindings().items():
             target = internals.wrapped(selector)
-            if isinstance(target, type) and issubclass(target, Trainer):
-                if name in values:
-                    gin.bind_parameter((scope, selector, name), value)
-                    self.origins[scope, selector, name] = binding.source
+            if not (isinstance(target, type) and issubclass(target, Trainer)):
+                continue
+            if name in values:
+                gin.bind_parameter((scope, selector, name), value)
+                self.origins[scope, selector, name] = binding.source
 
     def _read_text(self, text: str, source: str, *, lines: bool = True) -> None:
         def where(line: int | None) -> str:
@@ -127,8 +128,7 @@ class _Reader:
         except (ValueError, NameError, AttributeError) as error:
             raise bad_binding(error, selector, name, where) from None
         full = key.complete_selector
-        names, complete = internals.parameters(full)
-        if complete and name not in names:
+        if _is_mistyped(full, name):
             raise bad_binding(None, full, name, where)
         self.origins[scope, full, name] = where
 
@@ -194,6 +194,17 @@ def _import(statement: Any, context: Any, where: str) -> None:
         if not feature:
             raise
         raise UserError(f"{where}: {sentence(error)}") from None
+
+
+def _is_mistyped(selector: str, name: str) -> bool:
+    """Whether a parameter that gin lets pass for `**kwargs` cannot be meant.
+
+    Where the parameters are not all known, it takes a close match to say so.
+    """
+    names, complete = internals.parameters(selector)
+    if name in names:
+        return False
+    return complete or bool(did_you_mean(name, names, cutoff=0.75))
 
 
 def _check_macros(origins: Origins) -> None:

@@ -59,12 +59,12 @@ def selector_of(function_or_class: Any) -> str | None:
 
 def references(value: Any) -> Iterator[Any]:
     """The references in a value; each has `config_key` and `configurable`."""
-    return gin_config.iterate_references(value)  # type: ignore[no-any-return]
+    return gin_config.iterate_references(value)
 
 
 def parse_scope() -> AbstractContextManager[Any]:
     """Opens a file's own imports; gives the context that handles them."""
-    return gin_config._parse_scope()  # type: ignore[no-any-return]
+    return gin_config._parse_scope()
 
 
 def record_imports(context: Any) -> None:
@@ -81,23 +81,28 @@ def parameters(complete_selector: str) -> tuple[list[str], bool]:
     """The parameters of a configurable.
 
     Returns:
-        Their names, and whether these are all: not so where `**kwargs` goes
-        to something whose signature is not known.
+        Their names, those of base classes that `**kwargs` reaches included;
+        and whether these are all. They are not where `**kwargs` goes on to
+        something unknown, or to Keras, which takes old names silently.
     """
     target = wrapped(complete_selector)
     if not inspect.isclass(target):
         return _of_signature(target)
     names: list[str] = []
+    closed = True
     for base in inspect.getmro(target):
-        if base.__module__.split(".")[0] == "keras" and base is not target:
-            return names, False
-        if "__init__" not in vars(base):
+        if "__init__" not in vars(base) or base is object:
             continue
+        closed = closed and (base is target or not _is_keras(base))
         more, complete = _of_signature(vars(base)["__init__"])
-        names += [name for name in more if name != "self"]
+        names += [name for name in more if name not in ("self", *names)]
         if complete:
-            return names, True
+            return names, closed
     return names, False
+
+
+def _is_keras(target: type) -> bool:
+    return target.__module__.split(".")[0] == "keras"
 
 
 def _of_signature(function: Any) -> tuple[list[str], bool]:

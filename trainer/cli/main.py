@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from absl import flags as absl_flags
 from absl import logging
 
 from trainer.cli import flags
@@ -67,6 +68,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _obey(arguments: list[str]) -> None:
     request = flags.parse(arguments)
     check_local(request.gin_files)
+    # Libraries that read absl's own flags find their defaults.
+    absl_flags.FLAGS(["trainer"])
     logging.use_absl_handler()
     logging.set_verbosity(request.verbosity)
     load_tensorflow()
@@ -107,13 +110,12 @@ def _run(
     from trainer.experiment import run
 
     experiment = _experiment(request)
-    path = request.model_dir
-    if path is None and request.mode != "check":
-        path = default_path(experiment)
+    path = request.model_dir or default_path(experiment)
+    if request.mode != "check":
         sys.stdout.write(f"model_dir: {path}\n")
-    run_dir = RunDir(path or "", experiment=experiment, arguments=arguments)
-    if path is not None:
-        run_dir.check(must_exist=request.mode in ("eval", "export"))
+        sys.stdout.flush()
+    run_dir = RunDir(path, experiment=experiment, arguments=arguments)
+    run_dir.check(must_exist=request.mode in ("eval", "export"))
     before = _BeforeFirstStep(request, origins, run_dir)
     try:
         results = run(
@@ -121,7 +123,7 @@ def _run(
         )
     except BaseException as error:
         found = user_error_in(error, origins)
-        if found is None and path and not before.passed:
+        if found is None and not before.passed:
             found = _unwritable(error, run_dir)
         run_dir.finish(_reason(found or error))
         if found is None or found is error:

@@ -15,8 +15,7 @@ class Resume(enum.StrEnum):
 
 
 class Batches(abc.ABC):
-    """The global batches of one split, in an order that never depends on who
-    reads them.
+    """The global batches of one split, in an order that no reader changes.
 
     A global batch is cut into `micro` micro-batches and each of those into
     one piece per replica, contiguous and as even as possible, so that every

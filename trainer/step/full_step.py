@@ -6,6 +6,11 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from trainer.step.average import average
+from trainer.step.gradient_sums import (
+    batch_size_of,
+    batch_sums,
+    reduce_gradients,
+)
 from trainer.step.gradients import all_finite
 from trainer.step.totals import EXAMPLES, StepLogs
 
@@ -13,11 +18,6 @@ if TYPE_CHECKING:
     from trainer.trainer import Trainer
 
 TRAIN_STREAM, EVAL_STREAM = 0, 1
-
-
-def batch_size_of(batch: Any) -> tf.Tensor:
-    """The examples in a replica's batch, a float32 scalar."""
-    return tf.cast(tf.shape(tf.nest.flatten(batch)[0])[0], tf.float32)
 
 
 def make_train_step(trainer: "Trainer") -> Callable[[Any], StepLogs]:
@@ -79,7 +79,7 @@ def _step_in_phases(trainer: "Trainer", iterator: Any) -> StepLogs:
 
     def replica_sums(batch: Any, micro: tf.Tensor) -> tuple[Any, StepLogs]:
         with parts.randomness.at(parts.step.read_value(), micro):
-            sums, logs = trainer.batch_sums(batch)
+            sums, logs = batch_sums(trainer, batch)
         return sums, _as_logs(logs, batch)
 
     def micro_batch(micro: tf.Tensor) -> tuple[Any, StepLogs]:
@@ -97,7 +97,10 @@ def _step_in_phases(trainer: "Trainer", iterator: Any) -> StepLogs:
     for micro in tf.range(1, trainer.accumulation_steps):
         sums = strategy.run(add, args=(sums, micro_batch(micro)))
     gradient_sums, logs = sums
-    gradients = strategy.run(trainer.reduce_gradients, args=(gradient_sums,))
+    gradients = strategy.run(
+        lambda replica_sums: reduce_gradients(trainer, replica_sums),
+        args=(gradient_sums,),
+    )
     _apply(trainer, gradients)
     return logs
 

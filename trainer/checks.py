@@ -1,0 +1,107 @@
+"""Checks of a Trainer's arguments, alone and against its strategy."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from trainer.errors import UserError
+from trainer.strategy import StrategyPlugin
+
+
+def require_positive(**numbers: int) -> None:
+    """Checks that each number is an integer of at least 1.
+
+    Raises:
+        UserError: one is not; it is named.
+    """
+    for name, value in numbers.items():
+        if not isinstance(value, int) or value < 1:
+            raise UserError(
+                f"{name} = {value!r} must be a whole number, at least 1."
+            )
+
+
+def check_against_strategy(
+    plugin: StrategyPlugin,
+    *,
+    batch_size: int,
+    accumulation_steps: int,
+    jit_compile: bool,
+) -> None:
+    """Checks what a strategy must be able to do.
+
+    Raises:
+        UserError: it cannot.
+    """
+    pieces = plugin.num_replicas * accumulation_steps
+    if plugin.static_shapes and batch_size % pieces:
+        below = batch_size // pieces * pieces
+        nearest = f"{below} or {below + pieces}" if below else f"{pieces}"
+        raise UserError(
+            f"batch_size = {batch_size} must be a multiple of {pieces} "
+            f"({plugin.num_replicas} replicas times {accumulation_steps} "
+            f"micro-batches) under the strategy {plugin.name!r}. Nearest: "
+            f"{nearest}."
+        )
+    reason = plugin.why_not_compiled()
+    if jit_compile and reason:
+        raise UserError(f"jit_compile: {reason}. Leave it off.")
+
+
+def check_own_train_step(
+    name: str, *, accumulation_steps: int, precision: str | None
+) -> None:
+    """Checks what a `train_step` of one's own must do without.
+
+    Raises:
+        UserError: an option needs the Trainer's own step.
+    """
+    if accumulation_steps > 1:
+        raise UserError(
+            f"{name} has a train_step of its own, so it must accumulate by "
+            "itself. Leave accumulation_steps at 1."
+        )
+    if precision == "mixed_float16":
+        raise UserError(
+            f"{name} has a train_step of its own, which the loss scale of "
+            "mixed_float16 cannot reach. Use mixed_bfloat16."
+        )
+
+
+def as_loss(loss: Any) -> keras.losses.Loss | None:
+    """A Keras loss from a name, a class, a function or a loss.
+
+    Raises:
+        UserError: the name is unknown.
+    """
+    if isinstance(loss, str):
+        try:
+            loss = keras.losses.get(loss)
+        except ValueError:
+            raise UserError(
+                f"Unknown loss {loss!r}. Name one of keras.losses, such as "
+                "'SparseCategoricalCrossentropy'."
+            ) from None
+    if isinstance(loss, type):
+        loss = loss()
+    if loss is None or isinstance(loss, keras.losses.Loss):
+        return loss
+    if not callable(loss):
+        raise UserError(
+            f"loss is a {type(loss).__name__}. Valid: a Keras loss, its name, "
+            "or a function of (y_true, y_pred)."
+        )
+    return _FunctionLoss(loss)
+
+
+class _FunctionLoss(keras.losses.Loss):
+    """A plain function of (y_true, y_pred) as a Keras loss."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(name=getattr(function, "__name__", "loss"))
+        self._function = function
+
+    def call(self, y_true: Any, y_pred: Any) -> Any:
+        """See `keras.losses.Loss.call`."""
+        return self._function(y_true, y_pred)

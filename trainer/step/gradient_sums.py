@@ -1,0 +1,135 @@
+"""From a replica's batch to gradients of the global loss.
+
+The path of the Trainer's own step: sums on each replica, one reduction, one
+division. See `trainer.step.losses` for the equation.
+"""
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import keras
+import tensorflow as tf
+
+from trainer.errors import UserError
+from trainer.step import gradients as grads
+from trainer.step import losses
+from trainer.step.totals import StepLogs
+
+if TYPE_CHECKING:
+    from trainer.trainer import Trainer
+
+
+class GradientSums(NamedTuple):
+    """What one replica's batch adds to the gradient, before the division.
+
+    Attributes:
+        gradients: by denominator group, variable number to gradient sum.
+        counts: by denominator group, the part of the denominator.
+    """
+
+    gradients: dict[str, dict[int, Any]]
+    counts: dict[str, tf.Tensor]
+
+
+def batch_size_of(batch: Any) -> tf.Tensor:
+    """The examples in a replica's batch, a float32 scalar."""
+    return tf.cast(tf.shape(tf.nest.flatten(batch)[0])[0], tf.float32)
+
+
+def measure(
+    trainer: "Trainer", batch: Any, *, training: bool
+) -> tuple[list[losses.Term], StepLogs]:
+    """Runs the model on a replica's batch.
+
+    Returns:
+        The terms of the loss, and what a step returns of them.
+    """
+    x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
+    y_pred = trainer.forward(x, training=training)
+    examples = batch_size_of(batch)
+    micro = trainer.accumulation_steps if training else 1
+    terms = losses.loss_terms(
+        trainer.per_example_loss(x, y, y_pred),
+        loss=trainer.loss,
+        y_pred=y_pred,
+        sample_weight=weight,
+        examples=examples,
+        parts=trainer.plugin.num_replicas * micro,
+    )
+    terms += losses.added_terms(trainer.model, examples)
+    logs = losses.loss_logs(trainer.model, terms, examples)
+    return terms, logs | trainer.metric_increments(y, y_pred, weight)
+
+
+def batch_sums(trainer: "Trainer", batch: Any) -> tuple[GradientSums, StepLogs]:
+    """Loss and gradient sums of one replica's (micro-)batch.
+
+    Raises:
+        UserError: there is nothing to minimize.
+    """
+    variables = [v.value for v in trainer.model.trainable_variables]
+    with tf.GradientTape(persistent=True) as tape:
+        terms, logs = measure(trainer, batch, training=True)
+        if not terms:
+            raise UserError(
+                "There is no loss: pass loss=..., override per_example_loss, "
+                "or call add_loss in the model."
+            )
+        merged = losses.merge_terms(terms)
+        scaled = [term.total * _loss_factor(trainer) for term in merged]
+    found = {}
+    for term, total in zip(merged, scaled, strict=True):
+        local = tape.gradient(total, variables)
+        if trainer.accumulation_steps > 1:
+            local = grads.densify(local)
+        found[term.group] = {
+            i: gradient
+            for i, gradient in enumerate(local)
+            if gradient is not None
+        }
+    counts = {term.group: term.count for term in merged}
+    return GradientSums(found, counts), logs
+
+
+def reduce_gradients(
+    trainer: "Trainer", sums: GradientSums
+) -> dict[int, grads.Gradient]:
+    """Sums over replicas, divides, and adds the regularizers' gradient.
+
+    Returns:
+        Variable number to gradient, equal on every replica.
+    """
+    sums = GradientSums(*grads.reduce_sum(sums))
+    scale = _loss_factor(trainer)
+    result: dict[int, grads.Gradient] = {}
+    for group, found in sums.gradients.items():
+        factor = tf.math.divide_no_nan(1.0, sums.counts[group])
+        for i, gradient in found.items():
+            divided = grads.scale(gradient, factor / scale)
+            result[i] = grads.add(result.get(i), divided)
+    for i, gradient in _regularizer_gradients(trainer.model).items():
+        result[i] = grads.add(result.get(i), gradient)
+    return result
+
+
+def _loss_factor(trainer: "Trainer") -> tf.Tensor:
+    """What the loss is multiplied by, so that float16 gradients fit."""
+    loss_scale = trainer.parts.loss_scale
+    if loss_scale is None:
+        return tf.constant(1.0)
+    # The sum of a batch would overflow where its mean does not.
+    return loss_scale.value / trainer.batch_size
+
+
+def _regularizer_gradients(model: keras.Model) -> dict[int, tf.Tensor]:
+    """Equal on every replica, so never reduced: it counts once."""
+    variables = losses.regularized_variables(model)
+    if not variables:
+        return {}
+    numbers = {id(v): i for i, v in enumerate(model.trainable_variables)}
+    with tf.GradientTape() as tape:
+        penalty = losses.regularization(variables)
+    found = tape.gradient(penalty, [v.value for v in variables])
+    return {
+        numbers[id(v)]: gradient
+        for v, gradient in zip(variables, found, strict=True)
+    }
