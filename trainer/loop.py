@@ -9,7 +9,6 @@ import keras
 from trainer.callback_list import CallbackList
 from trainer.errors import UserError
 from trainer.period import Period, Ticker, parse_period
-from trainer.step.full_step import make_train_step
 from trainer.step.totals import Totals
 
 if TYPE_CHECKING:
@@ -144,7 +143,7 @@ class Loop:
                 micro=trainer.accumulation_steps,
             )
         )
-        return trainer.plugin.runner(make_train_step(trainer)), iterator
+        return trainer.train_runner, iterator
 
     def _train(self) -> None:
         trainer = self.trainer

@@ -23,9 +23,10 @@ from trainer.registry import find_strategy
 from trainer.step import gradients as grads
 from trainer.step import losses
 from trainer.step.average import Average
+from trainer.step.full_step import make_train_step
 from trainer.step.gradient_sums import batch_sums, measure, reduce_gradients
 from trainer.step.totals import METRIC, StepLogs
-from trainer.strategy import StrategyPlugin
+from trainer.strategy import GraphLoop, StrategyPlugin
 
 
 @gin.configurable(module="trainer")
@@ -386,6 +387,11 @@ class Trainer:
         return copy
 
     # Below here: how.
+
+    @functools.cached_property
+    def train_runner(self) -> GraphLoop:
+        """The loop of training steps; traced once, however often it runs."""
+        return self.plugin.runner(make_train_step(self))
 
     def _run(self, steps: int, **options: Any) -> dict[str, float]:
         return Loop(self, steps=steps, **options).run()

@@ -92,6 +92,7 @@ class EarlyStopping(Callback):
         if math.isfinite(value) and (
             self.best is None
             or self._monitor.better(value, self.best, self.min_delta)
+            or self._is_good_enough(value)
         ):
             self.best, self.best_step, self.wait = value, step, 0
         else:
@@ -100,7 +101,7 @@ class EarlyStopping(Callback):
     def _stop_if_done(self) -> None:
         name = self._monitor.name
         best = "none" if self.best is None else f"{self.best:.6g}"
-        if self._is_good_enough:
+        if self.best is not None and self._is_good_enough(self.best):
             self.trainer.stop(
                 f"{name} = {best} at step {self.best_step} has reached "
                 f"stop_at = {self.stop_at:g}"
@@ -111,10 +112,9 @@ class EarlyStopping(Callback):
                 f"best: {best} at step {self.best_step}"
             )
 
-    @property
-    def _is_good_enough(self) -> bool:
-        if self.stop_at is None or self.best is None:
+    def _is_good_enough(self, value: float) -> bool:
+        if self.stop_at is None:
             return False
-        return self.best == self.stop_at or self._monitor.better(
-            self.best, self.stop_at
+        return value == self.stop_at or self._monitor.better(
+            value, self.stop_at
         )

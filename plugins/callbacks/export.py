@@ -105,7 +105,7 @@ def export_model(
     """
     formats = _checked(formats)
     tf.io.gfile.makedirs(directory)
-    written = []
+    written: list[str | None] = []
     if "saved_model" in formats:
         written.append(_write_saved_model(model, directory, inputs))
     if "keras" in formats:

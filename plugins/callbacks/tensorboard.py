@@ -163,18 +163,20 @@ def _hide_after(directory: str, step: int) -> None:
     """
     seconds = int(time.time())
     path = os.path.join(directory, f"events.out.tfevents.{seconds}.-restart")
-    event = tf.compat.v1.Event
-    log = tf.compat.v1.SessionLog
+    version = tf.compat.v1.Event(
+        wall_time=seconds, file_version="brain.Event:2"
+    )
+    start = tf.compat.v1.Event(
+        wall_time=seconds,
+        step=step + 1,
+        session_log=tf.compat.v1.SessionLog(
+            status=tf.compat.v1.SessionLog.START
+        ),
+    )
     with tf.io.TFRecordWriter(path) as file:
-        for one in (
-            event(wall_time=seconds, file_version="brain.Event:2"),
-            event(
-                wall_time=seconds,
-                step=step + 1,
-                session_log=log(status=log.START),
-            ),
-        ):
-            file.write(one.SerializeToString())
+        # TensorBoard takes the first start it sees for that of a new run.
+        for event in (version, start, start):
+            file.write(event.SerializeToString())
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""The command line's flags, and what they say about a run.
+"""Reads the command line.
 
 Nothing here imports TensorFlow: `--help` and a mistyped flag answer at once.
 """
@@ -10,21 +10,9 @@ from typing import Any
 
 from absl import flags
 
+from trainer.cli.flag_table import FLAGS, READING_MODES, Flag
 from trainer.cli.suggest import did_you_mean
 from trainer.errors import UserError, nearest
-
-MODES = (
-    "train",
-    "eval",
-    "train_and_eval",
-    "continuous_eval",
-    "export",
-    "check",
-    "print_config",
-)
-TRAINING_MODES = ("train", "train_and_eval")
-# What looks at a run that another process made.
-READING_MODES = ("eval", "continuous_eval", "export")
 
 _GIN_FLAG = re.compile(r"--?gin\.(?P<name>[^=]*)(?P<value>=.*)?", re.DOTALL)
 
@@ -41,155 +29,19 @@ _KINDS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Flag:
-    """One flag of the command line.
-
-    Attributes:
-        name: without the dashes.
-        kind: `"string"`, `"strings"` (repeatable), `"list"` (comma list),
-            `"integer"`, `"float"`, `"boolean"` or `"choice"`.
-        help: one sentence.
-        binds: the gin parameter that it sets, if any.
-        least: the smallest number that is valid.
-        choices: the valid values of a choice.
-    """
-
-    name: str
-    kind: str
-    help: str
-    binds: str | None = None
-    least: int | None = None
-    choices: tuple[str, ...] = ()
-
-
-GROUPS: dict[str, tuple[Flag, ...]] = {
-    "What to run": (
-        Flag("gin_file", "strings", "A gin file; repeat for several."),
-        Flag("gin_param", "strings", "A binding such as 'Adam.beta_1=0.8'."),
-        Flag(
-            "model_dir",
-            "string",
-            "Where the run lives; resumes if it holds a run. "
-            "Default: runs/<experiment>/<time>.",
-        ),
-        Flag("mode", "choice", "What to do.", choices=MODES),
-        Flag(
-            "init_from",
-            "string",
-            "Start from the weights of another run's checkpoint.",
-            "run.init_from",
-        ),
-        Flag(
-            "allow_unused_bindings",
-            "boolean",
-            "Warn about bindings that nothing uses, instead of stopping.",
-        ),
-    ),
-    "Training": (
-        Flag(
-            "train_steps",
-            "integer",
-            "Optimizer steps in total.",
-            "run.train_steps",
-            1,
-        ),
-        Flag(
-            "batch_size",
-            "integer",
-            "Examples in a global batch, over all replicas.",
-            "Trainer.batch_size",
-            1,
-        ),
-        Flag(
-            "steps_per_loop",
-            "integer",
-            "Steps in one call of the compiled loop.",
-            "run.steps_per_loop",
-            1,
-        ),
-        Flag(
-            "learning_rate",
-            "float",
-            "Replaces the optimizer's learning rate.",
-            "Trainer.learning_rate",
-            0,
-        ),
-        Flag(
-            "seed",
-            "integer",
-            "Seed of weights, shuffling and dropout.",
-            "Trainer.seed",
-            0,
-        ),
-        Flag("data_dir", "string", "Where the data is.", "Trainer.data_dir"),
-    ),
-    "Devices": (
-        Flag(
-            "strategy",
-            "string",
-            "auto or a strategy plugin's name; 'help' lists those installed.",
-            "run.strategy",
-        ),
-        Flag("tpu", "string", "Name or address of a Cloud TPU.", "run.tpu"),
-        Flag(
-            "devices",
-            "list",
-            "Devices to use, such as GPU:0,GPU:1.",
-            "run.devices",
-        ),
-        Flag(
-            "virtual_devices",
-            "integer",
-            "Split the CPU into so many devices, to try a strategy.",
-            "run.virtual_devices",
-            1,
-        ),
-        Flag(
-            "mixed_precision",
-            "choice",
-            "Data type policy of the model.",
-            "Trainer.precision",
-            choices=("float32", "mixed_bfloat16", "mixed_float16"),
-        ),
-        Flag(
-            "jit_compile",
-            "boolean",
-            "Compile the step with XLA.",
-            "Trainer.jit_compile",
-        ),
-        Flag(
-            "deterministic",
-            "boolean",
-            "Equal bytes from equal runs; may be slower.",
-            "run.deterministic",
-        ),
-    ),
-    "Messages": (
-        Flag(
-            "verbosity",
-            "integer",
-            "-1 warnings (default), 0 information, 1 everything.",
-        ),
-    ),
-}
-FLAGS: dict[str, Flag] = {
-    flag.name: flag for group in GROUPS.values() for flag in group
-}
-
-
-@dataclasses.dataclass(frozen=True)
 class Binding:
     """A gin binding that the command line asks for.
 
     Attributes:
         source: what to call it in a message, such as `"--batch_size=32"`.
-        text: gin text, such as `"Trainer.batch_size = 32"`.
-        flag: the named flag behind it; `None` for a gin flag.
+        text: gin text, such as `"trainer.Trainer.batch_size = 32"`.
+        parameter: what a named flag sets, such as `"Trainer.batch_size"`;
+            `None` for a gin flag.
     """
 
     source: str
     text: str
-    flag: Flag | None = None
+    parameter: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -324,7 +176,9 @@ def _check(flag: Flag, value: Any) -> None:
 
 def _as_binding(flag: Flag, value: Any) -> Binding:
     shown = ",".join(value) if isinstance(value, list) else value
-    return Binding(f"--{flag.name}={shown}", f"{flag.binds} = {value!r}", flag)
+    # The full name, in case that user code has a Trainer or a run too.
+    text = f"trainer.{flag.binds} = {value!r}"
+    return Binding(f"--{flag.name}={shown}", text, flag.binds)
 
 
 def _unknown(name: str) -> str:

@@ -7,7 +7,7 @@ import tokenize
 from collections.abc import Callable
 
 from trainer.cli import gin_internals as internals
-from trainer.cli.flags import FLAGS
+from trainer.cli.flag_table import FLAGS
 from trainer.cli.suggest import did_you_mean
 from trainer.errors import UserError
 
@@ -26,8 +26,8 @@ def sentence(error: BaseException) -> str:
     return text if len(text) <= _MOST else f"{text[:_MOST]}..."
 
 
-def plain(error: UserError) -> str:
-    """The message of a `UserError` that may have passed through gin."""
+def plain(error: BaseException) -> str:
+    """The message of an exception that may have passed through gin."""
     return _ADDED.split(str(error))[0].strip()
 
 

@@ -22,6 +22,7 @@ from trainer.cli.gin_errors import bad_binding, bad_import, bad_syntax, sentence
 from trainer.cli.gin_names import Delegate, resolve
 from trainer.cli.suggest import did_you_mean
 from trainer.errors import UserError
+from trainer.trainer import Trainer
 
 # (scope, complete selector, parameter) to where it was set last.
 Origins = dict[tuple[str, str, str], str]
@@ -76,22 +77,20 @@ class _Reader:
 
     def read_binding(self, binding: Binding) -> None:
         self._read_text(binding.text, binding.source, lines=False)
-        if binding.flag and str(binding.flag.binds).startswith("Trainer."):
-            self._override_subclasses(binding)
+        owner, _, name = (binding.parameter or "").partition(".")
+        if owner == "Trainer":
+            self._override_subclasses(name, binding.source)
 
-    def _override_subclasses(self, binding: Binding) -> None:
+    def _override_subclasses(self, name: str, source: str) -> None:
         """A flag wins over a Trainer subclass's own binding, too."""
-        from trainer.trainer import Trainer
-
-        name = str(binding.flag and binding.flag.binds).split(".")[1]
-        value = gin.query_parameter(f"Trainer.{name}")
+        value = gin.query_parameter(f"trainer.Trainer.{name}")
         for (scope, selector), values in internals.bindings().items():
             target = internals.wrapped(selector)
             if not (isinstance(target, type) and issubclass(target, Trainer)):
                 continue
             if name in values:
                 gin.bind_parameter((scope, selector, name), value)
-                self.origins[scope, selector, name] = binding.source
+                self.origins[scope, selector, name] = source
 
     def _read_text(self, text: str, source: str, *, lines: bool = True) -> None:
         def where(line: int | None) -> str:

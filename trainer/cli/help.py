@@ -2,7 +2,7 @@
 
 import textwrap
 
-from trainer.cli.flags import GROUPS, Flag
+from trainer.cli.flag_table import GROUPS, Flag
 
 _USAGE = """\
 Trains and evaluates a Keras model on any tf.distribute strategy.

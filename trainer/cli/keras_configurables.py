@@ -11,13 +11,11 @@ import functools
 import inspect
 from collections.abc import Iterator
 from types import ModuleType
-from typing import Any
 
 import gin
 import keras
 
 _MODULES: dict[str, ModuleType] = {
-    "keras.activations": keras.activations,
     "keras.callbacks": keras.callbacks,
     "keras.initializers": keras.initializers,
     "keras.layers": keras.layers,
@@ -27,27 +25,24 @@ _MODULES: dict[str, ModuleType] = {
     "keras.optimizers.schedules": keras.optimizers.schedules,
     "keras.regularizers": keras.regularizers,
 }
-# Users give these by name; the functions of other modules repeat its classes.
-_WITH_FUNCTIONS = "keras.activations"
-# Not to be made by a user; or they turn a name or a dict into an object.
-_HELPERS = frozenset({"deserialize", "serialize", "get"})
 
 
 @functools.cache
 def register_keras() -> None:
     """Registers every public Keras class once, under its public module."""
     for module_name, module in _MODULES.items():
-        for name, member in _public(module_name, module):
+        for name, member in _public(module):
             gin.external_configurable(member, name=name, module=module_name)
 
 
-def _public(module_name: str, module: ModuleType) -> Iterator[tuple[str, Any]]:
-    """Each class once: under its own name if it has that, else an alias."""
+def _public(module: ModuleType) -> Iterator[tuple[str, type]]:
+    """Each class once: under its own name if it has that, else an alias.
+
+    Functions are left out: a layer takes an activation by its name, and
+    `linear` or `softmax` would stand in the way of a user's own.
+    """
     for name, member in sorted(vars(module).items()):
-        if name.startswith("_") or name in _HELPERS:
-            continue
-        function = inspect.isfunction(member) and module_name == _WITH_FUNCTIONS
-        if not (inspect.isclass(member) or function):
+        if name.startswith("_") or not inspect.isclass(member):
             continue
         own_name = member.__name__
         if name == own_name or getattr(module, own_name, None) is not member:

@@ -11,6 +11,7 @@ from absl import logging
 
 from trainer.cli import flags
 from trainer.cli.environment import load_tensorflow
+from trainer.cli.flag_table import TRAINING_MODES
 from trainer.cli.gin_paths import check_local
 from trainer.cli.help import help_text
 from trainer.errors import (
@@ -48,13 +49,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         _obey(given)
     except UserError as error:
-        # Gin may have added to the message on its way here.
-        text = str(error).split("\n  In call to configurable")[0]
-        sys.stderr.write(f"error: {text}\n")
+        sys.stderr.write(f"error: {_message(error)}\n")
         return EXIT_USER_ERROR
     except StartAgain as error:
-        text = str(error).split("\n  In call to configurable")[0]
-        sys.stderr.write(f"start again: {text}\n")
+        sys.stderr.write(f"start again: {_message(error)}\n")
         return EXIT_START_AGAIN
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")
@@ -63,6 +61,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         traceback.print_exc()
         return EXIT_FAILED
     return EXIT_DONE
+
+
+def _message(error: Exception) -> str:
+    from trainer.cli.gin_errors import plain
+
+    return plain(error)
 
 
 def _obey(arguments: list[str]) -> None:
@@ -152,7 +156,7 @@ class _BeforeFirstStep:
         from trainer.cli.lint import check_all_used
 
         mode = self._request.mode
-        if mode in flags.TRAINING_MODES or mode == "check":
+        if mode in TRAINING_MODES or mode == "check":
             check_all_used(
                 self._origins,
                 selected=trainer.plugin,
@@ -161,7 +165,7 @@ class _BeforeFirstStep:
             )
         # Evaluating or exporting a run leaves its record alone: the run may
         # be going on.
-        if mode in flags.TRAINING_MODES and trainer.plugin.is_chief:
+        if mode in TRAINING_MODES and trainer.plugin.is_chief:
             self._run_dir.start(trainer.plugin)
         self.passed = True
 
@@ -169,9 +173,9 @@ class _BeforeFirstStep:
 def _named(request: flags.Request) -> dict[str, str]:
     """By parameter, the named flag that sets it."""
     return {
-        str(binding.flag.binds).split(".")[1]: binding.source
+        binding.parameter.split(".")[1]: binding.source
         for binding in request.bindings
-        if binding.flag
+        if binding.parameter
     }
 
 
@@ -200,7 +204,7 @@ def _reason(error: BaseException) -> str:
 
 def _report(mode: str, results: Any) -> None:
     """Prints the results where no callback shows them."""
-    if mode in flags.TRAINING_MODES or not results:
+    if mode in TRAINING_MODES or not results:
         return
     for name, value in results.items():
         shown = f"{value:.6g}" if isinstance(value, float) else value

@@ -96,12 +96,13 @@ class RunDir:
             UserError: the directory cannot be written.
         """
         try:
+            record = self._new_record(plugin)
             tf.io.gfile.makedirs(self.path)
             self._warn_of_changes()
             self._write(_CONFIG, gin.config_str())
             self._write(_OPERATIVE, gin.operative_config_str())
-            self._record = self._new_record(plugin)
-            self._write(_RUN, _as_json(self._record))
+            self._write(_RUN, _as_json(record))
+            self._record = record
         except _GFILE_ERRORS as error:
             raise self._unwritable(error) from None
 
@@ -143,7 +144,7 @@ class RunDir:
         """A local path may be a file, or run through one."""
         path = os.path.abspath(self.path) if "://" not in self.path else ""
         while path and path != os.path.dirname(path):
-            if os.path.lexists(path) and not os.path.isdir(path):
+            if os.path.exists(path) and not os.path.isdir(path):
                 shown = (
                     "is" if path == os.path.abspath(self.path) else "lies below"
                 )

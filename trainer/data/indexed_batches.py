@@ -105,4 +105,7 @@ class IndexedBatches(Batches):
             [tf.constant(key, tf.uint32), tf.cast(epoch, tf.uint32)]
         )
         last = tf.constant(self._examples.size - 1, tf.int64)
-        return tf.random.experimental.index_shuffle(numbers, seed, last)
+        # The op refuses an empty vector, so one number more goes in.
+        padded = tf.pad(numbers, [[0, 1]])
+        order = tf.random.experimental.index_shuffle(padded, seed, last)
+        return order[:-1]

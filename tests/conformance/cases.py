@@ -1,0 +1,330 @@
+"""What a worker runs under one strategy; each case returns arrays."""
+
+import os
+
+import gin
+import keras
+import numpy as np
+import tensorflow as tf
+
+from plugins.callbacks.checkpoint import Checkpoint
+from tests.conformance import models
+from trainer import ArrayExamples, Callback, Trainer, average
+from trainer.checkpoints import load_newest
+
+UNITS = 24
+CASES = {}
+
+
+def case(function):
+    CASES[function.__name__] = function
+    return function
+
+
+def in_order(arrays):
+    return lambda split: ArrayExamples(arrays, shuffle=False)
+
+
+class Recorder(Callback):
+    """Keeps every log, and the order of all events."""
+
+    def __init__(self):
+        super().__init__()
+        self.train, self.events = [], []
+
+    def on_log(self, step, split, logs):
+        self.events.append(f"log {split} {step}")
+        if split == "train":
+            self.train.append(logs["loss"])
+
+
+for _event in (
+    "setup",
+    "on_train_begin",
+    "on_epoch_begin",
+    "on_train_batch_begin",
+    "on_train_batch_end",
+    "on_test_begin",
+    "on_test_end",
+    "on_epoch_end",
+    "on_save",
+    "on_train_end",
+    "close",
+):
+
+    def _record(self, *arguments, event=_event):
+        first = arguments[0] if arguments else ""
+        number = first if isinstance(first, int) else ""
+        self.events.append(f"{event} {number}".strip())
+
+    setattr(Recorder, _event, _record)
+
+
+def regression_trainer(strategy, **options):
+    defaults = {
+        "model": models.regression_model,
+        "loss": keras.losses.MeanSquaredError(),
+        "optimizer": lambda: keras.optimizers.Adam(
+            models.LEARNING_RATE, global_clipnorm=models.CLIP_NORM
+        ),
+        "metrics": [keras.metrics.MeanAbsoluteError],
+        "data": in_order(models.regression_data()),
+        "batch_size": models.BATCH,
+    }
+    return Trainer(**{**defaults, **options}, strategy=strategy)
+
+
+def weights_of(trainer):
+    return {
+        f"variable{i}": np.array(v)
+        for i, v in enumerate(trainer.model.variables)
+    }
+
+
+def initial_of(trainer):
+    return {f"initial_{k}": v for k, v in weights_of(trainer).items()}
+
+
+@case
+def parity(strategy, directory):
+    """50 steps with everything that could depend on the replica count."""
+    trainer = regression_trainer(strategy, accumulation_steps=models.MICRO)
+    result = initial_of(trainer)
+    recorder = Recorder()
+    logs = trainer.train_and_evaluate(
+        50, steps_per_loop=1, log_every=1, callbacks=[recorder], eval_every=50
+    )
+    final = trainer.train(50)
+    assert final == {}, "a finished run must not train on"
+    result |= weights_of(trainer)
+    result["losses"] = np.array(recorder.train)
+    result["eval"] = np.array(
+        [logs["val_loss"], logs["val_mean_absolute_error"]]
+    )
+    return result
+
+
+@case
+def metrics_over_an_interval(strategy, directory):
+    """The metrics of 50 steps are those of all their examples."""
+    trainer = regression_trainer(strategy, accumulation_steps=models.MICRO)
+    result = initial_of(trainer)
+    logs = trainer.train(50, steps_per_loop=7, log_every=50)
+    return result | {"error": np.array(logs["mean_absolute_error"])}
+
+
+@case
+def moving_average(strategy, directory):
+    """Averaged weights, used by evaluation and gone afterwards."""
+    trainer = regression_trainer(strategy, ema_momentum=0.9)
+    result = initial_of(trainer)
+    logs = trainer.train_and_evaluate(20, eval_every=20)
+    result |= weights_of(trainer)
+    for i, value in enumerate(trainer.parts.ema.variables):
+        result[f"average{i}"] = np.array(value)
+    result["eval_loss"] = np.array(logs["val_loss"])
+    return result
+
+
+@case
+def masked_loss(strategy, directory):
+    """A mask's denominator is the global number of values that count."""
+    trainer = Trainer(
+        model=models.token_model,
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        optimizer=lambda: keras.optimizers.SGD(0.5),
+        data=in_order(models.token_data()),
+        batch_size=models.BATCH,
+        strategy=strategy,
+    )
+    result = initial_of(trainer)
+    logs = trainer.train(12, log_every=12)
+    return result | weights_of(trainer) | {"loss": np.array(logs["loss"])}
+
+
+@case
+def weighted_denominator(strategy, directory):
+    """`mean_with_sample_weight` divides by the global sum of weights."""
+    trainer = Trainer(
+        model=models.binary_model,
+        loss=keras.losses.BinaryCrossentropy(
+            reduction="mean_with_sample_weight"
+        ),
+        optimizer=lambda: keras.optimizers.SGD(0.5),
+        metrics=[
+            lambda: keras.metrics.AUC(num_thresholds=1000),
+            keras.metrics.BinaryAccuracy,
+        ],
+        data=in_order(models.binary_data()),
+        batch_size=models.BATCH,
+        strategy=strategy,
+    )
+    result = initial_of(trainer)
+    trainer.train(1)
+    result |= weights_of(trainer)
+    logs = trainer.evaluate()
+    for name in ("auc", "binary_accuracy", "loss"):
+        result[name] = np.array(logs[name])
+    return result
+
+
+@case
+def half_precision(strategy, directory):
+    """Float16 with a loss scale: learns, and skips what overflows."""
+    trainer = regression_trainer(strategy, precision="mixed_float16")
+    first = trainer.evaluate()["loss"]
+    trainer.parts.loss_scale.variables[0].assign(2.0**60)
+    trainer.train(1)
+    skipped = np.array(trainer.optimizer.iterations)
+    trainer.parts.loss_scale.variables[0].assign(2.0**10)
+    trainer.train(60)
+    return {
+        "first": np.array(first),
+        "last": np.array(trainer.evaluate()["loss"]),
+        "iterations_after_overflow": skipped,
+        "iterations": np.array(trainer.optimizer.iterations),
+        "dtype": np.array(trainer.model.layers[0].compute_dtype),
+        "finite": np.array(
+            all(np.isfinite(v).all() for v in weights_of(trainer).values())
+        ),
+    }
+
+
+@case
+def dropout(strategy, directory):
+    """Each replica drops other units, and the same ones in each run."""
+
+    class Masks(Trainer):
+        def train_step(self, batch):
+            kept = self.model.layers[1](tf.ones([1, UNITS]), training=True) > 0
+            # One bit a unit: a whole number that float32 holds exactly.
+            bits = 2.0 ** tf.range(UNITS, dtype=tf.float32)
+            word = tf.reduce_sum(tf.where(kept[0], bits, 0.0))
+            replica = tf.distribute.get_replica_context()
+            number = replica.replica_id_in_sync_group
+            return {
+                f"replica{i}": average(
+                    tf.where(tf.equal(i, number), word, 0.0),
+                    1.0 / self.plugin.num_replicas,
+                )
+                for i in range(self.plugin.num_replicas)
+            }
+
+    def masks(seed, steps):
+        trainer = Masks(
+            model=models.dropout_model,
+            data=in_order(models.regression_data()),
+            batch_size=models.BATCH,
+            strategy=strategy,
+            seed=seed,
+        )
+        logs = [trainer.train(n, log_every=1) for n in steps]
+        words = [
+            [
+                int(log[f"replica{i}"])
+                for i in range(trainer.plugin.num_replicas)
+            ]
+            for log in logs
+        ]
+        return np.array(words)[:, :, None] >> np.arange(UNITS) & 1
+
+    first, second = masks(1, [1, 2])
+    (again,) = masks(1, [1])
+    (other,) = masks(2, [1])
+    return {"first": first, "second": second, "again": again, "other": other}
+
+
+@case
+def own_train_step(strategy, directory):
+    """Two optimizers, applied by a train_step of one's own."""
+
+    class Two(Trainer):
+        def train_step(self, batch):
+            x, y, _ = batch
+            with tf.GradientTape() as tape:
+                error = self.model(x, training=True) - y
+                loss = average(
+                    tf.reduce_sum(error**2), tf.cast(tf.shape(x)[0], tf.float32)
+                )
+            variables = self.model.trainable_variables
+            found = self.gradients(tape, loss, variables)
+            self.apply_gradients(found[:2], variables[:2], optimizer="slow")
+            self.apply_gradients(found[2:], variables[2:], optimizer="fast")
+            return {"loss": loss}
+
+    trainer = Two(
+        model=models.dropout_model,
+        optimizer={
+            "slow": lambda: keras.optimizers.SGD(0.001),
+            "fast": lambda: keras.optimizers.SGD(0.01),
+        },
+        data=in_order(models.regression_data()),
+        batch_size=models.BATCH,
+        strategy=strategy,
+    )
+    trainer.model.layers[1].rate = 0.0
+    result = initial_of(trainer)
+    logs = trainer.train(1, log_every=1)
+    return result | weights_of(trainer) | {"loss": np.array(logs["loss"])}
+
+
+@case
+def resume(strategy, directory):
+    """20 steps at once equal 11 and then 9 from the checkpoint, in bytes."""
+
+    def train(name, *ends):
+        path = os.path.join(directory, f"resume_{name}")
+        for end in ends:
+            trainer = Trainer(
+                model=models.dropout_model,
+                loss="mse",
+                metrics=[keras.metrics.MeanAbsoluteError],
+                data=lambda split: models.regression_data(),
+                batch_size=models.BATCH,
+                strategy=strategy,
+            )
+            trainer.train_and_evaluate(
+                end,
+                model_dir=path,
+                steps_per_loop=3,
+                log_every=6,
+                callbacks=[Checkpoint(every=4)],
+            )
+        return load_newest(os.path.join(path, "checkpoints"))
+
+    whole, parts = train("whole", 20), train("parts", 11, 20)
+    assert whole.arrays.keys() == parts.arrays.keys()
+    return {
+        f"{side}_{name}": np.asarray(value)
+        for side, snapshot in (("whole", whole), ("parts", parts))
+        for name, value in snapshot.arrays.items()
+    } | {"logs_equal": np.array(whole.host["logs"] == parts.host["logs"])}
+
+
+@case
+def callback_order(strategy, directory):
+    """Events come in the documented order."""
+    recorder, last = Recorder(), Recorder()
+    last.runs_last = True
+    last.events = recorder.events = []
+    regression_trainer(strategy).train_and_evaluate(
+        7,
+        steps_per_loop=3,
+        log_every=3,
+        eval_every="1 epoch",
+        callbacks=[last, recorder],
+    )
+    return {"events": np.array(recorder.events)}
+
+
+def run_all(strategy, directory, only=None):
+    """Runs the cases, each with a fresh trainer under one strategy."""
+    results = {}
+    for name, function in CASES.items():
+        if only and name not in only:
+            continue
+        gin.clear_config()
+        keras.backend.clear_session()
+        for key, value in function(strategy, directory).items():
+            results[f"{name}.{key}"] = value
+    return results

@@ -1,0 +1,43 @@
+"""Runs every case under one strategy and writes the results to a file.
+
+    python -m tests.conformance.worker --strategy=mirrored \
+        --virtual_devices=3 --directory=DIR
+"""
+
+import argparse
+import os
+import sys
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--strategy", required=True)
+    parser.add_argument("--virtual_devices", type=int)
+    parser.add_argument("--directory", required=True)
+    parser.add_argument("--only", nargs="*")
+    arguments = parser.parse_args()
+
+    import numpy as np
+    import tensorflow as tf
+
+    from tests.conformance.cases import run_all
+    from trainer.registry import find_strategy
+
+    if arguments.virtual_devices:
+        tf.config.set_logical_device_configuration(
+            tf.config.list_physical_devices("CPU")[0],
+            [tf.config.LogicalDeviceConfiguration()]
+            * arguments.virtual_devices,
+        )
+    plugin = find_strategy(arguments.strategy)
+    results = run_all(plugin, arguments.directory, arguments.only)
+    results["num_replicas"] = np.array(plugin.num_replicas)
+    if plugin.is_chief:
+        np.savez(os.path.join(arguments.directory, "results.npz"), **results)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,180 @@
+import logging as python_logging
+import os
+from types import SimpleNamespace
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from plugins.callbacks.export import Export, export_model
+from trainer import Trainer, UserError
+
+
+def functional():
+    inputs = keras.Input((3,), name="x")
+    return keras.Model(inputs, keras.layers.Dense(2)(inputs))
+
+
+class NoConfig(keras.Model):
+    """Cannot be written as .keras: its constructor takes a function."""
+
+    def __init__(self, activation):
+        super().__init__()
+        self.dense = keras.layers.Dense(2)
+        self.activation = activation
+
+    def call(self, x):
+        return self.activation(self.dense(x))
+
+    def get_config(self):
+        raise NotImplementedError("NoConfig has no config")
+
+
+class Tokens(keras.Model):
+    """Takes integers, which it does not declare."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = keras.layers.Embedding(7, 1)
+
+    def call(self, x):
+        return keras.ops.sum(self.embedding(x % 7), axis=1)
+
+
+def served(path):
+    loaded = tf.saved_model.load(path)
+    signature = loaded.signatures["serving_default"]
+    (name,) = signature.structured_input_signature[1]
+
+    def call(x):
+        (output,) = signature(**{name: tf.constant(x)}).values()
+        return output.numpy()
+
+    # The functions die with the object that was loaded.
+    call.keep = loaded
+    call.spec = signature.structured_input_signature[1][name]
+    return call
+
+
+def close(left, right):
+    np.testing.assert_allclose(left, right, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("examples", [1, 5])
+def test_both_formats_predict_as_the_model_does(tmp_path, examples):
+    model = functional()
+    written = export_model(model, str(tmp_path))
+    assert written == [
+        str(tmp_path / "saved_model"),
+        str(tmp_path / "model.keras"),
+    ]
+    x = np.random.default_rng(0).normal(size=(examples, 3)).astype("float32")
+    expected = x @ model.get_weights()[0] + model.get_weights()[1]
+    close(served(written[0])(x), expected)
+    close(keras.models.load_model(written[1])(x), expected)
+
+
+def test_a_newer_export_replaces_the_older_one(tmp_path):
+    model = functional()
+    export_model(model, str(tmp_path))
+    model.set_weights([w + 1.0 for w in model.get_weights()])
+    # Left over by a process that was killed while it exported.
+    (tmp_path / "saved_model.new").mkdir()
+    (tmp_path / "saved_model.new" / "junk").write_text("")
+    export_model(model, str(tmp_path))
+    x = np.ones((2, 3), "float32")
+    close(served(str(tmp_path / "saved_model"))(x), model(x))
+    close(keras.models.load_model(tmp_path / "model.keras")(x), model(x))
+    assert sorted(os.listdir(tmp_path)) == ["model.keras", "saved_model"]
+
+
+def test_a_failed_export_leaves_the_older_one(tmp_path, monkeypatch):
+    model = functional()
+    export_model(model, str(tmp_path))
+    x = np.ones((2, 3), "float32")
+    expected = model(x)
+
+    def fail(path, **_):
+        os.makedirs(path)
+        raise OSError("disk full")
+
+    monkeypatch.setattr(model, "export", fail)
+    with pytest.raises(OSError, match="disk full"):
+        export_model(model, str(tmp_path))
+    close(served(str(tmp_path / "saved_model"))(x), expected)
+
+
+def test_a_model_without_config_is_still_exported(tmp_path, caplog):
+    model = NoConfig(keras.ops.tanh)
+    x = np.ones((2, 3), "float32")
+    expected = model(x)
+    with caplog.at_level(python_logging.WARNING, logger="absl"):
+        written = export_model(model, str(tmp_path))
+    assert written == [str(tmp_path / "saved_model")]
+    assert os.listdir(tmp_path) == ["saved_model"]
+    assert "get_config" in caplog.text
+    close(served(written[0])(x), expected)
+
+
+def test_formats_choose_what_is_written(tmp_path):
+    assert export_model(functional(), str(tmp_path), ["keras"]) == [
+        str(tmp_path / "model.keras")
+    ]
+    assert os.listdir(tmp_path) == ["model.keras"]
+
+
+def test_unknown_format_is_refused():
+    with pytest.raises(UserError, match="Did you mean 'saved_model'"):
+        Export(formats=("saved-model",))
+
+
+def test_only_the_chief_exports(tmp_path):
+    callback = Export()
+    callback.trainer = SimpleNamespace(
+        model_dir=str(tmp_path),
+        plugin=SimpleNamespace(is_chief=False),
+        single_device_model=functional,
+    )
+    callback.on_train_end()
+    assert callback.export() == []
+    assert os.listdir(tmp_path) == []
+
+
+def make_trainer(model, data, **options):
+    return Trainer(
+        model=model,
+        loss=keras.losses.MeanSquaredError(),
+        optimizer=lambda: keras.optimizers.SGD(0.01),
+        data=lambda split: data,
+        strategy="default",
+        batch_size=4,
+        **options,
+    )
+
+
+def test_with_the_trainer_and_averaged_weights(tmp_path):
+    x = np.random.default_rng(1).normal(size=(8, 3)).astype("float32")
+    trainer = make_trainer(
+        lambda: keras.Sequential([keras.layers.Dense(1)]),
+        (x, x.sum(axis=1, keepdims=True)),
+        ema_momentum=0.9,
+    )
+    trainer.train(20, model_dir=str(tmp_path), callbacks=[Export()])
+    expected = trainer.single_device_model()(x)
+    assert np.abs(expected - trainer.model(x)).max() > 1e-3
+    close(served(str(tmp_path / "export" / "saved_model"))(x), expected)
+    loaded = keras.models.load_model(tmp_path / "export" / "model.keras")
+    close(loaded(x), expected)
+
+
+def test_inputs_have_the_type_of_the_data(tmp_path):
+    # Not exact in float32, which is what Keras assumes for such a model.
+    x = np.array([[2**24 + 1, 2], [3, 4], [5, 6], [7, 8]], "int32")
+    trainer = make_trainer(Tokens, (x, np.zeros((4, 1), "float32")))
+    callback = Export(formats=["saved_model"])
+    trainer.train(20, model_dir=str(tmp_path), callbacks=[callback])
+    serve = served(str(tmp_path / "export" / "saved_model"))
+    assert serve.spec.dtype == tf.int32
+    assert serve.spec.shape.as_list() == [None, 2]
+    close(serve(x[:3]), trainer.model(x[:3]))

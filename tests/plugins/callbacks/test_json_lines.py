@@ -1,0 +1,146 @@
+import json
+import math
+from types import SimpleNamespace
+
+import keras
+import numpy as np
+import pytest
+
+from plugins.callbacks.json_lines import JsonLines
+from trainer import Trainer
+
+
+def make(model_dir, *, step=0, is_chief=True):
+    callback = JsonLines()
+    callback.trainer = SimpleNamespace(
+        step=step,
+        model_dir=None if model_dir is None else str(model_dir),
+        plugin=SimpleNamespace(is_chief=is_chief),
+    )
+    return callback
+
+
+def read(model_dir):
+    def refuse(constant):
+        raise AssertionError(f"{constant} is not JSON")
+
+    text = (model_dir / "metrics.jsonl").read_text()
+    return [
+        json.loads(line, parse_constant=refuse) for line in text.splitlines()
+    ]
+
+
+def test_lines_hold_step_split_and_scalars(tmp_path):
+    callback = make(tmp_path / "new")
+    callback.on_train_begin()
+    callback.on_log(5, "train", {"loss": np.float32(0.5), "accuracy": 1.0})
+    callback.on_log(5, "eval", {"loss": 0.25})
+    assert read(tmp_path / "new") == [
+        {"step": 5, "split": "train", "loss": 0.5, "accuracy": 1.0},
+        {"step": 5, "split": "eval", "loss": 0.25},
+    ]
+
+
+def test_a_line_is_on_disk_before_close(tmp_path):
+    callback = make(tmp_path)
+    callback.on_log(1, "train", {"loss": 1.0})
+    assert (tmp_path / "metrics.jsonl").read_bytes().endswith(b"}\n")
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_values_that_are_not_finite_are_null(tmp_path, value):
+    callback = make(tmp_path)
+    callback.on_log(1, "train", {"loss": np.float32(value), "accuracy": 0.5})
+    assert read(tmp_path) == [
+        {"step": 1, "split": "train", "loss": None, "accuracy": 0.5}
+    ]
+
+
+def test_a_metric_named_step_does_not_hide_the_step(tmp_path):
+    callback = make(tmp_path)
+    callback.on_log(7, "train", {"step": 0.1, "loss": 1.0})
+    assert read(tmp_path)[0]["step"] == 7
+
+
+def test_resuming_drops_later_steps_and_the_torn_line(tmp_path):
+    first = make(tmp_path)
+    for step in (10, 20, 30):
+        first.on_log(step, "train", {"loss": 1.0 / step})
+        first.on_log(step, "eval", {"loss": 2.0 / step})
+    path = tmp_path / "metrics.jsonl"
+    expected = b"".join(path.read_bytes().splitlines(keepends=True)[:4])
+    with path.open("ab") as file:
+        file.write(b'{"step": 12, "spl')
+
+    resumed = make(tmp_path, step=20)
+    resumed.on_train_begin()
+
+    assert path.read_bytes() == expected
+    resumed.on_log(30, "train", {"loss": 0.0})
+    assert [line["step"] for line in read(tmp_path)] == [10, 10, 20, 20, 30]
+    assert [p.name for p in tmp_path.iterdir()] == ["metrics.jsonl"]
+
+
+def test_nothing_to_drop_leaves_the_file_untouched(tmp_path):
+    make(tmp_path).on_log(10, "train", {"loss": 1.0})
+    inode = (tmp_path / "metrics.jsonl").stat().st_ino
+    make(tmp_path, step=10).on_train_begin()
+    assert (tmp_path / "metrics.jsonl").stat().st_ino == inode
+
+
+def test_evaluation_alone_keeps_a_torn_line_apart(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1, "spl')
+    make(tmp_path).on_log(2, "eval", {"loss": 1.0})
+    torn, whole = path.read_text().splitlines()
+    assert torn == '{"step": 1, "spl'
+    assert json.loads(whole) == {"step": 2, "split": "eval", "loss": 1.0}
+
+
+def test_only_the_chief_writes(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 9}\n')
+    worker = make(tmp_path, is_chief=False)
+    worker.on_train_begin()
+    worker.on_log(1, "train", {"loss": 1.0})
+    assert path.read_text() == '{"step": 9}\n'
+
+
+def test_without_a_model_dir_nothing_is_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    callback = make(None)
+    callback.on_train_begin()
+    callback.on_log(1, "train", {"loss": 1.0})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_with_the_trainer(tmp_path):
+    x = np.arange(8, dtype="float32").reshape(8, 1)
+    trainer = Trainer(
+        model=lambda: keras.Sequential(
+            [keras.Input((1,)), keras.layers.Dense(1)]
+        ),
+        loss=keras.losses.MeanSquaredError(),
+        optimizer=lambda: keras.optimizers.SGD(0.001),
+        data=lambda split: (x, 2 * x),
+        strategy="default",
+        batch_size=4,
+    )
+    values = trainer.train_and_evaluate(
+        20,
+        model_dir=str(tmp_path),
+        callbacks=[JsonLines()],
+        steps_per_loop=5,
+        log_every=10,
+        eval_every=10,
+    )
+    lines = read(tmp_path)
+    assert [(line["step"], line["split"]) for line in lines] == [
+        (10, "train"),
+        (10, "eval"),
+        (20, "train"),
+        (20, "eval"),
+    ]
+    assert lines[3]["loss"] == values["val_loss"]
+    assert lines[2]["loss"] == values["loss"]
+    assert lines[2]["examples_per_second"] > 0

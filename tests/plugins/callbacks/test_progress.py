@@ -1,0 +1,187 @@
+import io
+import re
+import time
+from types import SimpleNamespace
+
+import keras
+import numpy as np
+import pytest
+from rich.console import Console
+
+from plugins.callbacks import progress
+from plugins.callbacks.progress import Progress
+from trainer import Trainer
+
+SHOW_CURSOR = "\x1b[?25h"
+HIDE_CURSOR = "\x1b[?25l"
+
+
+def make(*, terminal, is_chief=True, steps=2000):
+    out = io.StringIO()
+    console = Console(
+        file=out, force_terminal=terminal, width=120, color_system=None
+    )
+    callback = Progress(console=console)
+    callback.trainer = SimpleNamespace(
+        step=0,
+        plugin=SimpleNamespace(is_chief=is_chief),
+        loop=SimpleNamespace(steps=steps),
+        stop_reason=None,
+    )
+    return callback, out
+
+
+def run_steps(callback, steps, clock=None, seconds=0.0):
+    callback.on_train_batch_begin(0)
+    if clock is not None:
+        clock.now += seconds
+    callback.trainer.step += steps
+    callback.on_train_batch_end(0)
+
+
+class Clock:
+    def __init__(self):
+        self.now = 100.0
+
+    def perf_counter(self):
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(progress, "time", clock)
+    return clock
+
+
+LOGS = {
+    "loss": 0.1234,
+    "accuracy": 0.97123,
+    "learning_rate": 0.001,
+    "examples_per_second": 5321.4,
+}
+
+
+def test_plain_line_and_remaining_time(clock):
+    callback, out = make(terminal=False)
+    callback.on_train_begin()
+    run_steps(callback, 100, clock, seconds=60.0)  # Compiles.
+    run_steps(callback, 100, clock, seconds=2.0)
+    clock.now += 1000  # An evaluation.
+    callback.on_log(200, "train", LOGS)
+    assert out.getvalue() == (
+        "step 200/2000  loss 0.1234  accuracy 0.9712  5321 examples/s  "
+        "eta 0:36\n"
+    )
+
+
+def test_no_remaining_time_after_the_compiling_call_alone(clock):
+    callback, out = make(terminal=False)
+    callback.on_train_begin()
+    run_steps(callback, 100, clock, seconds=60.0)
+    callback.on_log(100, "train", LOGS)
+    assert out.getvalue().startswith("step 100/2000  loss 0.1234")
+    assert "eta" not in out.getvalue()
+
+
+def test_evaluation_is_one_plain_line():
+    callback, out = make(terminal=False)
+    callback.on_log(200, "eval", {"loss": 1e-5, "accuracy": 0.5})
+    assert out.getvalue() == (
+        "eval  step 200/2000  loss 1.000e-05  accuracy 0.5000\n"
+    )
+
+
+def test_outside_training_there_is_no_total():
+    callback, out = make(terminal=False)
+    callback.trainer.loop = None
+    callback.on_log(200, "eval", {"loss": 0.5})
+    assert out.getvalue() == "eval  step 200  loss 0.5000\n"
+
+
+def test_early_stop_says_why():
+    callback, out = make(terminal=False)
+    callback.trainer.step = 12
+    callback.trainer.stop_reason = "val_loss [does] not improve"
+    callback.on_train_end()
+    assert out.getvalue() == (
+        "stopped  step 12/2000  val_loss [does] not improve\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [(0.4, "0:00"), (59.6, "1:00"), (3599, "59:59"), (36061, "10:01:01")],
+)
+def test_clock(seconds, expected):
+    assert progress._clock(seconds) == expected
+
+
+def test_terminal_shows_a_bar_with_eval_lines_above():
+    callback, out = make(terminal=True)
+    callback.on_train_begin()
+    run_steps(callback, 100)
+    time.sleep(0.01)
+    run_steps(callback, 100)
+    callback.on_log(200, "train", LOGS)
+    callback.on_log(200, "eval", {"loss": 0.25})
+    callback.on_train_end()
+    text = out.getvalue()
+    assert "eval  step 200/2000  loss 0.2500\n" in text
+    last = text.rsplit("eval  step", 1)[1]
+    assert re.search(r"200/2000.*loss 0.1234.*5321 examples/s.*eta", last)
+    assert text.count(HIDE_CURSOR) == text.count(SHOW_CURSOR) == 1
+
+
+def test_close_gives_the_terminal_back_after_an_exception():
+    callback, out = make(terminal=True)
+    callback.on_train_begin()
+    run_steps(callback, 100)
+    assert SHOW_CURSOR not in out.getvalue()
+    callback.close()
+    callback.close()
+    text = out.getvalue()
+    assert text.index(SHOW_CURSOR) > text.index(HIDE_CURSOR)
+    assert text.count(SHOW_CURSOR) == 1
+    assert text.replace(SHOW_CURSOR, "").endswith("\n")
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_only_the_chief_prints(terminal):
+    callback, out = make(terminal=terminal, is_chief=False)
+    callback.on_train_begin()
+    run_steps(callback, 100)
+    callback.on_log(100, "train", LOGS)
+    callback.on_log(100, "eval", LOGS)
+    callback.on_train_end()
+    callback.close()
+    assert out.getvalue() == ""
+
+
+def test_with_the_trainer():
+    x = np.arange(8, dtype="float32").reshape(8, 1)
+    out = io.StringIO()
+    trainer = Trainer(
+        model=lambda: keras.Sequential(
+            [keras.Input((1,)), keras.layers.Dense(1)]
+        ),
+        loss=keras.losses.MeanSquaredError(),
+        optimizer=lambda: keras.optimizers.SGD(0.001),
+        data=lambda split: (x, 2 * x),
+        strategy="default",
+        batch_size=4,
+    )
+    trainer.train_and_evaluate(
+        20,
+        callbacks=[Progress(console=Console(file=out))],
+        steps_per_loop=5,
+        log_every=10,
+        eval_every=20,
+    )
+    first, second, evaluated = out.getvalue().splitlines()
+    number = r"[\d.e+-]+"
+    for line, place in ((first, "10/20"), (second, "20/20")):
+        assert re.fullmatch(
+            rf"step {place}  loss {number}  \d+ examples/s  eta 0:00", line
+        )
+    assert re.fullmatch(rf"eval  step 20/20  loss {number}", evaluated)

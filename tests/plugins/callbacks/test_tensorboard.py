@@ -1,0 +1,197 @@
+import sys
+from types import SimpleNamespace
+
+import gin
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorboard.backend.event_processing.plugin_event_accumulator import (
+    EventAccumulator,
+)
+from tensorboard.plugins.hparams import api_pb2, metadata
+
+from plugins.callbacks import tensorboard
+from plugins.callbacks.tensorboard import TensorBoard, literal_bindings
+from trainer import Trainer, UserError
+
+
+@pytest.fixture(autouse=True)
+def _clean_gin():
+    yield
+    gin.clear_config()
+
+
+def make(model_dir, *, step=0, is_chief=True):
+    callback = TensorBoard()
+    callback.trainer = SimpleNamespace(
+        step=step,
+        model_dir=str(model_dir),
+        plugin=SimpleNamespace(is_chief=is_chief),
+        batch_size=64,
+        learning_rates=lambda: {"learning_rate": 0.125},
+    )
+    return callback
+
+
+def read(model_dir, split):
+    directory = model_dir / "tensorboard" / split
+    found = EventAccumulator(
+        str(directory), size_guidance={"tensors": 0, "scalars": 0}
+    )
+    return found.Reload()
+
+
+def scalars(events, tag):
+    return {
+        event.step: float(tf.make_ndarray(event.tensor_proto))
+        for event in events.Tensors(tag)
+    }
+
+
+def hparams_content(events, tag):
+    content = events.SummaryMetadata(tag).plugin_data.content
+    return metadata._parse_plugin_data_as(
+        content,
+        "session_start_info"
+        if tag == metadata.SESSION_START_INFO_TAG
+        else "session_end_info",
+    )
+
+
+def test_scalars_go_to_their_splits(tmp_path):
+    callback = make(tmp_path)
+    callback.on_train_begin()
+    callback.on_log(10, "train", {"loss": 0.5})
+    callback.on_log(10, "eval", {"loss": 0.75, "accuracy": 0.25})
+    callback.on_log(20, "train", {"loss": 0.25})
+    callback.close()
+    train, evaluated = read(tmp_path, "train"), read(tmp_path, "eval")
+    assert scalars(train, "loss") == {10: 0.5, 20: 0.25}
+    assert scalars(train, "learning_rate") == {10: 0.125, 20: 0.125}
+    assert scalars(evaluated, "loss") == {10: 0.75}
+    assert scalars(evaluated, "accuracy") == {10: 0.25}
+    assert "accuracy" not in train.Tags()["tensors"]
+
+
+def test_each_log_can_be_read_before_close(tmp_path):
+    callback = make(tmp_path)
+    callback.on_log(10, "train", {"loss": 0.5})
+    assert scalars(read(tmp_path, "train"), "loss") == {10: 0.5}
+    callback.close()
+
+
+def test_hyperparameters_come_with_the_evaluation(tmp_path):
+    @gin.configurable(module="test_tensorboard")
+    def tuned(rate=0.5, name="big", deep=True, none=None, sizes=(1, 2)):
+        return rate, name, deep, none, sizes
+
+    gin.parse_config("tuned.rate = %RATE\nRATE = 0.75")
+    tuned()
+    callback = make(tmp_path)
+    callback.on_train_begin()
+    callback.on_log(10, "train", {"loss": 0.5})
+    callback.on_log(10, "eval", {"loss": 0.75})
+    callback.on_train_end()
+    callback.close()
+
+    events = read(tmp_path, "eval")
+    start = hparams_content(events, metadata.SESSION_START_INFO_TAG)
+    values = {
+        name: getattr(value, value.WhichOneof("kind"))
+        for name, value in start.hparams.items()
+    }
+    assert values == {
+        "batch_size": 64.0,
+        "learning_rate": 0.125,
+        "tuned.rate": 0.75,
+        "tuned.name": "big",
+        "tuned.deep": True,
+    }
+    end = hparams_content(events, metadata.SESSION_END_INFO_TAG)
+    assert end.status == api_pb2.STATUS_SUCCESS
+    text = read(tmp_path, "train").Tensors("operative_config")
+    assert b"tuned.name = 'big'" in text[0].tensor_proto.string_val[0]
+
+
+def test_hyperparameters_go_to_train_where_nothing_is_evaluated(tmp_path):
+    callback = make(tmp_path)
+    callback.on_train_begin()
+    callback.on_log(10, "train", {"loss": 0.5})
+    callback.on_train_end()
+    callback.close()
+    start = hparams_content(
+        read(tmp_path, "train"), metadata.SESSION_START_INFO_TAG
+    )
+    assert start.hparams["learning_rate"].number_value == 0.125
+    assert not (tmp_path / "tensorboard" / "eval").exists()
+
+
+def test_steps_of_a_killed_run_are_hidden(tmp_path, monkeypatch):
+    killed = make(tmp_path)
+    killed.on_train_begin()
+    for step in (10, 20, 30):
+        killed.on_log(step, "train", {"loss": 1.0})
+    # The next process starts later: event files are ordered by the second.
+    later = tensorboard.time.time() + 5
+    monkeypatch.setattr(tensorboard.time, "time", lambda: later)
+    resumed = make(tmp_path, step=20)
+    resumed.on_train_begin()
+    killed.close()
+    resumed.close()
+    assert set(scalars(read(tmp_path, "train"), "loss")) == {10, 20}
+
+
+def test_only_the_chief_writes(tmp_path):
+    worker = make(tmp_path, is_chief=False)
+    worker.on_train_begin()
+    worker.on_log(1, "eval", {"loss": 1.0})
+    worker.on_train_end()
+    worker.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_missing_package_is_said_clearly(monkeypatch):
+    tensorboard._hparams_plugin.cache_clear()
+    monkeypatch.setitem(sys.modules, "tensorboard.plugins.hparams", None)
+    with pytest.raises(UserError, match="pip install tensorboard"):
+        TensorBoard()
+
+
+def test_literal_bindings_reads_scopes_and_macros():
+    config = (
+        "import os\nN = 3\ns/N = 'scoped'\na.f = @b()\na.n = %N\n"
+        "s/a.n = 1e-3\na.t = \\\n    'long'\na.l = [1]\na.x = None\n"
+    )
+    assert literal_bindings(config) == {
+        "a.n": 3,
+        "s/a.n": 1e-3,
+        "a.t": "long",
+    }
+
+
+def test_with_the_trainer(tmp_path):
+    x = np.arange(8, dtype="float32").reshape(8, 1)
+    trainer = Trainer(
+        model=lambda: keras.Sequential(
+            [keras.Input((1,)), keras.layers.Dense(1)]
+        ),
+        loss=keras.losses.MeanSquaredError(),
+        optimizer=lambda: keras.optimizers.SGD(0.001),
+        data=lambda split: (x, 2 * x),
+        strategy="default",
+        batch_size=4,
+    )
+    values = trainer.train_and_evaluate(
+        20,
+        model_dir=str(tmp_path),
+        callbacks=[TensorBoard()],
+        steps_per_loop=5,
+        log_every=10,
+    )
+    train, evaluated = read(tmp_path, "train"), read(tmp_path, "eval")
+    assert scalars(train, "loss")[20] == pytest.approx(values["loss"])
+    assert scalars(train, "learning_rate")[20] == pytest.approx(0.001)
+    assert scalars(evaluated, "loss")[20] == pytest.approx(values["val_loss"])
+    start = hparams_content(evaluated, metadata.SESSION_START_INFO_TAG)
+    assert start.hparams["batch_size"].number_value == 4

@@ -1,0 +1,32 @@
+import os
+import sys
+
+import gin
+import pytest
+
+from trainer.cli import flags
+from trainer.cli.main import _configure
+
+HERE = os.path.dirname(__file__)
+
+
+@pytest.fixture(autouse=True)
+def clean_gin(monkeypatch):
+    monkeypatch.syspath_prepend(HERE)
+    gin.clear_config()
+    yield
+    gin.clear_config()
+
+
+@pytest.fixture
+def configure(tmp_path):
+    """Reads gin text and flags as the command line does; gives origins."""
+
+    def read(text="", *arguments):
+        path = tmp_path / "given.gin"
+        path.write_text(text)
+        return _configure(flags.parse([f"--gin_file={path}", *arguments]))
+
+    yield read
+    for name in [n for n in sys.modules if n.startswith("made_by_test")]:
+        del sys.modules[name]

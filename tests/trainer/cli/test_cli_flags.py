@@ -1,0 +1,124 @@
+import subprocess
+import sys
+
+import pytest
+
+from trainer.cli import flags
+from trainer.cli.help import help_text
+from trainer.errors import UserError
+
+FILE = "--gin_file=a.gin"
+
+
+def texts(*arguments):
+    return [b.text for b in flags.parse([FILE, *arguments]).bindings]
+
+
+def test_gin_flags_become_bindings():
+    assert texts("--gin.Adam.beta_1=0.8", "-gin.scope/A.b='x=y'") == [
+        "Adam.beta_1 = 0.8",
+        "scope/A.b = 'x=y'",
+    ]
+
+
+def test_precedence_is_params_then_gin_flags_then_named_flags():
+    assert texts(
+        "--batch_size=8", "--gin.A.b=2", "--gin_param=A.b=1", "--seed=3"
+    ) == [
+        "A.b=1",
+        "A.b = 2",
+        "trainer.Trainer.batch_size = 8",
+        "trainer.Trainer.seed = 3",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("argument", "text"),
+    [
+        ("--train_steps=7", "trainer.run.train_steps = 7"),
+        ("--learning_rate=1", "trainer.Trainer.learning_rate = 1.0"),
+        ("--learning_rate=1e-4", "trainer.Trainer.learning_rate = 0.0001"),
+        ("--strategy=mirrored", "trainer.run.strategy = 'mirrored'"),
+        ("--devices=cpu:0,cpu:1", "trainer.run.devices = ['cpu:0', 'cpu:1']"),
+        ("--jit_compile", "trainer.Trainer.jit_compile = True"),
+        ("--nojit_compile", "trainer.Trainer.jit_compile = False"),
+        ("--deterministic=false", "trainer.run.deterministic = False"),
+        ("--mixed_precision=float32", "trainer.Trainer.precision = 'float32'"),
+        ("--data_dir=it's", 'trainer.Trainer.data_dir = "it\'s"'),
+        ("--tpu=local", "trainer.run.tpu = 'local'"),
+        ("--virtual_devices=2", "trainer.run.virtual_devices = 2"),
+        ("--init_from=d", "trainer.run.init_from = 'd'"),
+        ("--steps_per_loop=4", "trainer.run.steps_per_loop = 4"),
+    ],
+)
+def test_named_flags_bind(argument, text):
+    assert texts(argument) == [text]
+
+
+def test_what_binds_nothing():
+    request = flags.parse(
+        [FILE, "--gin_file=b.gin", "--model_dir=d", "--mode=eval"]
+    )
+    assert request.gin_files == ("a.gin", "b.gin")
+    assert (request.model_dir, request.mode) == ("d", "eval")
+    assert request.bindings == ()
+    assert flags.parse([FILE]).mode == "train_and_eval"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (["--trainsteps=3"], ["--trainsteps", "'--train_steps'"]),
+        (["--mode=trian"], ["--mode=trian", "'train'", "print_config"]),
+        (["--batch_size=0"], ["--batch_size=0", "at least 1"]),
+        (["--batch_size=x"], ["--batch_size=x", "integer"]),
+        (["--learning_rate=nan"], ["--learning_rate=nan"]),
+        (["--learning_rate=-1"], ["--learning_rate=-1"]),
+        (["--jit_compile=7"], ["--jit_compile=7", "true or false"]),
+        (["--mixed_precision=bf16"], ["bf16", "mixed_bfloat16"]),
+        (["--train_steps"], ["--train_steps"]),
+        (["--strategy="], ["--strategy=", "empty"]),
+        (["--gin.Adam"], ["--gin.Adam", "--gin.A.b=1"]),
+        (["--gin.=3"], ["--gin.=3"]),
+        (["b.gin"], ["'b.gin'", "--gin_file=b.gin"]),
+        (["b"], ["'b'", "--flag=value"]),
+        (["--mode=export"], ["--model_dir"]),
+    ],
+)
+def test_mistakes_are_one_sentence(arguments, parts):
+    with pytest.raises(UserError) as error:
+        flags.parse([FILE, *arguments])
+    message = str(error.value)
+    assert all(part in message for part in parts), message
+    assert message.count("\n") < 3
+
+
+def test_a_configuration_is_needed_except_for_the_strategies():
+    with pytest.raises(UserError, match="--gin_file"):
+        flags.parse(["--mode=train"])
+    assert flags.parse(["--strategy=help"]).list_strategies
+
+
+def test_help_names_every_flag_in_80_columns():
+    text = help_text()
+    assert all(f"--{name}" in text for name in flags.FLAGS)
+    assert max(map(len, text.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("argument", "code"),
+    [("--help", 0), ("--unknown", 2), ("--gin_file=none.gin", 2)],
+)
+def test_answers_without_tensorflow(argument, code):
+    program = (
+        "import sys; from trainer.cli.main import main; "
+        f"code = main([{argument!r}]); "
+        "heavy = {'tensorflow', 'keras', 'numpy'} & set(sys.modules); "
+        "print(sorted(heavy)); sys.exit(code)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True
+    )
+    assert done.returncode == code
+    assert done.stdout.splitlines()[-1] == "[]"
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,153 @@
+"""Every named flag of the command line."""
+
+import dataclasses
+
+MODES = (
+    "train",
+    "eval",
+    "train_and_eval",
+    "continuous_eval",
+    "export",
+    "check",
+    "print_config",
+)
+TRAINING_MODES = ("train", "train_and_eval")
+# What looks at a run that another process made.
+READING_MODES = ("eval", "continuous_eval", "export")
+
+
+@dataclasses.dataclass(frozen=True)
+class Flag:
+    """One flag of the command line.
+
+    Attributes:
+        name: without the dashes.
+        kind: `"string"`, `"strings"` (repeatable), `"list"` (comma list),
+            `"integer"`, `"float"`, `"boolean"` or `"choice"`.
+        help: one sentence.
+        binds: the gin parameter that it sets, if any.
+        least: the smallest number that is valid.
+        choices: the valid values of a choice.
+    """
+
+    name: str
+    kind: str
+    help: str
+    binds: str | None = None
+    least: int | None = None
+    choices: tuple[str, ...] = ()
+
+
+GROUPS: dict[str, tuple[Flag, ...]] = {
+    "What to run": (
+        Flag("gin_file", "strings", "A gin file; repeat for several."),
+        Flag("gin_param", "strings", "A binding such as 'Adam.beta_1=0.8'."),
+        Flag(
+            "model_dir",
+            "string",
+            "Where the run lives; resumes if it holds a run. "
+            "Default: runs/<experiment>/<time>.",
+        ),
+        Flag("mode", "choice", "What to do.", choices=MODES),
+        Flag(
+            "init_from",
+            "string",
+            "Start from the weights of another run's checkpoint.",
+            "run.init_from",
+        ),
+        Flag(
+            "allow_unused_bindings",
+            "boolean",
+            "Warn about bindings that nothing uses, instead of stopping.",
+        ),
+    ),
+    "Training": (
+        Flag(
+            "train_steps",
+            "integer",
+            "Optimizer steps in total.",
+            "run.train_steps",
+            1,
+        ),
+        Flag(
+            "batch_size",
+            "integer",
+            "Examples in a global batch, over all replicas.",
+            "Trainer.batch_size",
+            1,
+        ),
+        Flag(
+            "steps_per_loop",
+            "integer",
+            "Steps in one call of the compiled loop.",
+            "run.steps_per_loop",
+            1,
+        ),
+        Flag(
+            "learning_rate",
+            "float",
+            "Replaces the optimizer's learning rate.",
+            "Trainer.learning_rate",
+            0,
+        ),
+        Flag(
+            "seed",
+            "integer",
+            "Seed of weights, shuffling and dropout.",
+            "Trainer.seed",
+            0,
+        ),
+        Flag("data_dir", "string", "Where the data is.", "Trainer.data_dir"),
+    ),
+    "Devices": (
+        Flag(
+            "strategy",
+            "string",
+            "auto or a strategy plugin's name; 'help' lists those installed.",
+            "run.strategy",
+        ),
+        Flag("tpu", "string", "Name or address of a Cloud TPU.", "run.tpu"),
+        Flag(
+            "devices",
+            "list",
+            "Devices to use, such as GPU:0,GPU:1.",
+            "run.devices",
+        ),
+        Flag(
+            "virtual_devices",
+            "integer",
+            "Split the CPU into so many devices, to try a strategy.",
+            "run.virtual_devices",
+            1,
+        ),
+        Flag(
+            "mixed_precision",
+            "choice",
+            "Data type policy of the model.",
+            "Trainer.precision",
+            choices=("float32", "mixed_bfloat16", "mixed_float16"),
+        ),
+        Flag(
+            "jit_compile",
+            "boolean",
+            "Compile the step with XLA.",
+            "Trainer.jit_compile",
+        ),
+        Flag(
+            "deterministic",
+            "boolean",
+            "Equal bytes from equal runs; may be slower.",
+            "run.deterministic",
+        ),
+    ),
+    "Messages": (
+        Flag(
+            "verbosity",
+            "integer",
+            "-1 warnings (default), 0 information, 1 everything.",
+        ),
+    ),
+}
+FLAGS: dict[str, Flag] = {
+    flag.name: flag for group in GROUPS.values() for flag in group
+}
