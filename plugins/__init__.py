@@ -1,0 +1,1 @@
+"""Plugins that come in the box."""

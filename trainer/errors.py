@@ -26,7 +26,7 @@ class StartAgain(Exception):  # noqa: N818 - a request, not a defect
     """
 
 
-def nearest(name: str, valid: Iterable[str]) -> str:
+def nearest(name: object, valid: Iterable[str]) -> str:
     """Says which of the `valid` names was probably meant by `name`.
 
     Args:
@@ -39,7 +39,7 @@ def nearest(name: str, valid: Iterable[str]) -> str:
     """
     names = sorted(set(valid))
     listed = f"Valid: {', '.join(names) or 'none'}."
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
     return f"Did you mean '{close[0]}'? {listed}" if close else listed
 
 

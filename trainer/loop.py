@@ -108,10 +108,11 @@ class Loop:
         try:
             self._attach()
             self.callbacks.call("setup")
+            iterator = self.trace()
             if before_first_step is not None:
                 before_first_step(trainer)
             self.callbacks.call("on_train_begin", {})
-            self._train()
+            self._train(iterator)
             self.callbacks.call("on_train_end", dict(self.logs))
         finally:
             self.callbacks.close()
@@ -126,14 +127,12 @@ class Loop:
             {"verbose": 0, "epochs": epochs, "steps": self.steps_per_epoch},
         )
 
-    def trace(self) -> None:
-        """Traces the training step, and the evaluation's, without a step."""
-        runner, iterator = self._runner_and_input()
-        runner.trace(iterator)
-        if self.evaluate:
-            self.trainer.trace_evaluation()
+    def trace(self) -> Any:
+        """Builds every graph of the run; what is wrong in one shows now.
 
-    def _runner_and_input(self) -> tuple[Any, Any]:
+        Returns:
+            The training input, at the trainer's step.
+        """
         trainer = self.trainer
         iterator = trainer.plugin.distribute(
             lambda replicas: self.batches.pieces(
@@ -143,31 +142,33 @@ class Loop:
                 micro=trainer.accumulation_steps,
             )
         )
-        return trainer.train_runner, iterator
+        trainer.train_runner.trace(iterator)
+        if self.evaluate:
+            trainer.trace_evaluation()
+        return iterator
 
-    def _train(self) -> None:
+    def _train(self, iterator: Any) -> None:
         trainer = self.trainer
         if trainer.step >= self.steps:
             return
-        runner, iterator = self._runner_and_input()
         self._log.start(trainer.step)
         self._eval.start(trainer.step)
         self.callbacks.call("on_epoch_begin", self.epoch, {})
         while trainer.step < self.steps and not self._stopping:
             first, epoch = trainer.step, self.epoch
             count = self._next_boundary(first) - first
-            self._run_steps(runner, iterator, count)
+            self._run_steps(iterator, count)
             self._fire(first, epoch)
         if self.steps_per_epoch is None:
             self.callbacks.call("on_epoch_end", 0, dict(self.logs))
 
-    def _run_steps(self, runner: Any, iterator: Any, count: int) -> None:
+    def _run_steps(self, iterator: Any, count: int) -> None:
         """One host loop, between its two batch events."""
         trainer = self.trainer
         in_epoch = trainer.step % (self.steps_per_epoch or self.steps)
         self.callbacks.call("on_train_batch_begin", in_epoch, {})
         begin = time.perf_counter()
-        sums = runner(iterator, count)
+        sums = trainer.train_runner(iterator, count)
         self.totals["interval"].add(sums)
         self.totals["epoch"].add(sums)
         trainer.step += count

@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from trainer.errors import outside_graph
 from trainer.step.creation import portable_variables
+from trainer.step.gradients import reduce_sum
 
 # Gives the pieces of the global batches that belong to a range of replicas,
 # in the order (step, micro-batch, replica).
@@ -180,22 +181,19 @@ class GraphLoop:
         sums = self._zeros(iterator)
         for _ in tf.range(num_steps):
             sums = self._strategy.run(add, args=(sums, self._step(iterator)))
-        return tf.nest.map_structure(self._total, sums)
+        reduced = self._strategy.run(reduce_sum, args=(sums,))
+        return tf.nest.map_structure(self._first, reduced)
 
     def _zeros(self, iterator: Any) -> Any:
         """Zeros of the step's result, known from its one trace."""
         traced = self._step.get_concrete_function(iterator)
-        specs = tf.nest.map_structure(
-            lambda spec: self._strategy.experimental_local_results(spec)[0],
-            traced.structured_outputs,
-        )
+        specs = tf.nest.map_structure(self._first, traced.structured_outputs)
         return self._strategy.run(
             lambda: tf.nest.map_structure(
                 lambda spec: tf.zeros(spec.shape, spec.dtype), specs
             )
         )
 
-    def _total(self, value: Any) -> tf.Tensor:
-        return self._strategy.reduce(
-            tf.distribute.ReduceOp.SUM, value, axis=None
-        )
+    def _first(self, value: Any) -> Any:
+        """One replica's part of a per-replica value."""
+        return self._strategy.experimental_local_results(value)[0]

@@ -365,7 +365,8 @@ class Trainer:
     def learning_rates(self) -> dict[str, float]:
         """The optimizers' present learning rates."""
         rates = {
-            name: float(keras.ops.convert_to_numpy(one.learning_rate))
+            # The shortest number that reads as this float32: 0.01.
+            name: float(str(keras.ops.convert_to_numpy(one.learning_rate)))
             for name, one in self.parts.optimizers.items()
         }
         if len(rates) == 1:
@@ -377,13 +378,17 @@ class Trainer:
 
         It holds the averaged weights if there are any.
         """
-        default = tf.distribute.get_strategy()
-        assert not tf.distribute.has_strategy(), default
         copy = build_model(self._model_factory, self._precision)
         if not copy.built:
             self._call_once(copy)
-        with self._evaluator.averaged_weights():
-            copy.set_weights(self.model.get_weights())
+        copy.set_weights(self.model.get_weights())
+        # Copied one by one, not swapped in and out of the model that trains:
+        # the chief may be alone in asking for this.
+        if self.parts.ema is not None:
+            for variable, average in zip(
+                copy.trainable_variables, self.parts.ema.variables, strict=True
+            ):
+                variable.assign(average.read_value())
         return copy
 
     # Below here: how.

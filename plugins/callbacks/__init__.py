@@ -1,0 +1,1 @@
+"""Callbacks that come in the box."""

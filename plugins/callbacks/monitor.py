@@ -4,8 +4,28 @@ import math
 
 from trainer import UserError, nearest
 
-_SMALLER = ("loss", "error", "mse", "mae", "perplexity")
-_LARGER = ("acc", "auc", "precision", "recall", "f1", "score", "iou", "r2")
+_SMALLER = (
+    "loss",
+    "error",
+    "mse",
+    "mae",
+    "perplexity",
+    "crossentropy",
+    "divergence",
+    "hinge",
+)
+_LARGER = (
+    "acc",
+    "auc",
+    "precision",
+    "recall",
+    "f1",
+    "score",
+    "iou",
+    "io_u",
+    "r2",
+    "similarity",
+)
 
 
 class Monitor:

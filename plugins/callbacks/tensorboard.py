@@ -36,6 +36,7 @@ class TensorBoard(Callback):
         self._hyperparameters: dict[str, Scalar] = {}
         self._started = time.time()
         self._session: str | None = None
+        self._logged: set[str] = set()
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Writes the configuration, and hides steps that will be repeated."""
@@ -63,6 +64,7 @@ class TensorBoard(Callback):
             return
         if split == "train":
             logs = logs | self.trainer.learning_rates()
+        self._logged.add(split)
         writer = self._writer(split)
         with writer.as_default(step=step):
             for name, value in logs.items():
@@ -75,7 +77,9 @@ class TensorBoard(Callback):
         """Marks the run as done in the HPARAMS tab."""
         if not self._writes:
             return
-        self._write_hyperparameters("train")
+        # A run that was done before it was started again has logged nothing.
+        if "train" in self._logged:
+            self._write_hyperparameters("train")
         if self._session is not None:
             self._write_summary(self._session, _session_end())
 
@@ -85,6 +89,7 @@ class TensorBoard(Callback):
             writer.close()
         self._writers = {}
         self._session = None
+        self._logged = set()
 
     @property
     def _writes(self) -> bool:

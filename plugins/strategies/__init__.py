@@ -1,0 +1,1 @@
+"""A plugin for each strategy of tf.distribute."""

@@ -3,6 +3,7 @@
 import gin
 import tensorflow as tf
 
+from plugins.strategies.devices import logical_devices
 from trainer import Detection, StrategyPlugin
 
 
@@ -24,3 +25,7 @@ class Default(StrategyPlugin):
     def create(self) -> tf.distribute.Strategy:
         """See `StrategyPlugin.create`."""
         return tf.distribute.get_strategy()
+
+    def devices(self) -> list[str]:
+        """See `StrategyPlugin.devices`."""
+        return logical_devices()[:1]

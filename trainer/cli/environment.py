@@ -15,8 +15,8 @@ def load_tensorflow() -> None:
     """Makes `import tensorflow` and `import keras` work, and quiet.
 
     TensorFlow writes to stderr while it is imported, whatever its log level.
-    That is held back unless the import fails or `TF_CPP_MIN_LOG_LEVEL` says
-    that somebody wants to read it.
+    That is held back unless the import fails, or `TF_CPP_MIN_LOG_LEVEL` is
+    0 or 1 because somebody wants to read it.
 
     Raises:
         UserError: TensorFlow is not installed, or Keras is told to use
@@ -36,11 +36,9 @@ def load_tensorflow() -> None:
             "pip install 'keras-trainer-plugins[cpu]', "
             "'keras-trainer-plugins[gpu]' or 'keras-trainer-plugins[tpu]'."
         )
-    if "TF_CPP_MIN_LOG_LEVEL" in os.environ:
-        importlib.import_module("tensorflow")
-        return
-    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
-    with _stderr_held_back():
+    level = os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    wanted = level in ("0", "1")
+    with contextlib.nullcontext() if wanted else _stderr_held_back():
         importlib.import_module("tensorflow")
 
 

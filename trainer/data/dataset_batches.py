@@ -58,6 +58,7 @@ class DatasetBatches(Batches):
             size = tf.shape(tf.nest.flatten(element)[0], tf.int64)[0]
             bounds = piece_bounds(
                 size,
+                tf.range(micro * len(replicas), dtype=tf.int64),
                 micro=micro,
                 replicas=replicas,
                 num_replicas=num_replicas,

@@ -1,6 +1,7 @@
 """Examples with random access."""
 
 import abc
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -39,13 +40,23 @@ class ArrayExamples(Examples):
     Args:
         arrays: a structure of arrays of shape `[size, ...]`, such as
             `(x, y)`.
+        transform: applied to each batch that is read, inside a `tf.data`
+            graph, such as a cast from the type in which the arrays fit in
+            memory. It is called as `Dataset.map` calls its function: with
+            the parts of a tuple, or with one structure.
         shuffle: whether training shuffles them.
 
     Raises:
         UserError: there is no array, an empty one, or their lengths differ.
     """
 
-    def __init__(self, arrays: Any, *, shuffle: bool = True) -> None:
+    def __init__(
+        self,
+        arrays: Any,
+        *,
+        transform: Callable[..., Any] | None = None,
+        shuffle: bool = True,
+    ) -> None:
         leaves = [np.asarray(leaf) for leaf in tf.nest.flatten(arrays)]
         lengths = [len(leaf) if leaf.ndim else 0 for leaf in leaves]
         if not leaves or len(set(lengths)) != 1 or not lengths[0]:
@@ -56,6 +67,7 @@ class ArrayExamples(Examples):
         self.size = lengths[0]
         self.shuffle = shuffle
         self._structure = arrays
+        self._transform = transform
         # On the host whatever the strategy: the input pipeline runs there.
         with tf.device("CPU:0"):
             self._columns = [tf.constant(leaf) for leaf in leaves]
@@ -63,4 +75,9 @@ class ArrayExamples(Examples):
     def gather(self, numbers: tf.Tensor) -> Any:
         """See `Examples.gather`."""
         rows = [tf.gather(column, numbers) for column in self._columns]
-        return tf.nest.pack_sequence_as(self._structure, rows)
+        batch = tf.nest.pack_sequence_as(self._structure, rows)
+        if self._transform is None:
+            return batch
+        if isinstance(batch, tuple):
+            return self._transform(*batch)
+        return self._transform(batch)

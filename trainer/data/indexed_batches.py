@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from trainer.data.batches import Batches, Resume, endless
@@ -54,58 +55,63 @@ class IndexedBatches(Batches):
         self._examples = examples
         self._seed = seed
         self._shuffle = shuffle
-        self._every_batch_full = rest == 0 or drop_remainder
+        self._last_size = batch_size if rest == 0 or drop_remainder else rest
 
     def pieces(
         self, *, start: int, replicas: range, num_replicas: int, micro: int
     ) -> tf.data.Dataset:
         """See `Batches.pieces`."""
-        cut = {
-            "micro": micro,
-            "replicas": replicas,
-            "num_replicas": num_replicas,
-        }
-
-        def cut_step(step: tf.Tensor) -> tf.data.Dataset:
-            epoch = step // self.steps_per_epoch
-            first = step % self.steps_per_epoch * self.batch_size
-            size = tf.minimum(
-                tf.constant(self.batch_size, tf.int64),
-                self._examples.size - first,
-            )
-            begin, end = piece_bounds(size, **cut)
-            epochs = tf.fill(tf.shape(begin), epoch)
-            return tf.data.Dataset.from_tensor_slices(
-                (epochs, first + begin, first + end)
-            )
-
+        per_step = micro * len(replicas)
         piece_size = (
             even_piece(self.batch_size, micro=micro, num_replicas=num_replicas)
-            if self._every_batch_full
+            if self._last_size == self.batch_size
             else None
         )
+        begins, ends = self._bounds(
+            micro=micro, replicas=replicas, num_replicas=num_replicas
+        )
 
-        def read(epoch: tf.Tensor, begin: tf.Tensor, end: tf.Tensor) -> Any:
-            numbers = tf.range(begin, end, dtype=tf.int64)
-            numbers = tf.ensure_shape(numbers, [piece_size])
-            return self._examples.gather(self._order(epoch, numbers))
+        def read(number: tf.Tensor) -> Any:
+            step, piece = number // per_step, number % per_step
+            epoch = step // self.steps_per_epoch
+            batch = step % self.steps_per_epoch
+            is_last = tf.cast(batch == self.steps_per_epoch - 1, tf.int64)
+            row = is_last * per_step + piece
+            first = batch * self.batch_size
+            places = tf.range(
+                first + tf.gather(begins, row), first + tf.gather(ends, row)
+            )
+            places = tf.ensure_shape(places, [piece_size])
+            return self._examples.gather(self._order(epoch, places))
 
-        dataset = tf.data.Dataset.counter(start).flat_map(cut_step)
-        dataset = dataset.map(
+        # Pieces are counted, not steps: a dataset of pieces for each step
+        # (flat_map) costs more than reading a small batch does.
+        dataset = tf.data.Dataset.counter(start * per_step).map(
             read, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
         )
         return endless(dataset).prefetch(tf.data.AUTOTUNE)
 
-    def _order(self, epoch: tf.Tensor, numbers: tf.Tensor) -> tf.Tensor:
+    def _bounds(self, **cut: Any) -> tuple[tf.Tensor, tf.Tensor]:
+        """Begin and end of a batch's pieces, then those of the last batch."""
+        pieces = np.arange(cut["micro"] * len(cut["replicas"]))
+        rows = [
+            piece_bounds(size, pieces, **cut)
+            for size in (self.batch_size, self._last_size)
+        ]
+        with tf.device("CPU:0"):
+            begins, ends = tf.constant(np.concatenate(rows, axis=1), tf.int64)
+        return begins, ends
+
+    def _order(self, epoch: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
         """Which examples stand at these places of an epoch."""
         if not self._shuffle:
-            return numbers
+            return places
         key = (self._seed ^ self._seed >> 32) & 0xFFFFFFFF
         seed = tf.stack(
             [tf.constant(key, tf.uint32), tf.cast(epoch, tf.uint32)]
         )
         last = tf.constant(self._examples.size - 1, tf.int64)
         # The op refuses an empty vector, so one number more goes in.
-        padded = tf.pad(numbers, [[0, 1]])
+        padded = tf.pad(places, [[0, 1]])
         order = tf.random.experimental.index_shuffle(padded, seed, last)
         return order[:-1]

@@ -1,39 +1,45 @@
 """Cuts a global batch into micro-batches and replica pieces."""
 
-import tensorflow as tf
+from typing import Any
 
 
 def piece_bounds(
-    size: tf.Tensor, *, micro: int, replicas: range, num_replicas: int
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Where each piece begins and ends within a global batch.
+    size: Any,
+    piece: Any,
+    *,
+    micro: int,
+    replicas: range,
+    num_replicas: int,
+) -> tuple[Any, Any]:
+    """Where pieces begin and end within a global batch.
 
     Micro-batches share the global batch, and replicas share a micro-batch,
     in order and evenly up to one example. So a short batch leaves a
     micro-batch empty only if it has fewer examples than micro-batches.
 
     Args:
-        size: scalar int64, the examples in this global batch.
+        size: integer scalar, the examples in this global batch.
+        piece: integers of any shape, the pieces' numbers in the order
+            (micro-batch, replica), each in `[0, micro * len(replicas))`.
+            Like `size`, an array or a tensor.
         micro: micro-batches per global batch.
         replicas: the replicas to cut for.
         num_replicas: how many replicas share a micro-batch.
 
     Returns:
-        Two int64 tensors of shape `[micro * len(replicas)]`: begin and end.
+        Two arrays or tensors of the shape of `piece`: begin and end.
     """
-    size = tf.cast(size, tf.int64)
-    index = tf.range(micro, dtype=tf.int64)
-    begin = _share(size, index, micro)[:, tf.newaxis]
-    count = _share(size, index + 1, micro)[:, tf.newaxis] - begin
-    replica = tf.range(replicas.start, replicas.stop, dtype=tf.int64)
-    edges = [
-        tf.reshape(begin + _share(count, edge, num_replicas), [-1])
-        for edge in (replica, replica + 1)
-    ]
-    return edges[0], edges[1]
+    index = piece // len(replicas)
+    replica = replicas.start + piece % len(replicas)
+    begin = _share(size, index, micro)
+    count = _share(size, index + 1, micro) - begin
+    return (
+        begin + _share(count, replica, num_replicas),
+        begin + _share(count, replica + 1, num_replicas),
+    )
 
 
-def _share(count: tf.Tensor, index: tf.Tensor, parts: int) -> tf.Tensor:
+def _share(count: Any, index: Any, parts: int) -> Any:
     """Where part `index` begins when `count` examples are shared evenly.
 
     The quotient is rounded up, which puts the larger shares first: 3 examples

@@ -127,6 +127,15 @@ def test_hyperparameters_go_to_train_where_nothing_is_evaluated(tmp_path):
     assert not (tmp_path / "tensorboard" / "eval").exists()
 
 
+def test_a_done_run_started_again_adds_no_session(tmp_path):
+    callback = make(tmp_path, step=10)
+    callback.on_train_begin()
+    callback.on_train_end()
+    callback.close()
+    tags = read(tmp_path, "train").Tags()["tensors"]
+    assert tags == ["operative_config"]
+
+
 def test_steps_of_a_killed_run_are_hidden(tmp_path, monkeypatch):
     killed = make(tmp_path)
     killed.on_train_begin()
