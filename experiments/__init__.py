@@ -1,0 +1,1 @@
+"""Gin files, and the models and data that they configure."""

@@ -129,10 +129,12 @@ class StrategyPlugin(abc.ABC):
         return {
             "strategy": self.name,
             "replicas": self.num_replicas,
-            "devices": [
-                str(device) for device in self.strategy.extended.worker_devices
-            ],
+            "devices": self.devices(),
         }
+
+    def devices(self) -> list[str]:
+        """The devices of this process's replicas."""
+        return [str(d) for d in self.strategy.extended.worker_devices]
 
     def close(self) -> None:  # noqa: B027 - most have nothing to let go of
         """Lets go of devices and peers. Called once, on every exit."""

@@ -2,6 +2,7 @@
 
 import abc
 from collections.abc import Callable
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,8 @@ class ArrayExamples(Examples):
             memory. It is called as `Dataset.map` calls its function: with
             the parts of a tuple, or with one structure.
         shuffle: whether training shuffles them.
+        transform: TensorFlow function of a gathered batch, such as one that
+            turns bytes into floats.
 
     Raises:
         UserError: there is no array, an empty one, or their lengths differ.
@@ -66,6 +69,7 @@ class ArrayExamples(Examples):
             )
         self.size = lengths[0]
         self.shuffle = shuffle
+        self._transform = transform
         self._structure = arrays
         self._transform = transform
         # On the host whatever the strategy: the input pipeline runs there.

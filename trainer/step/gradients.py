@@ -1,11 +1,11 @@
 """Gradients: summed over replicas, then divided, then ready to clip."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-Gradient = tf.Tensor | tf.IndexedSlices | None
+Gradient: TypeAlias = tf.Tensor | tf.IndexedSlices | None
 
 
 def reduce_sum(structure: Any) -> Any:

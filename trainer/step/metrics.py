@@ -125,7 +125,7 @@ def build_metrics(factories: Any) -> MetricSet:
     def make(factory: Any) -> Any:
         if isinstance(factory, str):
             factory = getattr(keras.metrics, factory, factory)
-        if isinstance(factory, Callable) and not isinstance(
+        if callable(factory) and not isinstance(
             factory, keras.Metric
         ):
             return factory()

@@ -1,0 +1,40 @@
+"""Models of the example experiments."""
+
+from collections.abc import Sequence
+
+import gin
+import keras
+
+
+@gin.configurable(module="experiments")
+def conv_net(
+    *,
+    input_shape: Sequence[int] = (28, 28, 1),
+    filters: int = 32,
+    units: int = 64,
+    num_classes: int = 10,
+) -> keras.Model:
+    """The convolutional net of the TensorFlow distribution tutorials.
+
+    Args:
+        input_shape: height, width and channels of an image.
+        filters: of the one 3x3 convolution.
+        units: of the hidden dense layer.
+        num_classes: how many logits come out.
+
+    Returns:
+        A model from float `[batch, *input_shape]` to float32 logits
+        `[batch, num_classes]`.
+    """
+    return keras.Sequential(
+        [
+            keras.Input(tuple(input_shape)),
+            keras.layers.Conv2D(filters, 3, activation="relu"),
+            keras.layers.MaxPooling2D(),
+            keras.layers.Flatten(),
+            keras.layers.Dense(units, activation="relu"),
+            # Logits stay float32 under mixed precision: the loss needs them.
+            keras.layers.Dense(num_classes, dtype="float32"),
+        ],
+        name="conv_net",
+    )

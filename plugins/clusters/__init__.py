@@ -1,0 +1,1 @@
+"""Clusters: which processes there are, and which one this is."""
