@@ -43,8 +43,7 @@ def mnist(split: str, data_dir: str | None = None) -> ArrayExamples:
     )
 
 
-def _to_float(batch: Any) -> Any:
-    images, labels = batch
+def _to_float(images: tf.Tensor, labels: tf.Tensor) -> Any:
     return tf.cast(images, tf.float32) / 255.0, labels
 
 

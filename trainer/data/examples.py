@@ -46,8 +46,6 @@ class ArrayExamples(Examples):
             memory. It is called as `Dataset.map` calls its function: with
             the parts of a tuple, or with one structure.
         shuffle: whether training shuffles them.
-        transform: TensorFlow function of a gathered batch, such as one that
-            turns bytes into floats.
 
     Raises:
         UserError: there is no array, an empty one, or their lengths differ.
@@ -71,7 +69,6 @@ class ArrayExamples(Examples):
         self.shuffle = shuffle
         self._transform = transform
         self._structure = arrays
-        self._transform = transform
         # On the host whatever the strategy: the input pipeline runs there.
         with tf.device("CPU:0"):
             self._columns = [tf.constant(leaf) for leaf in leaves]

@@ -7,7 +7,6 @@ over replicas and steps, and the result is computed from the sum. That is
 exact for every metric whose state adds up, as those of Keras do.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -125,9 +124,7 @@ def build_metrics(factories: Any) -> MetricSet:
     def make(factory: Any) -> Any:
         if isinstance(factory, str):
             factory = getattr(keras.metrics, factory, factory)
-        if callable(factory) and not isinstance(
-            factory, keras.Metric
-        ):
+        if callable(factory) and not isinstance(factory, keras.Metric):
             return factory()
         return factory
 

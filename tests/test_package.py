@@ -1,0 +1,173 @@
+"""What is installed: complete, importable, and layered one way."""
+
+import ast
+import importlib.metadata
+import subprocess
+import sys
+import zipfile
+
+import pytest
+from packaging.requirements import Requirement
+
+from tests.conftest import ROOT
+
+PACKAGES = ("trainer", "plugins", "experiments")
+SOURCES = sorted(
+    path
+    for package in PACKAGES
+    for path in (ROOT / package).rglob("*.py")
+    if "__pycache__" not in path.parts
+)
+
+
+def name_of(path):
+    return str(path.relative_to(ROOT))
+
+
+def imported_modules(tree):
+    """Every module that a file imports, at any depth."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "relative import"
+            yield node.module
+
+
+def public_definitions(tree):
+    """Public classes and functions, with those in public classes."""
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            if node.name.startswith("_"):
+                continue
+            yield node
+            if isinstance(node, ast.ClassDef):
+                yield from public_definitions(node)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps"]
+    done = subprocess.run(
+        [*command, f"--wheel-dir={folder}", str(ROOT)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    (path,) = folder.glob("*.whl")
+    with zipfile.ZipFile(path) as file:
+        yield file
+
+
+def test_wheel_holds_every_file(wheel):
+    expected = {
+        name_of(path)
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*")
+        if path.suffix in (".py", ".gin") or path.name == "py.typed"
+    }
+    assert {name for name in expected if name.endswith(".gin")}
+    assert {f"{package}/py.typed" for package in PACKAGES} <= expected
+    shipped = {
+        name for name in wheel.namelist() if ".dist-info/" not in name
+    }
+    assert shipped == expected
+
+
+def test_wheel_needs_tensorflow_only_by_extra(wheel):
+    (name,) = (n for n in wheel.namelist() if n.endswith("/METADATA"))
+    lines = wheel.read(name).decode().split("\n\n")[0].splitlines()
+    needed = {
+        Requirement(line.removeprefix("Requires-Dist: "))
+        for line in lines
+        if line.startswith("Requires-Dist: ")
+    }
+    tensorflow = {
+        str(one.marker).split("extra == ")[1].strip('"')
+        for one in needed
+        if one.name.startswith("tensorflow")
+    }
+    assert tensorflow == {"cpu", "gpu", "tpu"}
+
+
+def test_entry_points_load():
+    from trainer import StrategyPlugin
+    from trainer.callback import Callback
+
+    group = importlib.metadata.entry_points(group="trainer.plugins")
+    ours = [e for e in group if e.value.startswith("plugins.")]
+    assert {"default", "mirrored", "tpu", "checkpoint"} <= {
+        entry.name for entry in ours
+    }
+    for entry in ours:
+        loaded = entry.load()
+        assert issubclass(loaded, StrategyPlugin | Callback), entry
+        if issubclass(loaded, StrategyPlugin):
+            assert loaded.name == entry.name
+
+
+def test_each_plugin_has_an_entry_point():
+    """A strategy that is only lying there cannot be chosen by name."""
+    from trainer import StrategyPlugin
+
+    group = importlib.metadata.entry_points(group="trainer.plugins")
+    listed = {entry.load() for entry in group}
+    found = {
+        plugin
+        for plugin in StrategyPlugin.known.values()
+        if plugin.__module__.startswith("plugins.")
+    }
+    assert found
+    assert found <= listed
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+def test_imports_run_one_way(path):
+    package = path.relative_to(ROOT).parts[0]
+    forbidden = {
+        "trainer": {"plugins", "experiments", "tests"},
+        "plugins": {"experiments", "tests"},
+        "experiments": {"tests"},
+    }[package]
+    tree = ast.parse(path.read_text())
+    roots = {module.split(".")[0] for module in imported_modules(tree)}
+    assert not roots & forbidden
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+def test_everything_public_has_a_docstring(path):
+    tree = ast.parse(path.read_text())
+    missing = [
+        f"{node.name} (line {node.lineno})"
+        for node in public_definitions(tree)
+        if not ast.get_docstring(node)
+    ]
+    if tree.body and not ast.get_docstring(tree):
+        missing.append("the module")
+    assert not missing
+
+
+def test_import_trainer_is_light():
+    code = "import sys, trainer; print(sorted(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    loaded = set(ast.literal_eval(done.stdout))
+    assert "trainer" in loaded
+    assert not loaded & {"tensorflow", "keras", "gin", "numpy"}
+
+
+def test_every_exported_name_exists():
+    import trainer
+
+    assert set(trainer._HOMES) == set(trainer.__all__)
+    for name in trainer.__all__:
+        assert getattr(trainer, name).__module__.startswith("trainer.")
+    with pytest.raises(AttributeError, match="no_such_name"):
+        trainer.no_such_name  # noqa: B018
