@@ -3,6 +3,7 @@
 import gin
 import numpy as np
 
+from experiments.splits import check_split
 from trainer import ArrayExamples, UserError
 
 _TEST_FRACTION = 0.2
@@ -24,8 +25,9 @@ def digits(split: str) -> ArrayExamples:
         Images, float32 `[n, 8, 8, 1]` in [0, 1], and labels, int32 `[n]`.
 
     Raises:
-        UserError: scikit-learn is not installed.
+        UserError: the split is unknown, or scikit-learn is not installed.
     """
+    check_split(split)
     try:
         from sklearn.datasets import load_digits
         from sklearn.model_selection import train_test_split

@@ -1,6 +1,7 @@
 """Reads the IDX format in which MNIST is published."""
 
 import gzip
+import math
 import os
 import struct
 import zlib
@@ -44,7 +45,7 @@ def read_idx(directory: str, name: str, *, rank: int) -> np.ndarray:
     if len(content) < header:
         raise UserError(f"{path} is cut short within its header.")
     shape = struct.unpack(f">{rank}I", content[4:header])
-    expected = int(np.prod(shape, dtype=np.int64))
+    expected = math.prod(shape)
     if len(content) - header != expected:
         raise UserError(
             f"{path} is damaged: its header promises {expected} bytes "
@@ -54,10 +55,15 @@ def read_idx(directory: str, name: str, *, rank: int) -> np.ndarray:
 
 
 def _find(directory: str, name: str) -> str:
-    for candidate in (f"{name}.gz", name):
-        path = os.path.join(directory, candidate)
-        if tf.io.gfile.exists(path):
-            return path
+    try:
+        for candidate in (f"{name}.gz", name):
+            path = os.path.join(directory, candidate)
+            if tf.io.gfile.exists(path):
+                return path
+    except tf.errors.OpError as error:
+        raise UserError(
+            f"--data_dir={directory} cannot be read: {error.message}"
+        ) from None
     raise UserError(
         f"--data_dir={directory} holds neither {name}.gz nor {name}."
     )

@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from experiments.idx import read_idx
+from experiments.splits import check_split
 from trainer import ArrayExamples, UserError
 
 _PREFIX = {"train": "train", "eval": "t10k"}
@@ -30,8 +31,10 @@ def mnist(split: str, data_dir: str | None = None) -> ArrayExamples:
         In memory they stay bytes.
 
     Raises:
-        UserError: files are missing or damaged, or the download failed.
+        UserError: the split is unknown, files are missing or damaged, or the
+            download failed.
     """
+    check_split(split)
     if data_dir is None:
         images, labels = _download(split)
     else:
@@ -68,7 +71,7 @@ def _download(split: str) -> tuple[np.ndarray, np.ndarray]:
     try:
         train, test = keras.datasets.mnist.load_data()
     except Exception as error:
-        reason = str(error).splitlines()[0]
+        reason = (str(error) or type(error).__name__).splitlines()[0]
         raise UserError(
             f"MNIST cannot be downloaded: {reason}.\nPut its four IDX files "
             "(train-images-idx3-ubyte.gz, ...) in a folder and name it with "

@@ -16,7 +16,12 @@ if TYPE_CHECKING:
         Examples,
         IndexedBatches,
     )
-    from trainer.errors import StartAgain, UserError, nearest
+    from trainer.errors import (
+        StartAgain,
+        UserError,
+        nearest,
+        outside_graph,
+    )
     from trainer.experiment import run
     from trainer.period import Period, parse_period
     from trainer.step.average import Average, average
@@ -39,6 +44,7 @@ _HOMES = {
     "UserError": "trainer.errors",
     "average": "trainer.step.average",
     "nearest": "trainer.errors",
+    "outside_graph": "trainer.errors",
     "parse_period": "trainer.period",
     "run": "trainer.experiment",
 }
@@ -59,6 +65,7 @@ __all__ = [
     "UserError",
     "average",
     "nearest",
+    "outside_graph",
     "parse_period",
     "run",
 ]

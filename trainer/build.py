@@ -10,7 +10,12 @@ import tensorflow as tf
 
 from trainer.errors import UserError, nearest
 from trainer.step.ema import MovingAverage
-from trainer.step.keras_hooks import all_layers, native, skip_own_reduction
+from trainer.step.keras_hooks import (
+    all_layers,
+    count_steps_natively,
+    native,
+    skip_own_reduction,
+)
 from trainer.step.loss_scale import LossScale
 from trainer.step.metrics import MetricSet, build_metrics
 from trainer.step.randomness import StepRandomness
@@ -86,6 +91,7 @@ def build_parts(
             if len(optimizers) == 1:
                 one.build(trainable)
             skip_own_reduction(one)
+            count_steps_natively(one)
         # Keras callbacks read model.optimizer and model.stop_training.
         made.compile(
             optimizer=next(iter(optimizers.values())),

@@ -4,10 +4,11 @@ import contextlib
 import functools
 from typing import TYPE_CHECKING, Any
 
+from trainer.data import feeder
 from trainer.errors import UserError
 from trainer.step.full_step import make_eval_step
 from trainer.step.totals import Totals
-from trainer.strategy import GraphLoop
+from trainer.strategy import Runner
 
 if TYPE_CHECKING:
     from trainer.trainer import Trainer
@@ -62,16 +63,17 @@ class Evaluator:
         return contextlib.nullcontext() if ema is None else ema.swapped_in()
 
     def _input(self) -> Any:
-        trainer = self._trainer
-        return trainer.plugin.distribute(
-            lambda replicas: trainer.batches("eval").pieces(
-                start=0,
-                replicas=replicas,
-                num_replicas=trainer.plugin.num_replicas,
-                micro=1,
-            )
+        plugin = self._trainer.plugin
+        pieces = feeder(
+            self._trainer.batches("eval"),
+            start=0,
+            num_replicas=plugin.num_replicas,
+            micro=1,
         )
+        return plugin.distribute(pieces, training=False)
 
     @functools.cached_property
-    def _runner(self) -> GraphLoop:
-        return self._trainer.plugin.runner(make_eval_step(self._trainer))
+    def _runner(self) -> Runner:
+        return self._trainer.plugin.runner(
+            make_eval_step(self._trainer), training=False
+        )

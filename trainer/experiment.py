@@ -34,6 +34,10 @@ def run(
     init_from: str | None = None,
     devices: str | None = None,
     tpu: str | None = None,
+    worker_hosts: str | None = None,
+    ps_hosts: str | None = None,
+    task_type: str | None = None,
+    task_index: int | None = None,
     virtual_devices: int | None = None,
     deterministic: bool = False,
     before_first_step: Callable[[Trainer], None] | None = None,
@@ -54,6 +58,10 @@ def run(
         init_from: the run whose model a new run starts with.
         devices: handed to the strategy plugin.
         tpu: handed to the strategy plugin.
+        worker_hosts: handed to the strategy plugin.
+        ps_hosts: handed to the strategy plugin.
+        task_type: handed to the strategy plugin.
+        task_index: handed to the strategy plugin.
         virtual_devices: how many logical devices the CPU is split into.
         deterministic: make every TensorFlow op reproducible bit by bit.
         before_first_step: called with the trainer when all is built and
@@ -68,8 +76,18 @@ def run(
     if mode not in MODES:
         raise UserError(f"Unknown mode {mode!r}. {nearest(mode, MODES)}")
     _configure_runtime(virtual_devices, deterministic)
-    plugin = find_strategy(strategy, devices=devices, tpu=tpu)
+    plugin = find_strategy(
+        strategy,
+        devices=devices,
+        tpu=tpu,
+        worker_hosts=worker_hosts,
+        ps_hosts=ps_hosts,
+        task_type=task_type,
+        task_index=task_index,
+    )
     try:
+        if plugin.serve():
+            return {}
         made = _make_trainer(trainer, plugin)
         loop = Loop(
             made,
@@ -92,7 +110,9 @@ def run(
             initialize_from(made, init_from)
         if mode == "check":
             return _check(loop, before_first_step)
-        return loop.run(before_first_step)
+        values = loop.run(before_first_step)
+        plugin.finish()
+        return values
     finally:
         plugin.close()
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 
 from trainer.callback_list import CallbackList
+from trainer.data import feeder
 from trainer.errors import UserError
 from trainer.period import Period, Ticker, parse_period
 from trainer.step.totals import Totals
@@ -66,8 +67,9 @@ class Loop:
         self.steps_per_epoch = self.batches.steps_per_epoch
         self._steps_per_loop = steps_per_loop
         self._eval_steps = eval_steps
-        self._log = Ticker(self.period(log_every, "log_every"))
-        self._eval = Ticker(self._eval_period(eval_every))
+        agree = trainer.plugin.any_process
+        self._log = Ticker(self.period(log_every, "log_every"), agree)
+        self._eval = Ticker(self._eval_period(eval_every), agree)
         if evaluate:
             trainer.batches("eval")  # What is wrong there shows now.
         self.callbacks = CallbackList(callbacks, trainer)
@@ -134,14 +136,13 @@ class Loop:
             The training input, at the trainer's step.
         """
         trainer = self.trainer
-        iterator = trainer.plugin.distribute(
-            lambda replicas: self.batches.pieces(
-                start=trainer.step,
-                replicas=replicas,
-                num_replicas=trainer.plugin.num_replicas,
-                micro=trainer.accumulation_steps,
-            )
+        pieces = feeder(
+            self.batches,
+            start=trainer.step,
+            num_replicas=trainer.plugin.num_replicas,
+            micro=trainer.accumulation_steps,
         )
+        iterator = trainer.plugin.distribute(pieces, training=True)
         trainer.train_runner.trace(iterator)
         if self.evaluate:
             trainer.trace_evaluation()
@@ -154,11 +155,13 @@ class Loop:
         self._log.start(trainer.step)
         self._eval.start(trainer.step)
         self.callbacks.call("on_epoch_begin", self.epoch, {})
-        while trainer.step < self.steps and not self._stopping:
+        stopping = False
+        while trainer.step < self.steps and not stopping:
             first, epoch = trainer.step, self.epoch
             count = self._next_boundary(first) - first
             self._run_steps(iterator, count)
-            self._fire(first, epoch)
+            self._fire(epoch, stopping=self._asked_to_stop())
+            stopping = self._asked_to_stop()
         if self.steps_per_epoch is None:
             self.callbacks.call("on_epoch_end", 0, dict(self.logs))
 
@@ -181,10 +184,10 @@ class Loop:
         last = in_epoch + count - 1
         self.callbacks.call("on_train_batch_end", last, logs)
 
-    def _fire(self, first: int, epoch: int) -> None:
-        """Whatever is due after a host loop that began at step `first`."""
+    def _fire(self, epoch: int, *, stopping: bool) -> None:
+        """Whatever is due after a host loop that began in an epoch."""
         step = self.trainer.step
-        ending = step >= self.steps or self._stopping
+        ending = step >= self.steps or stopping
         evaluated = {}
         if self.evaluate and (self._eval.due(step) or ending):
             evaluated = self._run_evaluation()
@@ -200,7 +203,7 @@ class Loop:
             self.totals["interval"].reset()
             self._seconds = 0.0
         if self.epoch > epoch:
-            self._end_epoch(epoch)
+            self._end_epoch(epoch, ending=ending)
         self.callbacks.call("on_save", step, dict(self.logs))
 
     def _run_evaluation(self) -> dict[str, float]:
@@ -220,7 +223,7 @@ class Loop:
         }
         self.callbacks.call("on_log", step, "train", logs)
 
-    def _end_epoch(self, epoch: int) -> None:
+    def _end_epoch(self, epoch: int, *, ending: bool) -> None:
         values = self.totals["epoch"].values(self.trainer.parts.metrics)
         validation = {
             key: value
@@ -229,13 +232,14 @@ class Loop:
         }
         self.totals["epoch"].reset()
         self.callbacks.call("on_epoch_end", epoch, values | validation)
-        if self.trainer.step < self.steps and not self._stopping:
+        if not ending:
             self.callbacks.call("on_epoch_begin", epoch + 1, {})
 
-    @property
-    def _stopping(self) -> bool:
+    def _asked_to_stop(self) -> bool:
+        """Whether a callback of any process wants to stop."""
         trainer = self.trainer
-        return bool(trainer.stop_reason or trainer.model.stop_training)
+        asked = bool(trainer.stop_reason or trainer.model.stop_training)
+        return trainer.plugin.any_process(asked)
 
     def _next_boundary(self, step: int) -> int:
         ends = [

@@ -3,6 +3,7 @@
 import dataclasses
 import re
 import time
+from collections.abc import Callable
 
 from trainer.errors import UserError
 
@@ -67,10 +68,15 @@ class Ticker:
 
     Args:
         period: in steps or in seconds.
+        any_process: makes all processes of a run agree that time has passed;
+            see `StrategyPlugin.any_process`.
     """
 
-    def __init__(self, period: Period) -> None:
+    def __init__(
+        self, period: Period, any_process: Callable[[bool], bool]
+    ) -> None:
         self.period = period
+        self._any_process = any_process
         self._step = 0
         self._time = time.monotonic()
 
@@ -85,7 +91,8 @@ class Ticker:
     def due(self, step: int) -> bool:
         """Whether the period has passed; starts the next one if so."""
         if self.period.seconds is not None:
-            passed = time.monotonic() - self._time >= self.period.seconds
+            elapsed = time.monotonic() - self._time
+            passed = self._any_process(elapsed >= self.period.seconds)
             if passed:
                 self._time = time.monotonic()
             return passed

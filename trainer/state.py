@@ -66,6 +66,8 @@ def restore(trainer: "Trainer", snapshot: Snapshot) -> None:
         for i, variable in enumerate(members):
             variable.assign(snapshot.arrays[_key(group, i)])
     trainer.step = snapshot.step
+    # A parameter-server worker that died may have counted a step twice.
+    trainer.parts.step.assign(snapshot.step)
     loop = trainer.loop
     if loop is None:
         return

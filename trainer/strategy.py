@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import tensorflow as tf
 
@@ -18,9 +18,9 @@ from trainer.errors import outside_graph
 from trainer.step.creation import portable_variables
 from trainer.step.gradients import reduce_sum
 
-# Gives the pieces of the global batches that belong to a range of replicas,
-# in the order (step, micro-batch, replica).
-MakePieces = Callable[[range], tf.data.Dataset]
+# See `trainer.data.feeder`: gives the pieces of the global batches that belong
+# to a range of replicas, in the order (step, micro-batch, replica).
+MakePieces = Callable[..., tf.data.Dataset]
 # One optimizer or evaluation step in cross-replica context: takes the
 # iterator, returns a structure of per-replica tensors that add up over steps.
 Step = Callable[[Any], Any]
@@ -89,6 +89,14 @@ class StrategyPlugin(abc.ABC):
         """Whether this process writes checkpoints, logs and exports."""
         return True
 
+    def any_process(self, flag: bool) -> bool:
+        """Whether a flag is set in any process of the run.
+
+        What a process decides by its own clock or signals goes through here,
+        so that all of them do the same at the same step.
+        """
+        return flag
+
     def why_not_compiled(self) -> str | None:
         """Why XLA must not compile the step here; `None` if it may."""
         if self.num_replicas > 1:
@@ -104,11 +112,12 @@ class StrategyPlugin(abc.ABC):
         ):
             yield
 
-    def distribute(self, make_pieces: MakePieces) -> Any:
+    def distribute(self, make_pieces: MakePieces, *, training: bool) -> Any:
         """Makes the iterator that feeds each replica its pieces.
 
         Args:
-            make_pieces: see `MakePieces`; the dataset must be endless.
+            make_pieces: see `MakePieces`; its datasets are endless.
+            training: whether they are for training or for evaluation.
         """
 
         def per_pipeline(context: tf.distribute.InputContext) -> Any:
@@ -120,9 +129,17 @@ class StrategyPlugin(abc.ABC):
             self.strategy.distribute_datasets_from_function(per_pipeline)
         )
 
-    def runner(self, step: Step) -> "GraphLoop":
-        """Compiles `step` into a loop of many steps in one graph call."""
+    def runner(self, step: Step, *, training: bool) -> "Runner":
+        """Makes what runs many steps in one call."""
         return GraphLoop(step, self.strategy)
+
+    def serve(self) -> bool:
+        """Serves other tasks if that is this process's role in a cluster.
+
+        Returns:
+            Whether it did; the run has then ended for this process.
+        """
+        return False
 
     def describe(self) -> dict[str, Any]:
         """What `run.json` says about devices and cluster."""
@@ -136,8 +153,29 @@ class StrategyPlugin(abc.ABC):
         """The devices of this process's replicas."""
         return [str(d) for d in self.strategy.extended.worker_devices]
 
+    def finish(self) -> None:  # noqa: B027 - most have nobody to wait for
+        """Called once, when the run has come to its end without an error."""
+
     def close(self) -> None:  # noqa: B027 - most have nothing to let go of
         """Lets go of devices and peers. Called once, on every exit."""
+
+
+class Runner(Protocol):
+    """Runs many steps in one call."""
+
+    def __call__(self, iterator: Any, num_steps: int) -> Any:
+        """Runs `num_steps` steps.
+
+        Args:
+            iterator: what `StrategyPlugin.distribute` returned.
+            num_steps: how many steps, at least one.
+
+        Returns:
+            The step's results, summed over steps and replicas.
+        """
+
+    def trace(self, iterator: Any) -> None:
+        """Builds the graph without running a step."""
 
 
 class GraphLoop:
@@ -150,23 +188,15 @@ class GraphLoop:
     def __init__(self, step: Step, strategy: tf.distribute.Strategy) -> None:
         self._strategy = strategy
         self._step = tf.function(step)
-        self._loop = tf.function(self._many_steps)
+        self._loop = tf.function(self.many_steps)
 
     def __call__(self, iterator: Any, num_steps: int) -> Any:
-        """Runs `num_steps` steps.
-
-        Args:
-            iterator: what `StrategyPlugin.distribute` returned.
-            num_steps: how many steps, at least one.
-
-        Returns:
-            The step's results, summed over steps and replicas.
-        """
+        """See `Runner.__call__`."""
         with outside_graph():
             return self._loop(iterator, tf.constant(num_steps, tf.int64))
 
     def trace(self, iterator: Any) -> None:
-        """Builds the graph without running a step."""
+        """See `Runner.trace`."""
         with outside_graph():
             one = tf.constant(1, tf.int64)
             self._loop.get_concrete_function(iterator, one)
@@ -176,7 +206,9 @@ class GraphLoop:
         """How often the loop was traced; more than once is a slow surprise."""
         return int(self._loop.experimental_get_tracing_count())
 
-    def _many_steps(self, iterator: Any, num_steps: tf.Tensor) -> Any:
+    def many_steps(self, iterator: Any, num_steps: tf.Tensor) -> Any:
+        """The loop itself, to be traced."""
+
         def add(left: Any, right: Any) -> Any:
             return tf.nest.map_structure(tf.add, left, right)
 

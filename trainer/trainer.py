@@ -26,7 +26,7 @@ from trainer.step.average import Average
 from trainer.step.full_step import make_train_step
 from trainer.step.gradient_sums import batch_sums, measure, reduce_gradients
 from trainer.step.totals import METRIC, StepLogs
-from trainer.strategy import GraphLoop, StrategyPlugin
+from trainer.strategy import Runner, StrategyPlugin
 
 
 @gin.configurable(module="trainer")
@@ -394,9 +394,9 @@ class Trainer:
     # Below here: how.
 
     @functools.cached_property
-    def train_runner(self) -> GraphLoop:
+    def train_runner(self) -> Runner:
         """The loop of training steps; traced once, however often it runs."""
-        return self.plugin.runner(make_train_step(self))
+        return self.plugin.runner(make_train_step(self), training=True)
 
     def _run(self, steps: int, **options: Any) -> dict[str, float]:
         return Loop(self, steps=steps, **options).run()

@@ -79,7 +79,10 @@ class Checkpoint(Callback):
         every = self._every
         if every is None:
             every = "1 epoch" if loop.steps_per_epoch else _DEFAULT_STEPS
-        self._ticker = Ticker(loop.period(every, "Checkpoint.every"))
+        self._ticker = Ticker(
+            loop.period(every, "Checkpoint.every"),
+            self.trainer.plugin.any_process,
+        )
         if self.trainer.plugin.is_chief:
             checkpoints.remove_leftovers(self.directory)
         if state.restore_newest(self.trainer, self.directory):

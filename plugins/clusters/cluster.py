@@ -39,6 +39,11 @@ class Cluster:
             for address in addresses:
                 self._check_address(job, address)
         self._check_unique()
+        if len(self.jobs.get("chief", [])) > 1:
+            raise UserError(
+                f"{self.source}: there are {len(self.jobs['chief'])} chiefs. "
+                "Name one; the others are workers."
+            )
         # An evaluator stands beside the cluster: it may have no address.
         count = len(self.jobs.get(self.job, []))
         if self.job != "evaluator" and not 0 <= self.index < count:
@@ -87,9 +92,24 @@ class Cluster:
     def _check_unique(self) -> None:
         owners: dict[str, str] = {}
         for name, address in self.tasks(*JOBS):
-            if address in owners:
+            host, port = split_address(address)
+            key = f"{'127.0.0.1' if host == 'localhost' else host}:{port}"
+            if key in owners:
                 raise UserError(
-                    f"{self.source}: {owners[address]} and {name} have the "
+                    f"{self.source}: {owners[key]} and {name} have the "
                     f"same address {address}. Give each its own port."
                 )
-            owners[address] = name
+            owners[key] = name
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Splits `host:port`; an IPv6 host loses its brackets.
+
+    Args:
+        address: such as `"n1:2222"` or `"[::1]:2222"`.
+
+    Returns:
+        The host in lower case and the port.
+    """
+    host, _, port = address.rpartition(":")
+    return host.removeprefix("[").removesuffix("]").lower(), int(port)

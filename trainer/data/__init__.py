@@ -1,6 +1,6 @@
 """Data addressed by step: global batches, cut into pieces for replicas."""
 
-from trainer.data.batches import Batches, Resume
+from trainer.data.batches import Batches, Resume, feeder
 from trainer.data.dataset_batches import DatasetBatches
 from trainer.data.examples import ArrayExamples, Examples
 from trainer.data.indexed_batches import IndexedBatches
@@ -14,4 +14,5 @@ __all__ = [
     "IndexedBatches",
     "Resume",
     "as_batches",
+    "feeder",
 ]

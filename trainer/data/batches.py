@@ -2,6 +2,7 @@
 
 import abc
 import enum
+from collections.abc import Callable
 
 import tensorflow as tf
 
@@ -33,12 +34,19 @@ class Batches(abc.ABC):
 
     @abc.abstractmethod
     def pieces(
-        self, *, start: int, replicas: range, num_replicas: int, micro: int
+        self,
+        *,
+        start: int,
+        every: int = 1,
+        replicas: range,
+        num_replicas: int,
+        micro: int,
     ) -> tf.data.Dataset:
         """The pieces that the replicas in `replicas` get, from a step on.
 
         Args:
             start: the number of global batches that came before.
+            every: take only each so-manieth batch, beginning with `start`.
             replicas: which of the replicas are fed by this input pipeline.
             num_replicas: how many replicas share a global batch.
             micro: micro-batches per global batch.
@@ -48,6 +56,30 @@ class Batches(abc.ABC):
             replica). A short global batch still gives every piece; some
             then hold fewer examples, or none.
         """
+
+
+def feeder(
+    batches: Batches, *, start: int, num_replicas: int, micro: int
+) -> Callable[..., tf.data.Dataset]:
+    """What a strategy plugin needs to feed its replicas from a step on.
+
+    Returns:
+        A function of the replicas' range, and optionally of how many batches
+        to pass over first (`offset`) and to take one of (`every`).
+    """
+
+    def make_pieces(
+        replicas: range, *, offset: int = 0, every: int = 1
+    ) -> tf.data.Dataset:
+        return batches.pieces(
+            start=start + offset,
+            every=every,
+            replicas=replicas,
+            num_replicas=num_replicas,
+            micro=micro,
+        )
+
+    return make_pieces
 
 
 def endless(dataset: tf.data.Dataset) -> tf.data.Dataset:

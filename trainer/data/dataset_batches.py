@@ -49,7 +49,13 @@ class DatasetBatches(Batches):
             raise UserError(f"{name} yields no batches.")
 
     def pieces(
-        self, *, start: int, replicas: range, num_replicas: int, micro: int
+        self,
+        *,
+        start: int,
+        every: int = 1,
+        replicas: range,
+        num_replicas: int,
+        micro: int,
     ) -> tf.data.Dataset:
         """See `Batches.pieces`."""
 
@@ -70,6 +76,8 @@ class DatasetBatches(Batches):
             )
 
         dataset = self._make_dataset().repeat().skip(start)
+        if every > 1:
+            dataset = dataset.shard(every, 0)
         if micro * num_replicas > 1:
             dataset = dataset.flat_map(cut)
         return endless(dataset).prefetch(tf.data.AUTOTUNE)

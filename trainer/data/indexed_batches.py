@@ -58,7 +58,13 @@ class IndexedBatches(Batches):
         self._last_size = batch_size if rest == 0 or drop_remainder else rest
 
     def pieces(
-        self, *, start: int, replicas: range, num_replicas: int, micro: int
+        self,
+        *,
+        start: int,
+        every: int = 1,
+        replicas: range,
+        num_replicas: int,
+        micro: int,
     ) -> tf.data.Dataset:
         """See `Batches.pieces`."""
         per_step = micro * len(replicas)
@@ -72,7 +78,8 @@ class IndexedBatches(Batches):
         )
 
         def read(number: tf.Tensor) -> Any:
-            step, piece = number // per_step, number % per_step
+            step = start + number // per_step * every
+            piece = number % per_step
             epoch = step // self.steps_per_epoch
             batch = step % self.steps_per_epoch
             is_last = tf.cast(batch == self.steps_per_epoch - 1, tf.int64)
@@ -86,7 +93,7 @@ class IndexedBatches(Batches):
 
         # Pieces are counted, not steps: a dataset of pieces for each step
         # (flat_map) costs more than reading a small batch does.
-        dataset = tf.data.Dataset.counter(start * per_step).map(
+        dataset = tf.data.Dataset.counter().map(
             read, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
         )
         return endless(dataset).prefetch(tf.data.AUTOTUNE)
@@ -106,10 +113,8 @@ class IndexedBatches(Batches):
         """Which examples stand at these places of an epoch."""
         if not self._shuffle:
             return places
-        key = (self._seed ^ self._seed >> 32) & 0xFFFFFFFF
-        seed = tf.stack(
-            [tf.constant(key, tf.uint32), tf.cast(epoch, tf.uint32)]
-        )
+        key = tf.constant(self._seed & 0xFFFFFFFF, tf.uint32)
+        seed = tf.stack([key, tf.cast(epoch, tf.uint32)])
         last = tf.constant(self._examples.size - 1, tf.int64)
         # The op refuses an empty vector, so one number more goes in.
         padded = tf.pad(places, [[0, 1]])

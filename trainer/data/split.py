@@ -42,8 +42,8 @@ def piece_bounds(
 def _share(count: Any, index: Any, parts: int) -> Any:
     """Where part `index` begins when `count` examples are shared evenly.
 
-    The quotient is rounded up, which puts the larger shares first: 3 examples
-    on 8 replicas are one each for the first three.
+    The quotient is rounded up, so that the first part is never the smaller
+    one: of 3 examples on 8 replicas, the first, third and sixth get one.
     """
     return -(-count * index // parts)
 

@@ -21,6 +21,30 @@ def keras_mask(tensor: Any) -> tf.Tensor | None:
     return getattr(tensor, "_keras_mask", None)
 
 
+def count_steps_natively(optimizer: keras.optimizers.Optimizer) -> None:
+    """Makes `optimizer.iterations` count in one operation.
+
+    Keras reads the counter, adds one and writes it: of two parameter-server
+    workers that do so at once, one update is lost.
+
+    Raises:
+        RuntimeError: this version of Keras counts elsewhere.
+    """
+    counter = getattr(optimizer, "_iterations", None)
+    if not isinstance(counter, keras.Variable):
+        raise RuntimeError(
+            f"keras {keras.__version__}: {type(optimizer).__name__}"
+            "._iterations is gone; concurrent workers would lose counts."
+        )
+    object.__setattr__(
+        counter,
+        "assign_add",
+        lambda value: native(counter).assign_add(
+            tf.cast(value, counter.dtype)
+        ),
+    )
+
+
 def skip_own_reduction(optimizer: keras.optimizers.Optimizer) -> None:
     """Makes `optimizer.apply` take gradients that are already reduced.
 

@@ -1,0 +1,145 @@
+"""Copies of the model on the devices of several hosts."""
+
+from typing import Any
+
+import gin
+import tensorflow as tf
+
+from plugins.clusters.rendezvous import meet
+from plugins.clusters.resolve import resolve_cluster
+from plugins.strategies.processes import server_def_resolver, versions
+from trainer import Detection, StrategyPlugin, UserError, nearest
+
+_JOBS = ("chief", "worker")
+_IMPLEMENTATIONS = {
+    "auto": tf.distribute.experimental.CommunicationImplementation.AUTO,
+    "ring": tf.distribute.experimental.CommunicationImplementation.RING,
+    "nccl": tf.distribute.experimental.CommunicationImplementation.NCCL,
+}
+
+
+@gin.configurable(module="plugins.strategies")
+class MultiWorkerMirrored(StrategyPlugin):
+    """A replica on each device of several hosts, all in step.
+
+    Variables are mirrored on every device of every worker; gradients travel
+    by collective all-reduce (NCCL between GPUs, else rings over gRPC);
+    synchronous. For one model on the GPUs of several hosts. Worker 0, or the
+    chief, writes; all must see the same `model_dir`.
+
+    Args:
+        worker_hosts: `host:port` of each worker, separated by commas.
+        task_index: which of them this process is.
+        task_type: `"worker"` or `"chief"`.
+        implementation: `"auto"`, `"ring"` or `"nccl"`.
+        bytes_per_pack: gradients are packed into transfers of about this
+            many bytes; 0 leaves it to TensorFlow.
+        timeout_seconds: a collective that waits longer fails.
+        start_seconds: how long to wait for peers at the start.
+
+    Without `worker_hosts` the cluster comes from the environment, see
+    `plugins.clusters.resolve`; without any there is one worker.
+
+    Raises:
+        UserError: the cluster is wrong or an option unknown.
+        StartAgain: peers did not appear in time; they are named.
+    """
+
+    name = "multi_worker_mirrored"
+
+    def __init__(
+        self,
+        *,
+        worker_hosts: str | None = None,
+        task_index: int | None = None,
+        task_type: str | None = None,
+        implementation: str = "auto",
+        bytes_per_pack: int = 0,
+        timeout_seconds: float = 600.0,
+        start_seconds: float = 120.0,
+    ) -> None:
+        if implementation not in _IMPLEMENTATIONS:
+            raise UserError(
+                f"MultiWorkerMirrored.implementation = {implementation!r} is "
+                f"unknown. {nearest(implementation, _IMPLEMENTATIONS)}"
+            )
+        self._options = tf.distribute.experimental.CommunicationOptions(
+            implementation=_IMPLEMENTATIONS[implementation],
+            bytes_per_pack=bytes_per_pack,
+            timeout_seconds=timeout_seconds,
+        )
+        self._start_seconds = start_seconds
+        self.cluster = resolve_cluster(
+            worker_hosts=worker_hosts,
+            task_index=task_index,
+            task_type=task_type,
+        )
+
+    @classmethod
+    def detect(cls) -> Detection | None:
+        """Fits where the environment speaks of several workers, and no ps."""
+        cluster = resolve_cluster()
+        if cluster is None or cluster.jobs.get("ps"):
+            return None
+        count = len(cluster.tasks(*_JOBS))
+        return Detection(
+            rank=30, found=f"{count} workers by {cluster.source}"
+        )
+
+    def create(self) -> tf.distribute.Strategy:
+        """See `StrategyPlugin.create`."""
+        cluster = self.cluster
+        if cluster is None:
+            return tf.distribute.MultiWorkerMirroredStrategy(
+                communication_options=self._options
+            )
+        meet(
+            cluster,
+            jobs=_JOBS,
+            facts=versions(),
+            timeout_seconds=self._start_seconds,
+        )
+        return tf.distribute.MultiWorkerMirroredStrategy(
+            cluster_resolver=server_def_resolver(cluster, _JOBS),
+            communication_options=self._options,
+        )
+
+    @property
+    def is_chief(self) -> bool:
+        """The chief if there is one, else worker 0."""
+        cluster = self.cluster
+        return cluster is None or cluster.name == cluster.tasks(*_JOBS)[0][0]
+
+    def why_not_compiled(self) -> str | None:
+        """XLA has no collectives between processes on CPUs."""
+        return "XLA cannot compile a step that several workers share"
+
+    def any_process(self, flag: bool) -> bool:
+        """See `StrategyPlugin.any_process`."""
+        if self.cluster is None:
+            return flag
+        return bool(self._count(tf.constant(flag)) > 0)
+
+    def finish(self) -> None:
+        """Waits for the others, so that none sees a peer vanish at the end."""
+        self.any_process(False)
+
+    def describe(self) -> dict[str, Any]:
+        """See `StrategyPlugin.describe`."""
+        described = super().describe()
+        if self.cluster is not None:
+            described["cluster"] = self.cluster.describe()
+        return described
+
+    @tf.function
+    def _count(self, flag: tf.Tensor) -> tf.Tensor:
+        """On how many replicas a flag is set."""
+
+        def count() -> tf.Tensor:
+            context = tf.distribute.get_replica_context()
+            return context.all_reduce(
+                tf.distribute.ReduceOp.SUM, tf.cast(flag, tf.float32)
+            )
+
+        counts = self.strategy.run(count)
+        return self.strategy.experimental_local_results(counts)[0]

@@ -1,0 +1,252 @@
+"""Variables on parameter servers, workers that train on their own."""
+
+import functools
+from typing import Any
+
+import gin
+import tensorflow as tf
+
+from plugins.clusters.rendezvous import meet
+from plugins.clusters.resolve import resolve_cluster
+from plugins.strategies.processes import (
+    serve_until_chief_ends,
+    server_def_resolver,
+    versions,
+)
+from trainer import (
+    Detection,
+    StartAgain,
+    StrategyPlugin,
+    UserError,
+    average,
+    outside_graph,
+)
+from trainer.strategy import GraphLoop, MakePieces, Runner, Step
+
+_JOBS = ("chief", "worker", "ps")
+
+
+@gin.configurable(module="plugins.strategies")
+class ParameterServer(StrategyPlugin):
+    """Workers that pull weights from servers and push gradients, unawaited.
+
+    Variables live on the parameter servers; each worker computes gradients on
+    batches of its own and applies them as they come; asynchronous. For many
+    uneven or unreliable workers, and models with large embeddings. The chief
+    schedules, evaluates and writes.
+
+    A global batch is what one worker takes in one step. Steps, examples and
+    metrics are counted exactly; with one worker the result is that of one
+    device.
+
+    Args:
+        worker_hosts: `host:port` of each worker, separated by commas.
+        ps_hosts: the same of each parameter server.
+        task_type: `"chief"`, `"worker"` or `"ps"`.
+        task_index: this process's number within its job.
+        steps_per_closure: steps that are scheduled as one unit; what a dead
+            worker had done of one is done again. Defaults to an eighth of a
+            worker's share of a host loop.
+        max_staleness: at most so many updates lie between reading weights
+            and applying the gradient; `None` sets no bound. The mean is
+            logged as `staleness`.
+        inter_op_threads: TensorFlow's threads for independent operations;
+            defaults to the number of workers and two more. With one, a
+            coordinator waits for itself for ever.
+        start_seconds: how long to wait for peers at the start.
+
+    Raises:
+        UserError: the cluster is wrong.
+        StartAgain: peers did not appear in time; they are named.
+    """
+
+    name = "parameter_server"
+
+    def __init__(
+        self,
+        *,
+        worker_hosts: str | None = None,
+        ps_hosts: str | None = None,
+        task_type: str | None = None,
+        task_index: int | None = None,
+        steps_per_closure: int | None = None,
+        max_staleness: int | None = None,
+        inter_op_threads: int | None = None,
+        start_seconds: float = 120.0,
+    ) -> None:
+        cluster = resolve_cluster(
+            worker_hosts=worker_hosts,
+            ps_hosts=ps_hosts,
+            task_type=task_type,
+            task_index=task_index,
+        )
+        if cluster is None or not all(cluster.jobs.get(j) for j in _JOBS):
+            found = "none" if cluster is None else ", ".join(cluster.jobs)
+            raise UserError(
+                "The strategy parameter_server needs a cluster with chief, "
+                f"worker and ps tasks; found: {found}. To try it here: "
+                "python -m trainer.launch --num_workers=2 --num_ps=1 -- ..."
+            )
+        self.cluster = cluster
+        self.num_workers = len(cluster.jobs["worker"])
+        self._steps_per_closure = steps_per_closure
+        self._max_staleness = max_staleness
+        self._threads = inter_op_threads or self.num_workers + 2
+        self._start_seconds = start_seconds
+
+    @classmethod
+    def detect(cls) -> Detection | None:
+        """Fits where the environment speaks of parameter servers."""
+        cluster = resolve_cluster()
+        if cluster is None or not cluster.jobs.get("ps"):
+            return None
+        workers, servers = len(cluster.tasks("worker")), len(cluster.tasks("ps"))
+        return Detection(
+            rank=35,
+            found=f"{workers} workers and {servers} ps by {cluster.source}",
+        )
+
+    def serve(self) -> bool:
+        """Runs this worker's or server's part until the chief has ended."""
+        if self.cluster.job not in ("worker", "ps"):
+            return False
+        self._set_threads()
+        self._meet()
+        serve_until_chief_ends(self.cluster, _JOBS, threads=self._threads)
+        return True
+
+    def create(self) -> tf.distribute.Strategy:
+        """See `StrategyPlugin.create`; on the chief alone."""
+        if self.cluster.job == "evaluator":
+            return tf.distribute.get_strategy()
+        self._set_threads()
+        self._meet()
+        return tf.distribute.ParameterServerStrategy(
+            server_def_resolver(self.cluster, _JOBS)
+        )
+
+    @functools.cached_property
+    def coordinator(self) -> tf.distribute.coordinator.ClusterCoordinator:
+        """Schedules closures on the workers."""
+        return tf.distribute.coordinator.ClusterCoordinator(self.strategy)
+
+    @property
+    def is_chief(self) -> bool:
+        """Only the chief writes."""
+        return self.cluster.job == "chief"
+
+    def why_not_compiled(self) -> str | None:
+        """Variables on other hosts are out of XLA's reach."""
+        return "XLA cannot compile a step whose variables are on other hosts"
+
+    def distribute(self, make_pieces: MakePieces, *, training: bool) -> Any:
+        """Gives each worker every n-th batch; the chief evaluates alone."""
+        if not training:
+            return iter(make_pieces(range(1)))
+        count = self.num_workers
+
+        def per_worker(context: tf.distribute.InputContext) -> Any:
+            return make_pieces(
+                range(1), offset=context.input_pipeline_id, every=count
+            )
+
+        def on_worker() -> Any:
+            return self.strategy.distribute_datasets_from_function(per_worker)
+
+        return iter(self.coordinator.create_per_worker_dataset(on_worker))
+
+    def runner(self, step: Step, *, training: bool) -> Runner:
+        """Schedules training steps; evaluation runs on the chief."""
+        if not training:
+            # The strategy insists on having a coordinator by now.
+            _ = self.coordinator
+            return GraphLoop(step, self.strategy)
+        return _Closures(step, self)
+
+    def closure_sizes(self, num_steps: int) -> list[list[int]]:
+        """Cuts a host loop into rounds of closures, in steps.
+
+        No worker gets a second closure of a round before the round has
+        ended, if staleness is bounded: then at most the others' closures lie
+        between a read and an update.
+        """
+        others = self.num_workers - 1
+        if self._max_staleness is not None and others:
+            size = max(1, self._max_staleness // others)
+            per_round = self.num_workers
+        else:
+            share = -(-num_steps // self.num_workers)
+            size = self._steps_per_closure or max(1, share // 8)
+            per_round = num_steps
+        sizes = [size] * (num_steps // size)
+        if num_steps % size:
+            sizes.append(num_steps % size)
+        return [
+            sizes[i : i + per_round] for i in range(0, len(sizes), per_round)
+        ]
+
+    def describe(self) -> dict[str, Any]:
+        """See `StrategyPlugin.describe`."""
+        return super().describe() | {"cluster": self.cluster.describe()}
+
+    def devices(self) -> list[str]:
+        """The workers' names: their devices are their own."""
+        return [name for name, _ in self.cluster.tasks("worker")]
+
+    def _set_threads(self) -> None:
+        tf.config.threading.set_inter_op_parallelism_threads(self._threads)
+
+    def _meet(self) -> None:
+        meet(
+            self.cluster,
+            jobs=_JOBS,
+            facts=versions(),
+            timeout_seconds=self._start_seconds,
+        )
+
+
+class _Closures:
+    """Runs training steps on whichever worker is free."""
+
+    def __init__(self, step: Step, plugin: ParameterServer) -> None:
+        self._plugin = plugin
+        self._step = step
+        with plugin.scope():
+            self._updates = tf.Variable(0, dtype=tf.int64, trainable=False)
+        self._loop = tf.function(
+            GraphLoop(self._measured, plugin.strategy).many_steps
+        )
+
+    def __call__(self, iterator: Any, num_steps: int) -> Any:
+        """See `Runner.__call__`."""
+        coordinator = self._plugin.coordinator
+        results = []
+        try:
+            for sizes in self._plugin.closure_sizes(num_steps):
+                for size in sizes:
+                    closure = coordinator.schedule(
+                        self._loop,
+                        args=(iterator, tf.constant(size, tf.int64)),
+                    )
+                    results.append(closure)
+                with outside_graph():
+                    coordinator.join()
+            fetched = [coordinator.fetch(result) for result in results]
+        except tf.errors.UnavailableError as error:
+            raise StartAgain(
+                f"a parameter server was lost: {error.message.splitlines()[0]}"
+            ) from error
+        return tf.nest.map_structure(lambda *parts: sum(parts), *fetched)
+
+    def trace(self, iterator: Any) -> None:
+        """Nothing to do here: workers trace their first closure."""
+
+    def _measured(self, iterator: Any) -> Any:
+        """The step, and how many updates came between its read and its own."""
+        before = self._updates.read_value()
+        with tf.control_dependencies([before]):
+            logs = self._step(iterator)
+        with tf.control_dependencies(tf.nest.flatten(logs)):
+            after = self._updates.assign_add(1, read_value=True)
+        staleness = tf.cast(after - before - 1, tf.float32)
+        return {**logs, "staleness": average(staleness)}

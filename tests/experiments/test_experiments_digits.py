@@ -1,0 +1,76 @@
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from experiments.digits import digits
+from trainer import UserError
+
+
+@pytest.fixture(scope="module")
+def raw():
+    sklearn_datasets = pytest.importorskip("sklearn.datasets")
+    return sklearn_datasets.load_digits(return_X_y=True)
+
+
+def contents(split):
+    examples = digits(split)
+    return [
+        part.numpy()
+        for part in examples.gather(tf.range(examples.size, dtype=tf.int64))
+    ]
+
+
+def test_the_two_splits_are_all_digits_once(raw):
+    pixels, labels = raw
+    found = [contents(split) for split in ("train", "eval")]
+    images = np.concatenate([images for images, _ in found])
+    both = np.column_stack(
+        [
+            np.round(images.reshape(-1, 64) * 16),
+            np.concatenate([labels for _, labels in found]),
+        ]
+    )
+    expected = np.column_stack([pixels, labels])
+    np.testing.assert_array_equal(
+        both[np.lexsort(both.T)], expected[np.lexsort(expected.T)]
+    )
+    # No two images are alike, so the splits share none.
+    assert len(np.unique(both[:, :64], axis=0)) == len(labels)
+
+
+def test_a_fifth_of_every_class_is_for_evaluation(raw):
+    _, labels = raw
+    _, held_out = contents("eval")
+    assert len(held_out) == 360
+    shares = np.bincount(held_out) / np.bincount(labels)
+    np.testing.assert_allclose(shares, 0.2, atol=0.01)
+
+
+def test_the_split_is_the_same_each_time():
+    for first, second in zip(contents("eval"), contents("eval"), strict=True):
+        np.testing.assert_array_equal(first, second)
+
+
+def test_types_and_ranges():
+    images, labels = contents("train")
+    assert images.shape == (1437, 8, 8, 1)
+    assert images.dtype == np.float32
+    assert labels.dtype == np.int32
+    assert (images.min(), images.max()) == (0.0, 1.0)
+    assert set(labels) == set(range(10))
+
+
+def test_without_scikit_learn(monkeypatch):
+    for name in ("sklearn", "sklearn.datasets", "sklearn.model_selection"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(
+        UserError, match=r"pip install 'keras-trainer-plugins\[digits\]'"
+    ):
+        digits("train")
+
+
+def test_a_split_that_does_not_exist():
+    with pytest.raises(UserError, match="'test'.*Valid: eval, train"):
+        digits("test")

@@ -1,0 +1,69 @@
+import gzip
+import struct
+
+import numpy as np
+import pytest
+
+from experiments.idx import read_idx
+from trainer import UserError
+
+VALUES = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
+HEADER = struct.pack(">BBBBIII", 0, 0, 8, 3, 2, 3, 4)
+CONTENT = HEADER + VALUES.tobytes()
+
+
+@pytest.mark.parametrize("name", ["digits", "digits.gz"])
+def test_reads_plain_and_compressed(tmp_path, name):
+    packed = gzip.compress(CONTENT) if name.endswith(".gz") else CONTENT
+    (tmp_path / name).write_bytes(packed)
+    found = read_idx(str(tmp_path), "digits", rank=3)
+    np.testing.assert_array_equal(found, VALUES)
+    assert found.dtype == np.uint8
+
+
+def damaged_crc():
+    packed = bytearray(gzip.compress(CONTENT))
+    packed[-8] ^= 1
+    return bytes(packed)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("digits", b"", "begins with nothing"),
+        ("digits", b"\x89PNG....", "begins with 89504e47"),
+        ("digits", b"\0\0\x0d" + CONTENT[3:], "no IDX file of bytes"),
+        ("digits", CONTENT[:10], "cut short within its header"),
+        ("digits", b"\0\0\x08\x01" + CONTENT[4:], "1 dimensions, expected 3"),
+        ("digits", CONTENT[:-1], "promises 24 bytes .*holds 23"),
+        ("digits", CONTENT + b"\0", "promises 24 bytes .*holds 25"),
+        (
+            "digits",
+            # The product of these wraps around to 0 in 64 bits.
+            struct.pack(">BBBBIII", 0, 0, 8, 3, 2**31, 2**31, 4),
+            "promises 18446744073709551616 bytes",
+        ),
+        ("digits.gz", gzip.compress(CONTENT)[:-12], "cannot be read"),
+        ("digits.gz", damaged_crc(), "cannot be read: CRC check failed"),
+        ("digits.gz", CONTENT, "cannot be read: Not a gzipped file"),
+    ],
+)
+def test_damaged_files_are_named(tmp_path, name, content, message):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=message) as caught:
+        read_idx(str(tmp_path), "digits", rank=3)
+    assert str(tmp_path / name) in str(caught.value)
+    assert len(str(caught.value).splitlines()) <= 3
+
+
+def test_missing_files_are_named(tmp_path):
+    with pytest.raises(UserError) as caught:
+        read_idx(str(tmp_path), "digits", rank=3)
+    assert str(caught.value) == (
+        f"--data_dir={tmp_path} holds neither digits.gz nor digits."
+    )
+
+
+def test_a_place_that_cannot_be_read():
+    with pytest.raises(UserError, match="--data_dir=nowhere://x cannot be"):
+        read_idx("nowhere://x", "digits", rank=3)

@@ -1,0 +1,89 @@
+import gzip
+import pathlib
+import struct
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from experiments.mnist import mnist
+from trainer import UserError
+
+
+def write(folder, *, prefix="train", images=3, labels=(0, 5, 9), size=28):
+    pixels = np.arange(images * size * size) % 256
+    pathlib.Path(folder, f"{prefix}-images-idx3-ubyte").write_bytes(
+        struct.pack(">IIII", 0x00000803, images, size, size)
+        + pixels.astype(np.uint8).tobytes()
+    )
+    pathlib.Path(folder, f"{prefix}-labels-idx1-ubyte").write_bytes(
+        struct.pack(">II", 0x00000801, len(labels)) + bytes(labels)
+    )
+    return pixels
+
+
+@pytest.mark.parametrize(
+    ("split", "prefix"), [("train", "train"), ("eval", "t10k")]
+)
+def test_pixels_become_floats_and_labels_integers(tmp_path, split, prefix):
+    pixels = write(tmp_path, prefix=prefix)
+    images, labels = mnist(split, data_dir=str(tmp_path)).gather(
+        tf.constant([2, 0], tf.int64)
+    )
+    assert images.shape == (2, 28, 28, 1)
+    assert images.dtype == tf.float32
+    expected = pixels.reshape(3, 28, 28, 1)[[2, 0]] / 255
+    np.testing.assert_allclose(images, expected, rtol=1e-6)
+    np.testing.assert_array_equal(labels, [9, 0])
+    assert labels.dtype == tf.int32
+
+
+@pytest.mark.parametrize(
+    ("split", "prefix", "size"),
+    [("train", "train", 8000), ("eval", "t10k", 2000)],
+)
+def test_real_digits(mnist_dir, split, prefix, size):
+    examples = mnist(split, data_dir=mnist_dir)
+    assert examples.size == size
+    assert examples.shuffle == (split == "train")
+    images, labels = examples.gather(tf.range(size, dtype=tf.int64))
+
+    def values(name, skip):
+        path = pathlib.Path(mnist_dir, f"{prefix}-{name}-ubyte.gz")
+        return np.frombuffer(gzip.decompress(path.read_bytes())[skip:], "u1")
+
+    np.testing.assert_array_equal(
+        np.round(images.numpy().ravel() * 255), values("images-idx3", 16)
+    )
+    np.testing.assert_array_equal(labels, values("labels-idx1", 8))
+
+
+def test_counts_must_agree(tmp_path):
+    write(tmp_path, labels=(1, 2))
+    with pytest.raises(UserError, match="train has 3 images but 2 labels"):
+        mnist("train", data_dir=str(tmp_path))
+
+
+def test_labels_must_be_digits(tmp_path):
+    write(tmp_path, labels=(0, 10, 3))
+    with pytest.raises(UserError, match="label 10; valid are 0 to 9"):
+        mnist("train", data_dir=str(tmp_path))
+
+
+def test_swapped_files(tmp_path):
+    write(tmp_path)
+    images = tmp_path / "train-images-idx3-ubyte"
+    images.write_bytes((tmp_path / "train-labels-idx1-ubyte").read_bytes())
+    with pytest.raises(UserError, match="1 dimensions, expected 3"):
+        mnist("train", data_dir=str(tmp_path))
+
+
+def test_missing_files_say_what_was_looked_for(tmp_path):
+    write(tmp_path, prefix="train")
+    with pytest.raises(UserError, match=r"neither t10k-images-idx3-ubyte\.gz"):
+        mnist("eval", data_dir=str(tmp_path))
+
+
+def test_a_split_that_does_not_exist(tmp_path):
+    with pytest.raises(UserError, match="'test'.*Valid: eval, train"):
+        mnist("test", data_dir=str(tmp_path))

@@ -1,0 +1,42 @@
+import keras
+import numpy as np
+import pytest
+
+from experiments.models import conv_net
+
+
+def test_size_is_that_of_the_tutorial():
+    convolution = 3 * 3 * 1 * 32 + 32
+    hidden = 13 * 13 * 32 * 64 + 64
+    assert conv_net().count_params() == convolution + hidden + 64 * 10 + 10
+
+
+def test_parameters_reach_their_layers():
+    model = conv_net(input_shape=[8, 9, 3], filters=5, units=7, num_classes=4)
+    assert [w.shape for w in model.weights] == [
+        (3, 3, 3, 5),
+        (5,),
+        (3 * 3 * 5, 7),
+        (7,),
+        (7, 4),
+        (4,),
+    ]
+
+
+def test_outputs_are_logits():
+    logits = conv_net()(np.random.default_rng(0).random((6, 28, 28, 1)))
+    assert logits.shape == (6, 10)
+    assert np.min(logits) < 0
+    assert np.ptp(np.sum(logits, axis=1)) > 1e-3
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_logits_are_float32_under_mixed_precision(policy):
+    before = keras.mixed_precision.dtype_policy()
+    keras.mixed_precision.set_dtype_policy(policy)
+    try:
+        model = conv_net()
+    finally:
+        keras.mixed_precision.set_dtype_policy(before)
+    assert model.layers[0].compute_dtype == policy.removeprefix("mixed_")
+    assert model(np.zeros((1, 28, 28, 1))).dtype == "float32"

@@ -1,0 +1,124 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from trainer.data import DatasetBatches, Resume
+from trainer.errors import UserError
+
+BATCHES = [np.r_[0:6], np.r_[6:12], np.r_[12:16]]
+
+
+def dataset():
+    return tf.data.Dataset.range(16).batch(6)
+
+
+def read(batches, count, *, start=0, replicas=None, num_replicas=1, micro=1):
+    if replicas is None:
+        replicas = range(num_replicas)
+    pieces = batches.pieces(
+        start=start, replicas=replicas, num_replicas=num_replicas, micro=micro
+    )
+    return list(pieces.take(count).as_numpy_iterator())
+
+
+def same(left, right):
+    assert len(left) == len(right)
+    for a, b in zip(left, right, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("start", [0, 1, 2, 3, 7])
+def test_skips_to_a_step_and_repeats(start):
+    batches = DatasetBatches(dataset, batch_size=6)
+    same(
+        read(batches, 4, start=start),
+        [BATCHES[step % 3] for step in range(start, start + 4)],
+    )
+    assert batches.resume is Resume.SKIP
+    assert batches.steps_per_epoch == 3
+
+
+@pytest.mark.parametrize("num_replicas", [1, 2, 5, 8])
+@pytest.mark.parametrize("micro", [1, 2, 3])
+def test_pieces_are_the_global_batch_in_order(num_replicas, micro):
+    batches = DatasetBatches(dataset, batch_size=6)
+    per_step = num_replicas * micro
+    pieces = read(
+        batches,
+        3 * per_step,
+        start=1,
+        num_replicas=num_replicas,
+        micro=micro,
+    )
+    joined = [
+        np.concatenate(pieces[i : i + per_step])
+        for i in range(0, len(pieces), per_step)
+    ]
+    same(joined, [BATCHES[1], BATCHES[2], BATCHES[0]])
+
+
+def test_several_pipelines_read_what_one_would():
+    batches = DatasetBatches(dataset, batch_size=6)
+    whole = read(batches, 3 * 2 * 4, num_replicas=4, micro=2)
+    for replicas in (range(2), range(2, 4)):
+        mine = read(
+            batches, 3 * 2 * 2, replicas=replicas, num_replicas=4, micro=2
+        )
+        same(mine, [whole[4 * g + r] for g in range(6) for r in replicas])
+
+
+@pytest.mark.parametrize("micro", [1, 2])
+def test_structures_are_kept(micro):
+    def structured():
+        x = tf.reshape(tf.range(24.0), [8, 3])
+        examples = ({"a": x, "b": tf.range(8)}, -tf.range(8))
+        return tf.data.Dataset.from_tensor_slices(examples).batch(4)
+
+    batches = DatasetBatches(structured, batch_size=4)
+    inputs, target = read(batches, 1, micro=micro)[0]
+    rows = 4 // micro
+    np.testing.assert_array_equal(
+        inputs["a"], np.arange(24.0).reshape(8, 3)[:rows]
+    )
+    np.testing.assert_array_equal(inputs["b"], np.r_[:rows])
+    np.testing.assert_array_equal(target, -np.r_[:rows])
+
+
+def test_an_epoch_of_unknown_length_is_counted():
+    def unknown():
+        return dataset().filter(lambda batch: batch[0] < 12)
+
+    assert DatasetBatches(unknown, batch_size=None).steps_per_epoch == 2
+
+
+def test_an_endless_dataset_has_no_epoch():
+    batches = DatasetBatches(lambda: dataset().repeat(), batch_size=6)
+    assert batches.steps_per_epoch is None
+    same(read(batches, 2, start=3), BATCHES[:2])
+
+
+def test_the_result_is_endless():
+    pieces = DatasetBatches(dataset, batch_size=6).pieces(
+        start=0, replicas=range(1), num_replicas=1, micro=2
+    )
+    assert pieces.cardinality() == tf.data.INFINITE_CARDINALITY
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: tf.data.Dataset.range(16).batch(4, drop_remainder=True),
+            "mine yields batches of 4 examples, but batch_size = 6",
+        ),
+        (lambda: tf.data.Dataset.range(16), "mine yields single examples"),
+        (lambda: dataset().take(0), "mine yields no batches"),
+        (
+            lambda: dataset().filter(lambda batch: batch[0] < 0),
+            "mine yields no batches",
+        ),
+    ],
+)
+def test_refused_datasets(make, message):
+    with pytest.raises(UserError, match=message):
+        DatasetBatches(make, batch_size=6, name="mine")

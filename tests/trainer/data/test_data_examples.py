@@ -1,0 +1,73 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from trainer.data import ArrayExamples
+from trainer.errors import UserError
+
+
+def gather(examples, numbers):
+    """Gathers as an input pipeline does, in a graph."""
+    numbers = tf.constant(numbers, tf.int64)
+    dataset = tf.data.Dataset.from_tensors(numbers).map(examples.gather)
+    return next(dataset.as_numpy_iterator())
+
+
+def test_rows_come_in_the_order_asked_for():
+    x, y = np.arange(12.0).reshape(4, 3), np.arange(4, dtype=np.int32)
+    rows = gather(ArrayExamples((x, y)), [3, 0, 3])
+    np.testing.assert_array_equal(rows[0], x[[3, 0, 3]])
+    np.testing.assert_array_equal(rows[1], [3, 0, 3])
+    assert rows[0].dtype == np.float64
+    assert rows[1].dtype == np.int32
+
+
+def test_no_rows_keep_their_shape():
+    rows = gather(ArrayExamples(np.zeros([4, 3], np.float32)), [])
+    assert rows.shape == (0, 3)
+
+
+def test_structures_are_kept():
+    arrays = ({"a": np.arange(3), "b": [np.arange(3) * 2]}, np.arange(3) * 3)
+    inputs, target = gather(ArrayExamples(arrays), [2])
+    assert inputs["a"] == [2]
+    assert inputs["b"][0] == [4]
+    assert target == [6]
+
+
+def test_lists_of_arrays_are_several_inputs():
+    rows = gather(ArrayExamples([np.arange(3), np.arange(3) + 10]), [1])
+    np.testing.assert_array_equal(rows, [[1], [11]])
+
+
+def test_transform_takes_the_parts_of_a_tuple():
+    examples = ArrayExamples(
+        (np.array([0, 51, 255], np.uint8), np.arange(3)),
+        transform=lambda x, y: (tf.cast(x, tf.float32) / 255, y),
+    )
+    x, y = gather(examples, [2, 1])
+    np.testing.assert_allclose(x, [1.0, 0.2], rtol=1e-6)
+    np.testing.assert_array_equal(y, [2, 1])
+
+
+@pytest.mark.parametrize("arrays", [np.arange(3), {"x": np.arange(3)}])
+def test_transform_takes_another_structure_whole(arrays):
+    examples = ArrayExamples(
+        arrays, transform=lambda batch: tf.nest.map_structure(tf.square, batch)
+    )
+    rows = gather(examples, [2])
+    assert tf.nest.flatten(rows)[0] == [4]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "lengths"),
+    [
+        ((), r"\[\]"),
+        ((np.zeros(3), np.zeros(4)), r"\[3, 4\]"),
+        (np.zeros([0, 2]), r"\[0\]"),
+        ((np.zeros(3), np.float32(1)), r"\[3, 0\]"),
+    ],
+)
+def test_refused_arrays(arrays, lengths):
+    with pytest.raises(UserError, match=f"lengths are {lengths}"):
+        ArrayExamples(arrays)

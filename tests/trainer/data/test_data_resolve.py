@@ -1,0 +1,131 @@
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from trainer.data import (
+    ArrayExamples,
+    DatasetBatches,
+    IndexedBatches,
+    as_batches,
+)
+from trainer.errors import UserError
+
+
+def resolve(data, split="train", **options):
+    options = {"batch_size": 4, "seed": 1} | options
+    return as_batches(data, split=split, **options)
+
+
+def first_epoch(batches):
+    pieces = batches.pieces(start=0, replicas=range(1), num_replicas=1, micro=1)
+    return np.concatenate(
+        list(pieces.take(batches.steps_per_epoch).as_numpy_iterator())
+    )
+
+
+def test_a_plugin_gets_the_arguments_that_it_names():
+    calls = []
+
+    def few(split):
+        calls.append({"split": split})
+        return np.arange(8)
+
+    def all_of_them(*, split, batch_size, seed, data_dir=None):
+        calls.append(dict(locals(), calls=None))
+        return np.arange(8)
+
+    def any_of_them(**given):
+        calls.append(given)
+        return np.arange(8)
+
+    resolve(few, "eval")
+    resolve(all_of_them, data_dir="/somewhere")
+    resolve(any_of_them)
+    expected = {"split": "train", "batch_size": 4, "seed": 1}
+    assert calls[0] == {"split": "eval"}
+    assert calls[1].items() >= {**expected, "data_dir": "/somewhere"}.items()
+    assert calls[2] == expected
+
+
+def test_arrays_are_shuffled_for_training_only():
+    def numbers(split):
+        return np.arange(50)
+
+    train = first_epoch(resolve(numbers))
+    assert (train != np.arange(50)).any()
+    np.testing.assert_array_equal(np.sort(train), np.arange(50))
+    np.testing.assert_array_equal(
+        first_epoch(resolve(numbers, "eval")), np.arange(50)
+    )
+    assert (first_epoch(resolve(numbers, seed=2)) != train).any()
+
+
+def test_examples_may_refuse_to_be_shuffled():
+    batches = resolve(lambda split: ArrayExamples(np.arange(50), shuffle=False))
+    np.testing.assert_array_equal(first_epoch(batches), np.arange(50))
+
+
+@pytest.mark.parametrize(("split", "steps"), [("train", 2), ("eval", 3)])
+def test_only_training_drops_a_short_batch(split, steps):
+    batches = resolve(lambda split: np.arange(9), split, drop_remainder=True)
+    assert isinstance(batches, IndexedBatches)
+    assert batches.steps_per_epoch == steps
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        (np.arange(4), np.arange(4)),
+        [np.arange(4), np.arange(4)],
+        {"x": np.arange(4)},
+        tf.range(4),
+    ],
+)
+def test_arrays_in_any_structure(made):
+    assert resolve(lambda split: made).steps_per_epoch == 1
+
+
+def test_a_dataset_is_made_anew_for_each_iterator():
+    made = []
+
+    def numbers(split, batch_size):
+        made.append(split)
+        return tf.data.Dataset.range(8).batch(batch_size)
+
+    batches = resolve(numbers)
+    assert isinstance(batches, DatasetBatches)
+    before = len(made)
+    first_epoch(batches)
+    first_epoch(batches)
+    assert len(made) == before + 2
+
+
+def test_batches_are_taken_as_they_are():
+    own = IndexedBatches(ArrayExamples(np.arange(8)), batch_size=2)
+    assert resolve(lambda split: own) is own
+
+
+def test_a_partial_function_is_a_plugin():
+    def numbers(split, size):
+        return np.arange(size)
+
+    batches = resolve(functools.partial(numbers, size=8))
+    assert batches.steps_per_epoch == 2
+
+
+def test_a_plugin_that_reads_no_files_refuses_data_dir():
+    def memory(split):
+        return np.arange(8)
+
+    with pytest.raises(UserError, match="'/x': memory reads no files"):
+        resolve(memory, data_dir="/x")
+
+
+def test_a_result_that_is_no_data():
+    def wrong(split):
+        return 3.5
+
+    with pytest.raises(UserError, match=r"wrong\(split='train'\).* a float"):
+        resolve(wrong)
