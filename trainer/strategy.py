@@ -50,10 +50,13 @@ class StrategyPlugin(abc.ABC):
         name: what `--strategy=` takes.
         static_shapes: every batch has the same shape: a short last training
             batch is dropped, a short evaluation batch is padded.
+        reduces_sparse: gradients of embeddings travel as the rows they touch;
+            otherwise they are made dense first.
     """
 
     name: ClassVar[str] = ""
     static_shapes: ClassVar[bool] = False
+    reduces_sparse: ClassVar[bool] = True
     known: ClassVar[dict[str, "type[StrategyPlugin]"]] = {}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

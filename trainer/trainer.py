@@ -283,6 +283,8 @@ class Trainer:
             counts) over all replicas, equal on every replica.
         """
         local = tape.gradient(loss.total, [v.value for v in variables])
+        if not self.plugin.reduces_sparse:
+            local = grads.densify(local)
         total, count = grads.reduce_sum((local, loss.count))
         factor = tf.math.divide_no_nan(1.0, count)
         return [grads.scale(gradient, factor) for gradient in total]

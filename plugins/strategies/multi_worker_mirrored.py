@@ -46,6 +46,9 @@ class MultiWorkerMirrored(StrategyPlugin):
     """
 
     name = "multi_worker_mirrored"
+    # TensorFlow's collective gather keeps the shape of its first call: the
+    # rows that a step touches vary.
+    reduces_sparse = False
 
     def __init__(
         self,
@@ -82,9 +85,7 @@ class MultiWorkerMirrored(StrategyPlugin):
         if cluster is None or cluster.jobs.get("ps"):
             return None
         count = len(cluster.tasks(*_JOBS))
-        return Detection(
-            rank=30, found=f"{count} workers by {cluster.source}"
-        )
+        return Detection(rank=30, found=f"{count} workers by {cluster.source}")
 
     def create(self) -> tf.distribute.Strategy:
         """See `StrategyPlugin.create`."""

@@ -100,7 +100,10 @@ class ParameterServer(StrategyPlugin):
         cluster = resolve_cluster()
         if cluster is None or not cluster.jobs.get("ps"):
             return None
-        workers, servers = len(cluster.tasks("worker")), len(cluster.tasks("ps"))
+        workers, servers = (
+            len(cluster.tasks("worker")),
+            len(cluster.tasks("ps")),
+        )
         return Detection(
             rank=35,
             found=f"{workers} workers and {servers} ps by {cluster.source}",

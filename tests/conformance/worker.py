@@ -32,10 +32,14 @@ def main():
             * arguments.virtual_devices,
         )
     plugin = find_strategy(arguments.strategy)
+    if plugin.serve():
+        return 0
     results = run_all(plugin, arguments.directory, arguments.only)
     results["num_replicas"] = np.array(plugin.num_replicas)
     if plugin.is_chief:
         np.savez(os.path.join(arguments.directory, "results.npz"), **results)
+    plugin.finish()
+    plugin.close()
     return 0
 
 

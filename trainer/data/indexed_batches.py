@@ -30,6 +30,8 @@ class IndexedBatches(Batches):
         UserError: the batch size is not positive, or no batch is left.
     """
 
+    batch_size: int
+    steps_per_epoch: int
     resume = Resume.SEEK
 
     def __init__(

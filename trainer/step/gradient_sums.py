@@ -79,7 +79,7 @@ def batch_sums(trainer: "Trainer", batch: Any) -> tuple[GradientSums, StepLogs]:
     found = {}
     for term, total in zip(merged, scaled, strict=True):
         local = tape.gradient(total, variables)
-        if trainer.accumulation_steps > 1:
+        if trainer.accumulation_steps > 1 or not trainer.plugin.reduces_sparse:
             local = grads.densify(local)
         found[term.group] = {
             i: gradient

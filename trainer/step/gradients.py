@@ -22,7 +22,8 @@ def reduce_sum(structure: Any) -> Any:
     """
     # IndexedSlices are composites: kept whole, so that they stay sparse.
     leaves = tf.nest.flatten(structure)
-    present = [leaf for leaf in leaves if leaf is not None]
+    # What comes out of a loop has no device, which all_reduce asks for.
+    present = [tf.identity(leaf) for leaf in leaves if leaf is not None]
     context = tf.distribute.get_replica_context()
     if present and context.num_replicas_in_sync > 1:
         present = context.all_reduce(tf.distribute.ReduceOp.SUM, present)

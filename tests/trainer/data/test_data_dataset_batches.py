@@ -12,11 +12,17 @@ def dataset():
     return tf.data.Dataset.range(16).batch(6)
 
 
-def read(batches, count, *, start=0, replicas=None, num_replicas=1, micro=1):
+def read(
+    batches, count, *, replicas=None, num_replicas=1, micro=1, start=0, every=1
+):
     if replicas is None:
         replicas = range(num_replicas)
     pieces = batches.pieces(
-        start=start, replicas=replicas, num_replicas=num_replicas, micro=micro
+        start=start,
+        every=every,
+        replicas=replicas,
+        num_replicas=num_replicas,
+        micro=micro,
     )
     return list(pieces.take(count).as_numpy_iterator())
 
@@ -65,6 +71,18 @@ def test_several_pipelines_read_what_one_would():
             batches, 3 * 2 * 2, replicas=replicas, num_replicas=4, micro=2
         )
         same(mine, [whole[4 * g + r] for g in range(6) for r in replicas])
+
+
+@pytest.mark.parametrize("micro", [1, 2])
+def test_readers_can_take_turns(micro):
+    batches = DatasetBatches(dataset, batch_size=6)
+    for reader in range(2):
+        pieces = read(batches, 4 * micro, start=reader, every=2, micro=micro)
+        joined = [
+            np.concatenate(pieces[i : i + micro])
+            for i in range(0, len(pieces), micro)
+        ]
+        same(joined, [BATCHES[(reader + 2 * i) % 3] for i in range(4)])
 
 
 @pytest.mark.parametrize("micro", [1, 2])

@@ -17,12 +17,18 @@ def make(batch_size=8, *, size=SIZE, **options):
     )
 
 
-def read(batches, count, *, start=0, replicas=None, num_replicas=1, micro=1):
+def read(
+    batches, count, *, replicas=None, num_replicas=1, micro=1, start=0, every=1
+):
     """The numbers of the first pieces."""
     if replicas is None:
         replicas = range(num_replicas)
     dataset = batches.pieces(
-        start=start, replicas=replicas, num_replicas=num_replicas, micro=micro
+        start=start,
+        every=every,
+        replicas=replicas,
+        num_replicas=num_replicas,
+        micro=micro,
     )
     pieces = []
     for x, y in dataset.take(count).as_numpy_iterator():
@@ -105,6 +111,26 @@ def test_seeking_equals_reading_up_to_there(start, cut, drop_remainder):
         read(batches, 8 * per_step, start=start, **options),
         read(batches, (start + 8) * per_step, **options)[start * per_step :],
     )
+
+
+@pytest.mark.parametrize("num_replicas", [1, 3])
+def test_readers_can_take_turns(num_replicas):
+    batches = make(shuffle=True, seed=8)
+    whole = read(batches, 24 * num_replicas, num_replicas=num_replicas)
+    for reader in range(4):
+        mine = read(
+            batches,
+            5 * num_replicas,
+            start=3 + reader,
+            every=4,
+            num_replicas=num_replicas,
+        )
+        expected = [
+            whole[step * num_replicas + replica]
+            for step in range(3 + reader, 23, 4)
+            for replica in range(num_replicas)
+        ]
+        same(mine, expected)
 
 
 def test_a_far_step_is_reached_at_once():

@@ -1,0 +1,91 @@
+"""The pages under docs/, and the README, do what they say."""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import ROOT
+
+# A block, with the file name above it if there is one.
+_BLOCK = re.compile(
+    r"^(?:`(?P<file>[\w./]+)`\n)?```(?P<kind>\w+)\n(?P<text>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
+)
+_LINK = re.compile(r"\]\((?P<target>[^)]+)\)")
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+
+
+def blocks(page):
+    return [
+        (match["kind"], match["file"], match["text"])
+        for match in _BLOCK.finditer(page.read_text())
+    ]
+
+
+def runnable():
+    return [
+        page for page in PAGES if any(k == "bash" for k, *_ in blocks(page))
+    ]
+
+
+@pytest.mark.parametrize("page", runnable(), ids=lambda page: page.name)
+def test_blocks_run_in_order(page, tmp_path):
+    """Named blocks are written; bash blocks are run, and must succeed."""
+    # `python` is this one, whatever the machine has under that name.
+    python = f"python() {{ '{sys.executable}' \"$@\"; }}\n"
+    for kind, file, text in blocks(page):
+        if file is not None:
+            (tmp_path / file).write_text(text)
+        elif kind == "bash":
+            done = subprocess.run(
+                ["bash", "-euo", "pipefail", "-c", python + text],
+                cwd=tmp_path,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=300,
+            )
+            assert done.returncode == 0, text + done.stderr[-4000:]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_python_blocks_are_all_run(page):
+    """A block without a name would be an example that nothing checks."""
+    for kind, file, text in blocks(page):
+        assert kind in ("bash", "sh", "text") or file, text
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    for match in _LINK.finditer(page.read_text()):
+        target, _, anchor = match["target"].partition("#")
+        if target.startswith("http"):
+            continue
+        path = page.parent / target if target else page
+        assert path.exists(), match["target"]
+        if anchor:
+            assert anchor in anchors(path), match["target"]
+
+
+def anchors(page):
+    """What a heading is called in a link."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    kept = [re.sub(r"[^\w\- ]", "", title.lower()) for title in headings]
+    return {title.replace(" ", "-") for title in kept}
+
+
+def test_continuous_integration_runs_what_the_readme_says():
+    commands = "\n".join(
+        text for kind, _, text in blocks(ROOT / "README.md") if kind == "sh"
+    )
+    script = (ROOT / ".ci" / "run").read_text()
+    for command in (
+        "python -m pip install -e '.[cpu,test]' -c .ci/constraints.txt",
+        "python -m pytest",
+    ):
+        assert command in commands
+        assert command in script.replace("--quiet ", "")
+    assert os.access(ROOT / ".ci" / "run", os.X_OK)
