@@ -87,9 +87,9 @@ def build_parts(
             call_once(made)
         trainable = made.trainable_variables
         optimizers = _build_optimizers(optimizer, learning_rate)
-        for one in optimizers.values():
-            if len(optimizers) == 1:
-                one.build(trainable)
+        for name, one in optimizers.items():
+            single = len(optimizers) == 1
+            one.build(trainable if single else _variables_of(made, name))
             skip_own_reduction(one)
             count_steps_natively(one)
         # Keras callbacks read model.optimizer and model.stop_training.
@@ -173,6 +173,18 @@ def _build_optimizers(
             f"({', '.join(factory)}). Set each one's own learning rate."
         )
     return {name: _build_optimizer(one, None) for name, one in factory.items()}
+
+
+def _variables_of(model: keras.Model, optimizer: str) -> list[Any]:
+    """What an optimizer keeps state for; made before the first step.
+
+    Later is too late: a checkpoint is restored before the first step, and
+    replicas cannot create variables.
+    """
+    for layer in model.layers:
+        if layer.name == optimizer:
+            return list(layer.trainable_variables)
+    return list(model.trainable_variables)
 
 
 def _build_optimizer(

@@ -80,7 +80,9 @@ class Trainer:
         loss: a Keras loss, a name, or a structure of these that matches the
             model's outputs. Its `reduction` chooses the denominator.
         optimizer: a function that returns a Keras optimizer, a name, or a
-            dict of these for a `train_step` of your own.
+            dict of these for a `train_step` of your own. One in a dict that
+            is named like a layer of the model is for that layer's weights,
+            any other for all weights.
         metrics: functions that return Keras metrics, or a dict of lists by
             output. They weigh examples by their sample weight.
         data: a function of `split` (`"train"` or `"eval"`); see

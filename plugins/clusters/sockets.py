@@ -121,9 +121,7 @@ def look_up(address: str, *, seconds: float) -> list[tuple[Any, Any]]:
     return found
 
 
-def connect(
-    targets: list[tuple[Any, Any]], *, seconds: float
-) -> socket.socket:
+def connect(targets: list[tuple[Any, Any]], *, seconds: float) -> socket.socket:
     """Connects to the first of some socket addresses that answers.
 
     Args:

@@ -5,12 +5,14 @@ from typing import Any
 
 import gin
 import tensorflow as tf
+from absl import logging
 
+from plugins.clusters.lifeline import open_lifeline
 from plugins.clusters.rendezvous import meet
 from plugins.clusters.resolve import resolve_cluster
 from plugins.strategies.processes import (
-    serve_until_chief_ends,
     server_def_resolver,
+    start_server,
     versions,
 )
 from trainer import (
@@ -113,9 +115,10 @@ class ParameterServer(StrategyPlugin):
         """Runs this worker's or server's part until the chief has ended."""
         if self.cluster.job not in ("worker", "ps"):
             return False
-        self._set_threads()
         self._meet()
-        serve_until_chief_ends(self.cluster, _JOBS, threads=self._threads)
+        server = start_server(self.cluster, _JOBS, threads=self._threads)
+        logging.info("%s serves at %s.", self.cluster.name, server.target)
+        self._lifeline.wait()
         return True
 
     def create(self) -> tf.distribute.Strategy:
@@ -188,6 +191,10 @@ class ParameterServer(StrategyPlugin):
             sizes[i : i + per_round] for i in range(0, len(sizes), per_round)
         ]
 
+    def finish(self) -> None:
+        """Lets the servers go."""
+        self._lifeline.say_goodbye()
+
     def describe(self) -> dict[str, Any]:
         """See `StrategyPlugin.describe`."""
         return super().describe() | {"cluster": self.cluster.describe()}
@@ -206,6 +213,7 @@ class ParameterServer(StrategyPlugin):
             facts=versions(),
             timeout_seconds=self._start_seconds,
         )
+        self._lifeline = open_lifeline(self.cluster, jobs=_JOBS)
 
 
 class _Closures:

@@ -31,10 +31,10 @@ def versions() -> dict[str, str]:
     return {"tensorflow": tf.__version__, "keras": keras.__version__}
 
 
-def serve_until_chief_ends(
+def start_server(
     cluster: Cluster, jobs: Sequence[str], *, threads: int
-) -> None:
-    """Runs a TensorFlow server for as long as the chief is there.
+) -> tf.distribute.Server:
+    """Starts the TensorFlow server of a worker or parameter server.
 
     Args:
         cluster: all tasks, and which one this process is.
@@ -42,12 +42,10 @@ def serve_until_chief_ends(
         threads: TensorFlow's threads for independent operations.
     """
     config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=threads)
-    server = tf.distribute.Server(
+    return tf.distribute.Server(
         server_def_resolver(cluster, jobs).cluster_spec(),
         job_name=cluster.job,
         task_index=cluster.index,
         protocol="grpc",
         config=config,
-        start=True,
     )
-    server.join()

@@ -107,9 +107,9 @@ class IndexedBatches(Batches):
             piece_bounds(size, pieces, **cut)
             for size in (self.batch_size, self._last_size)
         ]
+        begins, ends = np.concatenate(rows, axis=1)
         with tf.device("CPU:0"):
-            begins, ends = tf.constant(np.concatenate(rows, axis=1), tf.int64)
-        return begins, ends
+            return tf.constant(begins, tf.int64), tf.constant(ends, tf.int64)
 
     def _order(self, epoch: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
         """Which examples stand at these places of an epoch."""

@@ -39,9 +39,7 @@ def count_steps_natively(optimizer: keras.optimizers.Optimizer) -> None:
     object.__setattr__(
         counter,
         "assign_add",
-        lambda value: native(counter).assign_add(
-            tf.cast(value, counter.dtype)
-        ),
+        lambda value: native(counter).assign_add(tf.cast(value, counter.dtype)),
     )
 
 

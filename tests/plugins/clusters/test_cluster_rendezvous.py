@@ -1,0 +1,263 @@
+import contextlib
+import json
+import pathlib
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+
+import pytest
+
+TASK = pathlib.Path(__file__).with_name("meeting_task.py")
+
+
+def free_ports(count):
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()
+
+
+def cluster_of(workers, **jobs):
+    ports = iter(free_ports(workers + sum(jobs.values())))
+    counts = {**jobs, "worker": workers}
+    return {
+        job: [f"127.0.0.1:{next(ports)}" for _ in range(count)]
+        for job, count in counts.items()
+    }
+
+
+class Task:
+    def __init__(self, jobs, index, job="worker", **given):
+        given |= {"jobs": jobs, "job": job, "index": index}
+        self.process = subprocess.Popen(
+            [sys.executable, str(TASK), json.dumps(given)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def result(self):
+        """Exit code, message, seconds."""
+        out, err = self.process.communicate(timeout=60)
+        assert out, err
+        code, text, seconds = json.loads(out.splitlines()[-1])
+        assert code == self.process.returncode
+        return code, text, seconds
+
+
+@pytest.fixture(autouse=True)
+def no_task_is_left(monkeypatch):
+    tasks = []
+    start = Task.__init__
+
+    def remember(self, *args, **kwargs):
+        start(self, *args, **kwargs)
+        tasks.append(self.process)
+
+    monkeypatch.setattr(Task, "__init__", remember)
+    yield
+    for process in tasks:
+        process.kill()
+        process.communicate()
+
+
+def wait_for_port(address, seconds=20):
+    host, port = address.split(":")
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError):
+            return socket.create_connection((host, int(port)), timeout=1)
+        time.sleep(0.05)
+    raise AssertionError(f"nobody listens on {address}")
+
+
+def test_all_meet_and_the_late_one_is_waited_for():
+    jobs = cluster_of(2, chief=1, ps=1)
+    tasks = [
+        Task(jobs, 1),
+        Task(jobs, 0, "ps"),
+        Task(jobs, 0, "chief"),
+    ]
+    wait_for_port(jobs["chief"][0]).close()
+    time.sleep(0.5)
+    assert all(task.process.poll() is None for task in tasks)
+    tasks.append(Task(jobs, 0))
+    assert [task.result()[:2] for task in tasks] == [(0, "met")] * 4
+
+
+def test_an_evaluator_and_a_single_task_wait_for_nobody():
+    jobs = cluster_of(1)
+    for task in (Task(jobs, 0), Task(jobs, 0, "evaluator")):
+        code, text, seconds = task.result()
+        assert (code, text) == (0, "met")
+        assert seconds < 1
+
+
+def test_everybody_names_the_task_that_is_missing():
+    jobs = cluster_of(3)
+    tasks = [Task(jobs, i, timeout=3) for i in (0, 2)]
+    expected = f"peers missing after 3 s: worker 1 ({jobs['worker'][1]})"
+    for task in tasks:
+        code, text, seconds = task.result()
+        assert (code, text) == (75, expected)
+        assert 2 < seconds < 5
+
+
+def test_a_missing_leader_is_named():
+    jobs = cluster_of(2)
+    code, text, seconds = Task(jobs, 1, timeout=2).result()
+    assert code == 75
+    address = jobs["worker"][0]
+    assert text.startswith(f"peers missing after 2 s: worker 0 ({address})")
+    assert seconds < 4
+
+
+def test_a_leader_whose_name_is_not_known_is_named():
+    jobs = cluster_of(2)
+    jobs["worker"][0] = "no-such-host.invalid:2222"
+    code, text, seconds = Task(jobs, 1, timeout=2).result()
+    assert code == 75
+    assert "worker 0 (no-such-host.invalid:2222)" in text
+    assert seconds < 5
+
+
+def test_different_facts_name_the_worker_and_the_fact():
+    jobs = cluster_of(3)
+    facts = {"keras": "3.15.1", "config": "abc"}
+    tasks = [
+        Task(jobs, 0, facts=facts),
+        Task(jobs, 1, facts=facts),
+        Task(jobs, 2, facts=facts | {"config": "xyz"}),
+    ]
+    for task in tasks:
+        code, text, _ = task.result()
+        assert code == 2
+        assert text.startswith(
+            'The tasks differ in config: "abc" on worker 0'
+        ), text
+        assert '"xyz" on worker 2' in text
+        assert "keras" not in text
+
+
+def test_a_different_cluster_is_named():
+    jobs = cluster_of(2)
+    other = {"worker": [*jobs["worker"], "127.0.0.1:9"]}
+    leader, guest = Task(jobs, 0), Task(other, 1)
+    for task in (leader, guest):
+        code, text, _ = task.result()
+        assert code == 2
+        assert "worker 1 was told of another cluster than worker 0" in text
+        assert "127.0.0.1:9 for worker 1" in text
+
+
+def test_two_processes_with_one_task_index_are_named():
+    jobs = cluster_of(3)
+    elsewhere = free_ports(1)[0]
+    leader, first = Task(jobs, 0), Task(jobs, 1)
+    # The same machine cannot lend one port twice: as from another machine.
+    with wait_for_port(jobs["worker"][0]) as second:
+        tasks = {
+            f"worker {i}": address for i, address in enumerate(jobs["worker"])
+        }
+        hello = {"name": "worker 1", "tasks": tasks, "facts": {}}
+        second.sendall(json.dumps(hello).encode() + b"\n")
+        for task in (leader, first):
+            code, text, _ = task.result()
+            assert code == 2
+            assert "Two processes say that they are worker 1" in text
+    assert elsewhere
+
+
+def test_strangers_and_silent_visitors_do_not_disturb():
+    jobs = cluster_of(2)
+    leader = Task(jobs, 0)
+    address = jobs["worker"][0]
+    with (
+        wait_for_port(address),
+        wait_for_port(address) as http,
+        wait_for_port(address) as binary,
+        wait_for_port(address) as almost,
+        wait_for_port(address) as reset,
+    ):
+        http.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        binary.sendall(bytes(range(256)) * 100 + b"\n")
+        almost.sendall(b'{"name": 7, "tasks": [], "facts": 1}\n[[1]]\n')
+        linger = struct.pack("ii", 1, 0)
+        reset.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        reset.sendall(b'{"name": "wor')
+        reset.close()
+        time.sleep(0.3)
+        assert leader.process.poll() is None
+        assert Task(jobs, 1).result()[:2] == (0, "met")
+        assert leader.result()[:2] == (0, "met")
+
+
+def test_a_peer_that_dies_in_between_is_missed_and_may_come_back():
+    jobs = cluster_of(3)
+    leader = Task(jobs, 0, timeout=30)
+    wait_for_port(jobs["worker"][0]).close()
+    dying = Task(jobs, 1)
+    wait_for_port(jobs["worker"][1]).close()
+    time.sleep(1)
+    dying.process.send_signal(signal.SIGKILL)
+    dying.process.wait()
+    last = Task(jobs, 2)
+    time.sleep(1.5)
+    assert leader.process.poll() is None
+    again = Task(jobs, 1)
+    for task in (leader, again, last):
+        assert task.result()[:2] == (0, "met")
+
+
+def test_a_leader_that_dies_in_between_may_come_back():
+    jobs = cluster_of(3)
+    first, guest = Task(jobs, 0), Task(jobs, 1)
+    wait_for_port(jobs["worker"][0]).close()
+    time.sleep(1)
+    first.process.kill()
+    first.process.wait()
+    again, last = Task(jobs, 0), Task(jobs, 2)
+    for task in (guest, again, last):
+        assert task.result()[:2] == (0, "met")
+
+
+def test_another_program_on_the_own_port_is_named():
+    jobs = cluster_of(2)
+    host, port = jobs["worker"][1].split(":")
+    with socket.create_server((host, int(port))):
+        code, text, _ = Task(jobs, 1, timeout=1).result()
+    assert code == 2
+    assert f"worker 1: port {port} of this machine is in use" in text
+
+
+def test_another_program_on_the_leaders_port_is_no_leader():
+    jobs = cluster_of(2)
+    host, port = jobs["worker"][0].split(":")
+    with socket.create_server((host, int(port))):
+        code, text, seconds = Task(jobs, 1, timeout=2).result()
+    assert code == 75
+    assert "worker 0" in text
+    assert "another program answers there" in text
+    assert seconds < 4
+
+
+def test_tensorflow_takes_the_ports_over_at_once():
+    jobs = cluster_of(2)
+    # Connections that the leader ends stay on its side for a while.
+    tasks = [Task(jobs, 0, then="tensorflow")]
+    with wait_for_port(jobs["worker"][0]) as stranger:
+        stranger.sendall(b"no hello\n")
+        assert stranger.recv(1) == b""
+    tasks.append(Task(jobs, 1, then="tensorflow"))
+    for task, address in zip(tasks, jobs["worker"], strict=True):
+        port = address.split(":")[1]
+        code, text, _ = task.result()
+        assert code == 0
+        assert text.endswith(f":{port}")
