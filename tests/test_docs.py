@@ -35,6 +35,7 @@ def runnable():
 def test_blocks_run_in_order(page, tmp_path):
     """Named blocks are written; bash blocks are run, and must succeed."""
     # `python` is this one, whatever the machine has under that name.
+    (tmp_path / "experiments").symlink_to(ROOT / "experiments")
     python = f"python() {{ '{sys.executable}' \"$@\"; }}\n"
     for kind, file, text in blocks(page):
         if file is not None:

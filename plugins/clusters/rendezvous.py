@@ -33,6 +33,8 @@ _CONNECT_SECONDS = 5.0
 _RETRY_SECONDS = 0.25
 # The leader says every second who is missing; a silent one is gone.
 _SILENCE_SECONDS = 15.0
+# Who is with the leader lets it speak first: it knows best who is missing.
+_VERDICT_SECONDS = 1.0
 
 
 def meet(
@@ -125,9 +127,11 @@ class _Follower:
             self._note = " (another program answers there)"
             connection.sendall(encode(self._hello))
             buffer = bytearray()
-            while self._left() > 0 and len(buffer) < MOST_BYTES:
-                limit = min(_SILENCE_SECONDS, self._left())
-                connection.settimeout(max(limit, 0.01))
+            while len(buffer) < MOST_BYTES:
+                limit = self._left() + _VERDICT_SECONDS
+                if limit <= 0:
+                    break
+                connection.settimeout(min(_SILENCE_SECONDS, limit))
                 try:
                     received = connection.recv(65536)
                 except TimeoutError:

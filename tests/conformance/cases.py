@@ -11,6 +11,7 @@ from plugins.callbacks.checkpoint import Checkpoint
 from tests.conformance import models
 from trainer import ArrayExamples, Callback, Trainer, average
 from trainer.checkpoints import load_newest
+from trainer.state import capture, restore_newest
 
 UNITS = 24
 CASES = {}
@@ -299,6 +300,44 @@ def resume(strategy, directory):
         for side, snapshot in (("whole", whole), ("parts", parts))
         for name, value in snapshot.arrays.items()
     } | {"logs_equal": np.array(whole.host["logs"] == parts.host["logs"])}
+
+
+def _state_of(trainer):
+    """Every variable of a run: model, optimizer, averages, step."""
+    arrays = capture(trainer).arrays
+    return {
+        name: np.asarray(value)
+        for name, value in arrays.items()
+        if not name.startswith("totals/")
+    }
+
+
+@case
+def saved(strategy, directory):
+    """A checkpoint for other strategies, and what it evaluates to."""
+    trainer = regression_trainer(strategy, ema_momentum=0.9)
+    logs = trainer.train_and_evaluate(
+        7,
+        eval_every=7,
+        model_dir=os.path.join(directory, "saved"),
+        callbacks=[Checkpoint()],
+    )
+    return _state_of(trainer) | {"eval": np.array(logs["val_loss"])}
+
+
+def restore_saved(strategy, sources):
+    """Restores what `saved` wrote in other runs."""
+    results = {}
+    for i, source in enumerate(sources):
+        trainer = regression_trainer(strategy, ema_momentum=0.9, seed=i + 1)
+        trainer.build()
+        assert restore_newest(
+            trainer, os.path.join(source, "saved", "checkpoints")
+        )
+        found = _state_of(trainer)
+        found["eval"] = np.array(trainer.evaluate()["loss"])
+        results |= {f"restored{i}.{k}": v for k, v in found.items()}
+    return results
 
 
 @case

@@ -17,12 +17,13 @@ def main():
     parser.add_argument("--virtual_devices", type=int)
     parser.add_argument("--directory", required=True)
     parser.add_argument("--only", nargs="*")
+    parser.add_argument("--restore", nargs="*")
     arguments = parser.parse_args()
 
     import numpy as np
     import tensorflow as tf
 
-    from tests.conformance.cases import run_all
+    from tests.conformance.cases import restore_saved, run_all
     from trainer.registry import find_strategy
 
     if arguments.virtual_devices:
@@ -34,7 +35,10 @@ def main():
     plugin = find_strategy(arguments.strategy)
     if plugin.serve():
         return 0
-    results = run_all(plugin, arguments.directory, arguments.only)
+    if arguments.restore:
+        results = restore_saved(plugin, arguments.restore)
+    else:
+        results = run_all(plugin, arguments.directory, arguments.only)
     results["num_replicas"] = np.array(plugin.num_replicas)
     if plugin.is_chief:
         np.savez(os.path.join(arguments.directory, "results.npz"), **results)

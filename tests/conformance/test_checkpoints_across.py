@@ -1,0 +1,34 @@
+"""A checkpoint of each strategy is restored under each other one."""
+
+import numpy as np
+import pytest
+
+from tests.conformance import running
+
+STRATEGIES = [
+    "default",
+    "one_device",
+    "mirrored:2",
+    "central_storage:2",
+    "multi_worker_mirrored@2",
+    "parameter_server@1+2",
+]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_restores_the_checkpoints_of_all(strategy, run_once, tmp_path):
+    sources = [run_once(source) for source in STRATEGIES]
+    found = running.run(
+        strategy,
+        str(tmp_path),
+        "--restore",
+        *[source.directory for source in sources],
+    )
+    for i, source in enumerate(sources):
+        saved, restored = source.case("saved"), found.case(f"restored{i}")
+        assert len(saved) > 20
+        for key, value in saved.items():
+            if key == "eval":
+                assert abs(value - restored[key]) <= 1e-5
+            else:
+                assert np.array_equal(value, restored[key]), (i, key)

@@ -1,0 +1,1 @@
+"""Starts a cluster of processes on this machine and watches over it."""

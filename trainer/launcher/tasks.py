@@ -1,0 +1,108 @@
+"""Which processes a cluster on this machine consists of."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """One process to start.
+
+    Attributes:
+        job: `"chief"`, `"worker"`, `"ps"` or `"evaluator"`.
+        index: its number within the job.
+        command: the program and its arguments.
+        environ: what is set beside the launcher's own environment.
+    """
+
+    job: str
+    index: int
+    command: tuple[str, ...]
+    environ: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Such as `"worker 1"`."""
+        return f"{self.job} {self.index}"
+
+    @property
+    def log_name(self) -> str:
+        """Such as `"worker_1.log"`."""
+        return f"{self.job}_{self.index}.log"
+
+
+def make_tasks(
+    command: Sequence[str],
+    *,
+    ports: Sequence[int],
+    num_workers: int,
+    num_ps: int,
+    evaluator: bool,
+) -> list[Task]:
+    """Gives every process its `TF_CONFIG`; the chief comes first.
+
+    Without parameter servers worker 0 is the chief, with them there is one
+    process more for it.
+
+    Args:
+        command: what every process runs.
+        ports: as many as `count_ports` says.
+        num_workers: how many workers.
+        num_ps: how many parameter servers.
+        evaluator: whether there is an evaluator; it needs no port.
+    """
+    left = iter(ports)
+    counts = {"chief": int(num_ps > 0), "worker": num_workers, "ps": num_ps}
+    cluster = {
+        job: [f"127.0.0.1:{next(left)}" for _ in range(count)]
+        for job, count in counts.items()
+        if count
+    }
+    places = [(job, i) for job in cluster for i in range(counts[job])]
+    if evaluator:
+        places.append(("evaluator", 0))
+    return [
+        Task(job, index, tuple(command), _environ(cluster, job, index))
+        for job, index in places
+    ]
+
+
+def count_ports(num_workers: int, num_ps: int) -> int:
+    """How many ports a cluster needs."""
+    return num_workers + num_ps + int(num_ps > 0)
+
+
+def _environ(
+    cluster: Mapping[str, list[str]], job: str, index: int
+) -> dict[str, str]:
+    place = {"cluster": cluster, "task": {"type": job, "index": index}}
+    environ = {"TF_CONFIG": json.dumps(place), "PYTHONUNBUFFERED": "1"}
+    # The processes share this machine's GPUs: none may take all the memory.
+    if "TF_FORCE_GPU_ALLOW_GROWTH" not in os.environ:
+        environ["TF_FORCE_GPU_ALLOW_GROWTH"] = "true"
+    return environ
+
+
+@contextlib.contextmanager
+def held_ports(count: int) -> Iterator[list[int]]:
+    """Free ports of 127.0.0.1 that nobody else is given meanwhile.
+
+    They stay bound, but nobody listens here: a program that allows addresses
+    to be reused, as TensorFlow does, can listen on them.
+
+    Args:
+        count: how many.
+    """
+    with contextlib.ExitStack() as stack:
+        holders = [
+            stack.enter_context(socket.socket()) for _ in range(count)
+        ]
+        for holder in holders:
+            holder.bind(("127.0.0.1", 0))
+            # Only now: before, two holders could be given one port.
+            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        yield [holder.getsockname()[1] for holder in holders]
