@@ -94,6 +94,7 @@ def test_run_directory_keeps_the_contract(digits):
     assert record["exit_reason"] == "done"
     assert record["start"] <= record["end"]
     assert record["restarts"] == 0
+    assert record["data_resume"] == "seek"
     assert record["command"].startswith("python -m trainer --gin_file=")
     assert {"python", "tensorflow", "keras"} <= set(record["versions"])
     assert {"git", "strategy", "devices", "cluster", "hosts"} <= set(record)

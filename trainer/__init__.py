@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         outside_graph,
     )
     from trainer.experiment import run
+    from trainer.monitor import Monitor
     from trainer.period import Period, parse_period
     from trainer.step.average import Average, average
     from trainer.strategy import Detection, StrategyPlugin
@@ -37,6 +38,7 @@ _HOMES = {
     "Detection": "trainer.strategy",
     "Examples": "trainer.data",
     "IndexedBatches": "trainer.data",
+    "Monitor": "trainer.monitor",
     "Period": "trainer.period",
     "StartAgain": "trainer.errors",
     "StrategyPlugin": "trainer.strategy",
@@ -58,6 +60,7 @@ __all__ = [
     "Detection",
     "Examples",
     "IndexedBatches",
+    "Monitor",
     "Period",
     "StartAgain",
     "StrategyPlugin",

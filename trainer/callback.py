@@ -24,9 +24,17 @@ class Callback(keras.callbacks.Callback):
     Attributes:
         trainer: the running `Trainer`; set before `setup`.
         runs_last: savers set this, so that they see what the others logged.
+        only_watches: its `on_log` only shows or records values, so that an
+            evaluator beside the training process calls it too; see
+            `trainer.follow`.
+        following: whether this process is such an evaluator; set before
+            `setup`. One that writes must then write to files of its own: the
+            training process has the others open.
     """
 
     runs_last: bool = False
+    only_watches: bool = False
+    following: bool = False
 
     def __init__(self) -> None:
         super().__init__()

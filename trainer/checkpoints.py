@@ -122,6 +122,31 @@ def load_newest(directory: str) -> Snapshot | None:
     return None
 
 
+def load_newer(directory: str, than: int) -> Snapshot | None:
+    """Reads the newest complete checkpoint of a run that is going on.
+
+    The run may delete a checkpoint while it is read here, and on an object
+    store one appears file by file: such a one is passed over in silence.
+
+    Args:
+        directory: holds the run's checkpoints; it need not exist yet.
+        than: only later steps count.
+    """
+    try:
+        paths = listing(directory)
+    except tf.errors.NotFoundError:
+        return None
+    for path in reversed(paths):
+        if step_of(path) <= than:
+            break
+        try:
+            return load(path)
+        # TensorFlow's reader says ValueError of some files that are gone.
+        except (UserError, OSError, ValueError, tf.errors.OpError) as error:
+            logging.info("Passing over %s: %s", path, error)
+    return None
+
+
 def listing(directory: str) -> list[str]:
     """The checkpoints' paths, oldest first, without looking into them."""
     if not tf.io.gfile.isdir(directory):

@@ -9,13 +9,21 @@ import tensorflow as tf
 
 from trainer import checkpoints
 from trainer.errors import UserError, nearest
+from trainer.follow import follow
 from trainer.loop import Loop
 from trainer.registry import find_strategy
 from trainer.state import initialize_from, restore_newest
 from trainer.strategy import StrategyPlugin
 from trainer.trainer import Trainer
 
-MODES = ("train", "eval", "train_and_eval", "export", "check")
+MODES = (
+    "train",
+    "eval",
+    "train_and_eval",
+    "continuous_eval",
+    "export",
+    "check",
+)
 
 
 @gin.configurable(module="trainer", denylist=["mode", "model_dir"])
@@ -28,6 +36,10 @@ def run(
     train_steps: int = 1000,
     eval_every: int | str | None = None,
     eval_steps: int | None = None,
+    eval_timeout: str = "1h",
+    eval_poll_seconds: float = 10.0,
+    best_monitor: str = "val_loss",
+    best_mode: str = "auto",
     log_every: int | str = 100,
     steps_per_loop: int = 100,
     callbacks: Sequence[keras.callbacks.Callback] = (),
@@ -41,8 +53,13 @@ def run(
     virtual_devices: int | None = None,
     deterministic: bool = False,
     before_first_step: Callable[[Trainer], None] | None = None,
+    is_over: Callable[[], bool] = lambda: False,
 ) -> dict[str, float]:
     """Runs an experiment; in gin its parameters are `run.*`.
+
+    The evaluator of a cluster follows the checkpoints
+    (`"continuous_eval"`) where the other tasks train. The chief evaluates
+    too, unless its mode is `"train"`.
 
     Args:
         mode: one of `MODES`.
@@ -52,6 +69,10 @@ def run(
         train_steps: the step at which training ends.
         eval_every: see `trainer.loop.Loop`.
         eval_steps: see `trainer.loop.Loop`.
+        eval_timeout: see `trainer.follow.follow`.
+        eval_poll_seconds: see `trainer.follow.follow`.
+        best_monitor: see `trainer.follow.follow`, which keeps the best.
+        best_mode: see `trainer.follow.follow`.
         log_every: see `trainer.loop.Loop`.
         steps_per_loop: see `trainer.loop.Loop`.
         callbacks: the callbacks of a training run.
@@ -66,6 +87,7 @@ def run(
         deterministic: make every TensorFlow op reproducible bit by bit.
         before_first_step: called with the trainer when all is built and
             restored, in the modes that train, and in `check`.
+        is_over: says, in `continuous_eval`, whether the run has ended well.
 
     Returns:
         The newest values; evaluation's as `val_*` where the mode trains.
@@ -89,6 +111,20 @@ def run(
         if plugin.serve():
             return {}
         made = _make_trainer(trainer, plugin)
+        trains = mode in ("train", "train_and_eval")
+        if mode == "continuous_eval" or (trains and plugin.is_evaluator):
+            return follow(
+                made,
+                model_dir=model_dir,
+                train_steps=train_steps,
+                eval_steps=eval_steps,
+                callbacks=callbacks,
+                timeout=eval_timeout,
+                poll_seconds=eval_poll_seconds,
+                monitor=best_monitor,
+                monitor_mode=best_mode,
+                is_over=is_over,
+            )
         loop = Loop(
             made,
             steps=train_steps,

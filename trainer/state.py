@@ -1,5 +1,6 @@
 """What makes a run go on exactly where it was: capture and restore."""
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +13,9 @@ from trainer.step.keras_hooks import native
 
 if TYPE_CHECKING:
     from trainer.trainer import Trainer
+
+# The groups of variables that an evaluation looks at.
+EVALUATED = ("model", "ema")
 
 
 def capture(trainer: "Trainer") -> Snapshot:
@@ -49,17 +53,28 @@ def capture(trainer: "Trainer") -> Snapshot:
     return Snapshot(trainer.step, arrays, host)
 
 
-def restore(trainer: "Trainer", snapshot: Snapshot) -> None:
+def restore(
+    trainer: "Trainer",
+    snapshot: Snapshot,
+    *,
+    groups: Collection[str] | None = None,
+) -> None:
     """Puts a snapshot back into a trainer that was built the same way.
 
     Args:
         trainer: the trainer, with its loop if one is about to run.
         snapshot: from any strategy.
+        groups: restores these groups of variables and the step, and nothing
+            else, such as `EVALUATED`; `None` means all there is.
 
     Raises:
         UserError: model, optimizer or averages have another structure.
     """
-    variables = _variables(trainer)
+    variables = {
+        group: members
+        for group, members in _variables(trainer).items()
+        if groups is None or group in groups
+    }
     for group, members in variables.items():
         _check_structure(group, members, snapshot.host["variables"])
     for group, members in variables.items():
@@ -69,7 +84,7 @@ def restore(trainer: "Trainer", snapshot: Snapshot) -> None:
     # A parameter-server worker that died may have counted a step twice.
     trainer.parts.step.assign(snapshot.step)
     loop = trainer.loop
-    if loop is None:
+    if loop is None or groups is not None:
         return
     loop.callbacks.load_states(snapshot.host.get("callbacks", {}))
     loop.logs = dict(snapshot.host.get("logs", {}))

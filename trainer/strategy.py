@@ -92,6 +92,15 @@ class StrategyPlugin(abc.ABC):
         """Whether this process writes checkpoints, logs and exports."""
         return True
 
+    @property
+    def is_evaluator(self) -> bool:
+        """Whether this process stands beside a cluster and only evaluates.
+
+        Its strategy is then one of its own, without peers, and it counts as
+        the chief of it.
+        """
+        return False
+
     def any_process(self, flag: bool) -> bool:
         """Whether a flag is set in any process of the run.
 

@@ -8,8 +8,7 @@ import gin
 import tensorflow as tf
 from absl import logging
 
-from plugins.callbacks.monitor import Monitor
-from trainer import Callback, UserError, checkpoints, state
+from trainer import Callback, Monitor, UserError, checkpoints, state
 from trainer.period import Ticker
 
 _DEFAULT_STEPS = 1000  # Between saves, where epochs are not known.
@@ -19,8 +18,9 @@ _DEFAULT_STEPS = 1000  # Between saves, where epochs are not known.
 class Checkpoint(Callback):
     """Keeps a run's whole state in `model_dir/checkpoints`.
 
-    At the start it restores the newest usable checkpoint there. Saving copies nothing but what training overwrites meanwhile, and
-    writes in the background.
+    At the start it restores the newest usable checkpoint there. Saving copies
+    nothing but what training overwrites meanwhile, and writes in the
+    background.
 
     Args:
         every: the period of saves, such as `500`, `"2 epochs"` or `"10m"`;
@@ -104,6 +104,8 @@ class Checkpoint(Callback):
         if self._saved_step != self.trainer.step:
             self._save(logs or {})
         self._wait()
+        # No process goes on to read what the chief is still writing.
+        self.trainer.plugin.any_process(False)
 
     def state(self) -> dict[str, Any]:
         """See `Callback.state`."""

@@ -6,8 +6,7 @@ from typing import Any
 import gin
 from absl import logging
 
-from plugins.callbacks.monitor import Monitor
-from trainer import Callback, UserError
+from trainer import Callback, Monitor, UserError
 
 
 @gin.configurable(module="plugins.callbacks")

@@ -11,6 +11,7 @@ import tensorflow as tf
 from trainer import Callback
 
 FILE_NAME = "metrics.jsonl"
+EVALUATOR_FILE_NAME = "metrics_evaluator.jsonl"
 
 
 @gin.configurable(module="plugins.callbacks")
@@ -23,13 +24,27 @@ class JsonLines(Callback):
     A run that was killed after its last checkpoint repeats some steps. When
     training starts, lines of steps that it is going to repeat, and a last
     line that was torn, are dropped. Each line is written by opening the file
-    anew, so that an evaluator may append to the same file; on object stores
-    such as gs:// that uploads the whole file each time.
+    anew; on object stores such as gs:// that uploads the whole file each
+    time.
+
+    An evaluator beside the training process (`--mode=continuous_eval`) writes
+    such lines to `metrics_evaluator.jsonl`: with one writer a file, no line
+    is ever interleaved with another, or lost when the other process rewrites
+    the file. Each step has one line there, however often the evaluator was
+    killed.
     """
+
+    only_watches = True
 
     def __init__(self) -> None:
         super().__init__()
         self._ends_whole = False
+        self._there: set[int] = set()
+
+    def setup(self) -> None:
+        """Finds out what an evaluator that was killed has written."""
+        if self.following and self._path is not None:
+            self._there = _whole_lines_only(self._path)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Drops the lines of steps that have not been done."""
@@ -38,7 +53,7 @@ class JsonLines(Callback):
 
     def on_log(self, step: int, split: str, logs: dict[str, float]) -> None:
         """Appends one line."""
-        if self._path is None:
+        if self._path is None or step in self._there:
             return
         start = "" if self._ends_whole else _line_break(self._path)
         self._ends_whole = True
@@ -52,7 +67,8 @@ class JsonLines(Callback):
         trainer = self.trainer
         if trainer.model_dir is None or not trainer.plugin.is_chief:
             return None
-        return os.path.join(trainer.model_dir, FILE_NAME)
+        name = EVALUATOR_FILE_NAME if self.following else FILE_NAME
+        return os.path.join(trainer.model_dir, name)
 
 
 def as_line(step: int, split: str, logs: dict[str, float]) -> str:
@@ -71,12 +87,12 @@ def as_line(step: int, split: str, logs: dict[str, float]) -> str:
     return json.dumps(key | values | key, allow_nan=False) + "\n"
 
 
-def drop_after(path: str, step: int) -> None:
+def drop_after(path: str, step: float) -> None:
     """Drops lines of later steps and lines that are not whole, atomically.
 
     Args:
         path: a file of JSON lines; it need not exist.
-        step: lines with a greater `step` are dropped.
+        step: lines with a greater `step` are dropped; may be infinity.
     """
     if not tf.io.gfile.exists(path):
         return
@@ -92,7 +108,16 @@ def drop_after(path: str, step: int) -> None:
     tf.io.gfile.rename(beside, path, overwrite=True)
 
 
-def _is_kept(line: bytes, step: int) -> bool:
+def _whole_lines_only(path: str) -> set[int]:
+    """Drops a torn last line; the steps of the others."""
+    drop_after(path, math.inf)
+    if not tf.io.gfile.exists(path):
+        return set()
+    with tf.io.gfile.GFile(path) as file:
+        return {json.loads(line)["step"] for line in file.read().splitlines()}
+
+
+def _is_kept(line: bytes, step: float) -> bool:
     if not line.endswith(b"\n"):
         return False
     try:

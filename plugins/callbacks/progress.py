@@ -25,6 +25,8 @@ class Progress(Callback):
         console: where to print; standard output if not given.
     """
 
+    only_watches = True
+
     def __init__(self, console: Console | None = None) -> None:
         super().__init__()
         self._console = console or Console()

@@ -25,9 +25,15 @@ class TensorBoard(Callback):
     in the eval run, or in the train run if nothing is evaluated. TensorBoard's
     HPARAMS tab then has one row for each run under `--logdir`.
 
+    An evaluator beside the training process (`--mode=continuous_eval`) writes
+    `tensorboard/evaluator`: of two processes that write to one directory
+    TensorBoard shows the later one only.
+
     Raises:
         UserError: the `tensorboard` package is not installed.
     """
+
+    only_watches = True
 
     def __init__(self) -> None:
         super().__init__()
@@ -98,7 +104,8 @@ class TensorBoard(Callback):
 
     def _directory(self, split: str) -> str:
         assert self.trainer.model_dir is not None
-        return os.path.join(self.trainer.model_dir, "tensorboard", split)
+        name = "evaluator" if self.following else split
+        return os.path.join(self.trainer.model_dir, "tensorboard", name)
 
     def _writer(self, split: str) -> tf.summary.SummaryWriter:
         if split not in self._writers:

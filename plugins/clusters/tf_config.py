@@ -47,7 +47,7 @@ def resolve(environ: Mapping[str, str] = os.environ) -> Cluster | None:
             'an object, such as {"worker": ["n1:2222", "n2:2222"]}.'
         )
     jobs = {
-        _ALIASES.get(job, job): _addresses(job, value)
+        str(_ALIASES.get(job, job)): _addresses(job, value)
         for job, value in cluster.items()
     }
     job, index = _task(config.get("task"))

@@ -90,6 +90,8 @@ class MultiWorkerMirrored(StrategyPlugin):
     def create(self) -> tf.distribute.Strategy:
         """See `StrategyPlugin.create`."""
         cluster = self.cluster
+        if self.is_evaluator:
+            return tf.distribute.get_strategy()
         if cluster is None:
             return tf.distribute.MultiWorkerMirroredStrategy(
                 communication_options=self._options
@@ -109,7 +111,14 @@ class MultiWorkerMirrored(StrategyPlugin):
     def is_chief(self) -> bool:
         """The chief if there is one, else worker 0."""
         cluster = self.cluster
-        return cluster is None or cluster.name == cluster.tasks(*_JOBS)[0][0]
+        if cluster is None or self.is_evaluator:
+            return True
+        return cluster.name == cluster.tasks(*_JOBS)[0][0]
+
+    @property
+    def is_evaluator(self) -> bool:
+        """See `StrategyPlugin.is_evaluator`."""
+        return self.cluster is not None and self.cluster.job == "evaluator"
 
     def why_not_compiled(self) -> str | None:
         """XLA has no collectives between processes on CPUs."""
@@ -117,7 +126,7 @@ class MultiWorkerMirrored(StrategyPlugin):
 
     def any_process(self, flag: bool) -> bool:
         """See `StrategyPlugin.any_process`."""
-        if self.cluster is None:
+        if self.cluster is None or self.is_evaluator:
             return flag
         return bool(self._count(tf.constant(flag)) > 0)
 

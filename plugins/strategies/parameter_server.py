@@ -123,7 +123,7 @@ class ParameterServer(StrategyPlugin):
 
     def create(self) -> tf.distribute.Strategy:
         """See `StrategyPlugin.create`; on the chief alone."""
-        if self.cluster.job == "evaluator":
+        if self.is_evaluator:
             return tf.distribute.get_strategy()
         self._set_threads()
         self._meet()
@@ -139,7 +139,12 @@ class ParameterServer(StrategyPlugin):
     @property
     def is_chief(self) -> bool:
         """Only the chief writes."""
-        return self.cluster.job == "chief"
+        return self.cluster.job == "chief" or self.is_evaluator
+
+    @property
+    def is_evaluator(self) -> bool:
+        """See `StrategyPlugin.is_evaluator`."""
+        return self.cluster.job == "evaluator"
 
     def why_not_compiled(self) -> str | None:
         """Variables on other hosts are out of XLA's reach."""
@@ -164,8 +169,9 @@ class ParameterServer(StrategyPlugin):
     def runner(self, step: Step, *, training: bool) -> Runner:
         """Schedules training steps; evaluation runs on the chief."""
         if not training:
-            # The strategy insists on having a coordinator by now.
-            _ = self.coordinator
+            if not self.is_evaluator:
+                # The strategy insists on having a coordinator by now.
+                _ = self.coordinator
             return GraphLoop(step, self.strategy)
         return _Closures(step, self)
 

@@ -140,6 +140,36 @@ GROUPS: dict[str, tuple[Flag, ...]] = {
             "run.deterministic",
         ),
     ),
+    "Clusters": (
+        Flag(
+            "worker_hosts",
+            "list",
+            "Every worker's host:port. Where TF_CONFIG, Slurm or Kubernetes "
+            "says it, no flag is needed.",
+            "run.worker_hosts",
+        ),
+        Flag(
+            "ps_hosts",
+            "list",
+            "Every parameter server's host:port; the first worker then is "
+            "the chief.",
+            "run.ps_hosts",
+        ),
+        Flag(
+            "task_type",
+            "choice",
+            "What this process is.",
+            "run.task_type",
+            choices=("chief", "worker", "ps", "evaluator"),
+        ),
+        Flag(
+            "task_index",
+            "integer",
+            "Its number among its own kind, from 0 on.",
+            "run.task_index",
+            0,
+        ),
+    ),
     "Messages": (
         Flag(
             "verbosity",

@@ -111,6 +111,7 @@ def _run(
 ) -> None:
     from trainer.cli.binding_errors import user_error_in
     from trainer.cli.run_dir import RunDir, default_path
+    from trainer.cli.run_over import RunIsOver
     from trainer.experiment import run
 
     experiment = _experiment(request)
@@ -123,7 +124,10 @@ def _run(
     before = _BeforeFirstStep(request, origins, run_dir)
     try:
         results = run(
-            mode=request.mode, model_dir=path, before_first_step=before
+            mode=request.mode,
+            model_dir=path,
+            before_first_step=before,
+            is_over=RunIsOver(path),
         )
     except BaseException as error:
         found = user_error_in(error, origins)
@@ -166,7 +170,9 @@ class _BeforeFirstStep:
         # Evaluating or exporting a run leaves its record alone: the run may
         # be going on.
         if mode in TRAINING_MODES and trainer.plugin.is_chief:
-            self._run_dir.start(trainer.plugin)
+            self._run_dir.start(
+                trainer.plugin, data_resume=trainer.batches("train").resume
+            )
         self.passed = True
 
 

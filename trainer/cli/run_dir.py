@@ -86,17 +86,22 @@ class RunDir:
                 "another --model_dir."
             )
 
-    def start(self, plugin: StrategyPlugin) -> None:
+    def start(
+        self, plugin: StrategyPlugin, *, data_resume: str | None = None
+    ) -> None:
         """Writes down what is going to run. For the chief alone.
 
         Args:
             plugin: the strategy in use.
+            data_resume: how the training data gets to a step, see
+                `trainer.data.batches.Resume`.
 
         Raises:
             UserError: the directory cannot be written.
         """
         try:
             record = self._new_record(plugin)
+            record["data_resume"] = data_resume
             tf.io.gfile.makedirs(self.path)
             self._warn_of_changes()
             self._write(_CONFIG, gin.config_str())

@@ -98,9 +98,7 @@ def held_ports(count: int) -> Iterator[list[int]]:
         count: how many.
     """
     with contextlib.ExitStack() as stack:
-        holders = [
-            stack.enter_context(socket.socket()) for _ in range(count)
-        ]
+        holders = [stack.enter_context(socket.socket()) for _ in range(count)]
         for holder in holders:
             holder.bind(("127.0.0.1", 0))
             # Only now: before, two holders could be given one port.

@@ -27,7 +27,8 @@ def main():
         code, text = 2, str(error)
     if code == 0 and given.get("then") == "tensorflow":
         text = start_server(cluster)
-    print(json.dumps([code, text, time.monotonic() - start]))
+    result = [code, text, time.monotonic() - start]
+    sys.stdout.write(f"{json.dumps(result)}\n")
     sys.exit(code)
 
 

@@ -2,7 +2,7 @@
 
 import math
 
-from trainer import UserError, nearest
+from trainer.errors import UserError, nearest
 
 _SMALLER = (
     "loss",
