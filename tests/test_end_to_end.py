@@ -15,8 +15,7 @@ import pytest
 from trainer import checkpoints
 from trainer.state import as_numpy
 
-# Without TensorFlow's start-up, which takes seconds, a run here takes few.
-_TIMEOUT = 300
+_TIMEOUT = 300  # Seconds; a run here takes some ten of them.
 
 
 def command(*arguments):
@@ -323,7 +322,9 @@ def test_tpu_experiment_says_how_to_run_here(root, tmp_path):
     begin = time.monotonic()
     done = run(f"--gin_file={root}/experiments/tpu_mnist.gin", cwd=tmp_path)
     assert_refused(done, "--strategy=mirrored --virtual_devices=4")
-    assert time.monotonic() - begin < 20
+    # TensorFlow would look for a TPU for minutes. It takes 4 s, or longer on
+    # a busy machine.
+    assert time.monotonic() - begin < 60
 
 
 def test_tpu_experiment_runs_on_virtual_devices(root, mnist_dir, tmp_path):

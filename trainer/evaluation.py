@@ -4,7 +4,7 @@ import contextlib
 import functools
 from typing import TYPE_CHECKING, Any
 
-from trainer.data import feeder
+from trainer.data import feeder, padded
 from trainer.errors import UserError
 from trainer.step.full_step import make_eval_step
 from trainer.step.totals import Totals
@@ -69,6 +69,7 @@ class Evaluator:
             start=0,
             num_replicas=plugin.num_replicas,
             micro=1,
+            fit=padded if plugin.static_shapes else None,
         )
         return plugin.distribute(pieces, training=False)
 

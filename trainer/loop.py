@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 
 from trainer.callback_list import CallbackList
-from trainer.data import feeder
+from trainer.data import exact, feeder
 from trainer.errors import UserError
 from trainer.period import Period, Ticker, parse_period
 from trainer.step.totals import Totals
@@ -141,6 +141,7 @@ class Loop:
             start=trainer.step,
             num_replicas=trainer.plugin.num_replicas,
             micro=trainer.accumulation_steps,
+            fit=exact if trainer.plugin.static_shapes else None,
         )
         iterator = trainer.plugin.distribute(pieces, training=True)
         trainer.train_runner.trace(iterator)

@@ -7,6 +7,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from experiments.digits import digits
+from experiments.models import conv_net
 from plugins.callbacks.checkpoint import Checkpoint
 from tests.conformance import models
 from trainer import ArrayExamples, Callback, Trainer, average
@@ -354,6 +356,47 @@ def callback_order(strategy, directory):
         callbacks=[last, recorder],
     )
     return {"events": np.array(recorder.events)}
+
+
+def counts(strategy, directory):
+    """What was counted in 400 steps of workers that do not wait."""
+    x, y, _ = models.regression_data()
+    whole = len(x) // models.BATCH * models.BATCH
+    trainer = regression_trainer(
+        strategy, data=in_order((x[:whole], y[:whole]))
+    )
+    logs = trainer.train(400, log_every=1000, steps_per_loop=100)
+    totals = trainer.loop.totals["interval"]
+    metric_count = totals.state()["metric:mean_absolute_error"][1]
+    return {
+        "counts.steps": np.array(trainer.parts.step),
+        "counts.iterations": np.array(trainer.optimizer.iterations),
+        "counts.examples": np.array(totals.examples),
+        "counts.metric_count": np.array(metric_count),
+        "counts.staleness": np.array(logs.get("staleness", 0.0)),
+        "counts.loss": np.array(logs["loss"]),
+    }
+
+
+def digits_accuracy(strategy, directory):
+    """The test accuracy of the digits experiment, weights averaged."""
+    trainer = Trainer(
+        model=lambda: conv_net(input_shape=(8, 8, 1)),
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        optimizer=lambda: keras.optimizers.Adam(0.001),
+        metrics=[keras.metrics.SparseCategoricalAccuracy],
+        data=digits,
+        batch_size=64,
+        ema_momentum=0.99,
+        strategy=strategy,
+    )
+    logs = trainer.train_and_evaluate(2000, eval_every=2000)
+    return {
+        "digits.accuracy": np.array(logs["val_sparse_categorical_accuracy"])
+    }
+
+
+EXTRA = {"counts": counts, "digits": digits_accuracy}
 
 
 def run_all(strategy, directory, only=None):

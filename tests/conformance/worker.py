@@ -18,12 +18,13 @@ def main():
     parser.add_argument("--directory", required=True)
     parser.add_argument("--only", nargs="*")
     parser.add_argument("--restore", nargs="*")
+    parser.add_argument("--extra")
     arguments = parser.parse_args()
 
     import numpy as np
     import tensorflow as tf
 
-    from tests.conformance.cases import restore_saved, run_all
+    from tests.conformance.cases import EXTRA, restore_saved, run_all
     from trainer.registry import find_strategy
 
     if arguments.virtual_devices:
@@ -37,6 +38,8 @@ def main():
         return 0
     if arguments.restore:
         results = restore_saved(plugin, arguments.restore)
+    elif arguments.extra:
+        results = EXTRA[arguments.extra](plugin, arguments.directory)
     else:
         results = run_all(plugin, arguments.directory, arguments.only)
     results["num_replicas"] = np.array(plugin.num_replicas)

@@ -3,6 +3,7 @@
 from trainer.data.batches import Batches, Resume, feeder
 from trainer.data.dataset_batches import DatasetBatches
 from trainer.data.examples import ArrayExamples, Examples
+from trainer.data.fixed_shapes import Padded, exact, padded
 from trainer.data.indexed_batches import IndexedBatches
 from trainer.data.resolve import as_batches
 
@@ -12,7 +13,10 @@ __all__ = [
     "DatasetBatches",
     "Examples",
     "IndexedBatches",
+    "Padded",
     "Resume",
     "as_batches",
+    "exact",
     "feeder",
+    "padded",
 ]

@@ -6,6 +6,9 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+from trainer.data.split import even_piece
+from trainer.errors import UserError
+
 
 class Resume(enum.StrEnum):
     """How a source gets to step n; a run says which of these it uses."""
@@ -59,27 +62,66 @@ class Batches(abc.ABC):
 
 
 def feeder(
-    batches: Batches, *, start: int, num_replicas: int, micro: int
+    batches: Batches,
+    *,
+    start: int,
+    num_replicas: int,
+    micro: int,
+    fit: Callable[[tf.data.Dataset, int], tf.data.Dataset] | None = None,
 ) -> Callable[..., tf.data.Dataset]:
     """What a strategy plugin needs to feed its replicas from a step on.
+
+    Args:
+        batches: the global batches.
+        start: the number of global batches that came before.
+        num_replicas: how many replicas share a global batch.
+        micro: micro-batches per global batch.
+        fit: gives all pieces one shape, see `trainer.data.fixed_shapes`;
+            `None` leaves them as they are.
 
     Returns:
         A function of the replicas' range, and optionally of how many batches
         to pass over first (`offset`) and to take one of (`every`).
+
+    Raises:
+        UserError: pieces must have one shape, and batches cannot be cut so.
     """
+    size = None
+    if fit is not None:
+        size = _one_size(batches, micro=micro, num_replicas=num_replicas)
 
     def make_pieces(
         replicas: range, *, offset: int = 0, every: int = 1
     ) -> tf.data.Dataset:
-        return batches.pieces(
+        pieces = batches.pieces(
             start=start + offset,
             every=every,
             replicas=replicas,
             num_replicas=num_replicas,
             micro=micro,
         )
+        return pieces if fit is None else fit(pieces, size)
 
     return make_pieces
+
+
+def _one_size(batches: Batches, *, micro: int, num_replicas: int) -> int:
+    """The size of every piece of a full batch."""
+    if batches.batch_size is None:
+        raise UserError(
+            "The data does not say how many examples a batch holds, which "
+            "this strategy's fixed shapes need: set its batch_size."
+        )
+    size = even_piece(
+        batches.batch_size, micro=micro, num_replicas=num_replicas
+    )
+    if size is None:
+        raise UserError(
+            f"The data's batch_size = {batches.batch_size} must be a multiple "
+            f"of {micro * num_replicas}, the pieces that this strategy cuts "
+            "a batch into."
+        )
+    return size
 
 
 def endless(dataset: tf.data.Dataset) -> tf.data.Dataset:

@@ -22,6 +22,9 @@ class DatasetBatches(Batches):
             or endless.
         batch_size: what each full batch must hold; `None` does not check.
         name: what to call the data in an error message.
+        drop_remainder: leave out batches of fewer examples. To know how many
+            are left, it reads one epoch, unless the dataset was batched with
+            `drop_remainder=True`.
 
     Raises:
         UserError: it yields no batches, or not of `batch_size` examples.
@@ -35,18 +38,23 @@ class DatasetBatches(Batches):
         *,
         batch_size: int | None,
         name: str = "data",
+        drop_remainder: bool = False,
     ) -> None:
-        self._make_dataset = make_dataset
         dataset = make_dataset()
-        self.batch_size = _static_batch_size(dataset, name) or batch_size
+        static_size = _static_batch_size(dataset, name)
+        self.batch_size = static_size or batch_size
         if batch_size and self.batch_size != batch_size:
             raise UserError(
                 f"{name} yields batches of {self.batch_size} examples, but "
                 f"batch_size = {batch_size}. Make them equal."
             )
-        self.steps_per_epoch = _count_batches(dataset)
+        self._make_dataset = make_dataset
+        if drop_remainder and batch_size and not static_size:
+            self._make_dataset = lambda: _full(make_dataset(), batch_size)
+        self.steps_per_epoch = _count_batches(self._make_dataset())
         if self.steps_per_epoch == 0:
-            raise UserError(f"{name} yields no batches.")
+            kind = "full batches" if drop_remainder else "batches"
+            raise UserError(f"{name} yields no {kind}.")
 
     def pieces(
         self,
@@ -92,6 +100,17 @@ def _static_batch_size(dataset: tf.data.Dataset, name: str) -> int | None:
         )
     size = leaves[0].shape[0] if leaves[0].shape.rank else None
     return None if size is None else int(size)
+
+
+def _full(dataset: tf.data.Dataset, batch_size: int) -> tf.data.Dataset:
+    """Only the batches that hold as many examples as a full one."""
+
+    def is_full(*batch: Any) -> tf.Tensor:
+        return tf.shape(tf.nest.flatten(batch)[0])[0] == batch_size
+
+    endless_source = dataset.cardinality() == tf.data.INFINITE_CARDINALITY
+    full = dataset.filter(is_full)
+    return endless(full) if endless_source else full
 
 
 def _count_batches(dataset: tf.data.Dataset) -> int | None:

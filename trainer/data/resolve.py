@@ -58,7 +58,10 @@ def as_batches(
     made = data(**accepted)
     if isinstance(made, tf.data.Dataset):
         return DatasetBatches(
-            lambda: data(**accepted), batch_size=batch_size, name=name
+            lambda: data(**accepted),
+            batch_size=batch_size,
+            name=name,
+            drop_remainder=split == "train" and drop_remainder,
         )
     if isinstance(made, Batches):
         return made

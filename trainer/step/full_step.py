@@ -5,13 +5,11 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from trainer.data.fixed_shapes import Padded
 from trainer.step.average import average
-from trainer.step.gradient_sums import (
-    batch_size_of,
-    batch_sums,
-    reduce_gradients,
-)
+from trainer.step.gradient_sums import batch_sums, reduce_gradients
 from trainer.step.gradients import all_finite
+from trainer.step.padding import count_examples, weighted
 from trainer.step.totals import EXAMPLES, StepLogs
 
 if TYPE_CHECKING:
@@ -53,10 +51,16 @@ def make_train_step(trainer: "Trainer") -> Callable[[Any], StepLogs]:
 
 
 def make_eval_step(trainer: "Trainer") -> Callable[[Any], StepLogs]:
-    """`Trainer.eval_step` on each replica, as a function of the iterator."""
+    """`Trainer.eval_step` on each replica, as a function of the iterator.
+
+    Under a strategy with static shapes a batch comes as `(x, y,
+    sample_weight)` whatever the data yields: padding has the weight zero.
+    """
     parts, strategy = trainer.parts, trainer.plugin.strategy
 
     def replica_step(batch: Any) -> StepLogs:
+        if isinstance(batch, Padded):
+            batch = weighted(batch)
         with parts.randomness.at(parts.step.read_value(), 0, EVAL_STREAM):
             logs = trainer.eval_step(batch)
         return _as_logs(logs, batch)
@@ -70,7 +74,7 @@ def _as_logs(logs: dict[str, Any], batch: Any) -> StepLogs:
         name: average(value) if isinstance(value, tf.Tensor) else value
         for name, value in logs.items()
     }
-    return {**complete, EXAMPLES: average(batch_size_of(batch), 0.0)}
+    return {**complete, EXAMPLES: average(count_examples(batch), 0.0)}
 
 
 def _step_in_phases(trainer: "Trainer", iterator: Any) -> StepLogs:

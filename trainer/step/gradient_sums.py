@@ -12,6 +12,7 @@ import tensorflow as tf
 from trainer.errors import UserError
 from trainer.step import gradients as grads
 from trainer.step import losses
+from trainer.step.padding import count_examples, real_rows
 from trainer.step.totals import StepLogs
 
 if TYPE_CHECKING:
@@ -30,11 +31,6 @@ class GradientSums(NamedTuple):
     counts: dict[str, tf.Tensor]
 
 
-def batch_size_of(batch: Any) -> tf.Tensor:
-    """The examples in a replica's batch, a float32 scalar."""
-    return tf.cast(tf.shape(tf.nest.flatten(batch)[0])[0], tf.float32)
-
-
 def measure(
     trainer: "Trainer", batch: Any, *, training: bool
 ) -> tuple[list[losses.Term], StepLogs]:
@@ -45,7 +41,7 @@ def measure(
     """
     x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
     y_pred = trainer.forward(x, training=training)
-    examples = batch_size_of(batch)
+    examples = count_examples(batch)
     micro = trainer.accumulation_steps if training else 1
     terms = losses.loss_terms(
         trainer.per_example_loss(x, y, y_pred),
@@ -54,6 +50,7 @@ def measure(
         sample_weight=weight,
         examples=examples,
         parts=trainer.plugin.num_replicas * micro,
+        real=real_rows(batch),
     )
     terms += losses.added_terms(trainer.model, examples)
     logs = losses.loss_logs(trainer.model, terms, examples)

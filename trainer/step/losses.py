@@ -19,6 +19,7 @@ import tensorflow as tf
 from trainer.errors import UserError
 from trainer.step.average import average
 from trainer.step.keras_hooks import keras_mask
+from trainer.step.padding import align
 from trainer.step.totals import LOSS_PART, StepLogs
 
 EXAMPLES = "examples"  # The group of terms divided by the example count.
@@ -48,6 +49,7 @@ def loss_term(
     parts: int,
     sample_weight: tf.Tensor | None = None,
     mask: tf.Tensor | None = None,
+    real: tf.Tensor | None = None,
 ) -> Term:
     """Sums per-example losses the way a Keras reduction weighs them.
 
@@ -61,6 +63,8 @@ def loss_term(
             denominator of `"sum"`, which is one.
         sample_weight: broadcasts against `values` as in Keras.
         mask: boolean, marks the values that count.
+        real: float32 of shape `[batch]`, zero for rows of padding, whose
+            weight must be zero too; `None` where there is none.
 
     Raises:
         UserError: `values` holds no value per example.
@@ -72,6 +76,11 @@ def loss_term(
             "by the global batch (a Keras loss: override call, not __call__)."
         )
     values = tf.cast(values, tf.float32)
+    if real is not None:
+        # Chosen, not multiplied: zero times infinity is not zero.
+        values = tf.where(align(real, values) > 0, values, 0.0)
+        if mask is not None:
+            mask = tf.logical_and(mask, align(real, mask) > 0)
     weighted, weight_sum = _weigh(values, sample_weight, mask)
     total = tf.reduce_sum(weighted)
     if reduction == "sum":
@@ -84,7 +93,9 @@ def loss_term(
         return Term(f"{name}/mask", total, valid * ratio)
     per_example = _static_size(values.shape[1:])
     if per_example is None:
-        return Term(f"{name}/values", total, _size(values))
+        rows = tf.cast(tf.shape(values)[0], tf.float32)
+        each = tf.math.divide_no_nan(_size(values), rows)
+        return Term(f"{name}/values", total, each * examples)
     return Term(EXAMPLES, total / per_example, examples)
 
 
@@ -96,6 +107,7 @@ def loss_terms(
     sample_weight: Any,
     examples: tf.Tensor,
     parts: int,
+    real: tf.Tensor | None = None,
 ) -> list[Term]:
     """The terms of a batch's loss.
 
@@ -106,6 +118,7 @@ def loss_terms(
         sample_weight: weights, a tensor or a dict by output.
         examples: see `loss_term`.
         parts: see `loss_term`.
+        real: see `loss_term`.
     """
     chosen, outputs = by_output(loss), by_output(y_pred)
     terms = []
@@ -122,6 +135,7 @@ def loss_terms(
                 parts=parts,
                 sample_weight=weight,
                 mask=keras_mask(outputs.get(name)),
+                real=real,
             )
         )
     return terms
@@ -131,7 +145,7 @@ def added_terms(model: keras.Model, examples: tf.Tensor) -> list[Term]:
     """What `add_loss` and activity regularizers added in a forward pass.
 
     Keras means them as averages over the batch, so each counts as often as
-    there are examples.
+    there are examples. An average over a padded batch holds its padding.
     """
     added = model.losses
     # Weight regularizers come last in model.losses, one for each variable.

@@ -1,0 +1,32 @@
+"""Workers that do not wait for each other: everything is counted once."""
+
+import pytest
+
+from tests.conformance import models, running
+
+WORKERS = ["parameter_server@2+2", "parameter_server@4+2"]
+
+
+@pytest.mark.parametrize("strategy", WORKERS)
+def test_steps_examples_and_metrics_are_counted_once(strategy, tmp_path):
+    found = running.run(strategy, str(tmp_path), "--extra", "counts")
+    case = found.case("counts")
+    assert case["steps"] == 400
+    assert case["iterations"] == 400
+    assert case["examples"] == 400 * models.BATCH
+    assert case["metric_count"] == 400 * models.BATCH
+    assert case["staleness"] >= 0
+    assert case["loss"] < 0.4
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("strategy", WORKERS)
+def test_reaches_the_accuracy_of_one_device(
+    strategy, tmp_path, tmp_path_factory
+):
+    found = running.run(strategy, str(tmp_path), "--extra", "digits")
+    alone = running.run(
+        "default", str(tmp_path_factory.mktemp("alone")), "--extra", "digits"
+    )
+    difference = found["digits.accuracy"] - alone["digits.accuracy"]
+    assert abs(difference) <= 0.005

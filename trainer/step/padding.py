@@ -1,0 +1,63 @@
+"""How a step sees an evaluation piece that was filled up."""
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from trainer.data.fixed_shapes import Padded
+
+
+class WeightedBatch(tuple):
+    """A batch `(x, y, sample_weight)` whose padding weighs nothing.
+
+    Attributes:
+        real: float32 of shape `[batch]`, 1 for an example, 0 for padding.
+    """
+
+    real: tf.Tensor
+
+
+def weighted(padded: Padded) -> WeightedBatch:
+    """Gives a filled-up piece the form that `Trainer.eval_step` takes.
+
+    Sample weights are multiplied by the mark of what is real; where there
+    are none, the mark becomes the sample weight. A batch that is not `x`,
+    `(x, y)` or `(x, y, sample_weight)` becomes `x` whole.
+    """
+    batch, real = padded
+    if isinstance(batch, list | tuple) and len(batch) > 3:
+        batch = (batch,)
+    x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
+    if weight is None:
+        weight = real
+    else:
+        weight = tf.nest.map_structure(
+            lambda part: tf.cast(part, tf.float32) * align(real, part), weight
+        )
+    made = WeightedBatch((x, y, weight))
+    made.real = real
+    return made
+
+
+def real_rows(batch: Any) -> tf.Tensor | None:
+    """Which rows of a batch are examples; `None` where all of them are."""
+    return getattr(batch, "real", None)
+
+
+def count_examples(batch: Any) -> tf.Tensor:
+    """The examples in a replica's batch, a float32 scalar."""
+    real = real_rows(batch)
+    if real is not None:
+        return tf.reduce_sum(real)
+    return tf.cast(tf.shape(tf.nest.flatten(batch)[0])[0], tf.float32)
+
+
+def align(real: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
+    """Reshapes marks of shape `[batch]` to broadcast against `values`.
+
+    Args:
+        real: of shape `[batch]`.
+        values: of shape `[batch, ...]`.
+    """
+    return tf.reshape(real, [-1] + [1] * (values.shape.rank - 1))
