@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         IndexedBatches,
     )
     from trainer.errors import (
+        EXIT_START_AGAIN,
         StartAgain,
         UserError,
         nearest,
@@ -36,6 +37,7 @@ _HOMES = {
     "Callback": "trainer.callback",
     "DatasetBatches": "trainer.data",
     "Detection": "trainer.strategy",
+    "EXIT_START_AGAIN": "trainer.errors",
     "Examples": "trainer.data",
     "IndexedBatches": "trainer.data",
     "Monitor": "trainer.monitor",
@@ -52,6 +54,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "EXIT_START_AGAIN",
     "ArrayExamples",
     "Average",
     "Batches",

@@ -6,6 +6,7 @@ from typing import Any
 import keras
 
 from trainer.errors import UserError
+from trainer.step.keras_hooks import all_layers
 from trainer.strategy import StrategyPlugin
 
 
@@ -47,6 +48,21 @@ def check_against_strategy(
     reason = plugin.why_not_compiled()
     if jit_compile and reason:
         raise UserError(f"jit_compile: {reason}. Leave it off.")
+
+
+def check_dtypes(plugin: StrategyPlugin, model: keras.Model) -> None:
+    """Checks that a strategy's devices can compute what layers compute in.
+
+    Raises:
+        UserError: they cannot; the first such layer is named.
+    """
+    for layer in all_layers(model):
+        reason = plugin.why_not_computed_in(layer.compute_dtype)
+        if reason:
+            raise UserError(
+                f"The layer {layer.name!r} computes in {layer.compute_dtype}: "
+                f"{reason}"
+            )
 
 
 def check_own_train_step(

@@ -48,14 +48,19 @@ class StrategyPlugin(abc.ABC):
 
     Attributes:
         name: what `--strategy=` takes.
-        static_shapes: every batch has the same shape: a short last training
-            batch is dropped, a short evaluation batch is padded.
+        static_shapes: every batch has the same shape: a short training
+            batch is dropped, a short evaluation batch is padded. There
+            `Trainer.eval_step` gets `(x, y, sample_weight)` whatever the data
+            yields; the weight of padding is zero.
+        reduces_logs: a step's results are summed over replicas within it, not
+            by the loop, which then reads those of one replica.
         reduces_sparse: gradients of embeddings travel as the rows they touch;
             otherwise they are made dense first.
     """
 
     name: ClassVar[str] = ""
     static_shapes: ClassVar[bool] = False
+    reduces_logs: ClassVar[bool] = False
     reduces_sparse: ClassVar[bool] = True
     known: ClassVar[dict[str, "type[StrategyPlugin]"]] = {}
 
@@ -113,6 +118,17 @@ class StrategyPlugin(abc.ABC):
         """Why XLA must not compile the step here; `None` if it may."""
         if self.num_replicas > 1:
             return f"XLA cannot compile a step of {self.num_replicas} replicas"
+        return None
+
+    def why_not_computed_in(self, dtype: str) -> str | None:
+        """Why no layer may compute in a dtype here; `None` if it may.
+
+        Args:
+            dtype: such as `"float16"`.
+
+        Returns:
+            What the devices do instead, and what to set.
+        """
         return None
 
     @contextlib.contextmanager
@@ -224,22 +240,25 @@ class GraphLoop:
         def add(left: Any, right: Any) -> Any:
             return tf.nest.map_structure(tf.add, left, right)
 
-        sums = self._zeros(iterator)
+        specs = self._specs(iterator)
+        sums = self._strategy.run(lambda: zeros_of(specs))
         for _ in tf.range(num_steps):
             sums = self._strategy.run(add, args=(sums, self._step(iterator)))
         reduced = self._strategy.run(reduce_sum, args=(sums,))
         return tf.nest.map_structure(self._first, reduced)
 
-    def _zeros(self, iterator: Any) -> Any:
-        """Zeros of the step's result, known from its one trace."""
+    def _specs(self, iterator: Any) -> Any:
+        """Shapes and dtypes of the step's result, known from its one trace."""
         traced = self._step.get_concrete_function(iterator)
-        specs = tf.nest.map_structure(self._first, traced.structured_outputs)
-        return self._strategy.run(
-            lambda: tf.nest.map_structure(
-                lambda spec: tf.zeros(spec.shape, spec.dtype), specs
-            )
-        )
+        return tf.nest.map_structure(self._first, traced.structured_outputs)
 
     def _first(self, value: Any) -> Any:
         """One replica's part of a per-replica value."""
         return self._strategy.experimental_local_results(value)[0]
+
+
+def zeros_of(specs: Any) -> Any:
+    """Zero tensors of a structure's shapes and dtypes."""
+    return tf.nest.map_structure(
+        lambda spec: tf.zeros(spec.shape, spec.dtype), specs
+    )

@@ -1,14 +1,18 @@
 """Copies of the model on the devices of several hosts."""
 
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import gin
 import tensorflow as tf
 
+from plugins.clusters.peers import watched
 from plugins.clusters.rendezvous import meet
 from plugins.clusters.resolve import resolve_cluster
 from plugins.strategies.processes import server_def_resolver, versions
 from trainer import Detection, StrategyPlugin, UserError, nearest
+from trainer.strategy import Runner, Step
 
 _JOBS = ("chief", "worker")
 _IMPLEMENTATIONS = {
@@ -34,7 +38,8 @@ class MultiWorkerMirrored(StrategyPlugin):
         implementation: `"auto"`, `"ring"` or `"nccl"`.
         bytes_per_pack: gradients are packed into transfers of about this
             many bytes; 0 leaves it to TensorFlow.
-        timeout_seconds: a collective that waits longer fails.
+        timeout_seconds: a host loop, evaluation or start that takes longer
+            than this is given up with exit code 75.
         start_seconds: how long to wait for peers at the start.
 
     Without `worker_hosts` the cluster comes from the environment, see
@@ -69,8 +74,8 @@ class MultiWorkerMirrored(StrategyPlugin):
         self._options = tf.distribute.experimental.CommunicationOptions(
             implementation=_IMPLEMENTATIONS[implementation],
             bytes_per_pack=bytes_per_pack,
-            timeout_seconds=timeout_seconds,
         )
+        self._timeout_seconds = timeout_seconds
         self._start_seconds = start_seconds
         self.cluster = resolve_cluster(
             worker_hosts=worker_hosts,
@@ -128,7 +133,19 @@ class MultiWorkerMirrored(StrategyPlugin):
         """See `StrategyPlugin.any_process`."""
         if self.cluster is None or self.is_evaluator:
             return flag
-        return bool(self._count(tf.constant(flag)) > 0)
+        with self._watched():
+            return bool(self._count(tf.constant(flag)) > 0)
+
+    @contextlib.contextmanager
+    def scope(self) -> Iterator[None]:
+        """See `StrategyPlugin.scope`: variables come from the chief."""
+        with self._watched(), super().scope():
+            yield
+
+    def runner(self, step: Step, *, training: bool) -> Runner:
+        """See `StrategyPlugin.runner`."""
+        loop = super().runner(step, training=training)
+        return loop if self.cluster is None else _Watched(loop, self._watched)
 
     def finish(self) -> None:
         """Waits for the others, so that none sees a peer vanish at the end."""
@@ -140,6 +157,13 @@ class MultiWorkerMirrored(StrategyPlugin):
         if self.cluster is not None:
             described["cluster"] = self.cluster.describe()
         return described
+
+    def _watched(self) -> contextlib.AbstractContextManager[None]:
+        if self.cluster is None:
+            return contextlib.nullcontext()
+        return watched(
+            self.cluster, jobs=_JOBS, limit_seconds=self._timeout_seconds
+        )
 
     @tf.function
     def _count(self, flag: tf.Tensor) -> tf.Tensor:
@@ -153,3 +177,24 @@ class MultiWorkerMirrored(StrategyPlugin):
 
         counts = self.strategy.run(count)
         return self.strategy.experimental_local_results(counts)[0]
+
+
+class _Watched:
+    """A runner whose calls are bounded in time."""
+
+    def __init__(
+        self,
+        loop: Runner,
+        guard: Callable[[], contextlib.AbstractContextManager[None]],
+    ) -> None:
+        self._loop = loop
+        self._guard = guard
+
+    def __call__(self, iterator: Any, num_steps: int) -> Any:
+        """See `Runner.__call__`."""
+        with self._guard():
+            return self._loop(iterator, num_steps)
+
+    def trace(self, iterator: Any) -> None:
+        """See `Runner.trace`."""
+        self._loop.trace(iterator)

@@ -1,6 +1,6 @@
 """Variables on parameter servers, workers that train on their own."""
 
-import functools
+from collections.abc import Callable
 from typing import Any
 
 import gin
@@ -8,6 +8,7 @@ import tensorflow as tf
 from absl import logging
 
 from plugins.clusters.lifeline import open_lifeline
+from plugins.clusters.peers import watched
 from plugins.clusters.rendezvous import meet
 from plugins.clusters.resolve import resolve_cluster
 from plugins.strategies.processes import (
@@ -17,10 +18,10 @@ from plugins.strategies.processes import (
 )
 from trainer import (
     Detection,
-    StartAgain,
     StrategyPlugin,
     UserError,
     average,
+    nearest,
     outside_graph,
 )
 from trainer.strategy import GraphLoop, MakePieces, Runner, Step
@@ -49,13 +50,22 @@ class ParameterServer(StrategyPlugin):
         steps_per_closure: steps that are scheduled as one unit; what a dead
             worker had done of one is done again. Defaults to an eighth of a
             worker's share of a host loop.
+        evaluate_on: `"chief"`, or `"worker"`: whichever is free. A side-car
+            evaluator needs neither, see `--mode=continuous_eval`.
         max_staleness: at most so many updates lie between reading weights
             and applying the gradient; `None` sets no bound. The mean is
             logged as `staleness`.
         inter_op_threads: TensorFlow's threads for independent operations;
             defaults to the number of workers and two more. With one, a
             coordinator waits for itself for ever.
+        timeout_seconds: a host loop or evaluation that takes longer than
+            this is given up with exit code 75.
         start_seconds: how long to wait for peers at the start.
+
+    Variables stay whole: Keras 3 cannot train one that is split over servers
+    (it asks a `ShardedVariable` for a handle that it has not). They are
+    spread over the servers in turn, so cut a large embedding into several
+    `Embedding` layers, or use the strategy central_storage.
 
     Raises:
         UserError: the cluster is wrong.
@@ -72,8 +82,10 @@ class ParameterServer(StrategyPlugin):
         task_type: str | None = None,
         task_index: int | None = None,
         steps_per_closure: int | None = None,
+        evaluate_on: str = "chief",
         max_staleness: int | None = None,
         inter_op_threads: int | None = None,
+        timeout_seconds: float = 600.0,
         start_seconds: float = 120.0,
     ) -> None:
         cluster = resolve_cluster(
@@ -89,11 +101,18 @@ class ParameterServer(StrategyPlugin):
                 f"worker and ps tasks; found: {found}. To try it here: "
                 "python -m trainer.launch --num_workers=2 --num_ps=1 -- ..."
             )
+        if evaluate_on not in ("chief", "worker"):
+            raise UserError(
+                f"ParameterServer.evaluate_on = {evaluate_on!r} is unknown. "
+                f"{nearest(evaluate_on, ['chief', 'worker'])}"
+            )
         self.cluster = cluster
+        self._evaluate_on = evaluate_on
         self.num_workers = len(cluster.jobs["worker"])
         self._steps_per_closure = steps_per_closure
         self._max_staleness = max_staleness
         self._threads = inter_op_threads or self.num_workers + 2
+        self._timeout_seconds = timeout_seconds
         self._start_seconds = start_seconds
 
     @classmethod
@@ -127,14 +146,16 @@ class ParameterServer(StrategyPlugin):
             return tf.distribute.get_strategy()
         self._set_threads()
         self._meet()
-        return tf.distribute.ParameterServerStrategy(
+        strategy = tf.distribute.ParameterServerStrategy(
             server_def_resolver(self.cluster, _JOBS)
         )
-
-    @functools.cached_property
-    def coordinator(self) -> tf.distribute.coordinator.ClusterCoordinator:
-        """Schedules closures on the workers."""
-        return tf.distribute.coordinator.ClusterCoordinator(self.strategy)
+        self.coordinator = tf.distribute.coordinator.ClusterCoordinator(
+            strategy
+        )
+        # The chief evaluates by itself; TensorFlow would warn at each call
+        # that it is not a worker.
+        strategy.extended._allow_run_without_coordinator = True
+        return strategy
 
     @property
     def is_chief(self) -> bool:
@@ -151,7 +172,9 @@ class ParameterServer(StrategyPlugin):
         return "XLA cannot compile a step whose variables are on other hosts"
 
     def distribute(self, make_pieces: MakePieces, *, training: bool) -> Any:
-        """Gives each worker every n-th batch; the chief evaluates alone."""
+        """Gives each worker every n-th batch; one task evaluates alone."""
+        if not training and self._evaluate_on == "worker":
+            return make_pieces
         if not training:
             return iter(make_pieces(range(1)))
         count = self.num_workers
@@ -197,6 +220,32 @@ class ParameterServer(StrategyPlugin):
             sizes[i : i + per_round] for i in range(0, len(sizes), per_round)
         ]
 
+    def run_on_workers(
+        self, loop: Callable[..., Any], iterator: Any, sizes: list[int]
+    ) -> list[Any]:
+        """Runs a loop on free workers, once for each number of steps.
+
+        Returns:
+            What each call returned, as NumPy arrays.
+
+        Raises:
+            StartAgain: a parameter server is gone; with it the variables.
+        """
+        with (
+            watched(
+                self.cluster, jobs=("ps",), limit_seconds=self._timeout_seconds
+            ),
+            outside_graph(),
+        ):
+            scheduled = [
+                self.coordinator.schedule(
+                    loop, args=(iterator, tf.constant(size, tf.int64))
+                )
+                for size in sizes
+            ]
+            self.coordinator.join()
+            return [self.coordinator.fetch(one) for one in scheduled]
+
     def finish(self) -> None:
         """Lets the servers go."""
         self._lifeline.say_goodbye()
@@ -222,6 +271,37 @@ class ParameterServer(StrategyPlugin):
         self._lifeline = open_lifeline(self.cluster, jobs=_JOBS)
 
 
+class _Evaluation:
+    """Runs evaluation on one free worker at a time."""
+
+    def __init__(self, step: Step, plugin: ParameterServer) -> None:
+        self._plugin = plugin
+        self._loop = tf.function(GraphLoop(step, plugin.strategy).many_steps)
+        self._done = 0
+        self._pieces: MakePieces | None = None
+
+    def __call__(self, iterator: MakePieces, num_steps: int) -> Any:
+        """See `Runner.__call__`; each call may find another worker free."""
+        if iterator is not self._pieces:
+            self._pieces, self._done = iterator, 0
+        first = self._done
+
+        def on_worker() -> Any:
+            return self._plugin.strategy.distribute_datasets_from_function(
+                lambda context: iterator(range(1), offset=first)
+            )
+
+        dataset = self._plugin.coordinator.create_per_worker_dataset(on_worker)
+        self._done += num_steps
+        (result,) = self._plugin.run_on_workers(
+            self._loop, iter(dataset), [num_steps]
+        )
+        return result
+
+    def trace(self, iterator: MakePieces) -> None:
+        """Nothing to do here: a worker traces when it evaluates."""
+
+
 class _Closures:
     """Runs training steps on whichever worker is free."""
 
@@ -236,24 +316,11 @@ class _Closures:
 
     def __call__(self, iterator: Any, num_steps: int) -> Any:
         """See `Runner.__call__`."""
-        coordinator = self._plugin.coordinator
+        plugin = self._plugin
         results = []
-        try:
-            for sizes in self._plugin.closure_sizes(num_steps):
-                for size in sizes:
-                    closure = coordinator.schedule(
-                        self._loop,
-                        args=(iterator, tf.constant(size, tf.int64)),
-                    )
-                    results.append(closure)
-                with outside_graph():
-                    coordinator.join()
-            fetched = [coordinator.fetch(result) for result in results]
-        except tf.errors.UnavailableError as error:
-            raise StartAgain(
-                f"a parameter server was lost: {error.message.splitlines()[0]}"
-            ) from error
-        return tf.nest.map_structure(lambda *parts: sum(parts), *fetched)
+        for sizes in plugin.closure_sizes(num_steps):
+            results += plugin.run_on_workers(self._loop, iterator, sizes)
+        return tf.nest.map_structure(lambda *parts: sum(parts), *results)
 
     def trace(self, iterator: Any) -> None:
         """Nothing to do here: workers trace their first closure."""

@@ -1,21 +1,25 @@
 """Cloud TPUs: a TPU VM, a pod slice, or a TPU over the network."""
 
-import glob
 import os
-import socket
 from typing import Any
 
 import gin
 import tensorflow as tf
+from absl import logging
 
-from trainer import Detection, StrategyPlugin, UserError
-
-_CONNECT_SECONDS = 10.0
-_METADATA_HOST = "metadata.google.internal"
-_HERE_INSTEAD = (
-    "To run here, use --strategy=default, or --strategy=mirrored "
-    "--virtual_devices=4."
+from plugins.strategies.tpu_address import (
+    HERE_INSTEAD,
+    default_tpu,
+    found_tpu,
+    local_chips,
+    require_tpu,
 )
+from plugins.strategies.tpu_refusals import check_input, check_step
+from trainer import Detection, StartAgain, StrategyPlugin, UserError
+from trainer.strategy import GraphLoop, MakePieces, Runner, Step, zeros_of
+
+# What TensorFlow raises where a TPU is missing, not ready or unknown.
+_NO_TPU = (tf.errors.OpError, RuntimeError, ValueError, OSError)
 
 
 @gin.configurable(module="plugins.strategies")
@@ -23,12 +27,18 @@ class TPU(StrategyPlugin):
     """A replica on each TPU core, all in step.
 
     Variables are mirrored on every core; gradients travel over the chips' own
-    interconnect; synchronous. The step is compiled by XLA, so batches have
-    one shape: an epoch's last, short batch is left out.
+    interconnect; synchronous. The step is compiled by XLA for one shape: a
+    short training batch is left out, a short evaluation batch is padded with
+    examples that count for nothing. For a TPU VM, or a slice of many hosts.
+
+    One process controls all hosts of a slice and writes: it is started on one
+    of them alone, with the slice's name, and `TPU_LOAD_LIBRARY=0` in its
+    environment.
 
     Args:
-        tpu: `"local"` on a TPU VM, the name of a TPU, or `"grpc://host:port"`;
-            defaults to the environment's `TPU_NAME`, else `"local"`.
+        tpu: `"local"` on a TPU VM of one host, the name of a TPU, or
+            `"grpc://host:port"`; defaults to the environment's `TPU_NAME`,
+            else `"local"`.
 
     Raises:
         UserError: there is no such TPU.
@@ -36,82 +46,137 @@ class TPU(StrategyPlugin):
 
     name = "tpu"
     static_shapes = True
+    reduces_logs = True
+    # TensorFlow has no sparse update of a variable on a TPU.
+    reduces_sparse = False
 
     def __init__(self, *, tpu: str | None = None) -> None:
-        self._tpu = tpu or os.environ.get("TPU_NAME") or "local"
+        self._tpu = tpu or default_tpu()
+        self._resolver: Any = None
+        self._topology: Any = None
 
     @classmethod
     def detect(cls) -> Detection | None:
-        """Fits on a TPU VM, or where `TPU_NAME` names a TPU."""
-        chips = _local_chips()
-        if chips:
-            return Detection(rank=40, found=f"{len(chips)} TPU devices")
-        if os.environ.get("TPU_NAME"):
-            return Detection(
-                rank=40, found=f"TPU_NAME={os.environ['TPU_NAME']}"
-            )
-        return None
+        """Fits on a TPU VM, or where the environment names a TPU."""
+        found = found_tpu()
+        return None if found is None else Detection(rank=40, found=found)
 
     def create(self) -> tf.distribute.Strategy:
         """See `StrategyPlugin.create`."""
-        _require_reachable(self._tpu)
-        resolver = self.make_resolver(self._tpu)
+        require_tpu(self._tpu)
+        if self._is_remote and local_chips():
+            self._warn_of_own_chips()
         try:
-            # A TPU VM's own chips need no connection to a cluster.
-            if self._tpu != "local":
-                tf.config.experimental_connect_to_cluster(resolver)
-            tf.tpu.experimental.initialize_tpu_system(resolver)
-        except (tf.errors.OpError, RuntimeError) as error:
-            reason = str(error).strip().splitlines()[0]
+            return self._start()
+        except _NO_TPU as error:
+            reason = str(error).strip().partition("\n")[0]
             raise UserError(
                 f"The TPU {self._tpu!r} does not start: {reason}\n"
-                f"{_HERE_INSTEAD}"
+                f"{HERE_INSTEAD}"
             ) from None
-        return tf.distribute.TPUStrategy(resolver)
-
-    @staticmethod
-    def make_resolver(tpu: str) -> Any:
-        """Finds the TPU; a seam for tests, which have no TPU."""
-        return tf.distribute.cluster_resolver.TPUClusterResolver(tpu=tpu)
 
     def why_not_compiled(self) -> str | None:
         """The TPU's own compiler compiles every step already."""
         return "a TPU step is always compiled, without being asked"
 
+    def why_not_computed_in(self, dtype: str) -> str | None:
+        """See `StrategyPlugin.why_not_computed_in`."""
+        if dtype != "float16":
+            return None
+        return (
+            "a TPU's 16-bit format is bfloat16, which needs no loss scale. "
+            "Set precision = 'mixed_bfloat16'."
+        )
 
-def _local_chips() -> list[str]:
-    """The device files of this host's TPU chips."""
-    chips = glob.glob("/dev/accel[0-9]*")
-    # Chips since v5e stand behind VFIO, as other devices do too: the TPU VM's
-    # environment tells them apart.
-    if not chips and "TPU_WORKER_ID" in os.environ:
-        chips = glob.glob("/dev/vfio/[0-9]*")
-    return chips
+    def distribute(self, make_pieces: MakePieces, *, training: bool) -> Any:
+        """See `StrategyPlugin.distribute`; refuses what no TPU can take."""
+        check_input(make_pieces(range(1)), remote=self._is_remote)
+        return super().distribute(make_pieces, training=training)
 
+    def runner(self, step: Step, *, training: bool) -> Runner:
+        """See `StrategyPlugin.runner`."""
+        return HostLoop(step, self.strategy)
 
-def _require_reachable(tpu: str) -> None:
-    """Fails in seconds where TensorFlow would wait for minutes."""
-    if tpu == "local":
-        if not _local_chips():
-            raise UserError(
-                "There is no TPU on this host (no /dev/accel* device). On a "
-                "Cloud TPU VM use --tpu=local, elsewhere --tpu=NAME or "
-                f"--tpu=grpc://HOST:PORT.\n{_HERE_INSTEAD}"
+    def describe(self) -> dict[str, Any]:
+        """See `StrategyPlugin.describe`."""
+        described = super().describe() | {"tpu": self._tpu}
+        if self._topology is not None:
+            described["topology"] = {
+                # Chips along x, y and z, and cores a chip.
+                "mesh_shape": [int(n) for n in self._topology.mesh_shape],
+                "hosts": int(self._topology.num_tasks),
+                "cores_per_host": int(self._topology.num_tpus_per_task),
+            }
+        return described
+
+    def close(self) -> None:
+        """Shuts the TPU system down, if it was started."""
+        resolver, self._resolver = self._resolver, None
+        if resolver is None:
+            return
+        try:
+            tf.tpu.experimental.shutdown_tpu_system(resolver)
+        except _NO_TPU as error:
+            # The run's own outcome matters more than this one.
+            logging.warning("The TPU did not shut down: %s", error)
+
+    @property
+    def _is_remote(self) -> bool:
+        return self._tpu != "local"
+
+    def _start(self) -> tf.distribute.Strategy:
+        resolver = tf.distribute.cluster_resolver.TPUClusterResolver(
+            tpu=self._tpu
+        )
+        # A TPU VM's own chips need no connection to a cluster.
+        if self._is_remote:
+            tf.config.experimental_connect_to_cluster(resolver)
+        self._topology = tf.tpu.experimental.initialize_tpu_system(resolver)
+        self._resolver = resolver
+        return tf.distribute.TPUStrategy(resolver)
+
+    def _warn_of_own_chips(self) -> None:
+        if os.environ.get("TPU_LOAD_LIBRARY") != "0":
+            logging.warning(
+                "This host has TPU chips of its own, which this process may "
+                "take away from the slice %r. Set TPU_LOAD_LIBRARY=0.",
+                self._tpu,
             )
-        return
-    if tpu.startswith("grpc://"):
-        host, _, port = tpu.removeprefix("grpc://").partition(":")
-        if not port.isdigit():
-            raise UserError(
-                f"--tpu={tpu} has no port. Write grpc://HOST:PORT, such as "
-                "grpc://10.0.0.2:8470."
-            )
-    else:
-        host, port = _METADATA_HOST, "80"
-    try:
-        socket.create_connection((host, int(port)), _CONNECT_SECONDS).close()
-    except OSError as error:
-        raise UserError(
-            f"--tpu={tpu} cannot be reached: {host}:{port}: {error}.\n"
-            f"{_HERE_INSTEAD}"
-        ) from None
+
+
+class HostLoop(GraphLoop):
+    """Runs a step n times in a loop on the TPU's host.
+
+    Each step is one program on every core. A core's results would travel to
+    the host and back if a second program added them up, so the host adds up
+    one core's, which the step has summed over all cores.
+    """
+
+    def __call__(self, iterator: Any, num_steps: int) -> Any:
+        """See `Runner.__call__`.
+
+        Raises:
+            StartAgain: the TPU was lost, by preemption or maintenance.
+        """
+        try:
+            return super().__call__(iterator, num_steps)
+        except tf.errors.UnavailableError as error:
+            reason = error.message.partition("\n")[0]
+            raise StartAgain(f"the TPU was lost: {reason}") from error
+
+    def trace(self, iterator: Any) -> None:
+        """See `Runner.trace`.
+
+        Raises:
+            UserError: the step does what a TPU cannot.
+        """
+        super().trace(iterator)
+        check_step(self._step.get_concrete_function(iterator).graph)
+
+    def many_steps(self, iterator: Any, num_steps: tf.Tensor) -> Any:
+        """The loop itself, to be traced."""
+        sums = zeros_of(self._specs(iterator))
+        for _ in tf.range(num_steps):
+            logs = tf.nest.map_structure(self._first, self._step(iterator))
+            sums = tf.nest.map_structure(tf.add, sums, logs)
+        return sums

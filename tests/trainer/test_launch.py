@@ -403,3 +403,30 @@ def test_every_process_of_a_launch_runs_the_trainer(tmp_path):
         "worker_0.log",
         "worker_1.log",
     ]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("flags", "strategy"),
+    [
+        (["--num_workers=2"], "multi_worker_mirrored"),
+        (["--num_workers=1", "--num_ps=1"], "parameter_server"),
+    ],
+)
+def test_a_real_cluster_trains(root, tmp_path, flags, strategy):
+    pytest.importorskip("sklearn")
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "trainer.launch", *flags, "--"),
+            *("--gin_file=experiments/digits.gin", "--train_steps=20"),
+            f"--model_dir={tmp_path}",
+        ],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    record = json.loads((tmp_path / "run.json").read_text())
+    assert (record["strategy"], record["exit_reason"]) == (strategy, "done")
+    assert record["cluster"]["cluster"]["source"] == "TF_CONFIG"

@@ -19,11 +19,16 @@ def print_strategies(console: rich.console.Console | None = None) -> None:
     """
     console = console or rich.console.Console()
     table = rich.table.Table(
-        "--strategy", "What it is", "Found here", box=rich.box.SIMPLE
+        rich.table.Column("--strategy", no_wrap=True),
+        "What it is",
+        "How it works, and when to choose it",
+        "Found here",
+        box=rich.box.SIMPLE,
     )
     for name, plugin in sorted(strategies().items()):
-        about = (inspect.getdoc(plugin) or "").split("\n")[0]
-        table.add_row(name, about, _found(plugin))
+        about = (inspect.getdoc(plugin) or "").split("\n\n")[:2]
+        what, how = (" ".join(part.split()) for part in (*about, "", "")[:2])
+        table.add_row(name, what, how, _found(plugin))
     console.print(table)
     console.print(
         "--strategy=auto takes the best of those that found something.",

@@ -50,7 +50,13 @@ class MovingAverage:
 
     def update(self) -> None:
         """Moves every average one step, in cross-replica context."""
+        # By the replicas: they hold the weights, which a host may not.
+        self._strategy.run(self._update_on_replica)
 
+    def _update_on_replica(self) -> None:
+        tf.distribute.get_replica_context().merge_call(self._update_all)
+
+    def _update_all(self, strategy: tf.distribute.Strategy) -> None:
         def move(average: tf.Variable, value: tf.Tensor) -> None:
             step = (average - value) * tf.cast(1 - self._momentum, value.dtype)
             average.assign_sub(step)
@@ -58,7 +64,7 @@ class MovingAverage:
         for average, variable in zip(
             self.variables, self._watched, strict=True
         ):
-            self._strategy.extended.update(
+            strategy.extended.update(
                 average, move, args=(variable,), group=False
             )
 

@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from trainer.checks import check_dtypes
 from trainer.data.fixed_shapes import Padded
 from trainer.step.average import average
 from trainer.step.gradient_sums import batch_sums, reduce_gradients
-from trainer.step.gradients import all_finite
+from trainer.step.gradients import all_finite, reduce_sum
 from trainer.step.padding import count_examples, weighted
 from trainer.step.totals import EXAMPLES, StepLogs
 
@@ -27,12 +28,13 @@ def make_train_step(trainer: "Trainer") -> Callable[[Any], StepLogs]:
     replica.
     """
     parts, strategy = trainer.parts, trainer.plugin.strategy
+    check_dtypes(trainer.plugin, parts.model)
     in_phases = trainer.accumulation_steps > 1 or parts.loss_scale is not None
 
     def whole(batch: Any) -> StepLogs:
         with parts.randomness.at(parts.step.read_value()):
             logs = trainer.train_step(batch)
-        return _as_logs(logs, batch)
+        return _as_logs(trainer, logs, batch)
 
     def step(iterator: Any) -> StepLogs:
         if in_phases:
@@ -57,24 +59,30 @@ def make_eval_step(trainer: "Trainer") -> Callable[[Any], StepLogs]:
     sample_weight)` whatever the data yields: padding has the weight zero.
     """
     parts, strategy = trainer.parts, trainer.plugin.strategy
+    check_dtypes(trainer.plugin, parts.model)
 
     def replica_step(batch: Any) -> StepLogs:
         if isinstance(batch, Padded):
             batch = weighted(batch)
         with parts.randomness.at(parts.step.read_value(), 0, EVAL_STREAM):
             logs = trainer.eval_step(batch)
-        return _as_logs(logs, batch)
+        return _as_logs(trainer, logs, batch)
 
-    return lambda iterator: strategy.run(replica_step, args=(next(iterator),))
+    # Named, not a lambda: TPU clusters take the name of the function around.
+    def eval_step(iterator: Any) -> StepLogs:
+        return strategy.run(replica_step, args=(next(iterator),))
+
+    return eval_step
 
 
-def _as_logs(logs: dict[str, Any], batch: Any) -> StepLogs:
+def _as_logs(trainer: "Trainer", logs: dict[str, Any], batch: Any) -> StepLogs:
     """Completes what a step returned: plain scalars average over steps."""
     complete = {
         name: average(value) if isinstance(value, tf.Tensor) else value
         for name, value in logs.items()
     }
-    return {**complete, EXAMPLES: average(count_examples(batch), 0.0)}
+    complete[EXAMPLES] = average(count_examples(batch), 0.0)
+    return reduce_sum(complete) if trainer.plugin.reduces_logs else complete
 
 
 def _step_in_phases(trainer: "Trainer", iterator: Any) -> StepLogs:
@@ -84,7 +92,7 @@ def _step_in_phases(trainer: "Trainer", iterator: Any) -> StepLogs:
     def replica_sums(batch: Any, micro: tf.Tensor) -> tuple[Any, StepLogs]:
         with parts.randomness.at(parts.step.read_value(), micro):
             sums, logs = batch_sums(trainer, batch)
-        return sums, _as_logs(logs, batch)
+        return sums, _as_logs(trainer, logs, batch)
 
     def micro_batch(micro: tf.Tensor) -> tuple[Any, StepLogs]:
         return strategy.run(compiled, args=(next(iterator), micro))

@@ -97,6 +97,26 @@ def test_evaluation_alone_keeps_a_torn_line_apart(tmp_path):
     assert json.loads(whole) == {"step": 2, "split": "eval", "loss": 1.0}
 
 
+def test_an_evaluator_writes_a_file_of_its_own_once_a_step(tmp_path):
+    make(tmp_path).on_log(1, "train", {"loss": 1.0})
+    before = (tmp_path / "metrics.jsonl").read_bytes()
+    own = tmp_path / "metrics_evaluator.jsonl"
+    for _ in range(2):
+        evaluator = make(tmp_path)
+        evaluator.following = True
+        evaluator.setup()
+        evaluator.on_log(2, "eval", {"loss": 1.0})
+        evaluator.close()
+        with own.open("a") as file:
+            file.write('{"step": 3, "spl')
+    lines = own.read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines[:-1]] == [2]
+    # A training process that resumes does not touch it.
+    make(tmp_path, step=0).on_train_begin()
+    assert own.read_text().splitlines() == lines
+    assert before != (tmp_path / "metrics.jsonl").read_bytes()
+
+
 def test_only_the_chief_writes(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step": 9}\n')

@@ -1,0 +1,173 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from trainer.data import (
+    ArrayExamples,
+    DatasetBatches,
+    IndexedBatches,
+    exact,
+    feeder,
+    padded,
+)
+from trainer.errors import UserError
+
+X = np.arange(1.0, 11.0, dtype="float32")[:, None] * [1, 10]
+
+
+def arrays():
+    return IndexedBatches(ArrayExamples((X, X[:, 0])), batch_size=6)
+
+
+def dataset():
+    made = tf.data.Dataset.from_tensor_slices((X, X[:, 0])).batch(6)
+    return DatasetBatches(lambda: made, batch_size=6)
+
+
+def varying(rows):
+    """Pieces with a given number of rows, numbered through from 1."""
+    ends = np.cumsum(rows)
+
+    def pieces():
+        for count, end in zip(rows, ends, strict=True):
+            yield np.arange(end - count + 1, end + 1)
+
+    return tf.data.Dataset.from_generator(
+        pieces, output_signature=tf.TensorSpec([None], tf.int64)
+    ).repeat()
+
+
+@pytest.mark.parametrize("source", [arrays, dataset])
+@pytest.mark.parametrize("num_replicas", [1, 2, 3, 6])
+def test_every_example_is_real_once(source, num_replicas):
+    make = feeder(
+        source(), start=0, num_replicas=num_replicas, micro=1, fit=padded
+    )
+    pieces = list(make(range(num_replicas)).take(2 * num_replicas))
+    size = 6 // num_replicas
+    seen = []
+    for (x, y), real in pieces:
+        assert x.shape == (size, 2)
+        assert y.shape == real.shape == (size,)
+        np.testing.assert_array_equal(x[:, 0], y)
+        seen.extend(np.asarray(y)[np.asarray(real) == 1])
+        assert set(np.unique(real)) <= {0.0, 1.0}
+    np.testing.assert_array_equal(seen, X[:, 0])
+
+
+@pytest.mark.parametrize("source", [arrays, dataset])
+@pytest.mark.parametrize("fit", [padded, exact])
+def test_shapes_are_known_before_a_step(source, fit):
+    make = feeder(source(), start=0, num_replicas=3, micro=2, fit=fit)
+    for spec in tf.nest.flatten(make(range(3)).element_spec):
+        assert spec.shape.is_fully_defined()
+        assert spec.shape[0] == 1
+
+
+def test_padding_repeats_the_example_seen_last():
+    pieces = padded(varying([3, 2, 0, 1]), 3).take(4)
+    got = [
+        (batch.numpy().tolist(), real.numpy().tolist())
+        for batch, real in pieces
+    ]
+    assert got == [
+        ([1, 2, 3], [1, 1, 1]),
+        ([4, 5, 5], [1, 1, 0]),
+        ([5, 5, 5], [0, 0, 0]),
+        ([6, 6, 6], [1, 0, 0]),
+    ]
+
+
+def test_padding_before_the_first_example_is_zero():
+    (batch, real), *_ = padded(varying([0, 1]), 2).take(1)
+    assert batch.numpy().tolist() == real.numpy().tolist() == [0, 0]
+
+
+def test_structures_of_every_dtype_are_kept():
+    made = tf.data.Dataset.from_tensors(
+        {"a": tf.constant([[True]]), "b": (tf.constant(["word"]), [7])}
+    )
+    (batch, real), *_ = padded(made.repeat(), 2).take(1)
+    assert batch["a"].numpy().tolist() == [[True], [True]]
+    assert batch["b"][0].numpy().tolist() == [b"word"] * 2
+    assert batch["b"][1].numpy().tolist() == [7, 7]
+    assert real.numpy().tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("fit", [padded, exact])
+def test_the_result_is_endless(fit):
+    made = fit(varying([2]), 2)
+    assert made.cardinality() == tf.data.INFINITE_CARDINALITY
+
+
+def test_more_rows_than_a_full_piece_are_not_lost_silently():
+    with pytest.raises(tf.errors.InvalidArgumentError, match="more than 2"):
+        list(padded(varying([3]), 2).take(1))
+
+
+def test_exact_refuses_another_number_of_rows():
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        list(exact(varying([2, 1]), 2).take(2))
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (
+            tf.TensorSpec([None, None, 3], tf.float32),
+            r"part image of a batch has the shape \(None, None, 3\).*pad or",
+        ),
+        (tf.TensorSpec(None, tf.float32), "part image .* <unknown>"),
+        (tf.TensorSpec([], tf.float32), r"part image .* the shape \(\)"),
+        (
+            tf.RaggedTensorSpec([None, None], tf.float32),
+            "part image of a batch is a RaggedTensor",
+        ),
+        (tf.TensorSpec([4, 3], tf.float32), "has 4 rows a replica instead of"),
+    ],
+)
+def test_what_has_no_fixed_shape_is_named(spec, message):
+    made = tf.data.Dataset.from_generator(
+        lambda: iter(()), output_signature={"image": spec}
+    )
+    for fit in (padded, exact):
+        with pytest.raises(UserError, match=message):
+            fit(made, 2)
+
+
+def test_batches_must_be_cut_evenly():
+    with pytest.raises(UserError, match="batch_size = 6 must be a multiple"):
+        feeder(arrays(), start=0, num_replicas=4, micro=1, fit=padded)
+
+
+def test_batches_must_say_their_size():
+    source = DatasetBatches(
+        lambda: tf.data.Dataset.range(10).batch(4), batch_size=None
+    )
+    with pytest.raises(UserError, match="set its batch_size"):
+        feeder(source, start=0, num_replicas=1, micro=1, fit=exact)
+
+
+@pytest.mark.parametrize("start", [0, 1, 2])
+def test_short_batches_of_a_dataset_are_dropped(start):
+    made = tf.data.Dataset.range(16).batch(6)
+    batches = DatasetBatches(lambda: made, batch_size=6, drop_remainder=True)
+    assert batches.steps_per_epoch == 2
+    make = feeder(batches, start=start, num_replicas=2, micro=1, fit=exact)
+    got = [p.tolist() for p in make(range(2)).take(8).as_numpy_iterator()]
+    halves = [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11]] * 3
+    assert got == halves[2 * start : 2 * start + 8]
+
+
+def test_an_endless_dataset_stays_endless_without_its_short_batches():
+    made = tf.data.Dataset.range(8).batch(6).repeat()
+    batches = DatasetBatches(lambda: made, batch_size=6, drop_remainder=True)
+    assert batches.steps_per_epoch is None
+
+
+def test_a_dataset_of_short_batches_alone_is_refused():
+    made = tf.data.Dataset.range(5).batch(6)
+    with pytest.raises(UserError, match="mine yields no full batches"):
+        DatasetBatches(
+            lambda: made, batch_size=6, name="mine", drop_remainder=True
+        )
