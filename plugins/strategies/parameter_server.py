@@ -173,7 +173,7 @@ class ParameterServer(StrategyPlugin):
 
     def distribute(self, make_pieces: MakePieces, *, training: bool) -> Any:
         """Gives each worker every n-th batch; one task evaluates alone."""
-        if not training and self._evaluate_on == "worker":
+        if not training and self._on_workers:
             return make_pieces
         if not training:
             return iter(make_pieces(range(1)))
@@ -190,13 +190,17 @@ class ParameterServer(StrategyPlugin):
         return iter(self.coordinator.create_per_worker_dataset(on_worker))
 
     def runner(self, step: Step, *, training: bool) -> Runner:
-        """Schedules training steps; evaluation runs on the chief."""
-        if not training:
-            if not self.is_evaluator:
-                # The strategy insists on having a coordinator by now.
-                _ = self.coordinator
-            return GraphLoop(step, self.strategy)
-        return _Closures(step, self)
+        """Schedules steps on the workers, or evaluates on the chief."""
+        if training:
+            return _Closures(step, self)
+        if self._on_workers:
+            return _Evaluation(step, self)
+        return GraphLoop(step, self.strategy)
+
+    @property
+    def _on_workers(self) -> bool:
+        """Whether workers evaluate; a side-car evaluator has none."""
+        return self._evaluate_on == "worker" and not self.is_evaluator
 
     def closure_sizes(self, num_steps: int) -> list[list[int]]:
         """Cuts a host loop into rounds of closures, in steps.

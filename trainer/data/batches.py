@@ -86,9 +86,11 @@ def feeder(
     Raises:
         UserError: pieces must have one shape, and batches cannot be cut so.
     """
-    size = None
-    if fit is not None:
-        size = _one_size(batches, micro=micro, num_replicas=num_replicas)
+    size = (
+        0
+        if fit is None
+        else _one_size(batches, micro=micro, num_replicas=num_replicas)
+    )
 
     def make_pieces(
         replicas: range, *, offset: int = 0, every: int = 1

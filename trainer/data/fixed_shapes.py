@@ -89,11 +89,18 @@ def exact(dataset: tf.data.Dataset, size: int) -> tf.data.Dataset:
         The same pieces in an endless dataset, of fully known shape.
 
     Raises:
-        UserError: a part of the pieces has no fixed shape.
+        UserError: a part of the pieces has no fixed shape, or has another
+            number of rows.
     """
     specs = _fixed_specs(dataset, size)
     if specs == dataset.element_spec:
         return dataset
+    given = tf.nest.flatten(dataset.element_spec)[0].shape[0]
+    if given not in (None, size):
+        raise UserError(
+            f"The data has {given} rows a replica in every batch, instead of "
+            f"{size}."
+        )
 
     def declare(*piece: Any) -> Any:
         return tf.nest.map_structure(
@@ -112,14 +119,14 @@ def _buffered(dataset: tf.data.Dataset) -> tf.data.Dataset:
 def _fixed_specs(dataset: tf.data.Dataset, size: int) -> Any:
     """The dataset's specs with `size` rows in each part."""
     for path, spec in keras.tree.flatten_with_path(dataset.element_spec):
-        _require_fixed(" / ".join(map(str, path)), spec, size)
+        _require_fixed(" / ".join(map(str, path)), spec)
     return tf.nest.map_structure(
         lambda spec: tf.TensorSpec([size, *spec.shape[1:]], spec.dtype),
         dataset.element_spec,
     )
 
 
-def _require_fixed(path: str, spec: Any, size: int) -> None:
+def _require_fixed(path: str, spec: Any) -> None:
     part = f"part {path} of a batch" if path else "a batch"
     if not isinstance(spec, tf.TensorSpec):
         raise UserError(
@@ -132,9 +139,4 @@ def _require_fixed(path: str, spec: Any, size: int) -> None:
             f"In the data, {part} has the shape {shape}. This strategy "
             "compiles its step for fixed shapes: pad or resize each example "
             "to one shape."
-        )
-    if shape[0] not in (None, size):
-        raise UserError(
-            f"In the data, {part} has {shape[0]} rows a replica instead of "
-            f"{size}."
         )

@@ -123,7 +123,6 @@ def test_exact_refuses_another_number_of_rows():
             tf.RaggedTensorSpec([None, None], tf.float32),
             "part image of a batch is a RaggedTensor",
         ),
-        (tf.TensorSpec([4, 3], tf.float32), "has 4 rows a replica instead of"),
     ],
 )
 def test_what_has_no_fixed_shape_is_named(spec, message):
@@ -133,6 +132,12 @@ def test_what_has_no_fixed_shape_is_named(spec, message):
     for fit in (padded, exact):
         with pytest.raises(UserError, match=message):
             fit(made, 2)
+
+
+def test_another_number_of_rows_in_every_piece_is_refused_at_once():
+    made = tf.data.Dataset.range(12).batch(4, drop_remainder=True).repeat()
+    with pytest.raises(UserError, match="has 4 rows a replica"):
+        exact(made, 2)
 
 
 def test_batches_must_be_cut_evenly():
