@@ -11,16 +11,6 @@ os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
-def pytest_addoption(parser):
-    parser.addoption(
-        "--conformance-strategy",
-        action="append",
-        default=[],
-        help="run tests/conformance against this strategy; NAME or NAME:N "
-        "for N virtual devices (repeatable)",
-    )
-
-
 @pytest.fixture(scope="session")
 def root():
     """The folder of the checkout."""

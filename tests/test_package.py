@@ -57,6 +57,8 @@ def wheel(tmp_path_factory):
     caches = shutil.ignore_patterns("__pycache__")
     for package in PACKAGES:
         shutil.copytree(ROOT / package, copy / package, ignore=caches)
+    suite = "tests/conformance"
+    shutil.copytree(ROOT / suite, copy / suite, ignore=caches)
     for name in ("README.md", "pyproject.toml", "setup.cfg"):
         shutil.copy(ROOT / name, copy)
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps"]
@@ -78,6 +80,10 @@ def test_wheel_holds_every_file(wheel):
         for package in PACKAGES
         for path in (ROOT / package).rglob("*")
         if path.suffix in (".py", ".gin") or path.name == "py.typed"
+    }
+    expected |= {
+        f"trainer_conformance/{path.name}"
+        for path in (ROOT / "tests" / "conformance").glob("*.py")
     }
     assert {name for name in expected if name.endswith(".gin")}
     assert {f"{package}/py.typed" for package in PACKAGES} <= expected
@@ -183,6 +189,9 @@ def test_every_exported_name_exists():
 
     assert set(trainer._HOMES) == set(trainer.__all__)
     for name in trainer.__all__:
-        assert getattr(trainer, name).__module__.startswith("trainer.")
+        home = trainer._HOMES[name]
+        assert getattr(trainer, name) is getattr(
+            importlib.import_module(home), name
+        )
     with pytest.raises(AttributeError, match="no_such_name"):
         trainer.no_such_name  # noqa: B018

@@ -6,6 +6,7 @@ import keras
 import tensorflow as tf
 
 from trainer import UserError
+from trainer.data import Padded
 
 _PYTHON_OPS = {"EagerPyFunc", "PyFunc", "PyFuncStateless"}
 
@@ -18,17 +19,14 @@ def check_input(dataset: tf.data.Dataset, *, remote: bool) -> None:
         remote: whether it is read on other hosts than this process's.
 
     Raises:
-        UserError: it yields strings, ragged or sparse tensors, or runs Python
-            code where there is none.
+        UserError: it yields strings, or runs Python code where there is none.
     """
-    for path, spec in keras.tree.flatten_with_path(dataset.element_spec):
-        part = " / ".join(map(str, path)) or "x"
-        if not isinstance(spec, tf.TensorSpec):
-            raise UserError(
-                f"In the data, part {part} is a {spec.value_type.__name__}, "
-                "which a TPU cannot take. Make it dense."
-            )
+    specs = dataset.element_spec
+    if isinstance(specs, Padded):
+        specs = specs.batch
+    for path, spec in keras.tree.flatten_with_path(specs):
         if spec.dtype == tf.string:
+            part = " / ".join(map(str, path)) or "x"
             raise UserError(
                 f"In the data, part {part} holds strings, which a TPU cannot "
                 "take. Turn them into numbers in the data function."

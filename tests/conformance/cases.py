@@ -10,10 +10,11 @@ import tensorflow as tf
 from experiments.digits import digits
 from experiments.models import conv_net
 from plugins.callbacks.checkpoint import Checkpoint
-from tests.conformance import models
 from trainer import ArrayExamples, Callback, Trainer, average
 from trainer.checkpoints import load_newest
 from trainer.state import capture, restore_newest
+
+from . import models
 
 UNITS = 24
 CASES = {}

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tests.conformance import models, reference
+from . import models, reference
 
 
 def variables(case, prefix="variable"):

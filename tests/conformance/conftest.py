@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from tests.conformance import running
+from . import running
 
 STRATEGIES = [
     "default",
@@ -25,9 +25,22 @@ MORE_STRATEGIES = [
 ]
 
 
+def pytest_addoption(parser):
+    parser.addoption(
+        "--conformance-strategy",
+        action="append",
+        help="run against NAME[:DEVICES][@WORKERS[+SERVERS]] (repeatable), "
+        "such as mirrored:2 for two virtual devices",
+    )
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "long: takes minutes")
+
+
 def pytest_generate_tests(metafunc):
     if "results" in metafunc.fixturenames:
-        chosen = metafunc.config.getoption("--conformance-strategy")
+        chosen = metafunc.config.getoption("conformance_strategy", None)
         long = [
             pytest.param(name, marks=pytest.mark.long)
             for name in MORE_STRATEGIES

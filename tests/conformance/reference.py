@@ -7,7 +7,7 @@ in float64 from its equations; the rest is NumPy.
 import numpy as np
 import tensorflow as tf
 
-from tests.conformance import models
+from . import models
 
 _BN_EPSILON, _BN_MOMENTUM = 1e-3, 0.99
 _BETA1, _BETA2, _ADAM_EPSILON = 0.9, 0.999, 1e-7

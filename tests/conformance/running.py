@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import re
 import socket
 import subprocess
@@ -10,7 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tests.conftest import ROOT
+# The suite runs from a checkout as tests.conformance, and installed as
+# trainer_conformance: the worker is imported as this package was.
+_HOME = pathlib.Path(__file__).resolve().parents[__package__.count(".") + 1]
 
 
 class Layout(NamedTuple):
@@ -76,7 +79,7 @@ def free_ports(count):
 def run(strategy, directory, *arguments, timeout=900):
     """Runs cases under a strategy, and returns what the chief wrote."""
     layout = Layout.parse(strategy)
-    command = [sys.executable, "-m", "tests.conformance.worker"]
+    command = [sys.executable, "-m", f"{__package__}.worker"]
     command += [f"--strategy={layout.name}", f"--directory={directory}"]
     if layout.devices:
         command.append(f"--virtual_devices={layout.devices}")
@@ -86,6 +89,7 @@ def run(strategy, directory, *arguments, timeout=900):
 
 
 def _run_tasks(command, environments, directory, timeout):
+    path = os.pathsep.join([str(_HOME), *sys.path])
     logs, running = [], []
     for i, environment in enumerate(environments):
         logs.append(os.path.join(directory, f"task{i}.log"))
@@ -93,8 +97,7 @@ def _run_tasks(command, environments, directory, timeout):
             running.append(
                 subprocess.Popen(
                     command,
-                    cwd=ROOT,
-                    env={**os.environ, **environment},
+                    env={**os.environ, "PYTHONPATH": path, **environment},
                     stdout=log,
                     stderr=log,
                 )

@@ -6,14 +6,14 @@ python -m tests.conformance.table [STRATEGY ...]
 import sys
 import tempfile
 
-from tests.conformance import compare, running
-from tests.conformance.conftest import MORE_STRATEGIES, STRATEGIES
+from . import compare, running
+from .conftest import MORE_STRATEGIES, STRATEGIES
 
 
 def main(strategies):
     names = list(compare.PROPERTIES)
-    print("| strategy | " + " | ".join(names) + " |")  # noqa: T201
-    print("|---" * (len(names) + 1) + "|")  # noqa: T201
+    print("| strategy | " + " | ".join(names) + " |")
+    print("|---" * (len(names) + 1) + "|")
     for strategy in strategies or [*STRATEGIES, *MORE_STRATEGIES]:
         with tempfile.TemporaryDirectory() as directory:
             results = running.run(strategy, directory)
@@ -23,7 +23,7 @@ def main(strategies):
             else ("same bytes" if compare.resumed(results) == 0 else "differs")
             for name in names
         ]
-        print(f"| {strategy} | " + " | ".join(cells) + " |", flush=True)  # noqa: T201
+        print(f"| {strategy} | " + " | ".join(cells) + " |", flush=True)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.conformance import models, running
+from . import models, running
 
 WORKERS = ["parameter_server@2+2", "parameter_server@4+2"]
 

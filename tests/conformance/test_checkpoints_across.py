@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.conformance import running
+from . import running
 
 STRATEGIES = [
     "default",

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.conformance import compare
+from . import compare
 
 
 @pytest.mark.parametrize("name", compare.PROPERTIES)

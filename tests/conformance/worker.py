@@ -24,8 +24,9 @@ def main():
     import numpy as np
     import tensorflow as tf
 
-    from tests.conformance.cases import EXTRA, restore_saved, run_all
     from trainer.registry import find_strategy
+
+    from .cases import EXTRA, restore_saved, run_all
 
     if arguments.virtual_devices:
         tf.config.set_logical_device_configuration(

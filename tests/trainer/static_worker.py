@@ -97,7 +97,7 @@ def reduction(strategy, data, count, name):
         loss=keras.losses.BinaryCrossentropy(reduction=name),
         metrics=[
             keras.metrics.BinaryAccuracy,
-            lambda: keras.metrics.AUC(num_thresholds=1000),
+            lambda: keras.metrics.AUC(num_thresholds=1000, name="auc"),
         ],
         data=data(arrays()[:count]),
         batch_size=BATCH,

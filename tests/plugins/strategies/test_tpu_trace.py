@@ -1,0 +1,81 @@
+"""The graphs that TensorFlow's TPUStrategy makes of a run, without a chip."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+CASES = (
+    "plain",
+    "moving_average",
+    "accumulation",
+    "bfloat16",
+    "dropout",
+    "embedding",
+    "auc",
+)
+# What a host may do in a step: feed it, count it, pass handles on.
+ON_THE_HOST = {
+    "AssignAddVariableOp",
+    "Const",
+    "Identity",
+    "IteratorGetNext",
+    "Max",
+    "NoOp",
+    "Pack",
+    "Placeholder",
+    "ReadVariableOp",
+    "TPUCompilationResult",
+    "TPUReplicatedInput",
+    "TPUReplicatedOutput",
+}
+
+
+@pytest.fixture(scope="module", params=[1, 2], ids=["1 core", "2 cores"])
+def traced(request, root):
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "tests.plugins.strategies.tpu_trace_worker",
+            str(request.param),
+        ],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    return {line["name"]: line for line in lines}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_graph_is_made(traced, name):
+    assert traced[name]["train"]["programs"] >= 1
+    assert traced[name]["eval"]["programs"] == 1
+
+
+@pytest.mark.parametrize("name", ["plain", "bfloat16", "dropout", "embedding"])
+def test_a_step_is_one_program(traced, name):
+    assert traced[name]["train"]["programs"] == 1
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_no_input_is_padded_by_tensorflow(traced, name):
+    for step in ("train", "eval"):
+        assert traced[name][step]["padding"] == 0
+
+
+@pytest.mark.parametrize("name", [n for n in CASES if n != "accumulation"])
+def test_the_host_computes_nothing_in_a_step(traced, name):
+    for step in ("train", "eval"):
+        assert set(traced[name][step]["host"]) <= ON_THE_HOST
+    # The count of steps is all that it reads and writes.
+    assert traced[name]["train"]["host"].count("ReadVariableOp") == 1
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_loop_carries_no_value_per_replica(traced, name):
+    assert set(traced[name]["loop_results"]) <= {"TensorSpec", "SymbolicTensor"}
