@@ -11,6 +11,7 @@ from plugins.clusters.lifeline import open_lifeline
 from plugins.clusters.peers import watched
 from plugins.clusters.rendezvous import meet
 from plugins.clusters.resolve import resolve_cluster
+from plugins.strategies.closures import Closures, Evaluation
 from plugins.strategies.processes import (
     server_def_resolver,
     start_server,
@@ -20,7 +21,6 @@ from trainer import (
     Detection,
     StrategyPlugin,
     UserError,
-    average,
     nearest,
     outside_graph,
 )
@@ -192,9 +192,9 @@ class ParameterServer(StrategyPlugin):
     def runner(self, step: Step, *, training: bool) -> Runner:
         """Schedules steps on the workers, or evaluates on the chief."""
         if training:
-            return _Closures(step, self)
+            return Closures(step, self)
         if self._on_workers:
-            return _Evaluation(step, self)
+            return Evaluation(step, self)
         return GraphLoop(step, self.strategy)
 
     @property
@@ -273,68 +273,3 @@ class ParameterServer(StrategyPlugin):
             timeout_seconds=self._start_seconds,
         )
         self._lifeline = open_lifeline(self.cluster, jobs=_JOBS)
-
-
-class _Evaluation:
-    """Runs evaluation on one free worker at a time."""
-
-    def __init__(self, step: Step, plugin: ParameterServer) -> None:
-        self._plugin = plugin
-        self._loop = tf.function(GraphLoop(step, plugin.strategy).many_steps)
-        self._done = 0
-        self._pieces: MakePieces | None = None
-
-    def __call__(self, iterator: MakePieces, num_steps: int) -> Any:
-        """See `Runner.__call__`; each call may find another worker free."""
-        if iterator is not self._pieces:
-            self._pieces, self._done = iterator, 0
-        first = self._done
-
-        def on_worker() -> Any:
-            return self._plugin.strategy.distribute_datasets_from_function(
-                lambda context: iterator(range(1), offset=first)
-            )
-
-        dataset = self._plugin.coordinator.create_per_worker_dataset(on_worker)
-        self._done += num_steps
-        (result,) = self._plugin.run_on_workers(
-            self._loop, iter(dataset), [num_steps]
-        )
-        return result
-
-    def trace(self, iterator: MakePieces) -> None:
-        """Nothing to do here: a worker traces when it evaluates."""
-
-
-class _Closures:
-    """Runs training steps on whichever worker is free."""
-
-    def __init__(self, step: Step, plugin: ParameterServer) -> None:
-        self._plugin = plugin
-        self._step = step
-        with plugin.scope():
-            self._updates = tf.Variable(0, dtype=tf.int64, trainable=False)
-        self._loop = tf.function(
-            GraphLoop(self._measured, plugin.strategy).many_steps
-        )
-
-    def __call__(self, iterator: Any, num_steps: int) -> Any:
-        """See `Runner.__call__`."""
-        plugin = self._plugin
-        results = []
-        for sizes in plugin.closure_sizes(num_steps):
-            results += plugin.run_on_workers(self._loop, iterator, sizes)
-        return tf.nest.map_structure(lambda *parts: sum(parts), *results)
-
-    def trace(self, iterator: Any) -> None:
-        """Nothing to do here: workers trace their first closure."""
-
-    def _measured(self, iterator: Any) -> Any:
-        """The step, and how many updates came between its read and its own."""
-        before = self._updates.read_value()
-        with tf.control_dependencies([before]):
-            logs = self._step(iterator)
-        with tf.control_dependencies(tf.nest.flatten(logs)):
-            after = self._updates.assign_add(1, read_value=True)
-        staleness = tf.cast(after - before - 1, tf.float32)
-        return {**logs, "staleness": average(staleness)}
