@@ -1,6 +1,7 @@
 """Builds what a step needs: model, optimizers, metrics, state variables."""
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -204,8 +205,13 @@ def _build_optimizer(
             "it, such as lambda: keras.optimizers.Adam(1e-3) (in gin @Adam, "
             "not @Adam()), so that it is created in the strategy's scope."
         )
-    options = {} if learning_rate is None else {"learning_rate": learning_rate}
-    optimizer = factory(**options)
+    if learning_rate is None:
+        optimizer = factory()
+    elif "learning_rate" in inspect.signature(factory).parameters:
+        optimizer = factory(learning_rate=learning_rate)
+    else:
+        optimizer = factory()
+        optimizer.learning_rate = learning_rate
     _refuse_own_versions(optimizer)
     return optimizer
 

@@ -120,8 +120,8 @@ def restore_newest(trainer: "Trainer", directory: str) -> bool:
 def initialize_from(trainer: "Trainer", path: str) -> None:
     """Starts a new run with the model of another one.
 
-    Variables are matched by path and shape, so a part of a model will do;
-    what was and what was not found is logged.
+    Variables are matched by order where all shapes are equal, else by path
+    and shape, so that a part of a model will do; what was and what was not found is logged.
 
     Args:
         trainer: its model is filled; optimizer and step stay new.
@@ -132,21 +132,21 @@ def initialize_from(trainer: "Trainer", path: str) -> None:
     """
     snapshot = _find(path)
     theirs = snapshot.host["variables"]["model"]
-    by_path = {
-        (entry["path"], tuple(entry["shape"])): snapshot.arrays[
-            _key("model", i)
-        ]
-        for i, entry in enumerate(theirs)
-    }
     members = _variables(trainer)["model"]
     ours = [_describe(variable) for variable in members]
-    missing = []
-    for variable, entry in zip(members, ours, strict=True):
-        value = by_path.get((entry["path"], tuple(entry["shape"])))
-        if value is None:
-            missing.append(entry["path"])
-        else:
-            variable.assign(value)
+    if [_shape(entry) for entry in ours] == [_shape(e) for e in theirs]:
+        # The same model: Keras may have counted its layers' names up.
+        places = dict(enumerate(range(len(ours))))
+    else:
+        there = {(_inner(e), _shape(e)): i for i, e in enumerate(theirs)}
+        places = {
+            i: there[_inner(entry), _shape(entry)]
+            for i, entry in enumerate(ours)
+            if (_inner(entry), _shape(entry)) in there
+        }
+    for i, place in places.items():
+        members[i].assign(snapshot.arrays[_key("model", place)])
+    missing = [e["path"] for i, e in enumerate(ours) if i not in places]
     if trainer.parts.ema is not None:
         trainer.parts.ema.restart()
     if len(missing) == len(members):
@@ -162,6 +162,15 @@ def initialize_from(trainer: "Trainer", path: str) -> None:
         path,
         ", ".join(missing) or "none",
     )
+
+
+def _shape(entry: dict[str, Any]) -> tuple[int, ...]:
+    return tuple(entry["shape"])
+
+
+def _inner(entry: dict[str, Any]) -> str:
+    """A variable's path below the model, whose own name may be a number."""
+    return str(entry["path"].partition("/")[2] or entry["path"])
 
 
 def _find(path: str) -> Snapshot:

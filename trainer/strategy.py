@@ -52,6 +52,9 @@ class StrategyPlugin(abc.ABC):
             batch is dropped, a short evaluation batch is padded. There
             `Trainer.eval_step` gets `(x, y, sample_weight)` whatever the data
             yields; the weight of padding is zero.
+        loops_on_replicas: a replica may reduce inside a loop, so micro-batches
+            are run in one there; elsewhere the loop is around the replicas.
+            Needs static shapes.
         reduces_logs: a step's results are summed over replicas within it, not
             by the loop, which then reads those of one replica.
         reduces_sparse: gradients of embeddings travel as the rows they touch;
@@ -60,6 +63,7 @@ class StrategyPlugin(abc.ABC):
 
     name: ClassVar[str] = ""
     static_shapes: ClassVar[bool] = False
+    loops_on_replicas: ClassVar[bool] = False
     reduces_logs: ClassVar[bool] = False
     reduces_sparse: ClassVar[bool] = True
     known: ClassVar[dict[str, "type[StrategyPlugin]"]] = {}

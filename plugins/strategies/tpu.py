@@ -46,6 +46,7 @@ class TPU(StrategyPlugin):
 
     name = "tpu"
     static_shapes = True
+    loops_on_replicas = True
     reduces_logs = True
     # TensorFlow has no sparse update of a variable on a TPU.
     reduces_sparse = False

@@ -28,8 +28,15 @@ class StaticMirrored(Mirrored):
     static_shapes = True
 
 
+class LoopingMirrored(StaticMirrored):
+    """Runs micro-batches in a loop on each replica."""
+
+    name = "looping_mirrored"
+    loops_on_replicas = True
+
+
 class ReducingMirrored(StaticMirrored):
-    """As the TPU does, with the loop that adds up all the same."""
+    """Reduces logs in the step, and adds them up in the TPU's loop."""
 
     name = "reducing_mirrored"
     reduces_logs = True
@@ -82,9 +89,10 @@ def dataset(parts):
 
 def result(trainer, values):
     assert trainer.shapes
+    pieces = REPLICAS * trainer.accumulation_steps
     for shape in trainer.shapes:
         assert shape.is_fully_defined(), shape
-        assert shape[0] == BATCH // REPLICAS, shape
+        assert shape[0] == BATCH // pieces, shape
     weights = {
         f"weight{i}": np.array(v) for i, v in enumerate(trainer.model.weights)
     }
@@ -211,14 +219,14 @@ def delegated(strategy):
     return result(trainer, trainer.evaluate())
 
 
-def train(strategy, data):
+def train(strategy, data, accumulation_steps=1):
     trainer = Noting(
         model=linear,
         loss="mse",
         optimizer=lambda: keras.optimizers.SGD(0.5),
         data=data(arrays()),
         batch_size=BATCH,
-        accumulation_steps=1,
+        accumulation_steps=accumulation_steps,
         strategy=strategy,
     )
     before = [np.array(v) for v in trainer.model.weights]
@@ -231,7 +239,8 @@ def train(strategy, data):
     }
 
 
-def run_all(strategy, reducing):
+def run_all():
+    strategy, reducing = StaticMirrored(), ReducingMirrored()
     for data in (examples, dataset):
         for count in (2, 3):
             for name in REDUCTIONS:
@@ -250,6 +259,8 @@ def run_all(strategy, reducing):
         reduction(reducing, examples, 3, REDUCTIONS[0]),
     )
     yield "reducing_training", train(reducing, examples)
+    yield "accumulation", train(strategy, examples, 2)
+    yield "looping_accumulation", train(LoopingMirrored(), dataset, 2)
 
 
 def main():
@@ -258,7 +269,7 @@ def main():
         [tf.config.LogicalDeviceConfiguration()] * REPLICAS,
     )
     results = {}
-    for name, values in run_all(StaticMirrored(), ReducingMirrored()):
+    for name, values in run_all():
         for key, value in values.items():
             results[f"{name}.{key}"] = value
     np.savez(os.path.join(sys.argv[1], "results.npz"), **results)

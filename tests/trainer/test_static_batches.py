@@ -156,7 +156,14 @@ def test_an_eval_step_that_delegates_counts_examples(results):
 
 
 @pytest.mark.parametrize(
-    "name", ["train_examples", "train_dataset", "reducing_training"]
+    "name",
+    [
+        "train_examples",
+        "train_dataset",
+        "reducing_training",
+        "accumulation",
+        "looping_accumulation",
+    ],
 )
 def test_training_leaves_out_short_batches(results, name):
     found = case(results, name)

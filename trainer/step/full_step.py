@@ -1,6 +1,6 @@
 """One training or evaluation step in cross-replica context."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
@@ -25,13 +25,20 @@ def make_train_step(trainer: "Trainer") -> Callable[[Any], StepLogs]:
     With one micro-batch and no loss scale it is `Trainer.train_step` on each
     replica. Otherwise its phases are run one by one, because what must
     surround them (a loop, a condition) may not surround a reduction inside a
-    replica.
+    replica, unless the plugin says so.
     """
     parts, strategy = trainer.parts, trainer.plugin.strategy
     check_dtypes(trainer.plugin, parts.model)
-    in_phases = trainer.accumulation_steps > 1 or parts.loss_scale is not None
+    micro_batches = trainer.accumulation_steps
+    loops = micro_batches > 1 and trainer.plugin.loops_on_replicas
+    in_phases = parts.loss_scale is not None or (
+        micro_batches > 1 and not loops
+    )
 
-    def whole(batch: Any) -> StepLogs:
+    def whole(*batches: Any) -> StepLogs:
+        if loops:
+            return _accumulated_step(trainer, batches)
+        (batch,) = batches
         with parts.randomness.at(parts.step.read_value()):
             logs = trainer.train_step(batch)
         return _as_logs(trainer, logs, batch)
@@ -40,7 +47,8 @@ def make_train_step(trainer: "Trainer") -> Callable[[Any], StepLogs]:
         if in_phases:
             logs = _step_in_phases(trainer, iterator)
         else:
-            logs = strategy.run(compiled, args=(next(iterator),))
+            batches = tuple(next(iterator) for _ in range(micro_batches))
+            logs = strategy.run(compiled, args=batches)
             if parts.ema is not None:
                 parts.ema.update()
         parts.step.assign_add(1)
@@ -83,6 +91,30 @@ def _as_logs(trainer: "Trainer", logs: dict[str, Any], batch: Any) -> StepLogs:
     }
     complete[EXAMPLES] = average(count_examples(batch), 0.0)
     return reduce_sum(complete) if trainer.plugin.reduces_logs else complete
+
+
+def _accumulated_step(trainer: "Trainer", batches: Sequence[Any]) -> StepLogs:
+    """All of a step's micro-batches in a loop on one replica.
+
+    Args:
+        trainer: whose step it is.
+        batches: the replica's micro-batches, of one shape.
+    """
+    parts = trainer.parts
+    stacked = tf.nest.map_structure(lambda *same: tf.stack(same), *batches)
+
+    def sums_of(micro: tf.Tensor) -> tuple[Any, StepLogs]:
+        batch = tf.nest.map_structure(lambda part: part[micro], stacked)
+        with parts.randomness.at(parts.step.read_value(), micro):
+            sums, logs = batch_sums(trainer, batch)
+        return sums, _as_logs(trainer, logs, batch)
+
+    total = sums_of(tf.constant(0))
+    for micro in tf.range(1, len(batches)):
+        total = tf.nest.map_structure(tf.add, total, sums_of(micro))
+    gradient_sums, logs = total
+    trainer.apply_gradients(reduce_gradients(trainer, gradient_sums))
+    return logs
 
 
 def _step_in_phases(trainer: "Trainer", iterator: Any) -> StepLogs:

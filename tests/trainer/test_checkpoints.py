@@ -1,0 +1,233 @@
+"""Checkpoints are complete or absent, kept as asked, and found again."""
+
+import json
+import os
+import pathlib
+import shutil
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from plugins.callbacks.checkpoint import Checkpoint
+from trainer import Trainer, UserError, checkpoints, state
+
+X = np.random.default_rng(0).normal(size=(64, 3)).astype("float32")
+
+
+def model(units=4):
+    return keras.Sequential(
+        [
+            keras.Input((3,)),
+            keras.layers.Dense(units, name="body"),
+            keras.layers.Dense(1, name="head"),
+        ]
+    )
+
+
+def make(**options):
+    return Trainer(
+        **{
+            "model": model,
+            "loss": "mse",
+            "data": lambda split: (X, X[:, :1]),
+            "batch_size": 8,
+            "strategy": "default",
+            **options,
+        }
+    )
+
+
+def snapshot(step, value=1.0):
+    arrays = {"model/0000": np.full((3, 2), value, "float32")}
+    return checkpoints.Snapshot(step, arrays, {"note": "x"})
+
+
+@pytest.fixture
+def saved(tmp_path):
+    directory = str(tmp_path / "checkpoints")
+    for step in (10, 20):
+        checkpoints.save(directory, snapshot(step, float(step)))
+    return directory
+
+
+def test_reads_back_what_was_written(saved):
+    found = checkpoints.load_newest(saved)
+    assert found.step == 20
+    assert found.host == {"note": "x"}
+    assert np.array_equal(
+        found.arrays["model/0000"], np.full((3, 2), 20.0, "float32")
+    )
+    # It is a TensorFlow checkpoint too.
+    path = os.path.join(saved, "step_00000020", "arrays")
+    assert tf.train.load_variable(path, "model/0000")[0, 0] == 20.0
+
+
+FILES = ("manifest.json", "state.json", "arrays.index", "arrays.data")
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def empty(path):
+    path.write_bytes(b"")
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(bytes(content))
+
+
+def remove(path):
+    path.unlink()
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("damage", [cut, empty, flip, remove])
+def test_a_damaged_one_is_passed_over(saved, name, damage, caplog):
+    folder = pathlib.Path(saved) / "step_00000020"
+    (path,) = folder.glob(f"{name}*")
+    damage(path)
+    assert checkpoints.load_newest(saved).step == 10
+    with pytest.raises(UserError, match="no usable checkpoint"):
+        checkpoints.load(str(folder))
+
+
+def test_a_failed_save_leaves_what_was_there(saved, monkeypatch):
+    def full(*arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoints, "_synchronize", full)
+    with pytest.raises(OSError, match="No space"):
+        checkpoints.save(saved, snapshot(30))
+    assert sorted(os.listdir(saved)) == ["step_00000010", "step_00000020"]
+
+
+def test_leftovers_of_killed_saves_are_removed(saved):
+    os.mkdir(os.path.join(saved, "tmp_abc"))
+    checkpoints.remove_leftovers(saved)
+    assert len(os.listdir(saved)) == 2
+    checkpoints.remove_leftovers(saved + "_that_is_not_there")
+
+
+def test_keeps_the_last_and_the_best(tmp_path):
+    class Scheduled(Trainer):
+        """Evaluates to a value that is best at step 4."""
+
+        def evaluate(self, steps=None):
+            return {"loss": abs(self.step - 4) + 1.0}
+
+    trainer = Scheduled(
+        model=model,
+        loss="mse",
+        data=lambda split: (X, X[:, :1]),
+        batch_size=8,
+        strategy="default",
+    )
+    trainer.train_and_evaluate(
+        20,
+        eval_every=2,
+        model_dir=str(tmp_path),
+        callbacks=[Checkpoint(every=2, keep_last=2, keep_best=2)],
+    )
+    steps = [
+        checkpoints.step_of(path)
+        for path in checkpoints.listing(str(tmp_path / "checkpoints"))
+    ]
+    assert steps == [4, 6, 18, 20]
+
+
+@pytest.mark.parametrize("asynchronous", [True, False])
+def test_saved_values_are_those_of_their_step(tmp_path, asynchronous):
+    """Training goes on while a save is written."""
+    seen = {}
+
+    class Note(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            seen[trainer.step] = [np.array(v) for v in self.model.variables]
+
+    trainer = make()
+    trainer.train(
+        12,
+        steps_per_loop=1,
+        model_dir=str(tmp_path),
+        callbacks=[
+            Note(),
+            Checkpoint(every=1, keep_last=12, asynchronous=asynchronous),
+        ],
+    )
+    paths = checkpoints.listing(str(tmp_path / "checkpoints"))
+    assert len(paths) == 12
+    for path in paths:
+        found = checkpoints.load(path)
+        for i, value in enumerate(seen[found.step]):
+            assert np.array_equal(found.arrays[f"model/{i:04d}"], value)
+
+
+def test_another_model_is_named(tmp_path):
+    make().train(2, model_dir=str(tmp_path), callbacks=[Checkpoint()])
+    other = make(model=lambda: model(units=5))
+    with pytest.raises(UserError, match=r"body/kernel has shape \[3, 5\]"):
+        other.train(4, model_dir=str(tmp_path), callbacks=[Checkpoint()])
+
+
+def test_init_from_takes_what_fits(tmp_path):
+    first = make(seed=1)
+    first.train(3, model_dir=str(tmp_path), callbacks=[Checkpoint()])
+
+    def other_head():
+        return keras.Sequential(
+            [
+                keras.Input((3,)),
+                keras.layers.Dense(4, name="body"),
+                keras.layers.Dense(2, name="other_head"),
+            ]
+        )
+
+    second = make(model=other_head, seed=2, loss="mae")
+    before = [np.array(v) for v in second.model.variables]
+    state.initialize_from(second, str(tmp_path))
+    after = [np.array(v) for v in second.model.variables]
+    trained = [np.array(v) for v in first.model.variables]
+    assert np.array_equal(after[0], trained[0])
+    assert np.array_equal(after[1], trained[1])
+    assert np.array_equal(after[2], before[2])
+    assert second.step == 0
+    with pytest.raises(UserError, match="holds no usable checkpoint"):
+        state.initialize_from(second, str(tmp_path / "nowhere"))
+
+
+def test_names_counted_up_in_one_process_do_not_matter(tmp_path):
+    def unnamed():
+        return keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+
+    make(model=unnamed).train(
+        3, model_dir=str(tmp_path), callbacks=[Checkpoint()]
+    )
+    again = make(model=unnamed)
+    again.train(5, model_dir=str(tmp_path), callbacks=[Checkpoint()])
+    assert again.step == 5
+    path = checkpoints.listing(str(tmp_path / "checkpoints"))[-1]
+    names = json.loads(pathlib.Path(path, "state.json").read_text())[
+        "variables"
+    ]["model"]
+    assert names[0]["path"].endswith("/kernel")
+
+
+def test_a_vanished_directory_is_a_warning(tmp_path, caplog):
+    class Vanish(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            shutil.rmtree(tmp_path / "run", ignore_errors=True)
+            (tmp_path / "run").write_text("a file is in the way")
+
+    trainer = make()
+    trainer.train(
+        4,
+        steps_per_loop=1,
+        model_dir=str(tmp_path / "run"),
+        callbacks=[Vanish(), Checkpoint(every=2)],
+    )
+    assert trainer.step == 4
