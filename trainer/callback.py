@@ -18,8 +18,9 @@ class Callback(keras.callbacks.Callback):
     `on_train_begin` · per epoch `on_epoch_begin` · per host loop of K steps
     `on_train_batch_begin`, the K steps, `on_train_batch_end` · when due
     `on_test_begin`, evaluation, `on_test_end`, then `on_log` for the train
-    and the eval split, then `on_save` · `on_epoch_end` · `on_train_end` ·
-    `close`.
+    and the eval split · `on_epoch_end` · `on_save` · `on_train_end` ·
+    `close`. Saving comes after the epoch's end, so that a checkpoint holds
+    what callbacks did there.
 
     Attributes:
         trainer: the running `Trainer`; set before `setup`.
