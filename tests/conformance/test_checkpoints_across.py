@@ -15,7 +15,17 @@ STRATEGIES = [
 ]
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+# Each of these restores all of the above; the long set has the others.
+ALWAYS = ["default", "mirrored:2", "multi_worker_mirrored@2"]
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        pytest.param(name, marks=[] if name in ALWAYS else pytest.mark.long)
+        for name in STRATEGIES
+    ],
+)
 def test_restores_the_checkpoints_of_all(strategy, run_once, tmp_path):
     sources = [run_once(source) for source in STRATEGIES]
     found = running.run(
