@@ -121,7 +121,8 @@ def initialize_from(trainer: "Trainer", path: str) -> None:
     """Starts a new run with the model of another one.
 
     Variables are matched by order where all shapes are equal, else by path
-    and shape, so that a part of a model will do; what was and what was not found is logged.
+    and shape, so that a part of a model will do; what was and what was not
+    found is logged.
 
     Args:
         trainer: its model is filled; optimizer and step stay new.
