@@ -264,7 +264,11 @@ class Trainer:
         return logs
 
     def eval_step(self, batch: Any) -> StepLogs:
-        """Measures one replica's batch; takes and returns as `train_step`."""
+        """Measures one replica's batch; takes and returns as `train_step`.
+
+        Under a strategy with static shapes the batch is `(x, y,
+        sample_weight)` whatever the data yields: padding has the weight 0.
+        """
         _, logs = measure(self, batch, training=False)
         return logs
 

@@ -1,6 +1,8 @@
 """The order of calls against a stand-in TPU, and real failures without one."""
 
 import json
+import subprocess
+import sys
 import types
 
 import keras
@@ -263,11 +265,35 @@ def test_without_a_tpu_the_flags_are_named():
     assert len(message.splitlines()) <= 3
 
 
-def test_a_tensorflow_server_without_a_tpu_is_told_apart():
-    server = tf.distribute.Server(
-        {"worker": [f"127.0.0.1:{closed_port()}"]}, job_name="worker"
-    )
-    address = server.target
-    plugin = TPU(tpu=address)
-    with pytest.raises(UserError, match="does not start: .*TPU"):
-        plugin.create()
+_CONNECT = """
+import tensorflow as tf
+from plugins.strategies.tpu import TPU
+from trainer import UserError
+
+server = tf.distribute.Server({"worker": ["127.0.0.1:PORT"]}, "worker")
+plugin = TPU(tpu=server.target)
+try:
+    plugin.create()
+except UserError as error:
+    print(error, flush=True)
+"""
+
+
+def test_a_tensorflow_server_without_a_tpu_is_told_apart(root):
+    # In a process of its own, which stays connected to the server.
+    with subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            _CONNECT.replace("PORT", str(closed_port())),
+        ],
+        cwd=root,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            message = process.stdout.readline()
+        finally:
+            process.kill()
+    assert "does not start: " in message
+    assert "TPU" in message.partition("does not start: ")[2]
