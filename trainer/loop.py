@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 
 from trainer.callback_list import CallbackList
+from trainer.checks import check_micro_batches
 from trainer.data import exact, feeder
 from trainer.errors import UserError
 from trainer.period import Period, Ticker, parse_period
@@ -64,6 +65,11 @@ class Loop:
         self.trainer = trainer
         trainer.build()
         self.batches = trainer.batches("train")
+        check_micro_batches(
+            trainer.model,
+            self.batches.last_size,
+            accumulation_steps=trainer.accumulation_steps,
+        )
         self.steps_per_epoch = self.batches.steps_per_epoch
         self._steps_per_loop = steps_per_loop
         self._eval_steps = eval_steps

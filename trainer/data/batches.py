@@ -29,8 +29,10 @@ class Batches(abc.ABC):
         batch_size: examples in a full global batch; `None` if unknown.
         steps_per_epoch: batches in one pass; `None` if endless.
         resume: how `pieces` reaches its first step.
+        last_size: examples in an epoch's last batch; `None` if unknown.
     """
 
+    last_size: int | None = None
     batch_size: int | None
     steps_per_epoch: int | None
     resume: Resume

@@ -57,7 +57,7 @@ class IndexedBatches(Batches):
         self._examples = examples
         self._seed = seed
         self._shuffle = shuffle
-        self._last_size = batch_size if rest == 0 or drop_remainder else rest
+        self.last_size = batch_size if rest == 0 or drop_remainder else rest
 
     def pieces(
         self,
@@ -72,7 +72,7 @@ class IndexedBatches(Batches):
         per_step = micro * len(replicas)
         piece_size = (
             even_piece(self.batch_size, micro=micro, num_replicas=num_replicas)
-            if self._last_size == self.batch_size
+            if self.last_size == self.batch_size
             else None
         )
         begins, ends = self._bounds(
@@ -105,7 +105,7 @@ class IndexedBatches(Batches):
         pieces = np.arange(cut["micro"] * len(cut["replicas"]))
         rows = [
             piece_bounds(size, pieces, **cut)
-            for size in (self.batch_size, self._last_size)
+            for size in (self.batch_size, self.last_size)
         ]
         begins, ends = np.concatenate(rows, axis=1)
         with tf.device("CPU:0"):
