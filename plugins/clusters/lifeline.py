@@ -2,24 +2,29 @@
 
 TensorFlow's servers run for ever, and do not hear that their chief has ended.
 Over this line it says goodbye; where the line breaks without one, it died.
+The chief in turn hears of a task whose host has vanished without a word.
 """
 
 import contextlib
+import selectors
 import socket
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from plugins.clusters.cluster import Cluster
 from plugins.clusters.sockets import (
     connect,
     decode,
     encode,
+    keep_alive,
     listen_on,
     look_up,
 )
 from trainer import StartAgain
 
 _RETRY_SECONDS = 0.1
+_WATCH_SECONDS = 1.0
 _GOODBYE = {"goodbye": True}
 
 
@@ -35,6 +40,37 @@ class Lifeline:
     def __init__(self, chief: str, lines: dict[str, socket.socket]) -> None:
         self._chief = chief
         self._lines = lines
+        for line in lines.values():
+            line.settimeout(None)
+            keep_alive(line)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the run goes on."""
+        return bool(self._lines)
+
+    def watch(self, on_lost: Callable[[str, str], None]) -> None:
+        """Tells of each task whose line breaks, until this one is closed.
+
+        Args:
+            on_lost: called on a thread of its own with the task's name and
+                its IP address as seen from here.
+        """
+        selector = selectors.DefaultSelector()
+        for name, line in self._lines.items():
+            # A line that has broken does not know its peer any more.
+            host = line.getpeername()[0]
+            selector.register(line, selectors.EVENT_READ, (name, host))
+
+        def run() -> None:
+            with selector:
+                while self.is_open:
+                    for key, _ in selector.select(_WATCH_SECONDS):
+                        selector.unregister(key.fileobj)
+                        if self.is_open:
+                            on_lost(*key.data)
+
+        threading.Thread(target=run, name="lifeline", daemon=True).start()
 
     def say_goodbye(self) -> None:
         """Tells the other tasks that the run has ended well."""
@@ -48,22 +84,26 @@ class Lifeline:
         """Returns when the first task says goodbye.
 
         Raises:
-            StartAgain: it ended without doing so.
+            StartAgain: it ended without doing so, or its host has vanished.
         """
         line = self._lines[self._chief]
-        line.settimeout(None)
-        line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        with contextlib.suppress(OSError):
+        try:
             if decode(line.recv(4096).strip()) == _GOODBYE:
                 self.close()
                 return
+        except ConnectionError:
+            pass
+        except OSError as error:
+            raise StartAgain(
+                f"{self._chief} does not answer any more: {error.strerror}"
+            ) from None
         raise StartAgain(f"{self._chief} ended before the run did")
 
     def close(self) -> None:
         """Closes every line."""
-        for line in self._lines.values():
+        lines, self._lines = self._lines, {}
+        for line in lines.values():
             line.close()
-        self._lines = {}
 
 
 def open_lifeline(

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import tensorflow as tf
 
@@ -15,6 +16,7 @@ from plugins.clusters.sockets import connect, look_up
 from trainer import EXIT_START_AGAIN, StartAgain
 
 _PROBE_SECONDS = 5.0
+_MOST_PROBES = 64
 # What TensorFlow raises when a peer is gone; it may also be a bug of ours.
 _SYMPTOMS = (
     tf.errors.UnavailableError,
@@ -45,7 +47,8 @@ def watched(
     Raises:
         StartAgain: an operation failed and a peer does not answer any more.
     """
-    timer = threading.Timer(limit_seconds, _give_up, (cluster, limit_seconds))
+    reason = f"{cluster.name} waited {limit_seconds:g} s for its peers"
+    timer = threading.Timer(limit_seconds, give_up, (reason,))
     timer.daemon = True
     timer.start()
     try:
@@ -66,12 +69,18 @@ def lost_peers(cluster: Cluster, *, jobs: Sequence[str]) -> list[str]:
     operation before its port is closed.
     """
     peers = [t for t in cluster.tasks(*jobs) if t[0] != cluster.name]
+    if not peers:
+        return []
     deadline = time.monotonic() + _PROBE_SECONDS
-    while True:
-        lost = [f"{n} ({a})" for n, a in peers if not _answers(a)]
-        if lost or time.monotonic() > deadline:
-            return lost
-        time.sleep(0.2)
+    # All at once: while one is waited for, another survivor may have ended.
+    with ThreadPoolExecutor(min(len(peers), _MOST_PROBES)) as pool:
+        while True:
+            answers = pool.map(_answers, [address for _, address in peers])
+            there = zip(peers, answers, strict=True)
+            lost = [f"{name} ({a})" for (name, a), ok in there if not ok]
+            if lost or time.monotonic() > deadline:
+                return lost
+            time.sleep(0.2)
 
 
 def _answers(address: str) -> bool:
@@ -82,10 +91,12 @@ def _answers(address: str) -> bool:
     return True
 
 
-def _give_up(cluster: Cluster, seconds: float) -> None:
+def give_up(reason: str) -> None:
+    """Ends the process with `EXIT_START_AGAIN`, and all stacks on stderr.
+
+    For where an operation waits inside TensorFlow: nothing can interrupt it.
+    """
     faulthandler.dump_traceback(all_threads=True)
-    sys.stderr.write(
-        f"start again: {cluster.name} waited {seconds:g} s for its peers\n"
-    )
+    sys.stderr.write(f"start again: {reason}\n")
     sys.stderr.flush()
     os._exit(EXIT_START_AGAIN)

@@ -1,5 +1,6 @@
 """Variables on parameter servers, workers that train on their own."""
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -7,8 +8,10 @@ import gin
 import tensorflow as tf
 from absl import logging
 
+from plugins.clusters.cluster import split_address
+from plugins.clusters.hang_up import hang_up
 from plugins.clusters.lifeline import open_lifeline
-from plugins.clusters.peers import watched
+from plugins.clusters.peers import give_up, watched
 from plugins.clusters.rendezvous import meet
 from plugins.clusters.resolve import resolve_cluster
 from plugins.strategies.closures import Closures, Evaluation
@@ -27,6 +30,8 @@ from trainer import (
 from trainer.strategy import GraphLoop, MakePieces, Runner, Step
 
 _JOBS = ("chief", "worker", "ps")
+# How long TensorFlow has to notice by itself that a server is gone.
+_NOTICE_SECONDS = 20.0
 
 
 @gin.configurable(module="plugins.strategies")
@@ -146,6 +151,7 @@ class ParameterServer(StrategyPlugin):
             return tf.distribute.get_strategy()
         self._set_threads()
         self._meet()
+        self._lifeline.watch(self._on_lost)
         strategy = tf.distribute.ParameterServerStrategy(
             server_def_resolver(self.cluster, _JOBS)
         )
@@ -253,6 +259,19 @@ class ParameterServer(StrategyPlugin):
     def finish(self) -> None:
         """Lets the servers go."""
         self._lifeline.say_goodbye()
+
+    def _on_lost(self, name: str, host: str) -> None:
+        """Lets no call wait for ever for a host that has vanished."""
+        address = dict(self.cluster.tasks(*_JOBS))[name]
+        logging.warning("Lost %s (%s).", name, address)
+        if name.startswith("worker"):
+            # Then TensorFlow gives what it was doing to another one.
+            hang_up(host, split_address(address)[1])
+            return
+        # If it does notice, the run ends in better order than so.
+        time.sleep(_NOTICE_SECONDS)
+        if self._lifeline.is_open:
+            give_up(f"lost {name} ({address})")
 
     def describe(self) -> dict[str, Any]:
         """See `StrategyPlugin.describe`."""

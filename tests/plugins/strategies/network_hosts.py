@@ -1,15 +1,24 @@
-"""Hosts of their own network on this machine, for tests.
+"""Hosts of their own network on this machine, and training runs on them.
 
 Each host is a network namespace with one address; a switch joins them, which
 is a bridge in one more namespace. Nothing of it is seen from outside, and no
 packet leaves it, so that parallel runs may use the same addresses.
 """
 
+import json
 import os
+import re
 import secrets
 import shutil
 import subprocess
+import sys
+import time
 
+import pytest
+
+from tests.conftest import ROOT
+
+_PORT = 2222
 _PATH = f"{os.environ['PATH']}:/usr/sbin:/sbin"
 _IP = shutil.which("ip", path=_PATH)
 
@@ -120,3 +129,134 @@ def _run(arguments):
     return subprocess.run(
         [_IP, *arguments], capture_output=True, text=True, timeout=30
     )
+
+
+class Run:
+    """One training run: a process for each task, each on its host.
+
+    Args:
+        hosts: where they run.
+        folder: where the run directory and the log files go.
+        placed: job and host of each task.
+        by_flags: whether the tasks learn of each other by flags, and not by
+            `TF_CONFIG`.
+
+    Attributes:
+        jobs: job name to the `host:port` of its tasks.
+        processes: what runs, by the task's name.
+    """
+
+    def __init__(self, hosts, folder, placed, *, by_flags=False):
+        self._hosts = hosts
+        self._folder = folder
+        self._by_flags = by_flags
+        self._tasks = {}
+        self.model_dir = folder / "run"
+        self.jobs = {}
+        self.processes = {}
+        for job, host in placed:
+            addresses = self.jobs.setdefault(job, [])
+            # Several tasks of one host have a port each.
+            port = _PORT + list(self._tasks.values()).count(host)
+            self._tasks[f"{job} {len(addresses)}"] = host
+            addresses.append(f"{hosts.addresses[host]}:{port}")
+
+    def start(self, *arguments):
+        """Starts every task with some more flags."""
+        for name, host in self._tasks.items():
+            flags, environ = self._cluster(*name.split())
+            command = [*training(self.model_dir), *flags, *arguments]
+            with open(self._log(name), "w") as log:
+                self.processes[name] = subprocess.Popen(
+                    self._hosts.command(host, *command),
+                    cwd=ROOT,
+                    env={**os.environ, **environ},
+                    stdout=log,
+                    stderr=log,
+                )
+
+    def address(self, name):
+        """A task's `host:port`."""
+        job, index = name.split()
+        return self.jobs[job][int(index)]
+
+    def log(self, name):
+        """What a task has written."""
+        return self._log(name).read_text()
+
+    def wait(self, name, seconds=180):
+        """A task's exit code."""
+        try:
+            return self.processes[name].wait(max(seconds, 0))
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"{name} hangs:\n{self.log(name)[-4000:]}")
+
+    def wait_for_all(self):
+        """Waits until all have ended well."""
+        for name in self.processes:
+            assert self.wait(name) == 0, f"{name}\n{self.log(name)[-4000:]}"
+
+    def wait_until(self, name, happened, seconds=120):
+        """Waits for something while a task runs."""
+        deadline = time.monotonic() + seconds
+        while not happened():
+            text = self.log(name)[-3000:]
+            assert time.monotonic() < deadline, text
+            assert self.processes[name].poll() is None, text
+            time.sleep(0.05)
+
+    def start_again(self, name):
+        """What a task says after `start again:`."""
+        found = re.findall("^start again: (.*)$", self.log(name), re.MULTILINE)
+        assert len(found) == 1, self.log(name)[-3000:]
+        return found[0]
+
+    def metrics(self):
+        """The lines of `metrics.jsonl`."""
+        return metrics(self.model_dir)
+
+    def end(self):
+        """Ends what still runs."""
+        for process in self.processes.values():
+            process.kill()
+            process.wait()
+
+    def _log(self, name):
+        return self._folder / f"{name.replace(' ', '')}.log"
+
+    def _cluster(self, job, index):
+        if not self._by_flags:
+            task = {"type": job, "index": int(index)}
+            config = {"cluster": self.jobs, "task": task}
+            return [], {"TF_CONFIG": json.dumps(config)}
+        workers = [*self.jobs.get("chief", []), *self.jobs["worker"]]
+        # With servers, the first of the worker hosts is the chief.
+        if "chief" in self.jobs and job == "worker":
+            index = int(index) + 1
+        flags = [f"--worker_hosts={','.join(workers)}"]
+        if "ps" in self.jobs:
+            flags.append(f"--ps_hosts={','.join(self.jobs['ps'])}")
+        return [*flags, f"--task_type={job}", f"--task_index={index}"], {}
+
+
+def training(model_dir):
+    """The command line of a short training."""
+    return [
+        *(sys.executable, "-m", "trainer"),
+        "--gin_file=experiments/digits.gin",
+        f"--model_dir={model_dir}",
+        "--train_steps=60",
+        "--steps_per_loop=10",
+        "--gin.run.log_every=10",
+        "--gin.run.eval_every=30",
+    ]
+
+
+def metrics(model_dir):
+    """The lines of a run's `metrics.jsonl`."""
+    path = model_dir / "metrics.jsonl"
+    if not path.exists():
+        return []
+    # A line that is being written has no end yet.
+    lines = path.read_text().splitlines(keepends=True)
+    return [json.loads(line) for line in lines if line.endswith("\n")]
