@@ -50,6 +50,7 @@ def main(name, steps, pause, *options):
             callbacks=[Report()],
         )
         print(f"iterations {int(trainer.optimizer.iterations.numpy())}")
+        print(f"staleness {logs.get('staleness', 0.0):.6f}")
         print(f"loss {logs['val_loss']:.6f}", flush=True)
         plugin.finish()
     except StartAgain as error:
@@ -59,10 +60,7 @@ def main(name, steps, pause, *options):
 
 
 def _number(text):
-    try:
-        return float(text)
-    except ValueError:
-        return text
+    return int(text) if text.isdigit() else text
 
 
 if __name__ == "__main__":
