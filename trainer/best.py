@@ -17,6 +17,7 @@ from absl import logging
 
 from trainer import checkpoints
 from trainer.errors import UserError, nearest
+from trainer.files import write_whole
 from trainer.monitor import Monitor
 
 _RECORD = "best.json"
@@ -91,11 +92,10 @@ class Best:
             "step": self.step,
             "value": self.value,
         }
-        path = os.path.join(self.directory, _RECORD)
-        beside = f"{path}.tmp"
-        with tf.io.gfile.GFile(beside, "w") as file:
-            file.write(json.dumps(record, allow_nan=False) + "\n")
-        tf.io.gfile.rename(beside, path, overwrite=True)
+        write_whole(
+            os.path.join(self.directory, _RECORD),
+            json.dumps(record, allow_nan=False) + "\n",
+        )
         for path in checkpoints.listing(self.directory):
             if self.step not in (None, checkpoints.step_of(path)):
                 checkpoints.remove(path)

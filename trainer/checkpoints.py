@@ -99,14 +99,7 @@ def load(path: str) -> Snapshot:
     fault = find_fault(path)
     if fault:
         raise UserError(f"{path} is no usable checkpoint: {fault}.")
-    with tf.io.gfile.GFile(os.path.join(path, "state.json")) as file:
-        host = json.load(file)
-    reader = tf.train.load_checkpoint(os.path.join(path, "arrays"))
-    arrays = {
-        name: reader.get_tensor(name)
-        for name in reader.get_variable_to_shape_map()
-    }
-    return Snapshot(host.pop("step"), arrays, host)
+    return _read(path)
 
 
 def load_newest(directory: str) -> Snapshot | None:
@@ -117,7 +110,7 @@ def load_newest(directory: str) -> Snapshot | None:
     for path in reversed(listing(directory)):
         fault = find_fault(path)
         if fault is None:
-            return load(path)
+            return _read(path)
         logging.warning("Passing over %s: %s.", path, fault)
     return None
 
@@ -196,6 +189,18 @@ def remove_leftovers(directory: str) -> None:
     for name in tf.io.gfile.listdir(directory):
         if name.startswith("tmp_"):
             tf.io.gfile.rmtree(os.path.join(directory, name))
+
+
+def _read(path: str) -> Snapshot:
+    """Reads a checkpoint whose checksums were found to be right."""
+    with tf.io.gfile.GFile(os.path.join(path, "state.json")) as file:
+        host = json.load(file)
+    reader = tf.train.load_checkpoint(os.path.join(path, "arrays"))
+    arrays = {
+        name: reader.get_tensor(name)
+        for name in reader.get_variable_to_shape_map()
+    }
+    return Snapshot(host.pop("step"), arrays, host)
 
 
 def _write_arrays(prefix: str, arrays: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ import gin
 import tensorflow as tf
 
 from trainer import Callback
+from trainer.files import write_whole
 
 FILE_NAME = "metrics.jsonl"
 EVALUATOR_FILE_NAME = "metrics_evaluator.jsonl"
@@ -102,10 +103,7 @@ def drop_after(path: str, step: float) -> None:
     after = b"".join(line for line in lines if _is_kept(line, step))
     if after == before:
         return
-    beside = f"{path}.tmp"
-    with tf.io.gfile.GFile(beside, "wb") as file:
-        file.write(after)
-    tf.io.gfile.rename(beside, path, overwrite=True)
+    write_whole(path, after)
 
 
 def _whole_lines_only(path: str) -> set[int]:

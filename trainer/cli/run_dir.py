@@ -16,6 +16,7 @@ from absl import logging
 from trainer.cli import config_diff, provenance
 from trainer.cli.gin_errors import sentence
 from trainer.errors import UserError
+from trainer.files import write_whole
 from trainer.strategy import StrategyPlugin
 
 _CONFIG = "config.gin"
@@ -217,11 +218,7 @@ class RunDir:
         }
 
     def _write(self, name: str, text: str) -> None:
-        path = os.path.join(self.path, name)
-        temporary = f"{path}.{_process()}.tmp"
-        with tf.io.gfile.GFile(temporary, "w") as file:
-            file.write(text)
-        tf.io.gfile.rename(temporary, path, overwrite=True)
+        write_whole(os.path.join(self.path, name), text)
 
 
 def _process() -> str:

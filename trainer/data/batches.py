@@ -15,7 +15,6 @@ class Resume(enum.StrEnum):
 
     SEEK = "seek"  # In O(1): examples have random access.
     SKIP = "skip"  # By reading and dropping n batches of the same sequence.
-    RESTORE = "restore"  # From a position of its own in the checkpoint.
 
 
 class Batches(abc.ABC):
