@@ -5,8 +5,10 @@
         state.json                      everything that is not an array
         manifest.json                   size and SHA-256 of each file above
 
-A checkpoint is written under a temporary name, synchronized to disk and
-renamed. One whose manifest is missing or does not match is passed over.
+A checkpoint is written under a temporary name (`tmp_...`), synchronized to
+disk and renamed. One whose manifest is missing or does not match is passed
+over. Saving a step again moves the old one to `old_00000100` first: it counts
+until the new one has its name.
 `tf.train.load_checkpoint(".../step_00000100/arrays")` reads the arrays.
 """
 
@@ -23,9 +25,12 @@ import tensorflow as tf
 from absl import logging
 
 from trainer.errors import UserError
+from trainer.files import make_directory, remove_if_possible, synchronize
 
-_NAME = re.compile(r"step_(\d{8,})")
+_NAME = re.compile(r"(step|old)_(\d{8,})")
 _MANIFEST = "manifest.json"
+# TensorFlow writes arrays that are saved at once to one data file.
+_FILES = {"state.json", "arrays.index", "arrays.data-00000-of-00001"}
 _CHUNK = 1 << 20
 
 
@@ -60,30 +65,19 @@ def save(directory: str, snapshot: Snapshot) -> str:
     """
     final = os.path.join(directory, f"step_{snapshot.step:08d}")
     temporary = os.path.join(directory, f"tmp_{uuid.uuid4().hex}")
-    tf.io.gfile.makedirs(temporary)
+    make_directory(directory)
     try:
-        _write_arrays(os.path.join(temporary, "arrays"), snapshot.arrays)
-        state = {"step": snapshot.step, **snapshot.host}
-        _write_json(os.path.join(temporary, "state.json"), state)
-        files = sorted(tf.io.gfile.listdir(temporary))
-        manifest = {
-            name: _fingerprint(os.path.join(temporary, name)) for name in files
-        }
-        for name in files:
-            _synchronize(os.path.join(temporary, name))
-        # Last, because on an object store the rename below is no single act:
-        # only a checkpoint with its manifest counts.
-        _write_json(os.path.join(temporary, _MANIFEST), manifest)
-        _synchronize(os.path.join(temporary, _MANIFEST))
-        _synchronize(temporary)
+        tf.io.gfile.mkdir(temporary)
+        _write(temporary, snapshot)
+        _settle_old(directory)
         if tf.io.gfile.exists(final):
-            remove(final)
+            tf.io.gfile.rename(final, _old_name(final))
         tf.io.gfile.rename(temporary, final)
-        _synchronize(directory)
+        synchronize(directory)
     except BaseException:
-        if tf.io.gfile.exists(temporary):
-            tf.io.gfile.rmtree(temporary)
+        remove_if_possible(temporary)
         raise
+    remove_if_possible(_old_name(final))
     return final
 
 
@@ -97,9 +91,12 @@ def load(path: str) -> Snapshot:
         UserError: it is not complete; the message says what is wrong.
     """
     fault = find_fault(path)
-    if fault:
-        raise UserError(f"{path} is no usable checkpoint: {fault}.")
-    return _read(path)
+    if fault is None:
+        try:
+            return _read(path)
+        except (KeyError, TypeError, ValueError, tf.errors.OpError) as error:
+            fault = f"it cannot be read ({error})"
+    raise UserError(f"{path} is no usable checkpoint: {fault}.")
 
 
 def load_newest(directory: str) -> Snapshot | None:
@@ -107,11 +104,17 @@ def load_newest(directory: str) -> Snapshot | None:
 
     A damaged one is passed over, with a warning, for the one before.
     """
+    passed_over = False
     for path in reversed(listing(directory)):
-        fault = find_fault(path)
-        if fault is None:
-            return _read(path)
-        logging.warning("Passing over %s: %s.", path, fault)
+        try:
+            snapshot = load(path)
+        except UserError as error:
+            logging.warning("Passing over a checkpoint. %s", error)
+            passed_over = True
+            continue
+        if passed_over:
+            logging.warning("Going on from step %d.", snapshot.step)
+        return snapshot
     return None
 
 
@@ -145,7 +148,10 @@ def listing(directory: str) -> list[str]:
     if not tf.io.gfile.isdir(directory):
         return []
     names = [name.rstrip("/") for name in tf.io.gfile.listdir(directory)]
-    found = sorted(filter(_NAME.fullmatch, names), key=step_of)
+    found = sorted(
+        filter(_NAME.fullmatch, names),
+        key=lambda name: (step_of(name), not _is_old(name)),
+    )
     return [os.path.join(directory, name) for name in found]
 
 
@@ -153,7 +159,7 @@ def step_of(path: str) -> int:
     """The step that a checkpoint's name says."""
     match = _NAME.fullmatch(os.path.basename(path))
     assert match is not None, path
-    return int(match.group(1))
+    return int(match.group(2))
 
 
 def find_fault(path: str) -> str | None:
@@ -161,17 +167,18 @@ def find_fault(path: str) -> str | None:
     try:
         with tf.io.gfile.GFile(os.path.join(path, _MANIFEST)) as file:
             manifest = json.load(file)
-    except (tf.errors.OpError, ValueError):
+    except (tf.errors.OpError, ValueError, RecursionError):
         return f"its {_MANIFEST} is missing or damaged"
-    if not isinstance(manifest, dict) or "state.json" not in manifest:
+    # Names are compared, so that a manifest leads to no file elsewhere.
+    if not isinstance(manifest, dict) or set(manifest) != _FILES:
         return f"its {_MANIFEST} is damaged"
-    for name, expected in manifest.items():
+    for name, expected in sorted(manifest.items()):
         try:
             found = _fingerprint(os.path.join(path, name))
         except tf.errors.OpError:
             return f"{name} is missing or cannot be read"
         if found != expected:
-            return f"{name} is damaged (its checksum differs)"
+            return f"{name} is damaged: it does not match {_MANIFEST}"
     return None
 
 
@@ -188,19 +195,57 @@ def remove_leftovers(directory: str) -> None:
         return
     for name in tf.io.gfile.listdir(directory):
         if name.startswith("tmp_"):
-            tf.io.gfile.rmtree(os.path.join(directory, name))
+            remove_if_possible(os.path.join(directory, name))
 
 
 def _read(path: str) -> Snapshot:
     """Reads a checkpoint whose checksums were found to be right."""
     with tf.io.gfile.GFile(os.path.join(path, "state.json")) as file:
         host = json.load(file)
+    if not isinstance(host, dict) or not isinstance(host.get("step"), int):
+        raise ValueError("state.json holds no step")
     reader = tf.train.load_checkpoint(os.path.join(path, "arrays"))
     arrays = {
         name: reader.get_tensor(name)
         for name in reader.get_variable_to_shape_map()
     }
     return Snapshot(host.pop("step"), arrays, host)
+
+
+def _old_name(path: str) -> str:
+    directory, name = os.path.split(path)
+    return os.path.join(directory, name.replace("step_", "old_"))
+
+
+def _is_old(path: str) -> bool:
+    return os.path.basename(path).startswith("old_")
+
+
+def _settle_old(directory: str) -> None:
+    """Deletes what was saved again; puts back what still has to be."""
+    for old in filter(_is_old, listing(directory)):
+        final = os.path.join(directory, f"step_{step_of(old):08d}")
+        if tf.io.gfile.exists(final):
+            remove(old)
+        else:
+            tf.io.gfile.rename(old, final)
+
+
+def _write(path: str, snapshot: Snapshot) -> None:
+    """Fills a checkpoint's directory; all of it is on disk in the end."""
+    _write_arrays(os.path.join(path, "arrays"), snapshot.arrays)
+    state = {"step": snapshot.step, **snapshot.host}
+    _write_json(os.path.join(path, "state.json"), state)
+    manifest = {
+        name: _fingerprint(os.path.join(path, name)) for name in sorted(_FILES)
+    }
+    for name in sorted(_FILES):
+        synchronize(os.path.join(path, name))
+    # Last, because on an object store the rename of a directory is no single
+    # act: only a checkpoint with its manifest counts.
+    _write_json(os.path.join(path, _MANIFEST), manifest)
+    synchronize(os.path.join(path, _MANIFEST))
+    synchronize(path)
 
 
 def _write_arrays(prefix: str, arrays: dict[str, Any]) -> None:
@@ -233,14 +278,3 @@ def _fingerprint(path: str) -> dict[str, Any]:
             digest.update(chunk)
             size += len(chunk)
     return {"bytes": size, "sha256": digest.hexdigest()}
-
-
-def _synchronize(path: str) -> None:
-    """Flushes a local file or directory to disk; elsewhere does nothing."""
-    if not os.path.exists(path):
-        return
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

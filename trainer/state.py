@@ -1,5 +1,6 @@
 """What makes a run go on exactly where it was: capture and restore."""
 
+import hashlib
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
@@ -7,7 +8,8 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from trainer.checkpoints import Snapshot, load, load_newest
+from trainer import keras_state
+from trainer.checkpoints import Snapshot, load_newest
 from trainer.errors import UserError
 from trainer.step.keras_hooks import native
 
@@ -16,9 +18,11 @@ if TYPE_CHECKING:
 
 # The groups of variables that an evaluation looks at.
 EVALUATED = ("model", "ema")
+# A run may get a guard later, when it is seen to need one.
+GUARD = "guard"
 
 
-def capture(trainer: "Trainer") -> Snapshot:
+def capture(trainer: "Trainer", *, over: bool = False) -> Snapshot:
     """Takes a snapshot of a run between two host loops.
 
     The tensors share memory with the variables until these change:
@@ -26,23 +30,38 @@ def capture(trainer: "Trainer") -> Snapshot:
 
     Args:
         trainer: the trainer, with its loop if one is running.
+        over: whether the run has come to its end.
     """
     variables = _variables(trainer)
     arrays: dict[str, Any] = {
-        _key(group, i): _on_host(variable)
+        key_of(group, i): _on_host(variable)
         for group, members in variables.items()
         for i, variable in enumerate(members)
     }
     host: dict[str, Any] = {
         "variables": {
-            group: [_describe(variable) for variable in members]
+            group: [describe(variable) for variable in members]
             for group, members in variables.items()
         }
     }
+    host["fingerprints"] = dict(trainer.plugin.facts)
     loop = trainer.loop
     if loop is not None:
-        host["callbacks"] = loop.callbacks.states()
+        host["callbacks"], of_callbacks = keras_state.split(
+            loop.callbacks.states()
+        )
+        for name, array in of_callbacks.items():
+            arrays[f"callbacks/{name}"] = array
         host["logs"] = loop.logs
+        host["loop"] = {
+            "unfired_from": loop.unfired_from,
+            "steps_per_loop": loop.steps_per_loop,
+            "stop_training": bool(trainer.model.stop_training),
+        }
+        host["times"] = {
+            "interval_seconds": loop.interval_seconds,
+            "accounts": trainer.accounts.state(over=over),
+        }
         host["totals"] = {}
         for name, totals in loop.totals.items():
             state = totals.state()
@@ -58,6 +77,7 @@ def restore(
     snapshot: Snapshot,
     *,
     groups: Collection[str] | None = None,
+    going_back: bool = False,
 ) -> None:
     """Puts a snapshot back into a trainer that was built the same way.
 
@@ -66,6 +86,8 @@ def restore(
         snapshot: from any strategy.
         groups: restores these groups of variables and the step, and nothing
             else, such as `EVALUATED`; `None` means all there is.
+        going_back: whether this very run took the snapshot, so that its
+            accounts hold the time before it.
 
     Raises:
         UserError: model, optimizer or averages have another structure.
@@ -75,19 +97,42 @@ def restore(
         for group, members in _variables(trainer).items()
         if groups is None or group in groups
     }
+    if GUARD not in snapshot.host["variables"]:
+        variables.pop(GUARD, None)
     for group, members in variables.items():
         _check_structure(group, members, snapshot.host["variables"])
     for group, members in variables.items():
         for i, variable in enumerate(members):
-            variable.assign(snapshot.arrays[_key(group, i)])
+            variable.assign(snapshot.arrays[key_of(group, i)])
     trainer.step = snapshot.step
     # A parameter-server worker that died may have counted a step twice.
     trainer.parts.step.assign(snapshot.step)
     loop = trainer.loop
     if loop is None or groups is not None:
         return
-    loop.callbacks.load_states(snapshot.host.get("callbacks", {}))
+    loop.callbacks.load_states(
+        keras_state.join(
+            snapshot.host.get("callbacks", {}),
+            {
+                name.removeprefix("callbacks/"): array
+                for name, array in snapshot.arrays.items()
+            },
+        )
+    )
     loop.logs = dict(snapshot.host.get("logs", {}))
+    if "loop" in snapshot.host:
+        loop.unfired_from = snapshot.host["loop"]["unfired_from"]
+        shortened = snapshot.host["loop"]["steps_per_loop"]
+        loop.steps_per_loop = min(loop.steps_per_loop, shortened)
+        stopped = snapshot.host["loop"].get("stop_training", False)
+        trainer.model.stop_training = stopped
+    if "times" in snapshot.host:
+        loop.interval_seconds = snapshot.host["times"]["interval_seconds"]
+        then = snapshot.host["times"]["accounts"]
+        if going_back:
+            trainer.accounts.lose_since(then)
+        else:
+            trainer.accounts.load_state(then)
     for name, counts in snapshot.host.get("totals", {}).items():
         loop.totals[name].load_state(
             {
@@ -100,12 +145,32 @@ def restore(
         )
 
 
-def restore_newest(trainer: "Trainer", directory: str) -> bool:
+def check_alike(trainer: "Trainer") -> None:
+    """Compares step and variables in all processes of a run.
+
+    Raises:
+        UserError: they differ; the message names who differs in what.
+    """
+    if trainer.plugin.is_alone:
+        return
+    facts: dict[str, Any] = {"step": trainer.step}
+    for group, members in _variables(trainer).items():
+        digest = hashlib.sha256()
+        for variable in members:
+            digest.update(_on_host(variable).numpy().tobytes())
+        facts[f"the variables of {group}"] = digest.hexdigest()[:16]
+    trainer.plugin.check_alike(facts)
+
+
+def restore_newest(
+    trainer: "Trainer", directory: str, *, going_back: bool = False
+) -> bool:
     """Restores the newest usable checkpoint, if there is one.
 
     Args:
         trainer: see `restore`.
         directory: holds the run's checkpoints.
+        going_back: see `restore`.
 
     Returns:
         Whether there was one.
@@ -113,77 +178,18 @@ def restore_newest(trainer: "Trainer", directory: str) -> bool:
     snapshot = load_newest(directory)
     if snapshot is None:
         return False
-    restore(trainer, snapshot)
+    then = snapshot.host.get("fingerprints", {})
+    for name, now in trainer.plugin.facts.items():
+        if then.get(name, now) != now:
+            logging.info(
+                "The %s has changed since step %d (%s, now %s).",
+                name,
+                snapshot.step,
+                then[name],
+                now,
+            )
+    restore(trainer, snapshot, going_back=going_back)
     return True
-
-
-def initialize_from(trainer: "Trainer", path: str) -> None:
-    """Starts a new run with the model of another one.
-
-    Variables are matched by order where all shapes are equal, else by path
-    and shape, so that a part of a model will do; what was and what was not
-    found is logged.
-
-    Args:
-        trainer: its model is filled; optimizer and step stay new.
-        path: a checkpoint, or a directory of checkpoints, or a run directory.
-
-    Raises:
-        UserError: there is no checkpoint, or nothing in it fits.
-    """
-    snapshot = _find(path)
-    theirs = snapshot.host["variables"]["model"]
-    members = _variables(trainer)["model"]
-    ours = [_describe(variable) for variable in members]
-    if [_shape(entry) for entry in ours] == [_shape(e) for e in theirs]:
-        # The same model: Keras may have counted its layers' names up.
-        places = dict(enumerate(range(len(ours))))
-    else:
-        there = {(_inner(e), _shape(e)): i for i, e in enumerate(theirs)}
-        places = {
-            i: there[_inner(entry), _shape(entry)]
-            for i, entry in enumerate(ours)
-            if (_inner(entry), _shape(entry)) in there
-        }
-    for i, place in places.items():
-        members[i].assign(snapshot.arrays[_key("model", place)])
-    missing = [e["path"] for i, e in enumerate(ours) if i not in places]
-    if trainer.parts.ema is not None:
-        trainer.parts.ema.restart()
-    if len(missing) == len(members):
-        raise UserError(
-            f"init_from = {path!r}: no variable there has a path and shape "
-            f"of this model. It holds: {_some(theirs)}; the model has: "
-            f"{_some(ours)}."
-        )
-    logging.info(
-        "Initialized %d of %d model variables from %s. Not there: %s",
-        len(members) - len(missing),
-        len(members),
-        path,
-        ", ".join(missing) or "none",
-    )
-
-
-def _shape(entry: dict[str, Any]) -> tuple[int, ...]:
-    return tuple(entry["shape"])
-
-
-def _inner(entry: dict[str, Any]) -> str:
-    """A variable's path below the model, whose own name may be a number."""
-    return str(entry["path"].partition("/")[2] or entry["path"])
-
-
-def _find(path: str) -> Snapshot:
-    if tf.io.gfile.exists(f"{path}/manifest.json"):
-        return load(path)
-    snapshot = load_newest(path) or load_newest(f"{path}/checkpoints")
-    if snapshot is None:
-        raise UserError(
-            f"init_from = {path!r} holds no usable checkpoint. Name a run "
-            "directory, its checkpoints/, or one of those."
-        )
-    return snapshot
 
 
 def _variables(trainer: "Trainer") -> dict[str, list[Any]]:
@@ -199,15 +205,21 @@ def _variables(trainer: "Trainer") -> dict[str, list[Any]]:
         groups["ema"] = list(parts.ema.variables)
     if parts.loss_scale is not None:
         groups["loss_scale"] = list(parts.loss_scale.variables)
+    if parts.watch is not None and parts.watch.variables:
+        groups[GUARD] = parts.watch.variables
     return groups
 
 
-def _key(group: str, number: int) -> str:
-    """Numbered: Keras counts layer names up within a process."""
+def key_of(group: str, number: int) -> str:
+    """A variable's name among the arrays of a snapshot.
+
+    Numbered: Keras counts layer names up within a process.
+    """
     return f"{group}/{number:04d}"
 
 
-def _describe(variable: Any) -> dict[str, Any]:
+def describe(variable: Any) -> dict[str, Any]:
+    """What a snapshot says of a variable: its path and its shape."""
     return {
         "path": getattr(variable, "path", variable.name),
         "shape": [int(size) for size in variable.shape],
@@ -222,7 +234,7 @@ def _on_host(variable: Any) -> tf.Tensor:
 def _check_structure(
     group: str, members: list[Any], stored: dict[str, list[dict[str, Any]]]
 ) -> None:
-    ours = [_describe(variable) for variable in members]
+    ours = [describe(variable) for variable in members]
     theirs = stored.get(group, [])
     shapes = [entry["shape"] for entry in ours]
     if shapes == [entry["shape"] for entry in theirs]:
@@ -239,11 +251,6 @@ def _check_structure(
         f"The checkpoint is of another {group.split('/')[0]}: {differing}. "
         "Choose another --model_dir, or start from it with --init_from."
     )
-
-
-def _some(entries: list[dict[str, Any]]) -> str:
-    shown = [f"{entry['path']} {entry['shape']}" for entry in entries[:3]]
-    return ", ".join(shown) + (", ..." if len(entries) > 3 else "")
 
 
 def as_numpy(snapshot: Snapshot) -> dict[str, np.ndarray]:
