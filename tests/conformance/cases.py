@@ -15,6 +15,7 @@ from trainer.checkpoints import load_newest
 from trainer.state import capture, restore_newest
 
 from . import models
+from .divergence import divergence, divergence_unordered
 
 UNITS = 24
 CASES = {}
@@ -397,7 +398,12 @@ def digits_accuracy(strategy, directory):
     }
 
 
-EXTRA = {"counts": counts, "digits": digits_accuracy}
+EXTRA = {
+    "counts": counts,
+    "digits": digits_accuracy,
+    "divergence": divergence,
+    "divergence_unordered": divergence_unordered,
+}
 
 
 def run_all(strategy, directory, only=None):

@@ -1,5 +1,6 @@
 """Workers that do not wait for each other: everything is counted once."""
 
+import numpy as np
 import pytest
 
 from . import models, running
@@ -17,6 +18,21 @@ def test_steps_examples_and_metrics_are_counted_once(strategy, tmp_path):
     assert case["metric_count"] == 400 * models.BATCH
     assert case["staleness"] >= 0
     assert case["loss"] < 0.4
+
+
+def test_a_run_that_goes_back_leaves_bad_batches_behind(tmp_path):
+    strategy, extra = WORKERS[0], ("--extra", "divergence_unordered")
+    found = running.run(strategy, str(tmp_path), *extra)
+    case = found.case("unordered")
+    for key, value in case.items():
+        if key.startswith("variable"):
+            assert np.isfinite(value).all(), key
+    assert 1 <= len(case["entries"]) <= 2
+    for first, end in case["entries"].tolist():
+        assert 0 <= first < end <= 12
+        assert end % 4 == 0
+    assert set(case["reasons"].tolist()) == {"loss is nan"}
+    assert case["steps"].tolist() == [4, 8, 12]
 
 
 @pytest.mark.long

@@ -5,13 +5,22 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+# No public name tells whether determinism was asked for.
+from tensorflow.python.framework import config
+
 from trainer.checks import check_dtypes
 from trainer.data.fixed_shapes import Padded
 from trainer.step.average import average
-from trainer.step.gradient_sums import batch_sums, reduce_gradients
+from trainer.step.gradient_sums import (
+    GradientSums,
+    batch_sums,
+    reduce_and_measure,
+    reduce_gradients,
+)
 from trainer.step.gradients import all_finite, reduce_sum
+from trainer.step.guard import Measured
 from trainer.step.padding import count_examples, weighted
-from trainer.step.totals import EXAMPLES, StepLogs
+from trainer.step.totals import DATA_WAIT, EXAMPLES, LOSS_PART, StepLogs
 
 if TYPE_CHECKING:
     from trainer.trainer import Trainer
@@ -22,33 +31,35 @@ TRAIN_STREAM, EVAL_STREAM = 0, 1
 def make_train_step(trainer: "Trainer") -> Callable[[Any], StepLogs]:
     """The step that `trainer` takes: a function of the input iterator.
 
-    With one micro-batch and no loss scale it is `Trainer.train_step` on each
-    replica. Otherwise its phases are run one by one, because what must
-    surround them (a loop, a condition) may not surround a reduction inside a
-    replica, unless the plugin says so.
+    With one micro-batch, no loss scale and no guard it is
+    `Trainer.train_step` on each replica. Otherwise its phases are run one by
+    one, because what must surround them (a loop, a condition) may not
+    surround a reduction inside a replica, unless the plugin says so.
     """
     parts, strategy = trainer.parts, trainer.plugin.strategy
     check_dtypes(trainer.plugin, parts.model)
     micro_batches = trainer.accumulation_steps
-    loops = micro_batches > 1 and trainer.plugin.loops_on_replicas
-    in_phases = parts.loss_scale is not None or (
-        micro_batches > 1 and not loops
-    )
+    guarded = parts.watch is not None and not trainer.has_own_step
+    phases = micro_batches > 1 or guarded
+    on_replicas = phases and trainer.plugin.loops_on_replicas
+    in_phases = parts.loss_scale is not None or (phases and not on_replicas)
 
-    def whole(*batches: Any) -> StepLogs:
-        if loops:
-            return _accumulated_step(trainer, batches)
+    def whole(
+        waited: tf.Tensor, *batches: Any
+    ) -> tuple[StepLogs, tuple[Measured, ...]]:
+        if on_replicas:
+            return _phases_on_replica(trainer, batches, waited), ()
         (batch,) = batches
-        with parts.randomness.at(parts.step.read_value()):
-            logs = trainer.train_step(batch)
-        return _as_logs(trainer, logs, batch)
+        return _own_step(trainer, batch, waited)
 
     def step(iterator: Any) -> StepLogs:
         if in_phases:
             logs = _step_in_phases(trainer, iterator)
         else:
-            batches = tuple(next(iterator) for _ in range(micro_batches))
-            logs = strategy.run(compiled, args=batches)
+            batches, waited = _read(iterator, micro_batches)
+            logs, seen = strategy.run(compiled, args=(waited, *batches))
+            for measured in seen:
+                _look_back(trainer, measured)
             if parts.ema is not None:
                 parts.ema.update()
         parts.step.assign_add(1)
@@ -83,23 +94,88 @@ def make_eval_step(trainer: "Trainer") -> Callable[[Any], StepLogs]:
     return eval_step
 
 
-def _as_logs(trainer: "Trainer", logs: dict[str, Any], batch: Any) -> StepLogs:
+def _read(iterator: Any, count: int) -> tuple[tuple[Any, ...], tf.Tensor]:
+    """The next batches, and how many seconds they were waited for.
+
+    A clock is no deterministic op: where only those are allowed, nothing is
+    measured.
+    """
+    if config.is_op_determinism_enabled():
+        return tuple(next(iterator) for _ in range(count)), tf.constant(0.0)
+    with tf.device("CPU:0"):
+        before = tf.timestamp()
+    with tf.control_dependencies([before]):
+        batches = tuple(next(iterator) for _ in range(count))
+    read = tf.nest.flatten(batches, expand_composites=True)
+    with tf.control_dependencies(read), tf.device("CPU:0"):
+        waited = tf.cast(tf.timestamp() - before, tf.float32)
+    return batches, waited
+
+
+def _as_logs(
+    trainer: "Trainer",
+    logs: dict[str, Any],
+    batch: Any,
+    waited: tf.Tensor | None = None,
+) -> StepLogs:
     """Completes what a step returned: plain scalars average over steps."""
     complete = {
         name: average(value) if isinstance(value, tf.Tensor) else value
         for name, value in logs.items()
     }
     complete[EXAMPLES] = average(count_examples(batch), 0.0)
+    if waited is not None:
+        # All replicas waited; what they log is summed.
+        part = waited / trainer.plugin.num_replicas
+        complete[DATA_WAIT] = average(part, 0.0)
     return reduce_sum(complete) if trainer.plugin.reduces_logs else complete
 
 
-def _accumulated_step(trainer: "Trainer", batches: Sequence[Any]) -> StepLogs:
-    """All of a step's micro-batches in a loop on one replica.
+def _own_step(
+    trainer: "Trainer", batch: Any, waited: tf.Tensor
+) -> tuple[StepLogs, tuple[Measured, ...]]:
+    """`Trainer.train_step` on one replica, and what a guard must know of it."""
+    parts = trainer.parts
+    with parts.randomness.at(parts.step.read_value()):
+        if parts.watch is None:
+            logs = trainer.train_step(batch)
+            return _as_logs(trainer, logs, batch, waited), ()
+        with parts.watch.listening() as norms:
+            logs = trainer.train_step(batch)
+    complete = _as_logs(trainer, logs, batch, waited)
+    losses = {
+        name: value
+        for name, value in complete.items()
+        if name == "loss" or name.startswith(LOSS_PART)
+    }
+    if not trainer.plugin.reduces_logs:
+        losses = reduce_sum(losses)
+    loss = sum((one.value for one in losses.values()), tf.constant(0.0))
+    return complete, (Measured(loss, tf.norm([0.0, *norms])),)
+
+
+def _look_back(trainer: "Trainer", measured: Measured) -> None:
+    """Judges a step of one's own, whose update has been made already."""
+    parts, strategy = trainer.parts, trainer.plugin.strategy
+    assert parts.watch is not None
+    parts.watch.apply_if_sound(
+        _local(strategy, measured),
+        step=parts.step.read_value(),
+        apply=lambda: None,
+    )
+
+
+def _phases_on_replica(
+    trainer: "Trainer", batches: Sequence[Any], waited: tf.Tensor
+) -> StepLogs:
+    """A step's micro-batches in a loop on one replica, then the update.
 
     Args:
         trainer: whose step it is.
         batches: the replica's micro-batches, of one shape.
+        waited: seconds, for all of them.
     """
+    share = waited / len(batches)
     parts = trainer.parts
     stacked = tf.nest.map_structure(lambda *same: tf.stack(same), *batches)
 
@@ -107,13 +183,22 @@ def _accumulated_step(trainer: "Trainer", batches: Sequence[Any]) -> StepLogs:
         batch = tf.nest.map_structure(lambda part: part[micro], stacked)
         with parts.randomness.at(parts.step.read_value(), micro):
             sums, logs = batch_sums(trainer, batch)
-        return sums, _as_logs(trainer, logs, batch)
+        return sums, _as_logs(trainer, logs, batch, share)
 
     total = sums_of(tf.constant(0))
-    for micro in tf.range(1, len(batches)):
-        total = tf.nest.map_structure(tf.add, total, sums_of(micro))
+    if len(batches) > 1:
+        for micro in tf.range(1, len(batches)):
+            total = tf.nest.map_structure(tf.add, total, sums_of(micro))
     gradient_sums, logs = total
-    trainer.apply_gradients(reduce_gradients(trainer, gradient_sums))
+    if parts.watch is None:
+        trainer.apply_gradients(reduce_gradients(trainer, gradient_sums))
+        return logs
+    gradients, measured = reduce_and_measure(trainer, gradient_sums)
+    parts.watch.apply_if_sound(
+        measured,
+        step=parts.step.read_value(),
+        apply=lambda: trainer.apply_gradients(gradients),
+    )
     return logs
 
 
@@ -121,17 +206,29 @@ def _step_in_phases(trainer: "Trainer", iterator: Any) -> StepLogs:
     """Sums over micro-batches; reduces; applies if all agree it is sound."""
     parts, strategy = trainer.parts, trainer.plugin.strategy
 
-    def replica_sums(batch: Any, micro: tf.Tensor) -> tuple[Any, StepLogs]:
+    def replica_sums(
+        batch: Any, micro: tf.Tensor, waited: tf.Tensor
+    ) -> tuple[Any, StepLogs]:
         with parts.randomness.at(parts.step.read_value(), micro):
             sums, logs = batch_sums(trainer, batch)
-        return sums, _as_logs(trainer, logs, batch)
+        return sums, _as_logs(trainer, logs, batch, waited)
 
     def micro_batch(micro: tf.Tensor) -> tuple[Any, StepLogs]:
-        return strategy.run(compiled, args=(next(iterator), micro))
+        (batch,), waited = _read(iterator, 1)
+        return strategy.run(compiled, args=(batch, micro, waited))
 
     def add(left: Any, right: Any) -> Any:
         return tf.nest.map_structure(tf.add, left, right)
 
+    def all_at_once(batch: Any, waited: tf.Tensor) -> StepLogs:
+        arguments = (batch, tf.constant(0), waited)
+        gradient_sums, logs = strategy.run(replica_sums, args=arguments)
+        _reduce_and_apply(trainer, gradient_sums)
+        return logs
+
+    if trainer.jit_compile and _is_one_program(trainer):
+        (batch,), waited = _read(iterator, 1)
+        return tf.function(all_at_once, jit_compile=True)(batch, waited)
     compiled = (
         tf.function(replica_sums, jit_compile=True)
         if trainer.jit_compile
@@ -141,29 +238,52 @@ def _step_in_phases(trainer: "Trainer", iterator: Any) -> StepLogs:
     for micro in tf.range(1, trainer.accumulation_steps):
         sums = strategy.run(add, args=(sums, micro_batch(micro)))
     gradient_sums, logs = sums
-    gradients = strategy.run(
-        lambda replica_sums: reduce_gradients(trainer, replica_sums),
-        args=(gradient_sums,),
-    )
-    _apply(trainer, gradients)
+    _reduce_and_apply(trainer, gradient_sums)
     return logs
 
 
-def _apply(trainer: "Trainer", gradients: Any) -> None:
-    """Applies reduced gradients, unless the loss scale finds them too large."""
+def _is_one_program(trainer: "Trainer") -> bool:
+    """Whether nothing but the input stands between the phases of a step."""
+    return trainer.accumulation_steps == 1 and trainer.parts.loss_scale is None
+
+
+def _reduce_and_apply(trainer: "Trainer", sums: GradientSums) -> None:
+    """Makes the update, unless loss scale or guard find it unsound."""
     parts, strategy = trainer.parts, trainer.plugin.strategy
+    reduce = reduce_gradients if parts.watch is None else reduce_and_measure
+    reduced = strategy.run(lambda s: reduce(trainer, s), args=(sums,))
+    gradients = reduced if parts.watch is None else reduced[0]
 
     def apply() -> None:
         strategy.run(trainer.apply_gradients, args=(gradients,))
         if parts.ema is not None:
             parts.ema.update()
 
-    if parts.loss_scale is None:
+    if parts.watch is None and parts.loss_scale is None:
         apply()
         return
-    # Reduced gradients are equal everywhere: any replica's answer will do.
-    flags = strategy.run(lambda g: all_finite(list(g.values())), (gradients,))
-    finite = strategy.experimental_local_results(flags)[0]
-    if finite:
+    finite, overflowed = True, False
+    if parts.loss_scale is not None:
+        flags = strategy.run(
+            lambda g: all_finite(list(g.values())), args=(gradients,)
+        )
+        finite = _local(strategy, flags)
+        overflowed = ~finite & (parts.loss_scale.value > 1.0)
+    if parts.watch is not None:
+        parts.watch.apply_if_sound(
+            _local(strategy, reduced[1]),
+            step=parts.step.read_value(),
+            apply=apply,
+            overflowed=overflowed,
+        )
+    elif finite:
         apply()
-    parts.loss_scale.update(finite)
+    if parts.loss_scale is not None:
+        parts.loss_scale.update(finite)
+
+
+def _local(strategy: tf.distribute.Strategy, structure: Any) -> Any:
+    """A replica's values, where they are equal on all: any one will do."""
+    return tf.nest.map_structure(
+        lambda value: strategy.experimental_local_results(value)[0], structure
+    )

@@ -12,6 +12,7 @@ import tensorflow as tf
 from trainer.errors import UserError
 from trainer.step import gradients as grads
 from trainer.step import losses
+from trainer.step.guard import Measured
 from trainer.step.padding import count_examples, real_rows
 from trainer.step.totals import StepLogs
 
@@ -25,10 +26,13 @@ class GradientSums(NamedTuple):
     Attributes:
         gradients: by denominator group, variable number to gradient sum.
         counts: by denominator group, the part of the denominator.
+        losses: by denominator group, the part of the loss; only where a
+            guard asks for it.
     """
 
     gradients: dict[str, dict[int, Any]]
     counts: dict[str, tf.Tensor]
+    losses: dict[str, tf.Tensor]
 
 
 def measure(
@@ -84,7 +88,9 @@ def batch_sums(trainer: "Trainer", batch: Any) -> tuple[GradientSums, StepLogs]:
             if gradient is not None
         }
     counts = {term.group: term.count for term in merged}
-    return GradientSums(found, counts), logs
+    guarded = trainer.guard is not None
+    totals = {term.group: term.total for term in merged if guarded}
+    return GradientSums(found, counts, totals), logs
 
 
 def reduce_gradients(
@@ -95,7 +101,28 @@ def reduce_gradients(
     Returns:
         Variable number to gradient, equal on every replica.
     """
+    return _divide(trainer, GradientSums(*grads.reduce_sum(sums)))
+
+
+def reduce_and_measure(
+    trainer: "Trainer", sums: GradientSums
+) -> tuple[dict[int, grads.Gradient], Measured]:
+    """Does as `reduce_gradients`, and says what a guard must know.
+
+    The loss travels with the gradients: no transfer is added.
+    """
     sums = GradientSums(*grads.reduce_sum(sums))
+    gradients = _divide(trainer, sums)
+    loss = losses.regularization(losses.regularized_variables(trainer.model))
+    for group, total in sums.losses.items():
+        loss += tf.math.divide_no_nan(total, sums.counts[group])
+    return gradients, Measured(loss, grads.global_norm([*gradients.values()]))
+
+
+def _divide(
+    trainer: "Trainer", sums: GradientSums
+) -> dict[int, grads.Gradient]:
+    """The gradient of the global loss from sums over all replicas."""
     scale = _loss_factor(trainer)
     result: dict[int, grads.Gradient] = {}
     for group, found in sums.gradients.items():

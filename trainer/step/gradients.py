@@ -58,11 +58,30 @@ def densify(gradients: Sequence[Gradient]) -> list[Gradient]:
 
 def all_finite(gradients: Sequence[Gradient]) -> tf.Tensor:
     """Whether no gradient holds an infinity or a NaN: a boolean scalar."""
-    values = [
+    return tf.reduce_all(
+        [
+            tf.reduce_all(tf.math.is_finite(value))
+            for value in _values(gradients)
+        ]
+    )
+
+
+def global_norm(gradients: Sequence[Gradient]) -> tf.Tensor:
+    """The Euclidean norm over all gradients: a float32 scalar.
+
+    It is infinite or NaN if a value is, or if its square is too large.
+    """
+    squares = [
+        tf.reduce_sum(tf.square(tf.cast(value, tf.float32)))
+        for value in _values(gradients)
+    ]
+    return tf.sqrt(tf.add_n(squares)) if squares else tf.constant(0.0)
+
+
+def _values(gradients: Sequence[Gradient]) -> list[tf.Tensor]:
+    """The numbers that gradients hold; of sparse ones, the rows."""
+    return [
         g.values if isinstance(g, tf.IndexedSlices) else g
         for g in gradients
         if g is not None
     ]
-    return tf.reduce_all(
-        [tf.reduce_all(tf.math.is_finite(value)) for value in values]
-    )

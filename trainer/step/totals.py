@@ -9,6 +9,7 @@ from trainer.step.average import Average
 from trainer.step.metrics import MetricSet
 
 EXAMPLES = "_examples"  # Counts examples; not logged as a value of its own.
+DATA_WAIT = "_data_wait"  # Seconds spent waiting for input; not a value.
 LOSS_PART = "loss:"  # Averages under this prefix are summands of "loss".
 METRIC = "metric:"  # Lists of increments stand under this prefix.
 

@@ -1,0 +1,417 @@
+"""Runs that meet a batch which is no number, and what becomes of them."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from plugins.callbacks.checkpoint import Checkpoint
+from plugins.callbacks.json_lines import JsonLines
+from trainer import (
+    ArrayExamples,
+    Callback,
+    Diverged,
+    Guard,
+    Trainer,
+    UserError,
+    checkpoints,
+)
+from trainer.accounts import Accounts
+from trainer.state import as_numpy
+
+BATCH, BATCHES = 4, 20
+
+
+def arrays(*poisoned):
+    """Twenty batches, some of which hold an input that is no number."""
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(BATCHES, BATCH, 3)).astype("float32")
+    for batch in poisoned:
+        x[batch, 2, 1] = math.nan
+    y = np.nansum(x, -1, keepdims=True)
+    return x, y.astype("float32")
+
+
+def examples(stacked):
+    flat = tuple(part.reshape(-1, part.shape[-1]) for part in stacked)
+    return lambda split: ArrayExamples(flat, shuffle=False)
+
+
+def dataset(stacked):
+    made = tf.data.Dataset.from_tensor_slices(stacked)
+    return lambda split: made
+
+
+def make(data, guard, **options):
+    return Trainer(
+        model=lambda: keras.Sequential([keras.layers.Dense(1)]),
+        loss="mse",
+        metrics=[keras.metrics.MeanAbsoluteError],
+        data=data,
+        batch_size=BATCH,
+        strategy="default",
+        guard=guard,
+        **options,
+    )
+
+
+def train(trainer, model_dir, steps=15, *, callbacks=(), every=3):
+    return trainer.train(
+        steps,
+        model_dir=str(model_dir),
+        steps_per_loop=3,
+        log_every=6,
+        callbacks=[*callbacks, JsonLines(), Checkpoint(every=every)],
+    )
+
+
+def saved_steps(model_dir):
+    found = checkpoints.listing(str(model_dir / "checkpoints"))
+    return [checkpoints.step_of(path) for path in found]
+
+
+def newest(model_dir):
+    return checkpoints.load_newest(str(model_dir / "checkpoints"))
+
+
+def entries(model_dir):
+    def refuse(name):
+        raise AssertionError(f"{name} is no JSON")
+
+    text = (model_dir / "skipped_batches.json").read_text()
+    return json.loads(text, parse_constant=refuse)["skipped"]
+
+
+def lines(model_dir):
+    """What was logged, without what depends on the clock."""
+    text = (model_dir / "metrics.jsonl").read_text()
+    found = [json.loads(line) for line in text.splitlines()]
+    for line in found:
+        del line["examples_per_second"]
+    return found
+
+
+class Events(Callback):
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def on_divergence(self, step):
+        self.seen.append(("on_divergence", step))
+
+    def on_roll_back(self, step):
+        self.seen.append(("on_roll_back", step))
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.seen.append(("on_train_batch_end", self.trainer.step))
+
+    def on_train_end(self, logs=None):
+        self.seen.append(("on_train_end", self.trainer.step))
+
+    def close(self):
+        self.seen.append(("close", self.trainer.step))
+
+
+def test_stopping_saves_nothing_of_what_went_wrong(tmp_path):
+    trainer, events = make(examples(arrays(7)), Guard()), Events()
+    with pytest.raises(Diverged) as raised:
+        train(trainer, tmp_path, callbacks=[events])
+    message = str(raised.value)
+    assert "\n" not in message
+    assert "after step 7, on batch 7 of the training data" in message
+    assert "loss is nan" in message
+    assert "step_00000006" in message
+    assert saved_steps(tmp_path) == [3, 6]
+    assert np.isfinite(trainer.model.get_weights()[0]).all()
+    assert [line["step"] for line in lines(tmp_path)] == [6]
+    assert events.seen == [
+        ("on_train_batch_end", 3),
+        ("on_train_batch_end", 6),
+        ("on_divergence", 9),
+        ("close", 9),
+    ]
+    assert not (tmp_path / "skipped_batches.json").exists()
+
+
+def test_stopping_needs_no_directory():
+    with pytest.raises(Diverged, match="There is no checkpoint"):
+        make(examples(arrays(1)), Guard()).train(5)
+
+
+@pytest.mark.parametrize("source", [examples, dataset])
+def test_what_is_logged_and_saved_is_that_of_sound_data(tmp_path, source):
+    events = Events()
+    early = keras.callbacks.EarlyStopping("loss", patience=100)
+    trainer = make(source(arrays(7, 10)), Guard("roll_back"))
+    train(trainer, tmp_path / "a", callbacks=[events, early])
+    sound = tuple(np.delete(part, [7, 10], 0) for part in arrays())
+    stopping = keras.callbacks.EarlyStopping("loss", patience=100)
+    train(make(source(sound), None), tmp_path / "b", callbacks=[stopping])
+
+    assert lines(tmp_path / "a") == lines(tmp_path / "b")
+    ours, theirs = (newest(tmp_path / name) for name in "ab")
+    assert ours.step == theirs.step == 15
+    expected = as_numpy(theirs)
+    for name, array in as_numpy(ours).items():
+        assert array.tobytes() == expected.pop(name).tobytes(), name
+    assert not expected
+    assert vars(early)["best"] == vars(stopping)["best"]
+    # Batch 10 is met on the tenth step: one was stepped over by then.
+    assert [e for e in events.seen if e[0] != "on_train_batch_end"] == [
+        ("on_divergence", 9),
+        ("on_roll_back", 6),
+        ("on_divergence", 12),
+        ("on_roll_back", 9),
+        ("on_train_end", 15),
+        ("close", 15),
+    ]
+    first, second = entries(tmp_path / "a")
+    assert (first["batch"], first["step"]) == (7, 7)
+    assert (second["batch"], second["step"]) == (10, 9)
+    assert first["reason"] == "loss is nan"
+    assert first["loss"] is first["gradient_norm"] is None
+    assert first["time"] <= second["time"]
+    accounts = trainer.accounts.summary()
+    assert accounts["lost"] > 0
+    # No second is booked twice: a new account holds this process's age.
+    age = Accounts().summary()["total"]
+    assert accounts["total"] == pytest.approx(age, rel=0.2)
+    assert trainer.train_runner.traces == 1
+
+
+class Counter(keras.callbacks.Callback):
+    """One of Keras' kind: its state is its attributes."""
+
+    def __init__(self):
+        super().__init__()
+        self.loops = 0
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.loops += 1
+
+
+def test_what_came_between_checkpoint_and_fault_is_undone(tmp_path):
+    sound = tuple(np.delete(part, 10, 0) for part in arrays())
+    counters = {}
+    for name, data, guard in (
+        ("a", examples(arrays(10)), Guard("roll_back")),
+        ("b", examples(sound), None),
+    ):
+        counters[name] = Counter()
+        make(data, guard).train(
+            15,
+            model_dir=str(tmp_path / name),
+            steps_per_loop=3,
+            log_every=3,
+            callbacks=[counters[name], JsonLines(), Checkpoint(every=6)],
+        )
+    assert counters["a"].loops == counters["b"].loops == 5
+    assert lines(tmp_path / "a") == lines(tmp_path / "b")
+    steps = [line["step"] for line in lines(tmp_path / "a")]
+    assert steps == [3, 6, 9, 12, 15]
+
+
+def test_a_run_goes_back_to_its_very_beginning(tmp_path):
+    trainer = make(examples(arrays(1)), Guard("roll_back"))
+    train(trainer, tmp_path / "a", every=1000)
+    sound = tuple(np.delete(part, 1, 0) for part in arrays())
+    reference = make(examples(sound), None)
+    train(reference, tmp_path / "b")
+    for ours, theirs in zip(
+        trainer.model.get_weights(), reference.model.get_weights(), strict=True
+    ):
+        assert ours.tobytes() == theirs.tobytes()
+    assert lines(tmp_path / "a") == lines(tmp_path / "b")
+
+
+def test_a_run_that_moves_to_a_new_directory_saves_its_beginning(tmp_path):
+    trainer = make(examples(arrays(7)), Guard("roll_back"))
+    train(trainer, tmp_path / "a", steps=5)
+    train(trainer, tmp_path / "b", every=1000)
+    assert [entry["batch"] for entry in entries(tmp_path / "b")] == [7]
+    assert saved_steps(tmp_path / "b") == [5, 15]
+    sound = tuple(np.delete(part, 7, 0) for part in arrays())
+    train(make(examples(sound), None), tmp_path / "c")
+    ours, theirs = (as_numpy(newest(tmp_path / name)) for name in "bc")
+    for name in (n for n in theirs if n.startswith(("model", "optimizer"))):
+        assert ours[name].tobytes() == theirs[name].tobytes(), name
+
+
+def test_a_run_goes_back_so_often_and_no_more(tmp_path):
+    data = examples(arrays(4, 7, 8, 11))
+    with pytest.raises(Diverged, match="rolled back 3 times already") as first:
+        train(make(data, Guard("roll_back")), tmp_path)
+    assert [entry["batch"] for entry in entries(tmp_path)] == [4, 7, 8]
+    # Started again, it fails in the same way: a supervisor sees a defect.
+    again = make(data, Guard("roll_back"))
+    with pytest.raises(Diverged) as second:
+        train(again, tmp_path)
+    assert str(second.value) == str(first.value)
+    assert again.step == 9
+    # With more patience it ends.
+    train(make(data, Guard("roll_back", max_rollbacks=4)), tmp_path)
+    assert saved_steps(tmp_path)[-1] == 15
+
+
+def test_batches_stay_left_out_when_the_guard_has_gone(tmp_path):
+    data = examples(arrays(7))
+    train(make(data, Guard("roll_back")), tmp_path / "a")
+    train(make(data, Guard("roll_back")), tmp_path / "b", steps=9)
+    train(make(data, None), tmp_path / "b")
+    ours, theirs = (as_numpy(newest(tmp_path / name)) for name in "ab")
+    assert {k: v.tobytes() for k, v in ours.items()} == {
+        k: v.tobytes() for k, v in theirs.items()
+    }
+
+
+def test_a_guard_may_come_later(tmp_path):
+    train(make(examples(arrays()), None), tmp_path, steps=6)
+    trainer = make(examples(arrays(7)), Guard("roll_back", max_growth=50.0))
+    train(trainer, tmp_path)
+    assert [entry["batch"] for entry in entries(tmp_path)] == [7]
+    assert "guard/0000" in newest(tmp_path).arrays
+
+
+def test_a_damaged_checkpoint_is_passed_over_and_goes(tmp_path):
+    class Damage(Callback):
+        runs_last = True
+
+        def __init__(self):
+            super().__init__()
+            self.left = None
+
+        def on_save(self, step, logs):
+            if step == 6 and self.left is None:
+                path = tmp_path / "checkpoints" / "step_00000006"
+                (path / "state.json").write_text("{}")
+
+        def on_roll_back(self, step):
+            self.left = (step, saved_steps(tmp_path))
+
+    damage = Damage()
+    make(examples(arrays(7)), Guard("roll_back")).train(
+        9,
+        model_dir=str(tmp_path),
+        steps_per_loop=3,
+        callbacks=[Checkpoint(every=3, asynchronous=False), damage],
+    )
+    assert damage.left == (3, [0, 3])
+    assert saved_steps(tmp_path) == [3, 6, 9]
+    assert newest(tmp_path).step == 9
+
+
+def test_going_back_needs_checkpoints(tmp_path):
+    trainer = make(examples(arrays()), Guard("roll_back"))
+    with pytest.raises(UserError, match=r"add @Checkpoint\(\)"):
+        trainer.train(5, model_dir=str(tmp_path), callbacks=[JsonLines()])
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"skipped": [{"batch": "x"}]}'])
+def test_a_damaged_list_is_refused(tmp_path, text):
+    (tmp_path / "skipped_batches.json").write_text(text)
+    with pytest.raises(UserError, match="skipped_batches.json is damaged"):
+        train(make(examples(arrays()), None), tmp_path)
+
+
+PARTS = '''
+import math, os, signal
+import gin, keras, numpy as np
+from trainer import ArrayExamples, Callback
+
+@gin.configurable
+def poisoned(split, batches=()):
+    rng = np.random.default_rng(5)
+    x = rng.normal(size=(40, 4, 3)).astype("float32")
+    x[list(batches), 1, 1] = math.nan
+    x = x.reshape(-1, 3)
+    return ArrayExamples((x, np.nansum(x, -1)[:, None]), shuffle=False)
+
+@gin.configurable
+def dense():
+    return keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+
+@gin.configurable
+class Killer(Callback):
+    """Kills its process when it has gone back."""
+
+    def on_roll_back(self, step):
+        if os.environ.get("KILL"):
+            os.kill(os.getpid(), signal.SIGKILL)
+'''
+GIN = """
+import parts
+Trainer.model = @dense
+Trainer.data = @poisoned
+poisoned.batches = [9, 17, 23]
+Trainer.loss = 'mse'
+Trainer.batch_size = 4
+Trainer.guard = @Guard()
+Guard.action = 'roll_back'
+run.train_steps = 30
+run.log_every = 1
+run.steps_per_loop = 3
+Checkpoint.every = 6
+run.callbacks = [@JsonLines(), @Killer(), @Checkpoint()]
+"""
+
+
+def command_line(folder, name, **environment):
+    return subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "trainer",
+            "--gin_file=run.gin",
+            f"--model_dir={name}",
+            "--mode=train",
+        ],
+        cwd=folder,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def test_a_run_that_is_killed_when_it_has_gone_back_goes_on(tmp_path):
+    (tmp_path / "parts.py").write_text(PARTS)
+    (tmp_path / "run.gin").write_text(GIN)
+    done = command_line(tmp_path, "whole")
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "Going on from step 6" in done.stderr
+    for _ in range(3):
+        done = command_line(tmp_path, "killed", KILL="1")
+        assert done.returncode == -signal.SIGKILL, done.stderr[-3000:]
+    done = command_line(tmp_path, "killed", KILL="1")
+    assert done.returncode == 0, done.stderr[-3000:]
+
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    for folder in whole, killed:
+        assert [e["batch"] for e in entries(folder)] == [9, 17, 23]
+    assert [line["step"] for line in lines(killed)] == list(range(3, 31, 3))
+    assert lines(killed) == lines(whole)
+    ours, theirs = as_numpy(newest(killed)), as_numpy(newest(whole))
+    assert {k: v.tobytes() for k, v in ours.items()} == {
+        k: v.tobytes() for k, v in theirs.items()
+    }
+
+
+def test_the_command_line_ends_with_a_sentence_when_training_diverges(
+    tmp_path,
+):
+    (tmp_path / "parts.py").write_text(PARTS)
+    (tmp_path / "run.gin").write_text(GIN + "Guard.action = 'stop'\n")
+    done = command_line(tmp_path, "run")
+    assert done.returncode == 1
+    assert "error: Training diverged after step 9, on batch 9" in done.stderr
+    assert "Traceback" not in done.stderr
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert record["exit_reason"] == "error"
+    assert saved_steps(tmp_path / "run") == [6]
