@@ -16,8 +16,10 @@ if TYPE_CHECKING:
         Examples,
         IndexedBatches,
     )
+    from trainer.ending import give_up, last_words
     from trainer.errors import (
         EXIT_START_AGAIN,
+        Diverged,
         StartAgain,
         UserError,
         nearest,
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from trainer.monitor import Monitor
     from trainer.period import Period, parse_period
     from trainer.step.average import Average, average
+    from trainer.step.guard import Guard
     from trainer.strategy import Detection, StrategyPlugin
     from trainer.trainer import Trainer
 
@@ -37,8 +40,10 @@ _HOMES = {
     "Callback": "trainer.callback",
     "DatasetBatches": "trainer.data",
     "Detection": "trainer.strategy",
+    "Diverged": "trainer.errors",
     "EXIT_START_AGAIN": "trainer.errors",
     "Examples": "trainer.data",
+    "Guard": "trainer.step.guard",
     "IndexedBatches": "trainer.data",
     "Monitor": "trainer.monitor",
     "Period": "trainer.period",
@@ -47,6 +52,8 @@ _HOMES = {
     "Trainer": "trainer.trainer",
     "UserError": "trainer.errors",
     "average": "trainer.step.average",
+    "give_up": "trainer.ending",
+    "last_words": "trainer.ending",
     "nearest": "trainer.errors",
     "outside_graph": "trainer.errors",
     "parse_period": "trainer.period",
@@ -61,7 +68,9 @@ __all__ = [
     "Callback",
     "DatasetBatches",
     "Detection",
+    "Diverged",
     "Examples",
+    "Guard",
     "IndexedBatches",
     "Monitor",
     "Period",
@@ -70,6 +79,8 @@ __all__ = [
     "Trainer",
     "UserError",
     "average",
+    "give_up",
+    "last_words",
     "nearest",
     "outside_graph",
     "parse_period",

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from trainer.errors import UserError, nearest
 from trainer.step.ema import MovingAverage
+from trainer.step.guard import Guard, Watch
 from trainer.step.keras_hooks import (
     all_layers,
     count_steps_natively,
@@ -37,6 +38,7 @@ class Parts:
         randomness: gives each replica its random numbers.
         loss_scale: set under `mixed_float16`.
         ema: set where averaged weights are asked for.
+        watch: set where there is a guard.
     """
 
     model: keras.Model
@@ -46,6 +48,7 @@ class Parts:
     randomness: StepRandomness
     loss_scale: LossScale | None
     ema: MovingAverage | None
+    watch: Watch | None
 
 
 def build_parts(
@@ -59,6 +62,7 @@ def build_parts(
     precision: str | None,
     ema_momentum: float | None,
     sync_batch_norm: bool,
+    guard: Guard | None,
     call_once: Callable[[keras.Model], None],
 ) -> Parts:
     """Calls the factories of a run under the strategy's scope.
@@ -74,6 +78,7 @@ def build_parts(
         ema_momentum: averages the weights with this momentum if set.
         sync_batch_norm: take BatchNormalization's statistics over the whole
             global batch, so that they do not depend on the replica count.
+        guard: what counts as divergence; `None` checks nothing.
         call_once: calls a model that is not built yet on a batch.
 
     Raises:
@@ -112,6 +117,7 @@ def build_parts(
             )
             if ema_momentum is not None
             else None,
+            watch=None if guard is None else Watch(guard),
         )
 
 

@@ -20,7 +20,12 @@ class Callback(keras.callbacks.Callback):
     `on_test_begin`, evaluation, `on_test_end`, then `on_log` for the train
     and the eval split · `on_epoch_end` · `on_save` · `on_train_end` ·
     `close`. Saving comes after the epoch's end, so that a checkpoint holds
-    what callbacks did there.
+    what callbacks did there. A run that has to leave (see
+    `Trainer.start_again`) goes from the end of a host loop to `on_leave` and
+    `close`; what was due is called at the next start, before anything else.
+    One that its guard sends back (see `trainer.Guard`) goes from the K steps
+    to `on_divergence`, a checkpoint's state, `on_roll_back` and
+    `on_epoch_begin`.
 
     Attributes:
         trainer: the running `Trainer`; set before `setup`.
@@ -66,6 +71,32 @@ class Callback(keras.callbacks.Callback):
         Args:
             step: the number of optimizer steps that are done.
             logs: the newest train values, and eval values under `val_*`.
+        """
+
+    def on_leave(self, step: int) -> None:
+        """Called when the run has to leave, to be started again: save now.
+
+        No other event follows but `close`.
+
+        Args:
+            step: the number of optimizer steps that are done.
+        """
+
+    def on_divergence(self, step: int) -> None:
+        """Called when the guard has found a bad step: finish what is begun.
+
+        Args:
+            step: the number of optimizer steps that are done, bad ones
+                included.
+        """
+
+    def on_roll_back(self, step: int) -> None:
+        """Called when the run has gone back, with all state restored.
+
+        What this callback wrote of later steps will be written again.
+
+        Args:
+            step: the number of optimizer steps that are done now.
         """
 
     def state(self) -> dict[str, Any]:

@@ -1,11 +1,12 @@
 """Calls callbacks in order, and closes all of them whatever happens."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import keras
 from absl import logging
 
+from trainer import keras_state
 from trainer.callback import Callback
 from trainer.errors import UserError
 
@@ -40,6 +41,7 @@ class CallbackList:
         self.ours = [c for c in self.all if isinstance(c, Callback)]
         for callback in self.ours:
             callback.trainer = trainer
+        self._waiting: dict[str, dict[str, Any]] = {}
         self.wants_batch_logs = any(map(_reads_batches, self.all))
 
     def attach(self, model: keras.Model, params: dict[str, Any]) -> None:
@@ -60,20 +62,43 @@ class CallbackList:
         due = [c.next_due(step) for c in self.ours]
         return min((d for d in due if d is not None), default=None)
 
+    def begin(self) -> None:
+        """Calls `on_train_begin`; gives Keras' callbacks their states."""
+        self.call("on_train_begin", {})
+        # Only now: their `on_train_begin` sets them back.
+        self.give_states()
+
+    def give_states(self) -> None:
+        """Gives Keras' callbacks the states that `load_states` was given."""
+        for key, values in self._waiting.items():
+            keras_state.load(self._keyed()[key], values)
+        self._waiting = {}
+
     def states(self) -> dict[str, dict[str, Any]]:
-        """What a checkpoint must hold of the callbacks."""
+        """What a checkpoint must hold of the callbacks.
+
+        JSON values, and of Keras' own callbacks also NumPy arrays and lists
+        of these.
+        """
         return {
             key: state
             for key, c in self._keyed().items()
-            if (state := c.state())
+            if (
+                state := c.state()
+                if isinstance(c, Callback)
+                else keras_state.state_of(c)
+            )
         }
 
-    def load_states(self, states: dict[str, dict[str, Any]]) -> None:
+    def load_states(self, states: Mapping[str, dict[str, Any]]) -> None:
         """Gives callbacks back their states; unknown ones are left alone."""
         keyed = self._keyed()
         for key, state in states.items():
-            if key in keyed:
-                keyed[key].load_state(state)
+            callback = keyed.get(key)
+            if isinstance(callback, Callback):
+                callback.load_state(state)
+            elif callback is not None:
+                self._waiting[key] = state
 
     def close(self) -> None:
         """Closes every callback, also after one's close failed."""
@@ -87,10 +112,10 @@ class CallbackList:
         if failed is not None:
             raise failed
 
-    def _keyed(self) -> dict[str, Callback]:
+    def _keyed(self) -> dict[str, keras.callbacks.Callback]:
         """Callbacks by class name, numbered where there are several."""
-        keyed: dict[str, Callback] = {}
-        for callback in self.ours:
+        keyed: dict[str, keras.callbacks.Callback] = {}
+        for callback in self.all:
             name = key = type(callback).__name__
             number = 1
             while key in keyed:

@@ -26,6 +26,14 @@ class StartAgain(Exception):  # noqa: N818 - a request, not a defect
     """
 
 
+class Diverged(Exception):  # noqa: N818 - what happened, not a defect
+    """Training has diverged, and may not or cannot go back.
+
+    The message is a sentence; the command line prints it without a
+    traceback, and exits as after any other failure.
+    """
+
+
 def nearest(name: object, valid: Iterable[str]) -> str:
     """Says which of the `valid` names was probably meant by `name`.
 

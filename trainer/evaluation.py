@@ -13,8 +13,13 @@ from trainer.strategy import Runner
 if TYPE_CHECKING:
     from trainer.trainer import Trainer
 
-# Batches in one graph call: float32 sums over a call stay exact.
-_BATCHES_PER_CALL = 500
+# Batches in one graph call: float32 sums over a call stay exact, and a run
+# that has to leave need not wait long.
+_BATCHES_PER_CALL = 100
+
+
+class Interrupted(Exception):  # noqa: N818 - a request, not a defect
+    """An evaluation was given up because the run has to leave."""
 
 
 class Evaluator:
@@ -39,6 +44,7 @@ class Evaluator:
 
         Raises:
             UserError: the data is endless and `steps` is not given.
+            Interrupted: the loop around it has to leave.
         """
         trainer = self._trainer
         batches = trainer.batches("eval")
@@ -49,6 +55,8 @@ class Evaluator:
         totals = Totals()
         with self.averaged_weights():
             for start in range(0, steps, _BATCHES_PER_CALL):
+                if start and trainer.loop and trainer.loop.has_to_leave():
+                    raise Interrupted
                 count = min(_BATCHES_PER_CALL, steps - start)
                 totals.add(self._runner(iterator, count))
         return totals.values(trainer.parts.metrics)

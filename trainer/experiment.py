@@ -7,12 +7,13 @@ import gin
 import keras
 import tensorflow as tf
 
-from trainer import checkpoints
+from trainer import checkpoints, fingerprints
 from trainer.errors import UserError, nearest
 from trainer.follow import follow
+from trainer.initialize import InitReport, initialize_from
 from trainer.loop import Loop
 from trainer.registry import find_strategy
-from trainer.state import initialize_from, restore_newest
+from trainer.state import restore_newest
 from trainer.strategy import StrategyPlugin
 from trainer.trainer import Trainer
 
@@ -44,6 +45,7 @@ def run(
     steps_per_loop: int = 100,
     callbacks: Sequence[keras.callbacks.Callback] = (),
     init_from: str | None = None,
+    init_only: str | None = None,
     devices: str | None = None,
     tpu: str | None = None,
     worker_hosts: str | None = None,
@@ -76,7 +78,10 @@ def run(
         log_every: see `trainer.loop.Loop`.
         steps_per_loop: see `trainer.loop.Loop`.
         callbacks: the callbacks of a training run.
-        init_from: the run whose model a new run starts with.
+        init_from: the run or file whose weights a new run starts with; see
+            `trainer.initialize.initialize_from`.
+        init_only: which of the model's variables it gives, as a regular
+            expression for their paths, such as `"encoder/.*"`.
         devices: handed to the strategy plugin.
         tpu: handed to the strategy plugin.
         worker_hosts: handed to the strategy plugin.
@@ -97,6 +102,11 @@ def run(
     """
     if mode not in MODES:
         raise UserError(f"Unknown mode {mode!r}. {nearest(mode, MODES)}")
+    if init_only is not None and init_from is None:
+        raise UserError(
+            f"run.init_only = {init_only!r} needs a run to take from: set "
+            "--init_from."
+        )
     _configure_runtime(virtual_devices, deterministic)
     plugin = find_strategy(
         strategy,
@@ -107,6 +117,10 @@ def run(
         task_type=task_type,
         task_index=task_index,
     )
+    plugin.facts = {
+        "configuration": fingerprints.configuration(),
+        "code": fingerprints.code(),
+    }
     try:
         if plugin.serve():
             return {}
@@ -139,14 +153,17 @@ def run(
         directory = os.path.join(model_dir, "checkpoints")
         if mode in ("eval", "export"):
             _restore(made, directory)
-            return (
+            values = (
                 made.evaluate(eval_steps) if mode == "eval" else _export(loop)
             )
-        if init_from is not None and not checkpoints.listing(directory):
-            initialize_from(made, init_from)
+            plugin.finish()
+            return values
+        report = None
+        if init_from is not None and not _goes_on(directory):
+            report = initialize_from(made, init_from, only=init_only)
         if mode == "check":
             return _check(loop, before_first_step)
-        values = loop.run(before_first_step)
+        values = loop.run(_before_first_step(before_first_step, report))
         plugin.finish()
         return values
     finally:
@@ -188,6 +205,12 @@ def _make_trainer(
     return made
 
 
+def _goes_on(directory: str) -> bool:
+    """Whether there is a checkpoint that a run can go on from."""
+    paths = reversed(checkpoints.listing(directory))
+    return any(checkpoints.find_fault(path) is None for path in paths)
+
+
 def _restore(trainer: Trainer, directory: str) -> None:
     if not restore_newest(trainer, directory):
         raise UserError(
@@ -205,6 +228,21 @@ def _export(loop: Loop) -> dict[str, float]:
     for exporter in exporters:
         exporter.export()
     return {}
+
+
+def _before_first_step(
+    first: Callable[[Trainer], None] | None, report: InitReport | None
+) -> Callable[[Trainer], None]:
+    """What runs when nothing more can be refused."""
+
+    def call(trainer: Trainer) -> None:
+        if first is not None:
+            first(trainer)
+        if report is not None and trainer.plugin.is_chief:
+            assert trainer.model_dir is not None
+            report.write(trainer.model_dir)
+
+    return call
 
 
 def _check(

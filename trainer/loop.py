@@ -2,16 +2,27 @@
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import keras
 
+from trainer.asked import ask, why_again
 from trainer.callback_list import CallbackList
+from trainer.calls import Calls
 from trainer.checks import check_micro_batches
 from trainer.data import exact, feeder
-from trainer.errors import UserError
+from trainer.divergence import (
+    check_way_back,
+    go_back,
+    save_beginning,
+    without_skipped,
+)
+from trainer.errors import StartAgain, UserError
+from trainer.evaluation import Interrupted
 from trainer.period import Period, Ticker, parse_period
-from trainer.step.totals import Totals
+from trainer.state import check_alike
+from trainer.step.guard import Fault
+from trainer.step.totals import DATA_WAIT, Totals
 
 if TYPE_CHECKING:
     from trainer.trainer import Trainer
@@ -35,6 +46,14 @@ class Loop:
         eval_every: the period of evaluations; `None` means each epoch, or
             only at the end where epochs are not known.
         eval_steps: batches in an evaluation; `None` means all.
+        loop_seconds: a graph call that takes longer is halved from then on,
+            because a run that is asked to leave does so between two calls.
+
+    Attributes:
+        save_now: in `on_save`, whether somebody asked for a checkpoint.
+        unfired_from: the step before the last graph call, if what is due
+            after it has not been called yet: a run that is asked to leave
+            saves at once, and the next attempt makes up for it.
 
     Raises:
         UserError: an argument is not valid.
@@ -52,6 +71,7 @@ class Loop:
         log_every: int | str = 100,
         eval_every: int | str | None = None,
         eval_steps: int | None = None,
+        loop_seconds: float = 15.0,
     ) -> None:
         if steps < 1 or steps_per_loop < 1:
             raise UserError(
@@ -71,7 +91,7 @@ class Loop:
             accumulation_steps=trainer.accumulation_steps,
         )
         self.steps_per_epoch = self.batches.steps_per_epoch
-        self._steps_per_loop = steps_per_loop
+        self.steps_per_loop = steps_per_loop
         self._eval_steps = eval_steps
         agree = trainer.plugin.any_process
         self._log = Ticker(self.period(log_every, "log_every"), agree)
@@ -79,7 +99,11 @@ class Loop:
         if evaluate:
             trainer.batches("eval")  # What is wrong there shows now.
         self.callbacks = CallbackList(callbacks, trainer)
-        self._seconds = 0.0
+        self.save_now = False
+        self._interrupts = False
+        self.unfired_from: int | None = None
+        self.interval_seconds = 0.0
+        self._calls = Calls(trainer.accounts, longest_seconds=loop_seconds)
         trainer.loop = self
         trainer.model_dir = model_dir
 
@@ -95,9 +119,13 @@ class Loop:
     @property
     def epoch(self) -> int:
         """The number of complete epochs; zero while epochs are not known."""
-        if self.steps_per_epoch is None:
-            return 0
-        return self.trainer.step // self.steps_per_epoch
+        return self._epoch_of(self.trainer.step)
+
+    @property
+    def fired_step(self) -> int:
+        """The last step at which everything that was due has been called."""
+        left_at = self.unfired_from
+        return self.trainer.step if left_at is None else left_at
 
     def run(
         self, before_first_step: Callable[["Trainer"], None] | None = None
@@ -109,17 +137,26 @@ class Loop:
 
         Returns:
             The newest training values, and evaluation values as `val_*`.
+
+        Raises:
+            StartAgain: the run was asked to leave; its state is saved.
+            Diverged: the guard found a bad step, and there is no way back.
         """
         trainer = self.trainer
-        trainer.stop_reason = None
+        check_way_back(self)
+        trainer.stop_reason = trainer.again_reason = None
+        trainer.save_asked = False
         trainer.model.stop_training = False
         try:
             self._attach()
             self.callbacks.call("setup")
+            check_alike(trainer)
             iterator = self.trace()
             if before_first_step is not None:
                 before_first_step(trainer)
-            self.callbacks.call("on_train_begin", {})
+            trainer.accounts.started()
+            self.callbacks.begin()
+            save_beginning(self)
             self._train(iterator)
             self.callbacks.call("on_train_end", dict(self.logs))
         finally:
@@ -136,14 +173,18 @@ class Loop:
         )
 
     def trace(self) -> Any:
-        """Builds every graph of the run; what is wrong in one shows now.
+        """Builds every graph of a new run; what is wrong in one shows now.
 
         Returns:
             The training input, at the trainer's step.
         """
+        with self.trainer.accounts.phase("compile"):
+            return self._trace()
+
+    def _trace(self) -> Any:
         trainer = self.trainer
         pieces = feeder(
-            self.batches,
+            without_skipped(trainer, self.batches),
             start=trainer.step,
             num_replicas=trainer.plugin.num_replicas,
             micro=trainer.accumulation_steps,
@@ -151,49 +192,106 @@ class Loop:
         )
         iterator = trainer.plugin.distribute(pieces, training=True)
         trainer.train_runner.trace(iterator)
-        if self.evaluate:
+        # A run that goes on has evaluated before: it traces when it is due.
+        if self.evaluate and not trainer.step:
             trainer.trace_evaluation()
         return iterator
 
     def _train(self, iterator: Any) -> None:
-        trainer = self.trainer
-        if trainer.step >= self.steps:
-            return
-        self._log.start(trainer.step)
-        self._eval.start(trainer.step)
-        self.callbacks.call("on_epoch_begin", self.epoch, {})
-        stopping = False
+        """Trains to the end, as often as the guard sends it back."""
+        while (fault := self._train_on(iterator)) is not None:
+            with self.trainer.accounts.phase("lost"):
+                go_back(self, fault)
+                if self.trainer.plugin.batches_by_step:
+                    iterator = self._trace()
+
+    def _train_on(self, iterator: Any) -> Fault | None:
+        """Trains to the end, or up to a step that the guard finds bad."""
+        trainer, begin = self.trainer, self.fired_step
+        if begin >= self.steps:
+            return None
+        self._log.start(begin)
+        self._eval.start(begin)
+        self.callbacks.call("on_epoch_begin", self._epoch_of(begin), {})
+        if begin < trainer.step:
+            stopping = self._after_call(begin)
+        else:
+            # A run that was stopped, and killed before its end, stays so.
+            stopping = ask(trainer).stop
         while trainer.step < self.steps and not stopping:
-            first, epoch = trainer.step, self.epoch
+            first = trainer.step
             count = self._next_boundary(first) - first
-            self._run_steps(iterator, count)
-            self._fire(epoch, stopping=self._asked_to_stop())
-            stopping = self._asked_to_stop()
+            fault = self._run_steps(iterator, count)
+            if fault is not None:
+                return fault
+            stopping = self._after_call(first)
         if self.steps_per_epoch is None:
             self.callbacks.call("on_epoch_end", 0, dict(self.logs))
+        return None
 
-    def _run_steps(self, iterator: Any, count: int) -> None:
-        """One host loop, between its two batch events."""
+    def _run_steps(self, iterator: Any, count: int) -> Fault | None:
+        """One host loop, between its two batch events.
+
+        Returns:
+            What the guard found; the second event is then left out.
+        """
         trainer = self.trainer
         in_epoch = trainer.step % (self.steps_per_epoch or self.steps)
         self.callbacks.call("on_train_batch_begin", in_epoch, {})
         begin = time.perf_counter()
-        sums = trainer.train_runner(iterator, count)
-        self.totals["interval"].add(sums)
-        self.totals["epoch"].add(sums)
-        trainer.step += count
-        logs = (
-            self.totals["epoch"].values(trainer.parts.metrics)
-            if self.callbacks.wants_batch_logs
-            else {}
-        )
-        self._seconds += time.perf_counter() - begin
+        with trainer.accounts.phase("step"):
+            sums = dict(trainer.train_runner(iterator, count))
+            waited = sums.pop(DATA_WAIT)
+            self.totals["interval"].add(sums)
+            self.totals["epoch"].add(sums)
+            trainer.step += count
+            watch = trainer.parts.watch
+            fault = None if watch is None else watch.fault()
+            logs = (
+                self.totals["epoch"].values(trainer.parts.metrics)
+                if self.callbacks.wants_batch_logs
+                else {}
+            )
+        seconds = time.perf_counter() - begin
+        self.interval_seconds += seconds
+        self._calls.book(count, seconds=seconds, waited=waited.total)
+        if fault is not None:
+            return fault
         last = in_epoch + count - 1
         self.callbacks.call("on_train_batch_end", last, logs)
+        return None
 
-    def _fire(self, epoch: int, *, stopping: bool) -> None:
-        """Whatever is due after a host loop that began in an epoch."""
-        step = self.trainer.step
+    def _after_call(self, first: int) -> bool:
+        """Whatever is due after a graph call; whether training must stop.
+
+        Args:
+            first: the step before the call.
+
+        Raises:
+            StartAgain: a process is asked to leave.
+        """
+        asked = ask(self.trainer, shorter=self._calls.too_long)
+        if asked.again:
+            self._leave(first)
+        if asked.shorter and self.steps_per_loop > 1:
+            self.steps_per_loop //= 2
+        self.save_now = asked.save
+        try:
+            self._fire(first, stopping=asked.stop)
+        except Interrupted:
+            self._leave(first)
+        self.unfired_from = None
+        self.callbacks.call("on_save", self.trainer.step, dict(self.logs))
+        if self.save_now:
+            self.trainer.save_asked = False
+        asked = ask(self.trainer)
+        if asked.again:
+            self._leave(None)
+        return asked.stop
+
+    def _fire(self, first: int, *, stopping: bool) -> None:
+        """Evaluation, logs and the epoch's end, if due."""
+        step, epoch = self.trainer.step, self._epoch_of(first)
         ending = step >= self.steps or stopping
         evaluated = {}
         if self.evaluate and (self._eval.due(step) or ending):
@@ -208,21 +306,38 @@ class Loop:
             # A log that only the end asked for leaves the interval open, so
             # that a longer run later logs the same values.
             self.totals["interval"].reset()
-            self._seconds = 0.0
+            self.interval_seconds = 0.0
         if self.epoch > epoch:
             self._end_epoch(epoch, ending=ending)
-        self.callbacks.call("on_save", step, dict(self.logs))
+
+    def has_to_leave(self) -> bool:
+        """Whether an evaluation that this loop is in should be given up."""
+        return self._interrupts and ask(self.trainer).again
+
+    def _leave(self, unfired_from: int | None) -> NoReturn:
+        """Lets callbacks save, and ends this attempt."""
+        self.unfired_from = unfired_from
+        reason = why_again(self.trainer) or "another process has to leave"
+        self.callbacks.call("on_leave", self.trainer.step)
+        raise StartAgain(f"{reason}; left at step {self.trainer.step}")
 
     def _run_evaluation(self) -> dict[str, float]:
         self.callbacks.call("on_test_begin", {})
-        values = self.trainer.evaluate(self._eval_steps)
+        with self.trainer.accounts.phase("evaluation"):
+            self._interrupts = True
+            try:
+                values = self.trainer.evaluate(self._eval_steps)
+            finally:
+                self._interrupts = False
         self.callbacks.call("on_test_end", dict(values))
         return values
 
     def _log_training(self, step: int) -> None:
         values = self.totals["interval"].values(self.trainer.parts.metrics)
         self.logs |= values
-        speed = self.totals["interval"].examples / max(self._seconds, 1e-9)
+        speed = self.totals["interval"].examples / max(
+            self.interval_seconds, 1e-9
+        )
         logs = {
             **values,
             **self.trainer.learning_rates(),
@@ -242,16 +357,13 @@ class Loop:
         if not ending:
             self.callbacks.call("on_epoch_begin", epoch + 1, {})
 
-    def _asked_to_stop(self) -> bool:
-        """Whether a callback of any process wants to stop."""
-        trainer = self.trainer
-        asked = bool(trainer.stop_reason or trainer.model.stop_training)
-        return trainer.plugin.any_process(asked)
+    def _epoch_of(self, step: int) -> int:
+        return step // self.steps_per_epoch if self.steps_per_epoch else 0
 
     def _next_boundary(self, step: int) -> int:
         ends = [
             self.steps,
-            Period(steps=self._steps_per_loop).next_step(step),
+            Period(steps=self.steps_per_loop).next_step(step),
             self.callbacks.next_due(step),
         ]
         if self.evaluate:

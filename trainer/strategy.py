@@ -9,7 +9,8 @@ import abc
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, ClassVar, Protocol
 
 import tensorflow as tf
@@ -48,6 +49,8 @@ class StrategyPlugin(abc.ABC):
 
     Attributes:
         name: what `--strategy=` takes.
+        facts: what must be equal in all processes before they start, such
+            as the configuration's hash; set before `create`.
         static_shapes: every batch has the same shape: a short training
             batch is dropped, a short evaluation batch is padded. There
             `Trainer.eval_step` gets `(x, y, sample_weight)` whatever the data
@@ -59,6 +62,8 @@ class StrategyPlugin(abc.ABC):
             by the loop, which then reads those of one replica.
         reduces_sparse: gradients of embeddings travel as the rows they touch;
             otherwise they are made dense first.
+        batches_by_step: which batch a step takes follows from its number, as
+            `distribute` was given them.
     """
 
     name: ClassVar[str] = ""
@@ -66,7 +71,9 @@ class StrategyPlugin(abc.ABC):
     loops_on_replicas: ClassVar[bool] = False
     reduces_logs: ClassVar[bool] = False
     reduces_sparse: ClassVar[bool] = True
+    batches_by_step: ClassVar[bool] = True
     known: ClassVar[dict[str, "type[StrategyPlugin]"]] = {}
+    facts: Mapping[str, Any] = MappingProxyType({})
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -110,13 +117,42 @@ class StrategyPlugin(abc.ABC):
         """
         return False
 
-    def any_process(self, flag: bool) -> bool:
-        """Whether a flag is set in any process of the run.
+    def any_of(self, flags: Sequence[bool]) -> list[bool]:
+        """Which flags are set in any process of the run.
 
         What a process decides by its own clock or signals goes through here,
         so that all of them do the same at the same step.
+
+        Args:
+            flags: equally many in all processes.
         """
-        return flag
+        return list(flags)
+
+    def any_process(self, flag: bool) -> bool:
+        """Whether a flag is set in any process of the run; see `any_of`."""
+        return self.any_of([flag])[0]
+
+    def check_alike(self, facts: Mapping[str, Any]) -> None:  # noqa: B027
+        """Compares what must be equal in all processes of the run.
+
+        Args:
+            facts: JSON values by name, such as the step.
+
+        Raises:
+            UserError: they differ; the message names who differs in what.
+        """
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether this process is the only one that trains."""
+        return True
+
+    def why_start_again(self) -> str | None:
+        """Why the run should save and be started again; `None` if not.
+
+        Asked after each host loop, such as when a worker has come back.
+        """
+        return None
 
     def why_not_compiled(self) -> str | None:
         """Why XLA must not compile the step here; `None` if it may."""

@@ -8,6 +8,7 @@ import gin
 import keras
 import tensorflow as tf
 
+from trainer.accounts import Accounts
 from trainer.build import Parts, build_model, build_parts
 from trainer.checks import (
     as_loss,
@@ -25,6 +26,7 @@ from trainer.step import losses
 from trainer.step.average import Average
 from trainer.step.full_step import make_train_step
 from trainer.step.gradient_sums import batch_sums, measure, reduce_gradients
+from trainer.step.guard import Guard
 from trainer.step.totals import METRIC, StepLogs
 from trainer.strategy import Runner, StrategyPlugin
 
@@ -102,6 +104,8 @@ class Trainer:
         jit_compile: compile the step with XLA.
         sync_batch_norm: BatchNormalization takes its statistics over all
             replicas. Without it each replica has its own.
+        guard: what to do when training diverges, see `trainer.Guard`; `None`
+            checks nothing.
 
     Raises:
         UserError: an argument is not valid.
@@ -125,11 +129,17 @@ class Trainer:
         ema_momentum: float | None = None,
         jit_compile: bool = False,
         sync_batch_norm: bool = True,
+        guard: Guard | None = None,
     ) -> None:
         require_positive(
             batch_size=batch_size, accumulation_steps=accumulation_steps
         )
-        if type(self).train_step is not Trainer.train_step:
+        if guard is not None and not isinstance(guard, Guard):
+            raise UserError(
+                f"guard is {guard!r}. Pass a Guard (in gin @Guard(), with "
+                "parentheses)."
+            )
+        if self.has_own_step:
             check_own_train_step(
                 type(self).__name__,
                 accumulation_steps=accumulation_steps,
@@ -143,6 +153,7 @@ class Trainer:
             "ema_momentum": ema_momentum,
             "sync_batch_norm": sync_batch_norm,
         }
+        self.guard = guard
         self._data = data
         self._data_dir = data_dir
         self._strategy = strategy
@@ -155,6 +166,9 @@ class Trainer:
         self.step = 0
         self.model_dir: str | None = None
         self.stop_reason: str | None = None
+        self.again_reason: str | None = None
+        self.save_asked = False
+        self.accounts = Accounts()
         self.loop: Loop | None = None
 
     # What is built, on first use.
@@ -180,6 +194,7 @@ class Trainer:
             model=self._model_factory,
             seed=self.seed,
             precision=self._precision,
+            guard=self.guard,
             call_once=self._call_once,
             **self._factories,
         )
@@ -201,6 +216,16 @@ class Trainer:
     def optimizer(self) -> keras.optimizers.Optimizer:
         """The optimizer; the first one if there are several."""
         return next(iter(self.parts.optimizers.values()))
+
+    @property
+    def has_own_step(self) -> bool:
+        """Whether a subclass has a `train_step` of its own."""
+        return type(self).train_step is not Trainer.train_step
+
+    @property
+    def fired_step(self) -> int:
+        """The last step at which everything that was due has been called."""
+        return self.step if self.loop is None else self.loop.fired_step
 
     @functools.cache  # noqa: B019 - one entry a split, lives as the trainer
     def batches(self, split: str) -> Batches:
@@ -311,6 +336,8 @@ class Trainer:
         variables = variables or self.model.trainable_variables
         if isinstance(gradients, dict):
             gradients = [gradients.get(i) for i in range(len(variables))]
+        if self.parts.watch is not None:
+            self.parts.watch.hear(gradients)
         chosen = (
             self.parts.optimizers[optimizer] if optimizer else self.optimizer
         )
@@ -369,6 +396,20 @@ class Trainer:
     def stop(self, reason: str) -> None:
         """Ends training at the next boundary of the host loop."""
         self.stop_reason = reason
+
+    def save_soon(self) -> None:
+        """Saves a checkpoint at the next boundary; from any thread."""
+        self.save_asked = True
+
+    def start_again(self, reason: str) -> None:
+        """Saves at the next boundary and raises `StartAgain`.
+
+        All processes of the run do so at the same step. From any thread.
+
+        Args:
+            reason: such as `"SIGTERM"`.
+        """
+        self.again_reason = reason
 
     def learning_rates(self) -> dict[str, float]:
         """The optimizers' present learning rates."""

@@ -109,7 +109,7 @@ def test_the_best_is_kept_when_it_gets_worse(tmp_path, mode, expected):
 
 
 def test_the_best_starts_a_new_run(tmp_path):
-    from trainer.state import initialize_from
+    from trainer.initialize import initialize_from
 
     write_checkpoint(tmp_path, 5, 4.0)
     follow_to(tmp_path, 5)

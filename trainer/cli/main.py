@@ -14,13 +14,16 @@ from trainer.cli.environment import load_tensorflow
 from trainer.cli.flag_table import TRAINING_MODES
 from trainer.cli.gin_paths import check_local
 from trainer.cli.help import help_text
+from trainer.ending import last_words
 from trainer.errors import (
     EXIT_DONE,
     EXIT_START_AGAIN,
     EXIT_USER_ERROR,
+    Diverged,
     StartAgain,
     UserError,
 )
+from trainer.exit_report import ExitReport
 
 if TYPE_CHECKING:
     from trainer.cli.gin_files import Origins
@@ -46,30 +49,42 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if _HELP.intersection(given):
         sys.stdout.write(help_text())
         return EXIT_DONE
+    report = ExitReport()
     try:
-        _obey(given)
-    except UserError as error:
-        sys.stderr.write(f"error: {_message(error)}\n")
-        return EXIT_USER_ERROR
-    except StartAgain as error:
-        sys.stderr.write(f"start again: {_message(error)}\n")
-        return EXIT_START_AGAIN
-    except KeyboardInterrupt:
-        sys.stderr.write("interrupted\n")
-        return EXIT_INTERRUPTED
-    except Exception:
-        traceback.print_exc()
-        return EXIT_FAILED
+        _obey(given, report)
+    except (Exception, KeyboardInterrupt) as error:
+        code = _tell(error)
+        report.write(code, error)
+        return code
+    report.write(EXIT_DONE)
     return EXIT_DONE
 
 
-def _message(error: Exception) -> str:
+def _tell(error: BaseException) -> int:
+    """Says on stderr what ended the run; returns the exit code."""
+    if isinstance(error, UserError):
+        sys.stderr.write(f"error: {_message(error)}\n")
+        return EXIT_USER_ERROR
+    if isinstance(error, StartAgain):
+        sys.stderr.write(f"start again: {_message(error)}\n")
+        return EXIT_START_AGAIN
+    if isinstance(error, KeyboardInterrupt):
+        sys.stderr.write("interrupted\n")
+        return EXIT_INTERRUPTED
+    if isinstance(error, Diverged):
+        sys.stderr.write(f"error: {_message(error)}\n")
+        return EXIT_FAILED
+    traceback.print_exception(error)
+    return EXIT_FAILED
+
+
+def _message(error: BaseException) -> str:
     from trainer.cli.gin_errors import plain
 
     return plain(error)
 
 
-def _obey(arguments: list[str]) -> None:
+def _obey(arguments: list[str], report: ExitReport) -> None:
     request = flags.parse(arguments)
     check_local(request.gin_files)
     # Libraries that read absl's own flags find their defaults.
@@ -88,7 +103,7 @@ def _obey(arguments: list[str]) -> None:
 
         sys.stdout.write(gin.config_str())
         return
-    _run(request, origins, arguments)
+    _run(request, origins, arguments, report)
 
 
 def _configure(request: flags.Request) -> "Origins":
@@ -107,7 +122,10 @@ def _configure(request: flags.Request) -> "Origins":
 
 
 def _run(
-    request: flags.Request, origins: "Origins", arguments: list[str]
+    request: flags.Request,
+    origins: "Origins",
+    arguments: list[str],
+    report: ExitReport,
 ) -> None:
     from trainer.cli.binding_errors import user_error_in
     from trainer.cli.run_dir import RunDir, default_path
@@ -121,14 +139,20 @@ def _run(
         sys.stdout.flush()
     run_dir = RunDir(path, experiment=experiment, arguments=arguments)
     run_dir.check(must_exist=request.mode in ("eval", "export"))
-    before = _BeforeFirstStep(request, origins, run_dir)
+    before = _BeforeFirstStep(request, origins, run_dir, report)
+
+    def say_last_words(reason: str) -> None:
+        run_dir.finish("start_again")
+        report.write(EXIT_START_AGAIN, StartAgain(reason))
+
     try:
-        results = run(
-            mode=request.mode,
-            model_dir=path,
-            before_first_step=before,
-            is_over=RunIsOver(path),
-        )
+        with last_words(say_last_words):
+            results = run(
+                mode=request.mode,
+                model_dir=path,
+                before_first_step=before,
+                is_over=RunIsOver(path),
+            )
     except BaseException as error:
         found = user_error_in(error, origins)
         if found is None and not before.passed:
@@ -149,16 +173,22 @@ class _BeforeFirstStep:
     """
 
     def __init__(
-        self, request: flags.Request, origins: "Origins", run_dir: "RunDir"
+        self,
+        request: flags.Request,
+        origins: "Origins",
+        run_dir: "RunDir",
+        report: ExitReport,
     ) -> None:
         self._request = request
         self._origins = origins
         self._run_dir = run_dir
+        self._report = report
         self.passed = False
 
     def __call__(self, trainer: "Trainer") -> None:
         from trainer.cli.lint import check_all_used
 
+        self._report.trainer = trainer
         mode = self._request.mode
         if mode in TRAINING_MODES or mode == "check":
             check_all_used(
@@ -171,7 +201,9 @@ class _BeforeFirstStep:
         # be going on.
         if mode in TRAINING_MODES and trainer.plugin.is_chief:
             self._run_dir.start(
-                trainer.plugin, data_resume=trainer.batches("train").resume
+                trainer.plugin,
+                data_resume=trainer.batches("train").resume,
+                accounts=trainer.accounts,
             )
         self.passed = True
 
@@ -191,9 +223,9 @@ def _experiment(request: flags.Request) -> str:
 
 def _unwritable(error: BaseException, run_dir: "RunDir") -> UserError | None:
     """Whether a failed file operation is due to the run directory."""
-    import tensorflow as tf
+    from trainer.files import REFUSALS
 
-    if not isinstance(error, OSError | tf.errors.OpError):
+    if not isinstance(error, REFUSALS):
         return None
     return run_dir.why_not_writable()
 

@@ -13,16 +13,16 @@ import gin
 import tensorflow as tf
 from absl import logging
 
+from trainer.accounts import Accounts
 from trainer.cli import config_diff, provenance
 from trainer.cli.gin_errors import sentence
 from trainer.errors import UserError
-from trainer.files import write_whole
+from trainer.files import REFUSALS, make_directory, write_whole
 from trainer.strategy import StrategyPlugin
 
 _CONFIG = "config.gin"
 _OPERATIVE = "operative_config.gin"
 _RUN = "run.json"
-_GFILE_ERRORS = (OSError, tf.errors.OpError)
 
 
 def default_path(experiment: str) -> str:
@@ -57,6 +57,7 @@ class RunDir:
         self._experiment = experiment
         self._arguments = arguments
         self._record: dict[str, Any] | None = None
+        self._accounts: Accounts | None = None
 
     def check(self, *, must_exist: bool = False) -> None:
         """Refuses a directory that this run cannot live in.
@@ -74,7 +75,7 @@ class RunDir:
             self._refuse_files()
             there = tf.io.gfile.isdir(self.path)
             stored = self._stored().get("experiment")
-        except _GFILE_ERRORS as error:
+        except REFUSALS as error:
             raise UserError(
                 f"model_dir {self.path} cannot be read: {sentence(error)}"
             ) from None
@@ -88,7 +89,11 @@ class RunDir:
             )
 
     def start(
-        self, plugin: StrategyPlugin, *, data_resume: str | None = None
+        self,
+        plugin: StrategyPlugin,
+        *,
+        data_resume: str | None = None,
+        accounts: Accounts | None = None,
     ) -> None:
         """Writes down what is going to run. For the chief alone.
 
@@ -96,6 +101,7 @@ class RunDir:
             plugin: the strategy in use.
             data_resume: how the training data gets to a step, see
                 `trainer.data.batches.Resume`.
+            accounts: where the run's time goes; for the record of its end.
 
         Raises:
             UserError: the directory cannot be written.
@@ -103,13 +109,13 @@ class RunDir:
         try:
             record = self._new_record(plugin)
             record["data_resume"] = data_resume
-            tf.io.gfile.makedirs(self.path)
+            make_directory(self.path)
             self._warn_of_changes()
             self._write(_CONFIG, gin.config_str())
             self._write(_OPERATIVE, gin.operative_config_str())
             self._write(_RUN, _as_json(record))
-            self._record = record
-        except _GFILE_ERRORS as error:
+            self._record, self._accounts = record, accounts
+        except REFUSALS as error:
             raise self._unwritable(error) from None
 
     def finish(self, reason: str) -> None:
@@ -123,10 +129,15 @@ class RunDir:
         if self._record is None:
             return
         self._record |= {"end": provenance.now(), "exit_reason": reason}
+        if self._accounts is not None:
+            self._record["accounts"] = {
+                name: round(value, 3)
+                for name, value in self._accounts.summary().items()
+            }
         try:
             self._write(_OPERATIVE, gin.operative_config_str())
             self._write(_RUN, _as_json(self._record))
-        except _GFILE_ERRORS as error:
+        except REFUSALS as error:
             logging.error("%s", self._unwritable(error))
 
     def why_not_writable(self) -> UserError | None:
@@ -137,7 +148,7 @@ class RunDir:
             with tf.io.gfile.GFile(probe, "w") as file:
                 file.write("")
             tf.io.gfile.remove(probe)
-        except _GFILE_ERRORS as error:
+        except REFUSALS as error:
             return self._unwritable(error)
         return None
 
@@ -204,6 +215,7 @@ class RunDir:
             ),
             "versions": provenance.versions(),
             "git": provenance.git(),
+            "fingerprints": dict(plugin.facts),
             "strategy": cluster.pop("strategy", plugin.name),
             "devices": cluster.pop("devices", []),
             "cluster": cluster,

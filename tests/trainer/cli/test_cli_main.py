@@ -7,18 +7,9 @@ import sys
 
 import pytest
 
+from tests.trainer.cli.tiny import TINY
+
 HERE = os.path.dirname(__file__)
-TINY = """\
-import cli_tiny_experiment
-Trainer.model = @linear
-Trainer.loss = @losses.MeanSquaredError()
-Trainer.optimizer = @SGD
-Trainer.data = @sums
-Trainer.batch_size = 16
-run.strategy = 'one_device'
-run.train_steps = 8
-run.steps_per_loop = 4
-"""
 
 
 def trainer(folder, *arguments, text=TINY, **environment):

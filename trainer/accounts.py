@@ -1,0 +1,149 @@
+"""Where the wall time of a run goes, over all its attempts."""
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+# In the order of a run. "other" is the time of callbacks and of the loop;
+# "lost" is what lies between a checkpoint and the start that went on from it.
+PHASES = (
+    "start_up",
+    "compile",
+    "data_wait",
+    "step",
+    "evaluation",
+    "checkpoint",
+    "other",
+    "lost",
+)
+
+
+class Doing(NamedTuple):
+    """What a thread is doing.
+
+    Attributes:
+        phase: one of `PHASES`.
+        since: when it began, as `time.monotonic` says.
+    """
+
+    phase: str
+    since: float
+
+
+class Accounts:
+    """Splits the wall time of a run into phases, in seconds.
+
+    Each moment belongs to one phase, so that the phases' sum is the time
+    from the first attempt's start to now. Time between a checkpoint and the
+    start that resumed it, downtime included, is `"lost"`.
+    """
+
+    def __init__(self) -> None:
+        self._seconds = dict.fromkeys(PHASES, 0.0)
+        age = _process_age()
+        self._started_at = time.time() - age
+        self._last_change = time.monotonic() - age
+        self._base = "start_up"
+        self._stack: list[Doing] = []
+        self._aside: dict[int, Doing] = {}
+
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Books the time while it is open; a phase inside books its own."""
+        self._book()
+        self._stack.append(Doing(name, self._last_change))
+        try:
+            yield
+        finally:
+            self._book()
+            self._stack.pop()
+
+    @contextlib.contextmanager
+    def aside(self, name: str) -> Iterator[None]:
+        """Tells what another thread does beside; books no time."""
+        thread = threading.get_ident()
+        self._aside[thread] = Doing(name, time.monotonic())
+        try:
+            yield
+        finally:
+            del self._aside[thread]
+
+    def started(self) -> None:
+        """The start is over: what no phase claims is `"other"` from now on."""
+        self._book()
+        self._base = "other"
+
+    def move(self, seconds: float, *, source: str, to: str) -> None:
+        """Books time that turned out to belong to another phase."""
+        self._book()
+        seconds = min(max(seconds, 0.0), self._seconds[source])
+        self._seconds[source] -= seconds
+        self._seconds[to] += seconds
+
+    def doing(self) -> list[Doing]:
+        """What is being done now, phases inside phases last; any thread."""
+        return [*self._stack, *self._aside.values()]
+
+    def summary(self) -> dict[str, float]:
+        """Seconds by phase, their `"total"`, and the `"goodput"`.
+
+        The goodput is the share of the total that was spent in steps.
+        """
+        self._book()
+        total = sum(self._seconds.values())
+        return {
+            **self._seconds,
+            "total": total,
+            "goodput": self._seconds["step"] / total if total else 0.0,
+        }
+
+    def state(self, *, over: bool) -> dict[str, Any]:
+        """What a checkpoint must hold.
+
+        Args:
+            over: whether the run has come to its end. Time until it is made
+                longer, if ever, is not lost.
+        """
+        self._book()
+        saved_at = None if over else time.time()
+        return {"seconds": dict(self._seconds), "saved_at": saved_at}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Adds the time of the attempts before this one."""
+        for name, seconds in state["seconds"].items():
+            self._seconds[name] = self._seconds.get(name, 0.0) + seconds
+        if state["saved_at"] is not None:
+            # Clocks of two hosts may differ a little.
+            gap = self._started_at - state["saved_at"]
+            self._seconds["lost"] += max(gap, 0.0)
+
+    def lose_since(self, state: Mapping[str, Any]) -> None:
+        """Books as lost what was spent after this run's state was saved.
+
+        Start-up and compilation are not done again, and so not lost.
+        """
+        self._book()
+        for name in ("data_wait", "step", "evaluation", "checkpoint", "other"):
+            spent = self._seconds[name] - state["seconds"].get(name, 0.0)
+            self.move(spent, source=name, to="lost")
+
+    def _book(self) -> None:
+        now = time.monotonic()
+        name = self._stack[-1].phase if self._stack else self._base
+        self._seconds[name] += now - self._last_change
+        self._last_change = now
+
+
+def _process_age() -> float:
+    """Seconds since this process began; zero where nothing tells."""
+    try:
+        with open("/proc/self/stat") as file:
+            # Behind the name, which may hold anything, in parentheses.
+            fields = file.read().rpartition(")")[2].split()
+        begin = int(fields[19]) / os.sysconf("SC_CLK_TCK")
+        return max(time.clock_gettime(time.CLOCK_BOOTTIME) - begin, 0.0)
+    except (OSError, AttributeError, ValueError, IndexError):
+        return 0.0
