@@ -9,7 +9,9 @@ import tensorflow as tf
 from absl import logging
 
 from trainer import Callback, Monitor, UserError, checkpoints, state
+from trainer.files import REFUSALS
 from trainer.period import Ticker
+from trainer.staging import Staging, specs_of
 
 _DEFAULT_STEPS = 1000  # Between saves, where epochs are not known.
 
@@ -20,7 +22,8 @@ class Checkpoint(Callback):
 
     At the start it restores the newest usable checkpoint there. Saving copies
     nothing but what training overwrites meanwhile, and writes in the
-    background.
+    background. A save that fails is a warning, and the next one tries again;
+    only the end must be saved.
 
     Args:
         every: the period of saves, such as `500`, `"2 epochs"` or `"10m"`;
@@ -59,8 +62,11 @@ class Checkpoint(Callback):
         self._keep_best = keep_best
         self._monitor = Monitor(monitor, mode) if keep_best else None
         self._asynchronous = asynchronous
+        self._staging = Staging() if asynchronous else None
         self._values: dict[int, float] = {}
         self._saved_step: int | None = None
+        self._has_written = False
+        self._failure: str | None = None
         self._writer = concurrent.futures.ThreadPoolExecutor(max_workers=1)
         self._writing: concurrent.futures.Future[None] | None = None
 
@@ -87,25 +93,66 @@ class Checkpoint(Callback):
             checkpoints.remove_leftovers(self.directory)
         if state.restore_newest(self.trainer, self.directory):
             logging.info("Resuming at step %d.", self.trainer.step)
-            self._saved_step = self.trainer.step
-        self._ticker.start(self.trainer.step)
+            # One that was left before its events is saved again after them.
+            if loop.unfired_from is None:
+                self._saved_step = self.trainer.step
+        self._ticker.start(loop.fired_step)
+
+    def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
+        """Takes memory for the first save, in the background."""
+        if self._staging is not None and self.trainer.plugin.is_chief:
+            specs = specs_of(state.capture(self.trainer))
+            self._writing = self._writer.submit(self._staging.reserve, specs)
 
     def next_due(self, step: int) -> int | None:
         """See `Callback.next_due`."""
         return self._ticker.next_step(step)
 
     def on_save(self, step: int, logs: dict[str, float]) -> None:
-        """Saves when the period has passed."""
-        if self._ticker.due(step):
-            self._save(logs)
+        """Saves when the period has passed, or somebody asks for it."""
+        loop = self.trainer.loop
+        assert loop is not None
+        # The end too: what others do there may fail.
+        ending = step >= loop.steps
+        if self._ticker.due(step) or loop.save_now or ending:
+            self._save(logs, over=ending)
+
+    def on_leave(self, step: int) -> None:
+        """Saves, and waits until it is on disk.
+
+        If that fails, the next attempt begins at an earlier checkpoint.
+        """
+        self._wait()
+        if self._saved_step != step:
+            # Without values: those of this step are not known yet.
+            self._save({})
+        self._finish()
+
+    def on_divergence(self, step: int) -> None:
+        """Waits for a save that is under way."""
+        self._finish()
+
+    def on_roll_back(self, step: int) -> None:
+        """Goes on as after a start, without the checkpoints passed over."""
+        assert self.trainer.loop is not None
+        self._ticker.start(self.trainer.loop.fired_step)
+        self._saved_step = step
+        if self.trainer.plugin.is_chief:
+            for path in checkpoints.listing(self.directory):
+                if checkpoints.step_of(path) > step:
+                    checkpoints.remove(path)
 
     def on_train_end(self, logs: dict[str, float] | None = None) -> None:
-        """Saves the end, and waits until it is on disk."""
-        if self._saved_step != self.trainer.step:
-            self._save(logs or {})
+        """Saves the end, and waits until it is on disk.
+
+        Raises:
+            UserError: it could not be written: the run is not done.
+        """
         self._wait()
-        # No process goes on to read what the chief is still writing.
-        self.trainer.plugin.any_process(False)
+        if self._saved_step != self.trainer.step:
+            self._save(logs or {}, over=True)
+        if not self._finish():
+            raise UserError(self._why_not_done())
 
     def state(self) -> dict[str, Any]:
         """See `Callback.state`."""
@@ -122,7 +169,29 @@ class Checkpoint(Callback):
         finally:
             self._writer.shutdown()
 
-    def _save(self, logs: dict[str, float]) -> None:
+    def _finish(self) -> bool:
+        """Waits until the chief has written; whether it could."""
+        self._wait()
+        # No process goes on to read what the chief is still writing.
+        return not self.trainer.plugin.any_process(self._saved_step is None)
+
+    def _why_not_done(self) -> str:
+        paths = checkpoints.listing(self.directory)
+        newest = checkpoints.step_of(paths[-1]) if paths else "none"
+        return (
+            f"The end of the run, step {self.trainer.step}, could not be "
+            f"saved: {self._failure or 'see the log of the chief'}. Newest "
+            f"checkpoint in {self.directory}: {newest}. Make room there, or "
+            "make it writable, and start the same command again."
+        )
+
+    def _save(self, logs: dict[str, float], *, over: bool = False) -> None:
+        with self.trainer.accounts.phase("checkpoint"):
+            self._start_saving(logs, over=over)
+
+    def _start_saving(self, logs: dict[str, float], *, over: bool) -> None:
+        # One save at a time: the next one waits for a slow disk.
+        self._wait()
         step = self.trainer.step
         if self._monitor is not None:
             value = self._monitor.value(logs)
@@ -131,16 +200,25 @@ class Checkpoint(Callback):
         self._saved_step = step
         if not self.trainer.plugin.is_chief:
             return
-        snapshot = state.capture(self.trainer)
-        # One save at a time: the next one waits for a slow disk.
-        self._wait()
+        snapshot = state.capture(self.trainer, over=over)
+        if self._staging is not None:
+            snapshot = self._staging.copy(snapshot)
         self._writing = self._writer.submit(self._write, snapshot)
         if not self._asynchronous:
             self._wait()
 
     def _write(self, snapshot: checkpoints.Snapshot) -> None:
-        checkpoints.save(self.directory, snapshot)
-        self._prune()
+        with self.trainer.accounts.aside("checkpoint"):
+            if self._has_written and not tf.io.gfile.isdir(self.directory):
+                logging.warning(
+                    "%s has vanished; it is made anew.", self.directory
+                )
+            checkpoints.save(self.directory, snapshot)
+            self._has_written = True
+            try:
+                self._prune(snapshot.step)
+            except REFUSALS as error:
+                logging.warning("Old checkpoints stay: %s", error)
 
     def _wait(self) -> None:
         """Waits for the writer; a save that failed is a warning.
@@ -152,14 +230,21 @@ class Checkpoint(Callback):
         if writing is None:
             return
         try:
-            writing.result()
-        except (OSError, tf.errors.OpError) as error:
+            with self.trainer.accounts.phase("checkpoint"):
+                writing.result()
+        except REFUSALS as error:
             self._saved_step = None
+            self._failure = str(error)
             logging.warning("A checkpoint could not be saved: %s", error)
 
-    def _prune(self) -> None:
+    def _prune(self, step: int) -> None:
         """Deletes what is neither among the newest nor among the best."""
-        paths = checkpoints.listing(self.directory)
+        # Later ones were passed over as damaged: they keep nobody's place.
+        paths = [
+            path
+            for path in checkpoints.listing(self.directory)
+            if checkpoints.step_of(path) <= step
+        ]
         kept = set(paths[-self._keep_last :])
         if self._monitor is not None:
             by_step = {checkpoints.step_of(path): path for path in paths}

@@ -11,6 +11,7 @@ import tensorflow as tf
 from absl import logging
 
 from trainer import Callback, UserError, nearest
+from trainer.files import REFUSALS
 
 FORMATS = ("saved_model", "keras")
 
@@ -36,8 +37,18 @@ class Export(Callback):
         self.formats = _checked(formats)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Exports what was trained."""
-        self.export()
+        """Exports what was trained.
+
+        Raises:
+            UserError: the file system refuses.
+        """
+        try:
+            self.export()
+        except REFUSALS as error:
+            raise UserError(
+                f"The export could not be written: {error}. Training is done: "
+                "make room, and export with --mode=export."
+            ) from None
 
     def export(self) -> list[str]:
         """Exports the model as it is now, if this process is the chief.

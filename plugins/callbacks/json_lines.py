@@ -7,9 +7,10 @@ from typing import Any
 
 import gin
 import tensorflow as tf
+from absl import logging
 
-from trainer import Callback
-from trainer.files import write_whole
+from trainer import Callback, UserError
+from trainer.files import REFUSALS, write_whole
 
 FILE_NAME = "metrics.jsonl"
 EVALUATOR_FILE_NAME = "metrics_evaluator.jsonl"
@@ -26,7 +27,8 @@ class JsonLines(Callback):
     training starts, lines of steps that it is going to repeat, and a last
     line that was torn, are dropped. Each line is written by opening the file
     anew; on object stores such as gs:// that uploads the whole file each
-    time.
+    time. Lines that cannot be written, as on a full disk, are a warning: they
+    are kept, in checkpoints too, and written later.
 
     An evaluator beside the training process (`--mode=continuous_eval`) writes
     such lines to `metrics_evaluator.jsonl`: with one writer a file, no line
@@ -41,6 +43,8 @@ class JsonLines(Callback):
         super().__init__()
         self._ends_whole = False
         self._there: set[int] = set()
+        self._waiting: list[str] = []
+        self._failed = False
 
     def setup(self) -> None:
         """Finds out what an evaluator that was killed has written."""
@@ -48,19 +52,78 @@ class JsonLines(Callback):
             self._there = _whole_lines_only(self._path)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Drops the lines of steps that have not been done."""
-        if self._path is not None:
-            drop_after(self._path, self.trainer.step)
+        """Drops the lines of steps that have not been done.
+
+        Raises:
+            UserError: the file cannot be written.
+        """
+        if self._path is None:
+            return
+        try:
+            drop_after(self._path, self.trainer.fired_step)
+        except REFUSALS as error:
+            raise UserError(
+                f"{self._path} cannot be written: {error}"
+            ) from None
+        self._write_waiting()
+
+    def on_roll_back(self, step: int) -> None:
+        """Drops the lines of steps that will be done again."""
+        last = self.trainer.fired_step
+        self._waiting = [
+            line for line in self._waiting if json.loads(line)["step"] <= last
+        ]
+        self.on_train_begin()
 
     def on_log(self, step: int, split: str, logs: dict[str, float]) -> None:
         """Appends one line."""
         if self._path is None or step in self._there:
             return
-        start = "" if self._ends_whole else _line_break(self._path)
-        self._ends_whole = True
-        tf.io.gfile.makedirs(os.path.dirname(self._path))
-        with tf.io.gfile.GFile(self._path, "a") as file:
-            file.write(start + as_line(step, split, logs))
+        self._waiting.append(as_line(step, split, logs))
+        self._write_waiting()
+
+    def state(self) -> dict[str, Any]:
+        """See `Callback.state`."""
+        return {"waiting": list(self._waiting)} if self._waiting else {}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """See `Callback.load_state`."""
+        self._waiting = list(state["waiting"])
+        self._failed = True
+
+    def close(self) -> None:
+        """Writes what could not be written before."""
+        self._write_waiting()
+
+    def _write_waiting(self) -> None:
+        if self._path is None or not self._waiting:
+            return
+        try:
+            if self._failed:
+                self._mend(self._path)
+            start = "" if self._ends_whole else _line_break(self._path)
+            tf.io.gfile.makedirs(os.path.dirname(self._path))
+            with tf.io.gfile.GFile(self._path, "a") as file:
+                file.write(start + "".join(self._waiting))
+        except REFUSALS as error:
+            self._failed, self._ends_whole = True, False
+            logging.warning(
+                "%s cannot be written; lines that wait for it: %d. %s",
+                self._path,
+                len(self._waiting),
+                error,
+            )
+        else:
+            self._failed, self._ends_whole = False, True
+            self._waiting = []
+
+    def _mend(self, path: str) -> None:
+        """Drops a line that was torn, and waits no more for what is there."""
+        drop_after(path, math.inf)
+        if tf.io.gfile.exists(path):
+            with tf.io.gfile.GFile(path) as file:
+                there = set(file.read().splitlines(keepends=True))
+            self._waiting = [w for w in self._waiting if w not in there]
 
     @property
     def _path(self) -> str | None:

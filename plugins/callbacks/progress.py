@@ -84,6 +84,11 @@ class Progress(Callback):
         else:
             self._bar.update(self._task, values="  ".join(shown))
 
+    def on_roll_back(self, step: int) -> None:
+        """Moves the bar back."""
+        if self._bar is not None:
+            self._bar.update(self._task, completed=step)
+
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Takes the bar down and says why training ended early."""
         self.close()
@@ -91,6 +96,8 @@ class Progress(Callback):
         if reason and self._is_chief:
             where = f"step {self._place(self.trainer.step)}"
             self._print(["stopped", where, reason])
+        if self._is_chief:
+            self._print(_closing(self.trainer.accounts.summary()))
 
     def close(self) -> None:
         """Gives the terminal back: cursor shown, line complete."""
@@ -157,6 +164,23 @@ def _values(logs: dict[str, float]) -> list[str]:
         for name, value in logs.items()
         if not name.startswith(_HIDDEN)
     ]
+
+
+def _closing(accounts: dict[str, float]) -> list[str]:
+    """Where the time went, the largest part first."""
+    total, goodput = accounts["total"], accounts["goodput"]
+    parts = {
+        name: seconds / total
+        for name, seconds in accounts.items()
+        if name not in ("total", "goodput")
+    }
+    largest = sorted(parts, key=lambda name: -parts[name])
+    shown = ", ".join(
+        f"{name.replace('_', ' ')} {parts[name]:.0%}"
+        for name in largest
+        if parts[name] >= 0.005
+    )
+    return [f"goodput {goodput:.0%} of {_clock(total)}", f"({shown})"]
 
 
 def _number(value: float) -> str:

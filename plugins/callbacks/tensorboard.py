@@ -1,16 +1,20 @@
 """Writes scalars, configuration and hyperparameters for TensorBoard."""
 
+import contextlib
 import functools
 import os
 import time
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 import gin
 import tensorflow as tf
+from absl import logging
 from gin import config_parser
 
 from trainer import Callback, UserError
+from trainer.files import REFUSALS
 
 Scalar = bool | int | float | str
 
@@ -29,6 +33,9 @@ class TensorBoard(Callback):
     `tensorboard/evaluator`: of two processes that write to one directory
     TensorBoard shows the later one only.
 
+    What cannot be written, as on a full disk, is a warning: it is kept and
+    written later.
+
     Raises:
         UserError: the `tensorboard` package is not installed.
     """
@@ -43,41 +50,52 @@ class TensorBoard(Callback):
         self._started = time.time()
         self._session: str | None = None
         self._logged: set[str] = set()
+        # Split, step, and what to write there.
+        self._waiting: list[tuple[str, int, Callable[[], None]]] = []
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Writes the configuration, and hides steps that will be repeated."""
         if not self._writes:
             return
         self._started = time.time()
-        step = self.trainer.step
-        for split in ("train", "eval"):
-            if tf.io.gfile.isdir(self._directory(split)):
-                _hide_after(self._directory(split), step)
+        step = self.trainer.fired_step
+        self._hide_after(step)
         config = gin.operative_config_str()
         self._hyperparameters = {
             **literal_bindings(config),
             **self.trainer.learning_rates(),
             "batch_size": self.trainer.batch_size,
         }
-        writer = self._writer("train")
-        with writer.as_default(step=step):
-            tf.summary.text("operative_config", gin.markdown(config))
-        writer.flush()
+        self._write(
+            "train",
+            step,
+            lambda: tf.summary.text("operative_config", gin.markdown(config)),
+        )
+
+    def on_roll_back(self, step: int) -> None:
+        """Hides steps that will be done again."""
+        if not self._writes:
+            return
+        last = self.trainer.fired_step
+        self._waiting = [one for one in self._waiting if one[1] <= last]
+        self._close_writers()
+        # Names of event files hold whole seconds, and their order counts.
+        time.sleep(1.0 - time.time() % 1.0)
+        self._hide_after(last)
 
     def on_log(self, step: int, split: str, logs: dict[str, float]) -> None:
         """Writes a split's scalars."""
         if not self._writes:
             return
+        scalars = dict(logs)
         if split == "train":
-            logs = logs | self.trainer.learning_rates()
+            scalars |= self.trainer.learning_rates()
+            for name, value in self.trainer.accounts.summary().items():
+                scalars[f"time/{name}"] = value
         self._logged.add(split)
-        writer = self._writer(split)
-        with writer.as_default(step=step):
-            for name, value in logs.items():
-                tf.summary.scalar(name, value)
+        self._write(split, step, lambda: _write_scalars(scalars))
         if split == "eval":
             self._write_hyperparameters("eval")
-        writer.flush()
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Marks the run as done in the HPARAMS tab."""
@@ -91,11 +109,11 @@ class TensorBoard(Callback):
 
     def close(self) -> None:
         """Closes the event files."""
-        for writer in self._writers.values():
-            writer.close()
-        self._writers = {}
+        self._write_waiting()
+        self._close_writers()
         self._session = None
         self._logged = set()
+        self._waiting = []
 
     @property
     def _writes(self) -> bool:
@@ -106,6 +124,40 @@ class TensorBoard(Callback):
         assert self.trainer.model_dir is not None
         name = "evaluator" if self.following else split
         return os.path.join(self.trainer.model_dir, "tensorboard", name)
+
+    def _write(self, split: str, step: int, write: Callable[[], None]) -> None:
+        self._waiting.append((split, step, write))
+        self._write_waiting()
+
+    def _write_waiting(self) -> None:
+        try:
+            for split, step, write in self._waiting:
+                with self._writer(split).as_default(step=step):
+                    write()
+            for writer in self._writers.values():
+                writer.flush()
+        except REFUSALS as error:
+            # What follows a torn record is not read: go on in new files.
+            self._close_writers()
+            logging.warning(
+                "TensorBoard's files cannot be written; entries that wait: "
+                "%d. %s",
+                len(self._waiting),
+                error,
+            )
+        else:
+            self._waiting = []
+
+    def _close_writers(self) -> None:
+        for writer in self._writers.values():
+            with contextlib.suppress(*REFUSALS):
+                writer.close()
+        self._writers = {}
+
+    def _hide_after(self, step: int) -> None:
+        for split in ("train", "eval"):
+            if tf.io.gfile.isdir(self._directory(split)):
+                _hide_after(self._directory(split), step)
 
     def _writer(self, split: str) -> tf.summary.SummaryWriter:
         if split not in self._writers:
@@ -124,10 +176,15 @@ class TensorBoard(Callback):
             self._write_summary(split, summary)
 
     def _write_summary(self, split: str, summary: Any) -> None:
-        writer = self._writer(split)
-        with writer.as_default(step=0):
-            tf.summary.experimental.write_raw_pb(summary.SerializeToString())
-        writer.flush()
+        content = summary.SerializeToString()
+        self._write(
+            split, 0, lambda: tf.summary.experimental.write_raw_pb(content)
+        )
+
+
+def _write_scalars(scalars: dict[str, float]) -> None:
+    for name, value in scalars.items():
+        tf.summary.scalar(name, value)
 
 
 def literal_bindings(config: str) -> dict[str, Scalar]:

@@ -14,6 +14,7 @@ def make(model_dir, *, step=0, is_chief=True):
     callback = JsonLines()
     callback.trainer = SimpleNamespace(
         step=step,
+        fired_step=step,
         model_dir=None if model_dir is None else str(model_dir),
         plugin=SimpleNamespace(is_chief=is_chief),
     )

@@ -12,6 +12,15 @@ from plugins.callbacks import progress
 from plugins.callbacks.progress import Progress
 from trainer import Trainer
 
+ACCOUNTS = {
+    "start_up": 10.0,
+    "step": 60.0,
+    "data_wait": 0.1,
+    "lost": 30.0,
+    "total": 100.1,
+    "goodput": 0.6,
+}
+CLOSING = "goodput 60% of 1:40  (step 60%, lost 30%, start up 10%)\n"
 SHOW_CURSOR = "\x1b[?25h"
 HIDE_CURSOR = "\x1b[?25l"
 
@@ -27,6 +36,7 @@ def make(*, terminal, is_chief=True, steps=2000):
         plugin=SimpleNamespace(is_chief=is_chief),
         loop=SimpleNamespace(steps=steps),
         stop_reason=None,
+        accounts=SimpleNamespace(summary=lambda: dict(ACCOUNTS)),
     )
     return callback, out
 
@@ -105,7 +115,7 @@ def test_early_stop_says_why():
     callback.trainer.stop_reason = "val_loss [does] not improve"
     callback.on_train_end()
     assert out.getvalue() == (
-        "stopped  step 12/2000  val_loss [does] not improve\n"
+        "stopped  step 12/2000  val_loss [does] not improve\n" + CLOSING
     )
 
 
@@ -178,10 +188,11 @@ def test_with_the_trainer():
         log_every=10,
         eval_every=20,
     )
-    first, second, evaluated = out.getvalue().splitlines()
+    first, second, evaluated, closing = out.getvalue().splitlines()
     number = r"[\d.e+-]+"
     for line, place in ((first, "10/20"), (second, "20/20")):
         assert re.fullmatch(
             rf"step {place}  loss {number}  \d+ examples/s  eta 0:00", line
         )
     assert re.fullmatch(rf"eval  step 20/20  loss {number}", evaluated)
+    assert re.fullmatch(r"goodput \d+% of [\d:]+  \(.*%\)", closing)

@@ -14,6 +14,7 @@ from tensorboard.plugins.hparams import api_pb2, metadata
 from plugins.callbacks import tensorboard
 from plugins.callbacks.tensorboard import TensorBoard, literal_bindings
 from trainer import Trainer, UserError
+from trainer.accounts import Accounts
 
 
 @pytest.fixture(autouse=True)
@@ -26,9 +27,11 @@ def make(model_dir, *, step=0, is_chief=True):
     callback = TensorBoard()
     callback.trainer = SimpleNamespace(
         step=step,
+        fired_step=step,
         model_dir=str(model_dir),
         plugin=SimpleNamespace(is_chief=is_chief),
         batch_size=64,
+        accounts=Accounts(),
         learning_rates=lambda: {"learning_rate": 0.125},
     )
     return callback

@@ -1,0 +1,95 @@
+"""Trains a linear model for very long; started by tests.
+
+    python -m tests.plugins.callbacks.endless_script MODEL_DIR OPTIONS
+
+Prints `step N` after each host loop, and exits as `python -m trainer` does.
+OPTIONS is JSON: `preemption`, `watchdog` and `checkpoint` are arguments of
+these callbacks, `loop` of the loop; `hang` names a place that hangs after
+step 100: "step", "evaluation" or "checkpoint".
+"""
+
+import json
+import os
+import sys
+import time
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+
+def main(model_dir, options):
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    from plugins.callbacks.checkpoint import Checkpoint
+    from plugins.callbacks.preemption import Preemption
+    from plugins.callbacks.watchdog import Watchdog
+    from trainer import Callback, StartAgain, Trainer, checkpoints, last_words
+
+    options = json.loads(options)
+    hang = options.get("hang")
+
+    class Report(Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            print(f"step {self.trainer.step}", flush=True)
+            time.sleep(options.get("pause", 0.0))
+
+    class Model(keras.Sequential):
+        def call(self, x, training=False):
+            place = "step" if training else "evaluation"
+            if hang == place:
+                x = tf.py_function(lambda a: sleep_on(a), [x], x.dtype)
+                x = tf.ensure_shape(x, [None, 4])
+            return super().call(x, training=training)
+
+    def sleep_on(x):
+        if made.step >= 100:
+            time.sleep(1000)
+        return x
+
+    save = checkpoints.save
+
+    def hanging_save(directory, snapshot):
+        if hang == "checkpoint" and snapshot.step > 100:
+            time.sleep(1000)
+        return save(directory, snapshot)
+
+    checkpoints.save = hanging_save
+    x = np.random.default_rng(0).normal(size=(640, 4)).astype("float32")
+    made = Trainer(
+        model=lambda: Model([keras.Input((4,)), keras.layers.Dense(1)]),
+        loss="mse",
+        optimizer=lambda: keras.optimizers.SGD(0.05),
+        data=lambda split: (x, x[:, :1]),
+        batch_size=64,
+        strategy="default",
+    )
+    callbacks = [
+        Report(),
+        Preemption(**{"metadata_url": "", **options.get("preemption", {})}),
+        Watchdog(**options.get("watchdog", {})),
+        Checkpoint(**{"every": 1000, **options.get("checkpoint", {})}),
+    ]
+    with last_words(lambda reason: print(f"last words {reason}", flush=True)):
+        try:
+            made.train_and_evaluate(
+                100_000_000,
+                model_dir=model_dir,
+                callbacks=callbacks,
+                **{
+                    "steps_per_loop": 10,
+                    "log_every": 1000,
+                    "eval_every": 1000,
+                    **options.get("loop", {}),
+                },
+            )
+        except StartAgain as error:
+            print(f"start again: {error}", flush=True)
+            return 75
+        except KeyboardInterrupt:
+            return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,229 @@
+"""Real signals, and a real HTTP server that says what Google Cloud's says."""
+
+import http.server
+import json
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from plugins.callbacks.preemption import Preemption
+from tests.conftest import ROOT
+from trainer import UserError, checkpoints
+
+_SECONDS = 120
+
+
+class Endless:
+    """A run that ends only when it is asked to."""
+
+    def __init__(self, directory, **options):
+        self.model_dir = directory / "run"
+        self._log = directory / "log"
+        with open(self._log, "w") as log:
+            self.process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "tests.plugins.callbacks.endless_script",
+                    str(self.model_dir),
+                    json.dumps(options),
+                ],
+                cwd=ROOT,
+                stdout=log,
+                stderr=log,
+                # A shell's background jobs are started deaf to Ctrl-C.
+                preexec_fn=lambda: signal.signal(
+                    signal.SIGINT, signal.default_int_handler
+                ),
+            )
+
+    @property
+    def log(self):
+        return self._log.read_text()
+
+    @property
+    def step(self):
+        steps = re.findall(r"^step (\d+)$", self.log, re.MULTILINE)
+        return int(steps[-1]) if steps else 0
+
+    def wait_for(self, condition):
+        deadline = time.monotonic() + _SECONDS
+        while not condition():
+            assert time.monotonic() < deadline, self.log[-3000:]
+            assert self.process.poll() is None, self.log[-3000:]
+            time.sleep(0.02)
+        return self
+
+    def wait_for_step(self, step):
+        return self.wait_for(lambda: self.step >= step)
+
+    def signal(self, number):
+        self.process.send_signal(number)
+
+    def end(self):
+        return self.process.wait(_SECONDS)
+
+    def saved_steps(self):
+        found = checkpoints.listing(str(self.model_dir / "checkpoints"))
+        return [checkpoints.step_of(path) for path in found]
+
+
+@pytest.fixture
+def endless(tmp_path):
+    made = []
+
+    def make(**options):
+        made.append(Endless(tmp_path, **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.process.kill()
+        one.process.wait()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves_at_the_next_boundary_and_exits_with_75(endless, number):
+    run = endless(checkpoint={"every": 10**9}, pause=0.05).wait_for_step(30)
+    run.signal(number)
+    assert run.end() == 75, run.log[-3000:]
+    assert f"start again: {number.name}; left at step {run.step}" in run.log
+    assert run.saved_steps() == [run.step]
+    snapshot = checkpoints.load_newest(str(run.model_dir / "checkpoints"))
+    assert int(snapshot.arrays["step/0000"]) == run.step
+
+
+def test_a_second_ctrl_c_ends_the_run_at_once(endless):
+    run = endless(pause=20.0, preemption={"grace_seconds": None})
+    run.wait_for_step(10)
+    run.signal(signal.SIGINT)
+    run.wait_for(lambda: "SIGINT: leaving" in run.log)
+    begin = time.monotonic()
+    run.signal(signal.SIGINT)
+    assert run.end() == 130
+    assert time.monotonic() - begin < 15
+    assert run.log.count("interrupted twice") == 1
+
+
+def test_sigusr1_saves_and_goes_on(endless):
+    run = endless(checkpoint={"every": 10**9}, pause=0.02).wait_for_step(30)
+    for count in (1, 2):
+        run.signal(signal.SIGUSR1)
+        run.wait_for(lambda n=count: len(run.saved_steps()) == n)
+        run.wait_for_step(run.step + 30)
+    assert "saving at the next boundary" in run.log
+
+
+def test_what_takes_longer_than_the_grace_ends_with_75_all_the_same(endless):
+    run = endless(pause=1000.0, preemption={"grace_seconds": 1.0})
+    run.wait_for_step(10)
+    begin = time.monotonic()
+    run.signal(signal.SIGTERM)
+    assert run.end() == 75
+    assert time.monotonic() - begin < 20
+    assert "no step to save at within 1 s" in run.log
+    assert "last words SIGTERM" in run.log
+    assert "Thread" in run.log
+
+
+@pytest.fixture
+def metadata():
+    """A metadata server whose answers a test sets."""
+    values = {"preempted": "FALSE", "maintenance-event": "NONE"}
+    asked = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            prefix = "/computeMetadata/v1/instance/"
+            asked.append(self.path)
+            if (
+                self.headers.get("Metadata-Flavor") != "Google"
+                or not self.path.startswith(prefix)
+                or self.path.removeprefix(prefix) not in values
+            ):
+                self.send_error(404)
+                return
+            body = values[self.path.removeprefix(prefix)].encode()
+            self.send_response(200)
+            self.send_header("Metadata-Flavor", "Google")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *arguments):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    values["url"] = f"http://127.0.0.1:{server.server_port}"
+    values["asked"] = asked
+    yield values
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("preempted", "TRUE"),
+        ("maintenance-event", "TERMINATE_ON_HOST_MAINTENANCE"),
+    ],
+)
+def test_a_vm_that_ends_is_like_sigterm(endless, metadata, key, value):
+    run = endless(
+        pause=0.02,
+        preemption={"metadata_url": metadata["url"], "poll_seconds": 0.1},
+    )
+    run.wait_for_step(30)
+    metadata[key] = value
+    assert run.end() == 75, run.log[-3000:]
+    assert "start again: the VM is" in run.log
+    assert run.saved_steps()[-1] == run.step
+
+
+def test_a_vm_that_moves_only_saves(endless, metadata):
+    run = endless(
+        pause=0.02,
+        checkpoint={"every": 10**9},
+        preemption={"metadata_url": metadata["url"], "poll_seconds": 0.1},
+    )
+    run.wait_for_step(30)
+    metadata["maintenance-event"] = "MIGRATE_ON_HOST_MAINTENANCE"
+    run.wait_for(run.saved_steps)
+    run.wait_for_step(run.step + 30)
+    assert len(run.saved_steps()) == 1
+
+
+def test_no_metadata_server_is_no_fault(endless, metadata):
+    del metadata["preempted"], metadata["maintenance-event"]
+    options = {"metadata_url": "http://127.0.0.1:9", "poll_seconds": 0.1}
+    run = endless(pause=0.02, preemption=options).wait_for_step(50)
+    run.signal(signal.SIGTERM)
+    assert run.end() == 75
+    assert run.log.count("does not answer") == 1
+
+
+@pytest.mark.parametrize("name", ["grace_seconds", "poll_seconds"])
+def test_times_are_positive(name):
+    with pytest.raises(UserError, match=f"{name} = 0"):
+        Preemption(**{name: 0})
+
+
+@pytest.mark.parametrize("place", ["step", "evaluation", "checkpoint"])
+def test_the_watchdog_ends_what_hangs(endless, place):
+    run = endless(
+        hang=place,
+        watchdog={f"{place}_seconds": 5.0},
+        checkpoint={"every": 60},
+        loop={"eval_every": 60},
+    )
+    assert run.end() == 75, run.log[-3000:]
+    assert f"start again: a {place} has taken more than 5 s" in run.log
+    assert "endless_script.py" in run.log  # The stack that hangs.
+    assert run.saved_steps()[0] == 60

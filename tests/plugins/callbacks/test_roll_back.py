@@ -1,0 +1,77 @@
+"""What TensorBoard, JsonLines and Progress show of a run that went back."""
+
+import io
+import json
+
+import keras
+import numpy as np
+from rich.console import Console
+from tensorboard.backend.event_processing.plugin_event_accumulator import (
+    EventAccumulator,
+)
+
+from plugins.callbacks.checkpoint import Checkpoint
+from plugins.callbacks.json_lines import JsonLines
+from plugins.callbacks.progress import Progress
+from plugins.callbacks.tensorboard import TensorBoard
+from trainer import ArrayExamples, Callback, Guard, Trainer
+
+
+class Stubborn(Callback):
+    """Makes the weights infinite at a step, some times over."""
+
+    def __init__(self, step, times):
+        super().__init__()
+        self._step, self._times = step, times
+
+    def on_train_batch_begin(self, batch, logs=None):
+        if self.trainer.step == self._step and self._times:
+            self._times -= 1
+            self.trainer.model.weights[0].assign([[np.inf]] * 3)
+
+
+def train(model_dir, *callbacks):
+    x = np.random.default_rng(0).normal(size=(200, 3)).astype("float32")
+    data = ArrayExamples((x, x[:, :1]), shuffle=False)
+    trainer = Trainer(
+        model=lambda: keras.Sequential([keras.layers.Dense(1)]),
+        loss="mse",
+        data=lambda split: data,
+        batch_size=4,
+        strategy="default",
+        guard=Guard("roll_back"),
+    )
+    trainer.train(
+        12,
+        model_dir=str(model_dir),
+        steps_per_loop=2,
+        log_every=2,
+        callbacks=[*callbacks, Checkpoint(every=4)],
+    )
+
+
+def test_tensorboard_shows_each_step_once(tmp_path):
+    train(tmp_path, Stubborn(6, 3), JsonLines(), TensorBoard())
+    path = tmp_path / "tensorboard" / "train"
+    events = EventAccumulator(str(path), size_guidance={"tensors": 0}).Reload()
+    steps = [event.step for event in events.Tensors("loss")]
+    assert steps == [2, 4, 6, 8, 10, 12]
+    text = (tmp_path / "metrics.jsonl").read_text()
+    assert [json.loads(line)["step"] for line in text.splitlines()] == steps
+    # Each rollback starts a file, and one that hides the former's steps.
+    assert len(list(path.iterdir())) == 1 + 2 * 3
+
+
+def test_the_bar_goes_back(tmp_path):
+    seen = []
+
+    class Look(Callback):
+        def on_roll_back(self, step):
+            (task,) = progress._bar.tasks
+            seen.append((step, task.completed))
+
+    progress = Progress(
+        console=Console(file=io.StringIO(), force_terminal=True, width=80)
+    )
+    train(tmp_path, Stubborn(6, 1), progress, Look())
+    assert seen == [(4, 4)]
