@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from collections.abc import Collection
 from typing import Any
 
 from trainer import UserError, nearest
@@ -19,6 +20,8 @@ class Cluster:
         job: this process's job.
         index: this process's number within its job.
         source: what the cluster was read from, such as `"TF_CONFIG"`.
+        origin: the cluster as it was given, where this one is what is left
+            of it; its tasks may have other names there.
 
     Raises:
         UserError: the specification contradicts itself.
@@ -28,6 +31,7 @@ class Cluster:
     job: str
     index: int
     source: str
+    origin: "Cluster | None" = None
 
     def __post_init__(self) -> None:
         for job in [*self.jobs, self.job]:
@@ -72,6 +76,44 @@ class Cluster:
             for i, address in enumerate(self.jobs.get(job, []))
         ]
 
+    def absent(self) -> list[tuple[str, str]]:
+        """Given name and address of each task that was left out."""
+        if self.origin is None:
+            return []
+        here = {address for _, address in self.tasks(*JOBS)}
+        return [t for t in self.origin.tasks(*JOBS) if t[1] not in here]
+
+    def given_name(self, name: str) -> str:
+        """What a task of this cluster is called in the one that was given.
+
+        Args:
+            name: its name here, such as `"worker 0"`.
+        """
+        address = dict(self.tasks(*JOBS))[name]
+        given = (self.origin or self).tasks(*JOBS)
+        return next(n for n, a in given if a == address)
+
+    def among(self, names: Collection[str]) -> "Cluster":
+        """What is left of this cluster with some of its workers only.
+
+        Args:
+            names: the chief or workers that stay, this task among them.
+
+        Returns:
+            The smaller cluster, its workers numbered anew in order; this one
+            if all stay.
+        """
+        jobs = dict(self.jobs)
+        for job in ("chief", "worker"):
+            stay = [a for name, a in self.tasks(job) if name in names]
+            if stay or job in jobs:
+                jobs[job] = stay
+        jobs = {job: addresses for job, addresses in jobs.items() if addresses}
+        if jobs == self.jobs:
+            return self
+        index = jobs[self.job].index(self.address)
+        return Cluster(jobs, self.job, index, self.source, origin=self)
+
     def tf_config(self) -> str:
         """The cluster as TensorFlow's `TF_CONFIG` says it."""
         task: dict[str, Any] = {"type": self.job, "index": self.index}
@@ -79,7 +121,17 @@ class Cluster:
 
     def describe(self) -> dict[str, Any]:
         """What `run.json` says of it."""
-        return {"source": self.source, "task": self.name, "jobs": self.jobs}
+        described = {
+            "source": self.source,
+            "task": self.name,
+            "jobs": self.jobs,
+        }
+        if self.origin is not None:
+            described["given"] = {
+                "task": self.origin.name,
+                "jobs": self.origin.jobs,
+            }
+        return described
 
     def _check_address(self, job: str, address: str) -> None:
         host, _, port = address.rpartition(":")

@@ -13,6 +13,21 @@ import socket
 import stat
 from typing import Any
 
+from plugins.clusters.sockets import look_up
+
+_LOOK_UP_SECONDS = 2.0
+
+
+def hang_up_on(address: str) -> None:
+    """Ends all connections of this process to a task.
+
+    Args:
+        address: the task's `host:port`.
+    """
+    with contextlib.suppress(OSError):
+        for _, target in look_up(address, seconds=_LOOK_UP_SECONDS):
+            hang_up(target[0], target[1])
+
 
 def hang_up(host: str, port: int) -> int:
     """Ends all connections of this process to an address, whoever made them.

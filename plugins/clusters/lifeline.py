@@ -1,173 +1,297 @@
-"""A connection from each task to the first one, for as long as a run lasts.
+"""Each task knows, all the time, whether the tasks it needs are alive.
 
-TensorFlow's servers run for ever, and do not hear that their chief has ended.
-Over this line it says goodbye; where the line breaks without one, it died.
-The chief in turn hears of a task whose host has vanished without a word.
+A line joins each task with the first one. Both ends beat on it each second,
+from a thread of their own. A line that breaks, or is silent for too long, is
+a lost task; one that ends says so before. The first task tells the others,
+so that all name the same cause. TensorFlow by itself waits for a host that
+has vanished, or for a frozen process, for ever.
 """
 
 import contextlib
-import selectors
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any
+
+from absl import logging
 
 from plugins.clusters.cluster import Cluster
-from plugins.clusters.sockets import (
-    connect,
-    decode,
-    encode,
-    keep_alive,
-    listen_on,
-    look_up,
-)
-from trainer import StartAgain
+from plugins.clusters.hang_up import hang_up_on
+from plugins.clusters.line import Line
+from plugins.clusters.lines import Lines
+from trainer import StartAgain, UserError, give_up
 
-_RETRY_SECONDS = 0.1
-_WATCH_SECONDS = 1.0
-_GOODBYE = {"goodbye": True}
+# Longer than a healthy process ever keeps its other threads from running:
+# tracing and compiling let them in. An overloaded machine is slow on both
+# ends of a line, see `Lines`.
+SILENCE_SECONDS = 15.0
+_SUSPECT_SECONDS = 4.0
+# How long the main thread has to fail by itself, which is the better end.
+_LEAVE_SECONDS = 5.0
+_GOODBYE_SECONDS = 1.0
+_MOST_CHARACTERS = 200
 
 
 class Lifeline:
     """The lines of one task; made by `open_lifeline`.
 
     Args:
-        chief: the first task's name.
-        lines: the first task has one to each other task, by name; another
-            task has one, to the first.
+        cluster: the tasks, and which of them this is.
+        tasks: name and address of those that take part, the first one first.
+        connections: the first task has one to each other task, by name;
+            another task has one, to the first.
+        silence_seconds: a task that is silent for so long is lost.
+        spare: the tasks whose loss does not end the run.
+        on_lost: called on a thread of its own for each such task that is
+            lost, with this and its name.
+        on_over: called once on a thread of its own when the run cannot go
+            on, with the reason.
+
+    Attributes:
+        name: this task's name.
+        asked: why another task asks the run to save and leave; `None` if
+            none does.
     """
 
-    def __init__(self, chief: str, lines: dict[str, socket.socket]) -> None:
-        self._chief = chief
-        self._lines = lines
-        for line in lines.values():
-            line.settimeout(None)
-            keep_alive(line)
+    def __init__(
+        self,
+        cluster: Cluster,
+        tasks: Mapping[str, str],
+        connections: Mapping[str, socket.socket],
+        *,
+        silence_seconds: float = SILENCE_SECONDS,
+        spare: Collection[str] = (),
+        on_lost: Callable[["Lifeline", str], None] | None = None,
+        on_over: Callable[[str], None] | None = None,
+    ) -> None:
+        self.name = cluster.name
+        self.asked: str | None = None
+        self._tasks = dict(tasks)
+        self._texts = {
+            name: f"{cluster.given_name(name)} ({address})"
+            for name, address in tasks.items()
+        }
+        self._spare = frozenset(spare)
+        self._on_lost = on_lost
+        self._on_over = on_over
+        self._telling = threading.Lock()
+        self._news = threading.Condition()
+        self._inbox: dict[str, deque[dict[str, Any]]] = defaultdict(deque)
+        self._over: str | None = None
+        self._over_since = 0.0
+        self._ended_well = False
+        self._has_left = False
+        self._waiting: tuple[float, float] | None = None
+        self._lines = Lines(
+            silence_seconds=silence_seconds,
+            on_message=self._obey,
+            on_lost=self._lose,
+            each_beat=self._bound_waiting,
+        )
+        for name, connection in connections.items():
+            self.add(name, connection)
+        self._lines.start()
 
     @property
     def is_open(self) -> bool:
-        """Whether the run goes on."""
-        return bool(self._lines)
+        """Whether this task still takes part."""
+        return not self._has_left
 
-    def watch(self, on_lost: Callable[[str, str], None]) -> None:
-        """Tells of each task whose line breaks, until this one is closed.
+    @property
+    def first(self) -> str:
+        """The first task's name."""
+        return next(iter(self._tasks))
 
-        Args:
-            on_lost: called on a thread of its own with the task's name and
-                its IP address as seen from here.
-        """
-        selector = selectors.DefaultSelector()
-        for name, line in self._lines.items():
-            # A line that has broken does not know its peer any more.
-            host = line.getpeername()[0]
-            selector.register(line, selectors.EVENT_READ, (name, host))
+    @property
+    def others(self) -> list[str]:
+        """All tasks but this one, in the cluster's order."""
+        return [name for name in self._tasks if name != self.name]
 
-        def run() -> None:
-            with selector:
-                while self.is_open:
-                    for key, _ in selector.select(_WATCH_SECONDS):
-                        selector.unregister(key.fileobj)
-                        if self.is_open:
-                            on_lost(*key.data)
+    @property
+    def over(self) -> str | None:
+        """Why the run cannot go on; `None` while it can."""
+        return self._over
 
-        threading.Thread(target=run, name="lifeline", daemon=True).start()
+    def add(self, name: str, connection: socket.socket) -> None:
+        """Adds the line of a task that came, or came back."""
+        self._lines.add(Line(name, connection))
 
-    def say_goodbye(self) -> None:
-        """Tells the other tasks that the run has ended well."""
-        for line in self._lines.values():
-            # One that is gone needs no goodbye.
-            with contextlib.suppress(OSError):
-                line.sendall(encode(_GOODBYE))
-        self.close()
+    @contextlib.contextmanager
+    def waiting(self, limit_seconds: float) -> Iterator[None]:
+        """Marks that the caller waits for other tasks, inside TensorFlow.
 
-    def wait(self) -> None:
-        """Returns when the first task says goodbye.
+        If the run is over meanwhile and the caller still waits a little
+        later, or if it waits for longer than the limit, the process ends
+        with all stacks and `EXIT_START_AGAIN`: nothing can interrupt an
+        operation that waits inside TensorFlow.
 
         Raises:
-            StartAgain: it ended without doing so, or its host has vanished.
+            StartAgain: the run is over already.
         """
-        line = self._lines[self._chief]
+        if self._over is not None:
+            raise StartAgain(self._over)
+        before, now = self._waiting, time.monotonic()
+        self._waiting = (now, now + limit_seconds)
         try:
-            if decode(line.recv(4096).strip()) == _GOODBYE:
-                self.close()
-                return
-        except ConnectionError:
-            pass
-        except OSError as error:
-            raise StartAgain(
-                f"{self._chief} does not answer any more: {error.strerror}"
-            ) from None
-        raise StartAgain(f"{self._chief} ended before the run did")
+            yield
+        finally:
+            self._waiting = before
 
-    def close(self) -> None:
-        """Closes every line."""
-        lines, self._lines = self._lines, {}
-        for line in lines.values():
-            line.close()
+    def why_over(self, seconds: float) -> str | None:
+        """Why the run cannot go on, after an operation has failed.
 
+        A task that has been silent for a few beats is then lost, too.
 
-def open_lifeline(
-    cluster: Cluster, *, jobs: Sequence[str], seconds: float = 60.0
-) -> Lifeline:
-    """Connects all tasks with the first; right after they have met.
+        Args:
+            seconds: how long to wait for what may come a little later.
+        """
+        lines = self._lines
+        lines.silence_seconds = min(lines.silence_seconds, _SUSPECT_SECONDS)
+        with self._news:
+            self._news.wait_for(lambda: self._over is not None, seconds)
+        return self._over
 
-    Uses the first task's own port, which is free again on return.
+    def wait(self) -> None:
+        """Returns when the run has ended well.
 
-    Args:
-        cluster: the tasks, and which of them this is.
-        jobs: the jobs that take part; the first task is as in `meet`.
-        seconds: how long to wait for the others.
+        Raises:
+            StartAgain: it has ended otherwise.
+        """
+        with self._news:
+            self._news.wait_for(lambda: self._over is not None)
+        if not self._ended_well:
+            raise StartAgain(self._over)
 
-    Raises:
-        StartAgain: a task did not come; it is named.
-    """
-    tasks = dict(cluster.tasks(*jobs))
-    chief = next(iter(tasks))
-    deadline = time.monotonic() + seconds
-    if cluster.name == chief:
-        others = set(tasks) - {chief}
-        return Lifeline(chief, _accept(cluster, others, deadline))
-    return Lifeline(chief, {chief: _reach(cluster, tasks[chief], deadline)})
+    def tell(self, message: Mapping[str, Any]) -> None:
+        """Sends a message to all that there is a line to."""
+        # All get one message before any gets the next: who hears the first
+        # may leave, and the others must not hear of that before.
+        with self._telling:
+            for line in self._lines.current():
+                line.send(dict(message))
 
+    def hear(self, name: str, seconds: float) -> dict[str, Any]:
+        """The next message of another task.
 
-def _accept(
-    cluster: Cluster, others: set[str], deadline: float
-) -> dict[str, socket.socket]:
-    lines: dict[str, socket.socket] = {}
-    with listen_on(cluster.address, owner=cluster.name, seconds=10) as door:
-        while missing := others - set(lines):
-            left = deadline - time.monotonic()
-            if left <= 0:
-                names = ", ".join(sorted(missing))
-                raise StartAgain(f"no line to {names}")
-            door.settimeout(left)
-            try:
-                line, _ = door.accept()
-                line.settimeout(5.0)
-                message = decode(line.recv(4096).strip()) or {}
-            except OSError:
-                continue
-            name = message.get("name")
-            if name in missing:
-                line.sendall(encode({"name": cluster.name}))
-                lines[name] = line
-            else:
-                line.close()
-    return lines
+        Raises:
+            StartAgain: the run is over, or the message did not come in time.
+        """
+        with self._news:
+            inbox = self._inbox[name]
+            self._news.wait_for(lambda: inbox or self._over, seconds)
+            if inbox:
+                return inbox.popleft()
+        raise StartAgain(
+            self._over or f"{self._texts[name]} sent nothing for {seconds:g} s"
+        )
 
+    def ask_to_leave(self, reason: str) -> None:
+        """Asks the run to save, because this task has to leave."""
+        self.tell({"leave": f"{self._texts[self.name]}: {reason}"})
 
-def _reach(cluster: Cluster, address: str, deadline: float) -> socket.socket:
-    targets = look_up(address, seconds=5.0)
-    while time.monotonic() < deadline:
-        try:
-            line = connect(targets, seconds=5.0)
-            line.settimeout(5.0)
-            line.sendall(encode({"name": cluster.name}))
-            # Only an answer tells the chief's door from another listener.
-            if decode(line.recv(4096).strip()):
-                return line
-            line.close()
-        except OSError:
-            pass
-        time.sleep(_RETRY_SECONDS)
-    raise StartAgain(f"no line to the first task at {address}")
+    def leave(self, error: BaseException | None = None) -> None:
+        """Ends all lines, after saying why; does nothing the second time.
+
+        Args:
+            error: what ends this task; `None` if the run has ended well.
+        """
+        if self._has_left:
+            return
+        # What others do from now on is no news.
+        self._has_left = True
+        self.tell({"end": self._last_words(error)})
+        deadline = time.monotonic() + _GOODBYE_SECONDS
+        for line in self._lines.close():
+            line.finish(deadline)
+
+    def end(self, reason: str, lost: str | None = None) -> None:
+        """Notes the first cause, and tells the others.
+
+        Args:
+            reason: why the run cannot go on.
+            lost: the task that is gone without a word, if one is.
+        """
+        if self._over is not None:
+            return
+        with self._news:
+            self._over = reason
+            self._over_since = time.monotonic()
+            self._news.notify_all()
+        if self.name == self.first:
+            self.tell({"end": reason, "lost": lost})
+
+        def act() -> None:
+            # No call may wait for a host that has vanished: TensorFlow fails
+            # as soon as its own connections to it end.
+            if lost is not None:
+                hang_up_on(self._tasks[lost])
+            if self._on_over is not None:
+                self._on_over(reason)
+
+        threading.Thread(target=act, daemon=True).start()
+
+    def _last_words(self, error: BaseException | None) -> str | None:
+        if error is None:
+            return None
+        if self._over is not None and isinstance(error, StartAgain):
+            # The first cause is what all should name.
+            return self._over
+        text = str(error).partition("\n")[0][:_MOST_CHARACTERS]
+        if not isinstance(error, StartAgain | UserError):
+            kind = type(error).__name__
+            text = f"{kind}: {text}" if text else kind
+        return f"{self._texts[self.name]} ended: {text}"
+
+    def _bound_waiting(self, now: float) -> None:
+        if self._waiting is None:
+            return
+        since, until = self._waiting
+        if now > until:
+            limit = f"{until - since:g} s"
+            self.end(f"{self._texts[self.name]} waited {limit} for its peers")
+        elif now < max(since, self._over_since) + _LEAVE_SECONDS:
+            return
+        if self._over is not None:
+            self.tell({"end": self._over})
+            give_up(self._over)
+
+    def _obey(self, line: Line, message: Mapping[str, Any]) -> None:
+        if "leave" in message:
+            self.asked = str(message["leave"])
+        elif "end" not in message:
+            with self._news:
+                self._inbox[line.name].append(dict(message))
+                self._news.notify_all()
+        elif self._lines.drop(line):
+            # The other end has said why it ends.
+            why = message["end"]
+            self._ended_well = why is None and self._over is None
+            reason = why or f"{self._texts[line.name]} ended"
+            self._without(line.name, reason, message.get("lost"))
+
+    def _lose(self, line: Line, how: str) -> None:
+        reason = f"lost {self._texts[line.name]}"
+        if how:
+            reason = f"{reason}: {how}"
+        self._without(line.name, reason, line.name)
+
+    def _without(self, name: str, reason: str, lost: str | None) -> None:
+        """Goes on without a task, or not at all; see `end`."""
+        if self._has_left:
+            return
+        if name in self._spare:
+            self._spare_task_lost(name, reason)
+        else:
+            self.end(reason, lost)
+
+    def _spare_task_lost(self, name: str, reason: str) -> None:
+        logging.warning("%s%s.", reason[0].upper(), reason[1:])
+
+        def act() -> None:
+            hang_up_on(self._tasks[name])
+            if self._on_lost is not None:
+                self._on_lost(self, name)
+
+        threading.Thread(target=act, daemon=True).start()

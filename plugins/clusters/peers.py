@@ -1,10 +1,7 @@
 """Notices peers that are gone or hang, and says which."""
 
 import contextlib
-import faulthandler
-import os
 import sys
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,9 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 import tensorflow as tf
 
 from plugins.clusters.cluster import Cluster
+from plugins.clusters.lifeline import Lifeline
 from plugins.clusters.sockets import connect, look_up
-from trainer import EXIT_START_AGAIN, StartAgain
+from trainer import StartAgain
 
+# How long a lifeline may take to tell of a task that is gone.
+_NEWS_SECONDS = 2.0
 _PROBE_SECONDS = 5.0
 _MOST_PROBES = 64
 # What TensorFlow raises when a peer is gone; it may also be a bug of ours.
@@ -28,38 +28,77 @@ _SYMPTOMS = (
 )
 
 
-@contextlib.contextmanager
-def watched(
-    cluster: Cluster, *, jobs: Sequence[str], limit_seconds: float
-) -> Iterator[None]:
-    """Bounds what waits for peers, and names the one that is gone.
-
-    TensorFlow has a time-out for collectives of its own, but keeps a sleeping
-    thread for each collective until then: thousands after a minute.
+class Peers:
+    """The tasks that this one waits for.
 
     Args:
-        cluster: the tasks, and which of them this is.
+        cluster: all tasks, and which of them this is.
+        lifeline: joins them.
         jobs: the jobs that this one waits for.
-        limit_seconds: after so long all stacks are written to stderr and the
-            process ends with `EXIT_START_AGAIN`; nothing can interrupt an
-            operation that waits inside TensorFlow.
-
-    Raises:
-        StartAgain: an operation failed and a peer does not answer any more.
+        limit_seconds: how long; see `Lifeline.waiting`.
     """
-    reason = f"{cluster.name} waited {limit_seconds:g} s for its peers"
-    timer = threading.Timer(limit_seconds, give_up, (reason,))
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    except _SYMPTOMS as error:
-        lost = lost_peers(cluster, jobs=jobs)
-        if not lost:
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        lifeline: Lifeline,
+        *,
+        jobs: Sequence[str],
+        limit_seconds: float,
+    ) -> None:
+        self._cluster = cluster
+        self._lifeline = lifeline
+        self._jobs = jobs
+        self._limit_seconds = limit_seconds
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Bounds what waits for peers, and names the one that is gone.
+
+        TensorFlow has a time-out for collectives of its own, but keeps a
+        sleeping thread for each collective until then: thousands after a
+        minute.
+
+        Raises:
+            StartAgain: the run is over, or an operation failed and a peer
+                does not answer any more.
+        """
+        with self._lifeline.waiting(self._limit_seconds):
+            try:
+                yield
+            except _SYMPTOMS as error:
+                self._explain(error)
+                raise
+
+    def leave(self) -> None:
+        """Tells the peers why this task ends, by the exception under way.
+
+        Raises:
+            StartAgain: a lost peer is what that exception comes from.
+        """
+        error = sys.exception()
+        try:
+            # Not all that reaches out to peers is watched.
+            if isinstance(error, _SYMPTOMS):
+                self._explain(error)
+        except StartAgain as again:
+            error = again
             raise
-        raise StartAgain(f"lost {', '.join(lost)}") from error
-    finally:
-        timer.cancel()
+        finally:
+            self._lifeline.leave(error)
+
+    def _explain(self, error: BaseException) -> None:
+        """Raises `StartAgain` if a lost peer is the cause of a symptom."""
+        # What fails here may be due to a task that left because of another
+        # one: the lifeline knows the first cause.
+        reason = self._lifeline.why_over(_NEWS_SECONDS)
+        if reason is None:
+            lost = lost_peers(self._cluster, jobs=self._jobs)
+            reason = self._lifeline.over
+            if reason is None and lost:
+                reason = f"lost {', '.join(lost)}"
+        if reason is not None:
+            raise StartAgain(reason) from error
 
 
 def lost_peers(cluster: Cluster, *, jobs: Sequence[str]) -> list[str]:
@@ -89,14 +128,3 @@ def _answers(address: str) -> bool:
     except (OSError, StartAgain):
         return False
     return True
-
-
-def give_up(reason: str) -> None:
-    """Ends the process with `EXIT_START_AGAIN`, and all stacks on stderr.
-
-    For where an operation waits inside TensorFlow: nothing can interrupt it.
-    """
-    faulthandler.dump_traceback(all_threads=True)
-    sys.stderr.write(f"start again: {reason}\n")
-    sys.stderr.flush()
-    os._exit(EXIT_START_AGAIN)

@@ -4,37 +4,47 @@ TensorFlow waits for missing peers for up to an hour, and says nothing. So the
 tasks meet here first, on the very ports that TensorFlow takes over: within a
 limit, every task either knows that all others are there and alike, or says
 who is not. Like TensorFlow's own ports, these trust the network they are in.
+
+A task that comes back to a run that goes on finds no meeting any more. It
+waits all the same, and the first task of the run comes to it: `knock`.
 """
 
 import json
+import socket
 import time
+import uuid
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from absl import logging
 
 from plugins.clusters.cluster import Cluster
-from plugins.clusters.rendezvous_leader import Leader
-from plugins.clusters.rendezvous_verdict import missing
-from plugins.clusters.sockets import (
-    MOST_BYTES,
-    connect,
-    decode,
-    encode,
-    listen_on,
-    look_up,
-    split_lines,
-)
+from plugins.clusters.rendezvous_meeting import Meeting, Outcome
+from plugins.clusters.rendezvous_messages import read_message
+from plugins.clusters.rendezvous_roster import Roster
+from plugins.clusters.sockets import connect, encode, listen_on, look_up
 from trainer import StartAgain, UserError
 
 # How long a task that is just ending may still hold the port.
 _PORT_SECONDS = 10.0
-_CONNECT_SECONDS = 5.0
-_RETRY_SECONDS = 0.25
-# The leader says every second who is missing; a silent one is gone.
-_SILENCE_SECONDS = 15.0
-# Who is with the leader lets it speak first: it knows best who is missing.
-_VERDICT_SECONDS = 1.0
+_SEND_SECONDS = 5.0
+# All that may meet; evaluators stand beside.
+_JOBS = ("chief", "worker", "ps")
+
+
+class Met(NamedTuple):
+    """What a meeting came to.
+
+    Attributes:
+        cluster: the tasks that take part. In an elastic cluster some may be
+            missing; the workers are then numbered anew, and
+            `cluster.origin` is the cluster as it was given.
+        line: set where this task came back to a run that goes on: the
+            connection to the running first task, which called this one.
+    """
+
+    cluster: Cluster
+    line: socket.socket | None
 
 
 def meet(
@@ -43,8 +53,10 @@ def meet(
     jobs: Sequence[str],
     facts: Mapping[str, Any],
     timeout_seconds: float = 120.0,
-) -> None:
-    """Returns when every task of some jobs is there.
+    min_workers: int | None = None,
+    settle_seconds: float = 15.0,
+) -> Met:
+    """Returns when the tasks of some jobs are there.
 
     The first task (the chief, or else worker 0) leads: it listens on its own
     address, and the others come to it. Each holds its own port meanwhile.
@@ -55,109 +67,146 @@ def meet(
         facts: what must be equal everywhere, such as versions; values that
             JSON can hold.
         timeout_seconds: how long this task waits for the others.
+        min_workers: makes the cluster elastic: so many tasks, the chief
+            counted, are enough. The first of those that are there leads.
+            `None`: all must be there.
+        settle_seconds: when an elastic cluster is not complete: for how long
+            nobody new must have come.
+
+    Returns:
+        The tasks that take part. Where a run that goes on has taken this task
+        in, the connection to it as well; this task's port is free.
 
     Raises:
         StartAgain: a task did not come; the message names it.
-        UserError: the tasks differ, two say that they are the same one, or
-            this task's own port is taken.
+        UserError: the tasks differ, two say that they are the same one,
+            this task's own port is taken, or `min_workers` cannot be had.
     """
-    members = dict(cluster.tasks(*jobs))
-    if cluster.job not in jobs or len(members) < 2:
-        return
-    deadline = time.monotonic() + timeout_seconds
-    hello = {
-        "name": cluster.name,
-        "tasks": members,
-        "facts": json.loads(json.dumps(dict(facts), default=str)),
-    }
+    tasks = dict(cluster.tasks(*jobs))
+    if cluster.job not in jobs:
+        return Met(cluster, None)
+    if min_workers is not None:
+        _check(tasks, min_workers)
+        facts = {**facts, "min_workers": min_workers}
+    if len(tasks) < 2:
+        return Met(cluster, None)
+    hello = {**_introduction(cluster, tasks, facts), "id": uuid.uuid4().hex}
+    roster = Roster(
+        hello,
+        seconds=timeout_seconds,
+        min_workers=min_workers,
+        settle_seconds=settle_seconds,
+    )
     with listen_on(
         cluster.address,
         owner=cluster.name,
         seconds=min(_PORT_SECONDS, timeout_seconds),
     ) as listener:
-        if cluster.name == next(iter(members)):
-            leader = Leader(
-                listener, hello, deadline=deadline, seconds=timeout_seconds
-            )
-            leader.run()
-        else:
-            _Follower(hello, deadline, timeout_seconds).run()
-    logging.info("All %d tasks are there.", len(members))
+        outcome = Meeting(listener, hello, roster).run()
+    count = len(outcome.members)
+    logging.info("%d of %d tasks are there.", count, len(tasks))
+    _thank(outcome)
+    return Met(cluster.among(outcome.members), outcome.line)
 
 
-class _Follower:
-    """Goes to the leader and waits for its verdict."""
-
-    def __init__(
-        self, hello: dict[str, Any], deadline: float, seconds: float
-    ) -> None:
-        self._hello = hello
-        self._deadline = deadline
-        self._seconds = seconds
-        tasks: dict[str, str] = hello["tasks"]
-        self._leader = next(iter(tasks))
-        self._address = tasks[self._leader]
-        self._targets: list[tuple[Any, Any]] = []
-        self._waiting = [self._leader]
-        self._note = ""
-
-    def run(self) -> None:
-        while (left := self._left()) > 0:
-            try:
-                if self._visit():
-                    return
-            except OSError as error:
-                self._note = f" ({error.strerror or error})"
-            self._waiting = [self._leader]
-            time.sleep(min(_RETRY_SECONDS, left))
-        raise StartAgain(
-            missing(self._waiting, self._hello["tasks"], self._seconds)
-            + self._note
+def _check(tasks: Mapping[str, str], min_workers: int) -> None:
+    if any(name.startswith("ps ") for name in tasks):
+        raise UserError(
+            "min_workers is for clusters without parameter servers: there a "
+            "worker may be lost anyway. Leave it out."
+        )
+    if not 1 <= min_workers <= len(tasks):
+        raise UserError(
+            f"min_workers is {min_workers}, but the cluster has {len(tasks)} "
+            f"workers. Choose 1 to {len(tasks)}."
         )
 
-    def _left(self) -> float:
-        return self._deadline - time.monotonic()
 
-    def _visit(self) -> bool:
-        """One connection to the leader; whether all are there."""
-        seconds = min(_CONNECT_SECONDS, self._left())
-        # Once: a name server must not be asked four times a second.
-        self._targets = self._targets or look_up(self._address, seconds=seconds)
-        with connect(self._targets, seconds=seconds) as connection:
-            self._note = " (another program answers there)"
-            connection.sendall(encode(self._hello))
-            buffer = bytearray()
-            while len(buffer) < MOST_BYTES:
-                limit = self._left() + _VERDICT_SECONDS
-                if limit <= 0:
-                    break
-                connection.settimeout(min(_SILENCE_SECONDS, limit))
-                try:
-                    received = connection.recv(65536)
-                except TimeoutError:
-                    break
-                if not received:
-                    break
-                buffer += received
-                for line in split_lines(buffer):
-                    message = decode(line)
-                    if message is None:
-                        return False
-                    if self._obey(message):
-                        return True
-        # Time is up: what the leader said last is still true.
-        if self._left() <= 0 and not self._note:
-            raise StartAgain(
-                missing(self._waiting, self._hello["tasks"], self._seconds)
-            )
-        return False
+def _introduction(
+    cluster: Cluster, tasks: Mapping[str, str], facts: Mapping[str, Any]
+) -> dict[str, Any]:
+    return {
+        "name": cluster.name,
+        "tasks": dict(tasks),
+        "facts": json.loads(json.dumps(dict(facts), default=str)),
+    }
 
-    def _obey(self, message: dict[str, Any]) -> bool:
-        if "waiting" in message:
-            self._waiting = [str(name) for name in message["waiting"]]
-            self._note = ""
-        if "missing" in message:
-            raise StartAgain(str(message["missing"]))
-        if "error" in message:
-            raise UserError(str(message["error"]))
-        return message.get("go") is True
+
+def _thank(outcome: Outcome) -> None:
+    """Tells the run that has taken this task in that its port is free."""
+    if outcome.line is None:
+        return
+    outcome.line.settimeout(_SEND_SECONDS)
+    try:
+        outcome.line.sendall(encode({"admitted": True}))
+    except OSError:
+        outcome.line.close()
+        raise StartAgain("the run ended that took this task in") from None
+
+
+def knock(
+    address: str, *, cluster: Cluster, seconds: float = 1.0
+) -> socket.socket | None:
+    """Asks from a run that goes on whether a task waits at an address.
+
+    Args:
+        address: the absent task's `host:port`.
+        cluster: this run's cluster; an elastic one may be what `meet` made.
+        seconds: how long this may take.
+
+    Returns:
+        An open connection if a task of this same cluster waits in `meet`
+        there; `admit` it or close it. `None` otherwise.
+    """
+    given = cluster.origin or cluster
+    tasks = dict(given.tasks(*_JOBS))
+    question = {"knock": {"name": given.name, "tasks": tasks}}
+    deadline = time.monotonic() + seconds
+    try:
+        line = connect(look_up(address, seconds=seconds), seconds=seconds)
+    except OSError:
+        return None
+    try:
+        line.sendall(encode(question))
+        left = deadline - time.monotonic()
+        answer = read_message(line, seconds=left) or {}
+        if tasks.get(str(answer.get("waits"))) == address:
+            return line
+    except OSError:
+        pass
+    line.close()
+    return None
+
+
+def admit(
+    line: socket.socket,
+    *,
+    cluster: Cluster,
+    facts: Mapping[str, Any],
+    seconds: float = 5.0,
+) -> bool:
+    """Lets a waiting task into the run that goes on.
+
+    Args:
+        line: what `knock` returned.
+        cluster: this run's cluster.
+        facts: as in `meet`.
+        seconds: how long this may take.
+
+    Returns:
+        Whether it is in: then its `meet` has returned with the other end of
+        `line`. Else `line` is closed; a task that differs ends with a
+        `UserError` that says in what.
+    """
+    tasks = dict(cluster.tasks(*_JOBS))
+    try:
+        line.sendall(encode({"admit": _introduction(cluster, tasks, facts)}))
+        answer = read_message(line, seconds=seconds) or {}
+        if answer.get("admitted") is True:
+            return True
+        reason = str(answer.get("error", "it answers nonsense"))
+    except OSError as error:
+        reason = error.strerror or str(error)
+    logging.warning("A task was not let in: %s", reason)
+    line.close()
+    return False

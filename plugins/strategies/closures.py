@@ -48,8 +48,6 @@ class Closures:
     def __init__(self, step: Step, plugin: "ParameterServer") -> None:
         self._plugin = plugin
         self._step = step
-        with plugin.scope():
-            self._updates = tf.Variable(0, dtype=tf.int64, trainable=False)
         self._loop = tf.function(
             GraphLoop(self._measured, plugin.strategy).many_steps
         )
@@ -57,9 +55,13 @@ class Closures:
     def __call__(self, iterator: Any, num_steps: int) -> Any:
         """See `Runner.__call__`."""
         plugin = self._plugin
+        before = plugin.counts.values()
         results = []
         for sizes in plugin.closure_sizes(num_steps):
             results += plugin.run_on_workers(self._loop, iterator, sizes)
+        plugin.counts.correct(
+            before, updates=plugin.updates, num_steps=num_steps
+        )
         return tf.nest.map_structure(lambda *parts: sum(parts), *results)
 
     def trace(self, iterator: Any) -> None:
@@ -67,10 +69,11 @@ class Closures:
 
     def _measured(self, iterator: Any) -> Any:
         """The step, and how many updates came between its read and its own."""
-        before = self._updates.read_value()
+        updates = self._plugin.updates
+        before = updates.read_value()
         with tf.control_dependencies([before]):
             logs = self._step(iterator)
         with tf.control_dependencies(tf.nest.flatten(logs)):
-            after = self._updates.assign_add(1, read_value=True)
+            after = updates.assign_add(1, read_value=True)
         staleness = tf.cast(after - before - 1, tf.float32)
         return {**logs, "staleness": average(staleness)}

@@ -1,20 +1,33 @@
 """Copies of the model on the devices of several hosts."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import gin
 import tensorflow as tf
 
-from plugins.clusters.peers import watched
+from plugins.clusters.cluster import Cluster
+from plugins.clusters.comparison import compare
+from plugins.clusters.lifeline import SILENCE_SECONDS, Lifeline
+from plugins.clusters.open_lifeline import open_lifeline
+from plugins.clusters.peers import Peers
 from plugins.clusters.rendezvous import meet
 from plugins.clusters.resolve import resolve_cluster
-from plugins.strategies.processes import server_def_resolver, versions
+from plugins.clusters.returning import Returning
+from plugins.strategies.processes import (
+    WatchedRunner,
+    abort_collectives,
+    own_sigterm,
+    server_def_resolver,
+    versions,
+)
 from trainer import Detection, StrategyPlugin, UserError, nearest
 from trainer.strategy import Runner, Step
 
 _JOBS = ("chief", "worker")
+_MIN_WORKERS = "TRAINER_MIN_WORKERS"
 _IMPLEMENTATIONS = {
     "auto": tf.distribute.experimental.CommunicationImplementation.AUTO,
     "ring": tf.distribute.experimental.CommunicationImplementation.RING,
@@ -41,6 +54,11 @@ class MultiWorkerMirrored(StrategyPlugin):
         timeout_seconds: a host loop, evaluation or start that takes longer
             than this is given up with exit code 75.
         start_seconds: how long to wait for peers at the start.
+        silence_seconds: a worker that gives no sign of life for so long, such
+            as one that is frozen, is lost.
+        min_workers: start without some workers if at least so many come; the
+            global batch stays. `None` takes the environment variable
+            `TRAINER_MIN_WORKERS`, and without it waits for all.
 
     Without `worker_hosts` the cluster comes from the environment, see
     `plugins.clusters.resolve`; without any there is one worker.
@@ -65,6 +83,8 @@ class MultiWorkerMirrored(StrategyPlugin):
         bytes_per_pack: int = 0,
         timeout_seconds: float = 600.0,
         start_seconds: float = 120.0,
+        silence_seconds: float = SILENCE_SECONDS,
+        min_workers: int | None = None,
     ) -> None:
         if implementation not in _IMPLEMENTATIONS:
             raise UserError(
@@ -77,6 +97,11 @@ class MultiWorkerMirrored(StrategyPlugin):
         )
         self._timeout_seconds = timeout_seconds
         self._start_seconds = start_seconds
+        self._silence_seconds = silence_seconds
+        self._min_workers = min_workers or _min_workers()
+        self._lifeline: Lifeline | None = None
+        self._peers: Peers | None = None
+        self._returning: Returning | None = None
         self.cluster = resolve_cluster(
             worker_hosts=worker_hosts,
             task_index=task_index,
@@ -101,16 +126,39 @@ class MultiWorkerMirrored(StrategyPlugin):
             return tf.distribute.MultiWorkerMirroredStrategy(
                 communication_options=self._options
             )
-        meet(
+        cluster = self._meet(cluster)
+        # TensorFlow's workers wait for each other here, too.
+        with self._watched(), own_sigterm():
+            return tf.distribute.MultiWorkerMirroredStrategy(
+                cluster_resolver=server_def_resolver(cluster, _JOBS),
+                communication_options=self._options,
+            )
+
+    def _meet(self, cluster: Cluster) -> Cluster:
+        """Finds the tasks that take part, and opens the lines to them."""
+        met = meet(
             cluster,
             jobs=_JOBS,
-            facts=versions(),
+            facts={**versions(), **self.facts},
             timeout_seconds=self._start_seconds,
+            min_workers=self._min_workers,
         )
-        return tf.distribute.MultiWorkerMirroredStrategy(
-            cluster_resolver=server_def_resolver(cluster, _JOBS),
-            communication_options=self._options,
+        self.cluster = met.cluster
+        self._lifeline = open_lifeline(
+            met.cluster,
+            jobs=_JOBS,
+            silence_seconds=self._silence_seconds,
+            on_over=abort_collectives,
         )
+        self._peers = Peers(
+            met.cluster,
+            self._lifeline,
+            jobs=_JOBS,
+            limit_seconds=self._timeout_seconds,
+        )
+        if met.cluster.absent() and self.is_chief:
+            self._returning = Returning(met.cluster)
+        return met.cluster
 
     @property
     def is_chief(self) -> bool:
@@ -121,6 +169,16 @@ class MultiWorkerMirrored(StrategyPlugin):
         return cluster.name == cluster.tasks(*_JOBS)[0][0]
 
     @property
+    def is_alone(self) -> bool:
+        """See `StrategyPlugin.is_alone`."""
+        cluster = self.cluster
+        return (
+            cluster is None
+            or self.is_evaluator
+            or len(cluster.tasks(*_JOBS)) == 1
+        )
+
+    @property
     def is_evaluator(self) -> bool:
         """See `StrategyPlugin.is_evaluator`."""
         return self.cluster is not None and self.cluster.job == "evaluator"
@@ -129,27 +187,53 @@ class MultiWorkerMirrored(StrategyPlugin):
         """XLA has no collectives between processes on CPUs."""
         return "XLA cannot compile a step that several workers share"
 
-    def any_process(self, flag: bool) -> bool:
-        """See `StrategyPlugin.any_process`."""
+    def any_of(self, flags: Sequence[bool]) -> list[bool]:
+        """See `StrategyPlugin.any_of`."""
         if self.cluster is None or self.is_evaluator:
-            return flag
+            return list(flags)
         with self._watched():
-            return bool(self._count(tf.constant(flag)) > 0)
+            counts = self._count(tf.constant(flags, tf.float32))
+            return [bool(count > 0) for count in counts.numpy()]
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
         """See `StrategyPlugin.scope`: variables come from the chief."""
+        _ = self.strategy  # Only then is there a lifeline.
         with self._watched(), super().scope():
             yield
 
     def runner(self, step: Step, *, training: bool) -> Runner:
         """See `StrategyPlugin.runner`."""
         loop = super().runner(step, training=training)
-        return loop if self.cluster is None else _Watched(loop, self._watched)
+        return (
+            loop if self.cluster is None else WatchedRunner(loop, self._watched)
+        )
+
+    def check_alike(self, facts: Mapping[str, Any]) -> None:
+        """See `StrategyPlugin.check_alike`."""
+        if self._lifeline is not None:
+            compare(self._lifeline, facts, seconds=self._timeout_seconds)
+
+    def why_start_again(self) -> str | None:
+        """See `StrategyPlugin.why_start_again`: an absent worker is back."""
+        back = self._returning.back if self._returning else None
+        return f"{back} is back" if back else None
 
     def finish(self) -> None:
         """Waits for the others, so that none sees a peer vanish at the end."""
-        self.any_process(False)
+        self.check_alike({})
+        self.close()
+
+    def close(self) -> None:
+        """Tells the others why this worker ends, and leaves them.
+
+        Raises:
+            StartAgain: what ends it comes from a lost peer, which is named.
+        """
+        if self._returning is not None:
+            self._returning.close()
+        if self._peers is not None:
+            self._peers.leave()
 
     def describe(self) -> dict[str, Any]:
         """See `StrategyPlugin.describe`."""
@@ -159,42 +243,28 @@ class MultiWorkerMirrored(StrategyPlugin):
         return described
 
     def _watched(self) -> contextlib.AbstractContextManager[None]:
-        if self.cluster is None:
+        if self._peers is None:
             return contextlib.nullcontext()
-        return watched(
-            self.cluster, jobs=_JOBS, limit_seconds=self._timeout_seconds
-        )
+        return self._peers.watched()
 
     @tf.function
-    def _count(self, flag: tf.Tensor) -> tf.Tensor:
-        """On how many replicas a flag is set."""
+    def _count(self, flags: tf.Tensor) -> tf.Tensor:
+        """On how many replicas each flag is set."""
 
         def count() -> tf.Tensor:
             context = tf.distribute.get_replica_context()
-            return context.all_reduce(
-                tf.distribute.ReduceOp.SUM, tf.cast(flag, tf.float32)
-            )
+            # An argument of a function has no device, and none to reduce on.
+            own = tf.identity(flags)
+            return context.all_reduce(tf.distribute.ReduceOp.SUM, own)
 
         counts = self.strategy.run(count)
         return self.strategy.experimental_local_results(counts)[0]
 
 
-class _Watched:
-    """A runner whose calls are bounded in time."""
-
-    def __init__(
-        self,
-        loop: Runner,
-        guard: Callable[[], contextlib.AbstractContextManager[None]],
-    ) -> None:
-        self._loop = loop
-        self._guard = guard
-
-    def __call__(self, iterator: Any, num_steps: int) -> Any:
-        """See `Runner.__call__`."""
-        with self._guard():
-            return self._loop(iterator, num_steps)
-
-    def trace(self, iterator: Any) -> None:
-        """See `Runner.trace`."""
-        self._loop.trace(iterator)
+def _min_workers() -> int | None:
+    given = os.environ.get(_MIN_WORKERS)
+    if given is None:
+        return None
+    if not given.isdigit() or int(given) < 1:
+        raise UserError(f"{_MIN_WORKERS}={given} must be a whole number >= 1.")
+    return int(given)

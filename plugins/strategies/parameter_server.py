@@ -1,27 +1,32 @@
 """Variables on parameter servers, workers that train on their own."""
 
-import time
-from collections.abc import Callable
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import gin
 import tensorflow as tf
 from absl import logging
 
-from plugins.clusters.cluster import split_address
-from plugins.clusters.hang_up import hang_up
-from plugins.clusters.lifeline import open_lifeline
-from plugins.clusters.peers import give_up, watched
+from plugins.clusters.departing import departing
+from plugins.clusters.lifeline import SILENCE_SECONDS, Lifeline
+from plugins.clusters.open_lifeline import open_lifeline
+from plugins.clusters.peers import Peers
 from plugins.clusters.rendezvous import meet
 from plugins.clusters.resolve import resolve_cluster
+from plugins.clusters.returning import bring_back
 from plugins.strategies.closures import Closures, Evaluation
 from plugins.strategies.processes import (
+    WatchedRunner,
     server_def_resolver,
     start_server,
     versions,
 )
+from plugins.strategies.step_counts import StepCounts
 from trainer import (
     Detection,
+    StartAgain,
     StrategyPlugin,
     UserError,
     nearest,
@@ -30,8 +35,9 @@ from trainer import (
 from trainer.strategy import GraphLoop, MakePieces, Runner, Step
 
 _JOBS = ("chief", "worker", "ps")
-# How long TensorFlow has to notice by itself that a server is gone.
-_NOTICE_SECONDS = 20.0
+_worker_index = tf.distribute.coordinator.experimental_get_current_worker_index
+# How often the chief looks up from its wait for the workers.
+_LOOK_SECONDS = 0.5
 
 
 @gin.configurable(module="plugins.strategies")
@@ -66,6 +72,13 @@ class ParameterServer(StrategyPlugin):
         timeout_seconds: a host loop or evaluation that takes longer than
             this is given up with exit code 75.
         start_seconds: how long to wait for peers at the start.
+        silence_seconds: a task that gives no sign of life for so long, such
+            as one that is frozen, is lost.
+
+    A worker may die at any time: the others do its work. Started again, it
+    is taken in again. A lost server takes variables with it: all tasks end
+    with exit code 75, and go on from the newest checkpoint when they are
+    started again. One that gets SIGTERM asks the chief to save first.
 
     Variables stay whole: Keras 3 cannot train one that is split over servers
     (it asks a `ShardedVariable` for a handle that it has not). They are
@@ -78,6 +91,7 @@ class ParameterServer(StrategyPlugin):
     """
 
     name = "parameter_server"
+    batches_by_step = False
 
     def __init__(
         self,
@@ -92,6 +106,7 @@ class ParameterServer(StrategyPlugin):
         inter_op_threads: int | None = None,
         timeout_seconds: float = 600.0,
         start_seconds: float = 120.0,
+        silence_seconds: float = SILENCE_SECONDS,
     ) -> None:
         cluster = resolve_cluster(
             worker_hosts=worker_hosts,
@@ -119,6 +134,9 @@ class ParameterServer(StrategyPlugin):
         self._threads = inter_op_threads or self.num_workers + 2
         self._timeout_seconds = timeout_seconds
         self._start_seconds = start_seconds
+        self._silence_seconds = silence_seconds
+        self._peers: Peers | None = None
+        self.counts = StepCounts()
 
     @classmethod
     def detect(cls) -> Detection | None:
@@ -139,10 +157,11 @@ class ParameterServer(StrategyPlugin):
         """Runs this worker's or server's part until the chief has ended."""
         if self.cluster.job not in ("worker", "ps"):
             return False
-        self._meet()
+        lifeline = self._meet()
         server = start_server(self.cluster, _JOBS, threads=self._threads)
         logging.info("%s serves at %s.", self.cluster.name, server.target)
-        self._lifeline.wait()
+        with departing(lifeline, holds_state=self.cluster.job == "ps"):
+            lifeline.wait()
         return True
 
     def create(self) -> tf.distribute.Strategy:
@@ -150,8 +169,7 @@ class ParameterServer(StrategyPlugin):
         if self.is_evaluator:
             return tf.distribute.get_strategy()
         self._set_threads()
-        self._meet()
-        self._lifeline.watch(self._on_lost)
+        self._lifeline = self._meet()
         strategy = tf.distribute.ParameterServerStrategy(
             server_def_resolver(self.cluster, _JOBS)
         )
@@ -173,6 +191,10 @@ class ParameterServer(StrategyPlugin):
         """See `StrategyPlugin.is_evaluator`."""
         return self.cluster.job == "evaluator"
 
+    def why_start_again(self) -> str | None:
+        """See `StrategyPlugin.why_start_again`: a server has to leave."""
+        return None if self.is_evaluator else self._lifeline.asked
+
     def why_not_compiled(self) -> str | None:
         """Variables on other hosts are out of XLA's reach."""
         return "XLA cannot compile a step whose variables are on other hosts"
@@ -184,10 +206,17 @@ class ParameterServer(StrategyPlugin):
         if not training:
             return iter(make_pieces(range(1)))
         count = self.num_workers
+        before = int(self.updates.numpy())
 
         def per_worker(context: tf.distribute.InputContext) -> Any:
+            # Run on the worker when it comes, and again when it comes back:
+            # it then begins near the present step.
+            rounds = (self.updates.read_value() - before) // count
+            worker = _worker_index()
             return make_pieces(
-                range(1), offset=context.input_pipeline_id, every=count
+                range(1),
+                offset=rounds * count + tf.cast(worker, tf.int64),
+                every=count,
             )
 
         def on_worker() -> Any:
@@ -201,7 +230,24 @@ class ParameterServer(StrategyPlugin):
             return Closures(step, self)
         if self._on_workers:
             return Evaluation(step, self)
-        return GraphLoop(step, self.strategy)
+        return WatchedRunner(GraphLoop(step, self.strategy), self._watched)
+
+    @contextlib.contextmanager
+    def scope(self) -> Iterator[None]:
+        """See `StrategyPlugin.scope`: variables lie on the servers."""
+        _ = self.strategy  # Only then is there a lifeline.
+        with (
+            self._watched(),
+            super().scope(),
+            tf.variable_creator_scope(self.counts.note),
+        ):
+            yield
+
+    @functools.cached_property
+    def updates(self) -> tf.Variable:
+        """How many updates this run's servers have applied."""
+        with self.scope():
+            return tf.Variable(0, dtype=tf.int64, trainable=False)
 
     @property
     def _on_workers(self) -> bool:
@@ -241,37 +287,36 @@ class ParameterServer(StrategyPlugin):
         Raises:
             StartAgain: a parameter server is gone; with it the variables.
         """
-        with (
-            watched(
-                self.cluster, jobs=("ps",), limit_seconds=self._timeout_seconds
-            ),
-            outside_graph(),
-        ):
+        with self._watched(), outside_graph():
             scheduled = [
                 self.coordinator.schedule(
                     loop, args=(iterator, tf.constant(size, tf.int64))
                 )
                 for size in sizes
             ]
-            self.coordinator.join()
+            self._join()
             return [self.coordinator.fetch(one) for one in scheduled]
+
+    def _join(self) -> None:
+        """Waits for the workers, but not for what a lost server keeps."""
+        # Its public name has no limit.
+        queue = self.coordinator._cluster.closure_queue
+        while not queue.wait(timeout=_LOOK_SECONDS):
+            if self._lifeline.over is not None:
+                raise StartAgain(self._lifeline.over)
 
     def finish(self) -> None:
         """Lets the servers go."""
-        self._lifeline.say_goodbye()
+        self.close()
 
-    def _on_lost(self, name: str, host: str) -> None:
-        """Lets no call wait for ever for a host that has vanished."""
-        address = dict(self.cluster.tasks(*_JOBS))[name]
-        logging.warning("Lost %s (%s).", name, address)
-        if name.startswith("worker"):
-            # Then TensorFlow gives what it was doing to another one.
-            hang_up(host, split_address(address)[1])
-            return
-        # If it does notice, the run ends in better order than so.
-        time.sleep(_NOTICE_SECONDS)
-        if self._lifeline.is_open:
-            give_up(f"lost {name} ({address})")
+    def close(self) -> None:
+        """Tells the other tasks why this one ends, and leaves them.
+
+        Raises:
+            StartAgain: what ends it comes from a lost server, which is named.
+        """
+        if self._peers is not None:
+            self._peers.leave()
 
     def describe(self) -> dict[str, Any]:
         """See `StrategyPlugin.describe`."""
@@ -281,14 +326,37 @@ class ParameterServer(StrategyPlugin):
         """The workers' names: their devices are their own."""
         return [name for name, _ in self.cluster.tasks("worker")]
 
+    def _watched(self) -> contextlib.AbstractContextManager[None]:
+        if self._peers is None:
+            return contextlib.nullcontext()
+        return self._peers.watched()
+
     def _set_threads(self) -> None:
         tf.config.threading.set_inter_op_parallelism_threads(self._threads)
 
-    def _meet(self) -> None:
-        meet(
+    def _meet(self) -> Lifeline:
+        facts = {**versions(), **self.facts}
+        met = meet(
             self.cluster,
             jobs=_JOBS,
-            facts=versions(),
+            facts=facts,
             timeout_seconds=self._start_seconds,
         )
-        self._lifeline = open_lifeline(self.cluster, jobs=_JOBS)
+        lifeline = open_lifeline(
+            self.cluster,
+            jobs=_JOBS,
+            line=met.line,
+            silence_seconds=self._silence_seconds,
+            # Only the chief has lines to workers.
+            spare=[name for name, _ in self.cluster.tasks("worker")],
+            on_lost=functools.partial(
+                bring_back, cluster=self.cluster, facts=facts
+            ),
+        )
+        self._peers = Peers(
+            self.cluster,
+            lifeline,
+            jobs=("ps",),
+            limit_seconds=self._timeout_seconds,
+        )
+        return lifeline

@@ -1,11 +1,17 @@
 """What the strategies of several processes share."""
 
-from collections.abc import Sequence
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import keras
 import tensorflow as tf
+from tensorflow.python.eager import context
 
 from plugins.clusters.cluster import Cluster
+from trainer.strategy import Runner
 
 
 def server_def_resolver(
@@ -49,3 +55,58 @@ def start_server(
         protocol="grpc",
         config=config,
     )
+
+
+@contextlib.contextmanager
+def own_sigterm() -> Iterator[None]:
+    """Keeps what SIGTERM does, whatever TensorFlow sets up meanwhile.
+
+    It installs a handler of its own with a multi-worker strategy, which
+    swallows the signal.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+
+
+def abort_collectives(reason: str) -> None:
+    """Lets every collective operation of this process fail, for good.
+
+    Some would wait for a peer that is gone. Only TensorFlow's context can end
+    them, which has no public name.
+
+    Args:
+        reason: what the operations say.
+    """
+    context.context().abort_collective_ops(tf.errors.UNAVAILABLE, reason)
+
+
+class WatchedRunner:
+    """A runner whose calls wait for peers.
+
+    Args:
+        loop: runs the steps.
+        guard: surrounds each call, such as `Peers.watched`.
+    """
+
+    def __init__(
+        self,
+        loop: Runner,
+        guard: Callable[[], contextlib.AbstractContextManager[None]],
+    ) -> None:
+        self._loop = loop
+        self._guard = guard
+
+    def __call__(self, iterator: Any, num_steps: int) -> Any:
+        """See `Runner.__call__`."""
+        with self._guard():
+            return self._loop(iterator, num_steps)
+
+    def trace(self, iterator: Any) -> None:
+        """See `Runner.trace`."""
+        self._loop.trace(iterator)

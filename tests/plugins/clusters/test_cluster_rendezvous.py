@@ -1,81 +1,10 @@
-import contextlib
 import json
-import pathlib
 import signal
 import socket
 import struct
-import subprocess
-import sys
 import time
 
-import pytest
-
-TASK = pathlib.Path(__file__).with_name("meeting_task.py")
-
-
-def free_ports(count):
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
-
-
-def cluster_of(workers, **jobs):
-    ports = iter(free_ports(workers + sum(jobs.values())))
-    counts = {**jobs, "worker": workers}
-    return {
-        job: [f"127.0.0.1:{next(ports)}" for _ in range(count)]
-        for job, count in counts.items()
-    }
-
-
-class Task:
-    def __init__(self, jobs, index, job="worker", **given):
-        given |= {"jobs": jobs, "job": job, "index": index}
-        self.process = subprocess.Popen(
-            [sys.executable, str(TASK), json.dumps(given)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def result(self):
-        """Exit code, message, seconds."""
-        out, err = self.process.communicate(timeout=60)
-        assert out, err
-        code, text, seconds = json.loads(out.splitlines()[-1])
-        assert code == self.process.returncode
-        return code, text, seconds
-
-
-@pytest.fixture(autouse=True)
-def no_task_is_left(monkeypatch):
-    tasks = []
-    start = Task.__init__
-
-    def remember(self, *args, **kwargs):
-        start(self, *args, **kwargs)
-        tasks.append(self.process)
-
-    monkeypatch.setattr(Task, "__init__", remember)
-    yield
-    for process in tasks:
-        process.kill()
-        process.communicate()
-
-
-def wait_for_port(address, seconds=20):
-    host, port = address.split(":")
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        with contextlib.suppress(OSError):
-            return socket.create_connection((host, int(port)), timeout=1)
-        time.sleep(0.05)
-    raise AssertionError(f"nobody listens on {address}")
+from tests.plugins.clusters.meetings import Task, cluster_of, wait_for_port
 
 
 def test_all_meet_and_the_late_one_is_waited_for():
@@ -166,7 +95,8 @@ def test_two_processes_with_one_task_index_are_named():
             f"worker {i}": address for i, address in enumerate(jobs["worker"])
         }
         hello = {"name": "worker 1", "tasks": tasks, "facts": {}}
-        second.sendall(json.dumps(hello).encode() + b"\n")
+        for message in ({"hello": hello}, {"join": True}):
+            second.sendall(json.dumps(message).encode() + b"\n")
         second.settimeout(20)
         with second.makefile() as lines:
             assert any("error" in json.loads(line) for line in lines)
@@ -175,6 +105,29 @@ def test_two_processes_with_one_task_index_are_named():
             code, text, _ = task.result()
             assert code == 2
             assert "Two processes say that they are worker 1" in text
+
+
+def test_a_task_that_calls_again_is_the_same_one():
+    jobs = cluster_of(3)
+    leader = Task(jobs, 0)
+    address = jobs["worker"][0]
+    tasks = {f"worker {i}": a for i, a in enumerate(jobs["worker"])}
+    hello = {"name": "worker 1", "tasks": tasks, "facts": {}, "id": "a"}
+    # As after a cut: the leader has not heard that the first has ended.
+    with wait_for_port(address) as first, wait_for_port(address) as second:
+        for connection in (first, second):
+            connection.settimeout(20)
+            for message in ({"hello": hello}, {"join": True}):
+                connection.sendall(json.dumps(message).encode() + b"\n")
+            assert "leads" in connection.makefile().readline()
+        # It is the second connection that counts from now on.
+        assert "error" not in first.makefile().read()
+        last = Task(jobs, 2)
+        with second.makefile() as lines:
+            assert any("go" in json.loads(line) for line in lines)
+        second.shutdown(socket.SHUT_RDWR)
+        assert last.result()[:2] == (0, "met")
+        assert leader.result()[:2] == (0, "met")
 
 
 def test_strangers_and_silent_visitors_do_not_disturb():
@@ -190,7 +143,7 @@ def test_strangers_and_silent_visitors_do_not_disturb():
     ):
         http.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
         binary.sendall(bytes(range(256)) * 100 + b"\n")
-        almost.sendall(b'{"name": 7, "tasks": [], "facts": 1}\n[[1]]\n')
+        almost.sendall(b'{"hello": {"name": 7, "tasks": [], "facts": 1}}\n')
         linger = struct.pack("ii", 1, 0)
         reset.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
         reset.sendall(b'{"name": "wor')

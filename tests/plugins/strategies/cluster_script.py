@@ -3,60 +3,114 @@
     TF_CONFIG=... python -m tests.plugins.strategies.cluster_script \
         STRATEGY STEPS PAUSE [OPTION=VALUE ...]
 
-Prints `step N threads T` after each host loop of 10 steps.
+Prints `step N threads T` after each host loop of 10 steps. An option is one
+of the strategy plugin's, or one of these:
+
+    fail=TASK:STEP   the task of that number raises an exception at a step
+    odd=TASK         the task of that number has facts of its own
+    tell=yes         print `worked on X` for each step, where it is done;
+                     X is another one for each batch
+    dir=PATH         save every 50 steps, and go on from there
 """
 
+import json
 import os
 import sys
 import time
+import traceback
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 
 def main(name, steps, pause, *options):
-    import keras
-    import numpy as np
-
-    from trainer import Callback, StartAgain, Trainer
+    from trainer import StartAgain, UserError
     from trainer.registry import find_strategy
 
+    given = dict(option.split("=") for option in options)
+    task = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
+    fails, odd = given.pop("fail", None), given.pop("odd", None)
+    tells, directory = given.pop("tell", None), given.pop("dir", None)
+    plugin = find_strategy(name, **{k: _number(v) for k, v in given.items()})
+    code = 0
+    try:
+        try:
+            if not plugin.serve():
+                train(
+                    plugin,
+                    int(steps),
+                    pause=float(pause),
+                    fails=lambda step: fails == f"{task}:{step}",
+                    tells=tells is not None,
+                    directory=directory,
+                    facts={"color": "odd" if odd == str(task) else "even"},
+                )
+                plugin.finish()
+        finally:
+            plugin.close()
+    except StartAgain as error:
+        code = 75
+        print(f"start again: {error}", flush=True)
+    except UserError as error:
+        code = 2
+        print(f"error: {error}", flush=True)
+    except Exception:
+        code = 1
+        traceback.print_exc()
+    sys.stdout.flush()
+    # As the command line does: TensorFlow would wait for what is gone.
+    os._exit(code)
+
+
+def train(plugin, steps, *, pause, fails, tells, directory, facts):
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    from plugins.callbacks.checkpoint import Checkpoint
+    from trainer import Callback, Trainer
+
     class Report(Callback):
+        def on_train_begin(self, logs=None):
+            plugin.check_alike(facts)
+
         def on_save(self, step, logs):
             threads = len(os.listdir("/proc/self/task"))
             print(f"step {step} threads {threads}", flush=True)
-            time.sleep(float(pause))
+            time.sleep(pause)
+            if fails(step):
+                raise RuntimeError("broken on purpose")
 
-    given = dict(option.split("=") for option in options)
-    plugin = find_strategy(name, **{k: _number(v) for k, v in given.items()})
+    class Telling(Trainer):
+        def forward(self, x, *, training):
+            if training and tells:
+                tf.print("worked on", tf.reduce_sum(x))
+            return super().forward(x, training=training)
+
+    callbacks = [Report()]
+    if directory is not None:
+        callbacks.append(Checkpoint(every=50))
     x = np.random.default_rng(0).normal(size=(640, 4)).astype("float32")
-    try:
-        if plugin.serve():
-            return 0
-        trainer = Trainer(
-            model=lambda: keras.Sequential(
-                [keras.Input((4,)), keras.layers.Dense(1)]
-            ),
-            loss="mse",
-            optimizer=lambda: keras.optimizers.SGD(0.05),
-            data=lambda split: (x, x[:, :1]),
-            batch_size=64,
-            strategy=plugin,
-        )
-        logs = trainer.train_and_evaluate(
-            int(steps),
-            steps_per_loop=10,
-            log_every=10,
-            eval_every=int(steps),
-            callbacks=[Report()],
-        )
-        print(f"iterations {int(trainer.optimizer.iterations.numpy())}")
-        print(f"staleness {logs.get('staleness', 0.0):.6f}")
-        print(f"loss {logs['val_loss']:.6f}", flush=True)
-        plugin.finish()
-    except StartAgain as error:
-        print(f"start again: {error}", flush=True)
-        os._exit(75)
-    return 0
+    trainer = Telling(
+        model=lambda: keras.Sequential(
+            [keras.Input((4,)), keras.layers.Dense(1)]
+        ),
+        loss="mse",
+        optimizer=lambda: keras.optimizers.SGD(0.05),
+        data=lambda split: (x, x[:, :1]),
+        batch_size=64,
+        strategy=plugin,
+    )
+    logs = trainer.train_and_evaluate(
+        steps,
+        steps_per_loop=10,
+        log_every=10,
+        eval_every=steps,
+        callbacks=callbacks,
+        model_dir=directory,
+    )
+    print(f"iterations {int(trainer.optimizer.iterations.numpy())}")
+    print(f"staleness {logs.get('staleness', 0.0):.6f}")
+    print(f"loss {logs['val_loss']:.6f}", flush=True)
 
 
 def _number(text):
@@ -64,4 +118,4 @@ def _number(text):
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    main(*sys.argv[1:])

@@ -161,9 +161,11 @@ class Run:
             self._tasks[f"{job} {len(addresses)}"] = host
             addresses.append(f"{hosts.addresses[host]}:{port}")
 
-    def start(self, *arguments):
-        """Starts every task with some more flags."""
+    def start(self, *arguments, only=None):
+        """Starts every task, or only one, with some more flags."""
         for name, host in self._tasks.items():
+            if only not in (None, name):
+                continue
             flags, environ = self._cluster(*name.split())
             command = [*training(self.model_dir), *flags, *arguments]
             with open(self._log(name), "w") as log:

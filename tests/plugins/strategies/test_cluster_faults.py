@@ -51,9 +51,27 @@ class Cluster:
             assert self.tasks[number].poll() is None, self.log(number)[-3000:]
             time.sleep(0.1)
 
+    def wait_until(self, happened, seconds=120):
+        deadline = time.monotonic() + seconds
+        while not happened():
+            assert time.monotonic() < deadline, self.log(0)[-3000:]
+            assert self.tasks[0].poll() is None, self.log(0)[-3000:]
+            time.sleep(0.1)
+
     def kill(self, number):
         self.tasks[number].send_signal(signal.SIGKILL)
         self.tasks[number].wait()
+
+    def said(self, number, code, seconds=60):
+        """Why a task ended; checks that it did so with an exit code."""
+        found = self.tasks[number].wait(seconds)
+        log = self.log(number)
+        assert found == code, log[-3000:]
+        return re.findall("^(?:start again|error): (.*)$", log, re.M)[-1]
+
+    def worked_on(self, number):
+        """Which batches a task trained on."""
+        return re.findall("^worked on (.*)$", self.log(number), re.M)
 
     def end(self):
         for task in self.tasks.values():
@@ -95,8 +113,66 @@ def test_killed_worker_is_named_by_the_survivor(cluster, victim):
     survivor = 1 - victim
     pair.wait_for_step(survivor, 20)
     pair.kill(victim)
-    assert pair.tasks[survivor].wait(30) == 75
-    assert f"lost worker {victim}" in pair.log(survivor)
+    said = pair.said(survivor, 75, seconds=30)
+    assert re.fullmatch(rf"lost worker {victim} \(\S+\)", said)
+    # It left in order: nothing had to end it.
+    assert "most recent call first" not in pair.log(survivor)
+
+
+@pytest.mark.parametrize(
+    ("count", "victim"),
+    [
+        (2, 1),
+        pytest.param(2, 0, marks=pytest.mark.long),
+        pytest.param(3, 1, marks=pytest.mark.long),
+    ],
+    ids=str,
+)
+def test_frozen_worker_is_named_by_all_others(cluster, count, victim):
+    group = cluster(f"multi_worker_mirrored@{count}", "100000", "0.1")
+    group.start(*range(count))
+    others = set(range(count)) - {victim}
+    for other in others:
+        group.wait_for_step(other, 20)
+    group.tasks[victim].send_signal(signal.SIGSTOP)
+    since = time.monotonic()
+    for other in others:
+        said = group.said(other, 75, seconds=60)
+        assert said.startswith(f"lost worker {victim} (")
+    assert time.monotonic() - since < 30
+
+
+@pytest.mark.parametrize("broken", [0, 1])
+def test_a_worker_that_fails_is_not_called_lost(cluster, broken):
+    pair = cluster(
+        "multi_worker_mirrored@2", "100000", "0", f"fail={broken}:20"
+    )
+    pair.start(0, 1)
+    assert pair.tasks[broken].wait(120) == 1
+    said = pair.said(1 - broken, 75)
+    assert said.startswith(f"worker {broken} (")
+    assert said.endswith("ended: RuntimeError: broken on purpose")
+
+
+def test_workers_that_differ_all_say_so(cluster):
+    trio = cluster("multi_worker_mirrored@3", "100", "0", "odd=2")
+    trio.start(0, 1, 2)
+    (said,) = {trio.said(number, 2, seconds=120) for number in range(3)}
+    assert said.startswith("The tasks differ in color: ")
+    assert '"even" on worker 0, worker 1; "odd" on worker 2' in said
+
+
+@pytest.mark.long
+def test_a_run_with_fewer_workers_ends_when_one_is_back(cluster):
+    pair = cluster("multi_worker_mirrored@2", "100000", "0.1", "min_workers=1")
+    pair.start(1)
+    pair.wait_for_step(1, 20)
+    pair.start(0)
+    assert pair.said(1, 75).startswith("worker 0 is back")
+    # The one that is back waits meanwhile.
+    pair.start(1)
+    pair.wait_for_step(0, 20)
+    pair.wait_for_step(1, 20)
 
 
 def test_threads_do_not_grow_with_steps(cluster):
@@ -120,15 +196,75 @@ def test_other_workers_do_the_work_of_a_killed_one(cluster):
     assert loss < 1e-3
 
 
-def test_killed_parameter_server_is_named(cluster):
-    group = cluster("parameter_server@1+1", "100000", "0.1")
+def test_a_killed_worker_comes_back_to_work(cluster):
+    """Chief, two workers, one server: worker 1 dies twice."""
+    group = cluster("parameter_server@2+1", "500", "0.1", "tell=yes")
+    group.start(0, 1, 2, 3)
+    group.wait_for_step(0, 40)
+    for _ in range(2):
+        group.kill(2)
+        done = len(group.worked_on(2))
+        group.start(2)
+        group.wait_until(lambda d=done: len(group.worked_on(2)) > d + 5)
+    for task in group.tasks.values():
+        assert task.wait(180) == 0, group.log(0)[-3000:]
+    # What the dead one had begun was done twice, and counts once.
+    assert "iterations 500" in group.log(0)
+    worked = len(group.worked_on(1)) + len(group.worked_on(2))
+    assert 500 <= worked < 520
+
+
+def test_the_run_waits_for_its_only_worker(cluster):
+    group = cluster("parameter_server@1+1", "200", "0.1", "tell=yes")
     group.start(0, 1, 2)
-    group.wait_for_step(0, 20)
+    group.wait_for_step(0, 40)
+    for seconds in (0.0, 2.0, 3.0):
+        # The second and third kill may find it on its way back.
+        time.sleep(seconds)
+        group.kill(1)
+        group.start(1)
+    for task in group.tasks.values():
+        assert task.wait(180) == 0, group.log(0)[-3000:]
+    assert "iterations 200" in group.log(0)
+
+
+def test_each_worker_has_batches_of_its_own(cluster):
+    group = cluster("parameter_server@2+1", "40", "0", "tell=yes")
+    group.start(0, 1, 2, 3)
+    assert group.tasks[0].wait(120) == 0, group.log(0)[-3000:]
+    first, second = group.worked_on(1), group.worked_on(2)
+    assert len(first) + len(second) == 40
+    assert first
+    assert second
+    assert not set(first) & set(second)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        signal.SIGKILL,
+        pytest.param(signal.SIGSTOP, marks=pytest.mark.long),
+    ],
+)
+def test_a_lost_parameter_server_is_named_by_all(cluster, tmp_path, how):
+    steps = ["300", "0.1", f"dir={tmp_path / 'run'}"]
+    group = cluster("parameter_server@1+1", *steps)
+    group.start(0, 1, 2)
+    group.wait_for_step(0, 120)
+    group.tasks[2].send_signal(how)
+    since = time.monotonic()
+    for number in (0, 1):
+        said = group.said(number, 75, seconds=60)
+        assert said.startswith("lost ps 0 (")
+    assert time.monotonic() - since < 30
     group.kill(2)
-    assert group.tasks[0].wait(60) == 75
-    assert "lost ps 0" in group.log(0)
-    # The worker hears that its chief has ended.
-    assert group.tasks[1].wait(30) == 75
+    # All of them started again go on from the newest checkpoint.
+    first_log = len(group.log(0))
+    group.start(0, 1, 2)
+    for task in group.tasks.values():
+        assert task.wait(180) == 0, group.log(0)[-3000:]
+    assert "step 50 " not in group.log(0)[first_log:]
+    assert "iterations 300" in group.log(0)
 
 
 def test_evaluation_on_workers_equals_that_on_the_chief(cluster, tmp_path):

@@ -10,14 +10,18 @@ CASES = (
     "plain",
     "moving_average",
     "accumulation",
+    "guard",
+    "guarded_accumulation",
     "bfloat16",
     "dropout",
     "embedding",
     "auc",
 )
-# What a host may do in a step: feed it, count it, pass handles on.
+# What a host may do in a step: feed it and time that, count it, pass handles
+# on.
 ON_THE_HOST = {
     "AssignAddVariableOp",
+    "Cast",
     "Const",
     "Identity",
     "IteratorGetNext",
@@ -26,9 +30,11 @@ ON_THE_HOST = {
     "Pack",
     "Placeholder",
     "ReadVariableOp",
+    "Sub",
     "TPUCompilationResult",
     "TPUReplicatedInput",
     "TPUReplicatedOutput",
+    "Timestamp",
 }
 
 

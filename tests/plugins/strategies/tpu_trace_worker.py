@@ -19,7 +19,7 @@ import tensorflow as tf
 from plugins.strategies.tpu import TPU
 from tests.conformance import models
 from tests.conformance.cases import in_order
-from trainer import Trainer
+from trainer import Guard, Trainer
 from trainer.loop import Loop
 
 CORES = int(sys.argv[1])
@@ -68,6 +68,8 @@ CASES = {
     "plain": regression(),
     "moving_average": regression(ema_momentum=0.9),
     "accumulation": regression(accumulation_steps=2),
+    "guard": regression(guard=Guard(max_growth=10.0)),
+    "guarded_accumulation": regression(guard=Guard(), accumulation_steps=2),
     "bfloat16": regression(precision="mixed_bfloat16"),
     "dropout": regression(model=models.dropout_model),
     "embedding": {

@@ -1,0 +1,86 @@
+"""Meetings of real processes, for tests."""
+
+import contextlib
+import json
+import pathlib
+import socket
+import subprocess
+import sys
+import time
+
+TASK = pathlib.Path(__file__).with_name("meeting_task.py")
+
+
+def free_ports(count):
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()
+
+
+def cluster_of(workers, **jobs):
+    ports = iter(free_ports(workers + sum(jobs.values())))
+    counts = {**jobs, "worker": workers}
+    return {
+        job: [f"127.0.0.1:{next(ports)}" for _ in range(count)]
+        for job, count in counts.items()
+    }
+
+
+class Task:
+    """One task of a meeting; see `meeting_task.py` for what it is given."""
+
+    started = []
+
+    def __init__(self, jobs, index, job="worker", **given):
+        given |= {"jobs": jobs, "job": job, "index": index}
+        self.address = jobs[job][index] if job in jobs else ""
+        self.process = subprocess.Popen(
+            [sys.executable, str(TASK), json.dumps(given)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.started.append(self.process)
+
+    def wait_until_it_waits(self):
+        """Returns when it holds its port."""
+        wait_for_port(self.address).close()
+        return self
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+    def result(self):
+        """Exit code, message, seconds."""
+        out, err = self.process.communicate(timeout=120)
+        assert out, err
+        code, text, seconds = json.loads(out.splitlines()[-1])
+        assert code == self.process.returncode
+        return code, text, seconds
+
+
+def open_gates(tasks):
+    """Lets tasks with a gate into their meeting, all at once."""
+    for task in tasks:
+        assert task.process.stdout.readline() == "ready\n"
+    for task in tasks:
+        task.process.stdin.write("\n")
+        task.process.stdin.flush()
+    return tasks
+
+
+def wait_for_port(address, seconds=60):
+    host, port = address.split(":")
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError):
+            return socket.create_connection((host, int(port)), timeout=1)
+        time.sleep(0.05)
+    raise AssertionError(f"nobody listens on {address}")

@@ -1,0 +1,174 @@
+"""Lifelines between tasks of this process, over real TCP."""
+
+import json
+import socket
+import threading
+import time
+
+import pytest
+
+from plugins.clusters.cluster import Cluster
+from plugins.clusters.comparison import compare
+from plugins.clusters.lifeline import Lifeline
+from plugins.clusters.open_lifeline import open_lifeline
+from tests.conformance.running import free_ports
+from trainer import StartAgain, UserError
+
+JOBS = ("worker",)
+
+
+def in_threads(*functions):
+    """Calls functions at the same time; what each returned or raised."""
+    results = [None] * len(functions)
+
+    def call(i):
+        try:
+            results[i] = functions[i]()
+        except Exception as error:
+            results[i] = error
+
+    threads = [
+        threading.Thread(target=call, args=(i,)) for i in range(len(functions))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return results
+
+
+def connected():
+    """Two ends of a connection."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        theirs = socket.create_connection(server.getsockname())
+        ours, _ = server.accept()
+    return ours, theirs
+
+
+@pytest.fixture
+def lifelines():
+    made = []
+
+    def make(count, **options):
+        addresses = [f"127.0.0.1:{port}" for port in free_ports(count)]
+        clusters = [
+            Cluster({"worker": addresses}, "worker", i, "test")
+            for i in range(count)
+        ]
+        made.extend(
+            in_threads(
+                *(
+                    lambda c=c: open_lifeline(c, jobs=JOBS, **options)
+                    for c in clusters
+                )
+            )
+        )
+        assert all(isinstance(one, Lifeline) for one in made), made
+        return made
+
+    yield make
+    for one in made:
+        one.leave()
+
+
+def address(lifeline, number):
+    return lifeline._tasks[f"worker {number}"]
+
+
+def test_tasks_that_beat_are_not_lost(lifelines):
+    two = lifelines(2, silence_seconds=3.0)
+    time.sleep(6)
+    assert [one.over for one in two] == [None, None]
+
+
+def test_an_end_in_order_is_no_loss(lifelines):
+    first, second = lifelines(2)
+    first.leave()
+    second.wait()
+
+
+def test_all_hear_the_first_cause(lifelines):
+    first, second, third = lifelines(3)
+    third.leave(ValueError("too bad\nand more"))
+    expected = f"worker 2 ({address(first, 2)}) ended: ValueError: too bad"
+    for one in (first, second):
+        assert one.why_over(30) == expected
+    # Who leaves because of it does not hide it.
+    second.leave(StartAgain(expected))
+    with pytest.raises(StartAgain, match="too bad"):
+        first.wait()
+
+
+def test_a_line_that_breaks_is_a_loss(lifelines):
+    first, second, third = lifelines(3)
+    (line,) = third._lines.current()
+    line._connection.shutdown(socket.SHUT_RDWR)
+    expected = f"lost worker 2 ({address(first, 2)})"
+    assert first.why_over(30) == expected
+    assert second.why_over(30) == expected
+
+
+def test_a_silent_task_is_lost():
+    """Its kernel answers, it does not."""
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
+    cluster = Cluster({"worker": addresses}, "worker", 0, "test")
+    ours, theirs = connected()
+    with theirs:
+        tasks = dict(cluster.tasks("worker"))
+        one = Lifeline(cluster, tasks, {"worker 1": ours}, silence_seconds=3.0)
+        since = time.monotonic()
+        with one._news:
+            one._news.wait_for(lambda: one.over is not None, 30)
+        assert time.monotonic() - since > 2.5
+        assert one.over.startswith(f"lost worker 1 ({addresses[1]}): silent")
+        one.leave()
+
+
+def test_a_call_that_waits_is_bounded_by_the_run(lifelines):
+    first, second = lifelines(2)
+    with first.waiting(60):
+        pass
+    second.leave(StartAgain("preempted"))
+    assert first.why_over(30).endswith("ended: preempted")
+    with pytest.raises(StartAgain, match="ended: preempted"):
+        first.waiting(60).__enter__()
+
+
+def test_facts_that_differ_are_told_to_all(lifelines):
+    three = lifelines(3)
+    facts = [{"step": 10}, {"step": 10}, {"step": 20}]
+
+    def check(one, own):
+        return lambda: compare(one, own, seconds=30)
+
+    found = in_threads(*map(check, three, facts))
+    assert all(isinstance(error, UserError) for error in found), found
+    (text,) = {str(error) for error in found}
+    assert "step: 10 on worker 0, worker 1; 20 on worker 2" in text
+    same = in_threads(*(check(one, facts[0]) for one in three))
+    assert same == [None, None, None]
+
+
+def test_who_does_not_come_to_be_compared_is_named(lifelines):
+    first, _ = lifelines(2)
+    with pytest.raises(StartAgain, match=r"worker 1 \(.*sent nothing for 1 s"):
+        compare(first, {}, seconds=1)
+
+
+def test_a_spare_task_may_be_lost_and_come_back(lifelines):
+    lost = []
+    first, second = lifelines(
+        2, spare=["worker 1"], on_lost=lambda line, name: lost.append(name)
+    )
+    second.leave(ValueError("gone"))
+    deadline = time.monotonic() + 30
+    while not lost:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert (lost, first.over) == (["worker 1"], None)
+    ours, theirs = connected()
+    first.add("worker 1", ours)
+    first.tell({"hello": 1})
+    with theirs, theirs.makefile() as lines:
+        said = [line for line in (next(lines), next(lines)) if line.strip()]
+    assert json.loads(said[0]) == {"hello": 1}
