@@ -1,7 +1,8 @@
-"""`python -m trainer.launch`: a cluster of processes on this machine.
+"""`python -m trainer.launch`: starts tasks, and starts them again.
 
-It sets `TF_CONFIG` for each process, as a real cluster's launcher does, and
-runs `python -m trainer` in it. Nothing here imports TensorFlow.
+It runs `python -m trainer` as this host's task of a cluster, or as each task
+of a cluster on this machine, with a `TF_CONFIG` as a real cluster's launcher
+sets it. Nothing here imports TensorFlow.
 """
 
 import contextlib
@@ -17,13 +18,22 @@ from trainer.errors import (
     EXIT_USER_ERROR,
     UserError,
 )
-from trainer.launcher import arguments
-from trainer.launcher.group import END_SECONDS, Group, exit_code
-from trainer.launcher.process import Process
+from trainer.launcher import arguments, words
+from trainer.launcher.group import (
+    END_SECONDS,
+    LEFT_BEHIND_SECONDS,
+    Group,
+    Signals,
+)
+from trainer.launcher.help import HELP
+from trainer.launcher.judge import Failure, Judge
+from trainer.launcher.member import Member
+from trainer.launcher.supervisor import Limits
 from trainer.launcher.tasks import (
     Task,
     count_ports,
     held_ports,
+    make_task,
     make_tasks,
 )
 
@@ -31,6 +41,8 @@ _HELP = {"-h", "-help", "--help", "--helpshort", "--helpfull"}
 _LAST_LINES = 20
 # After a failure the others have nothing left to save.
 _AFTER_FAILURE_SECONDS = 10.0
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_PASSED_ON = (signal.SIGUSR1,)
 
 
 def main(given: Sequence[str] | None = None) -> int:
@@ -41,12 +53,12 @@ def main(given: Sequence[str] | None = None) -> int:
 
     Returns:
         The exit code: 0 done, 2 a user's mistake, else that of the process
-        that failed first.
+        that failed for good.
     """
     given = list(sys.argv[1:] if given is None else given)
     own = given[: given.index("--")] if "--" in given else given
     if _HELP.intersection(own):
-        sys.stdout.write(arguments.HELP)
+        sys.stdout.write(HELP)
         return EXIT_DONE
     try:
         request = arguments.parse(given)
@@ -56,87 +68,119 @@ def main(given: Sequence[str] | None = None) -> int:
         return EXIT_USER_ERROR
     sys.stdout.write(f"log files: {request.log_dir}\n")
     sys.stdout.flush()
+    with _tasks(request) as tasks:
+        return launch(
+            tasks,
+            log_dir=request.log_dir,
+            limits=request.limits,
+            min_workers=request.min_workers,
+            model_dir=request.model_dir,
+        )
+
+
+@contextlib.contextmanager
+def _tasks(request: arguments.Request) -> Iterator[list[Task]]:
+    """This host's task of a cluster, or a cluster of its own."""
+    command = [sys.executable, "-m", "trainer", *request.arguments]
+    if request.place is not None:
+        job, index = request.place
+        yield [make_task(command, job, index, request.min_workers)]
+        return
     with held_ports(count_ports(request.num_workers, request.num_ps)) as ports:
-        tasks = make_tasks(
-            [sys.executable, "-m", "trainer", *request.arguments],
+        yield make_tasks(
+            command,
             ports=ports,
             num_workers=request.num_workers,
             num_ps=request.num_ps,
             evaluator=request.evaluator,
+            min_workers=request.min_workers,
         )
-        return launch(tasks, log_dir=request.log_dir)
 
 
 def launch(
     tasks: Sequence[Task],
     *,
     log_dir: str,
+    limits: Limits,
+    min_workers: int | None = None,
+    model_dir: str | None = None,
     end_seconds: float = END_SECONDS,
     leave_seconds: dict[str, float] | None = None,
+    left_behind_seconds: float = LEFT_BEHIND_SECONDS,
 ) -> int:
     """Starts some processes and stays until the last one is gone.
 
-    SIGINT and SIGTERM are passed on, and again later as SIGKILL to those that
-    do not end; a second one does so at once.
+    What ends by bad luck is started again, see
+    `trainer.launcher.supervisor`. SIGINT and SIGTERM are passed on, and
+    again later as SIGKILL to those that do not end; a second one does so at
+    once. SIGUSR1 is passed on.
 
     Args:
         tasks: the chief first; its output is shown.
         log_dir: where each gets its log file; it exists.
+        limits: how often each is started again.
+        min_workers: how many workers are enough to go on without another
+            one; `None` if all are needed.
+        model_dir: the run directory, if there is one.
         end_seconds: how long they may take after a signal.
         leave_seconds: see `trainer.launcher.group.LEAVE_SECONDS`.
+        left_behind_seconds: see `trainer.launcher.group`.
 
     Returns:
         The exit code. After a signal it is 75 if a process saved its state
         and asks for a new start, else 128 and the signal's number.
     """
+    members = [Member(t, log_dir=log_dir, model_dir=model_dir) for t in tasks]
+    judge = Judge(members, limits=limits, min_workers=min_workers, say=_say)
     with _collected_signals() as signals:
         group = Group(
-            tasks,
-            log_dir=log_dir,
+            members,
+            judge,
             show=_show,
             signals=signals,
             leave_seconds=leave_seconds,
+            left_behind_seconds=left_behind_seconds,
         )
         try:
-            group.start()
-            failed = group.wait()
-            if signals and failed is None:
-                return _pass_on(group, signals[0], end_seconds)
-            code = EXIT_DONE
-            if failed is not None:
-                code = exit_code(failed.returncode)
-                _report(failed, shown=failed.task is tasks[0])
+            failure = group.run()
+            if signals.end and failure is None:
+                number = signals.end[0]
+                _say(
+                    f"{words.signal_name(number)}: ending all processes. "
+                    "Once more ends them at once."
+                )
+                # Tasks leave in order on SIGTERM and SIGINT only.
+                ending = signal.SIGTERM if number == signal.SIGHUP else number
+                group.end(end_seconds, number=ending)
+                codes = [member.returncode for member in members]
+                again = EXIT_START_AGAIN in codes
+                return EXIT_START_AGAIN if again else 128 + number
+            if failure is not None:
+                _report(failure, shown=failure.member is group.chief)
             group.end(_AFTER_FAILURE_SECONDS)
         finally:
             group.kill()
-    return code
-
-
-def _pass_on(group: Group, number: int, seconds: float) -> int:
-    sys.stderr.write(
-        f"{_signal_name(number)}: ending all processes. Once more "
-        "ends them at once.\n"
-    )
-    group.end(seconds, number=number)
-    if EXIT_START_AGAIN in group.exit_codes():
-        return EXIT_START_AGAIN
-    return 128 + number
+    if failure is not None:
+        return words.exit_code(failure.end)
+    _close(members)
+    return EXIT_DONE
 
 
 @contextlib.contextmanager
-def _collected_signals() -> Iterator[list[int]]:
-    """Adds SIGINT, SIGTERM and SIGHUP to a list instead of dying of them.
+def _collected_signals() -> Iterator[Signals]:
+    """Takes note of signals instead of dying of them.
 
     What this process was started to ignore (as under nohup) stays ignored.
     """
-    signals: list[int] = []
+    signals = Signals([], [])
 
     def note(number: int, frame: FrameType | None) -> None:
-        signals.append(number)
+        kind = signals.pass_on if number in _PASSED_ON else signals.end
+        kind.append(number)
 
     previous = {
         number: signal.signal(number, note)
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        for number in (*_ENDING, *_PASSED_ON)
         if signal.getsignal(number) is not signal.SIG_IGN
     }
     try:
@@ -144,6 +188,22 @@ def _collected_signals() -> Iterator[list[int]]:
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+def _say(sentence: str) -> None:
+    sys.stdout.flush()
+    sys.stderr.write(f"{sentence}\n")
+    sys.stderr.flush()
+
+
+def _close(members: Sequence[Member]) -> None:
+    """Says how smooth a run was that ended well."""
+    text = words.closing(
+        {m.task.name: m.restarts for m in members},
+        [m.task.name for m in members if m.left_out],
+    )
+    if text:
+        _show(f"{text}\n".encode())
 
 
 def _show(output: bytes) -> None:
@@ -157,35 +217,17 @@ def _show(output: bytes) -> None:
         os.close(nowhere)
 
 
-def _report(failed: Process, *, shown: bool) -> None:
+def _report(failure: Failure, *, shown: bool) -> None:
     """Says who failed and how, with the end of its log if not `shown`."""
-    sys.stdout.flush()
-    text = f"{failed.task.name} {_how(failed.returncode)}. "
+    member = failure.member
+    parts = [f"{member.task.name} {words.how(failure.end)}.", failure.why]
     if shown:
-        text += f"Its log: {failed.log_path}\n"
+        parts.append(f"Its log: {member.log_path}")
     else:
-        lines = failed.last_lines(_LAST_LINES).splitlines()
-        text += f"The end of {failed.log_path}:\n"
-        text += "".join(f"  {line}\n" for line in lines)
-    sys.stderr.write(text)
-    sys.stderr.flush()
-
-
-def _how(returncode: int | None) -> str:
-    if returncode is None:
-        return "went on too long after the chief had ended; it is ended now"
-    if returncode < 0:
-        return f"was ended by {_signal_name(-returncode)}"
-    if returncode == EXIT_START_AGAIN:
-        return f"asks to be started again (exit code {returncode})"
-    return f"failed with exit code {returncode}"
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
+        lines = member.last_lines(_LAST_LINES).splitlines()
+        parts.append(f"The end of {member.log_path}:")
+        parts[-1] += "".join(f"\n  {line}" for line in lines)
+    _say(" ".join(filter(None, parts)))
 
 
 def _make_log_dir(path: str) -> None:

@@ -1,7 +1,5 @@
-import contextlib
 import json
 import os
-import pathlib
 import signal
 import socket
 import subprocess
@@ -10,77 +8,15 @@ import time
 
 import pytest
 
+from tests.trainer.launching import is_gone, pid_of
 from trainer.cli import flags as trainer_flags
 from trainer.errors import UserError
 from trainer.launcher import arguments
 from trainer.launcher.tasks import count_ports, held_ports, make_tasks
 
-DRIVER = pathlib.Path(__file__).with_name("launch_driver.py")
 SLEEP = "import time; print('here', flush=True); time.sleep(60)"
 DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN);" + SLEEP
 GIN = "--gin_file=experiments/digits.gin"
-
-
-class Launch:
-    def __init__(self, folder, *tasks, **given):
-        self.logs = folder / "logs"
-        given |= {"tasks": tasks, "log_dir": str(self.logs)}
-        self.start = time.monotonic()
-        self.process = subprocess.Popen(
-            [sys.executable, str(DRIVER), json.dumps(given)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def result(self):
-        """Exit code, standard output, standard error."""
-        out, err = self.process.communicate(timeout=30)
-        self.seconds = time.monotonic() - self.start
-        return self.process.returncode, out, err
-
-    def log(self, name):
-        with contextlib.suppress(FileNotFoundError):
-            return (self.logs / f"{name}.log").read_text()
-        return ""
-
-    def wait_for(self, name, text):
-        deadline = time.monotonic() + 20
-        while text not in self.log(name):
-            assert time.monotonic() < deadline, self.log(name)
-            time.sleep(0.02)
-
-
-@pytest.fixture
-def launch(tmp_path):
-    started = []
-
-    def start(*tasks, **given):
-        started.append(Launch(tmp_path, *tasks, **given))
-        return started[-1]
-
-    yield start
-    for one in started:
-        one.process.kill()
-        one.process.communicate()
-
-
-def pid_of(text):
-    return int(text.split("pid=")[1].split()[0])
-
-
-def is_gone(pid, seconds=5):
-    """Whether a process ends; a zombie that nobody reaps has ended."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        try:
-            stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
-        except (FileNotFoundError, ProcessLookupError):
-            return True
-        if stat.rpartition(")")[2].split()[0] == "Z":
-            return True
-        time.sleep(0.02)
-    return False
 
 
 PID = "import os; print(f'pid={os.getpid()} ', flush=True);"

@@ -5,39 +5,25 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from absl import flags as absl_flags
 
 from trainer.cli import flags as trainer_flags
 from trainer.cli.suggest import did_you_mean
 from trainer.errors import UserError
+from trainer.launcher.place import find_place
+from trainer.launcher.supervisor import Limits
 
-HELP = """\
-Starts a cluster of processes on this machine, to try and to test.
-
-Usage:
-  python -m trainer.launch --num_workers=2 [flags] -- FLAGS OF trainer
-
-Every process runs python -m trainer with the flags behind the --, and with a
-TF_CONFIG that tells it its place in the cluster. The chief's output is on the
-terminal; each process has a log file. The first failure ends all.
-
-Flags:
-  --num_workers=N    Processes that train. Default: 2.
-  --num_ps=N         Parameter servers; with them a chief is started too.
-                     Default: 0.
-  --evaluator        Start a process that evaluates beside the others.
-  --log_dir=DIR      Where the log files go. Default: <model_dir>/logs.
-
-Example:
-  python -m trainer.launch --num_workers=2 -- \\
-      --gin_file=experiments/digits.gin --model_dir=/tmp/digits
-
-Exit codes: 0 done; 2 what was given is wrong; else that of the process that
-failed first, 128 and the signal's number if a signal ended it.
-"""
-_NAMES = ("num_workers", "num_ps", "evaluator", "log_dir")
+_NUMBERS = {
+    "num_workers": 1,
+    "num_ps": 0,
+    "max_restarts": 0,
+    "min_workers": 1,
+}
+_NAMES = (*_NUMBERS, "evaluator", "log_dir", "restart_window")
+_HERE = ("num_workers", "num_ps", "evaluator")
+_CLUSTER_FLAGS = ("worker_hosts", "ps_hosts", "task_type", "task_index")
 _WRONG_VALUE = re.compile(r"flag --(?P<name>\w+)=(?P<value>.*?): ")
 
 
@@ -46,49 +32,125 @@ class Request:
     """What the command line asks for.
 
     Attributes:
-        num_workers: how many workers.
+        place: job and number of this host's task in a cluster that is given
+            from outside; `None` for a cluster on this machine.
+        num_workers: how many workers to start.
         num_ps: how many parameter servers.
         evaluator: whether there is an evaluator.
+        limits: how often a task is started again.
+        min_workers: how many workers are enough; `None` if all are needed.
         log_dir: where the log files go.
+        model_dir: the run directory if it is local.
         arguments: for `python -m trainer`, with a `--model_dir`.
     """
 
+    place: tuple[str, int] | None
     num_workers: int
     num_ps: int
     evaluator: bool
+    limits: Limits
+    min_workers: int | None
     log_dir: str
+    model_dir: str | None
     arguments: tuple[str, ...]
 
 
-def parse(arguments: Sequence[str]) -> Request:
+def parse(
+    arguments: Sequence[str], environ: Mapping[str, str] = os.environ
+) -> Request:
     """Reads the command line.
 
     Args:
         arguments: without the program's name.
+        environ: the environment.
 
     Raises:
         UserError: a flag is wrong, on either side of the `--`.
     """
     own, behind = _split(list(arguments))
     values = _parse_own(own)
-    for name, least in (("num_workers", 1), ("num_ps", 0)):
-        if values[name].value < least:
-            raise UserError(
-                f"--{name}={values[name].value}: must be at least {least}."
-            )
+    _check_numbers(values)
     # A mistake is named once here, not once by every process.
     request = trainer_flags.parse(behind)
+    place = _place(values, request, environ)
+    _check_min_workers(values, place)
     model_dir = request.model_dir
     if model_dir is None:
+        if place is not None:
+            raise UserError(
+                "--model_dir is missing behind the --: the tasks of a cluster "
+                "on several hosts must all see the same directory."
+            )
         model_dir = _new_model_dir(request.gin_files)
         behind.append(f"--model_dir={model_dir}")
     return Request(
+        place=place,
         num_workers=values["num_workers"].value,
         num_ps=values["num_ps"].value,
         evaluator=values["evaluator"].value,
+        limits=Limits(
+            values["max_restarts"].value, values["restart_window"].value
+        ),
+        min_workers=values["min_workers"].value,
         log_dir=values["log_dir"].value or _log_dir(model_dir),
+        model_dir=None if "://" in model_dir else model_dir,
         arguments=tuple(behind),
     )
+
+
+def _check_numbers(values: absl_flags.FlagValues) -> None:
+    for name, least in _NUMBERS.items():
+        value = values[name].value
+        if value is not None and value < least:
+            raise UserError(f"--{name}={value}: must be at least {least}.")
+    window = values["restart_window"].value
+    # Written this way round so that not-a-number is refused too.
+    if not window > 0:
+        raise UserError(f"--restart_window={window:g}: must be above 0.")
+
+
+def _place(
+    values: absl_flags.FlagValues,
+    request: trainer_flags.Request,
+    environ: Mapping[str, str],
+) -> tuple[str, int] | None:
+    """This host's task, if a cluster is given and none is made here."""
+    given = {}
+    for binding in request.bindings:
+        name = (binding.parameter or "").removeprefix("run.")
+        if name in _CLUSTER_FLAGS:
+            given[name] = binding.source.partition("=")[2]
+    here = [name for name in _HERE if values[name].present]
+    if here and given:
+        raise UserError(
+            f"--{here[0]} makes a cluster on this machine, and "
+            f"--{next(iter(given))} behind the -- speaks of another one. Take "
+            "one of the two."
+        )
+    return None if here else find_place(given, environ)
+
+
+def _check_min_workers(
+    values: absl_flags.FlagValues, place: tuple[str, int] | None
+) -> None:
+    least = values["min_workers"].value
+    if least is None:
+        return
+    most = values["num_workers"].value
+    if place is None and least > most:
+        raise UserError(
+            f"--min_workers={least}: must be from 1 to --num_workers={most}."
+        )
+    if values["num_ps"].value:
+        raise UserError(
+            f"--min_workers={least} is for workers without parameter servers: "
+            "with --num_ps workers may come and go anyway."
+        )
+    if not values["max_restarts"].value:
+        raise UserError(
+            f"--min_workers={least} needs --max_restarts of at least 1: the "
+            "workers that are left are started again to go on."
+        )
 
 
 def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
@@ -100,10 +162,16 @@ def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
 
 def _parse_own(arguments: list[str]) -> absl_flags.FlagValues:
     values = absl_flags.FlagValues()
-    absl_flags.DEFINE_integer("num_workers", 2, "", flag_values=values)
-    absl_flags.DEFINE_integer("num_ps", 0, "", flag_values=values)
+    define = absl_flags.DEFINE_integer
+    define("num_workers", 2, "", flag_values=values)
+    define("num_ps", 0, "", flag_values=values)
+    define("max_restarts", Limits.max_restarts, "", flag_values=values)
+    define("min_workers", None, "", flag_values=values)
     absl_flags.DEFINE_boolean("evaluator", False, "", flag_values=values)
     absl_flags.DEFINE_string("log_dir", "", "", flag_values=values)
+    absl_flags.DEFINE_float(
+        "restart_window", Limits.window_seconds, "", flag_values=values
+    )
     try:
         left_over = values(["trainer.launch", *arguments])[1:]
     except absl_flags.UnrecognizedFlagError as error:
@@ -132,7 +200,8 @@ def _bad_value(message: str) -> str:
     match = _WRONG_VALUE.match(message)
     if match is None:
         return message.split("\n")[0]
-    kind = "true or false" if match["name"] == "evaluator" else "an integer"
+    kinds = {"evaluator": "true or false", "restart_window": "a number"}
+    kind = kinds.get(match["name"], "an integer")
     return f"--{match['name']}={match['value']}: must be {kind}."
 
 

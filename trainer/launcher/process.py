@@ -11,7 +11,6 @@ from collections.abc import Callable
 from trainer.launcher.tasks import Task
 
 _PR_SET_PDEATHSIG = 1
-_TAIL_BYTES = 1 << 16
 
 
 class Process:
@@ -62,6 +61,18 @@ class Process:
         if self.returncode is None:
             self._signal_group(number)
 
+    def pass_on(self, number: int) -> None:
+        """Sends a signal to the process alone, if it has a handler for it.
+
+        One that is still importing its modules has none yet, and would die.
+
+        Args:
+            number: the signal.
+        """
+        if self.returncode is None and _catches(self.pid, number):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
     def new_output(self) -> bytes:
         """What it has written since the last call."""
         with open(self.log_path, "rb") as log:
@@ -70,14 +81,6 @@ class Process:
         self._seen += len(output)
         return output
 
-    def last_lines(self, count: int) -> str:
-        """The end of its log file."""
-        with open(self.log_path, "rb") as log:
-            size = log.seek(0, os.SEEK_END)
-            log.seek(max(size - _TAIL_BYTES, 0))
-            text = log.read().decode(errors="replace")
-        return "\n".join(text.rstrip().splitlines()[-count:])
-
     def _has_ended(self) -> bool:
         options = os.WEXITED | os.WNOHANG | os.WNOWAIT
         return os.waitid(os.P_PID, self.pid, options) is not None
@@ -85,6 +88,16 @@ class Process:
     def _signal_group(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, number)
+
+
+def _catches(pid: int, number: int) -> bool:
+    """Whether a process has a handler for a signal, where Linux tells."""
+    try:
+        with open(f"/proc/{pid}/status") as status:
+            lines = dict(line.split(":", 1) for line in status)
+    except OSError:
+        return not sys.platform.startswith("linux")
+    return bool(int(lines["SigCgt"], 16) >> (number - 1) & 1)
 
 
 def _die_with_parent() -> Callable[[], None] | None:

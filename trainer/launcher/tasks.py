@@ -42,6 +42,7 @@ def make_tasks(
     num_workers: int,
     num_ps: int,
     evaluator: bool,
+    min_workers: int | None = None,
 ) -> list[Task]:
     """Gives every process its `TF_CONFIG`; the chief comes first.
 
@@ -54,6 +55,7 @@ def make_tasks(
         num_workers: how many workers.
         num_ps: how many parameter servers.
         evaluator: whether there is an evaluator; it needs no port.
+        min_workers: how many workers are enough; `None` if all are needed.
     """
     left = iter(ports)
     counts = {"chief": int(num_ps > 0), "worker": num_workers, "ps": num_ps}
@@ -66,9 +68,39 @@ def make_tasks(
     if evaluator:
         places.append(("evaluator", 0))
     return [
-        Task(job, index, tuple(command), _environ(cluster, job, index))
+        make_task(
+            command,
+            job,
+            index,
+            min_workers,
+            environ=_environ(cluster, job, index),
+        )
         for job, index in places
     ]
+
+
+def make_task(
+    command: Sequence[str],
+    job: str,
+    index: int,
+    min_workers: int | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+) -> Task:
+    """One process of a cluster.
+
+    Args:
+        command: what it runs.
+        job: see `Task`.
+        index: see `Task`.
+        min_workers: see `make_tasks`.
+        environ: what else is set in its environment.
+    """
+    # The log file is to show what happens while it happens.
+    found = {"PYTHONUNBUFFERED": "1", **(environ or {})}
+    if min_workers is not None:
+        found["TRAINER_MIN_WORKERS"] = str(min_workers)
+    return Task(job, index, tuple(command), found)
 
 
 def count_ports(num_workers: int, num_ps: int) -> int:
@@ -80,7 +112,7 @@ def _environ(
     cluster: Mapping[str, list[str]], job: str, index: int
 ) -> dict[str, str]:
     place = {"cluster": cluster, "task": {"type": job, "index": index}}
-    environ = {"TF_CONFIG": json.dumps(place), "PYTHONUNBUFFERED": "1"}
+    environ = {"TF_CONFIG": json.dumps(place)}
     # The processes share this machine's GPUs: none may take all the memory.
     if "TF_FORCE_GPU_ALLOW_GROWTH" not in os.environ:
         environ["TF_FORCE_GPU_ALLOW_GROWTH"] = "true"

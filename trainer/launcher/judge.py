@@ -1,0 +1,115 @@
+"""What follows from the end of one task for the whole group."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from trainer.launcher import words
+from trainer.launcher.member import Member
+from trainer.launcher.supervisor import (
+    End,
+    Limits,
+    Restart,
+    decide,
+    is_consequence,
+    recent,
+)
+
+
+class Failure(NamedTuple):
+    """Why a group cannot go on.
+
+    Attributes:
+        member: the one that failed for good.
+        end: how it ended; `None` for one that went on too long after the
+            chief's good end.
+        why: a sentence; empty where the end says it all.
+    """
+
+    member: Member
+    end: End | None = None
+    why: str = ""
+
+
+class Judge:
+    """Starts tasks again, leaves one out, or finds that all have to end.
+
+    Args:
+        members: the tasks of the group.
+        limits: how often each may be started again.
+        min_workers: how many workers are enough to go on without another
+            one; `None` if all are needed.
+        say: is handed a sentence for each of these decisions.
+    """
+
+    def __init__(
+        self,
+        members: Sequence[Member],
+        *,
+        limits: Limits,
+        min_workers: int | None,
+        say: Callable[[str], None],
+    ) -> None:
+        self._members = members
+        self._limits = limits
+        self._min_workers = min_workers
+        self._say = say
+
+    @property
+    def is_elastic(self) -> bool:
+        """Whether a run may go on without some of its tasks."""
+        return self._min_workers is not None
+
+    def judge(self, member: Member, end: End) -> Failure | None:
+        """Plans the next start of a task that ended.
+
+        Args:
+            member: the task.
+            end: its end.
+
+        Returns:
+            What ends the group; `None` if it goes on.
+        """
+        if self._limits.max_restarts and is_consequence(
+            end,
+            [f for m in self._members if m is not member for f in m.faults],
+        ):
+            self._restart(member, end, after=0.0, number=0)
+            return None
+        member.faults.append(end)
+        decision = decide(member.faults, self._limits)
+        if isinstance(decision, Restart):
+            number = len(recent(member.faults, self._limits))
+            self._restart(member, end, after=decision.after, number=number)
+            return None
+        if decision.defect or not self._is_dispensable(member):
+            return Failure(member, end, decision.why)
+        member.left_out = True
+        self._say(
+            f"{member.task.name} {words.how(end)}. {decision.why} The others "
+            f"go on without it: --min_workers={self._min_workers}."
+        )
+        return None
+
+    def _restart(
+        self, member: Member, end: End, *, after: float, number: int
+    ) -> None:
+        member.due = end.at + after
+        self._say(
+            words.starting_again(
+                member.task.name,
+                end,
+                after=after,
+                number=number,
+                limits=self._limits,
+            )
+        )
+
+    def _is_dispensable(self, member: Member) -> bool:
+        if self._min_workers is None or member.task.job != "worker":
+            return False
+        left = [
+            m
+            for m in self._members
+            if m.task.job == "worker" and not m.left_out and m is not member
+        ]
+        return len(left) >= self._min_workers
