@@ -12,8 +12,9 @@ import time
 import numpy as np
 import pytest
 
+from tests.chaos.monkey import compare
+from tests.chaos.monkey import lines as lines_of
 from trainer import checkpoints
-from trainer.state import as_numpy
 
 _TIMEOUT = 300  # Seconds; a run here takes some ten of them.
 
@@ -244,28 +245,14 @@ def unbroken(resuming):
 
 
 def assert_same_run(run_dir, expected):
-    mine = checkpoints.load_newest(str(run_dir / "checkpoints"))
-    theirs = checkpoints.load_newest(str(expected / "checkpoints"))
-    assert mine.step == theirs.step == 20
-    mine_arrays, their_arrays = as_numpy(mine), as_numpy(theirs)
-    assert set(mine_arrays) == set(their_arrays)
-    assert any(name.startswith("ema/") for name in mine_arrays)
-    for name, array in their_arrays.items():
-        assert mine_arrays[name].dtype == array.dtype, name
-        assert mine_arrays[name].tobytes() == array.tobytes(), name
-    assert mine.host == theirs.host
-    assert metrics_of(run_dir) == metrics_of(expected)
-
-
-def metrics_of(run_dir):
-    lines = read_lines(run_dir / "metrics.jsonl")
-    for line in lines:
-        line.pop("examples_per_second", None)
-    return lines
+    compare(run_dir, expected)
+    found = checkpoints.load_newest(str(run_dir / "checkpoints"))
+    assert found.step == 20
+    assert any(name.startswith("ema/") for name in found.arrays)
 
 
 def test_unbroken_run_logs_every_step(unbroken):
-    logged = [(line["step"], line["split"]) for line in metrics_of(unbroken)]
+    logged = [(line["step"], line["split"]) for line in lines_of(unbroken)]
     steps = [(step, "train") for step in range(1, 21)]
     evaluations = [(11, "eval"), (20, "eval")]
     assert sorted(logged) == sorted(steps + evaluations)
@@ -299,7 +286,7 @@ def test_killed_run_goes_on_as_if_nothing_had_happened(resuming, unbroken):
     assert process.returncode == -signal.SIGKILL
     newest = checkpoints.load_newest(str(model_dir / "checkpoints"))
     assert newest.step == 11
-    assert metrics_of(model_dir)[-1]["step"] == 13
+    assert lines_of(model_dir)[-1]["step"] == 13
 
     train_to(20, resuming, "killed")
 
