@@ -100,15 +100,31 @@ class CallbackList:
             elif callback is not None:
                 self._waiting[key] = state
 
+    def end(self, logs: dict[str, float]) -> None:
+        """Calls every `on_train_end`, so that one that fails costs no save."""
+        self._call_all(self.all, "on_train_end", logs)
+
     def close(self) -> None:
         """Closes every callback, also after one's close failed."""
+        self._call_all(self.ours, "close")
+
+    def _call_all(
+        self,
+        callbacks: Sequence[keras.callbacks.Callback],
+        event: str,
+        *arguments: Any,
+    ) -> None:
+        """Calls an event of all, then raises the first error, if any."""
         failed: Exception | None = None
-        for callback in self.ours:
+        for callback in callbacks:
             try:
-                callback.close()
+                getattr(callback, event)(*arguments)
             except Exception as error:
-                logging.exception("%s.close failed", type(callback).__name__)
-                failed = failed or error
+                if failed is None:
+                    failed = error
+                    continue
+                name = type(callback).__name__
+                logging.exception("%s.%s failed, too", name, event)
         if failed is not None:
             raise failed
 

@@ -158,7 +158,7 @@ class Loop:
             self.callbacks.begin()
             save_beginning(self)
             self._train(iterator)
-            self.callbacks.call("on_train_end", dict(self.logs))
+            self.callbacks.end(dict(self.logs))
         finally:
             self.callbacks.close()
         return dict(self.logs)

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from plugins.callbacks.checkpoint import Checkpoint
 from plugins.callbacks.export import Export, export_model
-from trainer import Trainer, UserError
+from trainer import Callback, Trainer, UserError, checkpoints
 
 
 def functional():
@@ -178,3 +179,26 @@ def test_inputs_have_the_type_of_the_data(tmp_path):
     assert serve.spec.dtype == tf.int32
     assert serve.spec.shape.as_list() == [None, 2]
     close(serve(x[:3]), trainer.model(x[:3]))
+
+
+def test_an_export_that_fails_costs_no_checkpoint(tmp_path):
+    class Stop(Callback):
+        def on_save(self, step, logs):
+            self.trainer.stop("enough")
+
+    x = np.ones((8, 3), "float32")
+    trainer = make_trainer(
+        lambda: keras.Sequential([keras.layers.Dense(1)]),
+        (x, x.sum(axis=1, keepdims=True)),
+    )
+    (tmp_path / "export").write_text("in the way")
+    callbacks = [Checkpoint(every=100), Export(), Stop()]
+    with pytest.raises(UserError, match="--mode=export"):
+        trainer.train(
+            20,
+            model_dir=str(tmp_path),
+            callbacks=callbacks,
+            steps_per_loop=5,
+        )
+    (path,) = checkpoints.listing(str(tmp_path / "checkpoints"))
+    assert checkpoints.step_of(path) == trainer.step == 2

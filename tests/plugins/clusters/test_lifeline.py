@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from plugins.clusters import lifeline
 from plugins.clusters.cluster import Cluster
 from plugins.clusters.comparison import compare
 from plugins.clusters.lifeline import Lifeline
@@ -46,7 +47,10 @@ def connected():
 
 
 @pytest.fixture
-def lifelines():
+def lifelines(monkeypatch):
+    # All tasks share this process: one that hangs up on another would cut
+    # the lines of the third.
+    monkeypatch.setattr(lifeline, "hang_up_on", lambda address: None)
     made = []
 
     def make(count, **options):
