@@ -29,17 +29,21 @@ class Skipped:
 
     `skipped_batches.json` is what counts: read at each start, and after each
     rollback, by every process. An entry without a `"batch"` tells of a
-    strategy under which it is not known which batch a step took.
+    strategy under which it is not known which batch a step took. One of
+    another batch size counts as a rollback, and steps over nothing: its
+    number means other examples now.
 
     Args:
         model_dir: where the run lives; `None` skips nothing.
+        batch_size: that of the training data now, global; `None` if unknown.
 
     Raises:
         UserError: the file is damaged.
     """
 
-    def __init__(self, model_dir: str | None) -> None:
+    def __init__(self, model_dir: str | None, batch_size: int | None) -> None:
         self._path = os.path.join(model_dir or "", FILE_NAME)
+        self.batch_size = batch_size
         self.entries: list[dict[str, Any]] = []
         self.positions: list[int] = []
         if model_dir is None or not tf.io.gfile.exists(self._path):
@@ -50,13 +54,19 @@ class Skipped:
             self.positions = [
                 int(entry["batch"])
                 for entry in self.entries
-                if "batch" in entry
+                if "batch" in entry and entry["batch_size"] == batch_size
             ]
         except (ValueError, TypeError, KeyError) as error:
             raise UserError(
                 f"{self._path} is damaged ({error}). It says which batches "
                 "the run steps over: mend it, or choose another --model_dir."
             ) from None
+
+    @property
+    def of_another_size(self) -> int:
+        """How many entries tell of batches of another size."""
+        known = sum("batch" in entry for entry in self.entries)
+        return known - len(self.positions)
 
     def add(self, entry: dict[str, Any]) -> None:
         """Writes the file with one more entry; for the chief alone."""
@@ -66,7 +76,16 @@ class Skipped:
 
 def without_skipped(trainer: "Trainer", batches: Batches) -> Batches:
     """The training batches that are left, as the run directory says."""
-    positions = Skipped(trainer.model_dir).positions
+    skipped = Skipped(trainer.model_dir, batches.batch_size)
+    positions = skipped.positions
+    if others := skipped.of_another_size:
+        logging.warning(
+            "%d of the batches in %s are not stepped over: they were found "
+            "with another batch_size than %s.",
+            others,
+            FILE_NAME,
+            batches.batch_size,
+        )
     if not positions or not trainer.plugin.batches_by_step:
         return batches
     return SteppingOver(batches, positions)
@@ -116,7 +135,7 @@ def go_back(loop: "Loop", fault: Fault) -> None:
     assert trainer.parts.watch is not None
     # Saves that are under way come to their end, in all processes.
     loop.callbacks.call("on_divergence", trainer.step)
-    skipped = Skipped(trainer.model_dir)
+    skipped = Skipped(trainer.model_dir, loop.batches.batch_size)
     entry = _entry(trainer, fault, skipped)
     story = _story(entry, fault)
     if not guard.rolls_back:
@@ -147,6 +166,7 @@ def _entry(
     where: dict[str, Any] = {"step": fault.step}
     if trainer.plugin.batches_by_step:
         where["batch"] = position_of(fault.step, skipped.positions)
+        where["batch_size"] = skipped.batch_size
     else:
         where["until_step"] = trainer.step
     return {

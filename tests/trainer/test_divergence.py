@@ -55,10 +55,9 @@ def make(data, guard, **options):
         loss="mse",
         metrics=[keras.metrics.MeanAbsoluteError],
         data=data,
-        batch_size=BATCH,
         strategy="default",
         guard=guard,
-        **options,
+        **{"batch_size": BATCH} | options,
     )
 
 
@@ -269,6 +268,17 @@ def test_batches_stay_left_out_when_the_guard_has_gone(tmp_path):
     assert {k: v.tobytes() for k, v in ours.items()} == {
         k: v.tobytes() for k, v in theirs.items()
     }
+
+
+def test_batches_of_another_size_are_not_left_out(tmp_path, caplog):
+    """Their numbers mean other examples; nothing is skipped by mistake."""
+    data = examples(arrays(7))
+    train(make(data, Guard("roll_back")), tmp_path, steps=9)
+    halved = make(data, Guard("roll_back"), batch_size=BATCH // 2)
+    train(halved, tmp_path, steps=21)
+    assert "1 of the batches in skipped_batches.json are not" in caplog.text
+    found = [(e["batch_size"], e["batch"]) for e in entries(tmp_path)]
+    assert found == [(BATCH, 7), (BATCH // 2, 15)]
 
 
 def test_a_guard_may_come_later(tmp_path):
