@@ -19,6 +19,17 @@ STRATEGIES = [
 ALWAYS = ["default", "mirrored:2", "multi_worker_mirrored@2"]
 
 
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory):
+    """Directories with a checkpoint of each strategy, and what is in it."""
+    found = {}
+    for strategy in STRATEGIES:
+        directory = str(tmp_path_factory.mktemp("source"))
+        results = running.run(strategy, directory, "--only", "saved")
+        found[directory] = results.case("saved")
+    return found
+
+
 @pytest.mark.parametrize(
     "strategy",
     [
@@ -26,16 +37,10 @@ ALWAYS = ["default", "mirrored:2", "multi_worker_mirrored@2"]
         for name in STRATEGIES
     ],
 )
-def test_restores_the_checkpoints_of_all(strategy, run_once, tmp_path):
-    sources = [run_once(source) for source in STRATEGIES]
-    found = running.run(
-        strategy,
-        str(tmp_path),
-        "--restore",
-        *[source.directory for source in sources],
-    )
-    for i, source in enumerate(sources):
-        saved, restored = source.case("saved"), found.case(f"restored{i}")
+def test_restores_the_checkpoints_of_all(strategy, sources, tmp_path):
+    found = running.run(strategy, str(tmp_path), "--restore", *sources)
+    for i, saved in enumerate(sources.values()):
+        restored = found.case(f"restored{i}")
         assert len(saved) > 20
         for key, value in saved.items():
             if key == "eval":

@@ -49,10 +49,10 @@ def main(name, steps, pause, *options):
             plugin.close()
     except StartAgain as error:
         code = 75
-        print(f"start again: {error}", flush=True)
+        say(f"start again: {error}")
     except UserError as error:
         code = 2
-        print(f"error: {error}", flush=True)
+        say(f"error: {error}")
     except Exception:
         code = 1
         traceback.print_exc()
@@ -75,7 +75,7 @@ def train(plugin, steps, *, pause, fails, tells, directory, facts):
 
         def on_save(self, step, logs):
             threads = len(os.listdir("/proc/self/task"))
-            print(f"step {step} threads {threads}", flush=True)
+            say(f"step {step} threads {threads}")
             time.sleep(pause)
             if fails(step):
                 raise RuntimeError("broken on purpose")
@@ -108,9 +108,15 @@ def train(plugin, steps, *, pause, fails, tells, directory, facts):
         callbacks=callbacks,
         model_dir=directory,
     )
-    print(f"iterations {int(trainer.optimizer.iterations.numpy())}")
-    print(f"staleness {logs.get('staleness', 0.0):.6f}")
-    print(f"loss {logs['val_loss']:.6f}", flush=True)
+    say(f"iterations {int(trainer.optimizer.iterations.numpy())}")
+    say(f"staleness {logs.get('staleness', 0.0):.6f}")
+    say(f"loss {logs['val_loss']:.6f}")
+
+
+def say(text):
+    # In one piece: TensorFlow's threads write to the same file.
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
 
 
 def _number(text):

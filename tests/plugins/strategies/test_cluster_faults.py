@@ -175,6 +175,7 @@ def test_a_run_with_fewer_workers_ends_when_one_is_back(cluster):
     pair.wait_for_step(1, 20)
 
 
+@pytest.mark.long
 def test_threads_do_not_grow_with_steps(cluster):
     pair = cluster("multi_worker_mirrored@2", "400", "0")
     pair.start(0, 1)
@@ -184,6 +185,7 @@ def test_threads_do_not_grow_with_steps(cluster):
     assert int(threads["400"]) < int(threads["50"]) + 20
 
 
+@pytest.mark.long
 def test_other_workers_do_the_work_of_a_killed_one(cluster):
     """Chief, two workers, one server: worker 1 dies."""
     group = cluster("parameter_server@2+1", "300", "0.1")
@@ -214,6 +216,7 @@ def test_a_killed_worker_comes_back_to_work(cluster):
     assert 500 <= worked < 520
 
 
+@pytest.mark.long
 def test_the_run_waits_for_its_only_worker(cluster):
     group = cluster("parameter_server@1+1", "200", "0.1", "tell=yes")
     group.start(0, 1, 2)
