@@ -14,7 +14,9 @@ CONTENT = HEADER + VALUES.tobytes()
 
 @pytest.mark.parametrize("name", ["digits", "digits.gz"])
 def test_reads_plain_and_compressed(tmp_path, name):
-    packed = gzip.compress(CONTENT) if name.endswith(".gz") else CONTENT
+    packed = (
+        gzip.compress(CONTENT, mtime=0) if name.endswith(".gz") else CONTENT
+    )
     (tmp_path / name).write_bytes(packed)
     found = read_idx(str(tmp_path), "digits", rank=3)
     np.testing.assert_array_equal(found, VALUES)
@@ -22,7 +24,7 @@ def test_reads_plain_and_compressed(tmp_path, name):
 
 
 def damaged_crc():
-    packed = bytearray(gzip.compress(CONTENT))
+    packed = bytearray(gzip.compress(CONTENT, mtime=0))
     packed[-8] ^= 1
     return bytes(packed)
 
@@ -43,7 +45,7 @@ def damaged_crc():
             struct.pack(">BBBBIII", 0, 0, 8, 3, 2**31, 2**31, 4),
             "promises 18446744073709551616 bytes",
         ),
-        ("digits.gz", gzip.compress(CONTENT)[:-12], "cannot be read"),
+        ("digits.gz", gzip.compress(CONTENT, mtime=0)[:-12], "cannot be read"),
         ("digits.gz", damaged_crc(), "cannot be read: CRC check failed"),
         ("digits.gz", CONTENT, "cannot be read: Not a gzipped file"),
     ],
