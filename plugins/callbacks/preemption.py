@@ -79,6 +79,7 @@ class Preemption(Callback):
         self._previous_fd = -1
         self._sockets: tuple[socket.socket, ...] = ()
         self._interrupts = 0
+        self._has_raised = False
         self._leaving_since: float | None = None
         self._closed = threading.Event()
 
@@ -86,6 +87,7 @@ class Preemption(Callback):
         """Takes the signals, and starts to ask the metadata server."""
         self._closed.clear()
         self._interrupts, self._leaving_since = 0, None
+        self._has_raised = False
         # Signals can only be taken by the main thread: one that trains in
         # another thread has a program around it that minds them.
         if threading.current_thread() is threading.main_thread():
@@ -151,7 +153,10 @@ class Preemption(Callback):
 
     def _heard(self, number: int, frame: FrameType | None) -> None:
         """Takes a signal: the thread that listens does the rest."""
-        if self._interrupts > 1:
+        # The second Ctrl-C comes twice: from the kernel, and from the thread
+        # that listens. What the first raises must not be interrupted.
+        if self._interrupts > 1 and not self._has_raised:
+            self._has_raised = True
             raise KeyboardInterrupt
 
     def _hear(self, what: str, leave: bool) -> None:

@@ -110,6 +110,17 @@ def test_a_second_ctrl_c_ends_the_run_at_once(endless):
     assert run.log.count("interrupted twice") == 1
 
 
+def test_a_second_ctrl_c_interrupts_once():
+    """It is heard twice: what ends the run must not be interrupted."""
+    callback = Preemption(metadata_url="")
+    callback._interrupts = 1
+    callback._heard(signal.SIGINT, None)
+    callback._interrupts = 2
+    with pytest.raises(KeyboardInterrupt):
+        callback._heard(signal.SIGINT, None)
+    callback._heard(signal.SIGINT, None)
+
+
 def test_sigusr1_saves_and_goes_on(endless):
     run = endless(checkpoint={"every": 10**9}, pause=0.02).wait_for_step(30)
     for count in (1, 2):
