@@ -16,7 +16,7 @@ STRATEGIES = [
 
 
 # Each of these restores all of the above; the long set has the others.
-ALWAYS = ["default", "mirrored:2", "multi_worker_mirrored@2"]
+ALWAYS = ["default", "multi_worker_mirrored@2"]
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Whole processes, as a user starts them."""
+"""`python -m trainer`, as a user starts it."""
 
 import json
 import os
@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from tests.trainer.cli.tiny import TINY
+from trainer.cli.main import main
 
 HERE = os.path.dirname(__file__)
 
@@ -63,16 +64,36 @@ def stored(folder):
         (TINY, ["--mode=eval", "--model_dir=none"], ["none", "no run"]),
     ],
 )
-def test_mistakes_end_with_2_and_a_sentence(tmp_path, text, arguments, parts):
+def test_mistakes_end_with_2_and_a_sentence(
+    tmp_path, monkeypatch, capsys, text, arguments, parts
+):
     stored(tmp_path / "other")
-    done = trainer(tmp_path, *arguments, text=text)
-    assert done.returncode == 2, done.stderr
-    lines = done.stderr.splitlines()
-    assert 1 <= len(lines) <= 3, done.stderr
+    (tmp_path / "tiny.gin").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    code = main(["--gin_file=tiny.gin", *arguments])
+    said = capsys.readouterr().err
+    assert code == 2, said
+    lines = said.splitlines()
+    assert 1 <= len(lines) <= 3, said
     assert lines[0].startswith("error: ")
-    assert "Traceback" not in done.stderr
-    assert all(part in done.stderr for part in parts), done.stderr
+    assert "Traceback" not in said
+    assert all(part in said for part in parts), said
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["--mode=trane"], "trane"),  # Before TensorFlow is imported,
+        (["--mode=eval", "--model_dir=none"], "no run"),  # and after it.
+    ],
+)
+def test_a_process_says_one_sentence_and_no_more(tmp_path, arguments, part):
+    done = trainer(tmp_path, *arguments)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: ")
+    assert part in line
 
 
 def test_a_run_leaves_its_record_and_goes_on(tmp_path):
