@@ -1,22 +1,20 @@
 """Steps as closures that a coordinator hands to free workers."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tensorflow as tf
 
+from plugins.strategies.crew import Crew
 from trainer import average
 from trainer.strategy import GraphLoop, MakePieces, Step
-
-if TYPE_CHECKING:
-    from plugins.strategies.parameter_server import ParameterServer
 
 
 class Evaluation:
     """Runs evaluation on one free worker at a time."""
 
-    def __init__(self, step: Step, plugin: "ParameterServer") -> None:
-        self._plugin = plugin
-        self._loop = tf.function(GraphLoop(step, plugin.strategy).many_steps)
+    def __init__(self, step: Step, crew: Crew) -> None:
+        self._crew = crew
+        self._loop = tf.function(GraphLoop(step, crew.strategy).many_steps)
         self._done = 0
         self._pieces: MakePieces | None = None
 
@@ -25,17 +23,9 @@ class Evaluation:
         if iterator is not self._pieces:
             self._pieces, self._done = iterator, 0
         first = self._done
-
-        def on_worker() -> Any:
-            return self._plugin.strategy.distribute_datasets_from_function(
-                lambda context: iterator(range(1), offset=first)
-            )
-
-        dataset = self._plugin.coordinator.create_per_worker_dataset(on_worker)
+        rest = self._crew.iterator(lambda _: iterator(range(1), offset=first))
         self._done += num_steps
-        (result,) = self._plugin.run_on_workers(
-            self._loop, iter(dataset), [num_steps]
-        )
+        (result,) = self._crew.run(self._loop, rest, [num_steps])
         return result
 
     def trace(self, iterator: MakePieces) -> None:
@@ -45,23 +35,16 @@ class Evaluation:
 class Closures:
     """Runs training steps on whichever worker is free."""
 
-    def __init__(self, step: Step, plugin: "ParameterServer") -> None:
-        self._plugin = plugin
+    def __init__(self, step: Step, crew: Crew) -> None:
+        self._crew = crew
         self._step = step
         self._loop = tf.function(
-            GraphLoop(self._measured, plugin.strategy).many_steps
+            GraphLoop(self._measured, crew.strategy).many_steps
         )
 
     def __call__(self, iterator: Any, num_steps: int) -> Any:
         """See `Runner.__call__`."""
-        plugin = self._plugin
-        before = plugin.counts.values()
-        results = []
-        for sizes in plugin.closure_sizes(num_steps):
-            results += plugin.run_on_workers(self._loop, iterator, sizes)
-        plugin.counts.correct(
-            before, updates=plugin.updates, num_steps=num_steps
-        )
+        results = self._crew.train(self._loop, iterator, num_steps)
         return tf.nest.map_structure(lambda *parts: sum(parts), *results)
 
     def trace(self, iterator: Any) -> None:
@@ -69,7 +52,7 @@ class Closures:
 
     def _measured(self, iterator: Any) -> Any:
         """The step, and how many updates came between its read and its own."""
-        updates = self._plugin.updates
+        updates = self._crew.updates
         before = updates.read_value()
         with tf.control_dependencies([before]):
             logs = self._step(iterator)

@@ -2,7 +2,7 @@
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import gin
@@ -17,6 +17,7 @@ from plugins.clusters.rendezvous import meet
 from plugins.clusters.resolve import resolve_cluster
 from plugins.clusters.returning import bring_back
 from plugins.strategies.closures import Closures, Evaluation
+from plugins.strategies.crew import Crew
 from plugins.strategies.processes import (
     WatchedRunner,
     server_def_resolver,
@@ -26,18 +27,13 @@ from plugins.strategies.processes import (
 from plugins.strategies.step_counts import StepCounts
 from trainer import (
     Detection,
-    StartAgain,
     StrategyPlugin,
     UserError,
     nearest,
-    outside_graph,
 )
 from trainer.strategy import GraphLoop, MakePieces, Runner, Step
 
 _JOBS = ("chief", "worker", "ps")
-_worker_index = tf.distribute.coordinator.experimental_get_current_worker_index
-# How often the chief looks up from its wait for the workers.
-_LOOK_SECONDS = 0.5
 
 
 @gin.configurable(module="plugins.strategies")
@@ -128,15 +124,15 @@ class ParameterServer(StrategyPlugin):
             )
         self.cluster = cluster
         self._evaluate_on = evaluate_on
-        self.num_workers = len(cluster.jobs["worker"])
+        self._num_workers = len(cluster.jobs["worker"])
         self._steps_per_closure = steps_per_closure
         self._max_staleness = max_staleness
-        self._threads = inter_op_threads or self.num_workers + 2
+        self._threads = inter_op_threads or self._num_workers + 2
         self._timeout_seconds = timeout_seconds
         self._start_seconds = start_seconds
         self._silence_seconds = silence_seconds
         self._peers: Peers | None = None
-        self.counts = StepCounts()
+        self._counts = StepCounts()
 
     @classmethod
     def detect(cls) -> Detection | None:
@@ -173,8 +169,15 @@ class ParameterServer(StrategyPlugin):
         strategy = tf.distribute.ParameterServerStrategy(
             server_def_resolver(self.cluster, _JOBS)
         )
-        self.coordinator = tf.distribute.coordinator.ClusterCoordinator(
-            strategy
+        self._crew = Crew(
+            strategy,
+            num_workers=self._num_workers,
+            lifeline=self._lifeline,
+            watched=self._watched,
+            scope=self.scope,
+            counts=self._counts,
+            steps_per_closure=self._steps_per_closure,
+            max_staleness=self._max_staleness,
         )
         # The chief evaluates by itself; TensorFlow would warn at each call
         # that it is not a worker.
@@ -201,35 +204,16 @@ class ParameterServer(StrategyPlugin):
 
     def distribute(self, make_pieces: MakePieces, *, training: bool) -> Any:
         """Gives each worker every n-th batch; one task evaluates alone."""
-        if not training and self._on_workers:
-            return make_pieces
-        if not training:
-            return iter(make_pieces(range(1)))
-        count = self.num_workers
-        before = int(self.updates.numpy())
-
-        def per_worker(context: tf.distribute.InputContext) -> Any:
-            # Run on the worker when it comes, and again when it comes back:
-            # it then begins near the present step.
-            rounds = (self.updates.read_value() - before) // count
-            worker = _worker_index()
-            return make_pieces(
-                range(1),
-                offset=rounds * count + tf.cast(worker, tf.int64),
-                every=count,
-            )
-
-        def on_worker() -> Any:
-            return self.strategy.distribute_datasets_from_function(per_worker)
-
-        return iter(self.coordinator.create_per_worker_dataset(on_worker))
+        if training:
+            return self._crew.deal(make_pieces)
+        return make_pieces if self._on_workers else iter(make_pieces(range(1)))
 
     def runner(self, step: Step, *, training: bool) -> Runner:
         """Schedules steps on the workers, or evaluates on the chief."""
         if training:
-            return Closures(step, self)
+            return Closures(step, self._crew)
         if self._on_workers:
-            return Evaluation(step, self)
+            return Evaluation(step, self._crew)
         return WatchedRunner(GraphLoop(step, self.strategy), self._watched)
 
     @contextlib.contextmanager
@@ -239,71 +223,14 @@ class ParameterServer(StrategyPlugin):
         with (
             self._watched(),
             super().scope(),
-            tf.variable_creator_scope(self.counts.note),
+            tf.variable_creator_scope(self._counts.note),
         ):
             yield
-
-    @functools.cached_property
-    def updates(self) -> tf.Variable:
-        """How many updates this run's servers have applied."""
-        with self.scope():
-            return tf.Variable(0, dtype=tf.int64, trainable=False)
 
     @property
     def _on_workers(self) -> bool:
         """Whether workers evaluate; a side-car evaluator has none."""
         return self._evaluate_on == "worker" and not self.is_evaluator
-
-    def closure_sizes(self, num_steps: int) -> list[list[int]]:
-        """Cuts a host loop into rounds of closures, in steps.
-
-        No worker gets a second closure of a round before the round has
-        ended, if staleness is bounded: then at most the others' closures lie
-        between a read and an update.
-        """
-        others = self.num_workers - 1
-        if self._max_staleness is not None and others:
-            size = max(1, self._max_staleness // others)
-            per_round = self.num_workers
-        else:
-            share = -(-num_steps // self.num_workers)
-            size = self._steps_per_closure or max(1, share // 8)
-            per_round = num_steps
-        sizes = [size] * (num_steps // size)
-        if num_steps % size:
-            sizes.append(num_steps % size)
-        return [
-            sizes[i : i + per_round] for i in range(0, len(sizes), per_round)
-        ]
-
-    def run_on_workers(
-        self, loop: Callable[..., Any], iterator: Any, sizes: list[int]
-    ) -> list[Any]:
-        """Runs a loop on free workers, once for each number of steps.
-
-        Returns:
-            What each call returned, as NumPy arrays.
-
-        Raises:
-            StartAgain: a parameter server is gone; with it the variables.
-        """
-        with self._watched(), outside_graph():
-            scheduled = [
-                self.coordinator.schedule(
-                    loop, args=(iterator, tf.constant(size, tf.int64))
-                )
-                for size in sizes
-            ]
-            self._join()
-            return [self.coordinator.fetch(one) for one in scheduled]
-
-    def _join(self) -> None:
-        """Waits for the workers, but not for what a lost server keeps."""
-        # Its public name has no limit.
-        queue = self.coordinator._cluster.closure_queue
-        while not queue.wait(timeout=_LOOK_SECONDS):
-            if self._lifeline.over is not None:
-                raise StartAgain(self._lifeline.over)
 
     def finish(self) -> None:
         """Lets the servers go."""
