@@ -158,6 +158,20 @@ def test_imports_run_one_way(path):
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=name_of)
+def test_plugins_use_only_what_the_trainer_exports(path):
+    import trainer
+
+    if path.is_relative_to(ROOT / "trainer"):
+        return
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module == "trainer":
+            assert {alias.name for alias in node.names} <= set(trainer.__all__)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            modules = imported_modules(node)
+            assert not any(name.startswith("trainer") for name in modules)
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name_of)
 def test_everything_public_has_a_docstring(path):
     tree = ast.parse(path.read_text())
     missing = [
@@ -189,9 +203,10 @@ def test_every_exported_name_exists():
 
     assert set(trainer._HOMES) == set(trainer.__all__)
     for name in trainer.__all__:
-        home = trainer._HOMES[name]
-        assert getattr(trainer, name) is getattr(
-            importlib.import_module(home), name
-        )
+        home = importlib.import_module(trainer._HOMES[name])
+        if home.__name__ == f"trainer.{name}":
+            assert getattr(trainer, name) is home
+        else:
+            assert getattr(trainer, name) is getattr(home, name)
     with pytest.raises(AttributeError, match="no_such_name"):
         trainer.no_such_name  # noqa: B018

@@ -8,13 +8,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from trainer import checkpoints, state
     from trainer.callback import Callback
+    from trainer.checks import require_positive
     from trainer.data import (
         ArrayExamples,
         Batches,
         DatasetBatches,
         Examples,
         IndexedBatches,
+        Padded,
     )
     from trainer.ending import give_up, last_words
     from trainer.errors import (
@@ -26,11 +29,21 @@ if TYPE_CHECKING:
         outside_graph,
     )
     from trainer.experiment import run
+    from trainer.files import REFUSALS, write_whole
     from trainer.monitor import Monitor
-    from trainer.period import Period, parse_period
+    from trainer.period import Period, Ticker, parse_period
+    from trainer.staging import Staging, specs_of
     from trainer.step.average import Average, average
     from trainer.step.guard import Guard
-    from trainer.strategy import Detection, StrategyPlugin
+    from trainer.strategy import (
+        Detection,
+        GraphLoop,
+        MakePieces,
+        Runner,
+        Step,
+        StrategyPlugin,
+        zeros_of,
+    )
     from trainer.trainer import Trainer
 
 _HOMES = {
@@ -43,25 +56,38 @@ _HOMES = {
     "Diverged": "trainer.errors",
     "EXIT_START_AGAIN": "trainer.errors",
     "Examples": "trainer.data",
+    "GraphLoop": "trainer.strategy",
     "Guard": "trainer.step.guard",
     "IndexedBatches": "trainer.data",
+    "MakePieces": "trainer.strategy",
     "Monitor": "trainer.monitor",
+    "Padded": "trainer.data",
     "Period": "trainer.period",
+    "REFUSALS": "trainer.files",
+    "Runner": "trainer.strategy",
+    "Staging": "trainer.staging",
     "StartAgain": "trainer.errors",
+    "Step": "trainer.strategy",
     "StrategyPlugin": "trainer.strategy",
+    "Ticker": "trainer.period",
     "Trainer": "trainer.trainer",
     "UserError": "trainer.errors",
     "average": "trainer.step.average",
+    "checkpoints": "trainer.checkpoints",
     "give_up": "trainer.ending",
     "last_words": "trainer.ending",
     "nearest": "trainer.errors",
     "outside_graph": "trainer.errors",
     "parse_period": "trainer.period",
+    "require_positive": "trainer.checks",
     "run": "trainer.experiment",
+    "specs_of": "trainer.staging",
+    "state": "trainer.state",
+    "write_whole": "trainer.files",
+    "zeros_of": "trainer.strategy",
 }
 
 __all__ = [
-    "EXIT_START_AGAIN",
     "ArrayExamples",
     "Average",
     "Batches",
@@ -69,6 +95,7 @@ __all__ = [
     "DatasetBatches",
     "Detection",
     "Diverged",
+    "EXIT_START_AGAIN",
     "Examples",
     "Guard",
     "IndexedBatches",
@@ -85,10 +112,25 @@ __all__ = [
     "outside_graph",
     "parse_period",
     "run",
+    "GraphLoop",
+    "MakePieces",
+    "Padded",
+    "REFUSALS",
+    "Runner",
+    "Staging",
+    "Step",
+    "Ticker",
+    "checkpoints",
+    "require_positive",
+    "specs_of",
+    "state",
+    "write_whole",
+    "zeros_of",
 ]
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'trainer' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    home = importlib.import_module(_HOMES[name])
+    return home if home.__name__ == f"trainer.{name}" else getattr(home, name)

@@ -8,10 +8,17 @@ import gin
 import tensorflow as tf
 from absl import logging
 
-from trainer import Callback, Monitor, UserError, checkpoints, state
-from trainer.files import REFUSALS
-from trainer.period import Ticker
-from trainer.staging import Staging, specs_of
+from trainer import (
+    REFUSALS,
+    Callback,
+    Monitor,
+    Staging,
+    Ticker,
+    UserError,
+    checkpoints,
+    specs_of,
+    state,
+)
 
 _DEFAULT_STEPS = 1000  # Between saves, where epochs are not known.
 

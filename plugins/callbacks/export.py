@@ -10,8 +10,7 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from trainer import Callback, UserError, nearest
-from trainer.files import REFUSALS
+from trainer import REFUSALS, Callback, UserError, nearest
 
 FORMATS = ("saved_model", "keras")
 

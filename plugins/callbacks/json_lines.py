@@ -9,8 +9,7 @@ import gin
 import tensorflow as tf
 from absl import logging
 
-from trainer import Callback, UserError
-from trainer.files import REFUSALS, write_whole
+from trainer import REFUSALS, Callback, UserError, write_whole
 
 FILE_NAME = "metrics.jsonl"
 EVALUATOR_FILE_NAME = "metrics_evaluator.jsonl"

@@ -13,8 +13,7 @@ import tensorflow as tf
 from absl import logging
 from gin import config_parser
 
-from trainer import Callback, UserError
-from trainer.files import REFUSALS
+from trainer import REFUSALS, Callback, UserError
 
 Scalar = bool | int | float | str
 

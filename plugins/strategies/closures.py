@@ -5,8 +5,7 @@ from typing import Any
 import tensorflow as tf
 
 from plugins.strategies.crew import Crew
-from trainer import average
-from trainer.strategy import GraphLoop, MakePieces, Step
+from trainer import GraphLoop, MakePieces, Step, average
 
 
 class Evaluation:

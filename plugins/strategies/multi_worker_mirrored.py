@@ -23,8 +23,7 @@ from plugins.strategies.processes import (
     server_def_resolver,
     versions,
 )
-from trainer import Detection, StrategyPlugin, UserError, nearest
-from trainer.strategy import Runner, Step
+from trainer import Detection, Runner, Step, StrategyPlugin, UserError, nearest
 
 _JOBS = ("chief", "worker")
 _MIN_WORKERS = "TRAINER_MIN_WORKERS"

@@ -11,7 +11,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 
 from plugins.clusters.cluster import Cluster
-from trainer.strategy import Runner
+from trainer import Runner
 
 
 def server_def_resolver(

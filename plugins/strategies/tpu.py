@@ -15,8 +15,17 @@ from plugins.strategies.tpu_address import (
     require_tpu,
 )
 from plugins.strategies.tpu_refusals import check_input, check_step
-from trainer import Detection, StartAgain, StrategyPlugin, UserError
-from trainer.strategy import GraphLoop, MakePieces, Runner, Step, zeros_of
+from trainer import (
+    Detection,
+    GraphLoop,
+    MakePieces,
+    Runner,
+    StartAgain,
+    Step,
+    StrategyPlugin,
+    UserError,
+    zeros_of,
+)
 
 # What TensorFlow raises where a TPU is missing, not ready or unknown.
 _NO_TPU = (tf.errors.OpError, RuntimeError, ValueError, OSError)

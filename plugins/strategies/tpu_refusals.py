@@ -5,8 +5,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from trainer import UserError
-from trainer.data import Padded
+from trainer import Padded, UserError
 
 _PYTHON_OPS = {"EagerPyFunc", "PyFunc", "PyFuncStateless"}
 
