@@ -1,6 +1,6 @@
 """How long a save holds the training loop: in the background, and not.
 
-    python benchmarks/async_save.py [--megabytes=400] [--rounds=3]
+    python -m benchmarks.async_save [--megabytes=400] [--rounds=3]
 
 A model is trained with Adam, so that model and optimizer together have the
 given size. Rounds with asynchronous and with synchronous saves take turns in
