@@ -5,10 +5,10 @@ headless service as `NAME-0.SERVICE`. The pod template sets
 
     TRAINER_NUM_WORKERS  how many workers there are
     TRAINER_SERVICE      the headless service's name
-    TRAINER_NUM_PS       parameter servers, 0 by default: then there are
-                         1 + TRAINER_NUM_PS + TRAINER_NUM_WORKERS replicas, of
-                         which pod 0 is the chief and the next ones are the
-                         parameter servers
+    TRAINER_NUM_PS       how many parameter servers, if the strategy needs
+                         any (default: 1): then there are 1 + TRAINER_NUM_PS +
+                         TRAINER_NUM_WORKERS replicas, of which pod 0 is the
+                         chief and the next ones are the parameter servers
     TRAINER_PORT         the port of every task, 2222 by default
 
 No right to ask the cluster's API server is needed.

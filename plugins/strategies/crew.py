@@ -9,12 +9,46 @@ import tensorflow as tf
 
 from plugins.clusters.lifeline import Lifeline
 from plugins.strategies.step_counts import StepCounts
-from trainer import StartAgain, outside_graph
-from trainer.strategy import MakePieces
+from trainer import MakePieces, StartAgain, outside_graph
 
 _worker_index = tf.distribute.coordinator.experimental_get_current_worker_index
 # How often the chief looks up from its wait for the workers.
 _LOOK_SECONDS = 0.5
+
+
+def cut_into_rounds(
+    num_steps: int,
+    *,
+    num_workers: int,
+    steps_per_closure: int | None,
+    max_staleness: int | None,
+) -> list[list[int]]:
+    """Cuts a host loop into rounds of closures, in steps.
+
+    A round is waited for before the next begins. If staleness is bounded, a
+    round is so small that at most the bound lies in its other closures:
+    between a read and its update there are no others.
+
+    Args:
+        num_steps: of the host loop.
+        num_workers: how many closures run at once.
+        steps_per_closure: see `Crew`.
+        max_staleness: see there.
+
+    Returns:
+        For each round, the number of steps of each of its closures.
+    """
+    share = -(-num_steps // num_workers)
+    size = steps_per_closure or max(1, share // 8)
+    per_round = num_steps
+    if max_staleness is not None:
+        per_round = min(num_workers, max_staleness + 1)
+        if per_round > 1:
+            size = min(size, max_staleness // (per_round - 1))
+    sizes = [size] * (num_steps // size)
+    if num_steps % size:
+        sizes.append(num_steps % size)
+    return [sizes[i : i + per_round] for i in range(0, len(sizes), per_round)]
 
 
 class Crew:
@@ -95,7 +129,13 @@ class Crew:
         """Runs so many steps, each counted once; see `run`."""
         before = self._counts.values()
         results = []
-        for sizes in self._rounds(num_steps):
+        rounds = cut_into_rounds(
+            num_steps,
+            num_workers=self._num_workers,
+            steps_per_closure=self._steps_per_closure,
+            max_staleness=self._max_staleness,
+        )
+        for sizes in rounds:
             results += self.run(loop, iterator, sizes)
         self._counts.correct(before, updates=self.updates, num_steps=num_steps)
         return results
@@ -121,28 +161,6 @@ class Crew:
             ]
             self._join()
             return [coordinator.fetch(one) for one in scheduled]
-
-    def _rounds(self, num_steps: int) -> list[list[int]]:
-        """Cuts a host loop into rounds of closures, in steps.
-
-        No worker gets a second closure of a round before the round has
-        ended, if staleness is bounded: then at most the others' closures lie
-        between a read and an update.
-        """
-        others = self._num_workers - 1
-        if self._max_staleness is not None and others:
-            size = max(1, self._max_staleness // others)
-            per_round = self._num_workers
-        else:
-            share = -(-num_steps // self._num_workers)
-            size = self._steps_per_closure or max(1, share // 8)
-            per_round = num_steps
-        sizes = [size] * (num_steps // size)
-        if num_steps % size:
-            sizes.append(num_steps % size)
-        return [
-            sizes[i : i + per_round] for i in range(0, len(sizes), per_round)
-        ]
 
     def _join(self) -> None:
         """Waits for the workers, but not for what a lost server keeps."""

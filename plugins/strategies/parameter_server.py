@@ -27,11 +27,15 @@ from plugins.strategies.processes import (
 from plugins.strategies.step_counts import StepCounts
 from trainer import (
     Detection,
+    GraphLoop,
+    MakePieces,
+    Runner,
+    Step,
     StrategyPlugin,
     UserError,
     nearest,
+    require_positive,
 )
-from trainer.strategy import GraphLoop, MakePieces, Runner, Step
 
 _JOBS = ("chief", "worker", "ps")
 
@@ -60,8 +64,9 @@ class ParameterServer(StrategyPlugin):
         evaluate_on: `"chief"`, or `"worker"`: whichever is free. A side-car
             evaluator needs neither, see `--mode=continuous_eval`.
         max_staleness: at most so many updates lie between reading weights
-            and applying the gradient; `None` sets no bound. The mean is
-            logged as `staleness`.
+            and applying the gradient, but for a closure that a dead worker
+            leaves to another; 0 is one worker at a time, `None` sets no
+            bound. The mean is logged as `staleness`.
         inter_op_threads: TensorFlow's threads for independent operations;
             defaults to the number of workers and two more. With one, a
             coordinator waits for itself for ever.
@@ -109,6 +114,7 @@ class ParameterServer(StrategyPlugin):
             ps_hosts=ps_hosts,
             task_type=task_type,
             task_index=task_index,
+            ps=True,
         )
         if cluster is None or not all(cluster.jobs.get(j) for j in _JOBS):
             found = "none" if cluster is None else ", ".join(cluster.jobs)
@@ -117,6 +123,13 @@ class ParameterServer(StrategyPlugin):
                 f"worker and ps tasks; found: {found}. To try it here: "
                 "python -m trainer.launch --num_workers=2 --num_ps=1 -- ..."
             )
+        if max_staleness is not None and max_staleness < 0:
+            raise UserError(
+                f"ParameterServer.max_staleness = {max_staleness} must be at "
+                "least 0, or None for no bound."
+            )
+        if steps_per_closure is not None:
+            require_positive(steps_per_closure=steps_per_closure)
         if evaluate_on not in ("chief", "worker"):
             raise UserError(
                 f"ParameterServer.evaluate_on = {evaluate_on!r} is unknown. "
