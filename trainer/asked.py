@@ -30,7 +30,7 @@ def ask(trainer: "Trainer", *, shorter: bool = False) -> Asked:
         shorter: whether this process asks for shorter calls.
     """
     flags = Asked(
-        stop=bool(trainer.stop_reason or trainer.model.stop_training),
+        stop=trainer.loop is not None and trainer.loop.is_stopped,
         save=trainer.save_asked,
         again=why_again(trainer) is not None,
         shorter=shorter,

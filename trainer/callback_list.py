@@ -1,5 +1,6 @@
 """Calls callbacks in order, and closes all of them whatever happens."""
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -56,6 +57,28 @@ class CallbackList:
             method = getattr(callback, event, None)
             if method is not None:
                 method(*arguments)
+
+    def have(self, event: str) -> bool:
+        """Whether any callback does something in an event."""
+        return any(_has(callback, event) for callback in self.all)
+
+    def keras_has(self, event: str) -> bool:
+        """Whether a callback of Keras' kind does something in an event."""
+        return any(
+            _has(callback, event)
+            for callback in self.all
+            if not isinstance(callback, Callback)
+        )
+
+    def repeat(self, event: str, *arguments: Any) -> None:
+        """Calls an event that the run has had before: states stay."""
+        states = copy.deepcopy(self.states())
+        self.call(event, *arguments)
+        keyed = self._keyed()
+        self.load_states(
+            {k: s for k, s in states.items() if _has(keyed[k], event)}
+        )
+        self.give_states()
 
     def next_due(self, step: int) -> int | None:
         """The first step at which a callback must act."""
@@ -147,8 +170,15 @@ def _runs_last(callback: keras.callbacks.Callback) -> bool:
 
 def _reads_batches(callback: keras.callbacks.Callback) -> bool:
     """Whether a callback of Keras' kind looks at single batches."""
-    base = keras.callbacks.Callback
-    return not isinstance(callback, Callback) and (
-        type(callback).on_train_batch_end is not base.on_train_batch_end
-        or type(callback).on_batch_end is not base.on_batch_end
+    return not isinstance(callback, Callback) and any(
+        _has(callback, event)
+        for event in ("on_train_batch_end", "on_batch_end")
     )
+
+
+def _has(callback: keras.callbacks.Callback, event: str) -> bool:
+    """Whether a callback does something in an event of Keras'."""
+    # LambdaCallback keeps its functions in itself, not in its class.
+    return event in vars(callback) or getattr(
+        type(callback), event
+    ) is not getattr(keras.callbacks.Callback, event)

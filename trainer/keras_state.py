@@ -11,8 +11,12 @@ from typing import Any
 import keras
 import numpy as np
 
-# What the loop sets at each start.
-_NOT_STATE = {"model", "_model", "params", "validation_data"}
+_NOT_STATE = {
+    # What the loop sets at each start.
+    *("model", "_model", "params", "validation_data"),
+    # What Keras' callbacks know of this process, and of files as they are now.
+    *("append_header", "_should_trace", "_is_tracing", "_profiler_started"),
+}
 
 
 def state_of(callback: keras.callbacks.Callback) -> dict[str, Any]:
@@ -25,6 +29,8 @@ def state_of(callback: keras.callbacks.Callback) -> dict[str, Any]:
         Attribute name to a JSON value, a NumPy array or a list of arrays.
         Functions, models and other objects are left out, and so is what is
         named like an argument of the constructor: that is configuration.
+        Texts of Keras' own callbacks are left out, too: they are paths, and
+        a checkpoint must not choose which files are written.
     """
     left_out = _NOT_STATE.union(
         *(
@@ -36,7 +42,9 @@ def state_of(callback: keras.callbacks.Callback) -> dict[str, Any]:
     return {
         name: value
         for name, value in vars(callback).items()
-        if name not in left_out and (_is_plain(value) or _is_arrays(value))
+        if name not in left_out
+        and (_is_plain(value) or _is_arrays(value))
+        and not (_is_of_keras(callback) and _has_text(value))
     }
 
 
@@ -44,11 +52,11 @@ def load(callback: keras.callbacks.Callback, state: Mapping[str, Any]) -> None:
     """Sets the attributes that the callback has.
 
     Only attributes that hold plain values now, or nothing: a checkpoint can
-    replace no function.
+    replace no function, and no text in one of Keras' own.
     """
     known = state_of(callback)
     for name, value in state.items():
-        if name in known:
+        if name in known and not (_is_of_keras(callback) and _has_text(value)):
             setattr(callback, name, value)
 
 
@@ -106,6 +114,23 @@ def _is_plain(value: Any) -> bool:
     return value is None or isinstance(
         value, bool | int | float | str | np.bool_ | np.number
     )
+
+
+def _is_of_keras(callback: keras.callbacks.Callback) -> bool:
+    """Whether a callback's class is one of Keras', or made from one."""
+    return any(
+        kind.__module__.partition(".")[0] == "keras"
+        for kind in type(callback).__mro__
+        if kind is not keras.callbacks.Callback
+    )
+
+
+def _has_text(value: Any) -> bool:
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        return any(map(_has_text, value))
+    return isinstance(value, str)
 
 
 def _is_arrays(value: Any) -> bool:

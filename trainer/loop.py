@@ -20,7 +20,7 @@ from trainer.divergence import (
 from trainer.errors import StartAgain, UserError
 from trainer.evaluation import Interrupted
 from trainer.period import Period, Ticker, parse_period
-from trainer.state import check_alike
+from trainer.state import check_alike, unchanged
 from trainer.step.guard import Fault
 from trainer.step.totals import DATA_WAIT, Totals
 
@@ -54,6 +54,8 @@ class Loop:
         unfired_from: the step before the last graph call, if what is due
             after it has not been called yet: a run that is asked to leave
             saves at once, and the next attempt makes up for it.
+        begun_epoch: the last epoch whose `on_epoch_begin` has been called,
+            in any attempt.
 
     Raises:
         UserError: an argument is not valid.
@@ -91,17 +93,19 @@ class Loop:
             accumulation_steps=trainer.accumulation_steps,
         )
         self.steps_per_epoch = self.batches.steps_per_epoch
-        self.steps_per_loop = steps_per_loop
+        self.steps_per_loop = self.asked_steps_per_loop = steps_per_loop
         self._eval_steps = eval_steps
         agree = trainer.plugin.any_process
         self._log = Ticker(self.period(log_every, "log_every"), agree)
         self._eval = Ticker(self._eval_period(eval_every), agree)
+        self.tickers = {"log": self._log, "eval": self._eval}
         if evaluate:
             trainer.batches("eval")  # What is wrong there shows now.
         self.callbacks = CallbackList(callbacks, trainer)
         self.save_now = False
         self._interrupts = False
         self.unfired_from: int | None = None
+        self.begun_epoch: int | None = None
         self.interval_seconds = 0.0
         self._calls = Calls(trainer.accounts, longest_seconds=loop_seconds)
         trainer.loop = self
@@ -126,6 +130,17 @@ class Loop:
         """The last step at which everything that was due has been called."""
         left_at = self.unfired_from
         return self.trainer.step if left_at is None else left_at
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether this process asks to end training before its last step."""
+        trainer = self.trainer
+        return bool(trainer.stop_reason or trainer.model.stop_training)
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether no further step is wanted."""
+        return self.trainer.step >= self.steps or self.is_stopped
 
     def run(
         self, before_first_step: Callable[["Trainer"], None] | None = None
@@ -155,13 +170,35 @@ class Loop:
             if before_first_step is not None:
                 before_first_step(trainer)
             trainer.accounts.started()
-            self.callbacks.begin()
+            self._begin()
             save_beginning(self)
             self._train(iterator)
             self.callbacks.end(dict(self.logs))
         finally:
             self.callbacks.close()
         return dict(self.logs)
+
+    def _begin(self) -> None:
+        resumed = self.begun_epoch is not None
+        if resumed and self.callbacks.keras_has("on_train_begin"):
+            with unchanged(self.trainer):
+                self.callbacks.begin()
+        else:
+            self.callbacks.begin()
+
+    def _begin_epoch(self, epoch: int) -> None:
+        """Calls `on_epoch_begin`: what it does counts once an epoch.
+
+        A run that goes on within an epoch calls it again, because callbacks
+        may have to set up what no checkpoint holds.
+        """
+        event = "on_epoch_begin"
+        if self.begun_epoch != epoch:
+            self.callbacks.call(event, epoch, {})
+            self.begun_epoch = epoch
+        elif self.callbacks.have(event):
+            with unchanged(self.trainer):
+                self.callbacks.repeat(event, epoch, {})
 
     def _attach(self) -> None:
         epochs = None
@@ -212,7 +249,7 @@ class Loop:
             return None
         self._log.start(begin)
         self._eval.start(begin)
-        self.callbacks.call("on_epoch_begin", self._epoch_of(begin), {})
+        self._begin_epoch(self._epoch_of(begin))
         if begin < trainer.step:
             stopping = self._after_call(begin)
         else:
@@ -279,6 +316,7 @@ class Loop:
         try:
             self._fire(first, stopping=asked.stop)
         except Interrupted:
+            self._eval.call_back()
             self._leave(first)
         self.unfired_from = None
         self.callbacks.call("on_save", self.trainer.step, dict(self.logs))
@@ -355,7 +393,7 @@ class Loop:
         self.totals["epoch"].reset()
         self.callbacks.call("on_epoch_end", epoch, values | validation)
         if not ending:
-            self.callbacks.call("on_epoch_begin", epoch + 1, {})
+            self._begin_epoch(epoch + 1)
 
     def _epoch_of(self, step: int) -> int:
         return step // self.steps_per_epoch if self.steps_per_epoch else 0

@@ -79,10 +79,26 @@ class Ticker:
         self._any_process = any_process
         self._step = 0
         self._time = time.monotonic()
+        self._carried = 0.0
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the period began."""
+        return time.monotonic() - self._time
+
+    def carry(self, elapsed: float) -> None:
+        """Lets the next `start` count seconds of an attempt before."""
+        self._carried = elapsed
 
     def start(self, step: int) -> None:
         """Starts counting at a step, and now."""
-        self._step, self._time = step, time.monotonic()
+        self._step = step
+        self._time = time.monotonic() - self._carried
+        self._carried = 0.0
+
+    def call_back(self) -> None:
+        """Makes a period in seconds due again: what was due did not happen."""
+        self._time -= self.period.seconds or 0.0
 
     def next_step(self, step: int) -> int | None:
         """See `Period.next_step`."""
@@ -91,8 +107,7 @@ class Ticker:
     def due(self, step: int) -> bool:
         """Whether the period has passed; starts the next one if so."""
         if self.period.seconds is not None:
-            elapsed = time.monotonic() - self._time
-            passed = self._any_process(elapsed >= self.period.seconds)
+            passed = self._any_process(self.elapsed >= self.period.seconds)
             if passed:
                 self._time = time.monotonic()
             return passed

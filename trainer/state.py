@@ -1,14 +1,16 @@
 """What makes a run go on exactly where it was: capture and restore."""
 
+import contextlib
+import copy
 import hashlib
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from trainer import keras_state
+from trainer import keras_state, loop_state
 from trainer.checkpoints import Snapshot, load_newest
 from trainer.errors import UserError
 from trainer.step.keras_hooks import native
@@ -27,6 +29,7 @@ def capture(trainer: "Trainer", *, over: bool = False) -> Snapshot:
 
     The tensors share memory with the variables until these change:
     TensorFlow copies a variable that is written while somebody reads it.
+    All else is copied: the run goes on while the snapshot is written.
 
     Args:
         trainer: the trainer, with its loop if one is running.
@@ -51,15 +54,12 @@ def capture(trainer: "Trainer", *, over: bool = False) -> Snapshot:
             loop.callbacks.states()
         )
         for name, array in of_callbacks.items():
-            arrays[f"callbacks/{name}"] = array
+            arrays[f"callbacks/{name}"] = np.array(array)
         host["logs"] = loop.logs
-        host["loop"] = {
-            "unfired_from": loop.unfired_from,
-            "steps_per_loop": loop.steps_per_loop,
-            "stop_training": bool(trainer.model.stop_training),
-        }
+        host["loop"] = loop_state.capture(loop)
         host["times"] = {
             "interval_seconds": loop.interval_seconds,
+            "elapsed": {name: t.elapsed for name, t in loop.tickers.items()},
             "accounts": trainer.accounts.state(over=over),
         }
         host["totals"] = {}
@@ -69,7 +69,7 @@ def capture(trainer: "Trainer", *, over: bool = False) -> Snapshot:
             for key, values in state.items():
                 for i, value in enumerate(values):
                     arrays[f"totals/{name}/{key}/{i}"] = value
-    return Snapshot(trainer.step, arrays, host)
+    return Snapshot(trainer.step, arrays, copy.deepcopy(host))
 
 
 def restore(
@@ -121,13 +121,11 @@ def restore(
     )
     loop.logs = dict(snapshot.host.get("logs", {}))
     if "loop" in snapshot.host:
-        loop.unfired_from = snapshot.host["loop"]["unfired_from"]
-        shortened = snapshot.host["loop"]["steps_per_loop"]
-        loop.steps_per_loop = min(loop.steps_per_loop, shortened)
-        stopped = snapshot.host["loop"].get("stop_training", False)
-        trainer.model.stop_training = stopped
+        loop_state.restore(loop, snapshot.host["loop"])
     if "times" in snapshot.host:
         loop.interval_seconds = snapshot.host["times"]["interval_seconds"]
+        for name, elapsed in snapshot.host["times"]["elapsed"].items():
+            loop.tickers[name].carry(elapsed)
         then = snapshot.host["times"]["accounts"]
         if going_back:
             trainer.accounts.lose_since(then)
@@ -154,12 +152,34 @@ def check_alike(trainer: "Trainer") -> None:
     if trainer.plugin.is_alone:
         return
     facts: dict[str, Any] = {"step": trainer.step}
+    for group, digest in digests(trainer).items():
+        facts[f"the variables of {group}"] = digest
+    trainer.plugin.check_alike(facts)
+
+
+def digests(trainer: "Trainer") -> dict[str, str]:
+    """By group of variables, a SHA-256 of their values, shortened."""
+    found = {}
     for group, members in _variables(trainer).items():
         digest = hashlib.sha256()
         for variable in members:
             digest.update(_on_host(variable).numpy().tobytes())
-        facts[f"the variables of {group}"] = digest.hexdigest()[:16]
-    trainer.plugin.check_alike(facts)
+        found[group] = digest.hexdigest()[:16]
+    return found
+
+
+@contextlib.contextmanager
+def unchanged(trainer: "Trainer") -> Iterator[None]:
+    """Puts all variables back in the end to what they are now.
+
+    For events of callbacks that a run has had before it was restored: what
+    they did then is in the checkpoint.
+    """
+    variables = sum(_variables(trainer).values(), [])
+    values = [_on_host(variable) for variable in variables]
+    yield
+    for variable, value in zip(variables, values, strict=True):
+        variable.assign(value)
 
 
 def restore_newest(

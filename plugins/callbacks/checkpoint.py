@@ -72,6 +72,8 @@ class Checkpoint(Callback):
         self._staging = Staging() if asynchronous else None
         self._values: dict[int, float] = {}
         self._saved_step: int | None = None
+        self._saved_as_over = True
+        self._saved_digests: dict[str, str] | None = None
         self._has_written = False
         self._failure: str | None = None
         self._writer = concurrent.futures.ThreadPoolExecutor(max_workers=1)
@@ -102,7 +104,7 @@ class Checkpoint(Callback):
             logging.info("Resuming at step %d.", self.trainer.step)
             # One that was left before its events is saved again after them.
             if loop.unfired_from is None:
-                self._saved_step = self.trainer.step
+                self._note_saved(over=loop.is_ending)
         self._ticker.start(loop.fired_step)
 
     def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
@@ -120,7 +122,7 @@ class Checkpoint(Callback):
         loop = self.trainer.loop
         assert loop is not None
         # The end too: what others do there may fail.
-        ending = step >= loop.steps
+        ending = loop.is_ending
         if self._ticker.due(step) or loop.save_now or ending:
             self._save(logs, over=ending)
 
@@ -156,7 +158,7 @@ class Checkpoint(Callback):
             UserError: it could not be written: the run is not done.
         """
         self._wait()
-        if self._saved_step != self.trainer.step:
+        if not self._end_is_saved():
             self._save(logs or {}, over=True)
         if not self._finish():
             raise UserError(self._why_not_done())
@@ -175,6 +177,22 @@ class Checkpoint(Callback):
             self._wait()
         finally:
             self._writer.shutdown()
+
+    def _note_saved(self, *, over: bool) -> None:
+        """Remembers what has been saved, to tell at the end if it is all."""
+        self._saved_step = self.trainer.step
+        self._saved_as_over = over
+        loop = self.trainer.loop
+        assert loop is not None
+        if over and loop.callbacks.keras_has("on_train_end"):
+            self._saved_digests = state.digests(self.trainer)
+
+    def _end_is_saved(self) -> bool:
+        """Whether nothing has changed since, such as to the best weights."""
+        if self._saved_step != self.trainer.step or not self._saved_as_over:
+            return False
+        saved = self._saved_digests
+        return saved is None or saved == state.digests(self.trainer)
 
     def _finish(self) -> bool:
         """Waits until the chief has written; whether it could."""
@@ -204,9 +222,10 @@ class Checkpoint(Callback):
             value = self._monitor.value(logs)
             if value is not None:
                 self._values[step] = value
-        self._saved_step = step
         if not self.trainer.plugin.is_chief:
+            self._saved_step = step
             return
+        self._note_saved(over=over)
         snapshot = state.capture(self.trainer, over=over)
         if self._staging is not None:
             snapshot = self._staging.copy(snapshot)

@@ -88,7 +88,7 @@ def test_state_survives_being_split_and_joined():
 
 def test_a_checkpoint_replaces_no_function():
     callback = keras.callbacks.EarlyStopping("loss")
-    before = callback.monitor_op if hasattr(callback, "monitor_op") else None
+    callback.monitor_op = max
     evil = {
         "wait": 7,
         "monitor_op": "os.system",
@@ -98,8 +98,39 @@ def test_a_checkpoint_replaces_no_function():
     }
     keras_state.load(callback, evil)
     assert callback.wait == 7
+    assert callback.monitor_op is max
     assert callable(callback.on_epoch_end)
     assert callable(callback.set_model)
     assert not hasattr(callback, "no_such_attribute")
-    if before is not None:
-        assert callback.monitor_op is before
+
+
+def test_a_checkpoint_chooses_no_file(tmp_path):
+    callback = keras.callbacks.BackupAndRestore(str(tmp_path / "mine"))
+    mine = callback._training_metadata_path
+    callback._weights_path = None
+    stolen = {
+        "_training_metadata_path": "victim",
+        "_weights_path": "victim",
+        "_current_epoch": 3,
+    }
+    keras_state.load(callback, stolen)
+    assert callback._training_metadata_path == mine
+    assert callback._weights_path is None
+    assert callback._current_epoch == 3
+    assert "_training_metadata_path" not in keras_state.state_of(callback)
+
+
+class Phases(keras.callbacks.Callback):
+    phase = "frozen"
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.phase = "thawed"
+
+
+def test_a_text_of_ones_own_callback_is_kept():
+    callback = Phases()
+    callback.on_epoch_end(0)
+    other = Phases()
+    other.phase = "frozen"
+    keras_state.load(other, keras_state.state_of(callback))
+    assert other.phase == "thawed"
