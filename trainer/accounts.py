@@ -1,9 +1,12 @@
 """Where the wall time of a run goes, over all its attempts."""
 
 import contextlib
+import itertools
 import os
+import sys
 import threading
 import time
+import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -19,6 +22,9 @@ PHASES = (
     "other",
     "lost",
 )
+
+
+_made = itertools.count()
 
 
 class Doing(NamedTuple):
@@ -39,11 +45,16 @@ class Accounts:
     Each moment belongs to one phase, so that the phases' sum is the time
     from the first attempt's start to now. Time between a checkpoint and the
     start that resumed it, downtime included, is `"lost"`.
+
+    The first accounts of a process begin with it, so that imports are a part
+    of `"start_up"`; those of an interactive one, and later ones, now.
     """
 
     def __init__(self) -> None:
+        self._id = uuid.uuid4().hex
         self._seconds = dict.fromkeys(PHASES, 0.0)
-        age = _process_age()
+        is_first = next(_made) == 0
+        age = _process_age() if is_first and not hasattr(sys, "ps1") else 0.0
         self._started_at = time.time() - age
         self._last_change = time.monotonic() - age
         self._base = "start_up"
@@ -109,10 +120,17 @@ class Accounts:
         """
         self._book()
         saved_at = None if over else time.time()
-        return {"seconds": dict(self._seconds), "saved_at": saved_at}
+        return {
+            "id": self._id,
+            "seconds": dict(self._seconds),
+            "saved_at": saved_at,
+        }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Adds the time of the attempts before this one."""
+        # Training twice with one trainer: what was saved is in here already.
+        if state["id"] == self._id:
+            return
         for name, seconds in state["seconds"].items():
             self._seconds[name] = self._seconds.get(name, 0.0) + seconds
         if state["saved_at"] is not None:
