@@ -13,12 +13,14 @@ from absl import logging
 from trainer.errors import UserError
 from trainer.files import make_directory, write_whole
 from trainer.state import describe
+from trainer.step.keras_hooks import all_layers
 from trainer.stored_weights import StoredVariable, read_model
 
 if TYPE_CHECKING:
     from trainer.trainer import Trainer
 
 REPORT_NAME = "init_report.json"
+_NUMBER = re.compile(r"_\d+$")
 
 
 @dataclasses.dataclass
@@ -80,7 +82,9 @@ def initialize_from(
 
     Variables are matched by path below the model, so that a part of a model
     will do. If not all are found, and the shapes are the same in the same
-    order, it is the same model: Keras may have counted its layers up.
+    order, it may be the same model, whose layers Keras has counted up or
+    somebody has renamed: then the order decides, unless a name contradicts
+    it.
 
     Args:
         trainer: its model is filled; optimizer and step stay new.
@@ -102,7 +106,9 @@ def initialize_from(
     source, stored = read_model(path)
     theirs = _without_model_name(stored, ours)
     report = InitReport(source, only)
-    places = _match(ours, [tuple(v.shape) for v in variables], theirs)
+    kinds = {type(layer).__name__.lower() for layer in all_layers(model)}
+    shapes = [tuple(variable.shape) for variable in variables]
+    places = _match(ours, shapes, theirs, kinds=kinds)
     for i, name in enumerate(ours):
         entry = {"path": name, "shape": describe(variables[i])["shape"]}
         if name not in selected:
@@ -176,6 +182,8 @@ def _match(
     ours: list[str],
     shapes: list[tuple[int, ...]],
     theirs: list[StoredVariable],
+    *,
+    kinds: set[str],
 ) -> dict[int, int]:
     """By each of our variables the place of its value among theirs."""
     there = {one.path: i for i, one in enumerate(theirs)}
@@ -185,9 +193,32 @@ def _match(
         for name in names
         if name in there
     }
-    if len(places) < len(ours) and shapes == [v.value.shape for v in theirs]:
+    if len(places) == len(ours) or shapes != [v.value.shape for v in theirs]:
+        return places
+    in_order = all(i == place for i, place in places.items())
+    counted_up = all(
+        _uncounted(name, kinds) == _uncounted(one.path, kinds)
+        for name, one in zip(ours, theirs, strict=True)
+    )
+    if in_order or counted_up:
         return {i: i for i in range(len(ours))}
     return places
+
+
+def _uncounted(path: str, kinds: set[str]) -> str:
+    """A path without the numbers that Keras appends to names of its own.
+
+    Args:
+        path: of a variable.
+        kinds: the layers' class names in lower case; Keras names a layer
+            that nobody has named after its class.
+    """
+    parts = path.split("/")
+    for i, part in enumerate(parts):
+        name = _NUMBER.sub("", part)
+        if name.replace("_", "") in kinds:
+            parts[i] = name
+    return "/".join(parts)
 
 
 def _numbered(paths: list[str]) -> list[str]:

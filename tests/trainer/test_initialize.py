@@ -202,6 +202,35 @@ def test_layers_are_told_apart_by_name_not_by_order(tmp_path):
     assert np.array_equal(mine[2], theirs[0])
 
 
+@pytest.mark.parametrize(
+    ("there", "here", "expected"),
+    [
+        # A name that is found elsewhere contradicts the order.
+        ("decoder encoder old", "encoder decoder new", (1, 0, None)),
+        ("block_1 block_2 block_3", "block_0 block_1 block_2", (None, 0, 1)),
+        # Renamed, in the same order.
+        ("encoder decoder old", "encoder decoder new", (0, 1, 2)),
+        # Counted by Keras itself.
+        ("dense dense_1 dense_2", "dense_1 dense_2 dense_3", (0, 1, 2)),
+    ],
+)
+def test_the_order_decides_only_where_no_name_contradicts(
+    tmp_path, there, here, expected
+):
+    def named(names):
+        layers = [keras.layers.Dense(3, name=name) for name in names.split()]
+        return keras.Sequential([keras.Input((3,)), *layers])
+
+    first = make(lambda: named(there), seed=1, loss="mse")
+    first.train(2, model_dir=str(tmp_path), callbacks=[Checkpoint()])
+    second = make(lambda: named(here), seed=2)
+    new = values(make(lambda: named(here), seed=2))
+    initialize_from(second, str(tmp_path))
+    for i, place in enumerate(expected):
+        wanted = new[2 * i] if place is None else values(first)[2 * place]
+        np.testing.assert_array_equal(values(second)[2 * i], wanted)
+
+
 def test_a_model_that_is_a_layer_of_another(tmp_path):
     """The model's own name is no part of a path, a layer's is."""
 
