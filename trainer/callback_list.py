@@ -58,6 +58,11 @@ class CallbackList:
             if method is not None:
                 method(*arguments)
 
+    @property
+    def save(self) -> bool:
+        """Whether any callback saves."""
+        return any(map(_runs_last, self.all))
+
     def have(self, event: str) -> bool:
         """Whether any callback does something in an event."""
         return any(_has(callback, event) for callback in self.all)

@@ -100,9 +100,7 @@ def check_way_back(loop: "Loop") -> None:
     guard = loop.trainer.guard
     if guard is None or not guard.rolls_back:
         return
-    if loop.trainer.model_dir is None or not any(
-        callback.runs_last for callback in loop.callbacks.ours
-    ):
+    if loop.trainer.model_dir is None or not loop.callbacks.save:
         raise UserError(
             "Guard.action = 'roll_back' needs checkpoints to go back to: add "
             "@Checkpoint() to run.callbacks, and set --model_dir; or choose "

@@ -9,6 +9,7 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from http.client import HTTPException
 
 from absl import logging
 
@@ -73,7 +74,7 @@ class MetadataServer:
                         last[key] = value
                         self._judge(key, value)
                 failures = 0
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError, HTTPException) as error:
                 failures += 1
                 if failures == _MOST_FAILURES and not last:
                     level = logging.WARNING if self._is_given else logging.DEBUG

@@ -7,7 +7,6 @@ import signal
 import socket
 import sys
 import threading
-import time
 from types import FrameType
 from typing import Any
 
@@ -39,9 +38,10 @@ class Preemption(Callback):
     and does nothing with it on a Cloud TPU VM; this callback takes it back.
 
     Args:
-        grace_seconds: a process that has not left so long after it was
-            asked exits with 75 all the same; the run then goes on from its
-            last checkpoint. `None` waits for ever.
+        grace_seconds: a process that has not come to a step to save at so
+            long after it was asked exits with 75 all the same; the run then
+            goes on from its last checkpoint. Ctrl-C waits, and so does
+            `None`.
         metadata_url: the metadata server's address. By default Google
             Cloud's, or what the environment variable `GCE_METADATA_HOST`
             says, and only if it answers; `""` asks none.
@@ -80,13 +80,23 @@ class Preemption(Callback):
         self._sockets: tuple[socket.socket, ...] = ()
         self._interrupts = 0
         self._has_raised = False
-        self._leaving_since: float | None = None
+        self._is_leaving = False
+        self._saves = True
+        self._arrived = threading.Event()
         self._closed = threading.Event()
 
     def setup(self) -> None:
         """Takes the signals, and starts to ask the metadata server."""
         self._closed.clear()
-        self._interrupts, self._leaving_since = 0, None
+        self._arrived.clear()
+        loop = self.trainer.loop
+        self._saves = loop is None or loop.callbacks.save
+        if not self._saves:
+            logging.warning(
+                "Preemption finds no callback that saves: a run that is asked "
+                "to leave begins anew. Add @Checkpoint() to run.callbacks."
+            )
+        self._interrupts, self._is_leaving = 0, False
         self._has_raised = False
         # Signals can only be taken by the main thread: one that trains in
         # another thread has a program around it that minds them.
@@ -100,9 +110,18 @@ class Preemption(Callback):
         if self._metadata is not None:
             self._metadata.start()
 
+    def on_leave(self, step: int) -> None:
+        """The rest is the save, which nothing should cut short."""
+        self._arrived.set()
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        """What is left ends the run as well."""
+        self._arrived.set()
+
     def close(self) -> None:
         """Gives the signals back."""
         self._closed.set()
+        self._arrived.set()
         if self._metadata is not None:
             self._metadata.stop()
         if not self._sockets:
@@ -166,23 +185,25 @@ class Preemption(Callback):
         if not leave:
             logging.warning("%s: saving at the next boundary.", what)
             self.trainer.save_soon()
-        elif self._leaving_since is None:
+        elif not self._is_leaving:
             logging.warning(
-                "%s: leaving at the end of this host loop, saved.%s",
+                "%s: leaving at the end of this host loop%s.%s",
                 what,
+                ", saved" if self._saves else "",
                 " Once more ends the run at once." if what == "SIGINT" else "",
             )
-            self._leaving_since = time.monotonic()
+            self._is_leaving = True
             self.trainer.start_again(what)
             self._mind_the_grace(what)
 
     def _mind_the_grace(self, what: str) -> None:
-        if self._grace_seconds is None:
+        # Whoever presses Ctrl-C can press it again.
+        if self._grace_seconds is None or what == "SIGINT":
             return
         seconds = self._grace_seconds
 
         def wait() -> None:
-            if not self._closed.wait(seconds):
+            if not self._arrived.wait(seconds):
                 give_up(
                     f"{what}; no step to save at within {seconds:g} s: make "
                     "run.steps_per_loop smaller or "

@@ -5,7 +5,8 @@
 Prints `step N` after each host loop, and exits as `python -m trainer` does.
 OPTIONS is JSON: `preemption`, `watchdog` and `checkpoint` are arguments of
 these callbacks, `loop` of the loop; `hang` names a place that hangs after
-step 100: "step", "evaluation" or "checkpoint".
+step 100: "step", "evaluation" or "checkpoint"; a save takes `save_seconds`
+longer than it would.
 """
 
 import json
@@ -52,6 +53,7 @@ def main(model_dir, options):
     def hanging_save(directory, snapshot):
         if hang == "checkpoint" and snapshot.step > 100:
             time.sleep(1000)
+        time.sleep(options.get("save_seconds", 0.0))
         return save(directory, snapshot)
 
     checkpoints.save = hanging_save

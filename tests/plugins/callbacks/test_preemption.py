@@ -9,11 +9,13 @@ import sys
 import threading
 import time
 
+import keras
+import numpy as np
 import pytest
 
 from plugins.callbacks.preemption import Preemption
 from tests.conftest import ROOT
-from trainer import UserError, checkpoints
+from trainer import Trainer, UserError, checkpoints
 
 _SECONDS = 120
 
@@ -140,6 +142,39 @@ def test_what_takes_longer_than_the_grace_ends_with_75_all_the_same(endless):
     assert "no step to save at within 1 s" in run.log
     assert "last words SIGTERM" in run.log
     assert "Thread" in run.log
+
+
+@pytest.mark.parametrize(
+    ("number", "slow"),
+    [
+        (signal.SIGTERM, {"save_seconds": 3.0}),
+        (signal.SIGINT, {"pause": 3.0}),
+    ],
+)
+def test_the_grace_ends_neither_a_save_nor_who_can_press_again(
+    endless, number, slow
+):
+    run = endless(
+        checkpoint={"every": 10**9}, preemption={"grace_seconds": 1.0}, **slow
+    )
+    run.wait_for_step(10)
+    run.signal(number)
+    assert run.end() == 75
+    assert "no step to save at" not in run.log
+    assert run.saved_steps() == [run.step]
+
+
+def test_a_run_that_nobody_saves_is_told_so(caplog):
+    x = np.ones((8, 2), "float32")
+    made = Trainer(
+        model=lambda: keras.Sequential([keras.layers.Dense(1)]),
+        loss="mse",
+        optimizer=lambda: keras.optimizers.SGD(0.05),
+        data=lambda split: (x, x[:, :1]),
+        strategy="default",
+    )
+    made.train(1, callbacks=[Preemption(metadata_url="")])
+    assert "Add @Checkpoint() to run.callbacks" in caplog.text
 
 
 @pytest.fixture
