@@ -23,7 +23,7 @@ from trainer.errors import (
     StartAgain,
     UserError,
 )
-from trainer.exit_report import ExitReport
+from trainer.exit_report import ExitReport, headline
 
 if TYPE_CHECKING:
     from trainer.cli.gin_files import Origins
@@ -142,7 +142,7 @@ def _run(
     before = _BeforeFirstStep(request, origins, run_dir, report)
 
     def say_last_words(reason: str) -> None:
-        run_dir.finish("start_again")
+        run_dir.finish("start_again", reason)
         report.write(EXIT_START_AGAIN, StartAgain(reason))
 
     try:
@@ -157,7 +157,7 @@ def _run(
         found = user_error_in(error, origins)
         if found is None and not before.passed:
             found = _unwritable(error, run_dir)
-        run_dir.finish(_reason(found or error))
+        run_dir.finish(_reason(found or error), headline(found or error))
         if found is None or found is error:
             raise
         raise found from error
@@ -237,6 +237,8 @@ def _reason(error: BaseException) -> str:
         return "start_again"
     if isinstance(error, KeyboardInterrupt):
         return "interrupted"
+    if isinstance(error, Diverged):
+        return "diverged"
     return "error"
 
 

@@ -118,17 +118,22 @@ class RunDir:
         except REFUSALS as error:
             raise self._unwritable(error) from None
 
-    def finish(self, reason: str) -> None:
+    def finish(self, reason: str, message: str | None = None) -> None:
         """Writes down how the run ended, if `start` was called.
 
         A failure to do so is logged: it must not hide how the run ended.
 
         Args:
             reason: such as `"done"`.
+            message: a line that says more.
         """
         if self._record is None:
             return
-        self._record |= {"end": provenance.now(), "exit_reason": reason}
+        self._record |= {
+            "end": provenance.now(),
+            "exit_reason": reason,
+            "exit_message": message,
+        }
         if self._accounts is not None:
             self._record["accounts"] = {
                 name: round(value, 3)
@@ -219,12 +224,13 @@ class RunDir:
             "strategy": cluster.pop("strategy", plugin.name),
             "devices": cluster.pop("devices", []),
             "cluster": cluster,
-            "hosts": cluster.pop("hosts", None) or [socket.gethostname()],
+            "hosts": [socket.gethostname()],
             "platform": platform.platform(),
             "executable": sys.executable,
             "start": provenance.now(),
             "end": None,
             "exit_reason": "running",
+            "exit_message": None,
             "restarts": len(attempts),
             "previous": attempts,
         }
