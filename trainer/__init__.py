@@ -19,7 +19,12 @@ if TYPE_CHECKING:
         IndexedBatches,
         Padded,
     )
-    from trainer.ending import give_up, last_words
+    from trainer.ending import (
+        end_process,
+        give_up,
+        last_words,
+        skip_teardown,
+    )
     from trainer.errors import (
         EXIT_START_AGAIN,
         Diverged,
@@ -74,6 +79,7 @@ _HOMES = {
     "UserError": "trainer.errors",
     "average": "trainer.step.average",
     "checkpoints": "trainer.checkpoints",
+    "end_process": "trainer.ending",
     "give_up": "trainer.ending",
     "last_words": "trainer.ending",
     "nearest": "trainer.errors",
@@ -81,6 +87,7 @@ _HOMES = {
     "parse_period": "trainer.period",
     "require_positive": "trainer.checks",
     "run": "trainer.experiment",
+    "skip_teardown": "trainer.ending",
     "specs_of": "trainer.staging",
     "state": "trainer.state",
     "write_whole": "trainer.files",
@@ -106,6 +113,8 @@ __all__ = [
     "Trainer",
     "UserError",
     "average",
+    "end_process",
+    "skip_teardown",
     "give_up",
     "last_words",
     "nearest",

@@ -6,7 +6,8 @@
 
 import argparse
 import os
-import sys
+
+from trainer.ending import end_process
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
@@ -52,4 +53,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_process(main())
