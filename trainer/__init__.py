@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from trainer.files import REFUSALS, write_whole
     from trainer.monitor import Monitor
     from trainer.period import Period, Ticker, parse_period
-    from trainer.staging import Staging, specs_of
+    from trainer.staging import Staging
     from trainer.step.average import Average, average
     from trainer.step.guard import Guard
     from trainer.strategy import (
@@ -88,7 +88,6 @@ _HOMES = {
     "require_positive": "trainer.checks",
     "run": "trainer.experiment",
     "skip_teardown": "trainer.ending",
-    "specs_of": "trainer.staging",
     "state": "trainer.state",
     "write_whole": "trainer.files",
     "zeros_of": "trainer.strategy",
@@ -131,7 +130,6 @@ __all__ = [
     "Ticker",
     "checkpoints",
     "require_positive",
-    "specs_of",
     "state",
     "write_whole",
     "zeros_of",

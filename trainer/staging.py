@@ -76,15 +76,6 @@ class Staging:
         return found
 
 
-def specs_of(snapshot: Snapshot) -> dict[str, tf.TensorSpec]:
-    """What `Staging.reserve` takes, without the tensors themselves."""
-    return {
-        name: tf.TensorSpec(value.shape, value.dtype)
-        for name, value in snapshot.arrays.items()
-        if isinstance(value, tf.Tensor)
-    }
-
-
 def _is_staged(spec: tf.TensorSpec) -> bool:
     """Large, and of a kind that NumPy and TensorFlow can share."""
     if spec.dtype not in _KINDS:

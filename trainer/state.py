@@ -143,6 +143,15 @@ def restore(
         )
 
 
+def specs(trainer: "Trainer") -> dict[str, tf.TensorSpec]:
+    """Shapes and dtypes of the variables, by their names in a snapshot."""
+    return {
+        key_of(group, i): tf.TensorSpec(variable.shape, variable.dtype)
+        for group, members in _variables(trainer).items()
+        for i, variable in enumerate(members)
+    }
+
+
 def check_alike(trainer: "Trainer") -> None:
     """Compares step and variables in all processes of a run.
 

@@ -16,7 +16,6 @@ from trainer import (
     Ticker,
     UserError,
     checkpoints,
-    specs_of,
     state,
 )
 
@@ -110,7 +109,7 @@ class Checkpoint(Callback):
     def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
         """Takes memory for the first save, in the background."""
         if self._staging is not None and self.trainer.plugin.is_chief:
-            specs = specs_of(state.capture(self.trainer))
+            specs = state.specs(self.trainer)
             self._writing = self._writer.submit(self._staging.reserve, specs)
 
     def next_due(self, step: int) -> int | None:
