@@ -19,10 +19,10 @@ class UserError(Exception):
 
 
 class StartAgain(Exception):  # noqa: N818 - a request, not a defect
-    """The run was preempted or lost a peer; its state is saved.
+    """The run was preempted, lost a peer, or something in it hung.
 
     The command line exits with `EXIT_START_AGAIN`: the same command goes on
-    from where this run stopped.
+    from the newest checkpoint.
     """
 
 

@@ -19,8 +19,10 @@ Example:
       --model_dir=/tmp/digits --strategy=mirrored --virtual_devices=2 \\
       --gin.Adam.learning_rate=0.003 --gin.Trainer.precision="'float32'"
 
-Exit codes: 0 done; 2 what was given is wrong; 75 preempted, start me again;
-anything else is a failure, with its traceback.
+Exit codes: 0 done; 2 what was given is wrong; 75 start me again: preempted, a
+peer lost, or something hung; goes on from the newest checkpoint; 130 Ctrl-C
+(with @Preemption() the second one); 1 a failure, with its traceback, or
+training diverged, in one sentence.
 """
 _VALUES = {
     "integer": "=N",
