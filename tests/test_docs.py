@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from tests.conformance.conftest import MORE_STRATEGIES, STRATEGIES
 from tests.conftest import ROOT
 
 # A block, with the file name above it if there is one.
@@ -76,6 +77,15 @@ def anchors(page):
     headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
     kept = [re.sub(r"[^\w\- ]", "", title.lower()) for title in headings]
     return {title.replace(" ", "-") for title in kept}
+
+
+def test_the_table_of_strategies_is_in_the_order_of_its_command():
+    """So that its output can be pasted over it."""
+    command = "Made by `python -m tests.conformance.table`"
+    before = (ROOT / "README.md").read_text().partition(command)[0]
+    rows = before.rpartition("| strategy |")[2].splitlines()[2:]
+    names = [row.split("|")[1].strip() for row in rows if row]
+    assert names == [*STRATEGIES, *MORE_STRATEGIES]
 
 
 def test_continuous_integration_runs_what_the_readme_says():
