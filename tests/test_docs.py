@@ -1,5 +1,6 @@
 """The pages under docs/, and the README, do what they say."""
 
+import inspect
 import os
 import re
 import subprocess
@@ -9,6 +10,8 @@ import pytest
 
 from tests.conformance.conftest import MORE_STRATEGIES, STRATEGIES
 from tests.conftest import ROOT
+from trainer import Guard, Trainer, run
+from trainer.registry import load_plugins
 
 # A block, with the file name above it if there is one.
 _BLOCK = re.compile(
@@ -86,6 +89,42 @@ def test_the_table_of_strategies_is_in_the_order_of_its_command():
     rows = before.rpartition("| strategy |")[2].splitlines()[2:]
     names = [row.split("|")[1].strip() for row in rows if row]
     assert names == [*STRATEGIES, *MORE_STRATEGIES]
+
+
+def test_every_parameter_is_documented_with_its_default():
+    text = (ROOT / "docs" / "parameters.md").read_text()
+    found = re.findall(r"^\| `(\w+\.\w+)` \| (.+?) \| ", text, re.MULTILINE)
+    assert len(found) == len(dict(found))
+    assert dict(found) == parameters()
+
+
+def parameters():
+    """What the constructors say, as docs/parameters.md writes it."""
+    # What the command line itself gives to `run`.
+    not_in_gin = {"run.mode", "run.model_dir"}
+    not_in_gin |= {"run.before_first_step", "run.is_over"}
+    boxed = [
+        plugin
+        for plugin in load_plugins().values()
+        if plugin.__module__.startswith("plugins.")
+    ]
+    defaults = {
+        f"{one.__name__}.{parameter.name}": as_written(parameter.default)
+        for one in (Trainer, run, Guard, *boxed)
+        for parameter in inspect.signature(one).parameters.values()
+        # A class without a constructor has `*args, **kwargs`.
+        if parameter.kind
+        not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    }
+    return {k: v for k, v in defaults.items() if k not in not_in_gin}
+
+
+def as_written(default):
+    if default is inspect.Parameter.empty:
+        return "required"
+    if isinstance(default, type):
+        return f"`@{default.__name__}`"
+    return f"`{default!r}`"
 
 
 def test_continuous_integration_runs_what_the_readme_says():
