@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 
 from trainer.cli import gin_internals
+from trainer.cli.keras_configurables import _MODULES
 
 
 def test_every_public_class_is_known(configure):
     configure()
-    for module in ("optimizers", "losses", "metrics", "layers", "callbacks"):
-        for name, member in vars(getattr(keras, module)).items():
+    for module, members in _MODULES.items():
+        for name, member in vars(members).items():
             if isinstance(member, type) and member.__name__ == name:
-                selector = f"keras.{module}.{name}"
-                assert gin_internals.wrapped(selector) is member
+                assert gin_internals.wrapped(f"{module}.{name}") is member
 
 
 @pytest.mark.parametrize(

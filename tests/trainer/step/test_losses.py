@@ -9,7 +9,6 @@ import tensorflow as tf
 
 from trainer.step.losses import loss_term
 
-SHAPES = [(6,), (6, 4)]
 RNG = np.random.default_rng(1)
 REDUCTIONS = ("sum_over_batch_size", "mean", "sum", "mean_with_sample_weight")
 
