@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from tests.chaos.monkey import compare
-from tests.chaos.monkey import lines as lines_of
+from tests.helpers import lines as lines_of
+from tests.helpers import read_lines
 from trainer import checkpoints
 
 _TIMEOUT = 300  # Seconds; a run here takes some ten of them.
@@ -34,10 +35,6 @@ def run(*arguments, cwd):
         text=True,
         timeout=_TIMEOUT,
     )
-
-
-def read_lines(path):
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def assert_refused(done, *words):

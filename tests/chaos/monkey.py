@@ -13,6 +13,7 @@ import numpy as np
 
 from tests.conformance.running import Layout
 from tests.conftest import ROOT
+from tests.helpers import lines
 from trainer import checkpoints
 from trainer.state import as_numpy
 
@@ -195,18 +196,6 @@ def compare(model_dir, expected_dir):
     assert not differing
     assert _without_times(found) == _without_times(expected)
     assert lines(model_dir) == lines(expected_dir)
-
-
-def lines(model_dir):
-    """metrics.jsonl but for the speed; each step of a split is there once."""
-    text = (model_dir / "metrics.jsonl").read_text()
-    read = [json.loads(line) for line in text.splitlines()]
-    places = [(line["step"], line["split"]) for line in read]
-    assert len(places) == len(set(places))
-    return [
-        {key: line[key] for key in line if key != "examples_per_second"}
-        for line in read
-    ]
 
 
 def table(rows):

@@ -13,6 +13,7 @@ import pytest
 
 from tests.chaos import monkey
 from tests.conftest import ROOT
+from tests.helpers import lines
 from trainer import checkpoints
 
 _SECONDS = 900.0
@@ -94,10 +95,7 @@ def launch(tmp_path):
 
 
 def evaluation(model_dir):
-    lines = [
-        line for line in monkey.lines(model_dir) if line["split"] == "eval"
-    ]
-    return lines[-1]
+    return [one for one in lines(model_dir) if one["split"] == "eval"][-1]
 
 
 @pytest.mark.long

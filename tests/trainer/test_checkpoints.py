@@ -10,9 +10,8 @@ import pytest
 import tensorflow as tf
 
 from plugins.callbacks.checkpoint import Checkpoint
+from tests.helpers import make_trainer, saved_steps
 from trainer import Trainer, UserError, checkpoints
-
-X = np.random.default_rng(0).normal(size=(64, 3)).astype("float32")
 
 
 def model(units=4):
@@ -22,19 +21,6 @@ def model(units=4):
             keras.layers.Dense(units, name="body"),
             keras.layers.Dense(1, name="head"),
         ]
-    )
-
-
-def make(**options):
-    return Trainer(
-        **{
-            "model": model,
-            "loss": "mse",
-            "data": lambda split: (X, X[:, :1]),
-            "batch_size": 8,
-            "strategy": "default",
-            **options,
-        }
     )
 
 
@@ -87,24 +73,14 @@ def test_keeps_the_last_and_the_best(tmp_path):
         def evaluate(self, steps=None, **options):
             return {"loss": abs(self.step - 4) + 1.0}
 
-    trainer = Scheduled(
-        model=model,
-        loss="mse",
-        data=lambda split: (X, X[:, :1]),
-        batch_size=8,
-        strategy="default",
-    )
+    trainer = make_trainer(model, kind=Scheduled)
     trainer.train_and_evaluate(
         20,
         eval_every=2,
         model_dir=str(tmp_path),
         callbacks=[Checkpoint(every=2, keep_last=2, keep_best=2)],
     )
-    steps = [
-        checkpoints.step_of(path)
-        for path in checkpoints.listing(str(tmp_path / "checkpoints"))
-    ]
-    assert steps == [4, 6, 18, 20]
+    assert saved_steps(tmp_path) == [4, 6, 18, 20]
 
 
 @pytest.mark.parametrize(
@@ -118,7 +94,7 @@ def test_saved_values_are_those_of_their_step(tmp_path, asynchronous, units):
         def on_train_batch_end(self, batch, logs=None):
             seen[trainer.step] = [np.array(v) for v in self.model.variables]
 
-    trainer = make(model=lambda: model(units))
+    trainer = make_trainer(lambda: model(units))
     trainer.train(
         12,
         steps_per_loop=1,
@@ -137,8 +113,10 @@ def test_saved_values_are_those_of_their_step(tmp_path, asynchronous, units):
 
 
 def test_another_model_is_named(tmp_path):
-    make().train(2, model_dir=str(tmp_path), callbacks=[Checkpoint()])
-    other = make(model=lambda: model(units=5))
+    make_trainer(model).train(
+        2, model_dir=str(tmp_path), callbacks=[Checkpoint()]
+    )
+    other = make_trainer(lambda: model(units=5))
     with pytest.raises(UserError, match=r"body/kernel has shape \[3, 5\]"):
         other.train(4, model_dir=str(tmp_path), callbacks=[Checkpoint()])
 
@@ -147,10 +125,10 @@ def test_names_counted_up_in_one_process_do_not_matter(tmp_path):
     def unnamed():
         return keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
 
-    make(model=unnamed).train(
+    make_trainer(unnamed).train(
         3, model_dir=str(tmp_path), callbacks=[Checkpoint()]
     )
-    again = make(model=unnamed)
+    again = make_trainer(unnamed)
     again.train(5, model_dir=str(tmp_path), callbacks=[Checkpoint()])
     assert again.step == 5
     path = checkpoints.listing(str(tmp_path / "checkpoints"))[-1]

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from plugins.callbacks.checkpoint import Checkpoint
 from plugins.callbacks.json_lines import JsonLines
+from tests.helpers import lines, saved_steps
 from trainer import (
     ArrayExamples,
     Callback,
@@ -71,11 +72,6 @@ def train(trainer, model_dir, steps=15, *, callbacks=(), every=3):
     )
 
 
-def saved_steps(model_dir):
-    found = checkpoints.listing(str(model_dir / "checkpoints"))
-    return [checkpoints.step_of(path) for path in found]
-
-
 def newest(model_dir):
     return checkpoints.load_newest(str(model_dir / "checkpoints"))
 
@@ -86,15 +82,6 @@ def entries(model_dir):
 
     text = (model_dir / "skipped_batches.json").read_text()
     return json.loads(text, parse_constant=refuse)["skipped"]
-
-
-def lines(model_dir):
-    """What was logged, without what depends on the clock."""
-    text = (model_dir / "metrics.jsonl").read_text()
-    found = [json.loads(line) for line in text.splitlines()]
-    for line in found:
-        del line["examples_per_second"]
-    return found
 
 
 class Events(Callback):

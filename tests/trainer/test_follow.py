@@ -17,6 +17,7 @@ from plugins.callbacks.checkpoint import Checkpoint
 from plugins.callbacks.early_stopping import EarlyStopping
 from plugins.callbacks.json_lines import JsonLines
 from plugins.callbacks.tensorboard import TensorBoard
+from tests.helpers import read_lines
 from trainer import Trainer, UserError, checkpoints
 from trainer.follow import follow
 from trainer.state import capture
@@ -59,10 +60,6 @@ def follow_to(model_dir, train_steps, **options):
         train_steps=train_steps,
         **defaults | options,
     )
-
-
-def read_lines(path):
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def best_of(model_dir):

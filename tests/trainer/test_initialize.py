@@ -15,10 +15,9 @@ import numpy as np
 import pytest
 
 from plugins.callbacks.checkpoint import Checkpoint
-from trainer import Trainer, UserError
+from tests.helpers import make_trainer as make
+from trainer import UserError
 from trainer.initialize import initialize_from
-
-X = np.random.default_rng(0).normal(size=(64, 3)).astype("float32")
 
 
 def functional(units=4, head="head"):
@@ -43,19 +42,6 @@ def sequential(head="head"):
             keras.layers.Dense(4, name="body"),
             keras.layers.Dense(1, name=head),
         ]
-    )
-
-
-def make(model, **options):
-    return Trainer(
-        **{
-            "model": model,
-            "loss": "mse",
-            "data": lambda split: (X, X[:, :1]),
-            "batch_size": 8,
-            "strategy": "default",
-            **options,
-        }
     )
 
 

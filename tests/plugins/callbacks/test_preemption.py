@@ -15,6 +15,7 @@ import pytest
 
 from plugins.callbacks.preemption import Preemption
 from tests.conftest import ROOT
+from tests.helpers import saved_steps
 from trainer import Trainer, UserError, checkpoints
 
 _SECONDS = 120
@@ -71,8 +72,7 @@ class Endless:
         return self.process.wait(_SECONDS)
 
     def saved_steps(self):
-        found = checkpoints.listing(str(self.model_dir / "checkpoints"))
-        return [checkpoints.step_of(path) for path in found]
+        return saved_steps(self.model_dir)
 
 
 @pytest.fixture

@@ -1,10 +1,9 @@
 import gin
 import pytest
 
+from tests.trainer.cli.tiny import IMPORT
 from trainer.cli.binding_errors import user_error_in
 from trainer.errors import UserError
-
-TINY = "import cli_tiny_experiment\n"
 
 
 def translated(origins, name, *arguments, **options):
@@ -33,23 +32,23 @@ def test_a_missing_argument(configure):
 
 
 def test_an_unknown_keyword_behind_kwargs(configure):
-    origins = configure(TINY)
+    origins = configure(IMPORT)
     found = translated(origins, "ScaledTrainer", model=None, colour="red")
     assert "colour" in str(found)
 
 
 def test_required(configure):
-    origins = configure(TINY)
+    origins = configure(IMPORT)
     assert "units" in str(translated(origins, "linear", gin.REQUIRED))
 
 
 def test_a_bug_in_user_code_is_not_translated(configure):
-    origins = configure(TINY + "broken_model.units = -3\n")
+    origins = configure(IMPORT + "broken_model.units = -3\n")
     assert translated(origins, "broken_model") is None
 
 
 def test_a_user_error_is_passed_on(configure):
-    origins = configure(TINY + "ScaledTrainer.batch_size = 0\n")
+    origins = configure(IMPORT + "ScaledTrainer.batch_size = 0\n")
     found = translated(origins, "ScaledTrainer", model=lambda: None)
     assert isinstance(found, UserError)
 

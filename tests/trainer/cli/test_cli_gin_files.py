@@ -2,14 +2,13 @@ import gin
 import keras
 import pytest
 
+from tests.trainer.cli.tiny import IMPORT
 from trainer.errors import UserError
-
-TINY = "import cli_tiny_experiment\n"
 
 
 def test_later_sources_win(configure):
     origins = configure(
-        TINY + "Adam.beta_1 = 0.1\nAdam.beta_2 = 0.1\nAdam.epsilon = 0.1\n"
+        IMPORT + "Adam.beta_1 = 0.1\nAdam.beta_2 = 0.1\nAdam.epsilon = 0.1\n"
         "Trainer.seed = 1\n",
         "--gin.Adam.beta_2=0.3",
         "--gin_param=Adam.beta_2 = 0.2",
@@ -36,7 +35,7 @@ def test_later_sources_win(configure):
 
 def test_a_flag_wins_over_a_subclass_binding(configure):
     configure(
-        TINY + "a/ScaledTrainer.batch_size = 3\nScaledTrainer.scale = 2.0\n",
+        IMPORT + "a/ScaledTrainer.batch_size = 3\nScaledTrainer.scale = 2.0\n",
         "--batch_size=7",
     )
     assert gin.query_parameter("a/ScaledTrainer.batch_size") == 7
@@ -47,7 +46,7 @@ def test_a_flag_wins_over_a_subclass_binding(configure):
 
 def test_config_str_is_read_back_alike(configure):
     configure(
-        TINY + "rate = 0.25\nScaledTrainer.scale = %rate\n"
+        IMPORT + "rate = 0.25\nScaledTrainer.scale = %rate\n"
         "run.callbacks = [@EarlyStopping(), @keras.callbacks.EarlyStopping()]\n"
         "keras.callbacks.EarlyStopping.patience = 3\n"
         "EarlyStopping.patience = 4\n"
@@ -72,7 +71,7 @@ def test_own_names_win_over_keras(configure):
     from plugins.callbacks.early_stopping import EarlyStopping
 
     configure(
-        TINY + "tower.width = @Dense()\nDense.units = 3\n"
+        IMPORT + "tower.width = @Dense()\nDense.units = 3\n"
         "run.callbacks = [@EarlyStopping(), @keras.callbacks.EarlyStopping()]\n"
     )
     width = gin.get_bindings(tower)["width"]
@@ -132,9 +131,9 @@ def test_dynamic_registration(configure):
         ("include 'given.gin'", ["include each other"]),
         ("include '.'", ["directory"]),
         ("run.mode = 'train'", ["run.mode", "--mode"]),
-        (TINY + "ScaledTrainer.scal = 1", ["'scal'", "'scale'"]),
-        (TINY + "ScaledTrainer.batch = 1", ["'batch'", "'batch_size'"]),
-        (TINY + "linear.unit = 1", ["line 2", "'unit'", "'units'"]),
+        (IMPORT + "ScaledTrainer.scal = 1", ["'scal'", "'scale'"]),
+        (IMPORT + "ScaledTrainer.batch = 1", ["'batch'", "'batch_size'"]),
+        (IMPORT + "linear.unit = 1", ["line 2", "'unit'", "'units'"]),
         ("a.b.c", ["line 1"]),
         ("$", ["line 1"]),
     ],

@@ -1,11 +1,10 @@
 import gin
 import pytest
 
+from tests.trainer.cli.tiny import IMPORT
 from trainer.cli.lint import check_all_used, unused_bindings
 from trainer.errors import UserError
 from trainer.registry import find_strategy
-
-TINY = "import cli_tiny_experiment\n"
 
 
 def call(*names):
@@ -19,14 +18,15 @@ def check(origins, **options):
 
 def test_used_bindings_pass(configure):
     origins = configure(
-        TINY + "width = 3\nlinear.units = %width\nlinear.activation = 'relu'\n"
+        IMPORT
+        + "width = 3\nlinear.units = %width\nlinear.activation = 'relu'\n"
     )
     call("linear")
     check(origins)
 
 
 def test_an_unused_binding_is_named_with_place_and_nearest(configure):
-    origins = configure(TINY + "linear.units = 2\nbroken_model.units = 2\n")
+    origins = configure(IMPORT + "linear.units = 2\nbroken_model.units = 2\n")
     call("linear")
     with pytest.raises(UserError) as error:
         check(origins)
@@ -38,14 +38,14 @@ def test_an_unused_binding_is_named_with_place_and_nearest(configure):
 
 
 def test_a_value_that_the_caller_gives_is_unused(configure):
-    configure(TINY + "linear.units = 2\n")
+    configure(IMPORT + "linear.units = 2\n")
     gin.get_configurable("linear")(units=4)
     assert [found[2] for found in unused_bindings()] == ["units"]
 
 
 def test_scopes(configure):
     configure(
-        TINY + "linear.units = 2\na/linear.units = 3\nb/linear.units = 4\n"
+        IMPORT + "linear.units = 2\na/linear.units = 3\nb/linear.units = 4\n"
     )
     call("a/linear")
     assert {found[0] for found in unused_bindings()} == {"", "b"}
@@ -54,7 +54,7 @@ def test_scopes(configure):
 
 
 def test_macros_count_where_nothing_refers_to_them(configure):
-    configure(TINY + "width = 3\nlinear.units = %width\nwidht = 4\n")
+    configure(IMPORT + "width = 3\nlinear.units = %width\nwidht = 4\n")
     call("linear")
     assert unused_bindings() == [("widht", "gin.macro", "value")]
 
@@ -63,7 +63,7 @@ def test_other_strategies_are_exempt_with_what_they_refer_to(configure):
     mirrored = find_strategy("mirrored")
     gin.clear_config()  # Forgets that call.
     origins = configure(
-        TINY + "packs = 2\nMirrored.num_packs = %packs\n"
+        IMPORT + "packs = 2\nMirrored.num_packs = %packs\n"
         "Mirrored.all_reduce = @a/reduction()\na/reduction.kind = 'nccl'\n"
         "linear.units = 2\n"
     )
@@ -85,6 +85,6 @@ def test_what_a_named_flag_replaces_is_exempt(configure):
 
 
 def test_warns_on_demand(configure, caplog):
-    origins = configure(TINY + "linear.units = 2\n")
+    origins = configure(IMPORT + "linear.units = 2\n")
     check(origins, only_warn=True)
     assert "linear.units" in caplog.text

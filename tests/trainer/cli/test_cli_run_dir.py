@@ -5,12 +5,11 @@ import subprocess
 import gin
 import pytest
 
+from tests.trainer.cli.tiny import IMPORT
 from trainer.cli import config_diff, provenance
 from trainer.cli.run_dir import RunDir
 from trainer.errors import UserError
 from trainer.registry import find_strategy
-
-TINY = "import cli_tiny_experiment\n"
 
 
 def make(path, experiment="digits", arguments=("--seed=1",)):
@@ -29,7 +28,7 @@ def record(path):
 
 
 def test_what_is_written_before_the_first_step(configure, tmp_path):
-    configure(TINY + "linear.units = 2\n")
+    configure(IMPORT + "linear.units = 2\n")
     gin.get_configurable("linear")()
     start(tmp_path / "run")
     run = tmp_path / "run"
@@ -124,7 +123,7 @@ def test_a_run_that_must_exist(tmp_path):
 def test_another_configuration_warns_with_the_lines(
     configure, tmp_path, caplog
 ):
-    text = TINY + "linear.units = 2\nMirrored.num_packs = 1\n"
+    text = IMPORT + "linear.units = 2\nMirrored.num_packs = 1\n"
     configure(text, "--train_steps=5", "--seed=1")
     start(tmp_path)
     assert "another configuration" not in caplog.text

@@ -1,7 +1,7 @@
 """The gin file of an experiment of a few lines."""
 
-TINY = """\
-import cli_tiny_experiment
+IMPORT = "import cli_tiny_experiment\n"
+TINY = f"""{IMPORT}\
 Trainer.model = @linear
 Trainer.loss = @losses.MeanSquaredError()
 Trainer.optimizer = @SGD

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.helpers import assert_same
 from trainer.data import DatasetBatches, Resume
 from trainer.errors import UserError
 
@@ -27,16 +28,10 @@ def read(
     return list(pieces.take(count).as_numpy_iterator())
 
 
-def same(left, right):
-    assert len(left) == len(right)
-    for a, b in zip(left, right, strict=True):
-        np.testing.assert_array_equal(a, b)
-
-
 @pytest.mark.parametrize("start", [0, 1, 2, 3, 7])
 def test_skips_to_a_step_and_repeats(start):
     batches = DatasetBatches(dataset, batch_size=6)
-    same(
+    assert_same(
         read(batches, 4, start=start),
         [BATCHES[step % 3] for step in range(start, start + 4)],
     )
@@ -60,7 +55,7 @@ def test_pieces_are_the_global_batch_in_order(num_replicas, micro):
         np.concatenate(pieces[i : i + per_step])
         for i in range(0, len(pieces), per_step)
     ]
-    same(joined, [BATCHES[1], BATCHES[2], BATCHES[0]])
+    assert_same(joined, [BATCHES[1], BATCHES[2], BATCHES[0]])
 
 
 def test_several_pipelines_read_what_one_would():
@@ -70,7 +65,9 @@ def test_several_pipelines_read_what_one_would():
         mine = read(
             batches, 3 * 2 * 2, replicas=replicas, num_replicas=4, micro=2
         )
-        same(mine, [whole[4 * g + r] for g in range(6) for r in replicas])
+        assert_same(
+            mine, [whole[4 * g + r] for g in range(6) for r in replicas]
+        )
 
 
 @pytest.mark.parametrize("micro", [1, 2])
@@ -82,7 +79,7 @@ def test_readers_can_take_turns(micro):
             np.concatenate(pieces[i : i + micro])
             for i in range(0, len(pieces), micro)
         ]
-        same(joined, [BATCHES[(reader + 2 * i) % 3] for i in range(4)])
+        assert_same(joined, [BATCHES[(reader + 2 * i) % 3] for i in range(4)])
 
 
 @pytest.mark.parametrize("micro", [1, 2])
@@ -112,7 +109,7 @@ def test_an_epoch_of_unknown_length_is_counted():
 def test_an_endless_dataset_has_no_epoch():
     batches = DatasetBatches(lambda: dataset().repeat(), batch_size=6)
     assert batches.steps_per_epoch is None
-    same(read(batches, 2, start=3), BATCHES[:2])
+    assert_same(read(batches, 2, start=3), BATCHES[:2])
 
 
 def test_the_result_is_endless():

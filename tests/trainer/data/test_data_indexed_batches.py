@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.helpers import assert_same
 from trainer.data import ArrayExamples, IndexedBatches, Resume
 from trainer.errors import UserError
 
@@ -49,12 +50,6 @@ def join(pieces, per_step):
     ]
 
 
-def same(left, right):
-    assert len(left) == len(right)
-    for a, b in zip(left, right, strict=True):
-        np.testing.assert_array_equal(a, b)
-
-
 @pytest.mark.parametrize("seed", [0, 1, -7, 2**40 + 5])
 def test_each_epoch_is_a_permutation_of_its_own(seed):
     batches = make(shuffle=True, seed=seed)
@@ -87,7 +82,7 @@ def test_the_order_does_not_depend_on_the_batch_size():
     orders = [
         epoch_order(make(size, shuffle=True, seed=3), 2) for size in (1, 7, 53)
     ]
-    same(orders[:2], orders[1:])
+    assert_same(orders[:2], orders[1:])
 
 
 def test_positions_are_uniform_over_many_epochs():
@@ -107,7 +102,7 @@ def test_seeking_equals_reading_up_to_there(start, cut, drop_remainder):
     batches = make(shuffle=True, seed=4, drop_remainder=drop_remainder)
     options = {"num_replicas": num_replicas, "micro": micro}
     per_step = num_replicas * micro
-    same(
+    assert_same(
         read(batches, 8 * per_step, start=start, **options),
         read(batches, (start + 8) * per_step, **options)[start * per_step :],
     )
@@ -130,7 +125,7 @@ def test_readers_can_take_turns(num_replicas):
             for step in range(3 + reader, 23, 4)
             for replica in range(num_replicas)
         ]
-        same(mine, expected)
+        assert_same(mine, expected)
 
 
 def test_a_far_step_is_reached_at_once():
@@ -157,7 +152,7 @@ def test_pieces_are_the_global_batch_in_order(
     pieces = read(
         batches, steps * per_step, num_replicas=num_replicas, micro=micro
     )
-    same(join(pieces, per_step), read(batches, steps))
+    assert_same(join(pieces, per_step), read(batches, steps))
 
 
 @pytest.mark.parametrize("micro", [1, 3])
@@ -177,12 +172,12 @@ def test_several_pipelines_read_what_one_would(micro):
             for group in range(7 * micro)
             for replica in replicas
         ]
-        same(mine, expected)
+        assert_same(mine, expected)
 
 
 def test_unshuffled_batches_keep_the_order_and_end_short():
     pieces = read(make(20), 4)
-    same(pieces, [np.r_[0:20], np.r_[20:40], np.r_[40:53], np.r_[0:20]])
+    assert_same(pieces, [np.r_[0:20], np.r_[20:40], np.r_[40:53], np.r_[0:20]])
 
 
 def test_length_of_an_epoch():
