@@ -1,6 +1,7 @@
 """What tests in several files use."""
 
 import json
+import os
 
 import numpy as np
 
@@ -43,6 +44,27 @@ def saved_steps(model_dir):
     """The steps of a run's checkpoints, the oldest first."""
     found = checkpoints.listing(str(model_dir / "checkpoints"))
     return [checkpoints.step_of(path) for path in found]
+
+
+def best_of(model_dir):
+    """The record, once it agrees with the one checkpoint beside it."""
+    record = json.loads((model_dir / "best" / "best.json").read_text())
+    (path,) = checkpoints.listing(str(model_dir / "best"))
+    assert checkpoints.step_of(path) == record["step"]
+    assert checkpoints.find_fault(path) is None
+    names = {p.name for p in (model_dir / "best").iterdir()}
+    assert names == {"best.json", os.path.basename(path)}
+    return record
+
+
+def skipped_batches(model_dir):
+    """What skipped_batches.json lists; it must be strict JSON."""
+
+    def refuse(name):
+        raise AssertionError(f"{name} is no JSON")
+
+    text = (model_dir / "skipped_batches.json").read_text()
+    return json.loads(text, parse_constant=refuse)["skipped"]
 
 
 def assert_same(left, right):

@@ -1,11 +1,6 @@
 """Runs that meet a batch which is no number, and what becomes of them."""
 
-import json
 import math
-import os
-import signal
-import subprocess
-import sys
 import time
 
 import keras
@@ -15,7 +10,7 @@ import tensorflow as tf
 
 from plugins.callbacks.checkpoint import Checkpoint
 from plugins.callbacks.json_lines import JsonLines
-from tests.helpers import lines, saved_steps
+from tests.helpers import lines, saved_steps, skipped_batches
 from trainer import (
     ArrayExamples,
     Callback,
@@ -74,14 +69,6 @@ def train(trainer, model_dir, steps=15, *, callbacks=(), every=3):
 
 def newest(model_dir):
     return checkpoints.load_newest(str(model_dir / "checkpoints"))
-
-
-def entries(model_dir):
-    def refuse(name):
-        raise AssertionError(f"{name} is no JSON")
-
-    text = (model_dir / "skipped_batches.json").read_text()
-    return json.loads(text, parse_constant=refuse)["skipped"]
 
 
 class Events(Callback):
@@ -158,7 +145,7 @@ def test_what_is_logged_and_saved_is_that_of_sound_data(tmp_path, source):
         ("on_train_end", 15),
         ("close", 15),
     ]
-    first, second = entries(tmp_path / "a")
+    first, second = skipped_batches(tmp_path / "a")
     assert (first["batch"], first["step"]) == (7, 7)
     assert (second["batch"], second["step"]) == (10, 9)
     assert first["reason"] == "loss is nan"
@@ -221,7 +208,7 @@ def test_a_run_that_moves_to_a_new_directory_saves_its_beginning(tmp_path):
     trainer = make(examples(arrays(7)), Guard("roll_back"))
     train(trainer, tmp_path / "a", steps=5)
     train(trainer, tmp_path / "b", every=1000)
-    assert [entry["batch"] for entry in entries(tmp_path / "b")] == [7]
+    assert [entry["batch"] for entry in skipped_batches(tmp_path / "b")] == [7]
     assert saved_steps(tmp_path / "b") == [5, 15]
     sound = tuple(np.delete(part, 7, 0) for part in arrays())
     train(make(examples(sound), None), tmp_path / "c")
@@ -234,7 +221,7 @@ def test_a_run_goes_back_so_often_and_no_more(tmp_path):
     data = examples(arrays(4, 7, 8, 11))
     with pytest.raises(Diverged, match="rolled back 3 times already") as first:
         train(make(data, Guard("roll_back")), tmp_path)
-    assert [entry["batch"] for entry in entries(tmp_path)] == [4, 7, 8]
+    assert [entry["batch"] for entry in skipped_batches(tmp_path)] == [4, 7, 8]
     # Started again, it fails in the same way: a supervisor sees a defect.
     again = make(data, Guard("roll_back"))
     with pytest.raises(Diverged) as second:
@@ -264,7 +251,7 @@ def test_batches_of_another_size_are_not_left_out(tmp_path, caplog):
     halved = make(data, Guard("roll_back"), batch_size=BATCH // 2)
     train(halved, tmp_path, steps=21)
     assert "1 of the batches in skipped_batches.json are not" in caplog.text
-    found = [(e["batch_size"], e["batch"]) for e in entries(tmp_path)]
+    found = [(e["batch_size"], e["batch"]) for e in skipped_batches(tmp_path)]
     assert found == [(BATCH, 7), (BATCH // 2, 15)]
 
 
@@ -272,7 +259,7 @@ def test_a_guard_may_come_later(tmp_path):
     train(make(examples(arrays()), None), tmp_path, steps=6)
     trainer = make(examples(arrays(7)), Guard("roll_back", max_growth=50.0))
     train(trainer, tmp_path)
-    assert [entry["batch"] for entry in entries(tmp_path)] == [7]
+    assert [entry["batch"] for entry in skipped_batches(tmp_path)] == [7]
     assert "guard/0000" in newest(tmp_path).arrays
 
 
@@ -315,101 +302,3 @@ def test_a_damaged_list_is_refused(tmp_path, text):
     (tmp_path / "skipped_batches.json").write_text(text)
     with pytest.raises(UserError, match="skipped_batches.json is damaged"):
         train(make(examples(arrays()), None), tmp_path)
-
-
-PARTS = '''
-import math, os, signal
-import gin, keras, numpy as np
-from trainer import ArrayExamples, Callback
-
-@gin.configurable
-def poisoned(split, batches=()):
-    rng = np.random.default_rng(5)
-    x = rng.normal(size=(40, 4, 3)).astype("float32")
-    x[list(batches), 1, 1] = math.nan
-    x = x.reshape(-1, 3)
-    return ArrayExamples((x, np.nansum(x, -1)[:, None]), shuffle=False)
-
-@gin.configurable
-def dense():
-    return keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
-
-@gin.configurable
-class Killer(Callback):
-    """Kills its process when it has gone back."""
-
-    def on_roll_back(self, step):
-        if os.environ.get("KILL"):
-            os.kill(os.getpid(), signal.SIGKILL)
-'''
-GIN = """
-import parts
-Trainer.model = @dense
-Trainer.data = @poisoned
-poisoned.batches = [9, 17, 23]
-Trainer.loss = 'mse'
-Trainer.batch_size = 4
-Trainer.guard = @Guard()
-Guard.action = 'roll_back'
-run.train_steps = 30
-run.log_every = 1
-run.steps_per_loop = 3
-Checkpoint.every = 6
-run.callbacks = [@JsonLines(), @Killer(), @Checkpoint()]
-"""
-
-
-def command_line(folder, name, **environment):
-    return subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "trainer",
-            "--gin_file=run.gin",
-            f"--model_dir={name}",
-            "--mode=train",
-        ],
-        cwd=folder,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-
-
-def test_a_run_that_is_killed_when_it_has_gone_back_goes_on(tmp_path):
-    (tmp_path / "parts.py").write_text(PARTS)
-    (tmp_path / "run.gin").write_text(GIN)
-    done = command_line(tmp_path, "whole")
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert "Going on from step 6" in done.stderr
-    for _ in range(3):
-        done = command_line(tmp_path, "killed", KILL="1")
-        assert done.returncode == -signal.SIGKILL, done.stderr[-3000:]
-    done = command_line(tmp_path, "killed", KILL="1")
-    assert done.returncode == 0, done.stderr[-3000:]
-
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    for folder in whole, killed:
-        assert [e["batch"] for e in entries(folder)] == [9, 17, 23]
-    assert [line["step"] for line in lines(killed)] == list(range(3, 31, 3))
-    assert lines(killed) == lines(whole)
-    ours, theirs = as_numpy(newest(killed)), as_numpy(newest(whole))
-    assert {k: v.tobytes() for k, v in ours.items()} == {
-        k: v.tobytes() for k, v in theirs.items()
-    }
-
-
-def test_the_command_line_ends_with_a_sentence_when_training_diverges(
-    tmp_path,
-):
-    (tmp_path / "parts.py").write_text(PARTS)
-    (tmp_path / "run.gin").write_text(GIN + "Guard.action = 'stop'\n")
-    done = command_line(tmp_path, "run")
-    assert done.returncode == 1
-    assert "error: Training diverged after step 9, on batch 9" in done.stderr
-    assert "Traceback" not in done.stderr
-    record = json.loads((tmp_path / "run" / "run.json").read_text())
-    assert record["exit_reason"] == "diverged"
-    assert record["exit_message"].startswith("Diverged: Training diverged")
-    assert saved_steps(tmp_path / "run") == [6]
