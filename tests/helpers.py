@@ -72,3 +72,8 @@ def assert_same(left, right):
     assert len(left) == len(right)
     for a, b in zip(left, right, strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def as_numpy(snapshot):
+    """The arrays of a snapshot, to compare runs bit by bit."""
+    return {name: np.asarray(value) for name, value in snapshot.arrays.items()}

@@ -280,8 +280,3 @@ def _check_structure(
         f"The checkpoint is of another {group.split('/')[0]}: {differing}. "
         "Choose another --model_dir, or start from it with --init_from."
     )
-
-
-def as_numpy(snapshot: Snapshot) -> dict[str, np.ndarray]:
-    """The arrays of a snapshot, to compare runs bit by bit."""
-    return {name: np.asarray(value) for name, value in snapshot.arrays.items()}

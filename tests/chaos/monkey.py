@@ -13,9 +13,8 @@ import numpy as np
 
 from tests.conformance.running import Layout
 from tests.conftest import ROOT
-from tests.helpers import lines
+from tests.helpers import as_numpy, lines
 from trainer import checkpoints
-from trainer.state import as_numpy
 
 PHASES = ("start_up", "step", "save", "evaluation")
 _SIGNALS = (signal.SIGKILL, signal.SIGTERM)

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from plugins.callbacks.checkpoint import Checkpoint
 from plugins.callbacks.json_lines import JsonLines
-from tests.helpers import lines, saved_steps, skipped_batches
+from tests.helpers import as_numpy, lines, saved_steps, skipped_batches
 from trainer import (
     ArrayExamples,
     Callback,
@@ -20,7 +20,6 @@ from trainer import (
     UserError,
     checkpoints,
 )
-from trainer.state import as_numpy
 
 BATCH, BATCHES = 4, 20
 
