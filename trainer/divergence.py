@@ -116,7 +116,7 @@ def save_beginning(loop: "Loop") -> None:
     nothing = not trainer.step or not checkpoints.listing(_directory(trainer))
     if trainer.plugin.any_process(nothing):
         loop.save_now = True
-        loop.callbacks.call("on_save", trainer.step, dict(loop.logs))
+        loop.callbacks.call("on_save", trainer.step, dict(loop.reports.logs))
 
 
 def go_back(loop: "Loop", fault: Fault) -> None:

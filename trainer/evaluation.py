@@ -52,10 +52,10 @@ class Evaluator:
         if steps is None:
             raise UserError("The eval data is endless: set eval_steps.")
         iterator = self._input()
-        totals = Totals()
+        totals, loop = Totals(), trainer.loop
         with self.averaged_weights():
             for start in range(0, steps, _BATCHES_PER_CALL):
-                if start and trainer.loop and trainer.loop.has_to_leave():
+                if start and loop and loop.reports.has_to_leave():
                     raise Interrupted
                 count = min(_BATCHES_PER_CALL, steps - start)
                 totals.add(self._runner(iterator, count))

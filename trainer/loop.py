@@ -19,10 +19,11 @@ from trainer.divergence import (
 )
 from trainer.errors import StartAgain, UserError
 from trainer.evaluation import Interrupted
-from trainer.period import Period, Ticker, parse_period
+from trainer.period import Period, parse_period
+from trainer.reports import Reports
 from trainer.state import check_alike, unchanged
 from trainer.step.guard import Fault
-from trainer.step.totals import DATA_WAIT, Totals
+from trainer.step.totals import DATA_WAIT
 
 if TYPE_CHECKING:
     from trainer.trainer import Trainer
@@ -54,8 +55,7 @@ class Loop:
         unfired_from: the step before the last graph call, if what is due
             after it has not been called yet: a run that is asked to leave
             saves at once, and the next attempt makes up for it.
-        begun_epoch: the last epoch whose `on_epoch_begin` has been called,
-            in any attempt.
+        reports: what is told of the run between its graph calls.
 
     Raises:
         UserError: an argument is not valid.
@@ -82,8 +82,6 @@ class Loop:
             )
         self.steps = steps
         self.evaluate = evaluate
-        self.logs: dict[str, float] = {}
-        self.totals = {"interval": Totals(), "epoch": Totals()}
         self.trainer = trainer
         trainer.build()
         self.batches = trainer.batches("train")
@@ -94,19 +92,20 @@ class Loop:
         )
         self.steps_per_epoch = self.batches.steps_per_epoch
         self.steps_per_loop = self.asked_steps_per_loop = steps_per_loop
-        self._eval_steps = eval_steps
-        agree = trainer.plugin.any_process
-        self._log = Ticker(self.period(log_every, "log_every"), agree)
-        self._eval = Ticker(self._eval_period(eval_every), agree)
-        self.tickers = {"log": self._log, "eval": self._eval}
+        self.callbacks = CallbackList(callbacks, trainer)
+        evaluation = self._eval_period(eval_every)
+        self.reports = Reports(
+            trainer,
+            self.callbacks,
+            log=self.period(log_every, "log_every"),
+            evaluation=evaluation if evaluate else None,
+            eval_steps=eval_steps,
+            steps_per_epoch=self.steps_per_epoch,
+        )
         if evaluate:
             trainer.batches("eval")  # What is wrong there shows now.
-        self.callbacks = CallbackList(callbacks, trainer)
         self.save_now = False
-        self._interrupts = False
         self.unfired_from: int | None = None
-        self.begun_epoch: int | None = None
-        self.interval_seconds = 0.0
         self._calls = Calls(trainer.accounts, longest_seconds=loop_seconds)
         trainer.loop = self
         trainer.model_dir = model_dir
@@ -123,7 +122,7 @@ class Loop:
     @property
     def epoch(self) -> int:
         """The number of complete epochs; zero while epochs are not known."""
-        return self._epoch_of(self.trainer.step)
+        return self.reports.epoch_of(self.trainer.step)
 
     @property
     def fired_step(self) -> int:
@@ -173,32 +172,18 @@ class Loop:
             self._begin()
             save_beginning(self)
             self._train(iterator)
-            self.callbacks.end(dict(self.logs))
+            self.callbacks.end(dict(self.reports.logs))
         finally:
             self.callbacks.close()
-        return dict(self.logs)
+        return dict(self.reports.logs)
 
     def _begin(self) -> None:
-        resumed = self.begun_epoch is not None
+        resumed = self.reports.begun_epoch is not None
         if resumed and self.callbacks.keras_has("on_train_begin"):
             with unchanged(self.trainer):
                 self.callbacks.begin()
         else:
             self.callbacks.begin()
-
-    def _begin_epoch(self, epoch: int) -> None:
-        """Calls `on_epoch_begin`: what it does counts once an epoch.
-
-        A run that goes on within an epoch calls it again, because callbacks
-        may have to set up what no checkpoint holds.
-        """
-        event = "on_epoch_begin"
-        if self.begun_epoch != epoch:
-            self.callbacks.call(event, epoch, {})
-            self.begun_epoch = epoch
-        elif self.callbacks.have(event):
-            with unchanged(self.trainer):
-                self.callbacks.repeat(event, epoch, {})
 
     def _attach(self) -> None:
         epochs = None
@@ -247,14 +232,17 @@ class Loop:
         trainer, begin = self.trainer, self.fired_step
         if begin >= self.steps:
             return None
-        self._log.start(begin)
-        self._eval.start(begin)
-        self._begin_epoch(self._epoch_of(begin))
-        if begin < trainer.step:
-            stopping = self._after_call(begin)
-        else:
-            # A run that was stopped, and killed before its end, stays so.
-            stopping = ask(trainer).stop
+        if begin == trainer.step:
+            # It may have been asked during its start, or in an attempt before
+            # that was killed after its last save.
+            asked = ask(trainer)
+            if asked.again:
+                self._leave(None)
+            if asked.stop:
+                return None
+        self.reports.start(begin)
+        self.reports.begin_epoch(self.reports.epoch_of(begin))
+        stopping = begin < trainer.step and self._after_call(begin)
         while trainer.step < self.steps and not stopping:
             first = trainer.step
             count = self._next_boundary(first) - first
@@ -263,7 +251,7 @@ class Loop:
                 return fault
             stopping = self._after_call(first)
         if self.steps_per_epoch is None:
-            self.callbacks.call("on_epoch_end", 0, dict(self.logs))
+            self.callbacks.call("on_epoch_end", 0, dict(self.reports.logs))
         return None
 
     def _run_steps(self, iterator: Any, count: int) -> Fault | None:
@@ -279,18 +267,13 @@ class Loop:
         with trainer.accounts.phase("step"):
             sums = dict(trainer.train_runner(iterator, count))
             waited = sums.pop(DATA_WAIT)
-            self.totals["interval"].add(sums)
-            self.totals["epoch"].add(sums)
             trainer.step += count
             watch = trainer.parts.watch
             fault = None if watch is None else watch.fault()
-            logs = (
-                self.totals["epoch"].values(trainer.parts.metrics)
-                if self.callbacks.wants_batch_logs
-                else {}
-            )
-        seconds = time.perf_counter() - begin
-        self.interval_seconds += seconds
+            seconds = time.perf_counter() - begin
+            self.reports.add(sums, seconds=seconds)
+            wanted = self.callbacks.wants_batch_logs
+            logs = self.reports.epoch_values() if wanted else {}
         self._calls.book(count, seconds=seconds, waited=waited.total)
         if fault is not None:
             return fault
@@ -313,44 +296,20 @@ class Loop:
         if asked.shorter and self.steps_per_loop > 1:
             self.steps_per_loop //= 2
         self.save_now = asked.save
+        ending = self.trainer.step >= self.steps or asked.stop
         try:
-            self._fire(first, stopping=asked.stop)
+            self.reports.fire(first, ending=ending)
         except Interrupted:
-            self._eval.call_back()
             self._leave(first)
         self.unfired_from = None
-        self.callbacks.call("on_save", self.trainer.step, dict(self.logs))
+        logs = dict(self.reports.logs)
+        self.callbacks.call("on_save", self.trainer.step, logs)
         if self.save_now:
             self.trainer.save_asked = False
         asked = ask(self.trainer)
         if asked.again:
             self._leave(None)
         return asked.stop
-
-    def _fire(self, first: int, *, stopping: bool) -> None:
-        """Evaluation, logs and the epoch's end, if due."""
-        step, epoch = self.trainer.step, self._epoch_of(first)
-        ending = step >= self.steps or stopping
-        evaluated = {}
-        if self.evaluate and (self._eval.due(step) or ending):
-            evaluated = self._run_evaluation()
-        log_due = self._log.due(step)
-        if log_due or ending:
-            self._log_training(step)
-        if evaluated:
-            self.logs |= {f"val_{k}": v for k, v in evaluated.items()}
-            self.callbacks.call("on_log", step, "eval", evaluated)
-        if log_due:
-            # A log that only the end asked for leaves the interval open, so
-            # that a longer run later logs the same values.
-            self.totals["interval"].reset()
-            self.interval_seconds = 0.0
-        if self.epoch > epoch:
-            self._end_epoch(epoch, ending=ending)
-
-    def has_to_leave(self) -> bool:
-        """Whether an evaluation that this loop is in should be given up."""
-        return self._interrupts and ask(self.trainer).again
 
     def _leave(self, unfired_from: int | None) -> NoReturn:
         """Lets callbacks save, and ends this attempt."""
@@ -359,55 +318,13 @@ class Loop:
         self.callbacks.call("on_leave", self.trainer.step)
         raise StartAgain(f"{reason}; left at step {self.trainer.step}")
 
-    def _run_evaluation(self) -> dict[str, float]:
-        self.callbacks.call("on_test_begin", {})
-        with self.trainer.accounts.phase("evaluation"):
-            self._interrupts = True
-            try:
-                values = self.trainer.evaluate(self._eval_steps)
-            finally:
-                self._interrupts = False
-        self.callbacks.call("on_test_end", dict(values))
-        return values
-
-    def _log_training(self, step: int) -> None:
-        values = self.totals["interval"].values(self.trainer.parts.metrics)
-        self.logs |= values
-        speed = self.totals["interval"].examples / max(
-            self.interval_seconds, 1e-9
-        )
-        logs = {
-            **values,
-            **self.trainer.learning_rates(),
-            "examples_per_second": speed,
-        }
-        self.callbacks.call("on_log", step, "train", logs)
-
-    def _end_epoch(self, epoch: int, *, ending: bool) -> None:
-        values = self.totals["epoch"].values(self.trainer.parts.metrics)
-        validation = {
-            key: value
-            for key, value in self.logs.items()
-            if key.startswith("val_")
-        }
-        self.totals["epoch"].reset()
-        self.callbacks.call("on_epoch_end", epoch, values | validation)
-        if not ending:
-            self._begin_epoch(epoch + 1)
-
-    def _epoch_of(self, step: int) -> int:
-        return step // self.steps_per_epoch if self.steps_per_epoch else 0
-
     def _next_boundary(self, step: int) -> int:
         ends = [
             self.steps,
             Period(steps=self.steps_per_loop).next_step(step),
             self.callbacks.next_due(step),
+            self.reports.next_step(step),
         ]
-        if self.evaluate:
-            ends.append(self._eval.next_step(step))
-        if self.steps_per_epoch:
-            ends.append(Period(steps=self.steps_per_epoch).next_step(step))
         return min(end for end in ends if end is not None)
 
     def _eval_period(self, eval_every: int | str | None) -> Period:

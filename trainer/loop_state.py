@@ -21,7 +21,7 @@ def capture(loop: "Loop") -> dict[str, Any]:
         }
     return {
         "unfired_from": loop.unfired_from,
-        "begun_epoch": loop.begun_epoch,
+        "begun_epoch": loop.reports.begun_epoch,
         "steps_per_loop": loop.steps_per_loop,
         "asked_steps_per_loop": loop.asked_steps_per_loop,
         "stopped": stopped,
@@ -31,7 +31,7 @@ def capture(loop: "Loop") -> dict[str, Any]:
 def restore(loop: "Loop", state: Mapping[str, Any]) -> None:
     """Lets a loop go on where another one was."""
     loop.unfired_from = state["unfired_from"]
-    loop.begun_epoch = state["begun_epoch"]
+    loop.reports.begun_epoch = state["begun_epoch"]
     # What was found to be too long stays so, until somebody asks anew.
     if state["asked_steps_per_loop"] == loop.asked_steps_per_loop:
         loop.steps_per_loop = state["steps_per_loop"]

@@ -55,15 +55,15 @@ def capture(trainer: "Trainer", *, over: bool = False) -> Snapshot:
         )
         for name, array in of_callbacks.items():
             arrays[f"callbacks/{name}"] = np.array(array)
-        host["logs"] = loop.logs
+        reports = loop.reports
+        host["logs"] = reports.logs
         host["loop"] = loop_state.capture(loop)
         host["times"] = {
-            "interval_seconds": loop.interval_seconds,
-            "elapsed": {name: t.elapsed for name, t in loop.tickers.items()},
+            **reports.times(),
             "accounts": trainer.accounts.state(over=over),
         }
         host["totals"] = {}
-        for name, totals in loop.totals.items():
+        for name, totals in reports.totals.items():
             state = totals.state()
             host["totals"][name] = {key: len(state[key]) for key in state}
             for key, values in state.items():
@@ -119,20 +119,18 @@ def restore(
             },
         )
     )
-    loop.logs = dict(snapshot.host.get("logs", {}))
+    loop.reports.logs = dict(snapshot.host.get("logs", {}))
     if "loop" in snapshot.host:
         loop_state.restore(loop, snapshot.host["loop"])
     if "times" in snapshot.host:
-        loop.interval_seconds = snapshot.host["times"]["interval_seconds"]
-        for name, elapsed in snapshot.host["times"]["elapsed"].items():
-            loop.tickers[name].carry(elapsed)
+        loop.reports.load_times(snapshot.host["times"])
         then = snapshot.host["times"]["accounts"]
         if going_back:
             trainer.accounts.lose_since(then)
         else:
             trainer.accounts.load_state(then)
     for name, counts in snapshot.host.get("totals", {}).items():
-        loop.totals[name].load_state(
+        loop.reports.totals[name].load_state(
             {
                 key: [
                     snapshot.arrays[f"totals/{name}/{key}/{i}"]

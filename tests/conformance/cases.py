@@ -368,7 +368,7 @@ def counts(strategy, directory):
         strategy, data=in_order((x[:whole], y[:whole]))
     )
     logs = trainer.train(400, log_every=1000, steps_per_loop=100)
-    totals = trainer.loop.totals["interval"]
+    totals = trainer.loop.reports.totals["interval"]
     metric_count = totals.state()["metric:mean_absolute_error"][1]
     return {
         "counts.steps": np.array(trainer.parts.step),

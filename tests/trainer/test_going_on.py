@@ -163,6 +163,25 @@ def test_a_run_that_was_stopped_goes_on_only_if_something_else_is_asked(
     assert train(tmp_path, 48).step == 48
 
 
+def test_a_run_that_was_stopped_at_an_epochs_end_begins_no_other(tmp_path):
+    rate = train(tmp_path, 40, StopAt(EPOCH), decay()).learning_rates()
+    assert rate == {"learning_rate": 0.05}
+    assert train(tmp_path, 40, decay()).learning_rates() == rate
+    assert newest(tmp_path).host["loop"]["begun_epoch"] == 0
+
+
+def test_a_run_that_is_asked_to_leave_at_its_start_takes_no_step(tmp_path):
+    class Leave(Callback):
+        def on_train_begin(self, logs=None):
+            self.trainer.start_again("for a test")
+
+    with pytest.raises(StartAgain, match="left at step 0"):
+        train(tmp_path, 16, Leave(), decay())
+    whole = train(tmp_path / "whole", 16, decay())
+    made = train(tmp_path, 16, decay())
+    assert made.learning_rates() == whole.learning_rates()
+
+
 def test_more_steps_in_a_loop_are_taken_when_they_are_asked_for(tmp_path):
     train(tmp_path, 8, steps_per_loop=2)
     assert newest(tmp_path).host["loop"]["steps_per_loop"] == 2
@@ -179,8 +198,8 @@ def test_a_period_in_seconds_goes_on_with_the_next_attempt(tmp_path):
 
     class Age(Callback):
         def on_train_batch_begin(self, batch, logs=None):
-            self.trainer.loop.tickers["eval"].carry(3599.5)
-            self.trainer.loop.tickers["eval"].start(0)
+            self.trainer.loop.reports.tickers["eval"].carry(3599.5)
+            self.trainer.loop.reports.tickers["eval"].start(0)
 
     def attempt(*callbacks):
         make().train_and_evaluate(
@@ -197,7 +216,7 @@ def test_a_period_in_seconds_goes_on_with_the_next_attempt(tmp_path):
 
     class Wait(Callback):
         def on_train_batch_begin(self, batch, logs=None):
-            ticker = self.trainer.loop.tickers["eval"]
+            ticker = self.trainer.loop.reports.tickers["eval"]
             while self.trainer.step == 8 and ticker.elapsed < 3600:
                 pass
 

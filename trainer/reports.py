@@ -1,0 +1,187 @@
+"""What a run tells of itself between graph calls: evaluation, logs, epochs."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from trainer.asked import ask
+from trainer.callback_list import CallbackList
+from trainer.evaluation import Interrupted
+from trainer.period import Period, Ticker
+from trainer.state import unchanged
+from trainer.step.totals import Totals
+
+if TYPE_CHECKING:
+    from trainer.trainer import Trainer
+
+
+class Reports:
+    """Measures, and calls the callbacks of what is due.
+
+    Args:
+        trainer: whose steps are reported.
+        callbacks: hear of it.
+        log: the period of training logs.
+        evaluation: the period of evaluations; `None` makes none.
+        eval_steps: batches in an evaluation; `None` means all.
+        steps_per_epoch: `None` if it is not known: all is one epoch then.
+
+    Attributes:
+        logs: the newest training values, and evaluation values as `val_*`.
+        totals: sums since the last log and since the epoch's begin.
+        interval_seconds: what the steps since the last log took.
+        tickers: when logs and evaluations are due.
+        begun_epoch: the last epoch whose `on_epoch_begin` has been called,
+            in any attempt.
+    """
+
+    def __init__(
+        self,
+        trainer: "Trainer",
+        callbacks: CallbackList,
+        *,
+        log: Period,
+        evaluation: Period | None,
+        eval_steps: int | None,
+        steps_per_epoch: int | None,
+    ) -> None:
+        self.logs: dict[str, float] = {}
+        self.totals = {"interval": Totals(), "epoch": Totals()}
+        self.interval_seconds = 0.0
+        self.begun_epoch: int | None = None
+        self._trainer = trainer
+        self._callbacks = callbacks
+        self._eval_steps = eval_steps
+        self._steps_per_epoch = steps_per_epoch
+        agree = trainer.plugin.any_process
+        self.tickers = {"log": Ticker(log, agree)}
+        if evaluation is not None:
+            self.tickers["eval"] = Ticker(evaluation, agree)
+        self._is_evaluating = False
+
+    def start(self, step: int) -> None:
+        """Begins to count at a step."""
+        for ticker in self.tickers.values():
+            ticker.start(step)
+
+    def times(self) -> dict[str, Any]:
+        """What a checkpoint holds of the clock, as JSON values."""
+        return {
+            "interval_seconds": self.interval_seconds,
+            "elapsed": {n: t.elapsed for n, t in self.tickers.items()},
+        }
+
+    def load_times(self, times: Mapping[str, Any]) -> None:
+        """Takes back what `times` returned in another attempt."""
+        self.interval_seconds = times["interval_seconds"]
+        for name, ticker in self.tickers.items():
+            ticker.carry(times["elapsed"].get(name, 0.0))
+
+    def next_step(self, step: int) -> int | None:
+        """The first step at which an evaluation is due or an epoch ends."""
+        ends = []
+        if "eval" in self.tickers:
+            ends.append(self.tickers["eval"].next_step(step))
+        if self._steps_per_epoch:
+            ends.append(Period(steps=self._steps_per_epoch).next_step(step))
+        return min((end for end in ends if end is not None), default=None)
+
+    def epoch_of(self, step: int) -> int:
+        """How many epochs are complete after a step."""
+        return step // self._steps_per_epoch if self._steps_per_epoch else 0
+
+    def add(self, sums: dict[str, Any], *, seconds: float) -> None:
+        """Takes what a graph call returned."""
+        for totals in self.totals.values():
+            totals.add(sums)
+        self.interval_seconds += seconds
+
+    def epoch_values(self) -> dict[str, float]:
+        """Training values since the epoch's begin."""
+        return self.totals["epoch"].values(self._trainer.parts.metrics)
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Calls `on_epoch_begin`: what it does counts once an epoch.
+
+        A run that goes on within an epoch calls it again, because callbacks
+        may have to set up what no checkpoint holds.
+        """
+        event = "on_epoch_begin"
+        if self.begun_epoch != epoch:
+            self._callbacks.call(event, epoch, {})
+            self.begun_epoch = epoch
+        elif self._callbacks.have(event):
+            with unchanged(self._trainer):
+                self._callbacks.repeat(event, epoch, {})
+
+    def fire(self, first: int, *, ending: bool) -> None:
+        """Evaluation, logs and the epoch's end, if due.
+
+        Args:
+            first: the step before the last graph call.
+            ending: whether no further step is wanted.
+
+        Raises:
+            Interrupted: the evaluation was given up, because the run has to
+                leave; it is due again.
+        """
+        step = self._trainer.step
+        evaluation = self.tickers.get("eval")
+        evaluated = {}
+        if evaluation is not None and (evaluation.due(step) or ending):
+            evaluated = self._evaluate()
+        log_due = self.tickers["log"].due(step)
+        if log_due or ending:
+            self._log_training(step)
+        if evaluated:
+            self.logs |= {f"val_{k}": v for k, v in evaluated.items()}
+            self._callbacks.call("on_log", step, "eval", evaluated)
+        if log_due:
+            # A log that only the end asked for leaves the interval open, so
+            # that a longer run later logs the same values.
+            self.totals["interval"].reset()
+            self.interval_seconds = 0.0
+        epoch = self.epoch_of(first)
+        if self.epoch_of(step) > epoch:
+            self._end_epoch(epoch, ending=ending)
+
+    def has_to_leave(self) -> bool:
+        """Whether the evaluation that is under way should be given up."""
+        return self._is_evaluating and ask(self._trainer).again
+
+    def _evaluate(self) -> dict[str, float]:
+        self._callbacks.call("on_test_begin", {})
+        with self._trainer.accounts.phase("evaluation"):
+            self._is_evaluating = True
+            try:
+                values = self._trainer.evaluate(self._eval_steps)
+            except Interrupted:
+                self.tickers["eval"].call_back()
+                raise
+            finally:
+                self._is_evaluating = False
+        self._callbacks.call("on_test_end", dict(values))
+        return values
+
+    def _log_training(self, step: int) -> None:
+        interval = self.totals["interval"]
+        values = interval.values(self._trainer.parts.metrics)
+        self.logs |= values
+        logs = {
+            **values,
+            **self._trainer.learning_rates(),
+            "examples_per_second": interval.examples
+            / max(self.interval_seconds, 1e-9),
+        }
+        self._callbacks.call("on_log", step, "train", logs)
+
+    def _end_epoch(self, epoch: int, *, ending: bool) -> None:
+        validation = {
+            key: value
+            for key, value in self.logs.items()
+            if key.startswith("val_")
+        }
+        values = self.epoch_values() | validation
+        self.totals["epoch"].reset()
+        self._callbacks.call("on_epoch_end", epoch, values)
+        if not ending:
+            self.begin_epoch(epoch + 1)
