@@ -27,6 +27,11 @@ class Callback(keras.callbacks.Callback):
     to `on_divergence`, a checkpoint's state, `on_roll_back` and
     `on_epoch_begin`.
 
+    `on_train_begin` is called in every attempt, with all restored: what
+    belongs to the run, and not to the attempt, is for `trainer.step == 0`.
+    `on_epoch_begin` is called again within an epoch, too; the variables and
+    the callbacks' states are then what they were before.
+
     Attributes:
         trainer: the running `Trainer`; set before `setup`.
         runs_last: savers set this, so that they see what the others logged.
