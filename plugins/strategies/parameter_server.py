@@ -179,19 +179,21 @@ class ParameterServer(StrategyPlugin):
             return tf.distribute.get_strategy()
         self._set_threads()
         self._lifeline = self._meet()
-        strategy = tf.distribute.ParameterServerStrategy(
-            server_def_resolver(self.cluster, _JOBS)
-        )
-        self._crew = Crew(
-            strategy,
-            num_workers=self._num_workers,
-            lifeline=self._lifeline,
-            watched=self._watched,
-            scope=self.scope,
-            counts=self._counts,
-            steps_per_closure=self._steps_per_closure,
-            max_staleness=self._max_staleness,
-        )
+        # TensorFlow connects to all servers, and waits for each of them.
+        with self._watched():
+            strategy = tf.distribute.ParameterServerStrategy(
+                server_def_resolver(self.cluster, _JOBS)
+            )
+            self._crew = Crew(
+                strategy,
+                num_workers=self._num_workers,
+                lifeline=self._lifeline,
+                watched=self._watched,
+                scope=self.scope,
+                counts=self._counts,
+                steps_per_closure=self._steps_per_closure,
+                max_staleness=self._max_staleness,
+            )
         # The chief evaluates by itself; TensorFlow would warn at each call
         # that it is not a worker.
         strategy.extended._allow_run_without_coordinator = True

@@ -11,10 +11,13 @@ of the strategy plugin's, or one of these:
     tell=yes         print `worked on X` for each step, where it is done;
                      X is another one for each batch
     dir=PATH         save every 50 steps, and go on from there
+    dies=JOB         a task of that job is killed when all have met, before
+                     it serves
 """
 
 import json
 import os
+import signal
 import sys
 import time
 import traceback
@@ -27,9 +30,12 @@ def main(name, steps, pause, *options):
     from trainer.registry import find_strategy
 
     given = dict(option.split("=") for option in options)
-    task = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
+    task = json.loads(os.environ["TF_CONFIG"])["task"]
+    job, task = task["type"], task["index"]
     fails, odd = given.pop("fail", None), given.pop("odd", None)
     tells, directory = given.pop("tell", None), given.pop("dir", None)
+    if given.pop("dies", None) == job:
+        die_before_it_serves()
     plugin = find_strategy(name, **{k: _number(v) for k, v in given.items()})
     code = 0
     try:
@@ -59,6 +65,17 @@ def main(name, steps, pause, *options):
     sys.stdout.flush()
     # As the command line does: TensorFlow would wait for what is gone.
     os._exit(code)
+
+
+def die_before_it_serves():
+    from plugins.strategies import parameter_server
+
+    def die(*arguments, **options):
+        # The others are beyond the meeting by then.
+        time.sleep(2)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    parameter_server.start_server = die
 
 
 def train(plugin, steps, *, pause, fails, tells, directory, facts):

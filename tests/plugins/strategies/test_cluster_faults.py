@@ -270,6 +270,18 @@ def test_a_lost_parameter_server_is_named_by_all(cluster, tmp_path, how):
     assert "iterations 300" in group.log(0)
 
 
+def test_a_server_that_is_lost_before_it_serves_is_named(cluster):
+    """TensorFlow waits for it while the chief connects, for ever."""
+    group = cluster("parameter_server@1+1", "10", "0", "dies=ps")
+    group.start(0, 1, 2)
+    assert group.tasks[2].wait(60) == -signal.SIGKILL
+    since = time.monotonic()
+    for number in (0, 1):
+        said = group.said(number, 75, seconds=60)
+        assert said.startswith("lost ps 0 (")
+    assert time.monotonic() - since < 30
+
+
 def test_evaluation_on_workers_equals_that_on_the_chief(cluster, tmp_path):
     losses = []
     for place in ("chief", "worker"):
