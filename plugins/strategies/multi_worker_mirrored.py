@@ -17,13 +17,14 @@ from plugins.clusters.rendezvous import meet
 from plugins.clusters.resolve import resolve_cluster
 from plugins.clusters.returning import Returning
 from plugins.strategies.processes import (
+    ClusterStrategy,
     WatchedRunner,
     abort_collectives,
     own_sigterm,
     server_def_resolver,
     versions,
 )
-from trainer import Detection, Runner, Step, StrategyPlugin, UserError, nearest
+from trainer import Detection, Runner, Step, UserError, nearest
 
 _JOBS = ("chief", "worker")
 _MIN_WORKERS = "TRAINER_MIN_WORKERS"
@@ -35,7 +36,7 @@ _IMPLEMENTATIONS = {
 
 
 @gin.configurable(module="plugins.strategies")
-class MultiWorkerMirrored(StrategyPlugin):
+class MultiWorkerMirrored(ClusterStrategy):
     """A replica on each device of several hosts, all in step.
 
     Variables are mirrored on every device of every worker; gradients travel
@@ -44,7 +45,8 @@ class MultiWorkerMirrored(StrategyPlugin):
     chief, writes; all must see the same `model_dir`.
 
     Args:
-        worker_hosts: `host:port` of each worker, separated by commas.
+        worker_hosts: `host:port` of each worker; in a string separated by
+            commas.
         task_index: which of them this process is.
         task_type: `"worker"` or `"chief"`.
         implementation: `"auto"`, `"ring"` or `"nccl"`.
@@ -75,7 +77,7 @@ class MultiWorkerMirrored(StrategyPlugin):
     def __init__(
         self,
         *,
-        worker_hosts: str | None = None,
+        worker_hosts: str | Sequence[str] | None = None,
         task_index: int | None = None,
         task_type: str | None = None,
         implementation: str = "auto",
@@ -99,7 +101,6 @@ class MultiWorkerMirrored(StrategyPlugin):
         self._silence_seconds = silence_seconds
         self._min_workers = min_workers or _min_workers()
         self._lifeline: Lifeline | None = None
-        self._peers: Peers | None = None
         self._returning: Returning | None = None
         self.cluster = resolve_cluster(
             worker_hosts=worker_hosts,
@@ -231,8 +232,7 @@ class MultiWorkerMirrored(StrategyPlugin):
         """
         if self._returning is not None:
             self._returning.close()
-        if self._peers is not None:
-            self._peers.leave()
+        super().close()
 
     def describe(self) -> dict[str, Any]:
         """See `StrategyPlugin.describe`."""
@@ -240,11 +240,6 @@ class MultiWorkerMirrored(StrategyPlugin):
         if self.cluster is not None:
             described["cluster"] = self.cluster.describe()
         return described
-
-    def _watched(self) -> contextlib.AbstractContextManager[None]:
-        if self._peers is None:
-            return contextlib.nullcontext()
-        return self._peers.watched()
 
     @tf.function
     def _count(self, flags: tf.Tensor) -> tf.Tensor:

@@ -2,7 +2,7 @@
 
 import contextlib
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import gin
@@ -19,6 +19,7 @@ from plugins.clusters.returning import bring_back
 from plugins.strategies.closures import Closures, Evaluation
 from plugins.strategies.crew import Crew
 from plugins.strategies.processes import (
+    ClusterStrategy,
     WatchedRunner,
     server_def_resolver,
     start_server,
@@ -31,7 +32,6 @@ from trainer import (
     MakePieces,
     Runner,
     Step,
-    StrategyPlugin,
     UserError,
     nearest,
     require_positive,
@@ -41,7 +41,7 @@ _JOBS = ("chief", "worker", "ps")
 
 
 @gin.configurable(module="plugins.strategies")
-class ParameterServer(StrategyPlugin):
+class ParameterServer(ClusterStrategy):
     """Workers that pull weights from servers and push gradients, unawaited.
 
     Variables live on the parameter servers; each worker computes gradients on
@@ -54,7 +54,8 @@ class ParameterServer(StrategyPlugin):
     device.
 
     Args:
-        worker_hosts: `host:port` of each worker, separated by commas.
+        worker_hosts: `host:port` of each worker; in a string separated by
+            commas.
         ps_hosts: the same of each parameter server.
         task_type: `"chief"`, `"worker"` or `"ps"`.
         task_index: this process's number within its job.
@@ -97,8 +98,8 @@ class ParameterServer(StrategyPlugin):
     def __init__(
         self,
         *,
-        worker_hosts: str | None = None,
-        ps_hosts: str | None = None,
+        worker_hosts: str | Sequence[str] | None = None,
+        ps_hosts: str | Sequence[str] | None = None,
         task_type: str | None = None,
         task_index: int | None = None,
         steps_per_closure: int | None = None,
@@ -144,7 +145,6 @@ class ParameterServer(StrategyPlugin):
         self._timeout_seconds = timeout_seconds
         self._start_seconds = start_seconds
         self._silence_seconds = silence_seconds
-        self._peers: Peers | None = None
         self._counts = StepCounts()
 
     @classmethod
@@ -251,15 +251,6 @@ class ParameterServer(StrategyPlugin):
         """Lets the servers go."""
         self.close()
 
-    def close(self) -> None:
-        """Tells the other tasks why this one ends, and leaves them.
-
-        Raises:
-            StartAgain: what ends it comes from a lost server, which is named.
-        """
-        if self._peers is not None:
-            self._peers.leave()
-
     def describe(self) -> dict[str, Any]:
         """See `StrategyPlugin.describe`."""
         return super().describe() | {"cluster": self.cluster.describe()}
@@ -267,11 +258,6 @@ class ParameterServer(StrategyPlugin):
     def devices(self) -> list[str]:
         """The workers' names: their devices are their own."""
         return [name for name, _ in self.cluster.tasks("worker")]
-
-    def _watched(self) -> contextlib.AbstractContextManager[None]:
-        if self._peers is None:
-            return contextlib.nullcontext()
-        return self._peers.watched()
 
     def _set_threads(self) -> None:
         tf.config.threading.set_inter_op_parallelism_threads(self._threads)

@@ -11,7 +11,30 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 
 from plugins.clusters.cluster import Cluster
-from trainer import Runner
+from plugins.clusters.peers import Peers
+from trainer import Runner, StrategyPlugin
+
+
+class ClusterStrategy(StrategyPlugin):
+    """A strategy plugin whose processes wait for each other."""
+
+    # Set once all have met; an evaluator meets nobody.
+    _peers: Peers | None = None
+
+    def close(self) -> None:
+        """Tells the other tasks why this one ends, and leaves them.
+
+        Raises:
+            StartAgain: what ends it comes from a lost task, which is named.
+        """
+        if self._peers is not None:
+            self._peers.leave()
+
+    def _watched(self) -> contextlib.AbstractContextManager[None]:
+        """Surrounds what waits for other tasks; see `Peers.watched`."""
+        if self._peers is None:
+            return contextlib.nullcontext()
+        return self._peers.watched()
 
 
 def server_def_resolver(
