@@ -93,6 +93,17 @@ class Cluster:
         given = (self.origin or self).tasks(*JOBS)
         return next(n for n, a in given if a == address)
 
+    def label(self, name: str) -> str:
+        """A task of this cluster as messages show it.
+
+        Args:
+            name: its name here; a message has the given one.
+
+        Returns:
+            Such as `"worker 1 (n1:2222)"`.
+        """
+        return f"{self.given_name(name)} ({dict(self.tasks(*JOBS))[name]})"
+
     def among(self, names: Collection[str]) -> "Cluster":
         """What is left of this cluster with some of its workers only.
 

@@ -25,11 +25,14 @@ def compare(
         StartAgain: a task is lost or did not come in time; it is named.
     """
     if lifeline.name == lifeline.first:
-        given = {lifeline.name: dict(facts)}
+        found = {lifeline.name: dict(facts)}
         for name in lifeline.others:
-            given[name] = lifeline.hear(name, seconds)["facts"]
+            found[name] = lifeline.hear(name, seconds)["facts"]
         problem = difference(
-            {name: {"tasks": {}, "facts": f} for name, f in given.items()}
+            {
+                lifeline.cluster.given_name(name): {"tasks": {}, "facts": own}
+                for name, own in found.items()
+            }
         )
         lifeline.tell({"problem": problem})
     else:

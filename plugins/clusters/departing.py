@@ -39,9 +39,10 @@ def departing(lifeline: Lifeline, *, holds_state: bool) -> Iterator[None]:
     seconds = _SAVING_SECONDS if holds_state else _WORKING_SECONDS
 
     def depart(name: str) -> None:
+        reason = f"{lifeline.cluster.label(lifeline.name)}: {name}"
         if holds_state:
-            lifeline.ask_to_leave(name)
-        timer = threading.Timer(seconds, lifeline.end, (name,))
+            lifeline.ask_to_leave(reason)
+        timer = threading.Timer(seconds, lifeline.end, (reason,))
         timer.daemon = True
         timer.start()
 

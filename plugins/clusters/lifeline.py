@@ -50,6 +50,7 @@ class Lifeline:
             on, with the reason.
 
     Attributes:
+        cluster: see above.
         name: this task's name.
         asked: why another task asks the run to save and leave; `None` if
             none does.
@@ -66,13 +67,10 @@ class Lifeline:
         on_lost: Callable[["Lifeline", str], None] | None = None,
         on_over: Callable[[str], None] | None = None,
     ) -> None:
+        self.cluster = cluster
         self.name = cluster.name
         self.asked: str | None = None
         self._tasks = dict(tasks)
-        self._texts = {
-            name: f"{cluster.given_name(name)} ({address})"
-            for name, address in tasks.items()
-        }
         self._spare = frozenset(spare)
         self._on_lost = on_lost
         self._on_over = on_over
@@ -183,13 +181,16 @@ class Lifeline:
             self._news.wait_for(lambda: inbox or self._over, seconds)
             if inbox:
                 return inbox.popleft()
-        raise StartAgain(
-            self._over or f"{self._texts[name]} sent nothing for {seconds:g} s"
-        )
+        silent = f"{self.cluster.label(name)} sent nothing for {seconds:g} s"
+        raise StartAgain(self._over or silent)
 
     def ask_to_leave(self, reason: str) -> None:
-        """Asks the run to save, because this task has to leave."""
-        self.tell({"leave": f"{self._texts[self.name]}: {reason}"})
+        """Asks the run to save, because this task has to leave.
+
+        Args:
+            reason: why; it names the task, too.
+        """
+        self.tell({"leave": reason})
 
     def leave(self, error: BaseException | None = None) -> None:
         """Ends all lines, after saying why; does nothing the second time.
@@ -242,15 +243,15 @@ class Lifeline:
         if not isinstance(error, StartAgain | UserError):
             kind = type(error).__name__
             text = f"{kind}: {text}" if text else kind
-        return f"{self._texts[self.name]} ended: {text}"
+        return f"{self.cluster.label(self.name)} ended: {text}"
 
     def _bound_waiting(self, now: float) -> None:
         if self._waiting is None:
             return
         since, until = self._waiting
         if now > until:
-            limit = f"{until - since:g} s"
-            self.end(f"{self._texts[self.name]} waited {limit} for its peers")
+            own, limit = self.cluster.label(self.name), until - since
+            self.end(f"{own} waited {limit:g} s for its peers")
         elif now < max(since, self._over_since) + _LEAVE_SECONDS:
             return
         if self._over is not None:
@@ -268,11 +269,11 @@ class Lifeline:
             # The other end has said why it ends.
             why = message["end"]
             self._ended_well = why is None and self._over is None
-            reason = why or f"{self._texts[line.name]} ended"
+            reason = why or f"{self.cluster.label(line.name)} ended"
             self._without(line.name, reason, message.get("lost"))
 
     def _lose(self, line: Line, how: str) -> None:
-        reason = f"lost {self._texts[line.name]}"
+        reason = f"lost {self.cluster.label(line.name)}"
         if how:
             reason = f"{reason}: {how}"
         self._without(line.name, reason, line.name)

@@ -116,7 +116,7 @@ def lost_peers(cluster: Cluster, *, jobs: Sequence[str]) -> list[str]:
         while True:
             answers = pool.map(_answers, [address for _, address in peers])
             there = zip(peers, answers, strict=True)
-            lost = [f"{name} ({a})" for (name, a), ok in there if not ok]
+            lost = [cluster.label(name) for (name, _), ok in there if not ok]
             if lost or time.monotonic() > deadline:
                 return lost
             time.sleep(0.2)

@@ -191,6 +191,7 @@ def test_what_is_left_of_a_cluster_knows_what_it_was():
     assert left.jobs == {"worker": ["b:1", "d:1"]}
     assert left.name == "worker 1"
     assert left.given_name("worker 1") == "worker 2"
+    assert left.label("worker 1") == "worker 2 (d:1)"
     assert left.absent() == [("chief 0", "a:1"), ("worker 1", "c:1")]
     assert left.describe() == {
         "source": "test",

@@ -1,13 +1,15 @@
 """Lifelines between tasks of this process, over real TCP."""
 
 import json
+import re
+import signal
 import socket
 import threading
 import time
 
 import pytest
 
-from plugins.clusters import lifeline
+from plugins.clusters import departing, lifeline
 from plugins.clusters.cluster import Cluster
 from plugins.clusters.comparison import compare
 from plugins.clusters.lifeline import Lifeline
@@ -53,11 +55,14 @@ def lifelines(monkeypatch):
     monkeypatch.setattr(lifeline, "hang_up_on", lambda address: None)
     made = []
 
-    def make(count, **options):
-        addresses = [f"127.0.0.1:{port}" for port in free_ports(count)]
+    def make(count, *, away=0, **options):
+        addresses = [f"127.0.0.1:{port}" for port in free_ports(count + away)]
+        there = range(away, count + away)
         clusters = [
-            Cluster({"worker": addresses}, "worker", i, "test")
-            for i in range(count)
+            Cluster({"worker": addresses}, "worker", i, "test").among(
+                [f"worker {i}" for i in there]
+            )
+            for i in there
         ]
         made.extend(
             in_threads(
@@ -151,6 +156,34 @@ def test_facts_that_differ_are_told_to_all(lifelines):
     assert "step: 10 on worker 0, worker 1; 20 on worker 2" in text
     same = in_threads(*(check(one, facts[0]) for one in three))
     assert same == [None, None, None]
+
+
+def test_who_differs_goes_by_the_given_name(lifelines):
+    """Where worker 0 is away, the others are numbered anew."""
+    two = lifelines(2, away=1)
+    found = in_threads(
+        *(
+            lambda i=i, one=one: compare(one, {"step": i}, seconds=30)
+            for i, one in enumerate(two)
+        )
+    )
+    for error in found:
+        assert "step: 0 on worker 1; 1 on worker 2" in str(error)
+
+
+@pytest.mark.parametrize("holds_state", [False, True])
+def test_who_departs_is_named(lifelines, monkeypatch, holds_state):
+    for limit in ("_SAVING_SECONDS", "_WORKING_SECONDS"):
+        monkeypatch.setattr(departing, limit, 0.2)
+    first, second = lifelines(2)
+    expected = f"worker 1 ({address(first, 1)}): SIGTERM"
+    with departing.departing(second, holds_state=holds_state):
+        signal.raise_signal(signal.SIGTERM)
+        with pytest.raises(StartAgain, match=re.escape(expected)) as raised:
+            second.wait()
+    second.leave(raised.value)
+    assert first.why_over(30) == expected
+    assert first.asked == (expected if holds_state else None)
 
 
 def test_who_does_not_come_to_be_compared_is_named(lifelines):
