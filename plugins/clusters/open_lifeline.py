@@ -1,22 +1,24 @@
-"""Connects all tasks of a cluster with the first one."""
+"""Connects all tasks of a cluster with the first one.
+
+A task calls the first one, and each says its name; the caller then says
+`{"here": true}`. Without that, the first task would take a caller for
+connected that has given up meanwhile, and soon call it lost.
+"""
 
 import contextlib
 import socket
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from plugins.clusters.cluster import Cluster
 from plugins.clusters.lifeline import Lifeline
-from plugins.clusters.sockets import (
-    connect,
-    decode,
-    encode,
-    listen_on,
-    look_up,
-)
+from plugins.clusters.rendezvous_messages import read_message
+from plugins.clusters.sockets import connect, encode, listen_on, look_up
 from trainer import StartAgain
 
+_LOOK_SECONDS = 0.05
 _RETRY_SECONDS = 0.1
 _PORT_SECONDS = 10.0
 _ANSWER_SECONDS = 5.0
@@ -27,7 +29,7 @@ def open_lifeline(
     *,
     jobs: Sequence[str],
     line: socket.socket | None = None,
-    seconds: float = 60.0,
+    seconds: float = 10.0,
     **options: Any,
 ) -> Lifeline:
     """Connects this task with the first; right after they have met.
@@ -39,7 +41,8 @@ def open_lifeline(
         jobs: the jobs that take part; the first task is as in `meet`.
         line: the connection to the first task of a run that goes on and has
             taken this task in; see `plugins.clusters.rendezvous.Met`.
-        seconds: how long to wait for the others.
+        seconds: how long the first task waits for the others. They wait for
+            it twice as long: it knows best who is missing.
         **options: see `Lifeline`.
 
     Raises:
@@ -47,60 +50,104 @@ def open_lifeline(
     """
     tasks = dict(cluster.tasks(*jobs))
     first = next(iter(tasks))
-    deadline = time.monotonic() + seconds
-    if cluster.name == first:
-        connections = _accept(cluster, set(tasks) - {first}, deadline)
-    else:
-        connections = {first: line or _reach(cluster, tasks[first], deadline)}
-    return Lifeline(cluster, tasks, connections, **options)
-
-
-def _accept(
-    cluster: Cluster, others: set[str], deadline: float
-) -> dict[str, socket.socket]:
-    lines: dict[str, socket.socket] = {}
-    if not others:
-        return lines
-    with listen_on(
-        cluster.address, owner=cluster.name, seconds=_PORT_SECONDS
-    ) as door:
-        while missing := others - set(lines):
-            left = deadline - time.monotonic()
-            if left <= 0:
-                names = ", ".join(sorted(missing))
-                raise StartAgain(f"no line to {names}")
-            door.settimeout(left)
-            with contextlib.suppress(OSError):
-                line, _ = door.accept()
-                name = _ask(line)
-                if name not in missing:
-                    line.close()
-                    continue
-                line.sendall(encode({"name": cluster.name}))
-                lines[name] = line
-    return lines
-
-
-def _ask(line: socket.socket) -> str:
-    """Who is at the other end; an empty name for a stranger."""
-    line.settimeout(_ANSWER_SECONDS)
+    if cluster.name != first:
+        line = line or _reach(cluster, tasks, 2 * seconds)
+        return Lifeline(cluster, tasks, {first: line}, **options)
+    # It beats on each line at once: who has come early must not take it for
+    # a silent one.
+    lifeline = Lifeline(cluster, tasks, {}, **options)
     try:
-        message = decode(line.recv(4096).strip()) or {}
-    except OSError:
-        line.close()
+        if lifeline.others:
+            _Reception(lifeline).run(seconds)
+    except BaseException as error:
+        lifeline.leave(error)
         raise
-    return str(message.get("name", ""))
+    return lifeline
 
 
-def _reach(cluster: Cluster, address: str, deadline: float) -> socket.socket:
-    targets = look_up(address, seconds=_ANSWER_SECONDS)
-    while time.monotonic() < deadline:
+class _Reception:
+    """Where the others come to the first task.
+
+    Args:
+        lifeline: the first task's; gets a line to each of them.
+    """
+
+    def __init__(self, lifeline: Lifeline) -> None:
+        self._lifeline = lifeline
+        self._missing = lifeline.others
+        self._lock = threading.Lock()
+
+    def run(self, seconds: float) -> None:
+        """Returns when all are there.
+
+        Raises:
+            StartAgain: somebody is not.
+        """
+        cluster = self._lifeline.cluster
+        with listen_on(
+            cluster.address, owner=cluster.name, seconds=_PORT_SECONDS
+        ) as door:
+            door.settimeout(_LOOK_SECONDS)
+            deadline = time.monotonic() + seconds
+            while self._missing and time.monotonic() < deadline:
+                with contextlib.suppress(OSError):
+                    line, _ = door.accept()
+                    # Each on a thread: a silent stranger holds nobody up.
+                    threading.Thread(
+                        target=self._greet, args=(line,), daemon=True
+                    ).start()
+        with self._lock:
+            missing, self._missing = self._missing, []
+        if missing:
+            names = ", ".join(map(cluster.label, missing))
+            raise StartAgain(self._lifeline.over or f"no line to {names}")
+
+    def _greet(self, line: socket.socket) -> None:
         with contextlib.suppress(OSError):
+            hello = read_message(line, seconds=_ANSWER_SECONDS) or {}
+            name = hello.get("name")
+            if name in self._missing:
+                line.sendall(encode({"name": self._lifeline.name}))
+                answer = read_message(line, seconds=_ANSWER_SECONDS) or {}
+                if "here" in answer and self._take_in(name, line):
+                    return
+        line.close()
+
+    def _take_in(self, name: str, line: socket.socket) -> bool:
+        """Adds a line; whether it is still wanted."""
+        with self._lock:
+            if name not in self._missing:
+                return False
+            self._lifeline.add(name, line)
+            self._missing.remove(name)
+            return True
+
+
+def _reach(
+    cluster: Cluster, tasks: Mapping[str, str], seconds: float
+) -> socket.socket:
+    first, address = next(iter(tasks.items()))
+    targets: list[tuple[Any, Any]] = []
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        # A name server may fail for a moment, too.
+        with contextlib.suppress(OSError):
+            targets = targets or look_up(address, seconds=_ANSWER_SECONDS)
             line = connect(targets, seconds=_ANSWER_SECONDS)
-            line.sendall(encode({"name": cluster.name}))
-            # Only an answer tells the first task from another listener.
-            if _ask(line):
+            if _introduce(line, cluster.name, first):
                 return line
-            line.close()
         time.sleep(_RETRY_SECONDS)
-    raise StartAgain(f"no line to the first task at {address}")
+    raise StartAgain(f"no line to {cluster.label(first)}")
+
+
+def _introduce(line: socket.socket, own: str, first: str) -> bool:
+    """Whether the first task is at the other end; closes the line if not."""
+    with contextlib.suppress(OSError):
+        line.sendall(encode({"name": own}))
+        answer = read_message(line, seconds=_ANSWER_SECONDS) or {}
+        # Only an answer tells the first task from another listener.
+        if answer.get("name") == first:
+            line.sendall(encode({"here": True}))
+            return True
+    line.close()
+    return False

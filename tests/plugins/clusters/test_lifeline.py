@@ -4,7 +4,6 @@ import json
 import re
 import signal
 import socket
-import threading
 import time
 
 import pytest
@@ -15,29 +14,10 @@ from plugins.clusters.comparison import compare
 from plugins.clusters.lifeline import Lifeline
 from plugins.clusters.open_lifeline import open_lifeline
 from tests.conformance.running import free_ports
+from tests.plugins.clusters.threads import in_threads, workers
 from trainer import StartAgain, UserError
 
 JOBS = ("worker",)
-
-
-def in_threads(*functions):
-    """Calls functions at the same time; what each returned or raised."""
-    results = [None] * len(functions)
-
-    def call(i):
-        try:
-            results[i] = functions[i]()
-        except Exception as error:
-            results[i] = error
-
-    threads = [
-        threading.Thread(target=call, args=(i,)) for i in range(len(functions))
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    return results
 
 
 def connected():
@@ -56,14 +36,7 @@ def lifelines(monkeypatch):
     made = []
 
     def make(count, *, away=0, **options):
-        addresses = [f"127.0.0.1:{port}" for port in free_ports(count + away)]
-        there = range(away, count + away)
-        clusters = [
-            Cluster({"worker": addresses}, "worker", i, "test").among(
-                [f"worker {i}" for i in there]
-            )
-            for i in there
-        ]
+        clusters = workers(count, away=away)
         made.extend(
             in_threads(
                 *(
