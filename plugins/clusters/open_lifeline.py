@@ -2,7 +2,9 @@
 
 A task calls the first one, and each says its name; the caller then says
 `{"here": true}`. Without that, the first task would take a caller for
-connected that has given up meanwhile, and soon call it lost.
+connected that has given up meanwhile, and soon call it lost. Once all are
+there it says `{"all": true}`: none goes on to TensorFlow before, which would
+wait for the others and keep every other thread of Python from running.
 """
 
 import contextlib
@@ -50,15 +52,19 @@ def open_lifeline(
     """
     tasks = dict(cluster.tasks(*jobs))
     first = next(iter(tasks))
-    if cluster.name != first:
-        line = line or _reach(cluster, tasks, 2 * seconds)
-        return Lifeline(cluster, tasks, {first: line}, **options)
-    # It beats on each line at once: who has come early must not take it for
-    # a silent one.
-    lifeline = Lifeline(cluster, tasks, {}, **options)
+    leads = cluster.name == first
+    connections = {}
+    if not leads:
+        connections[first] = line or _reach(cluster, tasks, 2 * seconds)
+    # The first task beats on each line at once: who has come early must not
+    # take it for a silent one.
+    lifeline = Lifeline(cluster, tasks, connections, **options)
     try:
-        if lifeline.others:
+        if leads and lifeline.others:
             _Reception(lifeline).run(seconds)
+            lifeline.tell({"all": True})
+        elif not leads and line is None:
+            lifeline.hear(first, 2 * seconds)
     except BaseException as error:
         lifeline.leave(error)
         raise

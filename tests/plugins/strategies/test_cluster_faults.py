@@ -1,5 +1,6 @@
 """Peers that are missing, die or come back: real processes, real signals."""
 
+import json
 import os
 import re
 import signal
@@ -11,6 +12,7 @@ import pytest
 
 from tests.conformance.running import Layout
 from tests.conftest import ROOT
+from tests.plugins.clusters.meetings import wait_for_port
 
 
 class Cluster:
@@ -40,6 +42,11 @@ class Cluster:
                 stderr=log,
             )
             log.close()
+
+    def address(self, number):
+        config = json.loads(self._environments[number]["TF_CONFIG"])
+        task = config["task"]
+        return config["cluster"][task["type"]][task["index"]]
 
     def log(self, number):
         return (self._directory / f"{number}.log").read_text()
@@ -140,6 +147,22 @@ def test_frozen_worker_is_named_by_all_others(cluster, count, victim):
         said = group.said(other, 75, seconds=60)
         assert said.startswith(f"lost worker {victim} (")
     assert time.monotonic() - since < 30
+
+
+@pytest.mark.long
+def test_a_worker_that_freezes_in_the_meeting_is_named_by_all_others(cluster):
+    trio = cluster("multi_worker_mirrored@3", "10", "0")
+    trio.start(0, 2)
+    for number in (0, 2):
+        wait_for_port(trio.address(number)).close()
+    # Until it has joined.
+    time.sleep(3)
+    trio.tasks[2].send_signal(signal.SIGSTOP)
+    # With this one all are there.
+    trio.start(1)
+    for number in (0, 1):
+        said = trio.said(number, 75, seconds=60)
+        assert f"no line to worker 2 ({trio.address(2)})" in said
 
 
 @pytest.mark.parametrize("broken", [0, 1])
