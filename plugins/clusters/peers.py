@@ -2,7 +2,6 @@
 
 import contextlib
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -15,7 +14,7 @@ from trainer import StartAgain
 
 # How long a lifeline may take to tell of a task that is gone.
 _NEWS_SECONDS = 2.0
-_PROBE_SECONDS = 5.0
+_PROBE_SECONDS = 2.0
 _MOST_PROBES = 64
 # What TensorFlow raises when a peer is gone; it may also be a bug of ours.
 _SYMPTOMS = (
@@ -50,6 +49,7 @@ class Peers:
         self._lifeline = lifeline
         self._jobs = jobs
         self._limit_seconds = limit_seconds
+        self._unexplained: BaseException | None = None
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
@@ -79,7 +79,7 @@ class Peers:
         error = sys.exception()
         try:
             # Not all that reaches out to peers is watched.
-            if isinstance(error, _SYMPTOMS):
+            if isinstance(error, _SYMPTOMS) and error is not self._unexplained:
                 self._explain(error)
         except StartAgain as again:
             error = again
@@ -99,32 +99,28 @@ class Peers:
                 reason = f"lost {', '.join(lost)}"
         if reason is not None:
             raise StartAgain(reason) from error
+        self._unexplained = error
 
 
 def lost_peers(cluster: Cluster, *, jobs: Sequence[str]) -> list[str]:
     """The tasks that do not answer, with their addresses.
 
-    Waits a little for one to stop answering: a process that dies may fail an
-    operation before its port is closed.
+    The lifeline knows of those that are gone. This finds one that the first
+    task still reaches, but this one does not.
     """
     peers = [t for t in cluster.tasks(*jobs) if t[0] != cluster.name]
     if not peers:
         return []
-    deadline = time.monotonic() + _PROBE_SECONDS
-    # All at once: while one is waited for, another survivor may have ended.
     with ThreadPoolExecutor(min(len(peers), _MOST_PROBES)) as pool:
-        while True:
-            answers = pool.map(_answers, [address for _, address in peers])
-            there = zip(peers, answers, strict=True)
-            lost = [cluster.label(name) for (name, _), ok in there if not ok]
-            if lost or time.monotonic() > deadline:
-                return lost
-            time.sleep(0.2)
+        answers = pool.map(_answers, [address for _, address in peers])
+        there = zip(peers, answers, strict=True)
+        return [cluster.label(name) for (name, _), ok in there if not ok]
 
 
 def _answers(address: str) -> bool:
     try:
-        connect(look_up(address, seconds=2.0), seconds=2.0).close()
-    except (OSError, StartAgain):
+        targets = look_up(address, seconds=_PROBE_SECONDS)
+        connect(targets, seconds=_PROBE_SECONDS).close()
+    except OSError:
         return False
     return True

@@ -1,0 +1,44 @@
+"""What becomes of an error that may come from a lost peer."""
+
+import socket
+import time
+
+import pytest
+import tensorflow as tf
+
+from plugins.clusters.cluster import Cluster
+from plugins.clusters.lifeline import Lifeline
+from plugins.clusters.peers import Peers
+from tests.conformance.running import free_ports
+from trainer import StartAgain
+
+
+def peers_of(port):
+    """Worker 0's, with worker 1 at a port; no line tells of it."""
+    addresses = [f"127.0.0.1:{p}" for p in (*free_ports(1), port)]
+    cluster = Cluster({"worker": addresses}, "worker", 0, "test")
+    lifeline = Lifeline(cluster, dict(cluster.tasks("worker")), {})
+    return Peers(cluster, lifeline, jobs=("worker",), limit_seconds=60)
+
+
+def fail(peers):
+    try:
+        with peers.watched():
+            raise tf.errors.InternalError(None, None, "a bug of ours")
+    finally:
+        peers.leave()
+
+
+def test_an_error_of_ours_is_looked_into_once():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        peers = peers_of(server.getsockname()[1])
+        since = time.monotonic()
+        with pytest.raises(tf.errors.InternalError, match="a bug of ours"):
+            fail(peers)
+        assert time.monotonic() - since < 4
+
+
+def test_a_peer_that_this_task_does_not_reach_is_named():
+    (port,) = free_ports(1)
+    with pytest.raises(StartAgain, match=rf"lost worker 1 \(.*:{port}\)"):
+        fail(peers_of(port))
