@@ -54,6 +54,7 @@ class Lifeline:
         name: this task's name.
         asked: why another task asks the run to save and leave; `None` if
             none does.
+        losses: how often one of the `spare` tasks was lost.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class Lifeline:
         self.cluster = cluster
         self.name = cluster.name
         self.asked: str | None = None
+        self.losses = 0
         self._tasks = dict(tasks)
         self._spare = frozenset(spare)
         self._on_lost = on_lost
@@ -288,6 +290,7 @@ class Lifeline:
             self.end(reason, lost)
 
     def _spare_task_lost(self, name: str, reason: str) -> None:
+        self.losses += 1
         logging.warning("%s%s.", reason[0].upper(), reason[1:])
 
         def act() -> None:

@@ -127,7 +127,7 @@ class Crew:
         self, loop: Callable[..., Any], iterator: Any, num_steps: int
     ) -> list[Any]:
         """Runs so many steps, each counted once; see `run`."""
-        before = self._counts.values()
+        before, losses = self._counts.values(), self._lifeline.losses
         results = []
         rounds = cut_into_rounds(
             num_steps,
@@ -137,7 +137,12 @@ class Crew:
         )
         for sizes in rounds:
             results += self.run(loop, iterator, sizes)
-        self._counts.correct(before, updates=self.updates, num_steps=num_steps)
+        self._counts.correct(
+            before,
+            updates=self.updates,
+            num_steps=num_steps,
+            losses=self._lifeline.losses - losses,
+        )
         return results
 
     def run(

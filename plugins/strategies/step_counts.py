@@ -34,14 +34,24 @@ class StepCounts:
         return [int(variable.numpy()) for variable in self._candidates]
 
     def correct(
-        self, before: list[int], *, updates: tf.Variable, num_steps: int
+        self,
+        before: list[int],
+        *,
+        updates: tf.Variable,
+        num_steps: int,
+        losses: int,
     ) -> None:
         """Takes back what counts more than once.
+
+        A worker may die when one counter has its step and another has not:
+        nothing orders them. So each is set right by itself, and one that is
+        out of step with `updates` by more than that is no counter of steps.
 
         Args:
             before: `values` before some steps.
             updates: the one that counts every update; it is corrected, too.
             num_steps: how many steps those were.
+            losses: how many workers were lost meanwhile.
         """
         # A variable that was made meanwhile has not counted all of them.
         pairs = zip(self.values(), before, strict=False)
@@ -52,11 +62,16 @@ class StepCounts:
             for variable, grown in zip(known, growth, strict=True)
             if variable is updates
         )
-        if done <= num_steps:
+        if done <= num_steps and not losses:
             return
-        logging.warning(
-            "A worker was lost: %d steps were done twice.", done - num_steps
-        )
+        # The one who does a lost worker's steps may be faster than the news.
+        apart = max(losses, 1)
+        most = num_steps
         for variable, grown in zip(known, growth, strict=True):
-            if grown == done:
-                variable.assign_sub(done - num_steps)
+            if grown > num_steps and abs(grown - done) <= apart:
+                variable.assign_sub(grown - num_steps)
+                most = max(most, grown)
+        if most > num_steps:
+            logging.warning(
+                "A worker was lost: %d steps were done twice.", most - num_steps
+            )
