@@ -10,6 +10,7 @@ of the strategy plugin's, or one of these:
     odd=TASK         the task of that number has facts of its own
     tell=yes         print `worked on X` for each step, where it is done;
                      X is another one for each batch
+    slow=yes         a step ends long after it has changed the weights
     dir=PATH         save every 50 steps, and go on from there
     dies=JOB         a task of that job is killed when all have met, before
                      it serves
@@ -34,6 +35,7 @@ def main(name, steps, pause, *options):
     job, task = task["type"], task["index"]
     fails, odd = given.pop("fail", None), given.pop("odd", None)
     tells, directory = given.pop("tell", None), given.pop("dir", None)
+    slow = given.pop("slow", None)
     if given.pop("dies", None) == job:
         die_before_it_serves()
     plugin = find_strategy(name, **{k: _number(v) for k, v in given.items()})
@@ -47,6 +49,7 @@ def main(name, steps, pause, *options):
                     pause=float(pause),
                     fails=lambda step: fails == f"{task}:{step}",
                     tells=tells is not None,
+                    slow=slow is not None,
                     directory=directory,
                     facts={"color": "odd" if odd == str(task) else "even"},
                 )
@@ -78,7 +81,7 @@ def die_before_it_serves():
     parameter_server.start_server = die
 
 
-def train(plugin, steps, *, pause, fails, tells, directory, facts):
+def train(plugin, steps, *, pause, fails, tells, slow, directory, facts):
     import keras
     import numpy as np
     import tensorflow as tf
@@ -102,6 +105,16 @@ def train(plugin, steps, *, pause, fails, tells, directory, facts):
             if training and tells:
                 tf.print("worked on", tf.reduce_sum(x))
             return super().forward(x, training=training)
+
+        def train_step(self, batch):
+            logs = super().train_step(batch)
+            if not slow:
+                return logs
+            busy = tf.random.normal((1000, 1000))
+            for _ in range(16):
+                busy = tf.matmul(busy, busy) / 1000
+            with tf.control_dependencies([busy]):
+                return tf.nest.map_structure(tf.identity, logs)
 
     callbacks = [Report()]
     if directory is not None:

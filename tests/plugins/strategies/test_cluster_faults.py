@@ -240,6 +240,23 @@ def test_a_killed_worker_comes_back_to_work(cluster):
 
 
 @pytest.mark.long
+def test_steps_count_once_if_a_worker_dies_in_the_middle_of_one(cluster):
+    """The optimizer has counted that step by then, and the chief not yet."""
+    group = cluster("parameter_server@1+1", "50", "0", "slow=yes")
+    group.start(0, 1, 2)
+    for step in (10, 20, 30):
+        group.wait_for_step(0, step)
+        # Beyond the beginning of the next.
+        time.sleep(0.5)
+        group.kill(1)
+        group.start(1)
+    for task in group.tasks.values():
+        assert task.wait(180) == 0, group.log(0)[-3000:]
+    assert "were done twice" in group.log(0)
+    assert "iterations 50" in group.log(0)
+
+
+@pytest.mark.long
 def test_the_run_waits_for_its_only_worker(cluster):
     group = cluster("parameter_server@1+1", "200", "0.1", "tell=yes")
     group.start(0, 1, 2)
