@@ -12,7 +12,7 @@ from tensorflow.python.eager import context
 
 from plugins.clusters.cluster import Cluster
 from plugins.clusters.peers import Peers
-from trainer import Runner, StrategyPlugin
+from trainer import Runner, StrategyPlugin, skip_teardown
 
 
 class ClusterStrategy(StrategyPlugin):
@@ -40,12 +40,13 @@ class ClusterStrategy(StrategyPlugin):
 def server_def_resolver(
     cluster: Cluster, jobs: Sequence[str]
 ) -> tf.distribute.cluster_resolver.ClusterResolver:
-    """A cluster in the form that `tf.distribute` takes.
+    """A cluster in the form that `tf.distribute` takes, to start servers.
 
     Args:
         cluster: all tasks, and which one this process is.
         jobs: the jobs that take part in the strategy.
     """
+    skip_teardown()
     spec = {job: cluster.jobs[job] for job in jobs if cluster.jobs.get(job)}
     return tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec(spec),
