@@ -120,6 +120,19 @@ def test_a_crash_is_judged_by_the_newest_checkpoint(launch, tmp_path, more):
         assert "The same SIGSEGV after step_00000010 twice" in err
 
 
+def test_crashes_at_unknown_places_are_no_defect(launch):
+    """The launcher cannot list the checkpoints of a remote directory."""
+    program = (
+        "import resource\n"
+        "resource.setrlimit(resource.RLIMIT_CORE, (0, 0))\n"
+        "if life < 3: kill(signal.SIGSEGV)"
+    )
+    one = launch(("worker", 0, LIFE + program), max_restarts=2)
+    code, _, err = one.result()
+    assert code == 0, err
+    assert lives(one, "worker_0") == 3
+
+
 def test_a_users_mistake_ends_all_at_once(launch):
     one = launch(
         ("worker", 0, LIFE + AWAIT),

@@ -57,7 +57,7 @@ class End:
             `None` if it could not even be started.
         error: what the program said of it, such as `"ValueError: no"`; may
             be empty.
-        place: how far it had come, such as `"at step 40"`; may be empty.
+        place: how far it had come, such as `"at step 40"`; empty if unknown.
     """
 
     at: float
@@ -165,7 +165,11 @@ def is_consequence(end: End, faults: Iterable[End]) -> bool:
 
 
 def _alike(one: End, other: End) -> bool:
-    return not other.is_bad_luck and one.failure == other.failure
+    # Nobody knows how much training lies between two unknown places.
+    at_one_place = bool(one.place) and one.place == other.place
+    return (
+        at_one_place and not other.is_bad_luck and one.failure == other.failure
+    )
 
 
 def _delay(ends: Sequence[End]) -> float:

@@ -77,7 +77,10 @@ def test_without_restarts_the_first_end_is_the_last(code, defect):
             ],
             "The same ValueError: no at step 40 twice",
         ),
-        ([end(3), end(3)], "The same exit code 3 twice"),
+        (
+            [end(3, place="at step 40"), end(3, place="at step 40")],
+            "The same exit code 3 at step 40 twice",
+        ),
         (
             [crash(1, "step_00000040"), crash(2, "step_00000040")],
             "The same SIGSEGV after step_00000040 twice",
@@ -116,6 +119,10 @@ def test_all_crashes_are_the_programs_own(number):
         [end(75, 1), end(75, 2)],
         [end(-9, 1), end(-9, 2)],
         [end(None, 1), end(None, 2)],
+        # How far they had come is not known.
+        [end(3, 1), end(3, 2)],
+        [end(-signal.SIGSEGV, 1), end(-signal.SIGSEGV, 2)],
+        [end(1, 1, error="ValueError: no"), end(1, 2, error="ValueError: no")],
     ],
 )
 def test_another_failure_or_bad_luck_is_not(ends):
