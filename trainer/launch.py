@@ -19,15 +19,11 @@ from trainer.errors import (
     UserError,
 )
 from trainer.launcher import arguments, words
-from trainer.launcher.group import (
-    END_SECONDS,
-    LEFT_BEHIND_SECONDS,
-    Group,
-    Signals,
-)
+from trainer.launcher.group import Group, Signals
 from trainer.launcher.help import HELP
 from trainer.launcher.judge import Failure, Judge
 from trainer.launcher.member import Member
+from trainer.launcher.patience import Patience
 from trainer.launcher.supervisor import Limits
 from trainer.launcher.tasks import (
     Task,
@@ -104,9 +100,7 @@ def launch(
     limits: Limits,
     min_workers: int | None = None,
     model_dir: str | None = None,
-    end_seconds: float = END_SECONDS,
-    leave_seconds: dict[str, float] | None = None,
-    left_behind_seconds: float = LEFT_BEHIND_SECONDS,
+    patience: Patience | None = None,
 ) -> int:
     """Starts some processes and stays until the last one is gone.
 
@@ -122,24 +116,23 @@ def launch(
         min_workers: how many workers are enough to go on without another
             one; `None` if all are needed.
         model_dir: the run directory, if there is one.
-        end_seconds: how long they may take after a signal.
-        leave_seconds: see `trainer.launcher.group.LEAVE_SECONDS`.
-        left_behind_seconds: see `trainer.launcher.group`.
+        patience: how long to wait for what; the defaults if `None`.
 
     Returns:
         The exit code. After a signal it is 75 if a process saved its state
         and asks for a new start, else 128 and the signal's number.
     """
+    patience = patience or Patience()
     members = [Member(t, log_dir=log_dir, model_dir=model_dir) for t in tasks]
     judge = Judge(members, limits=limits, min_workers=min_workers, say=_say)
     with _collected_signals() as signals:
         group = Group(
             members,
             judge,
+            patience=patience,
             show=_show,
+            say=_say,
             signals=signals,
-            leave_seconds=leave_seconds,
-            left_behind_seconds=left_behind_seconds,
         )
         try:
             failure = group.run()
@@ -151,7 +144,7 @@ def launch(
                 )
                 # Tasks leave in order on SIGTERM and SIGINT only.
                 ending = signal.SIGTERM if number == signal.SIGHUP else number
-                group.end(end_seconds, number=ending)
+                group.end(patience.end_seconds, number=ending)
                 codes = [member.returncode for member in members]
                 again = EXIT_START_AGAIN in codes
                 return EXIT_START_AGAIN if again else 128 + number

@@ -1,11 +1,13 @@
 """Launches given Python programs: `launch_driver.py JSON`."""
 
+import dataclasses
 import json
 import os
 import signal
 import sys
 
 from trainer.launch import launch
+from trainer.launcher.patience import Patience
 from trainer.launcher.supervisor import Limits
 from trainer.launcher.tasks import Task
 
@@ -26,11 +28,17 @@ def main():
             limits=Limits(given.get("max_restarts", 0)),
             min_workers=given.get("min_workers"),
             model_dir=given.get("model_dir"),
-            end_seconds=given.get("end_seconds", 5),
-            leave_seconds=given.get("leave_seconds"),
-            left_behind_seconds=given.get("left_behind_seconds", 30),
+            patience=_patience(given),
         )
     )
+
+
+def _patience(given):
+    seconds = {"end_seconds": 5}
+    for field in dataclasses.fields(Patience):
+        if field.name in given:
+            seconds[field.name] = given[field.name]
+    return Patience(**seconds)
 
 
 if __name__ == "__main__":

@@ -18,13 +18,18 @@ life = os.path.getsize(path)
 print(f"life={life} pid={os.getpid()} ", flush=True)
 def kill(number=signal.SIGKILL):
     os.kill(os.getpid(), number)
-def fail(text, step):
+def end(code, error, step):
     import types
     from trainer.exit_report import ExitReport
     report = ExitReport()
     report.trainer = types.SimpleNamespace(step=step)
-    report.write(1, ValueError(text))
-    sys.exit(1)
+    report.write(code, error)
+    sys.exit(code)
+def fail(text, step):
+    end(1, ValueError(text), step)
+def leave(step):
+    from trainer.errors import StartAgain
+    end(75, StartAgain("no reason"), step)
 """
 # Stays until the file is there.
 AWAIT = """
@@ -59,6 +64,7 @@ class Launch:
     def wait_for(self, name, text):
         deadline = time.monotonic() + 30
         while text not in self.log(name):
+            assert self.process.poll() is None, self.process.communicate()
             assert time.monotonic() < deadline, self.log(name)
             time.sleep(0.02)
 

@@ -196,20 +196,3 @@ def test_what_ends_after_sigterm_is_not_started_again(launch):
     one.process.send_signal(signal.SIGTERM)
     assert one.result()[0] == 143
     assert (lives(one, "worker_0"), lives(one, "worker_1")) == (1, 1)
-
-
-def test_who_hears_of_nothing_any_more_is_ended(launch):
-    """Frozen: its peer has left their run, and cannot meet it again."""
-    frozen = LIFE + "if life == 1: kill(signal.SIGSTOP)\n" + AWAIT
-    peer = LIFE + "if life == 1: time.sleep(4); sys.exit(75)\n" + AWAIT
-    one = launch(
-        ("worker", 0, peer),
-        ("worker", 1, frozen),
-        max_restarts=3,
-        left_behind_seconds=1,
-    )
-    for name in ("worker_0", "worker_1"):
-        one.wait_for(name, "life=2")
-    code, out, err = finish(one)
-    assert code == 0, err
-    assert (lives(one, "worker_0"), lives(one, "worker_1")) == (2, 2)

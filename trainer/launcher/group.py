@@ -6,8 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from trainer.errors import EXIT_DONE, EXIT_START_AGAIN
+from trainer.launcher.clock import Clock
 from trainer.launcher.judge import Failure, Judge
 from trainer.launcher.member import Member
+from trainer.launcher.patience import Patience
+from trainer.launcher.process import Process
+from trainer.launcher.roles import belongs, serves
+from trainer.launcher.stuck import left_behind, stopped
 from trainer.launcher.supervisor import End
 
 _POLL_SECONDS = 0.05
@@ -15,13 +20,6 @@ _POLL_SECONDS = 0.05
 _SETTLE_SECONDS = 2.0
 # A process that hangs in the kernel does not even heed SIGKILL.
 _KILL_SECONDS = 10.0
-# How long a task may save its state after SIGTERM, before SIGKILL.
-END_SECONDS = 30.0
-# How long a process may outlive a peer of its run.
-LEFT_BEHIND_SECONDS = 30.0
-# How long the others may go on after the chief has ended with 0. A server
-# only waits for its chief's word, an evaluator looks at the last checkpoint.
-LEAVE_SECONDS = {"server": 10.0, "worker": 60.0, "evaluator": 300.0}
 
 
 class Signals(NamedTuple):
@@ -42,10 +40,10 @@ class Group:
     Args:
         members: the tasks, the chief first.
         judge: decides what follows from the end of one.
+        patience: how long to wait for what.
         show: is handed what the chief writes, as it comes.
+        say: is handed a sentence about each process that has to be ended.
         signals: see `Signals`.
-        leave_seconds: see `LEAVE_SECONDS`.
-        left_behind_seconds: see `LEFT_BEHIND_SECONDS`.
     """
 
     def __init__(
@@ -53,18 +51,20 @@ class Group:
         members: Sequence[Member],
         judge: Judge,
         *,
+        patience: Patience,
         show: Callable[[bytes], None],
+        say: Callable[[str], None],
         signals: Signals,
-        leave_seconds: dict[str, float] | None = None,
-        left_behind_seconds: float = LEFT_BEHIND_SECONDS,
     ) -> None:
         self._members = members
         self._judge = judge
+        self._patience = patience
         self._show = show
+        self._say = say
         self._signals = signals
-        self._leave_seconds = leave_seconds or LEAVE_SECONDS
-        self._left_behind_seconds = left_behind_seconds
+        self._clock = Clock()
         self._chief_ended: float | None = None
+        self._killed: list[Process] = []
 
     @property
     def chief(self) -> Member:
@@ -81,7 +81,7 @@ class Group:
             Who failed for good; `None` when all is well.
         """
         for member in self._members:
-            member.due = time.monotonic()
+            member.due = self._clock()
         while not self._signals.end:
             for member, end in self._start_due() + self._poll():
                 failure = self._follow_up(member, end)
@@ -89,11 +89,11 @@ class Group:
                     return self._settle(failure)
             late = [m for m in self._members if self._is_late(m)]
             for member in late:
-                if not self._is_server(member):
+                if not serves(member, self._members):
                     return Failure(member)
             if len(late) == sum(map(_goes_on, self._members)):
                 return None
-            self._end_left_behind()
+            self._end_stuck()
             time.sleep(_POLL_SECONDS)
         return None
 
@@ -115,32 +115,29 @@ class Group:
         self._signal(signal.SIGKILL)
         self._await_ends(_KILL_SECONDS)
 
-    def _end_left_behind(self) -> None:
-        """Kills who hears of nothing any more, such as a frozen process.
+    def _end_stuck(self) -> None:
+        """Kills those that nobody waits for and that cannot end themselves."""
+        now, patience = self._clock(), self._patience
+        for member in stopped(self._members, patience, now):
+            seconds = f"{patience.stopped_seconds:g} s"
+            self._kill(member, f"has been stopped (SIGSTOP) for {seconds}")
+        before = now - patience.left_behind_seconds
+        for member in self._left_behind(before):
+            seconds = f"{patience.left_behind_seconds:g} s"
+            self._kill(member, f"still is in a run that ended {seconds} ago")
 
-        A task whose peer has left its run should have ended itself soon
-        after. Nobody would wait for it otherwise: the others cannot meet it.
-        """
+    def _left_behind(self, before: float) -> list[Member]:
+        # Elastic workers may leave while the run goes on.
         if self._judge.is_elastic:
-            return
-        long_ago = time.monotonic() - self._left_behind_seconds
-        left = [
-            m.left_at
-            for m in self._members
-            if m.left_at is not None and _belongs(m) and not self._is_spare(m)
-        ]
-        for member in filter(_belongs, self._members):
-            if member.is_running and any(
-                # One that started shortly before has met nobody by then.
-                member.started + self._left_behind_seconds < at < long_ago
-                for at in left
-            ):
-                assert member.process is not None
-                member.process.signal(signal.SIGKILL)
+            return []
+        return left_behind(self._members, self._patience, before)
 
-    def _is_spare(self, member: Member) -> bool:
-        """Whether the others go on without it: it may leave alone."""
-        return self._is_server(member) and member.task.job != "ps"
+    def _kill(self, member: Member, why: str) -> None:
+        process = member.process
+        if process is not None and process not in self._killed:
+            self._killed.append(process)
+            self._say(f"{member.task.name} {why}: it is killed.")
+            process.signal(signal.SIGKILL)
 
     def _signal(self, number: int) -> None:
         for member in self._members:
@@ -150,34 +147,37 @@ class Group:
     def _await_ends(self, seconds: float) -> None:
         """Until none runs, time is up, or one more signal has come."""
         heard = len(self._signals.end)
-        deadline = time.monotonic() + seconds
+        deadline = self._clock() + seconds
         while True:
             self._poll()
             if not any(m.is_running for m in self._members):
                 return
-            if len(self._signals.end) > heard or time.monotonic() > deadline:
+            if len(self._signals.end) > heard or self._clock() > deadline:
                 return
             time.sleep(_POLL_SECONDS)
 
     def _start_due(self) -> list[tuple[Member, End]]:
         """Starts what is due; returns who could not be started."""
-        now = time.monotonic()
+        now = self._clock()
         due = [m for m in self._members if m.due is not None and m.due <= now]
-        if any(m.faults and _belongs(m) for m in due):
+        if self._left_behind(now):
+            # It would only wait, in vain, for who is still in the old run.
+            due = [m for m in due if not belongs(m)]
+        if any(m.faults and belongs(m) for m in due):
             # A peer that has ended well is needed once more to meet the one
             # that comes back. It finds nothing to do and ends again.
             due += [
                 m
                 for m in self._members
-                if _belongs(m) and m.returncode == EXIT_DONE
+                if belongs(m) and m.returncode == EXIT_DONE
             ]
-        ends = [(m, m.start()) for m in due]
+        ends = [(m, m.start(now)) for m in due]
         return [(m, end) for m, end in ends if end is not None]
 
     def _poll(self) -> list[tuple[Member, End]]:
         """Passes on output and signals; returns who has just failed."""
         self._pass_on()
-        now = time.monotonic()
+        now = self._clock()
         found = [(m, m.take_end(now)) for m in self._members]
         if self.chief.process is not None:
             output = self.chief.process.new_output()
@@ -185,7 +185,7 @@ class Group:
                 self._show(output)
         if self._chief_ended is None and self.chief.returncode == EXIT_DONE:
             self._chief_ended = now
-            for member in filter(_belongs, self._members):
+            for member in filter(belongs, self._members):
                 member.due = None
         ends = [(m, end) for m, end in found if end is not None]
         # The cause comes before those that lost a peer by it.
@@ -200,33 +200,26 @@ class Group:
                     member.process.pass_on(number)
 
     def _follow_up(self, member: Member, end: End) -> Failure | None:
-        if self._chief_ended is None or not _belongs(member):
+        if self._chief_ended is None or not belongs(member):
             return self._judge.judge(member, end)
         # The work is done and saved: nobody is needed any more.
-        if self._is_server(member) or end.is_bad_luck:
+        if serves(member, self._members) or end.is_bad_luck:
             return None
         return Failure(member, end)
-
-    def _is_server(self, member: Member) -> bool:
-        """Whether it only serves a chief, and has no say in the outcome."""
-        job = member.task.job
-        return job == "ps" or (
-            job == "worker" and self._members[0].task.job == "chief"
-        )
 
     def _is_late(self, member: Member) -> bool:
         if self._chief_ended is None or not member.is_running:
             return False
-        kind = "server" if self._is_server(member) else member.task.job
-        since = time.monotonic() - self._chief_ended
-        return since > self._leave_seconds[kind]
+        kind = "server" if serves(member, self._members) else member.task.job
+        since = self._clock() - self._chief_ended
+        return since > self._patience.leave_seconds[kind]
 
     def _settle(self, failure: Failure) -> Failure:
         """The one to blame: who lost a peer (75) is not, if another failed."""
         if failure.member.returncode != EXIT_START_AGAIN:
             return failure
-        deadline = time.monotonic() + _SETTLE_SECONDS
-        while time.monotonic() < deadline:
+        deadline = self._clock() + _SETTLE_SECONDS
+        while self._clock() < deadline:
             for member, end in self._poll():
                 if end.returncode != EXIT_START_AGAIN:
                     return Failure(member, end)
@@ -234,11 +227,6 @@ class Group:
                 break
             time.sleep(_POLL_SECONDS)
         return failure
-
-
-def _belongs(member: Member) -> bool:
-    """Whether the others cannot go on without it; an evaluator looks on."""
-    return member.task.job != "evaluator"
 
 
 def _goes_on(member: Member) -> bool:

@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import os
 import re
-import time
 
 from trainer import exit_report
 from trainer.errors import EXIT_START_AGAIN
@@ -30,11 +29,14 @@ class Member:
         process: the newest process, if one could be started.
         faults: the ends that count against it, oldest first.
         restarts: how often it was started again.
-        due: when it is to be started, by `time.monotonic`; `None` while
-            nothing is planned.
+        due: when it is to be started; `None` while nothing is planned.
         left_out: whether the others go on without it.
-        started: when its newest process was, by `time.monotonic`.
-        left_at: when one of its processes ended with 75 last, or `None`.
+        started: when its newest process was.
+        left_at: when one of its processes left a run with 75 last, if one
+            did; one that came no further than to meet its peers has not.
+        stopped_at: since when its process is stopped (SIGSTOP), or `None`.
+
+    All times are by the clock of the group, see `trainer.launcher.clock`.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class Member:
         self.left_out = False
         self.started = 0.0
         self.left_at: float | None = None
+        self.stopped_at: float | None = None
         self._lives = 0
 
     @property
@@ -66,14 +69,17 @@ class Member:
         """That of the newest process once it has ended."""
         return None if self.process is None else self.process.returncode
 
-    def start(self) -> End | None:
+    def start(self, now: float) -> End | None:
         """Starts it.
+
+        Args:
+            now: the time.
 
         Returns:
             `None` if it runs now, else its end.
         """
         self.due = None
-        self.started = time.monotonic()
+        self.started = now
         self.restarts += self._lives > 0
         self._lives += 1
         try:
@@ -87,7 +93,7 @@ class Member:
         """Looks after its process; also cleans up behind one that ended.
 
         Args:
-            now: the time, by `time.monotonic`.
+            now: the time.
 
         Returns:
             Its end, once, if it has just ended and that was no good end.
@@ -95,6 +101,7 @@ class Member:
         if self.process is None or not self.is_running:
             return None
         returncode = self.process.poll()
+        self._look_whether_stopped(now)
         if returncode is None:
             return None
         report = exit_report.read(self._report_path, pid=self.process.pid)
@@ -102,13 +109,13 @@ class Member:
             os.remove(self._report_path)
         if returncode == 0:
             return None
-        if returncode == EXIT_START_AGAIN:
-            self.left_at = now
         ran = now - self.started
         if returncode < 0:
             place = self._newest_checkpoint()
             return End(now, ran, returncode, place=place)
         step = report.get("step")
+        if returncode == EXIT_START_AGAIN and step is not None:
+            self.left_at = now
         place = "before the first step" if step is None else f"at step {step}"
         error = report.get("error") or ""
         return End(now, ran, returncode, error, place if report else "")
@@ -123,6 +130,12 @@ class Member:
         except OSError:
             return ""
         return "\n".join(text.rstrip().splitlines()[-count:])
+
+    def _look_whether_stopped(self, now: float) -> None:
+        if self.process is None or not self.process.is_stopped():
+            self.stopped_at = None
+        elif self.stopped_at is None:
+            self.stopped_at = now
 
     def _newest_checkpoint(self) -> str:
         """How far a process had come that could not say so itself."""

@@ -56,6 +56,20 @@ class Process:
             self.returncode = self._popen.wait()
         return self.returncode
 
+    def is_stopped(self) -> bool:
+        """Whether a signal has stopped it, where Linux tells.
+
+        One that a debugger holds is not.
+        """
+        if self.returncode is not None:
+            return False
+        try:
+            with open(f"/proc/{self.pid}/stat") as stat:
+                # A program's name may hold anything, brackets too.
+                return stat.read().rpartition(")")[2].split()[0] == "T"
+        except OSError:
+            return False
+
     def signal(self, number: int) -> None:
         """Sends a signal to the process and to what it has started."""
         if self.returncode is None:
