@@ -6,12 +6,15 @@ sets it. Nothing here imports TensorFlow.
 """
 
 import contextlib
+import math
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 
+from trainer.cli.flag_table import TRAINING_MODES
+from trainer.cli.run_over import RunIsOver
 from trainer.errors import (
     EXIT_DONE,
     EXIT_START_AGAIN,
@@ -71,7 +74,21 @@ def main(given: Sequence[str] | None = None) -> int:
             limits=request.limits,
             min_workers=request.min_workers,
             model_dir=request.model_dir,
+            run_is_over=_record(request),
         )
+
+
+def _record(request: arguments.Request) -> Callable[[], bool]:
+    """Tells whether the run that is trained here has ended well."""
+    # Who only evaluates it has the last checkpoint before it then.
+    if request.model_dir is None or request.mode not in TRAINING_MODES:
+        return _never
+    # An older end is never believed: the run may be about to go on.
+    return RunIsOver(request.model_dir, start_seconds=math.inf)
+
+
+def _never() -> bool:
+    return False
 
 
 @contextlib.contextmanager
@@ -100,6 +117,7 @@ def launch(
     limits: Limits,
     min_workers: int | None = None,
     model_dir: str | None = None,
+    run_is_over: Callable[[], bool] = _never,
     patience: Patience | None = None,
 ) -> int:
     """Starts some processes and stays until the last one is gone.
@@ -116,11 +134,13 @@ def launch(
         min_workers: how many workers are enough to go on without another
             one; `None` if all are needed.
         model_dir: the run directory, if there is one.
+        run_is_over: see `trainer.launcher.group.Group`.
         patience: how long to wait for what; the defaults if `None`.
 
     Returns:
         The exit code. After a signal it is 75 if a process saved its state
-        and asks for a new start, else 128 and the signal's number.
+        and asks for a new start, 0 if the run was done by then, else 128 and
+        the signal's number.
     """
     patience = patience or Patience()
     members = [Member(t, log_dir=log_dir, model_dir=model_dir) for t in tasks]
@@ -132,6 +152,7 @@ def launch(
             patience=patience,
             show=_show,
             say=_say,
+            run_is_over=run_is_over,
             signals=signals,
         )
         try:
@@ -145,9 +166,10 @@ def launch(
                 # Tasks leave in order on SIGTERM and SIGINT only.
                 ending = signal.SIGTERM if number == signal.SIGHUP else number
                 group.end(patience.end_seconds, number=ending)
-                codes = [member.returncode for member in members]
-                again = EXIT_START_AGAIN in codes
-                return EXIT_START_AGAIN if again else 128 + number
+                if EXIT_START_AGAIN in [m.returncode for m in members]:
+                    return EXIT_START_AGAIN
+                if not group.is_over:
+                    return 128 + number
             if failure is not None:
                 _report(failure, shown=failure.member is group.chief)
             group.end(_AFTER_FAILURE_SECONDS)

@@ -1,11 +1,12 @@
-"""Whether the run that an evaluator follows has ended well."""
+"""Whether a run has ended well, for who looks on: evaluator, launcher.
+
+Nothing here imports TensorFlow where the run directory is local.
+"""
 
 import json
 import os
 import time
 from typing import Any
-
-import tensorflow as tf
 
 # A training process that starts together with the evaluator has replaced an
 # older run.json by then: it imports TensorFlow and builds its graphs first.
@@ -40,8 +41,21 @@ class RunIsOver:
     def _read(self) -> dict[str, Any]:
         """The record; empty if it is not there or cannot be read now."""
         try:
-            with tf.io.gfile.GFile(self._path) as file:
-                found = json.load(file)
-        except (OSError, ValueError, tf.errors.OpError):
+            found = json.loads(_text(self._path))
+        except (OSError, ValueError):
             return {}
         return found if isinstance(found, dict) else {}
+
+
+def _text(path: str) -> str:
+    """A file's content; `OSError` where it cannot be had."""
+    if "://" not in path:
+        with open(path) as file:
+            return file.read()
+    import tensorflow as tf
+
+    try:
+        with tf.io.gfile.GFile(path) as file:
+            return str(file.read())
+    except tf.errors.OpError as error:
+        raise OSError(error.message) from error

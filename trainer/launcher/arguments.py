@@ -40,6 +40,7 @@ class Request:
         limits: how often a task is started again.
         min_workers: how many workers are enough; `None` if all are needed.
         log_dir: where the log files go.
+        mode: the `--mode` of the tasks.
         model_dir: the run directory if it is local.
         arguments: for `python -m trainer`, with a `--model_dir`.
     """
@@ -51,6 +52,7 @@ class Request:
     limits: Limits
     min_workers: int | None
     log_dir: str
+    mode: str
     model_dir: str | None
     arguments: tuple[str, ...]
 
@@ -93,6 +95,7 @@ def parse(
         ),
         min_workers=values["min_workers"].value,
         log_dir=values["log_dir"].value or _log_dir(model_dir),
+        mode=request.mode,
         model_dir=None if "://" in model_dir else model_dir,
         arguments=tuple(behind),
     )

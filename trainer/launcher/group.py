@@ -43,6 +43,8 @@ class Group:
         patience: how long to wait for what.
         show: is handed what the chief writes, as it comes.
         say: is handed a sentence about each process that has to be ended.
+        run_is_over: tells from the run's record whether it has ended well
+            since the launcher began. The chief may run on another host.
         signals: see `Signals`.
     """
 
@@ -54,6 +56,7 @@ class Group:
         patience: Patience,
         show: Callable[[bytes], None],
         say: Callable[[str], None],
+        run_is_over: Callable[[], bool],
         signals: Signals,
     ) -> None:
         self._members = members
@@ -63,7 +66,8 @@ class Group:
         self._say = say
         self._signals = signals
         self._clock = Clock()
-        self._chief_ended: float | None = None
+        self._run_is_over = run_is_over
+        self._over_at: float | None = None
         self._killed: list[Process] = []
 
     @property
@@ -71,6 +75,11 @@ class Group:
         """The first task that takes part; its output is shown."""
         taking_part = (m for m in self._members if not m.left_out)
         return next(taking_part, self._members[0])
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run is done: nobody is needed any more."""
+        return self._over_at is not None
 
     def run(self) -> Failure | None:
         """Returns when the outcome is certain, or a signal asks for the end.
@@ -89,7 +98,7 @@ class Group:
                     return self._settle(failure)
             late = [m for m in self._members if self._is_late(m)]
             for member in late:
-                if not serves(member, self._members):
+                if self._is_to_blame(member):
                     return Failure(member)
             if len(late) == sum(map(_goes_on, self._members)):
                 return None
@@ -183,10 +192,8 @@ class Group:
             output = self.chief.process.new_output()
             if output:
                 self._show(output)
-        if self._chief_ended is None and self.chief.returncode == EXIT_DONE:
-            self._chief_ended = now
-            for member in filter(belongs, self._members):
-                member.due = None
+        if not self.is_over and self._has_ended_well():
+            self._finish()
         ends = [(m, end) for m, end in found if end is not None]
         # The cause comes before those that lost a peer by it.
         ends.sort(key=lambda one: one[1].returncode == EXIT_START_AGAIN)
@@ -199,20 +206,49 @@ class Group:
                 if member.process is not None:
                     member.process.pass_on(number)
 
+    def _has_ended_well(self) -> bool:
+        if self.chief.returncode == EXIT_DONE:
+            return True
+        # No worker ends well before all that take part have; the first one
+        # need not be among them.
+        least = self._judge.min_workers
+        done = [m for m in self._members if m.returncode == EXIT_DONE]
+        return least is not None and sum(map(belongs, done)) >= least
+
+    def _finish(self) -> None:
+        """From now on the run is done."""
+        self._over_at = self._clock()
+        for member in filter(belongs, self._members):
+            member.due = None
+
     def _follow_up(self, member: Member, end: End) -> Failure | None:
-        if self._chief_ended is None or not belongs(member):
+        if not belongs(member):
             return self._judge.judge(member, end)
-        # The work is done and saved: nobody is needed any more.
-        if serves(member, self._members) or end.is_bad_luck:
-            return None
-        return Failure(member, end)
+        if not self.is_over and self._run_is_over():
+            self._finish()
+        if not self.is_over:
+            return self._judge.judge(member, end)
+        # The work is done and saved. An error is told all the same.
+        is_error = not end.is_bad_luck and not end.is_crash
+        if is_error and not serves(member, self._members):
+            return Failure(member, end)
+        return None
 
     def _is_late(self, member: Member) -> bool:
-        if self._chief_ended is None or not member.is_running:
+        if self._over_at is None or not member.is_running:
             return False
-        kind = "server" if serves(member, self._members) else member.task.job
-        since = self._clock() - self._chief_ended
+        kind = member.task.job
+        if serves(member, self._members):
+            kind = "server"
+        since = self._clock() - self._over_at
         return since > self._patience.leave_seconds[kind]
+
+    def _is_to_blame(self, late: Member) -> bool:
+        """Whether it should have ended, not only waits for who has ended."""
+        if not belongs(late):
+            return True
+        may_wait = self._judge.is_elastic or late.restarts > 0
+        return not (may_wait or serves(late, self._members))
 
     def _settle(self, failure: Failure) -> Failure:
         """The one to blame: who lost a peer (75) is not, if another failed."""

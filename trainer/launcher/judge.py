@@ -55,6 +55,11 @@ class Judge:
         self._say = say
 
     @property
+    def min_workers(self) -> int | None:
+        """As given."""
+        return self._min_workers
+
+    @property
     def is_elastic(self) -> bool:
         """Whether a run may go on without some of its tasks."""
         return self._min_workers is not None

@@ -71,7 +71,12 @@ class End:
         """Whether the program itself need not be at fault."""
         if self.returncode is None or self.returncode == EXIT_START_AGAIN:
             return True
-        return self.returncode < 0 and self.returncode not in _CRASHES
+        return self.returncode < 0 and not self.is_crash
+
+    @property
+    def is_crash(self) -> bool:
+        """Whether the program did what the system ends processes for."""
+        return self.returncode in _CRASHES
 
     @property
     def failure(self) -> str:
