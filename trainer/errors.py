@@ -23,7 +23,17 @@ class StartAgain(Exception):  # noqa: N818 - a request, not a defect
 
     The command line exits with `EXIT_START_AGAIN`: the same command goes on
     from the newest checkpoint.
+
+    Args:
+        *args: a sentence that says why.
+        for_others: whether this process leaves in order because others asked
+            the run to, such as one that is back. Whoever counts restarts
+            need not count this one.
     """
+
+    def __init__(self, *args: object, for_others: bool = False) -> None:
+        super().__init__(*args)
+        self.for_others = for_others
 
 
 class Diverged(Exception):  # noqa: N818 - what happened, not a defect

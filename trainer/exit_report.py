@@ -6,6 +6,7 @@ process writes there
 
     {"pid": 4711, "exit_code": 1, "error": "ValueError: no", "step": 40}
 
+and with exit code 75 also `"for_others"`, see `trainer.errors.StartAgain`.
 Nothing here imports TensorFlow.
 """
 
@@ -14,6 +15,8 @@ import json
 import os
 import re
 from typing import TYPE_CHECKING, Any
+
+from trainer.errors import StartAgain
 
 if TYPE_CHECKING:
     from trainer.trainer import Trainer
@@ -58,6 +61,8 @@ class ExitReport:
                 "error": None if error is None else headline(error),
                 "step": None if self.trainer is None else self.trainer.step,
             }
+            if isinstance(error, StartAgain):
+                record["for_others"] = error.for_others
             with open(f"{path}.tmp", "w") as file:
                 json.dump(record, file)
             os.replace(f"{path}.tmp", path)

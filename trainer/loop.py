@@ -316,7 +316,10 @@ class Loop:
         self.unfired_from = unfired_from
         reason = why_again(self.trainer) or "another process has to leave"
         self.callbacks.call("on_leave", self.trainer.step)
-        raise StartAgain(f"{reason}; left at step {self.trainer.step}")
+        raise StartAgain(
+            f"{reason}; left at step {self.trainer.step}",
+            for_others=self.trainer.again_reason is None,
+        )
 
     def _next_boundary(self, step: int) -> int:
         ends = [

@@ -27,9 +27,9 @@ def end(code, error, step):
     sys.exit(code)
 def fail(text, step):
     end(1, ValueError(text), step)
-def leave(step):
+def leave(step, **given):
     from trainer.errors import StartAgain
-    end(75, StartAgain("no reason"), step)
+    end(75, StartAgain("no reason", **given), step)
 """
 # Stays until the file is there.
 AWAIT = """

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from tests.trainer.cli.tiny import TINY
-from trainer import exit_report
+from trainer import StartAgain, exit_report
 from trainer.exit_report import ExitReport, headline
 
 CLI = pathlib.Path(__file__).with_name("cli")
@@ -31,6 +31,15 @@ def test_what_is_written_is_read_by_who_knows_the_process(path):
     assert found == expected | {"pid": os.getpid()}
     assert exit_report.read(str(path), pid=1) == {}
     assert os.listdir(path.parent) == [path.name]
+
+
+@pytest.mark.parametrize("for_others", [False, True])
+def test_who_leaves_says_whether_others_asked(path, for_others):
+    ExitReport().write(
+        75, StartAgain("worker 1 is back", for_others=for_others)
+    )
+    found = exit_report.read(str(path), pid=os.getpid())
+    assert found["for_others"] is for_others
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", "null"])

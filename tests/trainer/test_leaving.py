@@ -8,7 +8,7 @@ from plugins.callbacks.checkpoint import Checkpoint
 from plugins.callbacks.json_lines import JsonLines
 from tests.chaos.monkey import compare
 from tests.helpers import saved_steps
-from trainer import Callback, StartAgain, Trainer, checkpoints
+from trainer import Callback, StartAgain, StrategyPlugin, Trainer, checkpoints
 
 X = np.random.default_rng(0).normal(size=(512, 4)).astype("float32")
 Y = X.sum(1, keepdims=True)
@@ -115,6 +115,18 @@ def test_leaving_at_any_event_changes_nothing(tmp_path, whole, event, step):
         train(tmp_path, Leave(event, step))
     train(tmp_path)
     compare(tmp_path, whole)
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_it_is_told_whether_others_asked(tmp_path, monkeypatch, own):
+    """Such as one that is back; a launcher does not count that."""
+    if not own:
+        back = "worker 1 is back"
+        monkeypatch.setattr(StrategyPlugin, "why_start_again", lambda _: back)
+    asks = [Leave("batch_end", 5)] if own else []
+    with pytest.raises(StartAgain) as error:
+        train(tmp_path, *asks)
+    assert error.value.for_others is not own
 
 
 def test_an_evaluation_is_given_up_and_done_again(tmp_path, whole):

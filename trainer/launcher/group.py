@@ -172,7 +172,8 @@ class Group:
         if self._left_behind(now):
             # It would only wait, in vain, for who is still in the old run.
             due = [m for m in due if not belongs(m)]
-        if any(m.faults and belongs(m) for m in due):
+        again = (m for m in due if m.faults or m.process is not None)
+        if any(map(belongs, again)):
             # A peer that has ended well is needed once more to meet the one
             # that comes back. It finds nothing to do and ends again.
             due += [

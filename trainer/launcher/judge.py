@@ -3,14 +3,17 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from trainer.errors import EXIT_START_AGAIN
 from trainer.launcher import words
 from trainer.launcher.member import Member
+from trainer.launcher.roles import belongs
 from trainer.launcher.supervisor import (
     End,
     Limits,
     Restart,
     decide,
     is_consequence,
+    is_symptom,
     recent,
 )
 
@@ -74,13 +77,11 @@ class Judge:
         Returns:
             What ends the group; `None` if it goes on.
         """
-        if self._limits.max_restarts and is_consequence(
-            end,
-            [f for m in self._members if m is not member for f in m.faults],
-        ):
+        if self._limits.max_restarts and self._is_for_others(member, end):
             self._restart(member, end, after=0.0, number=0)
             return None
         member.faults.append(end)
+        self._pardon_symptoms(member, end)
         decision = decide(member.faults, self._limits)
         if isinstance(decision, Restart):
             number = len(recent(member.faults, self._limits))
@@ -94,6 +95,27 @@ class Judge:
             f"go on without it: --min_workers={self._min_workers}."
         )
         return None
+
+    def _is_for_others(self, member: Member, end: End) -> bool:
+        """Whether a task that ended need not be counted."""
+        others = [m for m in self._members if m is not member]
+        if end.returncode == EXIT_START_AGAIN and (
+            end.for_others
+            # It is lost to its peers; its own end is still to come.
+            or any(m.stopped_at is not None for m in filter(belongs, others))
+        ):
+            return True
+        return is_consequence(end, [f for m in others for f in m.faults])
+
+    def _pardon_symptoms(self, member: Member, fault: End) -> None:
+        for other in self._members:
+            kept = [end for end in other.faults if not is_symptom(end, fault)]
+            if other is not member and len(kept) < len(other.faults):
+                other.faults[:] = kept
+                self._say(
+                    f"{other.task.name} had lost {member.task.name}: its "
+                    "restart does not count."
+                )
 
     def _restart(
         self, member: Member, end: End, *, after: float, number: int

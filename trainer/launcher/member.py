@@ -118,7 +118,14 @@ class Member:
             self.left_at = now
         place = "before the first step" if step is None else f"at step {step}"
         error = report.get("error") or ""
-        return End(now, ran, returncode, error, place if report else "")
+        return End(
+            now,
+            ran,
+            returncode,
+            error,
+            place if report else "",
+            for_others=report.get("for_others") is True,
+        )
 
     def last_lines(self, count: int) -> str:
         """The end of its log file; empty if it cannot be read."""

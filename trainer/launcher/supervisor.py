@@ -58,6 +58,7 @@ class End:
         error: what the program said of it, such as `"ValueError: no"`; may
             be empty.
         place: how far it had come, such as `"at step 40"`; empty if unknown.
+        for_others: whether it left in order because others asked the run to.
     """
 
     at: float
@@ -65,6 +66,7 @@ class End:
     returncode: int | None
     error: str = ""
     place: str = ""
+    for_others: bool = False
 
     @property
     def is_bad_luck(self) -> bool:
@@ -167,6 +169,22 @@ def is_consequence(end: End, faults: Iterable[End]) -> bool:
     if end.is_bad_luck or end.returncode == EXIT_USER_ERROR:
         return False
     return any(fault.is_bad_luck for fault in before)
+
+
+def is_symptom(end: End, fault: End) -> bool:
+    """Whether a task left because of another one that ended after it.
+
+    A task that fails says so at once, and then takes its time to end. One
+    that is frozen is ended by somebody else, later.
+
+    Args:
+        end: an end of the first task.
+        fault: the other one's.
+    """
+    return (
+        end.returncode == EXIT_START_AGAIN != fault.returncode
+        and fault.at - min(fault.ran, _CASCADE_SECONDS) <= end.at <= fault.at
+    )
 
 
 def _alike(one: End, other: End) -> bool:

@@ -61,7 +61,7 @@ def starting_again(
         f"restart {number} of at most {limits.max_restarts} in "
         f"{limits.window_seconds:g} s"
         if number
-        else "it lost a peer: this does not count"
+        else "due to another task: this does not count"
     )
     return f"{name} {how(end)}{known}. It is started again{when} ({count})."
 
