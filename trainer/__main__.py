@@ -2,7 +2,7 @@
 
 from trainer.cli import main as command_line
 from trainer.ending import end_process
-from trainer.errors import EXIT_START_AGAIN
+from trainer.errors import EXIT_FAILED, EXIT_START_AGAIN
 
 
 def main() -> None:
@@ -10,8 +10,7 @@ def main() -> None:
     code = command_line.main()
     # After a failure the peers may be gone, and exit handlers of TensorFlow's
     # would wait for them.
-    failed = code in (command_line.EXIT_FAILED, EXIT_START_AGAIN)
-    end_process(code, at_once=failed)
+    end_process(code, at_once=code in (EXIT_FAILED, EXIT_START_AGAIN))
 
 
 if __name__ == "__main__":

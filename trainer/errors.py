@@ -5,6 +5,7 @@ import difflib
 from collections.abc import Iterable, Iterator
 
 EXIT_DONE = 0
+EXIT_FAILED = 1
 EXIT_USER_ERROR = 2
 EXIT_START_AGAIN = 75
 

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 
-from trainer.cli.flag_table import TRAINING_MODES
+from trainer.cli.flag_table import HELP_FLAGS, TRAINING_MODES
 from trainer.cli.run_over import RunIsOver
 from trainer.errors import (
     EXIT_DONE,
@@ -36,7 +36,6 @@ from trainer.launcher.tasks import (
     make_tasks,
 )
 
-_HELP = {"-h", "-help", "--help", "--helpshort", "--helpfull"}
 _LAST_LINES = 20
 # After a failure the others have nothing left to save.
 _AFTER_FAILURE_SECONDS = 10.0
@@ -56,7 +55,7 @@ def main(given: Sequence[str] | None = None) -> int:
     """
     given = list(sys.argv[1:] if given is None else given)
     own = given[: given.index("--")] if "--" in given else given
-    if _HELP.intersection(own):
+    if HELP_FLAGS.intersection(own):
         sys.stdout.write(HELP)
         return EXIT_DONE
     try:
@@ -123,9 +122,9 @@ def launch(
     """Starts some processes and stays until the last one is gone.
 
     What ends by bad luck is started again, see
-    `trainer.launcher.supervisor`. SIGINT and SIGTERM are passed on, and
-    again later as SIGKILL to those that do not end; a second one does so at
-    once. SIGUSR1 is passed on.
+    `trainer.launcher.supervisor`. SIGINT and SIGTERM are passed on, SIGHUP
+    as SIGTERM; who does not end then gets SIGKILL later. A second signal
+    does so at once. SIGUSR1 is passed on.
 
     Args:
         tasks: the chief first; its output is shown.

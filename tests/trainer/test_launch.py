@@ -286,6 +286,8 @@ def test_a_given_model_dir_stays(tmp_path):
         (["--num_workers=0", "--", GIN], ["--num_workers=0", "at least 1"]),
         (["--num_ps=-1", "--", GIN], ["--num_ps=-1", "at least 0"]),
         (["--num_workers=two", "--", GIN], ["two", "an integer"]),
+        (["--restart_window=x", "--", GIN], ["=x: must be a number."]),
+        (["--evaluator=2", "--", GIN], ["=2: must be true or false."]),
         (["--num_worker=2", "--", GIN], ["'--num_workers'"]),
         ([GIN], ["-- --gin_file"]),
         (["x", "--", GIN], ["'x'", "--"]),

@@ -14,6 +14,7 @@ MODES = (
 TRAINING_MODES = ("train", "train_and_eval")
 # What looks at a run that another process made.
 READING_MODES = ("eval", "continuous_eval", "export")
+HELP_FLAGS = {"-h", "-help", "--help", "--helpshort", "--helpfull"}
 
 
 @dataclasses.dataclass(frozen=True)

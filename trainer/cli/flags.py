@@ -5,7 +5,7 @@ Nothing here imports TensorFlow: `--help` and a mistyped flag answer at once.
 
 import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from absl import flags
@@ -138,7 +138,8 @@ def _parse_named(arguments: Sequence[str]) -> dict[str, Any]:
     except flags.UnrecognizedFlagError as error:
         raise UserError(_unknown(error.flagname)) from None
     except (flags.Error, ValueError) as error:
-        raise UserError(_bad_value(str(error))) from None
+        kinds = {name: _KINDS[flag.kind] for name, flag in FLAGS.items()}
+        raise UserError(bad_value(str(error), kinds)) from None
     if left_over:
         raise UserError(_unexpected(left_over[0]))
     given = {name: values[name].value for name in FLAGS if values[name].present}
@@ -203,10 +204,15 @@ def _unexpected(argument: str) -> str:
     )
 
 
-def _bad_value(message: str) -> str:
-    """What absl says of a value, in words that say what is valid."""
+def bad_value(message: str, kinds: Mapping[str, str]) -> str:
+    """What absl says of a value, in words that say what is valid.
+
+    Args:
+        message: absl's.
+        kinds: by flag, what it can take, such as `"an integer"`.
+    """
     match = _BAD_VALUE.match(message)
-    if match is None or match["name"] not in FLAGS:
+    if match is None or match["name"] not in kinds:
         return message.split("\n")[0].replace("for flag --", "for --")
-    kind = _KINDS[FLAGS[match["name"]].kind]
+    kind = kinds[match["name"]]
     return f"--{match['name']}={match['value']}: must be {kind}."

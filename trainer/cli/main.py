@@ -10,13 +10,15 @@ from absl import flags as absl_flags
 from absl import logging
 
 from trainer.cli import flags
+from trainer.cli.default_path import default_path, experiment_name
 from trainer.cli.environment import load_tensorflow
-from trainer.cli.flag_table import TRAINING_MODES
+from trainer.cli.flag_table import HELP_FLAGS, TRAINING_MODES
 from trainer.cli.gin_paths import check_local
 from trainer.cli.help import help_text
 from trainer.ending import last_words
 from trainer.errors import (
     EXIT_DONE,
+    EXIT_FAILED,
     EXIT_START_AGAIN,
     EXIT_USER_ERROR,
     Diverged,
@@ -30,9 +32,7 @@ if TYPE_CHECKING:
     from trainer.cli.run_dir import RunDir
     from trainer.trainer import Trainer
 
-EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130  # What a shell says of a process that Ctrl-C ended.
-_HELP = {"-h", "-help", "--help", "--helpshort", "--helpfull"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         interrupted, 1 anything else. What was wrong is on stderr.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
-    if _HELP.intersection(given):
+    if HELP_FLAGS.intersection(given):
         sys.stdout.write(help_text())
         return EXIT_DONE
     report = ExitReport()
@@ -128,11 +128,11 @@ def _run(
     report: ExitReport,
 ) -> None:
     from trainer.cli.binding_errors import user_error_in
-    from trainer.cli.run_dir import RunDir, default_path
+    from trainer.cli.run_dir import RunDir
     from trainer.cli.run_over import RunIsOver
     from trainer.experiment import run
 
-    experiment = _experiment(request)
+    experiment = experiment_name(request.gin_files)
     path = request.model_dir or default_path(experiment)
     if request.mode != "check":
         sys.stdout.write(f"model_dir: {path}\n")
@@ -215,10 +215,6 @@ def _named(request: flags.Request) -> dict[str, str]:
         for binding in request.bindings
         if binding.parameter
     }
-
-
-def _experiment(request: flags.Request) -> str:
-    return os.path.splitext(os.path.basename(request.gin_files[0]))[0]
 
 
 def _unwritable(error: BaseException, run_dir: "RunDir") -> UserError | None:

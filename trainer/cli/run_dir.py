@@ -6,7 +6,6 @@ import platform
 import shlex
 import socket
 import sys
-import time
 from typing import Any
 
 import gin
@@ -23,16 +22,6 @@ from trainer.strategy import StrategyPlugin
 _CONFIG = "config.gin"
 _OPERATIVE = "operative_config.gin"
 _RUN = "run.json"
-
-
-def default_path(experiment: str) -> str:
-    """A new directory `runs/<experiment>/<YYYYmmdd-HHMMSS>`, in local time."""
-    path = os.path.join("runs", experiment, time.strftime("%Y%m%d-%H%M%S"))
-    unique, count = path, 1
-    while tf.io.gfile.exists(unique):
-        count += 1
-        unique = f"{path}-{count}"
-    return unique
 
 
 class RunDir:

@@ -1,1 +1,1 @@
-"""Starts a cluster of processes on this machine and watches over it."""
+"""The parts of `trainer.launch`, which starts tasks, again and again."""

@@ -2,14 +2,13 @@
 
 import dataclasses
 import os
-import re
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 
 from absl import flags as absl_flags
 
 from trainer.cli import flags as trainer_flags
+from trainer.cli.default_path import default_path, experiment_name
 from trainer.cli.suggest import did_you_mean
 from trainer.errors import UserError
 from trainer.launcher.place import find_place
@@ -24,7 +23,11 @@ _NUMBERS = {
 _NAMES = (*_NUMBERS, "evaluator", "log_dir", "restart_window")
 _HERE = ("num_workers", "num_ps", "evaluator")
 _CLUSTER_FLAGS = ("worker_hosts", "ps_hosts", "task_type", "task_index")
-_WRONG_VALUE = re.compile(r"flag --(?P<name>\w+)=(?P<value>.*?): ")
+_KINDS = {
+    **dict.fromkeys(_NUMBERS, "an integer"),
+    "evaluator": "true or false",
+    "restart_window": "a number",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,7 +86,7 @@ def parse(
                 "--model_dir is missing behind the --: the tasks of a cluster "
                 "on several hosts must all see the same directory."
             )
-        model_dir = _new_model_dir(request.gin_files)
+        model_dir = default_path(experiment_name(request.gin_files))
         behind.append(f"--model_dir={model_dir}")
     return Request(
         place=place,
@@ -180,7 +183,7 @@ def _parse_own(arguments: list[str]) -> absl_flags.FlagValues:
     except absl_flags.UnrecognizedFlagError as error:
         raise UserError(_unknown(error.flagname)) from None
     except (absl_flags.Error, ValueError) as error:
-        raise UserError(_bad_value(str(error))) from None
+        raise UserError(trainer_flags.bad_value(str(error), _KINDS)) from None
     if left_over:
         raise UserError(
             f"Unexpected argument {left_over[0]!r}. The flags of trainer go "
@@ -197,26 +200,6 @@ def _unknown(name: str) -> str:
         )
     hint = did_you_mean(name, [*_NAMES, "help"], prefix="--")
     return f"Unknown flag --{name}.{hint} --help lists the flags."
-
-
-def _bad_value(message: str) -> str:
-    match = _WRONG_VALUE.match(message)
-    if match is None:
-        return message.split("\n")[0]
-    kinds = {"evaluator": "true or false", "restart_window": "a number"}
-    kind = kinds.get(match["name"], "an integer")
-    return f"--{match['name']}={match['value']}: must be {kind}."
-
-
-def _new_model_dir(gin_files: Sequence[str]) -> str:
-    """`runs/<experiment>/<time>`, as a run without a launcher chooses it."""
-    stem = os.path.splitext(os.path.basename(gin_files[0]))[0]
-    path = os.path.join("runs", stem, time.strftime("%Y%m%d-%H%M%S"))
-    unique, count = path, 1
-    while os.path.exists(unique):
-        count += 1
-        unique = f"{path}-{count}"
-    return unique
 
 
 def _log_dir(model_dir: str) -> str:

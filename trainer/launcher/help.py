@@ -27,7 +27,8 @@ Flags:
                      Makes a cluster here. Default: 0.
   --evaluator        Start a process that evaluates beside the others. Makes a
                      cluster here.
-  --log_dir=DIR      Where the log files go. Default: <model_dir>/logs.
+  --log_dir=DIR      Where the log files go. Default: <model_dir>/logs; a new
+                     temporary folder if model_dir is remote, such as gs://.
   --max_restarts=N   How often each task is started again within the window;
                      0: the first failure ends all. Default: 3.
   --restart_window=SECONDS
@@ -39,8 +40,11 @@ Example:
   python -m trainer.launch --num_workers=2 -- \\
       --gin_file=experiments/digits.gin --model_dir=/tmp/digits
 
-SIGTERM and Ctrl-C end all tasks, SIGUSR1 is passed on to them.
+SIGTERM, SIGHUP and Ctrl-C end all tasks, SIGUSR1 is passed on to them. A task
+that is stopped (SIGSTOP) for 20 s is ended and started again.
 
-Exit codes: 0 done; 2 what was given is wrong; else that of the process that
-failed for good, 128 and the signal's number if a signal ended it.
+Exit codes: 0 done; 2 what was given is wrong; 75 a signal ended the tasks and
+the state is saved, start the same command again; 128 and the signal's number
+if a signal ended them otherwise; else that of the process that failed for
+good: 75 if it asks to be started again, 128 and the number of its signal.
 """

@@ -3,12 +3,10 @@
 import signal
 from typing import TYPE_CHECKING
 
-from trainer.errors import EXIT_START_AGAIN
+from trainer.errors import EXIT_FAILED, EXIT_START_AGAIN
 
 if TYPE_CHECKING:
     from trainer.launcher.supervisor import End, Limits
-
-EXIT_FAILED = 1
 
 
 def exit_code(end: "End | None") -> int:

@@ -1,0 +1,23 @@
+"""What a run is called, and where it lives if nobody says.
+
+Nothing here imports TensorFlow.
+"""
+
+import os
+import time
+from collections.abc import Sequence
+
+
+def experiment_name(gin_files: Sequence[str]) -> str:
+    """The name of the first gin file."""
+    return os.path.splitext(os.path.basename(gin_files[0]))[0]
+
+
+def default_path(experiment: str) -> str:
+    """A new directory `runs/<experiment>/<YYYYmmdd-HHMMSS>`, in local time."""
+    path = os.path.join("runs", experiment, time.strftime("%Y%m%d-%H%M%S"))
+    unique, count = path, 1
+    while os.path.exists(unique):
+        count += 1
+        unique = f"{path}-{count}"
+    return unique
