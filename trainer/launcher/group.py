@@ -12,7 +12,7 @@ from trainer.launcher.member import Member
 from trainer.launcher.patience import Patience
 from trainer.launcher.process import Process
 from trainer.launcher.roles import belongs, serves
-from trainer.launcher.stuck import left_behind, stopped
+from trainer.launcher.stuck import late, left_behind, may_wait, stopped
 from trainer.launcher.supervisor import End
 
 _POLL_SECONDS = 0.05
@@ -96,11 +96,13 @@ class Group:
                 failure = self._follow_up(member, end)
                 if failure is not None:
                     return self._settle(failure)
-            late = [m for m in self._members if self._is_late(m)]
-            for member in late:
-                if self._is_to_blame(member):
+            tardy = self._late()
+            for member in tardy:
+                if not may_wait(
+                    member, self._members, elastic=self._judge.is_elastic
+                ):
                     return Failure(member)
-            if len(late) == sum(map(_goes_on, self._members)):
+            if len(tardy) == sum(map(_goes_on, self._members)):
                 return None
             self._end_stuck()
             time.sleep(_POLL_SECONDS)
@@ -134,6 +136,12 @@ class Group:
         for member in self._left_behind(before):
             seconds = f"{patience.left_behind_seconds:g} s"
             self._kill(member, f"still is in a run that ended {seconds} ago")
+
+    def _late(self) -> list[Member]:
+        if self._over_at is None:
+            return []
+        since = self._clock() - self._over_at
+        return late(self._members, self._patience, since)
 
     def _left_behind(self, before: float) -> list[Member]:
         # Elastic workers may leave while the run goes on.
@@ -234,22 +242,6 @@ class Group:
         if is_error and not serves(member, self._members):
             return Failure(member, end)
         return None
-
-    def _is_late(self, member: Member) -> bool:
-        if self._over_at is None or not member.is_running:
-            return False
-        kind = member.task.job
-        if serves(member, self._members):
-            kind = "server"
-        since = self._clock() - self._over_at
-        return since > self._patience.leave_seconds[kind]
-
-    def _is_to_blame(self, late: Member) -> bool:
-        """Whether it should have ended, not only waits for who has ended."""
-        if not belongs(late):
-            return True
-        may_wait = self._judge.is_elastic or late.restarts > 0
-        return not (may_wait or serves(late, self._members))
 
     def _settle(self, failure: Failure) -> Failure:
         """The one to blame: who lost a peer (75) is not, if another failed."""

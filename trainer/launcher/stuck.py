@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from trainer.launcher.member import Member
 from trainer.launcher.patience import Patience
-from trainer.launcher.roles import belongs, is_spare
+from trainer.launcher.roles import belongs, is_spare, serves
 
 
 def stopped(
@@ -52,3 +52,39 @@ def left_behind(
         if member.is_running
         and any(member.started + patience.met_seconds < at for at in left)
     ]
+
+
+def late(
+    members: Sequence[Member], patience: Patience, since: float
+) -> list[Member]:
+    """Those that should have ended, for the run is done.
+
+    Args:
+        members: the tasks.
+        patience: how long each may go on.
+        since: for so many seconds it has been done.
+    """
+    found = []
+    for member in filter(lambda m: m.is_running, members):
+        kind = "server" if serves(member, members) else member.task.job
+        if since > patience.leave_seconds[kind]:
+            found.append(member)
+    return found
+
+
+def may_wait(
+    member: Member, members: Sequence[Member], *, elastic: bool
+) -> bool:
+    """Whether a late one only waits for who has ended: no reason to blame it.
+
+    Args:
+        member: one of the members.
+        members: see `late`.
+        elastic: whether it may have been away while the others finished.
+    """
+    # While the first task still runs, only the run's record says it is done.
+    has_told = member is members[0]
+    was_away = elastic or member.restarts > 0
+    return serves(member, members) or (
+        belongs(member) and (has_told or was_away)
+    )
