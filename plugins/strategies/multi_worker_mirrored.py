@@ -20,6 +20,7 @@ from plugins.strategies.processes import (
     ClusterStrategy,
     WatchedRunner,
     abort_collectives,
+    bounded,
     own_sigterm,
     server_def_resolver,
     versions,
@@ -127,8 +128,9 @@ class MultiWorkerMirrored(ClusterStrategy):
                 communication_options=self._options
             )
         cluster = self._meet(cluster)
-        # TensorFlow's workers wait for each other here, too.
-        with self._watched(), own_sigterm():
+        # TensorFlow's workers wait for each other here, too, and an hour for
+        # one that was lost a moment ago.
+        with self._watched(), own_sigterm(), bounded(self._start_seconds):
             return tf.distribute.MultiWorkerMirroredStrategy(
                 cluster_resolver=server_def_resolver(cluster, _JOBS),
                 communication_options=self._options,

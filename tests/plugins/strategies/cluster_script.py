@@ -12,8 +12,8 @@ of the strategy plugin's, or one of these:
                      X is another one for each batch
     slow=yes         a step ends long after it has changed the weights
     dir=PATH         save every 50 steps, and go on from there
-    dies=JOB         a task of that job is killed when all have met, before
-                     it serves
+    dies=TASK        that task, such as ps0, is killed when all have met,
+                     before it serves
 """
 
 import json
@@ -36,7 +36,7 @@ def main(name, steps, pause, *options):
     fails, odd = given.pop("fail", None), given.pop("odd", None)
     tells, directory = given.pop("tell", None), given.pop("dir", None)
     slow = given.pop("slow", None)
-    if given.pop("dies", None) == job:
+    if given.pop("dies", None) == f"{job}{task}":
         die_before_it_serves()
     plugin = find_strategy(name, **{k: _number(v) for k, v in given.items()})
     code = 0
@@ -71,14 +71,15 @@ def main(name, steps, pause, *options):
 
 
 def die_before_it_serves():
-    from plugins.strategies import parameter_server
+    from plugins.strategies import multi_worker_mirrored, processes
 
     def die(*arguments, **options):
         # The others are beyond the meeting by then.
         time.sleep(2)
         os.kill(os.getpid(), signal.SIGKILL)
 
-    parameter_server.start_server = die
+    processes.server_def_resolver = die
+    multi_worker_mirrored.server_def_resolver = die
 
 
 def train(plugin, steps, *, pause, fails, tells, slow, directory, facts):

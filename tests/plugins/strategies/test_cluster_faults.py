@@ -312,13 +312,25 @@ def test_a_lost_parameter_server_is_named_by_all(cluster, tmp_path, how):
 
 def test_a_server_that_is_lost_before_it_serves_is_named(cluster):
     """TensorFlow waits for it while the chief connects, for ever."""
-    group = cluster("parameter_server@1+1", "10", "0", "dies=ps")
+    group = cluster("parameter_server@1+1", "10", "0", "dies=ps0")
     group.start(0, 1, 2)
     assert group.tasks[2].wait(60) == -signal.SIGKILL
     since = time.monotonic()
     for number in (0, 1):
         said = group.said(number, 75, seconds=60)
         assert said.startswith("lost ps 0 (")
+    assert time.monotonic() - since < 30
+
+
+def test_a_worker_that_is_lost_before_it_serves_keeps_nobody_for_ever(cluster):
+    """TensorFlow waits for it with Python's lock held: the kernel ends that."""
+    group = cluster(
+        "multi_worker_mirrored@2", "10", "0", "dies=worker1", "start_seconds=15"
+    )
+    group.start(0, 1)
+    assert group.tasks[1].wait(60) == -signal.SIGKILL
+    since = time.monotonic()
+    assert group.tasks[0].wait(60) == -signal.SIGALRM
     assert time.monotonic() - since < 30
 
 
