@@ -7,17 +7,14 @@ from trainer.calls import Calls
 def booked(*calls, longest=10.0):
     """What the accounts say after calls of (steps, seconds, waited)."""
     accounts = Accounts()
+    # They can only move time that has passed: that of an attempt before.
+    before = {"id": "", "seconds": {"start_up": 1000.0}, "saved_at": None}
+    accounts.load_state(before)
     made = Calls(accounts, longest_seconds=longest)
     for steps, seconds, waited in calls:
         accounts.move(seconds, source="start_up", to="step")
         made.book(steps, seconds=seconds, waited=waited)
     return accounts.summary(), made
-
-
-@pytest.fixture(autouse=True)
-def _an_old_process(monkeypatch):
-    """Accounts can only move time that has passed."""
-    monkeypatch.setattr("trainer.accounts._process_age", lambda: 1000.0)
 
 
 def test_the_first_call_is_split_by_the_pace_of_the_second():
