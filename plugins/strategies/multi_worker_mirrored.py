@@ -16,11 +16,11 @@ from plugins.clusters.peers import Peers
 from plugins.clusters.rendezvous import meet
 from plugins.clusters.resolve import resolve_cluster
 from plugins.clusters.returning import Returning
+from plugins.strategies.connecting import bounded, lock_released
 from plugins.strategies.processes import (
     ClusterStrategy,
     WatchedRunner,
     abort_collectives,
-    bounded,
     own_sigterm,
     server_def_resolver,
     versions,
@@ -128,9 +128,14 @@ class MultiWorkerMirrored(ClusterStrategy):
                 communication_options=self._options
             )
         cluster = self._meet(cluster)
-        # TensorFlow's workers wait for each other here, too, and an hour for
-        # one that was lost a moment ago.
-        with self._watched(), own_sigterm(), bounded(self._start_seconds):
+        # TensorFlow's workers wait for each other here, too.
+        limit = self._start_seconds
+        with (
+            self._watched(),
+            own_sigterm(),
+            bounded(limit),
+            lock_released(),
+        ):
             return tf.distribute.MultiWorkerMirroredStrategy(
                 cluster_resolver=server_def_resolver(cluster, _JOBS),
                 communication_options=self._options,

@@ -98,28 +98,6 @@ def own_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, handler)
 
 
-@contextlib.contextmanager
-def bounded(seconds: float) -> Iterator[None]:
-    """Ends the process with SIGALRM if what is inside takes longer.
-
-    For a call that waits with Python's lock held: no thread of this process
-    can do anything then, and the kernel has to.
-
-    Args:
-        seconds: the limit. Outside the main thread there is none.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    handler = signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, handler)
-
-
 def abort_collectives(reason: str) -> None:
     """Lets every collective operation of this process fail, for good.
 

@@ -1,0 +1,92 @@
+"""Keeps a process able to act while TensorFlow connects its workers.
+
+TensorFlow's Python binding keeps Python's lock while it waits for them, which
+is up to an hour for one that was lost a moment ago: no other thread could
+notice that, or end the process.
+"""
+
+import contextlib
+import ctypes
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python import pywrap_tfe
+
+_LIBRARY = "libtensorflow_cc.so.2"
+
+
+@contextlib.contextmanager
+def lock_released() -> Iterator[None]:
+    """Lets other threads run while TensorFlow connects workers inside.
+
+    Where TensorFlow's C function is not to be found, all stays as it is.
+    """
+    original = pywrap_tfe.TFE_EnableCollectiveOps
+    pywrap_tfe.TFE_EnableCollectiveOps = _without_lock() or original
+    try:
+        yield
+    finally:
+        pywrap_tfe.TFE_EnableCollectiveOps = original
+
+
+@contextlib.contextmanager
+def bounded(seconds: float) -> Iterator[None]:
+    """Ends the process with SIGALRM if what is inside takes longer.
+
+    Where Python's lock is kept after all, only the kernel can do so.
+
+    Args:
+        seconds: the limit. Outside the main thread there is none.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler)
+
+
+def _without_lock() -> Callable[[Any, bytes], None] | None:
+    """The binding anew; `ctypes` lets the lock go during a call."""
+    path = os.path.join(os.path.dirname(tf.__file__), _LIBRARY)
+    try:
+        # Never a second copy of what TensorFlow has loaded.
+        library = ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+        enable = library.TFE_EnableCollectiveOps
+        new_status, delete_status = (
+            library.TF_NewStatus,
+            library.TF_DeleteStatus,
+        )
+        get_code, get_message = library.TF_GetCode, library.TF_Message
+    except (OSError, AttributeError):
+        return None
+    pointer = ctypes.c_void_p
+    new_status.argtypes, new_status.restype = [], pointer
+    delete_status.argtypes, delete_status.restype = [pointer], None
+    get_code.argtypes, get_code.restype = [pointer], ctypes.c_int
+    get_message.argtypes, get_message.restype = [pointer], ctypes.c_char_p
+    enable.argtypes = [pointer, ctypes.c_char_p, ctypes.c_size_t, pointer]
+    enable.restype = None
+    unwrap = ctypes.pythonapi.PyCapsule_GetPointer
+    unwrap.argtypes = [ctypes.py_object, ctypes.c_char_p]
+    unwrap.restype = pointer
+
+    def call(handle: Any, server_def: bytes) -> None:
+        status = new_status()
+        try:
+            enable(unwrap(handle, None), server_def, len(server_def), status)
+            if code := get_code(status):
+                kind = tf.compat.v1.errors.exception_type_from_error_code(code)
+                raise kind(None, None, get_message(status).decode())
+        finally:
+            delete_status(status)
+
+    return call
