@@ -128,7 +128,10 @@ class Preemption(Callback):
             return
         signal.set_wakeup_fd(self._previous_fd)
         for number, handler in self._previous.items():
-            signal.signal(number, handler)
+            # The echo of a second Ctrl-C may be on its way: it must not break
+            # off the end that the first has begun.
+            if number != signal.SIGINT or self._interrupts < 2:
+                signal.signal(number, handler)
         for end in self._sockets:
             end.close()
         self._sockets, self._previous = (), {}

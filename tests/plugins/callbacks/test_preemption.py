@@ -123,6 +123,21 @@ def test_a_second_ctrl_c_interrupts_once():
     callback._heard(signal.SIGINT, None)
 
 
+def test_the_echo_of_a_second_ctrl_c_interrupts_no_end():
+    """It may come when the callback is closed."""
+    before = signal.getsignal(signal.SIGINT)
+    callback = Preemption(metadata_url="")
+    try:
+        callback._take_signals()
+        callback._interrupts = 2
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        callback.close()
+        signal.raise_signal(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_sigusr1_saves_and_goes_on(endless):
     run = endless(checkpoint={"every": 10**9}, pause=0.02).wait_for_step(30)
     for count in (1, 2):
