@@ -16,12 +16,15 @@ from plugins.clusters.peers import Peers
 from plugins.clusters.rendezvous import meet
 from plugins.clusters.resolve import resolve_cluster
 from plugins.clusters.returning import Returning
-from plugins.strategies.connecting import bounded, lock_released
+from plugins.strategies.connecting import (
+    bounded,
+    lock_released,
+    own_sigterm,
+)
 from plugins.strategies.processes import (
     ClusterStrategy,
     WatchedRunner,
     abort_collectives,
-    own_sigterm,
     server_def_resolver,
     versions,
 )

@@ -1,9 +1,7 @@
 """What the strategies of several processes share."""
 
 import contextlib
-import signal
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -79,23 +77,6 @@ def start_server(
         protocol="grpc",
         config=config,
     )
-
-
-@contextlib.contextmanager
-def own_sigterm() -> Iterator[None]:
-    """Keeps what SIGTERM does, whatever TensorFlow sets up meanwhile.
-
-    It installs a handler of its own with a multi-worker strategy, which
-    swallows the signal.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    handler = signal.getsignal(signal.SIGTERM)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, handler)
 
 
 def abort_collectives(reason: str) -> None:
