@@ -5,24 +5,19 @@ import numpy as np
 import pytest
 
 from plugins.callbacks.checkpoint import Checkpoint
-from trainer import Callback, StartAgain, Trainer, checkpoints, state
+from tests.helpers import make_trainer
+from trainer import Callback, StartAgain, checkpoints, state
 
 X = np.random.default_rng(0).normal(size=(64, 4)).astype("float32")
 Y = X.sum(1, keepdims=True)
 EPOCH = 8  # Steps.
 
 
-def make(**options):
-    return Trainer(
-        model=lambda: keras.Sequential(
-            [keras.Input((4,)), keras.layers.Dense(1)]
-        ),
-        loss="mse",
+def make():
+    return make_trainer(
+        lambda: keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)]),
         optimizer=lambda: keras.optimizers.SGD(0.1),
         data=lambda split: (X, Y),
-        batch_size=8,
-        strategy="default",
-        **options,
     )
 
 
@@ -41,14 +36,24 @@ def newest(folder):
     return checkpoints.load_newest(str(folder / "checkpoints"))
 
 
-class LeaveAt(Callback):
-    def __init__(self, step):
+class At(Callback):
+    """Does something when a step is done."""
+
+    def __init__(self, step, act):
         super().__init__()
-        self._step = step
+        self._step, self._act = step, act
 
     def on_train_batch_end(self, batch, logs=None):
         if self.trainer.step == self._step:
-            self.trainer.start_again("for a test")
+            self._act(self.trainer)
+
+
+def leave_at(step):
+    return At(step, lambda trainer: trainer.start_again("for a test"))
+
+
+def stop_at(step):
+    return At(step, lambda trainer: trainer.stop("that is enough"))
 
 
 def decay():
@@ -73,7 +78,7 @@ def test_what_an_epochs_begin_does_counts_once(tmp_path, left_at):
     whole_count = Count()
     whole = train(tmp_path / "whole", 24, decay(), whole_count)
     with pytest.raises(StartAgain):
-        train(tmp_path / "cut", 24, decay(), Count(), LeaveAt(left_at))
+        train(tmp_path / "cut", 24, decay(), Count(), leave_at(left_at))
     count = Count()
     cut = train(tmp_path / "cut", 24, decay(), count)
     assert whole.learning_rates() == {"learning_rate": 0.0125}
@@ -142,20 +147,10 @@ def test_the_last_checkpoint_holds_what_the_end_made_of_the_model(tmp_path):
     assert now == inode
 
 
-class StopAt(Callback):
-    def __init__(self, step):
-        super().__init__()
-        self._step = step
-
-    def on_train_batch_end(self, batch, logs=None):
-        if self.trainer.step == self._step:
-            self.trainer.stop("that is enough")
-
-
 def test_a_run_that_was_stopped_goes_on_only_if_something_else_is_asked(
     tmp_path, caplog
 ):
-    assert train(tmp_path, 40, StopAt(12)).step == 12
+    assert train(tmp_path, 40, stop_at(12)).step == 12
     caplog.clear()
     again = train(tmp_path, 40)
     assert (again.step, again.stop_reason) == (12, "that is enough")
@@ -164,7 +159,7 @@ def test_a_run_that_was_stopped_goes_on_only_if_something_else_is_asked(
 
 
 def test_a_run_that_was_stopped_at_an_epochs_end_begins_no_other(tmp_path):
-    rate = train(tmp_path, 40, StopAt(EPOCH), decay()).learning_rates()
+    rate = train(tmp_path, 40, stop_at(EPOCH), decay()).learning_rates()
     assert rate == {"learning_rate": 0.05}
     assert train(tmp_path, 40, decay()).learning_rates() == rate
     assert newest(tmp_path).host["loop"]["begun_epoch"] == 0
@@ -211,7 +206,7 @@ def test_a_period_in_seconds_goes_on_with_the_next_attempt(tmp_path):
         )
 
     with pytest.raises(StartAgain):
-        attempt(Age(), LeaveAt(4))
+        attempt(Age(), leave_at(4))
     assert not evaluated
 
     class Wait(Callback):

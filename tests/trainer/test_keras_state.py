@@ -5,22 +5,19 @@ import numpy as np
 import pytest
 
 from plugins.callbacks.checkpoint import Checkpoint
-from trainer import Trainer, keras_state
+from tests.helpers import make_trainer
+from trainer import keras_state
 
 X = np.random.default_rng(0).normal(size=(64, 4)).astype("float32")
 Y = (X.sum(1, keepdims=True) > 0).astype("float32")
 
 
 def trainer():
-    return Trainer(
-        model=lambda: keras.Sequential(
-            [keras.Input((4,)), keras.layers.Dense(1)]
-        ),
-        loss="mse",
+    return make_trainer(
+        lambda: keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)]),
         optimizer=lambda: keras.optimizers.SGD(0.05),
         data=lambda split: (X, Y),
         batch_size=16,
-        strategy="default",
     )
 
 
