@@ -17,7 +17,8 @@ import tensorflow as tf
 from tensorflow.python import pywrap_tfe
 
 _LIBRARY = "libtensorflow_cc.so.2"
-_LOOK_SECONDS = 0.001
+# Often enough; a thread that wakes every millisecond slows the start down.
+_LOOK_SECONDS = 0.02
 # The handler is what C's `struct sigaction` begins with, on Linux.
 _ACTION_BYTES = 256
 _POINTER_BYTES = ctypes.sizeof(ctypes.c_void_p)
@@ -42,8 +43,8 @@ def own_sigterm() -> Iterator[None]:
     """Keeps what SIGTERM does, whatever TensorFlow sets up meanwhile.
 
     It installs a handler of its own with a multi-worker strategy, which
-    swallows the signal. That is undone within milliseconds, because a signal
-    that comes before would be lost.
+    swallows the signal. That is undone within hundredths of a second: a
+    signal that comes before would be lost.
     """
     libc = ctypes.CDLL(None)
     ours, now = (ctypes.create_string_buffer(_ACTION_BYTES) for _ in range(2))
