@@ -5,10 +5,32 @@ import pathlib
 
 import pytest
 
+from tests.starts import client
+
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--plain-starts",
+        action="store_true",
+        help="start every Python process as ever, and none as a fork",
+    )
+
+
+def pytest_configure(config):
+    if not config.getoption("plain_starts"):
+        client.install()
+
+
+@pytest.fixture
+def plain_starts():
+    """Processes that this test starts are no forks, see `tests.starts`."""
+    with client.plain_starts():
+        yield
 
 
 @pytest.fixture(scope="session")
