@@ -37,7 +37,7 @@ class MetricSet:
             for metric in tf.nest.flatten(group):
                 self._add(output, metric)
         self._initial = {
-            name: [np.array(v) for v in metric.variables]
+            name: [keras.ops.convert_to_numpy(v) for v in metric.variables]
             for name, (_, metric) in self._metrics.items()
         }
 

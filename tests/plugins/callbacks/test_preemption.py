@@ -39,10 +39,6 @@ class Endless:
                 cwd=ROOT,
                 stdout=log,
                 stderr=log,
-                # A shell's background jobs are started deaf to Ctrl-C.
-                preexec_fn=lambda: signal.signal(
-                    signal.SIGINT, signal.default_int_handler
-                ),
             )
 
     @property
