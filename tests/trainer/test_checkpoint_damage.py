@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.chaos.monkey import compare
+from tests.helpers import manifest_entry
 from trainer import UserError, checkpoints
 
 FILES = (
@@ -171,7 +172,7 @@ def test_a_manifest_leads_to_no_other_file(saved, caplog, name):
     (saved / "secret").write_text("x")
     path = saved / "step_00000020" / "manifest.json"
     manifest = json.loads(path.read_text())
-    manifest[name] = checkpoints._fingerprint(str(saved / "secret"))
+    manifest[name] = manifest_entry(saved / "secret")
     path.write_text(json.dumps(manifest))
     assert_passed_over(saved, caplog, "manifest.json")
 
@@ -183,9 +184,7 @@ def test_a_state_of_the_wrong_kind_under_a_right_checksum(saved, caplog, state):
     folder = saved / "step_00000020"
     (folder / "state.json").write_text(state)
     manifest = json.loads((folder / "manifest.json").read_text())
-    manifest["state.json"] = checkpoints._fingerprint(
-        str(folder / "state.json")
-    )
+    manifest["state.json"] = manifest_entry(folder / "state.json")
     (folder / "manifest.json").write_text(json.dumps(manifest))
     assert_passed_over(saved, caplog, "state.json")
 
