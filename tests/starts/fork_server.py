@@ -192,6 +192,7 @@ def _become(start: Start, fds: list[int], prepare=None) -> None:
     """Makes this process what a plain start would have made of it."""
     code = 1
     try:
+        _forget_handlers()
         os.chdir(start.folder)
         if start.new_session:
             os.setsid()
@@ -208,6 +209,15 @@ def _become(start: Start, fds: list[int], prepare=None) -> None:
         traceback.print_exc()
     finally:
         _end(code)
+
+
+def _forget_handlers() -> None:
+    """Leaves signals as `exec` does: what was ignored is, nothing else."""
+    for number in signal.valid_signals():
+        if signal.getsignal(number) not in (signal.SIG_DFL, signal.SIG_IGN):
+            signal.signal(number, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _keep(numbers: list[int], fds: list[int]) -> None:

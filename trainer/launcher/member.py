@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import os
 import re
+from collections.abc import Callable
 
 from trainer import exit_report
 from trainer.errors import EXIT_START_AGAIN
@@ -22,6 +23,7 @@ class Member:
         task: what to start, again and again.
         log_dir: where its log file is; it exists.
         model_dir: the run directory, if it is known and local.
+        start_process: starts the task, given with the path of its log file.
 
     Attributes:
         task: as given.
@@ -40,7 +42,12 @@ class Member:
     """
 
     def __init__(
-        self, task: Task, *, log_dir: str, model_dir: str | None = None
+        self,
+        task: Task,
+        *,
+        log_dir: str,
+        model_dir: str | None = None,
+        start_process: Callable[[Task, str], Process] = Process,
     ) -> None:
         stem = os.path.join(log_dir, task.log_name.removesuffix(".log"))
         self.log_path = f"{stem}.log"
@@ -49,6 +56,7 @@ class Member:
         environ = {**task.environ, exit_report.VARIABLE: self._report_path}
         self.task = dataclasses.replace(task, environ=environ)
         self._model_dir = model_dir
+        self._start_process = start_process
         self.process: Process | None = None
         self.faults: list[End] = []
         self.restarts = 0
@@ -83,7 +91,7 @@ class Member:
         self.restarts += self._lives > 0
         self._lives += 1
         try:
-            self.process = Process(self.task, self.log_path)
+            self.process = self._start_process(self.task, self.log_path)
         except OSError as error:
             self.process = None
             return End(self.started, 0.0, None, str(error))
