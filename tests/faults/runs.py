@@ -147,7 +147,9 @@ class Runs:
 
     def train(self, *flags, environ=None, folder=ROOT, log="log"):
         """Starts `python -m trainer`."""
-        return self._start(["trainer", *self._flags(flags)], environ, folder, log)
+        return self._start(
+            ["trainer", *self._flags(flags)], environ, folder, log
+        )
 
     def launch(self, *own, flags=()):
         """Starts `python -m trainer.launch`."""

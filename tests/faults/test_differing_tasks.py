@@ -45,9 +45,7 @@ def test_other_code_is_refused(runs, tmp_path):
         (folder / "own.py").write_text(CODE.format(units=units))
         started = runs.tasks(
             start=[f"worker_{number}"],
-            environ={
-                f"worker_{number}": {"PYTHONPATH": f"{folder}:{ROOT}"}
-            },
+            environ={f"worker_{number}": {"PYTHONPATH": f"{folder}:{ROOT}"}},
             **PAIR,
         )
         processes += started.values()

@@ -172,9 +172,7 @@ def test_a_frozen_worker_is_named(runs, victim, point):
 def test_a_frozen_worker_that_goes_on_later_does_no_harm(runs, undisturbed):
     """The others have left it, and have begun anew by then."""
     runs.plan("worker_1 step 8 SIGSTOP")
-    tasks = runs.tasks(
-        "--gin.MultiWorkerMirrored.silence_seconds=5.0", **PAIR
-    )
+    tasks = runs.tasks("--gin.MultiWorkerMirrored.silence_seconds=5.0", **PAIR)
     wait_for(lambda: is_stopped(tasks["worker_1"].pid), "the stop")
     must_name(tasks["worker_0"], "worker_1")
     tasks["worker_1"].signal(signal.SIGCONT)
@@ -215,9 +213,7 @@ def test_a_worker_1_that_fails_is_not_called_lost(runs):
 def test_a_run_that_hangs_is_given_up_by_its_timeout(runs):
     """One of the two is alive, and does not get on."""
     runs.plan("worker_1 step 8 hold")
-    tasks = runs.tasks(
-        "--gin.MultiWorkerMirrored.timeout_seconds=6.0", **PAIR
-    )
+    tasks = runs.tasks("--gin.MultiWorkerMirrored.timeout_seconds=6.0", **PAIR)
     tasks["worker_0"].must_end(75, seconds=90)
     tasks["worker_1"].must_end(75, seconds=90)
 

@@ -124,6 +124,12 @@ def tiny_net(units=8):
 
 
 @gin.configurable
+def plain_net():
+    """Its training does not depend on how many replicas share a batch."""
+    return keras.Sequential([keras.Input((6,)), keras.layers.Dense(3)])
+
+
+@gin.configurable
 def hanging_net():
     """Runs Python in each of its calls."""
 
