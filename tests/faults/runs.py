@@ -65,6 +65,13 @@ class Process:
         text = self.log_path.read_bytes()[self._begin :].decode()
         return [" ".join(line.split()) for line in text.splitlines()]
 
+    def sentence(self, *words):
+        """The last line of its log that has all these words in it."""
+        for line in reversed(self.lines):
+            if all(word in line for word in words):
+                return line
+        raise AssertionError(f"{words} not in\n" + "\n".join(self.lines[-30:]))
+
     def is_over(self):
         return self._popen.poll() is not None
 
@@ -111,9 +118,11 @@ class Runs:
 
     Args:
         folder: an empty folder.
+        gin_file: the experiment; `None` if flags name it.
     """
 
-    def __init__(self, folder):
+    def __init__(self, folder, gin_file=GIN_FILE):
+        self.gin_file = gin_file
         self.folder = folder
         self.model_dir = folder / "run"
         self.plan_dir = folder / "faults"
@@ -186,7 +195,7 @@ class Runs:
 
     def _flags(self, flags):
         return [
-            f"--gin_file={GIN_FILE}",
+            *([f"--gin_file={self.gin_file}"] if self.gin_file else []),
             f"--model_dir={self.model_dir}",
             *self.flags,
             *flags,

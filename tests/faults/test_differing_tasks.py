@@ -20,10 +20,8 @@ def assert_all_say(processes, *words):
     """Each ends with 2 and in a sentence that tells both tasks apart."""
     for process in processes:
         process.must_end(2, seconds=120)
-        sentence = process.lines[-1]
         assert "Traceback" not in process.log
-        for word in ("worker 0", "worker 1", *words):
-            assert word in sentence, sentence
+        process.sentence("worker 0", "worker 1", *words)
 
 
 def test_another_configuration_is_refused(runs):

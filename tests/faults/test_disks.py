@@ -79,7 +79,7 @@ def test_a_full_disk_that_stays_full_and_is_freed_later(
     process.must_end(2)
     # It got to its end, and says what there is; nothing is torn.
     assert "No space left" in process.log
-    assert "checkpoints: 6" in process.lines[-1] or "6" in process.lines[-1]
+    process.sentence(str(runs.model_dir), "6")
     assert "Traceback" not in process.log
     assert reading.whole_steps(runs.model_dir) == [6]
     (disk / "ballast").unlink()
@@ -113,7 +113,7 @@ def test_a_disk_that_becomes_read_only(runs, disk, undisturbed):
     assert "Traceback" not in process.log
     # Nor does a start write to it.
     process = runs.train(*FLAGS).must_end(2)
-    assert str(runs.model_dir) in process.lines[-1]
+    process.sentence("error", str(runs.model_dir))
     assert "Traceback" not in process.log
     subprocess.run(["mount", "-o", "remount,rw", disk], check=True)
     assert reading.whole_steps(runs.model_dir) == [6]
@@ -168,7 +168,7 @@ def test_a_directory_that_a_file_stands_in_the_way_of(runs, undisturbed):
     runs.model_dir.write_text("in the way")
     runs.release()
     process.must_end(2)
-    assert str(runs.model_dir) in process.lines[-1]
+    process.sentence("error", str(runs.model_dir))
     assert "Traceback" not in process.log
     runs.model_dir.unlink()
     moved.rename(runs.model_dir)

@@ -34,7 +34,7 @@ def test_a_run_goes_on_with_fewer_and_notices_who_is_back(runs):
     tasks = runs.tasks(*ELASTIC, **PAIR)
     tasks["worker_1"].must_end(-signal.SIGKILL)
     tasks["worker_0"].must_end(75)
-    assert "worker 1" in tasks["worker_0"].lines[-1]
+    tasks["worker_0"].sentence("lost", "worker 1")
     # Worker 0 alone is enough; it runs on until the other one comes.
     alone = runs.tasks(*ELASTIC, *ENDLESS, start=["worker_0"], **PAIR)
     step = reading.newest(runs.model_dir)
@@ -44,7 +44,7 @@ def test_a_run_goes_on_with_fewer_and_notices_who_is_back(runs):
     assert given_workers(runs.model_dir) == (1, 2)
     back = runs.tasks(*ELASTIC, *ENDLESS, start=["worker_1"], **PAIR)
     alone["worker_0"].must_end(75)
-    assert "worker 1" in alone["worker_0"].lines[-1]
+    alone["worker_0"].sentence("worker 1")
     # The one that is back waits meanwhile, for the others to meet it.
     step = reading.newest(runs.model_dir)
     both = back | runs.tasks(*ELASTIC, *ENDLESS, start=["worker_0"], **PAIR)
@@ -93,9 +93,7 @@ def test_too_few_are_named(runs):
         worker=3,
     )
     tasks["worker_1"].must_end(75, seconds=90)
-    sentence = tasks["worker_1"].lines[-1]
-    for name in ("worker 0", "worker 2"):
-        assert name in sentence
+    tasks["worker_1"].sentence("worker 0", "worker 2")
 
 
 @pytest.mark.long

@@ -94,7 +94,7 @@ def test_a_lost_server_is_named_by_all(runs, point, number):
     runs.release()
     for name in ("chief_0", "worker_0"):
         tasks[name].must_end(75, seconds=60)
-        assert "ps 0" in tasks[name].lines[-1]
+        tasks[name].sentence("ps 0")
     assert time.monotonic() - begin < 40
     tasks["ps_0"].signal(signal.SIGKILL)
     tasks["ps_0"].end()
@@ -109,7 +109,7 @@ def test_a_lost_chief_is_named_by_all(runs, point, number):
     tasks["chief_0"].signal(number)
     for name in ("ps_0", "worker_0"):
         tasks[name].must_end(75, seconds=60)
-        assert "chief 0" in tasks[name].lines[-1]
+        tasks[name].sentence("chief 0")
     tasks["chief_0"].signal(signal.SIGKILL)
     tasks["chief_0"].end()
     finish(runs, **SMALL)
@@ -145,7 +145,7 @@ def test_a_task_that_dies_before_all_are_connected_is_named(
     for name, process in tasks.items():
         if name != victim:
             process.must_end(75, seconds=90)
-            assert victim.replace("_", " ") in process.lines[-1]
+            process.sentence(victim.replace("_", " "))
     finish(runs, **SMALL)
 
 

@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from tests.chaos.monkey import compare
+from tests.helpers import compare
 from trainer import UserError, checkpoints
 
 FILES = (
