@@ -13,7 +13,7 @@ def runs(tmp_path):
     made.end()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def undisturbed(tmp_path_factory):
     """Run directories that nothing has happened to, made at first use."""
     made = {}

@@ -10,9 +10,6 @@ import pytest
 
 from tests.faults import reading
 
-# So that little is on the disk, and a line a step.
-FLAGS = ("--gin.run.log_every=2", "--gin.Checkpoint.keep_last=2")
-
 
 @pytest.fixture
 def disk(runs):
@@ -43,10 +40,10 @@ def fill(disk):
                 pass
 
 
-def hold(runs, *steps, flags=FLAGS):
+def hold(runs, *steps):
     """Starts a run that waits where something is done to its disk."""
     runs.plan(*(f"single step {step} hold" for step in steps))
-    process = runs.train(*flags)
+    process = runs.train()
     wait_until_held(runs, process, steps[0])
     return process
 
@@ -66,7 +63,7 @@ def lines(model_dir):
 
 def must_be_whole(runs, undisturbed):
     """Nothing is missing in the end, neither lines nor the last step."""
-    reading.assert_equal(runs.model_dir, undisturbed(*FLAGS))
+    reading.assert_equal(runs.model_dir, undisturbed())
     reading.assert_tidy(runs.model_dir)
 
 
@@ -83,7 +80,7 @@ def test_a_full_disk_that_stays_full_and_is_freed_later(
     assert "Traceback" not in process.log
     assert reading.whole_steps(runs.model_dir) == [6]
     (disk / "ballast").unlink()
-    runs.train(*FLAGS).must_end(0)
+    runs.train().must_end(0)
     must_be_whole(runs, undisturbed)
 
 
@@ -112,12 +109,12 @@ def test_a_disk_that_becomes_read_only(runs, disk, undisturbed):
     assert "Read-only file system" in process.log
     assert "Traceback" not in process.log
     # Nor does a start write to it.
-    process = runs.train(*FLAGS).must_end(2)
+    process = runs.train().must_end(2)
     process.sentence("error", str(runs.model_dir))
     assert "Traceback" not in process.log
     subprocess.run(["mount", "-o", "remount,rw", disk], check=True)
     assert reading.whole_steps(runs.model_dir) == [6]
-    runs.train(*FLAGS).must_end(0)
+    runs.train().must_end(0)
     must_be_whole(runs, undisturbed)
 
 
@@ -130,7 +127,7 @@ def test_a_kill_on_a_full_disk(runs, disk, undisturbed):
     process.must_end(-9)
     assert reading.whole_steps(runs.model_dir) == [6]
     (disk / "ballast").unlink()
-    runs.train(*FLAGS).must_end(0)
+    runs.train().must_end(0)
     must_be_whole(runs, undisturbed)
 
 
@@ -157,7 +154,7 @@ def test_a_directory_that_vanishes_is_made_anew(runs, kind):
     if kind == "moved":
         # What was there is as it was.
         assert reading.whole_steps(moved) == [6]
-        assert (2, "train") in lines(moved)
+        assert (4, "train") in lines(moved)
 
 
 @pytest.mark.long
@@ -172,7 +169,7 @@ def test_a_directory_that_a_file_stands_in_the_way_of(runs, undisturbed):
     assert "Traceback" not in process.log
     runs.model_dir.unlink()
     moved.rename(runs.model_dir)
-    runs.train(*FLAGS).must_end(0)
+    runs.train().must_end(0)
     must_be_whole(runs, undisturbed)
 
 
@@ -196,7 +193,7 @@ def test_lines_that_wait_survive_a_kill(runs, undisturbed):
     (runs.folder / "away").rename(path)
     held.unlink(missing_ok=True)
     runs.plan()
-    runs.train(*FLAGS).must_end(0)
+    runs.train().must_end(0)
     must_be_whole(runs, undisturbed)
 
 
@@ -205,7 +202,7 @@ def test_two_workers_on_a_full_disk(runs, disk):
     """It is worker 0 that writes; both end alike."""
     pair = {"worker": 2}
     runs.plan("worker_0 step 8 hold")
-    tasks = runs.tasks(*FLAGS, **pair)
+    tasks = runs.tasks(**pair)
     tasks["worker_0"].wait_for(
         lambda: (
             runs.is_held("worker_0")
@@ -220,6 +217,6 @@ def test_two_workers_on_a_full_disk(runs, disk):
     assert tasks["worker_1"].end() != 0
     (disk / "ballast").unlink()
     assert reading.whole_steps(runs.model_dir) == [6]
-    for process in runs.tasks(*FLAGS, **pair).values():
+    for process in runs.tasks(**pair).values():
         process.must_end(0)
     assert reading.newest(runs.model_dir) == 24

@@ -29,7 +29,12 @@ def losses(model_dir):
     return [one["loss"] for one in lines if one["split"] == "train"]
 
 
-def test_a_run_goes_on_with_fewer_and_notices_who_is_back(runs):
+def shrink_and_notice(runs):
+    """One of two is lost, the other one goes on, and leaves for its return.
+
+    Returns:
+        The process of the one that is back, which waits for the other one.
+    """
     runs.plan("worker_1 step 8 SIGKILL")
     tasks = runs.tasks(*ELASTIC, **PAIR)
     tasks["worker_1"].must_end(-signal.SIGKILL)
@@ -45,9 +50,22 @@ def test_a_run_goes_on_with_fewer_and_notices_who_is_back(runs):
     back = runs.tasks(*ELASTIC, *ENDLESS, start=["worker_1"], **PAIR)
     alone["worker_0"].must_end(75)
     alone["worker_0"].sentence("worker 1")
-    # The one that is back waits meanwhile, for the others to meet it.
+    assert not back["worker_1"].is_over()
+    # It has saved where it left, and the loss goes down all the while.
+    found = losses(runs.model_dir)
+    assert sum(found[-3:]) < sum(found[:3])
+    return back
+
+
+def test_a_run_goes_on_with_fewer_and_notices_who_is_back(runs):
+    shrink_and_notice(runs)
+
+
+@pytest.mark.long
+def test_a_run_grows_again(runs):
+    both = shrink_and_notice(runs)
     step = reading.newest(runs.model_dir)
-    both = back | runs.tasks(*ELASTIC, *ENDLESS, start=["worker_0"], **PAIR)
+    both |= runs.tasks(*ELASTIC, *ENDLESS, start=["worker_0"], **PAIR)
     both["worker_0"].wait_for(
         lambda: reading.newest(runs.model_dir) > step + 6, "steps of both"
     )
@@ -56,7 +74,6 @@ def test_a_run_goes_on_with_fewer_and_notices_who_is_back(runs):
         process.signal(signal.SIGTERM)
     for process in both.values():
         process.must_end(75)
-    # All that time one loss went down.
     found = losses(runs.model_dir)
     assert sum(found[-3:]) < sum(found[:3])
 
