@@ -87,3 +87,28 @@ def assert_same(left, right):
 def as_numpy(snapshot):
     """The arrays of a snapshot, to compare runs bit by bit."""
     return {name: np.asarray(value) for name, value in snapshot.arrays.items()}
+
+
+def compare(model_dir, expected_dir):
+    """Asserts that two runs left the same behind, byte by byte."""
+    found, expected = (
+        checkpoints.load_newest(str(path / "checkpoints"))
+        for path in (model_dir, expected_dir)
+    )
+    arrays, expected_arrays = as_numpy(found), as_numpy(expected)
+    assert arrays.keys() == expected_arrays.keys()
+    differing = [
+        name
+        for name, value in arrays.items()
+        if value.tobytes() != expected_arrays[name].tobytes()
+    ]
+    assert not differing
+    assert _without_times(found) == _without_times(expected)
+    assert lines(model_dir) == lines(expected_dir)
+
+
+def _without_times(snapshot):
+    host = dict(snapshot.host)
+    for name in ("times", "fingerprints"):
+        host.pop(name)
+    return json.loads(json.dumps(host, default=np.ndarray.tolist))

@@ -13,9 +13,8 @@ import time
 import numpy as np
 import pytest
 
-from tests.chaos.monkey import compare
+from tests.helpers import compare, read_lines
 from tests.helpers import lines as lines_of
-from tests.helpers import read_lines
 from trainer import checkpoints
 
 _TIMEOUT = 300  # Seconds; a run here takes some ten of them.

@@ -9,8 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from tests.chaos.monkey import compare
-from tests.helpers import manifest_entry
+from tests.helpers import compare, manifest_entry
 from trainer import UserError, checkpoints
 
 FILES = (

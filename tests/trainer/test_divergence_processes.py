@@ -6,8 +6,7 @@ import signal
 import subprocess
 import sys
 
-from tests.chaos.monkey import compare
-from tests.helpers import lines, saved_steps, skipped_batches
+from tests.helpers import compare, lines, saved_steps, skipped_batches
 
 PARTS = '''
 import math, os, signal

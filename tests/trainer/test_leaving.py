@@ -6,8 +6,7 @@ import pytest
 
 from plugins.callbacks.checkpoint import Checkpoint
 from plugins.callbacks.json_lines import JsonLines
-from tests.chaos.monkey import compare
-from tests.helpers import saved_steps
+from tests.helpers import compare, saved_steps
 from trainer import Callback, StartAgain, StrategyPlugin, Trainer, checkpoints
 
 X = np.random.default_rng(0).normal(size=(512, 4)).astype("float32")

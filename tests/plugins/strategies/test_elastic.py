@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 
-from tests.chaos.monkey import Run, lines
-from tests.conformance.running import Layout
+from tests.conftest import ROOT
+from tests.faults.runs import Runs
+from tests.helpers import lines
 
 FLAGS = (
+    f"--gin_file={ROOT}/experiments/digits.gin",
     "--batch_size=60",
     "--gin.run.steps_per_loop=5",
     "--gin.run.log_every=5",
@@ -14,26 +16,34 @@ FLAGS = (
 )
 
 
-def train(layout, folder, steps):
-    folder.mkdir(exist_ok=True)
-    run = Run(
-        Layout.parse(layout),
-        folder / "run",
-        f"--train_steps={steps}",
-        *FLAGS,
-        gin_file="experiments/digits.gin",
-    )
-    assert set(run.wait(300)) == {0}, run.logs()
-    return lines(folder / "run")
+@pytest.fixture
+def train(tmp_path):
+    made = {}
+
+    def run(folder, steps, **counts):
+        if folder not in made:
+            (tmp_path / folder).mkdir()
+            made[folder] = Runs(tmp_path / folder, gin_file=None)
+        flags = (*FLAGS, f"--train_steps={steps}")
+        if counts:
+            started = made[folder].tasks(*flags, **counts).values()
+        else:
+            started = [made[folder].train(*flags, "--strategy=default")]
+        for process in started:
+            process.must_end(0)
+        return lines(made[folder].model_dir)
+
+    yield run
+    for one in made.values():
+        one.end()
 
 
 @pytest.mark.long
-def test_two_then_one_then_three_workers(tmp_path):
+def test_two_then_one_then_three_workers(train):
     pytest.importorskip("sklearn")
-    expected = train("default", tmp_path / "one", 60)
+    expected = train("one", 60)
     for workers, steps in ((2, 20), (1, 40), (3, 60)):
-        layout = f"multi_worker_mirrored@{workers}"
-        found = train(layout, tmp_path / "elastic", steps)
+        found = train("elastic", steps, worker=workers)
     assert [(line["step"], line["split"]) for line in found] == [
         (line["step"], line["split"]) for line in expected
     ]

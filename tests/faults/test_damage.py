@@ -1,0 +1,212 @@
+"""Checkpoints that were damaged are passed over, with a sentence."""
+
+import json
+import os
+import shutil
+
+import pytest
+
+from tests.faults import reading
+from tests.faults.runs import Runs
+
+FILES = ("manifest.json", "state.json", "arrays.index", "arrays.data")
+
+
+def file_of(checkpoint, name):
+    (path,) = [p for p in checkpoint.iterdir() if p.name.startswith(name)]
+    return path
+
+
+def truncate(path):
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def cut_a_byte(path):
+    os.truncate(path, path.stat().st_size - 1)
+
+
+def empty(path):
+    os.truncate(path, 0)
+
+
+def zero(path):
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def lengthen(path):
+    path.write_bytes(path.read_bytes() + b"\n\n{}")
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 4
+    path.write_bytes(content)
+
+
+def remove(path):
+    path.unlink()
+
+
+def become_a_directory(path):
+    path.unlink()
+    path.mkdir()
+
+
+def become_that_of_another(path):
+    before = path.parent.parent / "step_00000012"
+    shutil.copy(before / path.name, path)
+
+
+def lead_nowhere(path):
+    path.unlink()
+    path.symlink_to("nowhere")
+
+
+DAMAGES = (
+    truncate,
+    cut_a_byte,
+    empty,
+    zero,
+    lengthen,
+    flip,
+    remove,
+    become_a_directory,
+    become_that_of_another,
+    lead_nowhere,
+)
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory):
+    """A run of 18 of its 24 steps, with a checkpoint every 6."""
+    made = Runs(tmp_path_factory.mktemp("first"))
+    made.plan("single step 18 SIGTERM")
+    made.train().must_end(75)
+    # Saved where it has left, which is one step later than the third.
+    yield made.model_dir
+    made.end()
+
+
+@pytest.fixture
+def damaged(runs, first):
+    """A copy of it, to be damaged."""
+    shutil.copytree(first, runs.model_dir, symlinks=True)
+    newest = reading.newest(runs.model_dir)
+    if newest > 18:
+        shutil.rmtree(reading.checkpoints(runs.model_dir)[newest])
+    assert list(reading.checkpoints(runs.model_dir)) == [6, 12, 18]
+    return reading.checkpoints(runs.model_dir)
+
+
+def goes_on(runs, undisturbed, *passed_over):
+    """It names what it passes over, and ends as if nothing had been."""
+    process = runs.train().must_end(0)
+    for path in passed_over:
+        assert str(path) in process.log, process.log
+    assert "Traceback" not in process.log
+    reading.assert_equal(runs.model_dir, undisturbed())
+    reading.assert_tidy(runs.model_dir)
+    return process
+
+
+def test_damaged_ones_are_passed_over_for_the_one_before(
+    runs, damaged, undisturbed
+):
+    """Two at once, each in its way, and leftovers of a save that was cut."""
+    flip(file_of(damaged[18], "arrays.data"))
+    truncate(file_of(damaged[12], "state.json"))
+    leftover = runs.model_dir / "checkpoints" / "tmp_0123"
+    shutil.copytree(damaged[6], leftover)
+    (leftover / "manifest.json").unlink()
+    goes_on(runs, undisturbed, damaged[18], damaged[12])
+
+
+def test_all_are_damaged(runs, damaged, undisturbed):
+    """There is nothing to go on from: it begins anew, and says so."""
+    for path in damaged.values():
+        zero(file_of(path, "arrays.index"))
+    goes_on(runs, undisturbed, *damaged.values())
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", FILES)
+def test_each_file_in_each_way(runs, damaged, first, name):
+    """Asked of `--mode=eval`, which reads the newest usable one."""
+    for damage in DAMAGES:
+        folder = runs.model_dir / "checkpoints"
+        shutil.rmtree(folder)
+        shutil.copytree(first / "checkpoints", folder)
+        for path in folder.iterdir():
+            if path.name > "step_00000018":
+                shutil.rmtree(path)
+        damage(file_of(damaged[18], name))
+        process = runs.train("--mode=eval").must_end(0)
+        what = f"{damage.__name__}: {process.log}"
+        assert str(damaged[18]) in process.log, what
+        assert file_name(name) in process.log, what
+        assert "12" in process.log, what
+        assert "Traceback" not in process.log, what
+
+
+def file_name(name):
+    return name if name.endswith("json") else name.partition(".")[0]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "content",
+    ["null", "[]", "7", "{}", '{"state.json": null}', "[" * 100_000, "\x00"],
+    ids=lambda text: text[:8],
+)
+def test_a_manifest_of_the_wrong_kind(runs, damaged, undisturbed, content):
+    (damaged[18] / "manifest.json").write_text(content)
+    goes_on(runs, undisturbed, damaged[18])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "state", ["null", "[1]", "{}", '{"step": "18"}', '{"step": null}']
+)
+def test_a_state_of_the_wrong_kind_under_a_right_checksum(
+    runs, damaged, undisturbed, state
+):
+    (damaged[18] / "state.json").write_text(state)
+    reading.reseal(damaged[18])
+    assert reading.is_whole(damaged[18])
+    goes_on(runs, undisturbed, damaged[18])
+
+
+@pytest.mark.long
+def test_a_manifest_leads_to_no_other_file(runs, damaged, undisturbed):
+    """Even if what it says of that file is right."""
+    (runs.model_dir / "checkpoints" / "secret").write_text("x")
+    path = damaged[18] / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["../secret"] = dict(manifest["state.json"])
+    path.write_text(json.dumps(manifest))
+    reading.reseal(damaged[18])
+    process = runs.train().must_end(0)
+    assert str(damaged[18]) in process.log
+
+
+@pytest.mark.long
+def test_other_files_do_no_harm(runs, damaged, undisturbed):
+    folder = runs.model_dir / "checkpoints"
+    (damaged[18] / ".DS_Store").write_bytes(b"x")
+    (damaged[18] / "notes").mkdir()
+    (folder / "step_00000030").write_text("a file")
+    (folder / "step_00000040").mkdir()
+    (folder / "step_x").mkdir()
+    process = runs.train().must_end(0)
+    assert "Traceback" not in process.log
+    assert reading.metrics(runs.model_dir) == reading.metrics(undisturbed())
+
+
+@pytest.mark.long
+def test_a_save_that_was_cut_before_the_last_rename(runs, damaged, undisturbed):
+    """A step was being saved again: the old one counts."""
+    damaged[18].rename(damaged[18].with_name("old_00000018"))
+    process = runs.train().must_end(0)
+    reading.assert_equal(runs.model_dir, undisturbed())
+    assert process.log
+    reading.assert_tidy(runs.model_dir)

@@ -1,0 +1,222 @@
+"""Disks that are full, read-only or gone while a run writes to them.
+
+The run is held at a step, and the test does to its disk what is to be done.
+"""
+
+import shutil
+import subprocess
+
+import pytest
+
+from tests.faults import reading
+
+
+@pytest.fixture
+def disk(runs):
+    """A file system of 1 MB that holds the run directory."""
+    path = runs.folder / "disk"
+    path.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", path],
+        capture_output=True,
+        text=True,
+    )
+    if mounted.returncode:
+        pytest.skip(f"needs leave to mount: {mounted.stderr.strip()}")
+    runs.model_dir = path / "run"
+    yield path
+    runs.end()
+    subprocess.run(["umount", "-l", path], check=True)
+
+
+def fill(disk):
+    """Leaves not a byte."""
+    with open(disk / "ballast", "wb", buffering=0) as file:
+        for size in (4096, 1):
+            try:
+                while True:
+                    file.write(bytes(size))
+            except OSError:
+                pass
+
+
+def hold(runs, *steps):
+    """Starts a run that waits where something is done to its disk."""
+    runs.plan(*(f"single step {step} hold" for step in steps))
+    process = runs.train()
+    wait_until_held(runs, process, steps[0])
+    return process
+
+
+def wait_until_held(runs, process, step):
+    """It is there, and has saved what was due before."""
+    saved = (step - 1) // 6 * 6
+    process.wait_for(
+        lambda: runs.is_held() and saved in reading.whole_steps(runs.model_dir),
+        f"step {step}",
+    )
+
+
+def lines(model_dir):
+    return [(one["step"], one["split"]) for one in reading.metrics(model_dir)]
+
+
+def must_be_whole(runs, undisturbed):
+    """Nothing is missing in the end, neither lines nor the last step."""
+    reading.assert_equal(runs.model_dir, undisturbed())
+    reading.assert_tidy(runs.model_dir)
+
+
+def test_a_full_disk_that_stays_full_and_is_freed_later(
+    runs, disk, undisturbed
+):
+    process = hold(runs, 8)
+    fill(disk)
+    runs.release()
+    process.must_end(2)
+    # It got to its end, and says what there is; nothing is torn.
+    assert "No space left" in process.log
+    process.sentence(str(runs.model_dir), "6")
+    assert "Traceback" not in process.log
+    assert reading.whole_steps(runs.model_dir) == [6]
+    (disk / "ballast").unlink()
+    runs.train().must_end(0)
+    must_be_whole(runs, undisturbed)
+
+
+@pytest.mark.long
+def test_a_full_disk_that_is_freed_meanwhile(runs, disk, undisturbed):
+    """What could not be written is made up for by the same process."""
+    process = hold(runs, 8)
+    fill(disk)
+    runs.plan("single step 20 hold")
+    runs.release()
+    process.wait_for_log("No space left")
+    process.wait_for(lambda: runs.phase("single") == ("step", 20), "step 20")
+    assert reading.whole_steps(runs.model_dir) == [6]
+    (disk / "ballast").unlink()
+    process.must_end(0)
+    must_be_whole(runs, undisturbed)
+    assert reading.record(runs.model_dir)["exit_reason"] == "done"
+
+
+@pytest.mark.long
+def test_a_disk_that_becomes_read_only(runs, disk, undisturbed):
+    process = hold(runs, 8)
+    subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+    runs.release()
+    process.must_end(2)
+    assert "Read-only file system" in process.log
+    assert "Traceback" not in process.log
+    # Nor does a start write to it.
+    process = runs.train().must_end(2)
+    process.sentence("error", str(runs.model_dir))
+    assert "Traceback" not in process.log
+    subprocess.run(["mount", "-o", "remount,rw", disk], check=True)
+    assert reading.whole_steps(runs.model_dir) == [6]
+    runs.train().must_end(0)
+    must_be_whole(runs, undisturbed)
+
+
+@pytest.mark.long
+def test_a_kill_on_a_full_disk(runs, disk, undisturbed):
+    process = hold(runs, 8)
+    fill(disk)
+    runs.plan("single step 20 SIGKILL")
+    runs.release()
+    process.must_end(-9)
+    assert reading.whole_steps(runs.model_dir) == [6]
+    (disk / "ballast").unlink()
+    runs.train().must_end(0)
+    must_be_whole(runs, undisturbed)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "moved",
+        pytest.param("deleted", marks=pytest.mark.long),
+    ],
+)
+def test_a_directory_that_vanishes_is_made_anew(runs, kind):
+    process = hold(runs, 8)
+    moved = runs.folder / "moved"
+    if kind == "moved":
+        runs.model_dir.rename(moved)
+    else:
+        shutil.rmtree(runs.model_dir)
+    runs.release()
+    process.must_end(0)
+    assert str(runs.model_dir) in process.log
+    assert reading.newest(runs.model_dir) == 24
+    reading.assert_tidy(runs.model_dir)
+    assert lines(runs.model_dir)[-2:] == [(24, "train"), (24, "eval")]
+    if kind == "moved":
+        # What was there is as it was.
+        assert reading.whole_steps(moved) == [6]
+        assert (4, "train") in lines(moved)
+
+
+@pytest.mark.long
+def test_a_directory_that_a_file_stands_in_the_way_of(runs, undisturbed):
+    process = hold(runs, 8)
+    moved = runs.folder / "moved"
+    runs.model_dir.rename(moved)
+    runs.model_dir.write_text("in the way")
+    runs.release()
+    process.must_end(2)
+    process.sentence("error", str(runs.model_dir))
+    assert "Traceback" not in process.log
+    runs.model_dir.unlink()
+    moved.rename(runs.model_dir)
+    runs.train().must_end(0)
+    must_be_whole(runs, undisturbed)
+
+
+@pytest.mark.long
+def test_lines_that_wait_survive_a_kill(runs, undisturbed):
+    """The file is away while three are due; a checkpoint holds them."""
+    process = hold(runs, 8)
+    path = runs.model_dir / "metrics.jsonl"
+    path.rename(runs.folder / "away")
+    path.mkdir()
+    runs.plan("single step 20 hold")
+    held = runs.plan_dir / "held_single"
+    runs.release()
+    process.wait_for(lambda: runs.phase("single")[1] >= 14, "more steps")
+    process.wait_for(
+        lambda: 12 in reading.whole_steps(runs.model_dir), "a save"
+    )
+    process.signal(9)
+    process.must_end(-9)
+    path.rmdir()
+    (runs.folder / "away").rename(path)
+    held.unlink(missing_ok=True)
+    runs.plan()
+    runs.train().must_end(0)
+    must_be_whole(runs, undisturbed)
+
+
+@pytest.mark.long
+def test_two_workers_on_a_full_disk(runs, disk):
+    """It is worker 0 that writes; both end alike."""
+    pair = {"worker": 2}
+    runs.plan("worker_0 step 8 hold")
+    tasks = runs.tasks(**pair)
+    tasks["worker_0"].wait_for(
+        lambda: (
+            runs.is_held("worker_0")
+            and 6 in reading.whole_steps(runs.model_dir)
+        ),
+        "step 8",
+    )
+    fill(disk)
+    runs.release()
+    tasks["worker_0"].must_end(2)
+    assert "No space left" in tasks["worker_0"].log
+    assert tasks["worker_1"].end() != 0
+    (disk / "ballast").unlink()
+    assert reading.whole_steps(runs.model_dir) == [6]
+    for process in runs.tasks(**pair).values():
+        process.must_end(0)
+    assert reading.newest(runs.model_dir) == 24

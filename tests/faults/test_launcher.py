@@ -1,0 +1,202 @@
+"""`python -m trainer.launch`: what it starts again, passes on and leaves."""
+
+import os
+import re
+import signal
+import time
+
+import pytest
+
+from tests.faults import reading
+from tests.faults.runs import children, is_gone, is_stopped, wait_for
+
+PAIR = ("--num_workers=2",)
+NAMES = ("worker_0", "worker_1")
+
+
+def test_a_killed_task_is_started_again(runs, undisturbed):
+    """Twice, in a run of two workers; the launcher brings it to its end."""
+    runs.plan("worker_1 step 8 SIGKILL", "worker_0 evaluation 16 SIGKILL")
+    launcher = runs.launch(*PAIR).must_end(0)
+    for name in ("worker 0", "worker 1"):
+        assert re.search(f"{name} [^.]*SIGKILL", launcher.log), launcher.log
+    # Each of the two lost the other one by its death: that is named too.
+    assert "worker 1" in runs.task_log("worker_0")
+    assert "worker 0" in runs.task_log("worker_1")
+    reading.assert_equal(runs.model_dir, undisturbed(worker=2))
+    assert reading.record(runs.model_dir)["restarts"] == 2
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("signal_name", ["SIGKILL", "SIGTERM"])
+@pytest.mark.parametrize("victim", NAMES)
+@pytest.mark.parametrize("point", ["import", "connect", "setup", "save"])
+def test_a_task_at_each_point(runs, undisturbed, victim, point, signal_name):
+    runs.plan(f"{victim} {point} 0 {signal_name}")
+    runs.launch(*PAIR).must_end(0)
+    assert (runs.plan_dir / "done_0").exists()
+    reading.assert_equal(runs.model_dir, undisturbed(worker=2))
+
+
+def hold_all(runs, *names, point="import"):
+    """Starts a launch whose tasks all wait; returns it and their numbers."""
+    runs.plan(*(f"{name} {point} 0 hold" for name in names))
+    launcher = runs.launch(*PAIR)
+    for name in names:
+        launcher.wait_for(lambda name=name: runs.is_held(name), name)
+    return launcher, [runs.find(name) for name in names]
+
+
+def test_a_killed_launcher_leaves_no_orphan(runs):
+    launcher, pids = hold_all(runs, *NAMES)
+    assert not any(map(is_gone, pids))
+    launcher.signal(signal.SIGKILL)
+    launcher.must_end(-signal.SIGKILL)
+    for pid in pids:
+        wait_for(lambda pid=pid: is_gone(pid), "the task's end", seconds=30)
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGTERM,
+        pytest.param(signal.SIGINT, marks=pytest.mark.long),
+        pytest.param(signal.SIGHUP, marks=pytest.mark.long),
+    ],
+)
+def test_a_signal_is_passed_on_and_the_state_is_saved(
+    runs, undisturbed, number
+):
+    runs.plan("worker_0 step 10 hold")
+    launcher = runs.launch(*PAIR)
+    launcher.wait_for(lambda: runs.is_held("worker_0"), "step 10")
+    pids = [runs.find(name) for name in NAMES]
+    launcher.signal(number)
+    time.sleep(0.3)
+    runs.release()
+    launcher.must_end(75)
+    assert all(map(is_gone, pids))
+    assert reading.newest(runs.model_dir) >= 10
+    assert reading.record(runs.model_dir)["exit_reason"] == "start_again"
+    runs.launch(*PAIR).must_end(0)
+    reading.assert_equal(runs.model_dir, undisturbed(worker=2))
+
+
+def test_a_second_ctrl_c_waits_no_longer(runs):
+    """The tasks cannot leave: they are held before they have a model."""
+    runs.plan("worker_0 step 0 hold", "worker_1 step 0 hold")
+    launcher = runs.launch(*PAIR)
+    for name in NAMES:
+        launcher.wait_for(lambda name=name: runs.is_held(name), name)
+    pids = [runs.find(name) for name in NAMES]
+    launcher.signal(signal.SIGINT)
+    time.sleep(0.5)
+    assert not launcher.is_over()
+    begin = time.monotonic()
+    launcher.signal(signal.SIGINT)
+    code = launcher.end(60)
+    assert code == 130, launcher.log
+    assert time.monotonic() - begin < 20
+    for pid in pids:
+        wait_for(lambda pid=pid: is_gone(pid), "the task's end", seconds=30)
+
+
+def test_restarts_have_a_limit(runs):
+    """Killed in each life; the others are not blamed, and end too."""
+    runs.plan(*["worker_1 import 0 SIGKILL"] * 9)
+    launcher = runs.launch(*PAIR, "--max_restarts=2").must_end(137)
+    assert "worker 1" in launcher.log
+    # Nine were planned: it has lived three times.
+    done = sorted(path.name for path in runs.plan_dir.glob("done_*"))
+    assert len(done) == 3
+    assert not children(launcher.pid)
+
+
+def test_the_same_failure_twice_ends_it_with_its_traceback(runs):
+    runs.plan(*["worker_1 import 0 raise"] * 9)
+    launcher = runs.launch(*PAIR, "--max_restarts=9").must_end(1)
+    assert len(list(runs.plan_dir.glob("done_*"))) == 2
+    assert "worker 1" in launcher.log
+    assert "Traceback" in launcher.log
+    assert "RuntimeError: broken on purpose" in launcher.log
+
+
+@pytest.mark.long
+def test_another_failure_is_tried_again(runs, undisturbed):
+    """The same exception at another step may be bad luck."""
+    runs.plan("worker_1 step 6 raise", "worker_1 step 14 raise")
+    launcher = runs.launch(*PAIR).must_end(0)
+    assert launcher.log.count("broken on purpose") >= 2
+    reading.assert_equal(runs.model_dir, undisturbed(worker=2))
+
+
+@pytest.mark.long
+def test_the_first_failure_ends_all_without_restarts(runs):
+    runs.plan("worker_1 step 8 raise")
+    launcher = runs.launch(*PAIR, "--max_restarts=0").must_end(1)
+    assert "worker 1" in launcher.log
+    assert "RuntimeError: broken on purpose" in launcher.log
+    assert len(list(runs.plan_dir.glob("done_*"))) == 1
+
+
+def test_what_the_user_gave_wrong_is_never_started_again(runs):
+    flag = "--gin.Adam.learning_rat=1"
+    launcher = runs.launch(*PAIR, "--max_restarts=9", flags=[flag])
+    launcher.must_end(2)
+    assert "learning_rat" in launcher.log
+    assert "Traceback" not in launcher.log
+    for name in NAMES:
+        # Once, and not again.
+        assert runs.task_log(name).count("error:") <= 1
+
+
+@pytest.mark.long
+def test_a_stopped_task_is_ended_and_started_again(runs, undisturbed):
+    runs.plan("worker_1 step 8 SIGSTOP")
+    launcher = runs.launch(*PAIR)
+    pid = runs.find_new("worker_1")
+    wait_for(lambda: is_stopped(pid), "the stop")
+    launcher.must_end(0)
+    assert "worker 1" in runs.task_log("worker_0")
+    assert "SIGSTOP" in launcher.log
+    reading.assert_equal(runs.model_dir, undisturbed(worker=2))
+
+
+@pytest.mark.long
+def test_a_launcher_that_is_stopped_with_its_tasks_goes_on(runs, undisturbed):
+    """As a scheduler suspends a job."""
+    runs.plan("worker_0 step 8 hold", "worker_1 step 8 hold")
+    launcher = runs.launch(*PAIR)
+    for name in NAMES:
+        launcher.wait_for(lambda name=name: runs.is_held(name), name)
+    all_of_them = [launcher.pid, *(runs.find(name) for name in NAMES)]
+    for number in (signal.SIGSTOP, signal.SIGCONT):
+        for pid in all_of_them:
+            os.kill(pid, number)
+        time.sleep(3.0)
+    runs.release()
+    launcher.must_end(0)
+    assert reading.record(runs.model_dir)["restarts"] == 0
+    reading.assert_equal(runs.model_dir, undisturbed(worker=2))
+
+
+@pytest.mark.long
+def test_sigusr1_saves_and_goes_on(runs):
+    runs.plan("worker_0 step 14 hold")
+    launcher = runs.launch(*PAIR)
+    launcher.wait_for(lambda: runs.is_held("worker_0"), "step 14")
+    launcher.signal(signal.SIGUSR1)
+    time.sleep(0.5)
+    runs.release()
+    launcher.must_end(0)
+    # Both tasks have agreed on a step that is no multiple of the period.
+    assert set(reading.checkpoints(runs.model_dir)) - {6, 12, 18, 24}
+
+
+@pytest.mark.long
+def test_one_process_under_supervision(runs, undisturbed):
+    runs.plan("worker_0 writing 12 SIGKILL", "single writing 12 SIGKILL")
+    launcher = runs.launch("--num_workers=1", flags=["--strategy=default"])
+    launcher.must_end(0)
+    assert "SIGKILL" in launcher.log
+    reading.assert_equal(runs.model_dir, undisturbed("--strategy=default"))
