@@ -121,6 +121,7 @@ def test_damaged_ones_are_passed_over_for_the_one_before(
     goes_on(runs, undisturbed, damaged[18], damaged[12])
 
 
+@pytest.mark.long
 def test_all_are_damaged(runs, damaged, undisturbed):
     """There is nothing to go on from: it begins anew, and says so."""
     for path in damaged.values():

@@ -14,12 +14,35 @@ PAIR = ("--num_workers=2",)
 NAMES = ("worker_0", "worker_1")
 
 
-def test_a_killed_task_is_started_again(runs, undisturbed):
-    """Twice, in a run of two workers; the launcher brings it to its end."""
+def test_a_kill_is_made_good_and_sigterm_is_passed_on(runs):
+    """Two workers, with one restart; the launcher is asked to end then."""
+    runs.plan("worker_1 step 8 SIGKILL", "worker_0 step 16 hold")
+    launcher = runs.launch(*PAIR)
+    launcher.wait_for(lambda: runs.is_held("worker_0"), "step 16")
+    launcher.sentence("worker 1", "SIGKILL")
+    # The other one has lost it by its death, and said so.
+    assert re.search("lost worker 1", runs.task_log("worker_0"))
+    pids = [runs.find(name) for name in NAMES]
+    launcher.signal(signal.SIGTERM)
+    time.sleep(0.3)
+    runs.release()
+    launcher.must_end(75)
+    assert all(map(is_gone, pids))
+    newest = reading.newest(runs.model_dir)
+    assert newest >= 16
+    assert reading.updates(reading.checkpoints(runs.model_dir)[newest]) == (
+        newest
+    )
+    record = reading.record(runs.model_dir)
+    assert (record["exit_reason"], record["restarts"]) == ("start_again", 1)
+
+
+@pytest.mark.long
+def test_two_kills_leave_no_trace(runs, undisturbed):
     runs.plan("worker_1 step 8 SIGKILL", "worker_0 evaluation 16 SIGKILL")
     launcher = runs.launch(*PAIR).must_end(0)
     for name in ("worker 0", "worker 1"):
-        assert re.search(f"{name} [^.]*SIGKILL", launcher.log), launcher.log
+        launcher.sentence(name, "SIGKILL")
     # Each of the two lost the other one by its death: that is named too.
     assert "worker 1" in runs.task_log("worker_0")
     assert "worker 0" in runs.task_log("worker_1")
@@ -56,13 +79,9 @@ def test_a_killed_launcher_leaves_no_orphan(runs):
         wait_for(lambda pid=pid: is_gone(pid), "the task's end", seconds=30)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
-    "number",
-    [
-        signal.SIGTERM,
-        pytest.param(signal.SIGINT, marks=pytest.mark.long),
-        pytest.param(signal.SIGHUP, marks=pytest.mark.long),
-    ],
+    "number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
 )
 def test_a_signal_is_passed_on_and_the_state_is_saved(
     runs, undisturbed, number
@@ -83,8 +102,11 @@ def test_a_signal_is_passed_on_and_the_state_is_saved(
 
 
 def test_a_second_ctrl_c_waits_no_longer(runs):
-    """The tasks cannot leave: they are held before they have a model."""
-    runs.plan("worker_0 step 0 hold", "worker_1 step 0 hold")
+    """Nor for tasks that ignore it."""
+    runs.plan(
+        *(f"{name} import 0 ignore" for name in NAMES),
+        *(f"{name} import 0 hold" for name in NAMES),
+    )
     launcher = runs.launch(*PAIR)
     for name in NAMES:
         launcher.wait_for(lambda name=name: runs.is_held(name), name)
@@ -92,11 +114,11 @@ def test_a_second_ctrl_c_waits_no_longer(runs):
     launcher.signal(signal.SIGINT)
     time.sleep(0.5)
     assert not launcher.is_over()
+    assert not any(map(is_gone, pids))
     begin = time.monotonic()
     launcher.signal(signal.SIGINT)
-    code = launcher.end(60)
-    assert code == 130, launcher.log
-    assert time.monotonic() - begin < 20
+    launcher.must_end(130, seconds=60)
+    assert time.monotonic() - begin < 15
     for pid in pids:
         wait_for(lambda pid=pid: is_gone(pid), "the task's end", seconds=30)
 

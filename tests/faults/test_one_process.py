@@ -11,7 +11,6 @@ from tests.faults import reading
 from tests.faults.runs import is_stopped, wait_for
 
 SHORT = [
-    ("setup", 0, "SIGKILL"),
     ("evaluation", 8, "SIGKILL"),
     ("writing", 12, "SIGKILL"),
     ("step", 14, "SIGTERM"),
@@ -71,7 +70,6 @@ def test_kills_at_each_phase_leave_no_trace(runs, undisturbed):
     reading.assert_tidy(runs.model_dir)
     record = reading.record(runs.model_dir)
     assert record["exit_reason"] == "done"
-    # The first was killed before it had written that it runs.
     reasons = [attempt["exit_reason"] for attempt in record["previous"]]
     assert reasons == ["killed"] * 2 + ["start_again"]
     assert record["restarts"] == 3

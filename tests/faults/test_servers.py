@@ -15,7 +15,7 @@ from tests.faults.runs import is_stopped
 
 CLUSTER = {"chief": 1, "worker": 2, "ps": 1}
 SMALL = {"chief": 1, "worker": 1, "ps": 1}
-LAUNCH = ("--num_workers=2", "--num_ps=1")
+LAUNCH = ("--num_workers=1", "--num_ps=1")
 SILENCE = "--gin.ParameterServer.silence_seconds=6.0"
 POINTS = ["step", "evaluation", "save", "writing"]
 
@@ -52,9 +52,9 @@ def test_a_worker_comes_back_and_a_lost_server_ends_the_attempt(runs):
     runs.plan("chief_0 step 8 hold")
     launcher = runs.launch(*LAUNCH, flags=[SILENCE])
     launcher.wait_for(lambda: runs.is_held("chief_0"), "step 8")
-    worker, server = runs.find("worker_1"), runs.find("ps_0")
+    worker, server = runs.find("worker_0"), runs.find("ps_0")
     os.kill(worker, signal.SIGKILL)
-    again = runs.find_new("worker_1", worker)
+    again = runs.find_new("worker_0", worker)
     # The others have not ended for it.
     assert runs.find("ps_0") == server
     runs.release()
@@ -63,7 +63,7 @@ def test_a_worker_comes_back_and_a_lost_server_ends_the_attempt(runs):
     launcher.must_end(0)
     assert again != worker
     assert "ps 0" in runs.task_log("chief_0")
-    for name in ("worker 1", "ps 0"):
+    for name in ("worker 0", "ps 0"):
         assert name in launcher.log
     must_have_done(runs, 24)
 

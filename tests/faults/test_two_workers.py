@@ -83,8 +83,7 @@ def finish(runs):
 
 
 def test_a_chain_of_faults_leaves_no_trace(runs, undisturbed):
-    """A failure, a stop, a kill while it saves, and one that comes late."""
-    fail(runs, "worker_0", 4)
+    """A stop, a kill while it saves, and one that comes late."""
     freeze(runs, "worker_1", "step", 8)
     disturb(runs, "worker_0", "writing", 12, "SIGKILL")
     runs.plan("worker_1 import 0 hold")
@@ -203,8 +202,9 @@ def test_a_late_worker_0_is_waited_for(runs):
 
 
 @pytest.mark.long
-def test_a_worker_1_that_fails_is_not_called_lost(runs):
-    fail(runs, "worker_1", 8)
+@pytest.mark.parametrize("victim", NAMES)
+def test_a_worker_that_fails_is_not_called_lost(runs, victim):
+    fail(runs, victim, 8)
 
 
 @pytest.mark.long

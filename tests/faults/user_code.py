@@ -8,9 +8,9 @@ the process, a line each:
 
 TASK is `worker_1`, `ps_0` and so on, or `single`; POINT is where, from step
 STEP on, and ACTION what: the name of a signal that the process sends itself,
-`hold` (it waits for the test's `release`), `raise`, or an exit code. Each
-happens once for each time the plan is written. The file `phase_TASK` says what
-the process is doing.
+`hold` (it waits for the test's `release`), `ignore` (SIGINT and SIGTERM),
+`raise`, or an exit code. Each happens once for each time the plan is written.
+The file `phase_TASK` says what the process is doing.
 
 The points, in their order:
 
@@ -100,6 +100,9 @@ def _act(action):
             if time.monotonic() > deadline:
                 raise TimeoutError("nobody released this process")
             time.sleep(0.01)
+    elif action == "ignore":
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
     elif action == "raise":
         raise RuntimeError("broken on purpose")
     else:
