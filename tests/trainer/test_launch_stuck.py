@@ -46,7 +46,7 @@ def test_a_short_stop_is_no_harm(simulation):
 
 def test_time_in_which_the_launcher_was_stopped_too_does_not_count(simulation):
     """As when a scheduler suspends a job."""
-    simulation.at(1.0, simulation.suspend, 500.0)
+    simulation.suspend_at(1.0, 500.0)
     done = simulation.launch({"worker 0": UNTIL_20}, stopped_seconds=3.0)
     assert done.code == 0, done.err
     assert done.seconds > 501

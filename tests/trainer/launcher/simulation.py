@@ -113,19 +113,21 @@ class Simulation:
         """The newest process of a task."""
         return self.processes[name][-1]
 
-    def suspend(self, seconds):
-        """Stops launcher and tasks together for a while."""
-        running = [
-            one
-            for lives in self.processes.values()
-            for one in lives
-            if one.returncode is None and not one.stopped
-        ]
-        for one in running:
-            one.signal(signal.SIGSTOP)
+    def suspend_at(self, at, seconds):
+        """Stops all tasks at a time, and soon the launcher, for a while.
+
+        The tasks are continued a little after the launcher.
+        """
+        self.at(at, self._signal_all, signal.SIGSTOP)
+        self.at(at + 0.3, self._jump, seconds)
+        self.at(at + 0.3 + seconds + 0.3, self._signal_all, signal.SIGCONT)
+
+    def _signal_all(self, number):
+        for lives in self.processes.values():
+            lives[-1].signal(number)
+
+    def _jump(self, seconds):
         self.now += seconds
-        for one in running:
-            self.at(self.now + 0.1, one.signal, signal.SIGCONT)
 
     def _sleep(self, seconds):
         until = self.now + seconds
