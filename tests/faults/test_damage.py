@@ -113,8 +113,9 @@ def test_damaged_ones_are_passed_over_for_the_one_before(
     runs, damaged, undisturbed
 ):
     """Two at once, each in its way, and leftovers of a save that was cut."""
-    flip(file_of(damaged[18], "arrays.data"))
-    truncate(file_of(damaged[12], "state.json"))
+    # Nothing but the manifest can tell this one.
+    become_that_of_another(file_of(damaged[18], "state.json"))
+    truncate(file_of(damaged[12], "arrays.data"))
     leftover = runs.model_dir / "checkpoints" / "tmp_0123"
     shutil.copytree(damaged[6], leftover)
     (leftover / "manifest.json").unlink()
