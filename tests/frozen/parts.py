@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from trainer import StrategyPlugin, Trainer, average
+from trainer import Callback, StrategyPlugin, Trainer, average
 
 FEATURES, HIDDEN = 6, 8
 VOCABULARY, LENGTH = 11, 5
@@ -26,12 +26,15 @@ def _size(split):
 
 
 @gin.configurable(module="frozen")
-def regression_data(split):
-    """Inputs, targets and sample weights."""
+def regression_data(split, scale=1.0, outlier=None):
+    """Inputs, targets and sample weights; one target may be far off."""
     rng = np.random.default_rng(_size(split))
     x = rng.normal(size=(_size(split), FEATURES)).astype("float32")
     y = (2 * np.sin(x.sum(1, keepdims=True)) + x[:, :1]).astype("float32")
-    weight = rng.uniform(0.2, 2.0, size=_size(split)).astype("float32")
+    weight = rng.uniform(0.5, 2.0, size=_size(split)).astype("float32")
+    y *= scale
+    if outlier is not None and split == "train":
+        y[5] = outlier
     return x, y, weight
 
 
@@ -51,7 +54,8 @@ def data_with_a_fault(split, batch_size, fault=7):
 
 
 @gin.configurable(module="frozen")
-def regression_model(dropout=None):
+def regression_model(dropout=None, scale=None):
+    """Batch statistics and L2; all weights have a gradient to speak of."""
     layers = [
         keras.Input((FEATURES,)),
         keras.layers.Dense(
@@ -65,6 +69,8 @@ def regression_model(dropout=None):
     ]
     if dropout is not None:
         layers.insert(3, keras.layers.Dropout(dropout, name="dropout"))
+    if scale is not None:
+        layers.append(keras.layers.Rescaling(scale, name="scale"))
     return keras.Sequential(layers, name="regression")
 
 
@@ -89,6 +95,28 @@ def token_model():
         ],
         name="tokens",
     )
+
+
+@gin.configurable(module="frozen")
+def decay(epoch, learning_rate):
+    """For keras.callbacks.LearningRateScheduler."""
+    return learning_rate * 0.97
+
+
+@gin.configurable(module="frozen")
+class LeaveAt(Callback):
+    """Saves, and ends the process with exit code 75."""
+
+    def __init__(self, step):
+        super().__init__()
+        self.step = step
+
+    def on_train_batch_end(self, batch, logs=None):
+        if self.trainer.step == self.step:
+            self.trainer.start_again(f"step {self.step}")
+
+    def next_due(self, step):
+        return self.step if step < self.step else None
 
 
 @gin.configurable(module="frozen")

@@ -91,14 +91,19 @@ def ended(process, model_dir):
     return Ended(process.returncode, stderr, model_dir)
 
 
-def run_series(strategy, folder, flags):
-    """Runs one after the other in one process: name to flags, to `Ended`."""
-    assert not has_peers(strategy)
-    lines = [
-        arguments(strategy, folder / name, *own) for name, own in flags.items()
-    ]
+def run_all(strategy, folder, flags):
+    """Runs with different flags: name to flags, to `Ended`.
+
+    Of a strategy without peers they are all in one process.
+    """
+    if not flags or has_peers(strategy):
+        return {n: run(strategy, folder / n, *f) for n, f in flags.items()}
     series = folder / "series.json"
-    series.write_text(json.dumps(lines))
+    series.write_text(
+        json.dumps(
+            [arguments(strategy, folder / n, *f) for n, f in flags.items()]
+        )
+    )
     with _python(folder, "-m", "tests.frozen.series", str(series)) as process:
         whole = ended(process, folder)
     assert whole.code == 0, whole.stderr[-4000:]
@@ -157,3 +162,15 @@ def weights(model_dir):
         assert list(array.shape) == variable["shape"], variable
         found[variable["path"]] = array
     return found
+
+
+def skipped(model_dir):
+    """The steps and batches that a guard has made the run step over."""
+    path = model_dir / "skipped_batches.json"
+    if not path.exists():
+        return []
+    keys = ("step", "until_step", "batch", "batch_size")
+    return [
+        {key: one[key] for key in keys if key in one}
+        for one in json.loads(path.read_text())["skipped"]
+    ]
