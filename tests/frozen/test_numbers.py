@@ -46,7 +46,7 @@ def ended(request, tmp_path_factory):
     return of_cell
 
 
-@pytest.mark.parametrize("cell", map(_marked, matrix.CELLS))
+@pytest.mark.parametrize("cell", [_marked(cell) for cell in matrix.CELLS])
 def test_run_comes_to_the_frozen_numbers(cell, ended):
     found = ended(cell)
     if cell in matrix.REFUSED:
