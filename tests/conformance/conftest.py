@@ -10,13 +10,13 @@ from . import running
 STRATEGIES = [
     "default",
     "one_device",
-    "mirrored:2",
     "mirrored:3",
     "central_storage:2",
     "multi_worker_mirrored@2",
     "parameter_server@1+2",
 ]
 MORE_STRATEGIES = [
+    "mirrored:2",
     "mirrored:4",
     "mirrored:8",
     "central_storage:4",
@@ -24,7 +24,7 @@ MORE_STRATEGIES = [
     "multi_worker_mirrored:2@2",
 ]
 # Whose checkpoints are restored, and by whom; the long set has the others.
-SAVING = [name for name in STRATEGIES if name != "mirrored:3"]
+SAVING = STRATEGIES
 RESTORING = ["default", "multi_worker_mirrored@2"]
 
 
