@@ -17,7 +17,12 @@ CLUSTER = {"chief": 1, "worker": 2, "ps": 1}
 SMALL = {"chief": 1, "worker": 1, "ps": 1}
 LAUNCH = ("--num_workers=1", "--num_ps=1")
 SILENCE = "--gin.ParameterServer.silence_seconds=6.0"
-POINTS = ["step", "evaluation", "save", "writing"]
+LOSSES = [
+    ("step", signal.SIGKILL),
+    ("evaluation", signal.SIGKILL),
+    ("save", signal.SIGSTOP),
+    ("writing", signal.SIGKILL),
+]
 
 
 def must_have_done(runs, steps):
@@ -73,8 +78,15 @@ def wait_for_step(runs, launcher, step):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("point", POINTS)
-@pytest.mark.parametrize("victim", ["worker_0", "worker_1"])
+@pytest.mark.parametrize(
+    ("point", "victim"),
+    [
+        ("step", "worker_0"),
+        ("evaluation", "worker_1"),
+        ("save", "worker_1"),
+        ("writing", "worker_0"),
+    ],
+)
 def test_the_others_do_the_work_of_a_killed_worker(runs, victim, point):
     tasks = hold(runs, point, 8, **CLUSTER)
     tasks[victim].signal(signal.SIGKILL)
@@ -85,8 +97,7 @@ def test_the_others_do_the_work_of_a_killed_worker(runs, victim, point):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("point", POINTS)
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize(("point", "number"), LOSSES)
 def test_a_lost_server_is_named_by_all(runs, point, number):
     tasks = hold(runs, point, 8, **SMALL)
     tasks["ps_0"].signal(number)
@@ -102,8 +113,7 @@ def test_a_lost_server_is_named_by_all(runs, point, number):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("point", POINTS)
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize(("point", "number"), LOSSES)
 def test_a_lost_chief_is_named_by_all(runs, point, number):
     tasks = hold(runs, point, 8, **SMALL)
     tasks["chief_0"].signal(number)
