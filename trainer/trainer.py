@@ -340,11 +340,14 @@ class Trainer:
         variables = variables or self.model.trainable_variables
         if isinstance(gradients, dict):
             gradients = [gradients.get(i) for i in range(len(variables))]
-        if self.parts.watch is not None:
-            self.parts.watch.hear(gradients)
         chosen = (
             self.parts.optimizers[optimizer] if optimizer else self.optimizer
         )
+        true = grads.rows_once(gradients, dense=self.jit_compile)
+        if self.parts.watch is not None:
+            self.parts.watch.hear(true)
+        if not grads.takes_rows_as_they_come(chosen):
+            gradients = true
         with open_piece(None):  # All replicas assign the same here.
             chosen.apply(gradients, variables)
 

@@ -245,8 +245,9 @@ def _step_in_phases(trainer: "Trainer", iterator: Any) -> StepLogs:
         else replica_sums
     )
     sums = micro_batch(tf.constant(0))
-    for micro in tf.range(1, trainer.accumulation_steps):
-        sums = strategy.run(add, args=(sums, micro_batch(micro)))
+    if trainer.accumulation_steps > 1:  # A sparse gradient fits into no loop.
+        for micro in tf.range(1, trainer.accumulation_steps):
+            sums = strategy.run(add, args=(sums, micro_batch(micro)))
     gradient_sums, logs = sums
     _reduce_and_apply(trainer, gradient_sums)
     return logs

@@ -134,7 +134,8 @@ def reduce_and_measure(
     loss = losses.regularization(losses.regularized_variables(trainer.model))
     for group, total in sums.losses.items():
         loss += tf.math.divide_no_nan(total, sums.counts[group])
-    return gradients, Measured(loss, grads.global_norm([*gradients.values()]))
+    true = grads.rows_once([*gradients.values()], dense=trainer.jit_compile)
+    return gradients, Measured(loss, grads.global_norm(true))
 
 
 def _divide(
