@@ -10,12 +10,14 @@ import keras
 import tensorflow as tf
 
 from trainer.errors import UserError, nearest
+from trainer.step.assignments import NotedVariables, count_by_examples
 from trainer.step.ema import MovingAverage
 from trainer.step.guard import Guard, Watch
 from trainer.step.keras_hooks import (
     all_layers,
     count_steps_natively,
     native,
+    separate_added_losses,
     skip_own_reduction,
 )
 from trainer.step.loss_scale import LossScale
@@ -85,12 +87,17 @@ def build_parts(
         UserError: a factory is not one, or an option cannot be honoured.
     """
     keras.utils.set_random_seed(seed)
+    noted = NotedVariables()
     with plugin.scope():
-        made = build_model(model, precision)
-        if sync_batch_norm and plugin.num_replicas > 1:
-            _synchronize_batch_norm(made)
-        if not made.built:
-            call_once(made)
+        with tf.variable_creator_scope(noted):
+            made = build_model(model, precision)
+            if sync_batch_norm and plugin.num_replicas > 1:
+                _synchronize_batch_norm(made)
+            if not made.built:
+                call_once(made)
+        if plugin.num_replicas > 1:
+            separate_added_losses(made)
+        count_by_examples(noted.variables, but=_equal_on_replicas(made))
         trainable = made.trainable_variables
         optimizers = _build_optimizers(optimizer, learning_rate)
         for name, one in optimizers.items():
@@ -167,6 +174,17 @@ def _synchronize_batch_norm(model: keras.Model) -> None:
     for layer in all_layers(model):
         if isinstance(layer, keras.layers.BatchNormalization):
             layer.synchronized = True
+
+
+def _equal_on_replicas(model: keras.Model) -> list[tf.Variable]:
+    """The variables to which all replicas assign the same."""
+    return [
+        native(variable)
+        for layer in all_layers(model)
+        if isinstance(layer, keras.layers.BatchNormalization)
+        and layer.synchronized
+        for variable in layer.variables
+    ]
 
 
 def _build_optimizers(

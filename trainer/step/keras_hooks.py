@@ -4,6 +4,7 @@ Each function checks that the name is there, so that an upgrade of Keras that
 moves one fails at start-up with a sentence, not with a wrong number.
 """
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -66,6 +67,46 @@ def skip_own_reduction(optimizer: keras.optimizers.Optimizer) -> None:
 def all_layers(model: keras.Model) -> Iterator[keras.Layer]:
     """The model and every layer below it, each once."""
     return iter(model._flatten_layers())
+
+
+class _ListOfThread(threading.local):
+    """A list of which each thread sees its own."""
+
+    def __init__(self) -> None:
+        self._items: list[Any] = []
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._items[index]
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def append(self, item: Any) -> None:
+        self._items.append(item)
+
+    def extend(self, items: Any) -> None:
+        self._items.extend(items)
+
+    def clear(self) -> None:
+        self._items.clear()
+
+
+def separate_added_losses(model: keras.Model) -> None:
+    """Keeps apart what replicas, which trace in threads, pass to `add_loss`.
+
+    A layer has one list, and a replica that waits for others in a reduction
+    would find their losses among its own.
+
+    Raises:
+        RuntimeError: this version of Keras keeps them elsewhere.
+    """
+    for layer in all_layers(model):
+        if not isinstance(getattr(layer, "_losses", None), list):
+            raise RuntimeError(
+                f"keras {keras.__version__}: Layer._losses is gone; losses "
+                "of replicas would be mixed up."
+            )
+        object.__setattr__(layer, "_losses", _ListOfThread())
 
 
 def seed_generators(model: keras.Model) -> list[keras.random.SeedGenerator]:
