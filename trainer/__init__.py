@@ -8,7 +8,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trainer import checkpoints, state
+    from trainer import checkpoints, files, state
     from trainer.callback import Callback
     from trainer.checks import require_positive
     from trainer.data import (
@@ -80,6 +80,7 @@ _HOMES = {
     "average": "trainer.step.average",
     "checkpoints": "trainer.checkpoints",
     "end_process": "trainer.ending",
+    "files": "trainer.files",
     "give_up": "trainer.ending",
     "last_words": "trainer.ending",
     "nearest": "trainer.errors",
@@ -129,6 +130,7 @@ __all__ = [
     "Step",
     "Ticker",
     "checkpoints",
+    "files",
     "require_positive",
     "state",
     "write_whole",

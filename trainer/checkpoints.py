@@ -24,6 +24,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from trainer import files
 from trainer.errors import UserError
 from trainer.files import make_directory, remove_if_possible, synchronize
 
@@ -65,12 +66,13 @@ def save(directory: str, snapshot: Snapshot) -> str:
     """
     final = os.path.join(directory, f"step_{snapshot.step:08d}")
     temporary = os.path.join(directory, f"tmp_{uuid.uuid4().hex}")
+    files.refuse_link(directory)
     make_directory(directory)
     try:
         tf.io.gfile.mkdir(temporary)
         _write(temporary, snapshot)
         _settle_old(directory)
-        if tf.io.gfile.exists(final):
+        if files.exists(final):
             tf.io.gfile.rename(final, _old_name(final))
         tf.io.gfile.rename(temporary, final)
         synchronize(directory)
@@ -183,16 +185,22 @@ def find_fault(path: str) -> str | None:
 
 
 def remove(path: str) -> None:
-    """Deletes a checkpoint; it stops counting at once."""
-    gone = os.path.join(os.path.dirname(path), f"tmp_{uuid.uuid4().hex}")
+    """Deletes a checkpoint; it stops counting at once.
+
+    Of one that is a link to another run's, the link goes.
+    """
+    directory = os.path.dirname(path)
+    files.refuse_link(directory)
+    gone = os.path.join(directory, f"tmp_{uuid.uuid4().hex}")
     tf.io.gfile.rename(path, gone)
-    tf.io.gfile.rmtree(gone)
+    files.remove(gone)
 
 
 def remove_leftovers(directory: str) -> None:
     """Deletes what killed saves left behind."""
     if not tf.io.gfile.isdir(directory):
         return
+    files.refuse_link(directory)
     for name in tf.io.gfile.listdir(directory):
         if name.startswith("tmp_"):
             remove_if_possible(os.path.join(directory, name))
@@ -225,7 +233,7 @@ def _settle_old(directory: str) -> None:
     """Deletes what was saved again; puts back what still has to be."""
     for old in filter(_is_old, listing(directory)):
         final = os.path.join(directory, f"step_{step_of(old):08d}")
-        if tf.io.gfile.exists(final):
+        if files.exists(final):
             remove(old)
         else:
             tf.io.gfile.rename(old, final)

@@ -16,6 +16,7 @@ import os
 import re
 from typing import TYPE_CHECKING, Any
 
+from trainer import local_files
 from trainer.errors import StartAgain
 
 if TYPE_CHECKING:
@@ -63,8 +64,8 @@ class ExitReport:
             }
             if isinstance(error, StartAgain):
                 record["for_others"] = error.for_others
-            with open(f"{path}.tmp", "w") as file:
-                json.dump(record, file)
+            with local_files.create(f"{path}.tmp") as file:
+                file.write(json.dumps(record).encode())
             os.replace(f"{path}.tmp", path)
 
 

@@ -19,6 +19,7 @@ from trainer.divergence import (
 )
 from trainer.errors import StartAgain, UserError
 from trainer.evaluation import Interrupted
+from trainer.local_files import plain
 from trainer.period import Period, parse_period
 from trainer.reports import Reports
 from trainer.state import check_alike, unchanged
@@ -108,7 +109,7 @@ class Loop:
         self.unfired_from: int | None = None
         self._calls = Calls(trainer.accounts, longest_seconds=loop_seconds)
         trainer.loop = self
-        trainer.model_dir = model_dir
+        trainer.model_dir = None if model_dir is None else plain(model_dir)
 
     def period(self, value: int | str, name: str) -> Period:
         """Parses a period of this run; see `trainer.parse_period`."""

@@ -16,6 +16,7 @@ from trainer import (
     Ticker,
     UserError,
     checkpoints,
+    files,
     state,
 )
 
@@ -85,11 +86,16 @@ class Checkpoint(Callback):
         return os.path.join(self.trainer.model_dir, "checkpoints")
 
     def setup(self) -> None:
-        """Restores the run's newest usable checkpoint."""
+        """Restores the run's newest usable checkpoint.
+
+        Raises:
+            UserError: there is nowhere to save, or `checkpoints/` is a link.
+        """
         loop = self.trainer.loop
         assert loop is not None
         if self.trainer.model_dir is None:
             raise UserError("Checkpoint needs a model_dir to save to.")
+        files.refuse_links(self.trainer.model_dir, "checkpoints")
         every = self._every
         if every is None:
             every = "1 epoch" if loop.steps_per_epoch else _DEFAULT_STEPS

@@ -9,7 +9,7 @@ import gin
 import tensorflow as tf
 from absl import logging
 
-from trainer import REFUSALS, Callback, UserError, write_whole
+from trainer import REFUSALS, Callback, UserError, files, write_whole
 
 FILE_NAME = "metrics.jsonl"
 EVALUATOR_FILE_NAME = "metrics_evaluator.jsonl"
@@ -46,8 +46,15 @@ class JsonLines(Callback):
         self._failed = False
 
     def setup(self) -> None:
-        """Finds out what an evaluator that was killed has written."""
-        if self.following and self._path is not None:
+        """Finds out what an evaluator that was killed has written.
+
+        Raises:
+            UserError: the file is a link.
+        """
+        if self._path is None:
+            return
+        files.refuse_links(*os.path.split(self._path))
+        if self.following:
             self._there = _whole_lines_only(self._path)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
@@ -102,8 +109,7 @@ class JsonLines(Callback):
                 self._mend(self._path)
             start = "" if self._ends_whole else _line_break(self._path)
             tf.io.gfile.makedirs(os.path.dirname(self._path))
-            with tf.io.gfile.GFile(self._path, "a") as file:
-                file.write(start + "".join(self._waiting))
+            files.append(self._path, start + "".join(self._waiting))
         except REFUSALS as error:
             self._failed, self._ends_whole = True, False
             logging.warning(
