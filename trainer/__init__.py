@@ -8,7 +8,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trainer import checkpoints, files, state
+    from trainer import checkpoints, files, schema, state
     from trainer.callback import Callback
     from trainer.checks import require_positive
     from trainer.data import (
@@ -88,6 +88,7 @@ _HOMES = {
     "parse_period": "trainer.period",
     "require_positive": "trainer.checks",
     "run": "trainer.experiment",
+    "schema": "trainer.schema",
     "skip_teardown": "trainer.ending",
     "state": "trainer.state",
     "write_whole": "trainer.files",
@@ -132,6 +133,7 @@ __all__ = [
     "checkpoints",
     "files",
     "require_positive",
+    "schema",
     "state",
     "write_whole",
     "zeros_of",

@@ -18,6 +18,7 @@ import json
 import os
 import re
 import uuid
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -96,7 +97,7 @@ def load(path: str) -> Snapshot:
     if fault is None:
         try:
             return _read(path)
-        except (KeyError, TypeError, ValueError, tf.errors.OpError) as error:
+        except (KeyError, TypeError, ValueError, *files.REFUSALS) as error:
             fault = f"it cannot be read ({error})"
     raise UserError(f"{path} is no usable checkpoint: {fault}.")
 
@@ -106,18 +107,25 @@ def load_newest(directory: str) -> Snapshot | None:
 
     A damaged one is passed over, with a warning, for the one before.
     """
+    return next(newest_first(directory), None)
+
+
+def newest_first(directory: str) -> Iterator[Snapshot]:
+    """Reads usable checkpoints, until one is found that will do.
+
+    Damaged ones are passed over, with a warning.
+    """
     passed_over = False
     for path in reversed(listing(directory)):
         try:
             snapshot = load(path)
         except UserError as error:
             logging.warning("Passing over a checkpoint. %s", error)
-            passed_over = True
-            continue
-        if passed_over:
-            logging.warning("Going on from step %d.", snapshot.step)
-        return snapshot
-    return None
+        else:
+            if passed_over:
+                logging.warning("Going on from step %d.", snapshot.step)
+            yield snapshot
+        passed_over = True
 
 
 def load_newer(directory: str, than: int) -> Snapshot | None:

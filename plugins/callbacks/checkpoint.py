@@ -17,10 +17,14 @@ from trainer import (
     UserError,
     checkpoints,
     files,
+    schema,
     state,
 )
 
 _DEFAULT_STEPS = 1000  # Between saves, where epochs are not known.
+_STATE = schema.record(
+    {"values": schema.mapping_of(schema.number(finite=False))}
+)
 
 
 @gin.configurable(module="plugins.callbacks")
@@ -174,6 +178,7 @@ class Checkpoint(Callback):
 
     def load_state(self, state: dict[str, Any]) -> None:
         """See `Callback.load_state`."""
+        _STATE(state, "Checkpoint")
         self._values = {int(k): v for k, v in state["values"].items()}
 
     def close(self) -> None:
