@@ -28,6 +28,7 @@ from absl import logging
 from trainer import files
 from trainer.errors import UserError
 from trainer.files import make_directory, remove_if_possible, synchronize
+from trainer.patterns import without_pattern
 
 _NAME = re.compile(r"(step|old)_(\d{8,})")
 _MANIFEST = "manifest.json"
@@ -220,11 +221,12 @@ def _read(path: str) -> Snapshot:
         host = json.load(file)
     if not isinstance(host, dict) or not isinstance(host.get("step"), int):
         raise ValueError("state.json holds no step")
-    reader = tf.train.load_checkpoint(os.path.join(path, "arrays"))
-    arrays = {
-        name: reader.get_tensor(name)
-        for name in reader.get_variable_to_shape_map()
-    }
+    with without_pattern(path) as plain:
+        reader = tf.train.load_checkpoint(os.path.join(plain, "arrays"))
+        arrays = {
+            name: reader.get_tensor(name)
+            for name in reader.get_variable_to_shape_map()
+        }
     return Snapshot(host.pop("step"), arrays, host)
 
 

@@ -6,16 +6,23 @@ the run's own. Nothing here imports TensorFlow.
 """
 
 import errno
+import itertools
 import os
 import re
 import shutil
 import stat
 from typing import BinaryIO
 
+from absl import logging
+
 from trainer.errors import UserError
 
 # How TensorFlow tells a path of another file system, such as gs://.
 _SCHEME = re.compile(r"[a-zA-Z][0-9a-zA-Z.]*://")
+# What Linux opens, and room for the longest name below a run directory.
+_PATH_BYTES = 4096
+_NAME_BYTES = 255
+_ROOM_BYTES = 256
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 # Without O_NONBLOCK opening a named pipe waits for its other end.
@@ -25,6 +32,34 @@ _CAREFULLY = os.O_NOFOLLOW | os.O_NONBLOCK
 def is_local(path: str) -> bool:
     """Whether a path is one of this machine's file systems."""
     return not _SCHEME.match(path)
+
+
+def check_path(path: str) -> None:
+    """Refuses a run directory whose files could not be named.
+
+    Raises:
+        UserError: TensorFlow or the file system cannot open such a path.
+    """
+    if not is_local(path):
+        return
+    shown = ascii(path if len(path) < 200 else f"{path[:200]}...")
+    try:
+        encoded = os.fsencode(os.path.abspath(path))
+        path.encode()
+    except UnicodeError:
+        raise UserError(
+            f"model_dir {shown} is not valid UTF-8, which TensorFlow needs. "
+            "Choose another --model_dir."
+        ) from None
+    if b"\0" in encoded:
+        raise UserError(f"model_dir {shown} holds a NUL character.")
+    longest = max(map(len, encoded.split(b"/")))
+    if longest > _NAME_BYTES or len(encoded) > _PATH_BYTES - _ROOM_BYTES:
+        raise UserError(
+            f"model_dir {shown} is too long: {len(encoded)} bytes, and "
+            f"{longest} in one name. At most {_PATH_BYTES - _ROOM_BYTES} and "
+            f"{_NAME_BYTES} will do."
+        )
 
 
 def plain(path: str) -> str:
@@ -92,6 +127,26 @@ def open_to_append(path: str) -> BinaryIO:
         shutil.copyfileobj(source, target)
     os.replace(copy, path)
     return open_to_append(path)
+
+
+def set_aside(path: str, why: str) -> None:
+    """Gives what cannot be used another name, with a warning.
+
+    Args:
+        path: local; something is there.
+        why: what is wrong with it, such as `"it is a directory"`.
+
+    Raises:
+        OSError: the file system refused.
+    """
+    numbers = itertools.count(1)
+    other = next(
+        name
+        for name in (f"{path}.damaged-{number}" for number in numbers)
+        if not os.path.lexists(name)
+    )
+    os.rename(path, other)
+    logging.warning("%s cannot be used: %s. It is %s now.", path, why, other)
 
 
 def remove(path: str) -> None:

@@ -19,7 +19,7 @@ from trainer.divergence import (
 )
 from trainer.errors import StartAgain, UserError
 from trainer.evaluation import Interrupted
-from trainer.local_files import plain
+from trainer.local_files import check_path, plain
 from trainer.period import Period, parse_period
 from trainer.reports import Reports
 from trainer.state import check_alike, unchanged
@@ -109,7 +109,10 @@ class Loop:
         self.unfired_from: int | None = None
         self._calls = Calls(trainer.accounts, longest_seconds=loop_seconds)
         trainer.loop = self
-        trainer.model_dir = None if model_dir is None else plain(model_dir)
+        if model_dir is not None:
+            model_dir = plain(model_dir)
+            check_path(model_dir)
+        trainer.model_dir = model_dir
 
     def period(self, value: int | str, name: str) -> Period:
         """Parses a period of this run; see `trainer.parse_period`."""

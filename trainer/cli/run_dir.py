@@ -17,7 +17,7 @@ from trainer.cli import config_diff, provenance
 from trainer.cli.gin_errors import sentence
 from trainer.errors import UserError
 from trainer.files import REFUSALS, make_directory, remove, write_whole
-from trainer.local_files import is_local
+from trainer.local_files import check_path, is_local
 from trainer.strategy import StrategyPlugin
 
 _CONFIG = "config.gin"
@@ -61,6 +61,7 @@ class RunDir:
             UserError: it is a file, or below one; it holds another
                 experiment's run; or there is no run.
         """
+        check_path(self.path)
         try:
             self._refuse_files()
             there = tf.io.gfile.isdir(self.path)
