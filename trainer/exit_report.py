@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from trainer.trainer import Trainer
 
 VARIABLE = "TRAINER_EXIT_REPORT"
+# Names the launcher, the same in all processes that it starts.
+LAUNCHER = "TRAINER_LAUNCHER"
 # AutoGraph writes the message proper below a listing of stack frames.
 _TRACED = "in user code:"
 # Below this TensorFlow names the operation.
