@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import os
 import re
+import uuid
 from collections.abc import Callable
 
 from trainer import exit_report
@@ -14,6 +15,8 @@ from trainer.launcher.tasks import Task
 
 _CHECKPOINT = re.compile(r"step_\d{8,}")
 _TAIL_BYTES = 1 << 16
+# So that a task that is started again knows what the one before has left.
+_THIS_LAUNCHER = uuid.uuid4().hex
 
 
 class Member:
@@ -53,7 +56,11 @@ class Member:
         self.log_path = f"{stem}.log"
         # Absolute: the process may change its working directory.
         self._report_path = os.path.abspath(f"{stem}.exit.json")
-        environ = {**task.environ, exit_report.VARIABLE: self._report_path}
+        environ = {
+            **task.environ,
+            exit_report.VARIABLE: self._report_path,
+            exit_report.LAUNCHER: _THIS_LAUNCHER,
+        }
         self.task = dataclasses.replace(task, environ=environ)
         self._model_dir = model_dir
         self._start_process = start_process
