@@ -23,6 +23,7 @@ from trainer.period import Period, parse_period
 from trainer.reports import Reports
 from trainer.state import check_alike, unchanged
 from trainer.step.guard import Fault
+from trainer.step.metric_trial import prepare_metrics
 from trainer.step.totals import DATA_WAIT
 
 if TYPE_CHECKING:
@@ -205,6 +206,9 @@ class Loop:
 
     def _trace(self) -> Any:
         trainer = self.trainer
+        prepare_metrics(trainer, training=True)
+        for totals in self.reports.totals.values():
+            totals.give_states()
         pieces = feeder(
             without_skipped(trainer, self.batches),
             start=trainer.step,
