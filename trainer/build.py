@@ -65,6 +65,7 @@ def build_parts(
     ema_momentum: float | None,
     sync_batch_norm: bool,
     guard: Guard | None,
+    own_step: bool,
     call_once: Callable[[keras.Model], None],
 ) -> Parts:
     """Calls the factories of a run under the strategy's scope.
@@ -81,6 +82,7 @@ def build_parts(
         sync_batch_norm: take BatchNormalization's statistics over the whole
             global batch, so that they do not depend on the replica count.
         guard: what counts as divergence; `None` checks nothing.
+        own_step: whether the Trainer has a `train_step` of its own.
         call_once: calls a model that is not built yet on a batch.
 
     Raises:
@@ -115,7 +117,7 @@ def build_parts(
         return Parts(
             model=made,
             optimizers=optimizers,
-            metrics=build_metrics(metrics),
+            metrics=build_metrics(metrics, model=made, own_step=own_step),
             step=tf.Variable(0, dtype=tf.int64, trainable=False, name="step"),
             randomness=StepRandomness(made, seed),
             loss_scale=LossScale() if precision == "mixed_float16" else None,

@@ -25,6 +25,7 @@ from trainer.reports import Reports
 from trainer.run_lock import locked
 from trainer.state import check_alike, unchanged
 from trainer.step.guard import Fault
+from trainer.step.metric_trial import prepare_metrics
 from trainer.step.totals import DATA_WAIT
 
 if TYPE_CHECKING:
@@ -213,6 +214,9 @@ class Loop:
 
     def _trace(self) -> Any:
         trainer = self.trainer
+        prepare_metrics(trainer, training=True)
+        for totals in self.reports.totals.values():
+            totals.give_states()
         pieces = feeder(
             without_skipped(trainer, self.batches),
             start=trainer.step,

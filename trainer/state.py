@@ -49,6 +49,7 @@ def capture(trainer: "Trainer", *, over: bool = False) -> Snapshot:
         }
     }
     host["fingerprints"] = dict(trainer.plugin.facts)
+    host["metrics_add_up"] = trainer.parts.metrics.trial()
     loop = trainer.loop
     if loop is not None:
         host["callbacks"], of_callbacks = keras_state.split(
@@ -121,6 +122,11 @@ def restore(
     trainer.step = snapshot.step
     # A parameter-server worker that died may have counted a step twice.
     trainer.parts.step.assign(snapshot.step)
+    if groups is not None:
+        return
+    tried = snapshot.host.get("metrics_add_up")
+    if isinstance(tried, dict):
+        trainer.parts.metrics.stored_trial = tried
     if loop is None:
         return
     loop.reports.logs = dict(snapshot.host.get("logs", {}))

@@ -28,7 +28,7 @@ from trainer.step.full_step import make_train_step
 from trainer.step.gradient_sums import batch_sums, measure, reduce_gradients
 from trainer.step.guard import Guard
 from trainer.step.pieces import current_piece, open_piece
-from trainer.step.totals import METRIC, StepLogs
+from trainer.step.totals import StepLogs
 from trainer.strategy import Runner, StrategyPlugin
 
 
@@ -196,6 +196,7 @@ class Trainer:
             seed=self.seed,
             precision=self._precision,
             guard=self.guard,
+            own_step=self.has_own_step,
             call_once=self._call_once,
             **self._factories,
         )
@@ -222,6 +223,11 @@ class Trainer:
     def has_own_step(self) -> bool:
         """Whether a subclass has a `train_step` of its own."""
         return type(self).train_step is not Trainer.train_step
+
+    @property
+    def has_own_forward(self) -> bool:
+        """Whether a subclass calls the model in a way of its own."""
+        return type(self).forward is not Trainer.forward
 
     @property
     def fired_step(self) -> int:
@@ -355,8 +361,8 @@ class Trainer:
         self, y: Any, y_pred: Any, sample_weight: Any = None
     ) -> StepLogs:
         """What a batch adds to each metric, to be returned by a step."""
-        found = self.parts.metrics.increments(y, y_pred, sample_weight)
-        return {f"{METRIC}{name}": value for name, value in found.items()}
+        metrics = self.parts.metrics
+        return metrics.logs(metrics.calls(y, y_pred, sample_weight))
 
     # Running.
 

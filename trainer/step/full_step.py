@@ -1,5 +1,6 @@
 """One training or evaluation step in cross-replica context."""
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from tensorflow.python.framework import config
 from trainer.checks import check_dtypes
 from trainer.data.fixed_shapes import Padded
 from trainer.step.average import Average, average
+from trainer.step.carried import EVAL, TRAINING
 from trainer.step.gradient_sums import (
     GradientSums,
     batch_sums,
@@ -20,6 +22,7 @@ from trainer.step.gradient_sums import (
 )
 from trainer.step.gradients import all_finite, reduce_sum
 from trainer.step.guard import Measured
+from trainer.step.measuring import carry, measuring
 from trainer.step.padding import weighted
 from trainer.step.pieces import Piece, open_piece
 from trainer.step.totals import DATA_WAIT, EXAMPLES, LOSS_PART, StepLogs
@@ -64,6 +67,7 @@ def make_train_step(trainer: "Trainer") -> Callable[[Any], StepLogs]:
                 _look_back(trainer, measured)
             if parts.ema is not None:
                 parts.ema.update()
+        logs = carry(trainer, logs, TRAINING)
         parts.step.assign_add(1)
         return logs
 
@@ -86,14 +90,18 @@ def make_eval_step(trainer: "Trainer") -> Callable[[Any], StepLogs]:
         if isinstance(batch, Padded):
             batch = weighted(batch)
         piece = piece_of(trainer, batch, training=False)
-        at = parts.randomness.at(parts.step.read_value(), 0, EVAL_STREAM)
-        with at, open_piece(piece):
+        with (
+            parts.randomness.at(parts.step.read_value(), 0, EVAL_STREAM),
+            open_piece(piece),
+            measuring(trainer, batch, training=False) as complete,
+        ):
             logs = trainer.eval_step(batch)
-        return _as_logs(trainer, logs, piece)
+        return _as_logs(trainer, complete(logs), piece)
 
     # Named, not a lambda: TPU clusters take the name of the function around.
     def eval_step(iterator: Any) -> StepLogs:
-        return strategy.run(replica_step, args=(next(iterator),))
+        logs = strategy.run(replica_step, args=(next(iterator),))
+        return carry(trainer, logs, (EVAL,))
 
     return eval_step
 
@@ -143,23 +151,29 @@ def _own_step(
 ) -> tuple[StepLogs, tuple[Measured, ...]]:
     """`Trainer.train_step` on one replica, and what a guard must know of it."""
     parts = trainer.parts
+    watched = contextlib.nullcontext([])
+    if parts.watch is not None:
+        watched = parts.watch.listening()
     piece = piece_of(trainer, batch, training=True)
-    with parts.randomness.at(parts.step.read_value()), open_piece(piece):
-        if parts.watch is None:
-            logs = trainer.train_step(batch)
-            return _as_logs(trainer, logs, piece, waited), ()
-        with parts.watch.listening() as norms:
-            logs = trainer.train_step(batch)
-    complete = _as_logs(trainer, logs, piece, waited)
+    with (
+        parts.randomness.at(parts.step.read_value()),
+        open_piece(piece),
+        measuring(trainer, batch) as complete,
+        watched as norms,
+    ):
+        logs = trainer.train_step(batch)
+    logs = _as_logs(trainer, complete(logs), piece, waited)
+    if parts.watch is None:
+        return logs, ()
     losses = {
         name: value
-        for name, value in complete.items()
+        for name, value in logs.items()
         if name == "loss" or name.startswith(LOSS_PART)
     }
     if not trainer.plugin.reduces_logs:
         losses = reduce_sum(losses)
     loss = sum((one.value for one in losses.values()), tf.constant(0.0))
-    return complete, (Measured(loss, tf.norm([0.0, *norms])),)
+    return logs, (Measured(loss, tf.norm([0.0, *norms])),)
 
 
 def _look_back(trainer: "Trainer", measured: Measured) -> None:
@@ -189,10 +203,13 @@ def _phases_on_replica(
 
     def sums_of(micro: tf.Tensor) -> tuple[Any, StepLogs]:
         batch = tf.nest.map_structure(lambda part: part[micro], stacked)
-        with parts.randomness.at(parts.step.read_value(), micro):
+        with (
+            parts.randomness.at(parts.step.read_value(), micro),
+            measuring(trainer, batch, micro=micro) as complete,
+        ):
             sums, logs = batch_sums(trainer, batch)
         piece = piece_of(trainer, batch, training=True)
-        return sums, _as_logs(trainer, logs, piece, share)
+        return sums, _as_logs(trainer, complete(logs), piece, share)
 
     total = sums_of(tf.constant(0))
     if len(batches) > 1:
@@ -218,10 +235,13 @@ def _step_in_phases(trainer: "Trainer", iterator: Any) -> StepLogs:
     def replica_sums(
         batch: Any, micro: tf.Tensor, waited: tf.Tensor
     ) -> tuple[Any, StepLogs]:
-        with parts.randomness.at(parts.step.read_value(), micro):
+        with (
+            parts.randomness.at(parts.step.read_value(), micro),
+            measuring(trainer, batch, micro=micro) as complete,
+        ):
             sums, logs = batch_sums(trainer, batch)
         piece = piece_of(trainer, batch, training=True)
-        return sums, _as_logs(trainer, logs, piece, waited)
+        return sums, _as_logs(trainer, complete(logs), piece, waited)
 
     def micro_batch(micro: tf.Tensor) -> tuple[Any, StepLogs]:
         (batch,), waited = _read(iterator, 1)
