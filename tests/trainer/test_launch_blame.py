@@ -2,7 +2,7 @@
 
 import signal
 
-from tests.trainer.launcher.simulation import (
+from tests.trainer.launcher.programs import (
     ends,
     failing,
     leaving,

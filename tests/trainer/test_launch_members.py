@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.trainer.launcher.simulation import ends, failing, stays
+from tests.trainer.launcher.programs import ends, failing, stays
 
 UNTIL_10 = stays(until=10.0)
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.trainer.launcher.simulation import ends, failing, stays, stops
+from tests.trainer.launcher.programs import ends, failing, stays, stops
 from trainer import launch as launch_module
 from trainer.cli.run_over import RunIsOver
 from trainer.launcher import arguments

@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from tests.trainer.launcher.simulation import ends, leaving, stays, stops
+from tests.trainer.launcher.programs import ends, leaving, stays, stops
 
 UNTIL_20 = stays(until=20.0)
 FREEZES = stops(then=UNTIL_20)

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from tests.trainer.launcher.simulation import ends, failing, stays
+from tests.trainer.launcher.programs import ends, failing, stays
 from trainer.launcher.process import Process
 
 

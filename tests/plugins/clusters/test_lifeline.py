@@ -99,7 +99,7 @@ def test_a_silent_task_is_lost_and_tasks_that_beat_are_not(lifelines):
         assert time.monotonic() - since > 2.4
         assert said.startswith(f"lost worker 1 ({addresses[1]}): silent")
         one.leave()
-    time.sleep(max(0.0, since + 4.0 - time.monotonic()))
+    time.sleep(max(0.0, since + 3.6 - time.monotonic()))
     assert [one.over for one in two] == [None, None]
 
 

@@ -36,7 +36,7 @@ def test_who_does_not_come_is_named_by_all():
     """The first task beats meanwhile: nobody calls it silent."""
     # The tasks have come without worker 0, and are numbered anew.
     first, second, third = workers(3, away=1)
-    options = {"seconds": 4.0, "silence_seconds": 2.5}
+    options = {"seconds": 3.5, "silence_seconds": 2.5}
     since = time.monotonic()
     error, told = in_threads(
         opening(first, **options), opening(second, **options)
