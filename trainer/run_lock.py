@@ -77,6 +77,7 @@ def locked(model_dir: str | None) -> Iterator[Callable[[], None]]:
         return
     refuse_links(model_dir, FILE_NAME)
     path = os.path.join(model_dir, FILE_NAME)
+    made = _missing(model_dir)
     try:
         make_directory(model_dir)
         descriptor = _lock(path, model_dir) if is_local(model_dir) else None
@@ -92,6 +93,22 @@ def locked(model_dir: str | None) -> Iterator[Callable[[], None]]:
         yield _nothing
     finally:
         _release(descriptor, path)
+        # A run that was refused before it wrote anything leaves nothing.
+        with contextlib.suppress(OSError):
+            for directory in made:
+                os.rmdir(directory)
+
+
+def _missing(directory: str) -> list[str]:
+    """Those of a directory and its parents that are still to be made."""
+    found: list[str] = []
+    if not is_local(directory):
+        return found
+    directory = os.path.abspath(directory)
+    while not os.path.lexists(directory):
+        found.append(directory)
+        directory = os.path.dirname(directory)
+    return found
 
 
 def in_use(path: str, holder: dict[str, Any]) -> UserError:
