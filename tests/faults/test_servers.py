@@ -11,7 +11,7 @@ import time
 import pytest
 
 from tests.faults import reading
-from tests.faults.runs import is_stopped
+from tests.faults.runs import is_stopped, wait_for
 
 CLUSTER = {"chief": 1, "worker": 2, "ps": 1}
 SMALL = {"chief": 1, "worker": 1, "ps": 1}
@@ -67,7 +67,8 @@ def test_a_worker_comes_back_and_a_lost_server_ends_the_attempt(runs):
     os.kill(server, signal.SIGKILL)
     launcher.must_end(0)
     assert again != worker
-    assert "ps 0" in runs.task_log("chief_0")
+    for name in ("chief_0", "worker_0"):
+        assert "lost ps 0" in runs.task_log(name)
     for name in ("worker 0", "ps 0"):
         assert name in launcher.log
     must_have_done(runs, 24)
@@ -140,13 +141,18 @@ def test_a_killed_worker_comes_back_twice_on_its_own(runs):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("victim", ["chief_0", "worker_0", "ps_0"])
-@pytest.mark.parametrize("point", ["import", "connect"])
+@pytest.mark.parametrize(
+    ("victim", "point"),
+    [
+        ("chief_0", "import"),
+        ("worker_0", "import"),
+        ("ps_0", "import"),
+        ("ps_0", "connect"),
+    ],
+)
 def test_a_task_that_dies_before_all_are_connected_is_named(
     runs, victim, point
 ):
-    if (victim, point) == ("chief_0", "connect"):
-        pytest.skip("the chief starts no server of this kind")
     runs.plan(f"{victim} {point} 0 SIGKILL")
     flag = "--gin.ParameterServer.start_seconds="
     flag += "3.0" if point == "import" else "20.0"
@@ -157,6 +163,18 @@ def test_a_task_that_dies_before_all_are_connected_is_named(
             process.must_end(75, seconds=90)
             process.sentence(victim.replace("_", " "))
     finish(runs, **SMALL)
+
+
+@pytest.mark.long
+def test_a_worker_that_dies_before_it_serves_may_come_back(runs):
+    """The chief waits for it in TensorFlow, as for any worker later."""
+    runs.plan("worker_0 connect 0 SIGKILL")
+    tasks = runs.tasks(SILENCE, **SMALL)
+    tasks["worker_0"].must_end(-signal.SIGKILL)
+    tasks |= runs.tasks(SILENCE, start=["worker_0"], **SMALL)
+    for process in tasks.values():
+        process.must_end(0)
+    must_have_done(runs, 24)
 
 
 @pytest.mark.long
@@ -198,7 +216,7 @@ def test_sigterm_to_all_at_once_saves_once(runs):
 def test_a_frozen_worker_of_two_is_done_without(runs):
     tasks = hold(runs, "step", 8, **CLUSTER)
     tasks["worker_1"].signal(signal.SIGSTOP)
-    assert is_stopped(tasks["worker_1"].pid)
+    wait_for(lambda: is_stopped(tasks["worker_1"].pid), "the stop")
     runs.release()
     tasks["chief_0"].must_end(0)
     must_have_done(runs, 24)
