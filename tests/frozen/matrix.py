@@ -72,14 +72,10 @@ WITHOUT_BYTES = {
     "promises how far",
 }
 
-# Dropout's masks differ between strategies, parameter servers drop more than
-# the batch at fault, and only several workers add rows that a batch names
-# twice before Adam squares them.
+# Dropout's masks differ between strategies, and parameter servers drop more
+# than the batch at fault.
 NOT_ALIKE = {"dropout"}
-NOT_LIKE_ONE_DEVICE = {
-    "parameter_server@1+1/guard",
-    "multi_worker_mirrored@2/tokens",
-}
+NOT_LIKE_ONE_DEVICE = {"parameter_server@1+1/guard"}
 
 # How far a result may be from the frozen one on another machine, relative to
 # 1 or to the value. Strategies are up to 1.4e-6 apart, in float16 up to 4e-4.
