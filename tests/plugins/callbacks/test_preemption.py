@@ -114,7 +114,7 @@ def test_what_takes_longer_than_the_grace_ends_with_75_all_the_same(endless):
     ("number", "slow"),
     [
         (signal.SIGTERM, {"save_seconds": 3.0}),
-        (signal.SIGINT, {"pause": 3.0}),
+        pytest.param(signal.SIGINT, {"pause": 3.0}, marks=pytest.mark.long),
     ],
 )
 def test_the_grace_ends_neither_a_save_nor_who_can_press_again(
