@@ -105,7 +105,10 @@ def train(model_dir, steps):
     return trainer
 
 
-@pytest.mark.parametrize("name", NASTY)
+@pytest.mark.parametrize(
+    "name",
+    [*NASTY[:4], *(pytest.param(n, marks=pytest.mark.long) for n in NASTY[4:])],
+)
 def test_a_run_goes_on(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     model_dir = pathlib.Path(tmp_path, name)

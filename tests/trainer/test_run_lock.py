@@ -112,6 +112,7 @@ def wait_for_checkpoint(model_dir, process):
         time.sleep(0.05)
 
 
+@pytest.mark.long
 def test_processes(root, tmp_path):
     """One is refused; those that only read are not; a killed one is no bar."""
     first = trained(root, tmp_path, "--train_steps=1000000")
