@@ -28,9 +28,7 @@ def spoken(name):
 def must_name(process, name, *, code=75, seconds=60):
     """It ends in order, and its last sentence is about that task."""
     process.must_end(code, seconds=seconds)
-    # Nothing had to end it by force, and to show its stacks.
-    for text in ("Traceback", "most recent call"):
-        assert text not in process.log
+    assert "Traceback" not in process.log
     return process.sentence(spoken(name))
 
 
@@ -133,7 +131,9 @@ def test_a_worker_that_is_killed_at_its_start_is_named(runs, victim, point):
     finish(runs)
 
 
-@pytest.mark.parametrize("victim", NAMES)
+@pytest.mark.parametrize(
+    "victim", [pytest.param("worker_0", marks=pytest.mark.long), "worker_1"]
+)
 def test_a_worker_that_dies_while_tensorflow_connects_is_named(runs, victim):
     """TensorFlow itself would wait for it, much longer than anyone may."""
     runs.plan(f"{victim} connect 0 SIGKILL")
@@ -178,7 +178,9 @@ def test_a_frozen_worker_that_goes_on_later_does_no_harm(runs, undisturbed):
     reading.assert_equal(runs.model_dir, undisturbed(**PAIR))
 
 
-@pytest.mark.parametrize("missing", NAMES)
+@pytest.mark.parametrize(
+    "missing", [pytest.param("worker_0", marks=pytest.mark.long), "worker_1"]
+)
 def test_a_missing_worker_is_named(runs, missing):
     there = other(missing)
     begin = time.monotonic()
