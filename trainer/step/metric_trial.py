@@ -45,7 +45,7 @@ def prepare_metrics(trainer: "Trainer", *, training: bool) -> None:
         if known and not trainer.has_own_forward:
             metrics.bind(None, y_pred)
         elif not known:
-            metrics.bind(first.y, first.y_pred)
+            metrics.bind(first.y, first.outputs)
         # Else the traced step says what belongs to what.
     open_ones = {
         name: measure
@@ -119,10 +119,14 @@ class _FirstBatch:
         return self._batch[1]
 
     @functools.cached_property
-    def y_pred(self) -> Any:
-        """The model's outputs."""
-        y_pred, _ = self._forward(self._batch[0], training=False)
-        return y_pred
+    def outputs(self) -> Any:
+        """The specs of the model's outputs: it is traced, and not run."""
+
+        def forward(x: Any) -> Any:
+            return self._forward(x, training=False)[0]
+
+        traced = tf.function(forward).get_concrete_function(self._batch[0])
+        return traced.structured_outputs
 
     @functools.cached_property
     def calls(self) -> dict[str, list[Call]]:
