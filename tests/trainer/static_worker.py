@@ -55,8 +55,8 @@ class Noting(Trainer):
         self.shapes = []
 
     def forward(self, x, *, training):
-        # What is tried out before the first step is no program.
-        if tf.inside_function():
+        # What is tried out before the first step is not a replica's.
+        if tf.distribute.has_strategy():
             self.shapes += [leaf.shape for leaf in tf.nest.flatten(x)]
         return super().forward(x, training=training)
 
