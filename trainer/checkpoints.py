@@ -28,6 +28,7 @@ from absl import logging
 from trainer import files
 from trainer.errors import UserError
 from trainer.files import make_directory, remove_if_possible, synchronize
+from trainer.local_files import is_file, is_local
 from trainer.patterns import without_pattern
 
 _NAME = re.compile(r"(step|old)_(\d{8,})")
@@ -176,17 +177,20 @@ def step_of(path: str) -> int:
 def find_fault(path: str) -> str | None:
     """What is wrong with a checkpoint; `None` if it is complete."""
     try:
-        with tf.io.gfile.GFile(os.path.join(path, _MANIFEST)) as file:
-            manifest = json.load(file)
-    except (tf.errors.OpError, ValueError, RecursionError):
+        manifest = files.read_json(os.path.join(path, _MANIFEST))
+    except (ValueError, *files.REFUSALS):
         return f"its {_MANIFEST} is missing or damaged"
     # Names are compared, so that a manifest leads to no file elsewhere.
     if not isinstance(manifest, dict) or set(manifest) != _FILES:
         return f"its {_MANIFEST} is damaged"
     for name, expected in sorted(manifest.items()):
+        file = os.path.join(path, name)
         try:
-            found = _fingerprint(os.path.join(path, name))
-        except tf.errors.OpError:
+            # To read anything else might take for ever.
+            if is_local(file) and not is_file(file):
+                return f"{name} is missing or no file"
+            found = _fingerprint(file)
+        except files.REFUSALS:
             return f"{name} is missing or cannot be read"
         if found != expected:
             return f"{name} is damaged: it does not match {_MANIFEST}"
@@ -217,8 +221,7 @@ def remove_leftovers(directory: str) -> None:
 
 def _read(path: str) -> Snapshot:
     """Reads a checkpoint whose checksums were found to be right."""
-    with tf.io.gfile.GFile(os.path.join(path, "state.json")) as file:
-        host = json.load(file)
+    host = files.read_json(os.path.join(path, "state.json"))
     if not isinstance(host, dict) or not isinstance(host.get("step"), int):
         raise ValueError("state.json holds no step")
     with without_pattern(path) as plain:
