@@ -1,5 +1,6 @@
 """The evaluator beside a training process: follows its checkpoints."""
 
+import functools
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -15,7 +16,7 @@ from trainer.errors import UserError
 from trainer.files import prepare_directory
 from trainer.monitor import Monitor
 from trainer.period import parse_period
-from trainer.state import EVALUATED, restore
+from trainer.state import EVALUATED, check_fits, restore
 
 if TYPE_CHECKING:
     from trainer.trainer import Trainer
@@ -88,7 +89,9 @@ def follow(
             # Asked first: what was written before the end is then seen.
             over = is_over()
             snapshot = checkpoints.load_newer(
-                os.path.join(model_dir, "checkpoints"), best.last_step
+                os.path.join(model_dir, "checkpoints"),
+                best.last_step,
+                functools.partial(check_fits, trainer),
             )
             if snapshot is not None:
                 evaluated = _evaluate(
