@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import pathlib
 import shutil
 
@@ -20,7 +21,9 @@ from tests.trainer.test_schema import JSON
 from trainer import UserError, checkpoints, stored_state
 from trainer.callback_list import CallbackList
 from trainer.follow import follow
+from trainer.initialize import initialize_from
 from trainer.schema import Misfit
+from trainer.stored_weights import open_model
 
 
 def model():
@@ -322,6 +325,21 @@ def test_the_evaluator_waits_for_one_that_fits(saved, tmp_path):
         make_trainer(model), model_dir=str(tmp_path / "run"), train_steps=8
     )
     assert values["step"] == 8
+
+
+def test_starting_from_one_that_does_not_fit(saved, tmp_path):
+    model_dir, _ = saved
+    shutil.copytree(model_dir, tmp_path / "run")
+    path = tmp_path / "run" / "checkpoints" / "step_00000010"
+    rewrite(path, set_to("variables", value={"model": [{}]}))
+    with open_model(str(tmp_path / "run")) as (source, _):
+        assert source.endswith("step 8")
+    with pytest.raises(UserError, match="no usable checkpoint"):
+        initialize_from(make_trainer(model), str(path))
+    # Any name will do for one that is named.
+    os.rename(path.with_name("step_00000008"), tmp_path / "mine")
+    with open_model(str(tmp_path / "mine")) as (source, _):
+        assert source.endswith("step 8")
 
 
 def test_memory_is_not_taken_for_what_is_not_there(tmp_path):
