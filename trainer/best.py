@@ -15,12 +15,21 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from trainer import checkpoints
+from trainer import checkpoints, schema
 from trainer.errors import UserError, nearest
-from trainer.files import write_whole
+from trainer.files import exists, read_json, set_aside, write_whole
 from trainer.monitor import Monitor
 
 _RECORD = "best.json"
+_CHECK = schema.record(
+    {
+        "evaluated_step": schema.integer(-1),
+        "monitor": schema.text,
+        "mode": schema.one_of("min", "max"),
+        "step": schema.optional(schema.integer()),
+        "value": schema.optional(schema.number()),
+    }
+)
 
 
 class Best:
@@ -129,16 +138,12 @@ class Best:
 
     def _read(self) -> dict[str, Any]:
         path = os.path.join(self.directory, _RECORD)
-        if not tf.io.gfile.exists(path):
+        if not exists(path):
             return {}
-        with tf.io.gfile.GFile(path) as file:
-            text = file.read()
         try:
-            found = json.loads(text)
-        except ValueError:
-            found = None
-        if not isinstance(found, dict):
-            raise UserError(
-                f"{path} is damaged. Delete it, and the evaluator begins anew."
-            )
+            found: dict[str, Any] = read_json(path)
+            _CHECK(found, "it")
+        except ValueError as error:
+            set_aside(path, f"{error}; the evaluator begins anew")
+            return {}
         return found

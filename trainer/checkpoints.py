@@ -15,26 +15,40 @@ until the new one has its name.
 import dataclasses
 import hashlib
 import json
+import math
 import os
 import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from trainer import files
+from trainer import files, schema
 from trainer.errors import UserError
 from trainer.files import make_directory, remove_if_possible, synchronize
+from trainer.local_files import is_file, is_local
 from trainer.patterns import without_pattern
 
 _NAME = re.compile(r"(step|old)_(\d{8,})")
 _MANIFEST = "manifest.json"
 # TensorFlow writes arrays that are saved at once to one data file.
-_FILES = {"state.json", "arrays.index", "arrays.data-00000-of-00001"}
+_DATA = "arrays.data-00000-of-00001"
+_FILES = {"state.json", "arrays.index", _DATA}
 _CHUNK = 1 << 20
+# Of what is written; older ones are read as well.
+FORMAT = 1
+_STATE = schema.record({"step": schema.integer()}, {"format": schema.integer()})
+# What goes wrong with content that nobody here has written.
+_CONTENT_ERRORS = (
+    ArithmeticError,
+    LookupError,
+    MemoryError,
+    TypeError,
+    ValueError,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,11 +59,18 @@ class Snapshot:
         step: optimizer steps that were done.
         arrays: name to tensor or array.
         host: JSON values.
+        format: the version of the format that it was read from; 0 is that of
+            checkpoints which name none.
     """
 
     step: int
     arrays: dict[str, Any]
     host: dict[str, Any]
+    format: int = FORMAT
+
+
+class NewerFormat(UserError):
+    """A checkpoint was written by a later version of the trainer."""
 
 
 def save(directory: str, snapshot: Snapshot) -> str:
@@ -93,12 +114,13 @@ def load(path: str) -> Snapshot:
 
     Raises:
         UserError: it is not complete; the message says what is wrong.
+        NewerFormat: it is, but cannot be understood.
     """
     fault = find_fault(path)
     if fault is None:
         try:
             return _read(path)
-        except (KeyError, TypeError, ValueError, *files.REFUSALS) as error:
+        except (*_CONTENT_ERRORS, *files.REFUSALS) as error:
             fault = f"it cannot be read ({error})"
     raise UserError(f"{path} is no usable checkpoint: {fault}.")
 
@@ -115,11 +137,17 @@ def newest_first(directory: str) -> Iterator[Snapshot]:
     """Reads usable checkpoints, until one is found that will do.
 
     Damaged ones are passed over, with a warning.
+
+    Raises:
+        NewerFormat: one was written by a later version. To pass it over
+            would be to lose what that version has done.
     """
     passed_over = False
     for path in reversed(listing(directory)):
         try:
             snapshot = load(path)
+        except NewerFormat:
+            raise
         except UserError as error:
             logging.warning("Passing over a checkpoint. %s", error)
         else:
@@ -129,7 +157,9 @@ def newest_first(directory: str) -> Iterator[Snapshot]:
         passed_over = True
 
 
-def load_newer(directory: str, than: int) -> Snapshot | None:
+def load_newer(
+    directory: str, than: int, check: Callable[[Snapshot], None]
+) -> Snapshot | None:
     """Reads the newest complete checkpoint of a run that is going on.
 
     The run may delete a checkpoint while it is read here, and on an object
@@ -138,6 +168,7 @@ def load_newer(directory: str, than: int) -> Snapshot | None:
     Args:
         directory: holds the run's checkpoints; it need not exist yet.
         than: only later steps count.
+        check: raises `Misfit` for one that will not do.
     """
     try:
         paths = listing(directory)
@@ -147,7 +178,11 @@ def load_newer(directory: str, than: int) -> Snapshot | None:
         if step_of(path) <= than:
             break
         try:
-            return load(path)
+            snapshot = load(path)
+            check(snapshot)
+            return snapshot
+        except NewerFormat:
+            raise
         # TensorFlow's reader says ValueError of some files that are gone.
         except (UserError, OSError, ValueError, tf.errors.OpError) as error:
             logging.info("Passing over %s: %s", path, error)
@@ -176,17 +211,20 @@ def step_of(path: str) -> int:
 def find_fault(path: str) -> str | None:
     """What is wrong with a checkpoint; `None` if it is complete."""
     try:
-        with tf.io.gfile.GFile(os.path.join(path, _MANIFEST)) as file:
-            manifest = json.load(file)
-    except (tf.errors.OpError, ValueError, RecursionError):
+        manifest = files.read_json(os.path.join(path, _MANIFEST))
+    except (ValueError, *files.REFUSALS):
         return f"its {_MANIFEST} is missing or damaged"
     # Names are compared, so that a manifest leads to no file elsewhere.
     if not isinstance(manifest, dict) or set(manifest) != _FILES:
         return f"its {_MANIFEST} is damaged"
     for name, expected in sorted(manifest.items()):
+        file = os.path.join(path, name)
         try:
-            found = _fingerprint(os.path.join(path, name))
-        except tf.errors.OpError:
+            # To read anything else might take for ever.
+            if is_local(file) and not is_file(file):
+                return f"{name} is missing or no file"
+            found = _fingerprint(file)
+        except files.REFUSALS:
             return f"{name} is missing or cannot be read"
         if found != expected:
             return f"{name} is damaged: it does not match {_MANIFEST}"
@@ -217,17 +255,42 @@ def remove_leftovers(directory: str) -> None:
 
 def _read(path: str) -> Snapshot:
     """Reads a checkpoint whose checksums were found to be right."""
-    with tf.io.gfile.GFile(os.path.join(path, "state.json")) as file:
-        host = json.load(file)
-    if not isinstance(host, dict) or not isinstance(host.get("step"), int):
-        raise ValueError("state.json holds no step")
+    host = files.read_json(os.path.join(path, "state.json"))
+    _STATE(host, "state.json")
+    step, version = host.pop("step"), host.pop("format", 0)
+    if version > FORMAT:
+        raise NewerFormat(
+            f"{path} was written by a later version of the trainer (format "
+            f"{version}, and this one reads up to {FORMAT}). Start that "
+            "version, or choose another --model_dir."
+        )
+    if _NAME.fullmatch(os.path.basename(path)) and step_of(path) != step:
+        raise ValueError(f"state.json is of step {step}")
+    return Snapshot(step, _read_arrays(path), host, version)
+
+
+def _read_arrays(path: str) -> dict[str, Any]:
     with without_pattern(path) as plain:
         reader = tf.train.load_checkpoint(os.path.join(plain, "arrays"))
-        arrays = {
-            name: reader.get_tensor(name)
-            for name in reader.get_variable_to_shape_map()
-        }
-    return Snapshot(host.pop("step"), arrays, host)
+        shapes = reader.get_variable_to_shape_map()
+        _check_sizes(path, shapes, reader.get_variable_to_dtype_map())
+        return {name: reader.get_tensor(name) for name in shapes}
+
+
+def _check_sizes(
+    path: str, shapes: dict[str, list[int]], dtypes: dict[str, tf.DType]
+) -> None:
+    """Checks that arrays are no larger than the file that holds them.
+
+    TensorFlow takes the memory first, and looks then.
+    """
+    there = tf.io.gfile.stat(os.path.join(path, _DATA)).length
+    wanted = sum(
+        math.prod(shape) * (1 if dtypes[n] == tf.string else dtypes[n].size)
+        for n, shape in shapes.items()
+    )
+    if wanted > there:
+        raise ValueError(f"{_DATA} has {there} bytes, and its arrays {wanted}")
 
 
 def _old_name(path: str) -> str:
@@ -252,7 +315,7 @@ def _settle_old(directory: str) -> None:
 def _write(path: str, snapshot: Snapshot) -> None:
     """Fills a checkpoint's directory; all of it is on disk in the end."""
     _write_arrays(os.path.join(path, "arrays"), snapshot.arrays)
-    state = {"step": snapshot.step, **snapshot.host}
+    state = {"format": FORMAT, "step": snapshot.step, **snapshot.host}
     _write_json(os.path.join(path, "state.json"), state)
     manifest = {
         name: _fingerprint(os.path.join(path, name)) for name in sorted(_FILES)

@@ -6,14 +6,13 @@ import math
 import os
 from typing import TYPE_CHECKING, Any
 
-import tensorflow as tf
 from absl import logging
 
-from trainer import checkpoints
+from trainer import checkpoints, schema
 from trainer.data.batches import Batches
 from trainer.data.stepping_over import SteppingOver, position_of
 from trainer.errors import Diverged, UserError
-from trainer.files import write_whole
+from trainer.files import exists, read_json, set_aside, write_whole
 from trainer.state import check_alike, restore_newest
 from trainer.step.guard import Fault
 
@@ -22,6 +21,14 @@ if TYPE_CHECKING:
     from trainer.trainer import Trainer
 
 FILE_NAME = "skipped_batches.json"
+_ENTRY = schema.record(
+    {},
+    {
+        "batch": schema.integer(),
+        "batch_size": schema.optional(schema.integer(1)),
+    },
+)
+_CONTENT = schema.record({"skipped": schema.list_of(_ENTRY)})
 
 
 class Skipped:
@@ -31,14 +38,14 @@ class Skipped:
     rollback, by every process. An entry without a `"batch"` tells of a
     strategy under which it is not known which batch a step took. One of
     another batch size counts as a rollback, and steps over nothing: its
-    number means other examples now.
+    number means other examples now. A file that is damaged counts as none.
 
     Args:
         model_dir: where the run lives; `None` skips nothing.
         batch_size: that of the training data now, global; `None` if unknown.
 
-    Raises:
-        UserError: the file is damaged.
+    Attributes:
+        fault: what is wrong with the file; `None` if nothing is.
     """
 
     def __init__(self, model_dir: str | None, batch_size: int | None) -> None:
@@ -46,21 +53,35 @@ class Skipped:
         self.batch_size = batch_size
         self.entries: list[dict[str, Any]] = []
         self.positions: list[int] = []
-        if model_dir is None or not tf.io.gfile.exists(self._path):
+        self.fault: str | None = None
+        if model_dir is None or not exists(self._path):
             return
         try:
-            with tf.io.gfile.GFile(self._path) as file:
-                self.entries = list(json.load(file)["skipped"])
-            self.positions = [
-                int(entry["batch"])
-                for entry in self.entries
-                if "batch" in entry and entry["batch_size"] == batch_size
-            ]
-        except (ValueError, TypeError, KeyError) as error:
-            raise UserError(
-                f"{self._path} is damaged ({error}). It says which batches "
-                "the run steps over: mend it, or choose another --model_dir."
-            ) from None
+            content = read_json(self._path)
+            _CONTENT(content, "it")
+        except ValueError as error:
+            self.fault = str(error)
+            return
+        self.entries = content["skipped"]
+        self.positions = [
+            entry["batch"]
+            for entry in self.entries
+            if "batch" in entry and entry.get("batch_size") == batch_size
+        ]
+
+    def mend(self) -> None:
+        """Sets the file aside if it is damaged; for the chief alone.
+
+        Raises:
+            UserError: the file system refused.
+        """
+        if self.fault is not None:
+            set_aside(
+                self._path,
+                f"{self.fault}; batches that it listed are no longer "
+                "stepped over",
+            )
+            self.fault = None
 
     @property
     def of_another_size(self) -> int:
@@ -70,6 +91,7 @@ class Skipped:
 
     def add(self, entry: dict[str, Any]) -> None:
         """Writes the file with one more entry; for the chief alone."""
+        self.mend()
         content = {"skipped": [*self.entries, entry]}
         write_whole(self._path, json.dumps(content, indent=1) + "\n")
 

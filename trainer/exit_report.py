@@ -16,7 +16,7 @@ import os
 import re
 from typing import TYPE_CHECKING, Any
 
-from trainer import local_files
+from trainer import local_files, schema
 from trainer.errors import StartAgain
 
 if TYPE_CHECKING:
@@ -32,6 +32,14 @@ _RUNNING = "Graph execution error:"
 # Where an object lies differs from run to run.
 _ADDRESS = re.compile(r"\b0x[0-9a-f]+")
 _MOST = 300
+_REPORT = schema.record(
+    {"pid": schema.integer()},
+    {
+        "exit_code": schema.integer(),
+        "error": schema.optional(schema.text),
+        "step": schema.optional(schema.integer()),
+    },
+)
 
 
 class ExitReport:
@@ -96,10 +104,11 @@ def read(path: str, *, pid: int) -> dict[str, Any]:
         The object in the file; empty without a valid one.
     """
     try:
-        with open(path) as file:
-            found = json.load(file)
-    except (OSError, ValueError):
+        found = json.loads(local_files.read(path))
+        _REPORT(found, "it")
+    except (OSError, ValueError, RecursionError):
         return {}
-    if not isinstance(found, dict) or found.get("pid") != pid:
+    if found["pid"] != pid:
         return {}
-    return found
+    record: dict[str, Any] = found
+    return record

@@ -7,14 +7,14 @@ import gin
 import keras
 import tensorflow as tf
 
-from trainer import checkpoints, fingerprints
+from trainer import fingerprints
 from trainer.errors import UserError, nearest
 from trainer.follow import follow
 from trainer.initialize import InitReport, initialize_from
 from trainer.local_files import plain
 from trainer.loop import Loop
 from trainer.registry import find_strategy
-from trainer.state import restore_newest
+from trainer.state import restore_newest, usable
 from trainer.strategy import StrategyPlugin
 from trainer.trainer import Trainer
 
@@ -209,8 +209,7 @@ def _make_trainer(
 
 def _goes_on(directory: str) -> bool:
     """Whether there is a checkpoint that a run can go on from."""
-    paths = reversed(checkpoints.listing(directory))
-    return any(checkpoints.find_fault(path) is None for path in paths)
+    return next(usable(directory), None) is not None
 
 
 def _restore(trainer: Trainer, directory: str) -> None:

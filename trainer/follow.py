@@ -1,5 +1,6 @@
 """The evaluator beside a training process: follows its checkpoints."""
 
+import functools
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -12,10 +13,10 @@ from trainer import checkpoints
 from trainer.best import Best
 from trainer.callback_list import CallbackList
 from trainer.errors import UserError
-from trainer.local_files import refuse_links
+from trainer.files import prepare_directory
 from trainer.monitor import Monitor
 from trainer.period import parse_period
-from trainer.state import EVALUATED, restore
+from trainer.state import EVALUATED, check_fits, restore
 
 if TYPE_CHECKING:
     from trainer.trainer import Trainer
@@ -74,7 +75,7 @@ def follow(
             f"run.eval_poll_seconds = {poll_seconds} must be greater than zero."
         )
     limit = _seconds(timeout)
-    refuse_links(model_dir, "best")
+    prepare_directory(model_dir, "best")
     best = Best(os.path.join(model_dir, "best"), Monitor(monitor, monitor_mode))
     trainer.model_dir = model_dir
     trainer.build()
@@ -88,7 +89,9 @@ def follow(
             # Asked first: what was written before the end is then seen.
             over = is_over()
             snapshot = checkpoints.load_newer(
-                os.path.join(model_dir, "checkpoints"), best.last_step
+                os.path.join(model_dir, "checkpoints"),
+                best.last_step,
+                functools.partial(check_fits, trainer),
             )
             if snapshot is not None:
                 evaluated = _evaluate(

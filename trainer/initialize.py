@@ -2,19 +2,22 @@
 
 import dataclasses
 import json
+import math
 import os
 import re
 from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+import keras
+import tensorflow as tf
 from absl import logging
 
 from trainer.errors import UserError
 from trainer.files import make_directory, write_whole
 from trainer.state import describe
 from trainer.step.keras_hooks import all_layers
-from trainer.stored_weights import StoredVariable, read_model
+from trainer.stored_weights import StoredVariable, open_model
 
 if TYPE_CHECKING:
     from trainer.trainer import Trainer
@@ -88,7 +91,7 @@ def initialize_from(
 
     Args:
         trainer: its model is filled; optimizer and step stay new.
-        path: see `trainer.stored_weights.read_model`.
+        path: see `trainer.stored_weights.open_model`.
         only: a regular expression for the whole path of a variable below the
             model, such as `"encoder/.*"`; others are left new.
 
@@ -103,31 +106,12 @@ def initialize_from(
     variables = list(model.variables)
     ours = _below([describe(v)["path"] for v in variables], {model.name})
     selected = _select(ours, only)
-    source, stored = read_model(path)
-    theirs = _without_model_name(stored, ours)
-    report = InitReport(source, only)
-    kinds = {type(layer).__name__.lower() for layer in all_layers(model)}
-    shapes = [tuple(variable.shape) for variable in variables]
-    places = _match(ours, shapes, theirs, kinds=kinds)
-    for i, name in enumerate(ours):
-        entry = {"path": name, "shape": describe(variables[i])["shape"]}
-        if name not in selected:
-            report.not_selected.append(entry)
-        elif i not in places:
-            report.not_found.append(entry)
-        else:
-            there = theirs[places[i]]
-            if _put(entry, there):
-                variables[i].assign(there.value)
-                report.loaded.append(entry)
-            else:
-                report.shape_differs.append(entry)
-    used = {places[i] for i in places if ours[i] in selected}
-    report.not_used = [
-        {"path": one.path, "shape": list(one.value.shape)}
-        for i, one in enumerate(theirs)
-        if i not in used
-    ]
+    size = sum(
+        math.prod(v.shape) * tf.as_dtype(v.dtype).size for v in variables
+    )
+    with open_model(path, model_bytes=size) as (source, stored):
+        report = InitReport(source, only)
+        _fill(model, ours, selected, stored, report)
     if not report.loaded:
         raise UserError(_nothing_fits(path, report))
     if trainer.parts.ema is not None:
@@ -145,11 +129,45 @@ def initialize_from(
     return report
 
 
+def _fill(
+    model: keras.Model,
+    ours: list[str],
+    selected: set[str],
+    stored: list[StoredVariable],
+    report: InitReport,
+) -> None:
+    """Assigns what fits, and notes what became of each variable."""
+    variables = list(model.variables)
+    theirs = _without_model_name(stored, ours)
+    kinds = {type(layer).__name__.lower() for layer in all_layers(model)}
+    shapes = [tuple(variable.shape) for variable in variables]
+    places = _match(ours, shapes, theirs, kinds=kinds)
+    for i, name in enumerate(ours):
+        entry = {"path": name, "shape": describe(variables[i])["shape"]}
+        if name not in selected:
+            report.not_selected.append(entry)
+        elif i not in places:
+            report.not_found.append(entry)
+        else:
+            there = theirs[places[i]]
+            if _put(entry, there):
+                variables[i].assign(there.read())
+                report.loaded.append(entry)
+            else:
+                report.shape_differs.append(entry)
+    used = {places[i] for i in places if ours[i] in selected}
+    report.not_used = [
+        {"path": one.path, "shape": list(one.shape)}
+        for i, one in enumerate(theirs)
+        if i not in used
+    ]
+
+
 def _put(entry: dict[str, Any], there: StoredVariable) -> bool:
     """Notes where a variable's value comes from; whether its shape fits."""
     if there.path != entry["path"]:
         entry["path_there"] = there.path
-    shape = list(there.value.shape)
+    shape = list(there.shape)
     if shape == entry["shape"]:
         return True
     entry["shape_there"] = shape
@@ -173,7 +191,7 @@ def _without_model_name(
     shared = {path.partition("/")[0] for path in paths} - layers
     below = _below(paths, shared)
     return [
-        StoredVariable(path, one.value)
+        StoredVariable(path, one.shape, one.read)
         for path, one in zip(below, stored, strict=True)
     ]
 
@@ -193,7 +211,7 @@ def _match(
         for name in names
         if name in there
     }
-    if len(places) == len(ours) or shapes != [v.value.shape for v in theirs]:
+    if len(places) == len(ours) or shapes != [v.shape for v in theirs]:
         return places
     in_order = all(i == place for i, place in places.items())
     counted_up = all(

@@ -129,6 +129,44 @@ def open_to_append(path: str) -> BinaryIO:
     return open_to_append(path)
 
 
+def is_file(path: str) -> bool:
+    """Whether a path is a regular file, or leads to one."""
+    try:
+        return stat.S_ISREG(os.stat(path).st_mode)
+    except (OSError, ValueError):
+        return False
+
+
+def read(path: str) -> bytes:
+    """Reads a regular file whole.
+
+    Raises:
+        OSError: it is something else, such as a named pipe on which one
+            would wait for ever, or cannot be read.
+    """
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+    with os.fdopen(os.open(path, flags), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "is no regular file", path)
+        return file.read()
+
+
+def set_aside_unless_file(path: str) -> None:
+    """Sets aside what stands where a file of the run's own belongs.
+
+    Raises:
+        OSError: the file system refused.
+    """
+    if os.path.lexists(path) and not is_file(path):
+        set_aside(path, "it is no regular file")
+
+
+def aside(path: str) -> str:
+    """A name for what cannot be used, which nothing has yet."""
+    names = (f"{path}.damaged-{number}" for number in itertools.count(1))
+    return next(name for name in names if not os.path.lexists(name))
+
+
 def set_aside(path: str, why: str) -> None:
     """Gives what cannot be used another name, with a warning.
 
@@ -139,12 +177,7 @@ def set_aside(path: str, why: str) -> None:
     Raises:
         OSError: the file system refused.
     """
-    numbers = itertools.count(1)
-    other = next(
-        name
-        for name in (f"{path}.damaged-{number}" for number in numbers)
-        if not os.path.lexists(name)
-    )
+    other = aside(path)
     os.rename(path, other)
     logging.warning("%s cannot be used: %s. It is %s now.", path, why, other)
 

@@ -12,6 +12,7 @@ from trainer.calls import Calls
 from trainer.checks import check_micro_batches
 from trainer.data import exact, feeder
 from trainer.divergence import (
+    Skipped,
     check_way_back,
     go_back,
     save_beginning,
@@ -171,6 +172,8 @@ class Loop:
         writes_to = trainer.model_dir if trainer.plugin.is_chief else None
         with locked(writes_to) as self._check_lock:
             try:
+                if writes_to is not None:
+                    Skipped(writes_to, self.batches.batch_size).mend()
                 self._attach()
                 self.callbacks.call("setup")
                 check_alike(trainer)

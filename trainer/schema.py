@@ -33,11 +33,17 @@ def integer(least: int = 0, most: int = _MOST) -> Check:
     return check
 
 
-def number(*, least: float = -math.inf, finite: bool = True) -> Check:
+def number(
+    *,
+    least: float = -math.inf,
+    most: float = math.inf,
+    finite: bool = True,
+) -> Check:
     """A number; NaN and infinities only where they may be.
 
     Args:
         least: the smallest that will do.
+        most: the largest that will do.
         finite: whether NaN and infinities are refused.
     """
 
@@ -47,9 +53,11 @@ def number(*, least: float = -math.inf, finite: bool = True) -> Check:
             fits = abs(value) <= _MOST
         if fits and finite:
             fits = math.isfinite(value)
-        if not fits or value < least:
+        if not fits or value < least or value > most:
             kind = "a finite number" if finite else "a number"
             bound = "" if least == -math.inf else f" of at least {least:g}"
+            if most < math.inf:
+                bound += f" and at most {most:g}"
             _refuse(value, name, kind + bound)
 
     return check

@@ -15,6 +15,7 @@ from trainer.checkpoints import Snapshot, newest_first
 from trainer.errors import UserError
 from trainer.schema import Misfit
 from trainer.step.keras_hooks import native
+from trainer.stored_state import check, key_of
 
 if TYPE_CHECKING:
     from trainer.trainer import Trainer
@@ -23,6 +24,14 @@ if TYPE_CHECKING:
 EVALUATED = ("model", "ema")
 # A run may get a guard later, when it is seen to need one.
 GUARD = "guard"
+# What a state may lead to that no check has foreseen.
+_MISFITS = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    TypeError,
+    ValueError,  # And so `Misfit`.
+)
 
 
 def capture(trainer: "Trainer", *, over: bool = False) -> Snapshot:
@@ -100,10 +109,12 @@ def restore(
         for group, members in _variables(trainer).items()
         if groups is None or group in groups
     }
+    check(snapshot)
     if GUARD not in snapshot.host["variables"]:
         variables.pop(GUARD, None)
     for group, members in variables.items():
         _check_structure(group, members, snapshot.host["variables"])
+        _check_types(group, members, snapshot)
     loop = trainer.loop if groups is None else None
     if loop is not None:
         # First: a callback may find that it is not its state.
@@ -132,13 +143,6 @@ def restore(
     loop.reports.logs = dict(snapshot.host.get("logs", {}))
     if "loop" in snapshot.host:
         loop_state.restore(loop, snapshot.host["loop"])
-    if "times" in snapshot.host:
-        loop.reports.load_times(snapshot.host["times"])
-        then = snapshot.host["times"]["accounts"]
-        if going_back:
-            trainer.accounts.lose_since(then)
-        else:
-            trainer.accounts.load_state(then)
     for name, counts in snapshot.host.get("totals", {}).items():
         loop.reports.totals[name].load_state(
             {
@@ -149,6 +153,14 @@ def restore(
                 for key, count in counts.items()
             }
         )
+    # Last: what is added to accounts cannot be taken back.
+    if "times" in snapshot.host:
+        loop.reports.load_times(snapshot.host["times"])
+        then = snapshot.host["times"]["accounts"]
+        if going_back:
+            trainer.accounts.lose_since(then)
+        else:
+            trainer.accounts.load_state(then)
 
 
 def specs(trainer: "Trainer") -> dict[str, tf.TensorSpec]:
@@ -199,6 +211,37 @@ def unchanged(trainer: "Trainer") -> Iterator[None]:
         variable.assign(value)
 
 
+def check_fits(trainer: "Trainer", snapshot: Snapshot) -> None:
+    """Checks that an evaluation can use a snapshot.
+
+    Raises:
+        Misfit: it does not hold what it must.
+    """
+    check(snapshot)
+    for group, members in _variables(trainer).items():
+        there = snapshot.host["variables"].get(group, [])
+        if group in EVALUATED and len(there) == len(members):
+            _check_types(group, members, snapshot)
+
+
+def usable(directory: str) -> Iterator[Snapshot]:
+    """The checkpoints of a run that hold what they must, newest first.
+
+    Others are passed over, with a warning.
+    """
+    for snapshot in newest_first(directory):
+        try:
+            check(snapshot)
+        except Misfit as error:
+            logging.warning(
+                "Passing over the checkpoint of step %d: %s.",
+                snapshot.step,
+                error,
+            )
+        else:
+            yield snapshot
+
+
 def restore_newest(
     trainer: "Trainer", directory: str, *, going_back: bool = False
 ) -> bool:
@@ -216,14 +259,14 @@ def restore_newest(
         UserError: there are some, and none fits this run.
     """
     misfits = []
-    for snapshot in newest_first(directory):
+    for snapshot in usable(directory):
         try:
             restore(trainer, snapshot, going_back=going_back)
-        except Misfit as error:
+        except _MISFITS as error:
             logging.warning(
                 "Passing over the checkpoint of step %d: %s.",
                 snapshot.step,
-                error,
+                error if isinstance(error, Misfit) else repr(error),
             )
             misfits.append(f"that of step {snapshot.step}: {error}")
             continue
@@ -269,14 +312,6 @@ def _variables(trainer: "Trainer") -> dict[str, list[Any]]:
     return groups
 
 
-def key_of(group: str, number: int) -> str:
-    """A variable's name among the arrays of a snapshot.
-
-    Numbered: Keras counts layer names up within a process.
-    """
-    return f"{group}/{number:04d}"
-
-
 def describe(variable: Any) -> dict[str, Any]:
     """What a snapshot says of a variable: its path and its shape."""
     return {
@@ -310,3 +345,19 @@ def _check_structure(
         f"The checkpoint is of another {group.split('/')[0]}: {differing}. "
         "Choose another --model_dir, or start from it with --init_from."
     )
+
+
+def _check_types(group: str, members: list[Any], snapshot: Snapshot) -> None:
+    """Checks that values of another type can become those of variables."""
+    for i, variable in enumerate(members):
+        key = key_of(group, i)
+        then = tf.as_dtype(snapshot.arrays[key].dtype)
+        now = tf.as_dtype(variable.dtype)
+        if _kind(then) != _kind(now):
+            raise Misfit(
+                f"the array {key} is of {then.name}, and {now.name} is wanted"
+            )
+
+
+def _kind(dtype: tf.DType) -> tuple[bool, bool, bool]:
+    return dtype.is_floating, dtype.is_integer, dtype.is_bool

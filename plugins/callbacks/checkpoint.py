@@ -99,7 +99,8 @@ class Checkpoint(Callback):
         assert loop is not None
         if self.trainer.model_dir is None:
             raise UserError("Checkpoint needs a model_dir to save to.")
-        files.refuse_links(self.trainer.model_dir, "checkpoints")
+        if self.trainer.plugin.is_chief:
+            files.prepare_directory(self.trainer.model_dir, "checkpoints")
         every = self._every
         if every is None:
             every = "1 epoch" if loop.steps_per_epoch else _DEFAULT_STEPS

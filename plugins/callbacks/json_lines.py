@@ -26,6 +26,7 @@ _KEYS = {
     "step": schema.integer(),
     "split": schema.one_of("train", "eval"),
 }
+_LINE = schema.record({"step": schema.number()})
 _VALUE = schema.optional(schema.number())
 
 
@@ -67,9 +68,14 @@ class JsonLines(Callback):
         """
         if self._path is None:
             return
-        files.refuse_links(*os.path.split(self._path))
+        files.prepare_file(*os.path.split(self._path))
         if self.following:
-            self._there = _whole_lines_only(self._path)
+            try:
+                self._there = _whole_lines_only(self._path)
+            except REFUSALS as error:
+                raise UserError(
+                    f"{self._path} cannot be written: {error}"
+                ) from None
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Drops the lines of steps that have not been done.
@@ -141,9 +147,8 @@ class JsonLines(Callback):
     def _mend(self, path: str) -> None:
         """Drops a line that was torn, and waits no more for what is there."""
         drop_after(path, math.inf)
-        if tf.io.gfile.exists(path):
-            with tf.io.gfile.GFile(path) as file:
-                there = set(file.read().splitlines(keepends=True))
+        if files.exists(path):
+            there = set(files.read(path).decode().splitlines(keepends=True))
             self._waiting = [w for w in self._waiting if w not in there]
 
     @property
@@ -200,34 +205,43 @@ def drop_after(path: str, step: float) -> None:
         path: a file of JSON lines; it need not exist.
         step: lines with a greater `step` are dropped; may be infinity.
     """
-    if not tf.io.gfile.exists(path):
+    if not files.exists(path):
         return
-    with tf.io.gfile.GFile(path, "rb") as file:
-        before = file.read()
+    before = files.read(path)
     lines = before.splitlines(keepends=True)
-    after = b"".join(line for line in lines if _is_kept(line, step))
-    if after == before:
-        return
-    write_whole(path, after)
+    steps = [_step_of(line) for line in lines]
+    # The last line of a process that was killed may be torn.
+    is_torn = not before.endswith(b"\n")
+    if None in (steps[:-1] if is_torn else steps):
+        files.keep_copy(path, before, "some lines are none of a run")
+    after = b"".join(
+        line
+        for line, at in zip(lines, steps, strict=True)
+        if at is not None and at <= step
+    )
+    if after != before:
+        write_whole(path, after)
 
 
 def _whole_lines_only(path: str) -> set[int]:
     """Drops a torn last line; the steps of the others."""
     drop_after(path, math.inf)
-    if not tf.io.gfile.exists(path):
+    if not files.exists(path):
         return set()
-    with tf.io.gfile.GFile(path) as file:
-        return {json.loads(line)["step"] for line in file.read().splitlines()}
+    return {json.loads(line)["step"] for line in files.read(path).splitlines()}
 
 
-def _is_kept(line: bytes, step: float) -> bool:
+def _step_of(line: bytes) -> float | None:
+    """The step of a whole line; `None` of anything else."""
     if not line.endswith(b"\n"):
-        return False
+        return None
     try:
         found = json.loads(line)
-    except ValueError:
-        return False
-    return isinstance(found, dict) and found.get("step", 0) <= step
+        _LINE(found, "it")
+    except (ValueError, RecursionError):
+        return None
+    step: float = found["step"]
+    return step
 
 
 def _line_break(path: str) -> str:
@@ -236,7 +250,7 @@ def _line_break(path: str) -> str:
     Only training may drop a torn line: here the file may be that of a
     training process that is still alive.
     """
-    if not tf.io.gfile.exists(path):
+    if not files.exists(path):
         return ""
     size = tf.io.gfile.stat(path).length
     if not size:

@@ -60,8 +60,11 @@ class TensorBoard(Callback):
             UserError: one of the directories is a link.
         """
         if self._writes:
+            assert self.trainer.model_dir is not None
             for split in ("train", "eval"):
-                self._refuse_links(split)
+                files.prepare_directory(
+                    self.trainer.model_dir, self._name(split)
+                )
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Writes the configuration, and hides steps that will be repeated."""

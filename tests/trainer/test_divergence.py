@@ -298,7 +298,10 @@ def test_going_back_needs_checkpoints(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"skipped": [{"batch": "x"}]}'])
-def test_a_damaged_list_is_refused(tmp_path, text):
+def test_a_damaged_list_is_set_aside(tmp_path, caplog, text):
     (tmp_path / "skipped_batches.json").write_text(text)
-    with pytest.raises(UserError, match="skipped_batches.json is damaged"):
-        train(make(examples(arrays()), None), tmp_path)
+    train(make(examples(arrays()), None), tmp_path)
+    assert "no longer stepped over" in caplog.text
+    aside = tmp_path / "skipped_batches.json.damaged-1"
+    assert aside.read_text() == text
+    assert not (tmp_path / "skipped_batches.json").exists()

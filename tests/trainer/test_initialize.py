@@ -7,6 +7,7 @@ import pathlib
 import shutil
 import subprocess
 import sys
+import tracemalloc
 import zipfile
 
 import h5py
@@ -391,3 +392,154 @@ def test_the_command_line_refuses(root, tmp_path):
     assert done.returncode == 2
     assert "run.init_only = 'a.*' needs a run to take from" in done.stderr
     assert not (tmp_path / "b").exists()
+
+
+# Files that somebody has made up.
+
+
+def made_up(tmp_path, fill, name="a.weights.h5"):
+    path = tmp_path / name
+    with h5py.File(path, "w") as file:
+        group = file.create_group("layers/body/vars")
+        group.attrs["name"] = "body"
+        fill(group)
+    return path
+
+
+def a_layer():
+    return keras.Sequential(
+        [keras.Input((3,)), keras.layers.Dense(4, name="body")]
+    )
+
+
+TEXT = h5py.string_dtype()
+DATASETS = {
+    "400 TB": lambda g: g.create_dataset("0", (10**7, 10**7), "float32"),
+    "400 TB in chunks": lambda g: g.create_dataset(
+        "0", (10**7, 10**7), "float32", chunks=(1000, 1000)
+    ),
+    "more than any number": lambda g: g.create_dataset(
+        "0", (2**62, 3, 4), "float32", chunks=(1, 3, 4)
+    ),
+    "strings": lambda g: g.create_dataset("0", (3, 4), TEXT),
+    "bytes": lambda g: g.create_dataset("0", (3, 4), "S10"),
+    "empty": lambda g: g.create_dataset("0", data=h5py.Empty("float32")),
+    "complex": lambda g: g.create_dataset("0", (3, 4), "complex64"),
+    "a record": lambda g: g.create_dataset("0", (3, 4), "f4,i4"),
+    "lists": lambda g: g.create_dataset(
+        "0", (3, 4), h5py.vlen_dtype(np.dtype("float32"))
+    ),
+    "references": lambda g: g.create_dataset("0", (3, 4), h5py.ref_dtype),
+    "opaque": lambda g: g.create_dataset("0", (3, 4), "V8"),
+    "a scalar": lambda g: g.create_dataset("0", (), "float32"),
+    "no rows": lambda g: g.create_dataset("0", (0, 4), "float32"),
+    "a group": lambda g: g.create_group("0"),
+    "a link in a circle": lambda g: g.__setitem__("0", h5py.SoftLink("/")),
+    "nothing": lambda g: None,
+}
+
+
+@pytest.mark.parametrize("kind", DATASETS)
+@pytest.mark.parametrize("archived", [False, True])
+def test_what_is_no_array_of_the_model_is_not_read(tmp_path, kind, archived):
+    path = made_up(tmp_path, DATASETS[kind])
+    if archived:
+        with zipfile.ZipFile(tmp_path / "a.keras", "w") as archive:
+            archive.write(path, "model.weights.h5")
+        path = tmp_path / "a.keras"
+    with pytest.raises(UserError, match="no variable there has a path"):
+        initialize_from(make(a_layer), str(path))
+
+
+@pytest.mark.parametrize("kind", DATASETS)
+def test_what_fits_beside_it_is_read(tmp_path, kind):
+    def fill(group):
+        DATASETS[kind](group)
+        group["1"] = np.arange(4, dtype="float32")
+
+    trainer = make(a_layer)
+    report = initialize_from(trainer, str(made_up(tmp_path, fill)))
+    assert [one["path"] for one in report.loaded] == ["body/bias"]
+    assert trainer.model.get_weights()[1].tolist() == [0, 1, 2, 3]
+
+
+def test_an_archive_is_not_inflated(tmp_path):
+    """A megabyte that would become more than one gigabyte."""
+    path = tmp_path / "bomb.keras"
+    with (
+        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive,
+        archive.open("model.weights.h5", "w") as entry,
+    ):
+        for _ in range(1200):
+            entry.write(bytes(1 << 20))
+    tracemalloc.start()
+    with pytest.raises(UserError, match="bytes of weights in"):
+        initialize_from(make(a_layer), str(path))
+    assert tracemalloc.get_traced_memory()[1] < 100 << 20
+    tracemalloc.stop()
+
+
+def test_a_compressed_file_that_is_no_larger_than_its_model(tmp_path):
+    def fill(group):
+        group["0"] = np.ones((3, 4), "float32")
+        group["1"] = np.ones(4, "float32")
+
+    made_up(tmp_path, fill)
+    path = tmp_path / "a.keras"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.write(tmp_path / "a.weights.h5", "model.weights.h5")
+    assert len(initialize_from(make(a_layer), str(path)).loaded) == 2
+
+
+def test_a_chunk_that_is_damaged_is_a_sentence(tmp_path):
+    def fill(group):
+        group.create_dataset(
+            "0", data=np.ones((3, 4), "float32"), compression="gzip"
+        )
+        group["1"] = np.ones(4, "float32")
+
+    path = made_up(tmp_path, fill)
+    content = path.read_bytes()
+    with h5py.File(path) as file:
+        chunk = file["layers/body/vars/0"].id.get_chunk_info(0)
+    at, size = chunk.byte_offset, chunk.size
+    path.write_bytes(content[:at] + b"\xff" * size + content[at + size :])
+    with pytest.raises(UserError, match="cannot be read as a Keras file"):
+        initialize_from(make(a_layer), str(path))
+
+
+@pytest.mark.parametrize("suffix", [".keras", ".weights.h5"])
+@pytest.mark.parametrize("kind", ["FIFO", "directory", "device"])
+def test_what_is_no_file_is_a_sentence(tmp_path, suffix, kind):
+    path = tmp_path / f"a{suffix}"
+    if kind == "FIFO":
+        os.mkfifo(path)
+    elif kind == "directory":
+        path.mkdir()
+    else:
+        path.symlink_to("/dev/zero")
+    with pytest.raises(UserError, match="is no file"):
+        initialize_from(make(a_layer), str(path))
+
+
+def test_a_file_without_end_is_not_read(tmp_path):
+    """It takes no room on the disk."""
+    for suffix in (".keras", ".weights.h5"):
+        path = tmp_path / f"a{suffix}"
+        path.touch()
+        os.truncate(path, 1 << 43)
+        with pytest.raises(UserError, match="cannot be read as a Keras"):
+            initialize_from(make(a_layer), str(path))
+
+
+def test_links_in_a_file_lead_to_no_other(tmp_path):
+    os.mkfifo(tmp_path / "other.h5")
+    other = h5py.ExternalLink(str(tmp_path / "other.h5"), "/")
+
+    def fill(group):
+        group["0"] = np.ones((3, 4), "float32")
+        group.file["model_weights"] = other
+        group.file["layers"]["vars"] = other
+
+    report = initialize_from(make(a_layer), str(made_up(tmp_path, fill)))
+    assert [one["path"] for one in report.loaded] == ["body/kernel"]

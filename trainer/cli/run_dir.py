@@ -12,17 +12,35 @@ import gin
 import tensorflow as tf
 from absl import logging
 
+from trainer import schema
 from trainer.accounts import Accounts
 from trainer.cli import config_diff, provenance
 from trainer.cli.gin_errors import sentence
 from trainer.errors import UserError
-from trainer.files import REFUSALS, make_directory, remove, write_whole
+from trainer.files import (
+    REFUSALS,
+    exists,
+    make_directory,
+    read,
+    read_json,
+    remove,
+    set_aside,
+    write_whole,
+)
 from trainer.local_files import check_path, is_local
 from trainer.strategy import StrategyPlugin
 
 _CONFIG = "config.gin"
 _OPERATIVE = "operative_config.gin"
 _RUN = "run.json"
+_STORED = schema.record(
+    {},
+    {
+        "experiment": schema.text,
+        "exit_reason": schema.text,
+        "previous": schema.list_of(schema.record({})),
+    },
+)
 
 
 class RunDir:
@@ -66,6 +84,8 @@ class RunDir:
             self._refuse_files()
             there = tf.io.gfile.isdir(self.path)
             stored = self._stored().get("experiment")
+        except ValueError:
+            stored = None  # It is set aside when the run starts.
         except REFUSALS as error:
             raise UserError(
                 f"model_dir {self.path} cannot be read: {sentence(error)}"
@@ -167,27 +187,36 @@ class RunDir:
             path = os.path.dirname(path)
 
     def _stored(self) -> dict[str, Any]:
-        """What the last attempt's `run.json` says; empty without one."""
+        """What the last attempt's `run.json` says; empty without one.
+
+        Raises:
+            ValueError: it says nothing that such a file can say.
+        """
         path = os.path.join(self.path, _RUN)
-        if not tf.io.gfile.exists(path):
+        if not exists(path):
             return {}
-        with tf.io.gfile.GFile(path) as file:
-            text = file.read()
-        try:
-            stored = json.loads(text)
-        except ValueError:
-            stored = None
-        if not isinstance(stored, dict):
-            logging.warning("%s is no JSON object; it is replaced.", path)
-            return {}
+        stored: dict[str, Any] = read_json(path)
+        _STORED(stored, "it")
         return stored
+
+    def _previous(self) -> dict[str, Any]:
+        """As `_stored`; what cannot be used is set aside."""
+        try:
+            return self._stored()
+        except ValueError as error:
+            set_aside(os.path.join(self.path, _RUN), str(error))
+            return {}
 
     def _warn_of_changes(self) -> None:
         path = os.path.join(self.path, _CONFIG)
-        if not tf.io.gfile.exists(path):
+        if not exists(path):
             return
-        with tf.io.gfile.GFile(path) as file:
-            changes = config_diff.changes(file.read(), gin.config_str())
+        try:
+            before = read(path).decode()
+        except (*REFUSALS, UnicodeError) as error:
+            set_aside(path, str(error))
+            return
+        changes = config_diff.changes(before, gin.config_str())
         if changes:
             logging.warning(
                 "%s goes on with another configuration:\n%s",
@@ -196,7 +225,7 @@ class RunDir:
             )
 
     def _new_record(self, plugin: StrategyPlugin) -> dict[str, Any]:
-        previous = self._stored()
+        previous = self._previous()
         attempts = previous.pop("previous", [])
         if previous:
             if previous.get("exit_reason") == "running":

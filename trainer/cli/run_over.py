@@ -8,7 +8,7 @@ import os
 import time
 from typing import Any
 
-from trainer.local_files import is_local
+from trainer.local_files import is_local, read
 
 # A training process that starts together with the evaluator has replaced an
 # older run.json by then: it imports TensorFlow and builds its graphs first.
@@ -44,20 +44,19 @@ class RunIsOver:
         """The record; empty if it is not there or cannot be read now."""
         try:
             found = json.loads(_text(self._path))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return {}
         return found if isinstance(found, dict) else {}
 
 
-def _text(path: str) -> str:
+def _text(path: str) -> bytes:
     """A file's content; `OSError` where it cannot be had."""
     if is_local(path):
-        with open(path) as file:
-            return file.read()
+        return read(path)
     import tensorflow as tf
 
     try:
-        with tf.io.gfile.GFile(path) as file:
-            return str(file.read())
+        with tf.io.gfile.GFile(path, "rb") as file:
+            return bytes(file.read())
     except tf.errors.OpError as error:
         raise OSError(error.message) from error
