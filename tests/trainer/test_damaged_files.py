@@ -22,8 +22,6 @@ from trainer.cli.run_dir import RunDir
 from trainer.cli.run_over import RunIsOver
 from trainer.divergence import Skipped
 from trainer.follow import follow
-from trainer.launcher.member import Member
-from trainer.launcher.tasks import Task
 from trainer.monitor import Monitor
 from trainer.registry import find_strategy
 
@@ -228,35 +226,6 @@ def test_the_evaluator_begins_anew(tmp_path, caplog, kind):
     assert "best.json cannot be used" in caplog.text
     record = json.loads((tmp_path / "best" / "best.json").read_text())
     assert record["step"] == 2
-
-
-@pytest.mark.parametrize("kind", ["FIFO", "directory", "device"])
-def test_the_files_of_a_launcher(tmp_path, kind):
-    for name in ("worker_0.log", "worker_0.exit.json"):
-        damage(tmp_path / name, kind)
-    member = Member(Task("worker", 0, ("false",)), log_dir=str(tmp_path))
-    assert member.start(0.0) is None
-    assert member.process._popen.wait(60) == 1
-    damage(tmp_path / "worker_0.exit.json", kind)
-    assert member.take_end(1.0).returncode == 1
-
-
-def test_what_may_not_be_read_is_set_aside(tmp_path):
-    """Root may read all, so this is done as somebody else."""
-    if os.geteuid():
-        pytest.skip("needs root, to become somebody else")
-    run = tmp_path / "run"
-    start(run)
-    for path in (tmp_path.parent, tmp_path, run):
-        os.chmod(path, 0o777)
-    for name in ("run.json", "config.gin"):
-        os.chmod(run / name, 0o000)
-    os.seteuid(65534)
-    try:
-        assert start(run)["restarts"] == 0
-    finally:
-        os.seteuid(0)
-    assert (run / "run.json.damaged-1").exists()
 
 
 def test_what_cannot_be_set_aside_is_a_sentence(tmp_path):

@@ -12,7 +12,6 @@ from trainer.errors import EXIT_START_AGAIN
 from trainer.launcher.process import Process
 from trainer.launcher.supervisor import End
 from trainer.launcher.tasks import Task
-from trainer.local_files import set_aside_unless_file
 
 _CHECKPOINT = re.compile(r"step_\d{8,}")
 _TAIL_BYTES = 1 << 16
@@ -99,8 +98,6 @@ class Member:
         self.restarts += self._lives > 0
         self._lives += 1
         try:
-            for path in (self.log_path, self._report_path):
-                set_aside_unless_file(path)
             self.process = self._start_process(self.task, self.log_path)
         except OSError as error:
             self.process = None
