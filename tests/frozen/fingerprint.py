@@ -2,7 +2,8 @@
 
 TensorFlow, oneDNN and XLA choose their kernels by what the processor offers,
 and each choice rounds in its own way. Only where all of this is the same may
-equal bytes be asked for; how many cores there are was tried, and is no part.
+equal bytes be asked for. The number of cores is not
+part of it, and has not been tried.
 """
 
 import hashlib
