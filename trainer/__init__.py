@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     )
     from trainer.experiment import run
     from trainer.files import REFUSALS, write_whole
+    from trainer.graph import graph_function, repeat
     from trainer.monitor import Monitor
     from trainer.period import Period, Ticker, parse_period
     from trainer.staging import Staging
@@ -83,9 +84,11 @@ _HOMES = {
     "files": "trainer.files",
     "give_up": "trainer.ending",
     "last_words": "trainer.ending",
+    "graph_function": "trainer.graph",
     "nearest": "trainer.errors",
     "outside_graph": "trainer.errors",
     "parse_period": "trainer.period",
+    "repeat": "trainer.graph",
     "require_positive": "trainer.checks",
     "run": "trainer.experiment",
     "schema": "trainer.schema",
@@ -117,6 +120,7 @@ __all__ = [
     "end_process",
     "skip_teardown",
     "give_up",
+    "graph_function",
     "last_words",
     "nearest",
     "outside_graph",
@@ -132,6 +136,7 @@ __all__ = [
     "Ticker",
     "checkpoints",
     "files",
+    "repeat",
     "require_positive",
     "schema",
     "state",

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Protocol
 import tensorflow as tf
 
 from trainer.errors import outside_graph
+from trainer.graph import graph_function, repeat
 from trainer.step.creation import portable_variables
 from trainer.step.gradients import reduce_sum
 
@@ -258,8 +259,8 @@ class GraphLoop:
 
     def __init__(self, step: Step, strategy: tf.distribute.Strategy) -> None:
         self._strategy = strategy
-        self._step = tf.function(step)
-        self._loop = tf.function(self.many_steps)
+        self._step = graph_function(step)
+        self._loop = graph_function(self.many_steps)
 
     def __call__(self, iterator: Any, num_steps: int) -> Any:
         """See `Runner.__call__`."""
@@ -285,8 +286,11 @@ class GraphLoop:
 
         specs = self._specs(iterator)
         sums = self._strategy.run(lambda: zeros_of(specs))
-        for _ in tf.range(num_steps):
-            sums = self._strategy.run(add, args=(sums, self._step(iterator)))
+
+        def one_more(_: tf.Tensor, sums: Any) -> Any:
+            return self._strategy.run(add, args=(sums, self._step(iterator)))
+
+        sums = repeat(one_more, sums, stop=num_steps)
         reduced = self._strategy.run(reduce_sum, args=(sums,))
         return tf.nest.map_structure(self._first, reduced)
 

@@ -19,6 +19,7 @@ from trainer.checks import (
 from trainer.data import Batches, as_batches
 from trainer.errors import UserError
 from trainer.evaluation import Evaluator
+from trainer.graph import converted
 from trainer.loop import Loop
 from trainer.registry import find_strategy
 from trainer.step import gradients as grads
@@ -292,7 +293,7 @@ class Trainer:
             `metric_increments`.
         """
         sums, logs = batch_sums(self, batch)
-        self.apply_gradients(reduce_gradients(self, sums))
+        converted(self.apply_gradients)(reduce_gradients(self, sums))
         return logs
 
     def eval_step(self, batch: Any) -> StepLogs:

@@ -5,7 +5,7 @@ from typing import Any
 import tensorflow as tf
 
 from plugins.strategies.crew import Crew
-from trainer import GraphLoop, MakePieces, Step, average
+from trainer import GraphLoop, MakePieces, Step, average, graph_function
 
 
 class Evaluation:
@@ -13,7 +13,7 @@ class Evaluation:
 
     def __init__(self, step: Step, crew: Crew) -> None:
         self._crew = crew
-        self._loop = tf.function(GraphLoop(step, crew.strategy).many_steps)
+        self._loop = graph_function(GraphLoop(step, crew.strategy).many_steps)
         self._done = 0
         self._pieces: MakePieces | None = None
 
@@ -37,7 +37,7 @@ class Closures:
     def __init__(self, step: Step, crew: Crew) -> None:
         self._crew = crew
         self._step = step
-        self._loop = tf.function(
+        self._loop = graph_function(
             GraphLoop(self._measured, crew.strategy).many_steps
         )
 

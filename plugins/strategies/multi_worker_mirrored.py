@@ -28,7 +28,14 @@ from plugins.strategies.processes import (
     server_def_resolver,
     versions,
 )
-from trainer import Detection, Runner, Step, UserError, nearest
+from trainer import (
+    Detection,
+    Runner,
+    Step,
+    UserError,
+    graph_function,
+    nearest,
+)
 
 _JOBS = ("chief", "worker")
 _MIN_WORKERS = "TRAINER_MIN_WORKERS"
@@ -251,7 +258,7 @@ class MultiWorkerMirrored(ClusterStrategy):
             described["cluster"] = self.cluster.describe()
         return described
 
-    @tf.function
+    @graph_function
     def _count(self, flags: tf.Tensor) -> tf.Tensor:
         """On how many replicas each flag is set."""
 

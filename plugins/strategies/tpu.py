@@ -24,6 +24,7 @@ from trainer import (
     Step,
     StrategyPlugin,
     UserError,
+    repeat,
     zeros_of,
 )
 
@@ -186,7 +187,9 @@ class HostLoop(GraphLoop):
     def many_steps(self, iterator: Any, num_steps: tf.Tensor) -> Any:
         """The loop itself, to be traced."""
         sums = zeros_of(self._specs(iterator))
-        for _ in tf.range(num_steps):
+
+        def one_more(_: tf.Tensor, sums: Any) -> Any:
             logs = tf.nest.map_structure(self._first, self._step(iterator))
-            sums = tf.nest.map_structure(tf.add, sums, logs)
-        return sums
+            return tf.nest.map_structure(tf.add, sums, logs)
+
+        return repeat(one_more, sums, stop=num_steps)

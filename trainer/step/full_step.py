@@ -11,6 +11,7 @@ from tensorflow.python.framework import config
 
 from trainer.checks import check_dtypes
 from trainer.data.fixed_shapes import Padded
+from trainer.graph import converted, graph_function, only_if, repeat
 from trainer.step.average import Average, average
 from trainer.step.carried import EVAL, TRAINING
 from trainer.step.gradient_sums import (
@@ -72,7 +73,9 @@ def make_train_step(trainer: "Trainer") -> Callable[[Any], StepLogs]:
         return logs
 
     compiled = (
-        tf.function(whole, jit_compile=True) if trainer.jit_compile else whole
+        graph_function(whole, jit_compile=True)
+        if trainer.jit_compile
+        else whole
     )
     return step
 
@@ -95,7 +98,7 @@ def make_eval_step(trainer: "Trainer") -> Callable[[Any], StepLogs]:
             open_piece(piece),
             measuring(trainer, batch, training=False) as complete,
         ):
-            logs = trainer.eval_step(batch)
+            logs = converted(trainer.eval_step)(batch)
         return _as_logs(trainer, complete(logs), piece)
 
     # Named, not a lambda: TPU clusters take the name of the function around.
@@ -163,7 +166,7 @@ def _own_step(
         measuring(trainer, batch) as complete,
         watched as norms,
     ):
-        logs = trainer.train_step(batch)
+        logs = converted(trainer.train_step)(batch)
     logs = _as_logs(trainer, complete(logs), piece, waited)
     if parts.watch is None:
         return logs, ()
@@ -213,19 +216,22 @@ def _phases_on_replica(
         piece = piece_of(trainer, batch, training=True)
         return sums, _as_logs(trainer, complete(logs), piece, share)
 
+    def one_more(micro: tf.Tensor, total: Any) -> Any:
+        return tf.nest.map_structure(tf.add, total, sums_of(micro))
+
     total = sums_of(tf.constant(0))
     if len(batches) > 1:
-        for micro in tf.range(1, len(batches)):
-            total = tf.nest.map_structure(tf.add, total, sums_of(micro))
+        total = repeat(one_more, total, start=1, stop=len(batches))
     gradient_sums, logs = total
     if parts.watch is None:
-        trainer.apply_gradients(reduce_gradients(trainer, gradient_sums))
+        reduced = reduce_gradients(trainer, gradient_sums)
+        converted(trainer.apply_gradients)(reduced)
         return logs
     gradients, measured = reduce_and_measure(trainer, gradient_sums)
     parts.watch.apply_if_sound(
         measured,
         step=parts.step.read_value(),
-        apply=lambda: trainer.apply_gradients(gradients),
+        apply=lambda: converted(trainer.apply_gradients)(gradients),
     )
     return logs
 
@@ -260,16 +266,19 @@ def _step_in_phases(trainer: "Trainer", iterator: Any) -> StepLogs:
 
     if trainer.jit_compile and _is_one_program(trainer):
         (batch,), waited = _read(iterator, 1)
-        return tf.function(all_at_once, jit_compile=True)(batch, waited)
+        return graph_function(all_at_once, jit_compile=True)(batch, waited)
     compiled = (
-        tf.function(replica_sums, jit_compile=True)
+        graph_function(replica_sums, jit_compile=True)
         if trainer.jit_compile
         else replica_sums
     )
+
+    def one_more(micro: tf.Tensor, sums: Any) -> Any:
+        return strategy.run(add, args=(sums, micro_batch(micro)))
+
     sums = micro_batch(tf.constant(0))
     if trainer.accumulation_steps > 1:  # A sparse gradient fits into no loop.
-        for micro in tf.range(1, trainer.accumulation_steps):
-            sums = strategy.run(add, args=(sums, micro_batch(micro)))
+        sums = repeat(one_more, sums, start=1, stop=trainer.accumulation_steps)
     gradient_sums, logs = sums
     _reduce_and_apply(trainer, gradient_sums)
     return logs
@@ -288,7 +297,7 @@ def _reduce_and_apply(trainer: "Trainer", sums: GradientSums) -> None:
     gradients = reduced if parts.watch is None else reduced[0]
 
     def apply() -> None:
-        strategy.run(trainer.apply_gradients, args=(gradients,))
+        strategy.run(converted(trainer.apply_gradients), args=(gradients,))
         if parts.ema is not None:
             parts.ema.update()
 
@@ -309,8 +318,8 @@ def _reduce_and_apply(trainer: "Trainer", sums: GradientSums) -> None:
             apply=apply,
             overflowed=overflowed,
         )
-    elif finite:
-        apply()
+    else:
+        only_if(finite, apply)
     if parts.loss_scale is not None:
         parts.loss_scale.update(finite)
 

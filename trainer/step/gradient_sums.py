@@ -10,6 +10,7 @@ import keras
 import tensorflow as tf
 
 from trainer.errors import UserError
+from trainer.graph import converted
 from trainer.step import gradients as grads
 from trainer.step import losses
 from trainer.step.guard import Measured
@@ -63,9 +64,9 @@ def measure(
     x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
     piece = piece or piece_of(trainer, batch, training=training)
     with open_piece(piece):
-        y_pred = trainer.forward(x, training=training)
+        y_pred = converted(trainer.forward)(x, training=training)
     terms = losses.loss_terms(
-        trainer.per_example_loss(x, y, y_pred),
+        converted(trainer.per_example_loss)(x, y, y_pred),
         loss=trainer.loss,
         y_pred=y_pred,
         sample_weight=weight,
@@ -75,7 +76,8 @@ def measure(
     )
     terms += losses.added_terms(trainer.model, piece)
     logs = losses.loss_logs(trainer.model, terms, piece.examples)
-    return terms, logs | trainer.metric_increments(y, y_pred, weight)
+    increments = converted(trainer.metric_increments)
+    return terms, logs | increments(y, y_pred, weight)
 
 
 def batch_sums(trainer: "Trainer", batch: Any) -> tuple[GradientSums, StepLogs]:

@@ -17,6 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.errors import UserError, nearest
+from trainer.graph import only_if
 from trainer.step.gradients import Gradient, global_norm
 
 ACTIONS = ("stop", "roll_back")
@@ -182,11 +183,16 @@ class Watch:
         usual, count = tf.unstack(self._usual.read_value())
         loss_is_sound = self._loss_is_sound(measured)
         sound = loss_is_sound & self._gradient_is_sound(measured, usual, count)
-        if sound:
+
+        def go_on() -> None:
             apply()
             self._accept(measured, usual, count)
-        elif not (loss_is_sound & overflowed):
-            self._note(measured, usual, step)
+
+        def stop() -> None:
+            is_fault = ~(loss_is_sound & overflowed)
+            only_if(is_fault, lambda: self._note(measured, usual, step))
+
+        only_if(sound, go_on, stop)
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[list[tf.Tensor]]:

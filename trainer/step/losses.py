@@ -17,6 +17,7 @@ import keras
 import tensorflow as tf
 
 from trainer.errors import UserError
+from trainer.graph import converted
 from trainer.step.average import average
 from trainer.step.keras_hooks import keras_mask
 from trainer.step.padding import align
@@ -234,7 +235,7 @@ def _call(loss: keras.losses.Loss, y: Any, y_pred: Any) -> tf.Tensor:
     def convert(leaf: Any) -> tf.Tensor:
         return keras.ops.convert_to_tensor(leaf, dtype=loss.dtype)
 
-    return loss.call(
+    return converted(loss.call)(
         keras.tree.map_structure(convert, y),
         keras.tree.map_structure(convert, y_pred),
     )

@@ -13,6 +13,7 @@ import keras
 import tensorflow as tf
 
 from trainer.errors import UserError
+from trainer.graph import converted, graph_function
 from trainer.step import gathering, metric_states
 from trainer.step.additivity import adds_up, is_known
 from trainer.step.keras_hooks import keras_mask, set_keras_mask
@@ -125,7 +126,7 @@ class _FirstBatch:
         def forward(x: Any) -> Any:
             return self._forward(x, training=False)[0]
 
-        traced = tf.function(forward).get_concrete_function(self._batch[0])
+        traced = graph_function(forward).get_concrete_function(self._batch[0])
         return traced.structured_outputs
 
     @functools.cached_property
@@ -173,7 +174,8 @@ class _FirstBatch:
         """Calls the model so that nothing of it changes."""
         layers = self.trainer.parts.metrics.in_layers
         with keras.StatelessScope(), layers.listening() as noted:
-            y_pred = self.trainer.forward(x, training=training)
+            forward = converted(self.trainer.forward)
+            y_pred = forward(x, training=training)
         return y_pred, noted
 
 
