@@ -1,5 +1,6 @@
 """Calls callbacks in order, and closes all of them whatever happens."""
 
+import contextlib
 import copy
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from absl import logging
 from trainer import keras_state
 from trainer.callback import Callback
 from trainer.errors import UserError
+from trainer.monitor import Monitor
 
 if TYPE_CHECKING:
     from trainer.trainer import Trainer
@@ -48,6 +50,7 @@ class CallbackList:
     def attach(self, model: keras.Model, params: dict[str, Any]) -> None:
         """Gives every callback the model, as `fit` does."""
         for callback in self.all:
+            _choose_mode(callback)
             callback.set_model(model)
             callback.set_params(params)
 
@@ -167,6 +170,21 @@ class CallbackList:
                 key = f"{name}_{number}"
             keyed[key] = callback
         return keyed
+
+
+def _choose_mode(callback: keras.callbacks.Callback) -> None:
+    """Tells Keras' callbacks which way a value gets better.
+
+    They look for its metric in the model, which has none here.
+    """
+    name = getattr(callback, "monitor", None)
+    is_open = getattr(callback, "mode", None) == "auto"
+    if isinstance(callback, Callback) or not isinstance(name, str):
+        return
+    if is_open:
+        # A name that does not tell is Keras' own to refuse.
+        with contextlib.suppress(UserError):
+            callback.mode = Monitor(name).mode
 
 
 def _runs_last(callback: keras.callbacks.Callback) -> bool:

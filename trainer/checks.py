@@ -1,6 +1,6 @@
 """Checks of a Trainer's arguments, alone and against its strategy."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
@@ -108,6 +108,29 @@ def check_own_train_step(
             f"{name} has a train_step of its own, which the loss scale of "
             "mixed_float16 cannot reach. Use mixed_bfloat16."
         )
+
+
+def check_class_weight(
+    weights: Mapping[int, float] | None,
+) -> dict[int, float] | None:
+    """Checks weights by class.
+
+    Raises:
+        UserError: a class is no whole number, or a weight no number.
+    """
+    if weights is None:
+        return None
+    for label, weight in weights.items():
+        if (
+            not isinstance(label, int)
+            or label < 0
+            or not isinstance(weight, int | float)
+        ):
+            raise UserError(
+                f"class_weight has {label!r}: {weight!r}. Valid: the number of "
+                "a class, from 0, to a number, such as {0: 1.0, 1: 2.5}."
+            )
+    return dict(weights)
 
 
 def as_loss(loss: Any) -> keras.losses.Loss | None:

@@ -6,6 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from trainer.data.batches import Batches, Resume, endless
+from trainer.data.rows import count_rows, take_rows
 from trainer.data.split import piece_bounds
 from trainer.errors import UserError
 
@@ -69,7 +70,7 @@ class DatasetBatches(Batches):
 
         def cut(*batch: Any) -> tf.data.Dataset:
             element = batch[0] if len(batch) == 1 else batch
-            size = tf.shape(tf.nest.flatten(element)[0], tf.int64)[0]
+            size = count_rows(element)
             bounds = piece_bounds(
                 size,
                 tf.range(micro * len(replicas), dtype=tf.int64),
@@ -78,9 +79,7 @@ class DatasetBatches(Batches):
                 num_replicas=num_replicas,
             )
             return tf.data.Dataset.from_tensor_slices(bounds).map(
-                lambda begin, end: tf.nest.map_structure(
-                    lambda leaf: leaf[begin:end], element
-                )
+                lambda begin, end: take_rows(element, begin, end)
             )
 
         dataset = self._make_dataset().repeat().skip(start)
@@ -106,7 +105,7 @@ def _full(dataset: tf.data.Dataset, batch_size: int) -> tf.data.Dataset:
     """Only the batches that hold as many examples as a full one."""
 
     def is_full(*batch: Any) -> tf.Tensor:
-        return tf.shape(tf.nest.flatten(batch)[0])[0] == batch_size
+        return count_rows(batch) == batch_size
 
     endless_source = dataset.cardinality() == tf.data.INFINITE_CARDINALITY
     full = dataset.filter(is_full)

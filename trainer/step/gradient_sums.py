@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from trainer.errors import UserError
 from trainer.step import gradients as grads
-from trainer.step import losses
+from trainer.step import losses, output_losses
 from trainer.step.guard import Measured
 from trainer.step.padding import count_examples, real_rows
 from trainer.step.totals import StepLogs
@@ -47,17 +47,20 @@ def measure(
     y_pred = trainer.forward(x, training=training)
     examples = count_examples(batch)
     micro = trainer.accumulation_steps if training else 1
-    terms = losses.loss_terms(
+    y = output_losses.in_floatx(y)
+    terms, by_output = output_losses.terms(
+        trainer,
         trainer.per_example_loss(x, y, y_pred),
-        loss=trainer.loss,
         y_pred=y_pred,
-        sample_weight=weight,
+        sample_weight=output_losses.weights(
+            trainer, y, weight, training=training
+        ),
         examples=examples,
         parts=trainer.plugin.num_replicas * micro,
         real=real_rows(batch),
     )
     terms += losses.added_terms(trainer.model, examples)
-    logs = losses.loss_logs(trainer.model, terms, examples)
+    logs = losses.loss_logs(trainer.model, terms, examples) | by_output
     return terms, logs | trainer.metric_increments(y, y_pred, weight)
 
 
