@@ -206,6 +206,7 @@ class Loop:
 
     def _trace(self) -> Any:
         trainer = self.trainer
+        trainer.follow_trainable()
         prepare_metrics(trainer, training=True)
         for totals in self.reports.totals.values():
             totals.give_states()

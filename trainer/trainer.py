@@ -15,6 +15,8 @@ from trainer.checks import (
     check_against_strategy,
     check_class_weight,
     check_own_train_step,
+    check_steps_of_model,
+    check_trainable,
     require_positive,
 )
 from trainer.data import Batches, as_batches
@@ -175,6 +177,7 @@ class Trainer:
         self.seed = seed
         self.accumulation_steps = accumulation_steps
         self.jit_compile = jit_compile
+        self._traced_for: list[int] | None = None
         self.step = 0
         self.model_dir: str | None = None
         self.stop_reason: str | None = None
@@ -219,7 +222,28 @@ class Trainer:
             UserError: something that was given does not fit.
         """
         _ = self.parts
+        check_steps_of_model(
+            self.model,
+            own_step=self.has_own_step,
+            own_eval_step=type(self).eval_step is not Trainer.eval_step,
+        )
         output_losses.check(self)
+
+    def follow_trainable(self) -> None:
+        """Lets the next step train what is trainable now.
+
+        Raises:
+            UserError: a layer has become trainable since it was built.
+        """
+        check_trainable(
+            self.model, self.parts.trained, own_step=self.has_own_step
+        )
+        now = [id(variable) for variable in self.model.trainable_variables]
+        if self._traced_for not in (None, now):
+            # Traced for other variables.
+            self.__dict__.pop("train_runner", None)
+            self.__dict__.pop("_evaluator", None)
+        self._traced_for = now
 
     @property
     def model(self) -> keras.Model:

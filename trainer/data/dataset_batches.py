@@ -43,6 +43,8 @@ class DatasetBatches(Batches):
     ) -> None:
         dataset = make_dataset()
         static_size = _static_batch_size(dataset, name)
+        if batch_size and not static_size:
+            _check_first_batch(dataset, batch_size, name)
         self.batch_size = static_size or batch_size
         if batch_size and self.batch_size != batch_size:
             raise UserError(
@@ -99,6 +101,22 @@ def _static_batch_size(dataset: tf.data.Dataset, name: str) -> int | None:
         )
     size = leaves[0].shape[0] if leaves[0].shape.rank else None
     return None if size is None else int(size)
+
+
+def _check_first_batch(
+    dataset: tf.data.Dataset, batch_size: int, name: str
+) -> None:
+    """Checks that batches are full, by reading the first one or two."""
+    sizes = (int(count_rows(element)) for element in dataset)
+    first = next(sizes, None)
+    # An epoch of one batch may be a short one.
+    if first is None or first == batch_size:
+        return
+    if first > batch_size or next(sizes, None) is not None:
+        raise UserError(
+            f"{name} yields batches of {first} examples, but batch_size = "
+            f"{batch_size}. Make them equal."
+        )
 
 
 def _full(dataset: tf.data.Dataset, batch_size: int) -> tf.data.Dataset:
