@@ -64,7 +64,7 @@ def adds_up(
         if not _same(again, added, start, scale, _SAME_UPDATE):
             return False
     parts = [_added(metric, start, piece) for piece in pieces]
-    total = [sum(part) for part in zip(*parts, strict=True)]
+    total = [np.sum(part, axis=0) for part in zip(*parts, strict=True)]
     scale = [
         np.max([np.abs(p) for p in (*part, whole_part)], initial=0.0)
         for *part, whole_part in zip(*parts, added, strict=True)

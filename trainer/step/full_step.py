@@ -151,9 +151,11 @@ def _own_step(
 ) -> tuple[StepLogs, tuple[Measured, ...]]:
     """`Trainer.train_step` on one replica, and what a guard must know of it."""
     parts = trainer.parts
-    watched = contextlib.nullcontext([])
-    if parts.watch is not None:
-        watched = parts.watch.listening()
+    watched: contextlib.AbstractContextManager[list[Any]] = (
+        contextlib.nullcontext([])
+        if parts.watch is None
+        else parts.watch.listening()
+    )
     piece = piece_of(trainer, batch, training=True)
     with (
         parts.randomness.at(parts.step.read_value()),

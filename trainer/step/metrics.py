@@ -494,7 +494,9 @@ def _by_shape(metric: Any, target: Any, predicted: Any) -> keras.Metric:
     return getattr(keras.metrics, kind + what)(name=metric)
 
 
-def _sum_state(initial: list[np.ndarray], total: list[Any]) -> list[tf.Tensor]:
+def _sum_state(
+    initial: list[np.ndarray], total: Sequence[Any]
+) -> list[tf.Tensor]:
     return [
         tf.cast(before + added, before.dtype)
         for before, added in zip(initial, total, strict=True)
