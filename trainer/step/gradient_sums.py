@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from trainer.errors import UserError
 from trainer.step import gradients as grads
-from trainer.step import losses
+from trainer.step import losses, output_losses
 from trainer.step.guard import Measured
 from trainer.step.padding import real_rows
 from trainer.step.pieces import Piece, open_piece
@@ -64,17 +64,20 @@ def measure(
     piece = piece or piece_of(trainer, batch, training=training)
     with open_piece(piece):
         y_pred = trainer.forward(x, training=training)
-    terms = losses.loss_terms(
+    y = output_losses.in_floatx(y)
+    terms, by_output = output_losses.terms(
+        trainer,
         trainer.per_example_loss(x, y, y_pred),
-        loss=trainer.loss,
         y_pred=y_pred,
-        sample_weight=weight,
+        sample_weight=output_losses.weights(
+            trainer, y, weight, training=training
+        ),
         examples=piece.examples,
         parts=piece.pieces,
         real=real_rows(batch),
     )
     terms += losses.added_terms(trainer.model, piece)
-    logs = losses.loss_logs(trainer.model, terms, piece.examples)
+    logs = losses.loss_logs(trainer.model, terms, piece.examples) | by_output
     return terms, logs | trainer.metric_increments(y, y_pred, weight)
 
 

@@ -15,7 +15,11 @@ import tensorflow as tf
 from trainer.errors import UserError
 from trainer.step import gathering, metric_states
 from trainer.step.additivity import adds_up, is_known
-from trainer.step.keras_hooks import keras_mask, set_keras_mask
+from trainer.step.keras_hooks import (
+    keras_mask,
+    set_keras_mask,
+    symbolic_outputs,
+)
 from trainer.step.measuring import examples_in_a_slot
 from trainer.step.metric_states import Call
 from trainer.step.metrics import Measure
@@ -38,7 +42,7 @@ def prepare_metrics(trainer: "Trainer", *, training: bool) -> None:
     """
     metrics = trainer.parts.metrics
     metrics.in_pieces = not _is_whole(trainer)
-    y_pred = getattr(trainer.model, "output", None)
+    y_pred = symbolic_outputs(trainer.model)
     first = _FirstBatch(trainer, training=training)
     if not metrics.is_bound:
         known = y_pred is not None and metrics.are_known
