@@ -52,7 +52,9 @@ class DatasetBatches(Batches):
         dataset = make_dataset()
         static_size = _static_batch_size(dataset, name)
         if batch_size and not static_size:
-            _check_first_batch(dataset, batch_size, name)
+            first = _first_size(dataset, batch_size, name)
+            if drop_remainder and first < batch_size:
+                raise UserError(f"{name} yields no full batches.")
         self.batch_size = static_size or batch_size
         if batch_size and self.batch_size != batch_size:
             raise UserError(
@@ -146,22 +148,25 @@ def _static_batch_size(dataset: tf.data.Dataset, name: str) -> int | None:
     return None if size is None else int(size)
 
 
-def _check_first_batch(
-    dataset: tf.data.Dataset, batch_size: int, name: str
-) -> None:
-    """Checks that batches are full, by reading the first one or two."""
+def _first_size(dataset: tf.data.Dataset, batch_size: int, name: str) -> int:
+    """The size of the first batch, which is full if there is another one.
+
+    Raises:
+        UserError: there is none, or it has another size.
+    """
     sizes = (int(count_rows(element)) for element in dataset)
     first = next(sizes, None)
     if first is None:
         raise UserError(f"{name} yields no batches.")
-    if first == batch_size:
-        return
     # An epoch of one batch may be a short one.
-    if first > batch_size or next(sizes, None) is not None:
+    if first > batch_size or (
+        first < batch_size and next(sizes, None) is not None
+    ):
         raise UserError(
             f"{name} yields batches of {first} examples, but batch_size = "
             f"{batch_size}. Make them equal."
         )
+    return first
 
 
 def _full(dataset: tf.data.Dataset, batch_size: int) -> tf.data.Dataset:

@@ -4,6 +4,7 @@ import abc
 from collections.abc import Callable
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -88,11 +89,13 @@ class ArrayExamples(Examples):
             for column in self._columns
         ]
         batch = tf.nest.pack_sequence_as(self._structure, rows)
-        if self._transform is None:
-            return batch
-        if isinstance(batch, tuple):
-            return self._transform(*batch)
-        return self._transform(batch)
+        if self._transform is not None:
+            if isinstance(batch, tuple):
+                batch = self._transform(*batch)
+            else:
+                batch = self._transform(batch)
+        # Of a list tf.data would make one tensor.
+        return keras.tree.lists_to_tuples(batch)
 
 
 def _length(rows: SparseRows | np.ndarray) -> int:

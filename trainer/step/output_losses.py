@@ -80,12 +80,13 @@ def terms(
     outputs = _outputs(trainer, y_pred)
     if isinstance(values, list | tuple) and len(values) == len(outputs.names):
         values = dict(zip(outputs.names, values, strict=True))
-    weights = _weights_by_output(trainer, outputs)
+    weights = _weights_by_output(trainer, _parts(trainer, outputs, values))
     if not isinstance(values, Mapping) or len(values) < 2:
         return _single(
             trainer, outputs, values, y_pred, sample_weight, weights, options
         ), {}
-    chosen = dict(zip(outputs.names, _by_output(trainer, outputs), strict=True))
+    parts = _parts(trainer, outputs, values)
+    chosen = dict(zip(parts.names, _by_output(trainer, parts), strict=True))
     predicted = _named(outputs, y_pred)
     given = _named(outputs, sample_weight)
     found, logs = [], {}
@@ -157,6 +158,12 @@ def _outputs(trainer: "Trainer", y_pred: Any) -> Outputs:
     return Outputs(y_pred, getattr(trainer.model, "output_names", None))
 
 
+def _parts(trainer: "Trainer", outputs: Outputs, values: Any) -> Outputs:
+    """What losses are told apart by: a loss of one's own may name others."""
+    named = isinstance(values, Mapping) and trainer.has_own_loss
+    return Outputs(values) if named and values else outputs
+
+
 def _by_output(trainer: "Trainer", outputs: Outputs) -> list[Any]:
     """Each output's loss; a single one is for all of them."""
     loss = trainer.loss
@@ -216,8 +223,9 @@ def _single(
         if isinstance(values, Mapping) and values:
             (values,) = values.values()
     elif isinstance(values, Mapping):
-        chosen = _by_output(trainer, outputs)
-        loss = dict(zip(outputs.names, chosen, strict=True))
+        parts = _parts(trainer, outputs, values)
+        chosen = _by_output(trainer, parts)
+        loss = dict(zip(parts.names, chosen, strict=True))
         y_pred = _named(outputs, y_pred)
         sample_weight = _named(outputs, sample_weight)
     found = losses.loss_terms(

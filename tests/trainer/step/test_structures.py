@@ -140,7 +140,11 @@ def test_weights_by_class(one_hot):
 
 
 def test_a_loss_by_the_name_of_the_only_output():
-    compare(one, (X, B), loss={"only": "mse"}, metrics={"only": ["mae"]})
+    def model():
+        inputs = keras.Input((5,))
+        return keras.Model(inputs, keras.layers.Dense(3, name="only")(inputs))
+
+    compare(model, (X, B), loss={"only": "mse"}, metrics={"only": ["mae"]})
 
 
 def test_targets_of_float64():
