@@ -126,7 +126,7 @@ def test_two_equal_one_in_what_they_log(undisturbed):
 @pytest.mark.parametrize("point", ["import", "model", "setup", "begin"])
 def test_a_worker_that_is_killed_at_its_start_is_named(runs, victim, point):
     runs.plan(f"{victim} {point} 0 SIGKILL")
-    flag = SOON if point in ("import", "model") else LATE
+    flag = SOON if point == "import" else LATE
     tasks = runs.tasks(flag, **PAIR)
     tasks[victim].must_end(-signal.SIGKILL)
     must_name(tasks[other(victim)], victim)
