@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import signal
 
 import pytest
 
@@ -22,6 +23,8 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
+    # A shell's background jobs ignore Ctrl-C, and so would all they start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if not config.getoption("plain_starts"):
         client.install()
 

@@ -1,5 +1,6 @@
 """What tests in several files use."""
 
+import hashlib
 import json
 import os
 
@@ -44,6 +45,15 @@ def saved_steps(model_dir):
     """The steps of a run's checkpoints, the oldest first."""
     found = checkpoints.listing(str(model_dir / "checkpoints"))
     return [checkpoints.step_of(path) for path in found]
+
+
+def manifest_entry(path):
+    """What a checkpoint's manifest says of a file, as it is documented."""
+    content = path.read_bytes()
+    return {
+        "bytes": len(content),
+        "sha256": hashlib.sha256(content).hexdigest(),
+    }
 
 
 def best_of(model_dir):

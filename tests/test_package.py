@@ -184,6 +184,7 @@ def test_everything_public_has_a_docstring(path):
     assert not missing
 
 
+@pytest.mark.usefixtures("plain_starts")
 def test_import_trainer_is_light():
     code = "import sys, trainer; print(sorted(sys.modules))"
     done = subprocess.run(

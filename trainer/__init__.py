@@ -8,7 +8,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trainer import checkpoints, state
+    from trainer import checkpoints, files, schema, state
     from trainer.callback import Callback
     from trainer.checks import require_positive
     from trainer.data import (
@@ -80,6 +80,7 @@ _HOMES = {
     "average": "trainer.step.average",
     "checkpoints": "trainer.checkpoints",
     "end_process": "trainer.ending",
+    "files": "trainer.files",
     "give_up": "trainer.ending",
     "last_words": "trainer.ending",
     "nearest": "trainer.errors",
@@ -87,6 +88,7 @@ _HOMES = {
     "parse_period": "trainer.period",
     "require_positive": "trainer.checks",
     "run": "trainer.experiment",
+    "schema": "trainer.schema",
     "skip_teardown": "trainer.ending",
     "state": "trainer.state",
     "write_whole": "trainer.files",
@@ -129,7 +131,9 @@ __all__ = [
     "Step",
     "Ticker",
     "checkpoints",
+    "files",
     "require_positive",
+    "schema",
     "state",
     "write_whole",
     "zeros_of",

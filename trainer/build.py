@@ -10,12 +10,14 @@ import keras
 import tensorflow as tf
 
 from trainer.errors import UserError, nearest
+from trainer.step.assignments import NotedVariables, count_by_examples
 from trainer.step.ema import MovingAverage
 from trainer.step.guard import Guard, Watch
 from trainer.step.keras_hooks import (
     all_layers,
     count_steps_natively,
     native,
+    separate_added_losses,
     skip_own_reduction,
 )
 from trainer.step.loss_scale import LossScale
@@ -63,6 +65,7 @@ def build_parts(
     ema_momentum: float | None,
     sync_batch_norm: bool,
     guard: Guard | None,
+    own_step: bool,
     call_once: Callable[[keras.Model], None],
 ) -> Parts:
     """Calls the factories of a run under the strategy's scope.
@@ -79,18 +82,24 @@ def build_parts(
         sync_batch_norm: take BatchNormalization's statistics over the whole
             global batch, so that they do not depend on the replica count.
         guard: what counts as divergence; `None` checks nothing.
+        own_step: whether the Trainer has a `train_step` of its own.
         call_once: calls a model that is not built yet on a batch.
 
     Raises:
         UserError: a factory is not one, or an option cannot be honoured.
     """
     keras.utils.set_random_seed(seed)
+    noted = NotedVariables()
     with plugin.scope():
-        made = build_model(model, precision)
-        if sync_batch_norm and plugin.num_replicas > 1:
-            _synchronize_batch_norm(made)
-        if not made.built:
-            call_once(made)
+        with tf.variable_creator_scope(noted):
+            made = build_model(model, precision)
+            if sync_batch_norm and plugin.num_replicas > 1:
+                _synchronize_batch_norm(made)
+            if not made.built:
+                call_once(made)
+        if plugin.num_replicas > 1:
+            separate_added_losses(made)
+        count_by_examples(noted.variables, but=_equal_on_replicas(made))
         trainable = made.trainable_variables
         optimizers = _build_optimizers(optimizer, learning_rate)
         for name, one in optimizers.items():
@@ -108,7 +117,7 @@ def build_parts(
         return Parts(
             model=made,
             optimizers=optimizers,
-            metrics=build_metrics(metrics),
+            metrics=build_metrics(metrics, model=made, own_step=own_step),
             step=tf.Variable(0, dtype=tf.int64, trainable=False, name="step"),
             randomness=StepRandomness(made, seed),
             loss_scale=LossScale() if precision == "mixed_float16" else None,
@@ -167,6 +176,17 @@ def _synchronize_batch_norm(model: keras.Model) -> None:
     for layer in all_layers(model):
         if isinstance(layer, keras.layers.BatchNormalization):
             layer.synchronized = True
+
+
+def _equal_on_replicas(model: keras.Model) -> list[tf.Variable]:
+    """The variables to which all replicas assign the same."""
+    return [
+        native(variable)
+        for layer in all_layers(model)
+        if isinstance(layer, keras.layers.BatchNormalization)
+        and layer.synchronized
+        for variable in layer.variables
+    ]
 
 
 def _build_optimizers(

@@ -109,7 +109,14 @@ class Callback(keras.callbacks.Callback):
         return {}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Takes back what `state` returned."""
+        """Takes back what `state` returned.
+
+        Check it before anything is set: a checkpoint may hold anything.
+
+        Raises:
+            ValueError: it is not what `state` returns. The checkpoint is
+                then passed over for the one before.
+        """
 
     def close(self) -> None:
         """Called on every exit, also when another callback's close failed."""

@@ -1,5 +1,6 @@
 """Calls callbacks in order, and closes all of them whatever happens."""
 
+import contextlib
 import copy
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,8 @@ from absl import logging
 from trainer import keras_state
 from trainer.callback import Callback
 from trainer.errors import UserError
+from trainer.exit_report import headline
+from trainer.schema import Misfit
 
 if TYPE_CHECKING:
     from trainer.trainer import Trainer
@@ -119,14 +122,34 @@ class CallbackList:
         }
 
     def load_states(self, states: Mapping[str, dict[str, Any]]) -> None:
-        """Gives callbacks back their states; unknown ones are left alone."""
+        """Gives callbacks back their states; unknown ones are left alone.
+
+        Raises:
+            Misfit: one does not take its state; all are as they were before.
+        """
+        before = copy.deepcopy(self.states()), self._waiting
+        try:
+            self._load_states(states)
+        except Misfit:
+            for key, state in before[0].items():
+                callback = self._keyed()[key]
+                if isinstance(callback, Callback):
+                    with contextlib.suppress(Misfit):
+                        _load(key, callback, state)
+            self._waiting = before[1]
+            raise
+
+    def _load_states(self, states: Mapping[str, dict[str, Any]]) -> None:
         keyed = self._keyed()
+        waiting = dict(self._waiting)
         for key, state in states.items():
             callback = keyed.get(key)
             if isinstance(callback, Callback):
-                callback.load_state(state)
+                _load(key, callback, state)
             elif callback is not None:
-                self._waiting[key] = state
+                keras_state.check(callback, state)
+                waiting[key] = state
+        self._waiting = waiting
 
     def end(self, logs: dict[str, float]) -> None:
         """Calls every `on_train_end`, so that one that fails costs no save."""
@@ -167,6 +190,21 @@ class CallbackList:
                 key = f"{name}_{number}"
             keyed[key] = callback
         return keyed
+
+
+def _load(key: str, callback: Callback, state: dict[str, Any]) -> None:
+    """Gives a callback, of whatever class, its state.
+
+    Raises:
+        Misfit: it does not take it.
+    """
+    try:
+        callback.load_state(state)
+    except Misfit:
+        raise
+    except Exception as error:
+        why = headline(error)
+        raise Misfit(f"{key} does not take its state ({why})") from error
 
 
 def _runs_last(callback: keras.callbacks.Callback) -> bool:

@@ -18,14 +18,17 @@ import json
 import os
 import re
 import uuid
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from trainer import files
 from trainer.errors import UserError
 from trainer.files import make_directory, remove_if_possible, synchronize
+from trainer.patterns import without_pattern
 
 _NAME = re.compile(r"(step|old)_(\d{8,})")
 _MANIFEST = "manifest.json"
@@ -65,12 +68,13 @@ def save(directory: str, snapshot: Snapshot) -> str:
     """
     final = os.path.join(directory, f"step_{snapshot.step:08d}")
     temporary = os.path.join(directory, f"tmp_{uuid.uuid4().hex}")
+    files.refuse_link(directory)
     make_directory(directory)
     try:
         tf.io.gfile.mkdir(temporary)
         _write(temporary, snapshot)
         _settle_old(directory)
-        if tf.io.gfile.exists(final):
+        if files.exists(final):
             tf.io.gfile.rename(final, _old_name(final))
         tf.io.gfile.rename(temporary, final)
         synchronize(directory)
@@ -94,7 +98,7 @@ def load(path: str) -> Snapshot:
     if fault is None:
         try:
             return _read(path)
-        except (KeyError, TypeError, ValueError, tf.errors.OpError) as error:
+        except (KeyError, TypeError, ValueError, *files.REFUSALS) as error:
             fault = f"it cannot be read ({error})"
     raise UserError(f"{path} is no usable checkpoint: {fault}.")
 
@@ -104,18 +108,25 @@ def load_newest(directory: str) -> Snapshot | None:
 
     A damaged one is passed over, with a warning, for the one before.
     """
+    return next(newest_first(directory), None)
+
+
+def newest_first(directory: str) -> Iterator[Snapshot]:
+    """Reads usable checkpoints, until one is found that will do.
+
+    Damaged ones are passed over, with a warning.
+    """
     passed_over = False
     for path in reversed(listing(directory)):
         try:
             snapshot = load(path)
         except UserError as error:
             logging.warning("Passing over a checkpoint. %s", error)
-            passed_over = True
-            continue
-        if passed_over:
-            logging.warning("Going on from step %d.", snapshot.step)
-        return snapshot
-    return None
+        else:
+            if passed_over:
+                logging.warning("Going on from step %d.", snapshot.step)
+            yield snapshot
+        passed_over = True
 
 
 def load_newer(directory: str, than: int) -> Snapshot | None:
@@ -183,16 +194,22 @@ def find_fault(path: str) -> str | None:
 
 
 def remove(path: str) -> None:
-    """Deletes a checkpoint; it stops counting at once."""
-    gone = os.path.join(os.path.dirname(path), f"tmp_{uuid.uuid4().hex}")
+    """Deletes a checkpoint; it stops counting at once.
+
+    Of one that is a link to another run's, the link goes.
+    """
+    directory = os.path.dirname(path)
+    files.refuse_link(directory)
+    gone = os.path.join(directory, f"tmp_{uuid.uuid4().hex}")
     tf.io.gfile.rename(path, gone)
-    tf.io.gfile.rmtree(gone)
+    files.remove(gone)
 
 
 def remove_leftovers(directory: str) -> None:
     """Deletes what killed saves left behind."""
     if not tf.io.gfile.isdir(directory):
         return
+    files.refuse_link(directory)
     for name in tf.io.gfile.listdir(directory):
         if name.startswith("tmp_"):
             remove_if_possible(os.path.join(directory, name))
@@ -204,11 +221,12 @@ def _read(path: str) -> Snapshot:
         host = json.load(file)
     if not isinstance(host, dict) or not isinstance(host.get("step"), int):
         raise ValueError("state.json holds no step")
-    reader = tf.train.load_checkpoint(os.path.join(path, "arrays"))
-    arrays = {
-        name: reader.get_tensor(name)
-        for name in reader.get_variable_to_shape_map()
-    }
+    with without_pattern(path) as plain:
+        reader = tf.train.load_checkpoint(os.path.join(plain, "arrays"))
+        arrays = {
+            name: reader.get_tensor(name)
+            for name in reader.get_variable_to_shape_map()
+        }
     return Snapshot(host.pop("step"), arrays, host)
 
 
@@ -225,7 +243,7 @@ def _settle_old(directory: str) -> None:
     """Deletes what was saved again; puts back what still has to be."""
     for old in filter(_is_old, listing(directory)):
         final = os.path.join(directory, f"step_{step_of(old):08d}")
-        if tf.io.gfile.exists(final):
+        if files.exists(final):
             remove(old)
         else:
             tf.io.gfile.rename(old, final)

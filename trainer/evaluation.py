@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from trainer.data import feeder, padded
 from trainer.errors import UserError
+from trainer.step.carried import EVAL
 from trainer.step.full_step import make_eval_step
+from trainer.step.metric_trial import prepare_metrics
 from trainer.step.totals import Totals
 from trainer.strategy import Runner
 
@@ -51,18 +53,22 @@ class Evaluator:
         steps = steps or batches.steps_per_epoch
         if steps is None:
             raise UserError("The eval data is endless: set eval_steps.")
+        prepare_metrics(trainer, training=False)
         iterator = self._input()
-        totals, loop = Totals(), trainer.loop
+        totals = Totals(trainer.parts.metrics, EVAL)
+        totals.reset()
+        loop = trainer.loop
         with self.averaged_weights():
             for start in range(0, steps, _BATCHES_PER_CALL):
                 if start and loop and loop.reports.has_to_leave():
                     raise Interrupted
                 count = min(_BATCHES_PER_CALL, steps - start)
                 totals.add(self._runner(iterator, count))
-        return totals.values(trainer.parts.metrics)
+        return totals.values()
 
     def trace(self) -> None:
         """Builds the graph without evaluating."""
+        prepare_metrics(self._trainer, training=False)
         self._runner.trace(self._input())
 
     def averaged_weights(self) -> contextlib.AbstractContextManager[None]:

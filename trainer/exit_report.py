@@ -16,12 +16,15 @@ import os
 import re
 from typing import TYPE_CHECKING, Any
 
+from trainer import local_files
 from trainer.errors import StartAgain
 
 if TYPE_CHECKING:
     from trainer.trainer import Trainer
 
 VARIABLE = "TRAINER_EXIT_REPORT"
+# Names the launcher, the same in all processes that it starts.
+LAUNCHER = "TRAINER_LAUNCHER"
 # AutoGraph writes the message proper below a listing of stack frames.
 _TRACED = "in user code:"
 # Below this TensorFlow names the operation.
@@ -63,8 +66,8 @@ class ExitReport:
             }
             if isinstance(error, StartAgain):
                 record["for_others"] = error.for_others
-            with open(f"{path}.tmp", "w") as file:
-                json.dump(record, file)
+            with local_files.create(f"{path}.tmp") as file:
+                file.write(json.dumps(record).encode())
             os.replace(f"{path}.tmp", path)
 
 

@@ -11,6 +11,7 @@ from trainer import checkpoints, fingerprints
 from trainer.errors import UserError, nearest
 from trainer.follow import follow
 from trainer.initialize import InitReport, initialize_from
+from trainer.local_files import plain
 from trainer.loop import Loop
 from trainer.registry import find_strategy
 from trainer.state import restore_newest
@@ -102,6 +103,7 @@ def run(
     """
     if mode not in MODES:
         raise UserError(f"Unknown mode {mode!r}. {nearest(mode, MODES)}")
+    model_dir = plain(model_dir)
     if init_only is not None and init_from is None:
         raise UserError(
             f"run.init_only = {init_only!r} needs a run to take from: set "

@@ -40,7 +40,7 @@ def code() -> str:
         package = sys.modules.get(name)
         if package is not None and package.__file__ is not None:
             folder = os.path.dirname(os.path.realpath(package.__file__))
-            files.update(glob.glob(f"{folder}/**/*.py", recursive=True))
+            files.update(_sources(folder))
     sources = []
     for path in files:
         try:
@@ -50,6 +50,11 @@ def code() -> str:
             continue
     # Without their paths: hosts may keep the code in different places.
     return _hash(b"".join(sorted(sources)))
+
+
+def _sources(folder: str) -> list[str]:
+    # A checkout may lie in a folder whose name looks like a pattern.
+    return glob.glob(f"{glob.escape(folder)}/**/*.py", recursive=True)
 
 
 def _own_modules() -> list[str]:

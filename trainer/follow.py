@@ -12,6 +12,7 @@ from trainer import checkpoints
 from trainer.best import Best
 from trainer.callback_list import CallbackList
 from trainer.errors import UserError
+from trainer.local_files import refuse_links
 from trainer.monitor import Monitor
 from trainer.period import parse_period
 from trainer.state import EVALUATED, restore
@@ -73,6 +74,7 @@ def follow(
             f"run.eval_poll_seconds = {poll_seconds} must be greater than zero."
         )
     limit = _seconds(timeout)
+    refuse_links(model_dir, "best")
     best = Best(os.path.join(model_dir, "best"), Monitor(monitor, monitor_mode))
     trainer.model_dir = model_dir
     trainer.build()

@@ -22,11 +22,13 @@ from trainer.errors import (
     UserError,
 )
 from trainer.launcher import arguments, words
+from trainer.launcher.clock import Clock
 from trainer.launcher.group import Group, Signals
 from trainer.launcher.help import HELP
 from trainer.launcher.judge import Failure, Judge
 from trainer.launcher.member import Member
 from trainer.launcher.patience import Patience
+from trainer.launcher.process import Process
 from trainer.launcher.supervisor import Limits
 from trainer.launcher.tasks import (
     Task,
@@ -118,6 +120,8 @@ def launch(
     model_dir: str | None = None,
     run_is_over: Callable[[], bool] = _never,
     patience: Patience | None = None,
+    clock: Clock | None = None,
+    start_process: Callable[[Task, str], Process] = Process,
 ) -> int:
     """Starts some processes and stays until the last one is gone.
 
@@ -135,6 +139,8 @@ def launch(
         model_dir: the run directory, if there is one.
         run_is_over: see `trainer.launcher.group.Group`.
         patience: how long to wait for what; the defaults if `None`.
+        clock: tells the time and lets it pass; the real one if `None`.
+        start_process: starts a task, given with the path of its log file.
 
     Returns:
         The exit code. After a signal it is 75 if a process saved its state
@@ -142,7 +148,15 @@ def launch(
         the signal's number.
     """
     patience = patience or Patience()
-    members = [Member(t, log_dir=log_dir, model_dir=model_dir) for t in tasks]
+    members = [
+        Member(
+            task,
+            log_dir=log_dir,
+            model_dir=model_dir,
+            start_process=start_process,
+        )
+        for task in tasks
+    ]
     judge = Judge(members, limits=limits, min_workers=min_workers, say=_say)
     with _collected_signals() as signals:
         group = Group(
@@ -153,6 +167,7 @@ def launch(
             say=_say,
             run_is_over=run_is_over,
             signals=signals,
+            clock=clock or Clock(),
         )
         try:
             failure = group.run()

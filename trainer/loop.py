@@ -19,10 +19,13 @@ from trainer.divergence import (
 )
 from trainer.errors import StartAgain, UserError
 from trainer.evaluation import Interrupted
+from trainer.local_files import check_path, plain
 from trainer.period import Period, parse_period
 from trainer.reports import Reports
+from trainer.run_lock import locked
 from trainer.state import check_alike, unchanged
 from trainer.step.guard import Fault
+from trainer.step.metric_trial import prepare_metrics
 from trainer.step.totals import DATA_WAIT
 
 if TYPE_CHECKING:
@@ -108,6 +111,9 @@ class Loop:
         self.unfired_from: int | None = None
         self._calls = Calls(trainer.accounts, longest_seconds=loop_seconds)
         trainer.loop = self
+        if model_dir is not None:
+            model_dir = plain(model_dir)
+            check_path(model_dir)
         trainer.model_dir = model_dir
 
     def period(self, value: int | str, name: str) -> Period:
@@ -153,6 +159,7 @@ class Loop:
             The newest training values, and evaluation values as `val_*`.
 
         Raises:
+            UserError: another run is in the same directory.
             StartAgain: the run was asked to leave; its state is saved.
             Diverged: the guard found a bad step, and there is no way back.
         """
@@ -161,20 +168,22 @@ class Loop:
         trainer.stop_reason = trainer.again_reason = None
         trainer.save_asked = False
         trainer.model.stop_training = False
-        try:
-            self._attach()
-            self.callbacks.call("setup")
-            check_alike(trainer)
-            iterator = self.trace()
-            if before_first_step is not None:
-                before_first_step(trainer)
-            trainer.accounts.started()
-            self._begin()
-            save_beginning(self)
-            self._train(iterator)
-            self.callbacks.end(dict(self.reports.logs))
-        finally:
-            self.callbacks.close()
+        writes_to = trainer.model_dir if trainer.plugin.is_chief else None
+        with locked(writes_to) as self._check_lock:
+            try:
+                self._attach()
+                self.callbacks.call("setup")
+                check_alike(trainer)
+                iterator = self.trace()
+                if before_first_step is not None:
+                    before_first_step(trainer)
+                trainer.accounts.started()
+                self._begin()
+                save_beginning(self)
+                self._train(iterator)
+                self.callbacks.end(dict(self.reports.logs))
+            finally:
+                self.callbacks.close()
         return dict(self.reports.logs)
 
     def _begin(self) -> None:
@@ -205,6 +214,9 @@ class Loop:
 
     def _trace(self) -> Any:
         trainer = self.trainer
+        prepare_metrics(trainer, training=True)
+        for totals in self.reports.totals.values():
+            totals.give_states()
         pieces = feeder(
             without_skipped(trainer, self.batches),
             start=trainer.step,
@@ -289,7 +301,9 @@ class Loop:
 
         Raises:
             StartAgain: a process is asked to leave.
+            UserError: another run has taken the directory.
         """
+        self._check_lock()
         asked = ask(self.trainer, shorter=self._calls.too_long)
         if asked.again:
             self._leave(first)

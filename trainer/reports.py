@@ -8,6 +8,7 @@ from trainer.callback_list import CallbackList
 from trainer.evaluation import Interrupted
 from trainer.period import Period, Ticker
 from trainer.state import unchanged
+from trainer.step.carried import TRAINING
 from trainer.step.totals import Totals
 
 if TYPE_CHECKING:
@@ -45,7 +46,10 @@ class Reports:
         steps_per_epoch: int | None,
     ) -> None:
         self.logs: dict[str, float] = {}
-        self.totals = {"interval": Totals(), "epoch": Totals()}
+        self.totals = {
+            kept_for: Totals(trainer.parts.metrics, kept_for)
+            for kept_for in TRAINING
+        }
         self.interval_seconds = 0.0
         self.begun_epoch: int | None = None
         self._trainer = trainer
@@ -97,7 +101,7 @@ class Reports:
 
     def epoch_values(self) -> dict[str, float]:
         """Training values since the epoch's begin."""
-        return self.totals["epoch"].values(self._trainer.parts.metrics)
+        return self.totals["epoch"].values()
 
     def begin_epoch(self, epoch: int) -> None:
         """Calls `on_epoch_begin`: what it does counts once an epoch.
@@ -164,7 +168,7 @@ class Reports:
 
     def _log_training(self, step: int) -> None:
         interval = self.totals["interval"]
-        values = interval.values(self._trainer.parts.metrics)
+        values = interval.values()
         self.logs |= values
         logs = {
             **values,

@@ -11,8 +11,9 @@ import tensorflow as tf
 from absl import logging
 
 from trainer import keras_state, loop_state
-from trainer.checkpoints import Snapshot, load_newest
+from trainer.checkpoints import Snapshot, newest_first
 from trainer.errors import UserError
+from trainer.schema import Misfit
 from trainer.step.keras_hooks import native
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ def capture(trainer: "Trainer", *, over: bool = False) -> Snapshot:
         }
     }
     host["fingerprints"] = dict(trainer.plugin.facts)
+    host["metrics_add_up"] = trainer.parts.metrics.trial()
     loop = trainer.loop
     if loop is not None:
         host["callbacks"], of_callbacks = keras_state.split(
@@ -91,6 +93,7 @@ def restore(
 
     Raises:
         UserError: model, optimizer or averages have another structure.
+        Misfit: something in it is not what it must be.
     """
     variables = {
         group: members
@@ -101,24 +104,31 @@ def restore(
         variables.pop(GUARD, None)
     for group, members in variables.items():
         _check_structure(group, members, snapshot.host["variables"])
+    loop = trainer.loop if groups is None else None
+    if loop is not None:
+        # First: a callback may find that it is not its state.
+        loop.callbacks.load_states(
+            keras_state.join(
+                snapshot.host.get("callbacks", {}),
+                {
+                    name.removeprefix("callbacks/"): array
+                    for name, array in snapshot.arrays.items()
+                },
+            )
+        )
     for group, members in variables.items():
         for i, variable in enumerate(members):
             variable.assign(snapshot.arrays[key_of(group, i)])
     trainer.step = snapshot.step
     # A parameter-server worker that died may have counted a step twice.
     trainer.parts.step.assign(snapshot.step)
-    loop = trainer.loop
-    if loop is None or groups is not None:
+    if groups is not None:
         return
-    loop.callbacks.load_states(
-        keras_state.join(
-            snapshot.host.get("callbacks", {}),
-            {
-                name.removeprefix("callbacks/"): array
-                for name, array in snapshot.arrays.items()
-            },
-        )
-    )
+    tried = snapshot.host.get("metrics_add_up")
+    if isinstance(tried, dict):
+        trainer.parts.metrics.stored_trial = tried
+    if loop is None:
+        return
     loop.reports.logs = dict(snapshot.host.get("logs", {}))
     if "loop" in snapshot.host:
         loop_state.restore(loop, snapshot.host["loop"])
@@ -201,10 +211,34 @@ def restore_newest(
 
     Returns:
         Whether there was one.
+
+    Raises:
+        UserError: there are some, and none fits this run.
     """
-    snapshot = load_newest(directory)
-    if snapshot is None:
-        return False
+    misfits = []
+    for snapshot in newest_first(directory):
+        try:
+            restore(trainer, snapshot, going_back=going_back)
+        except Misfit as error:
+            logging.warning(
+                "Passing over the checkpoint of step %d: %s.",
+                snapshot.step,
+                error,
+            )
+            misfits.append(f"that of step {snapshot.step}: {error}")
+            continue
+        _note_changes(trainer, snapshot)
+        return True
+    if misfits:
+        raise UserError(
+            f"No checkpoint in {directory} fits this run; {misfits[0]}. If "
+            "its code has changed, choose another --model_dir, or start from "
+            "it with --init_from."
+        )
+    return False
+
+
+def _note_changes(trainer: "Trainer", snapshot: Snapshot) -> None:
     then = snapshot.host.get("fingerprints", {})
     for name, now in trainer.plugin.facts.items():
         if then.get(name, now) != now:
@@ -215,8 +249,6 @@ def restore_newest(
                 then[name],
                 now,
             )
-    restore(trainer, snapshot, going_back=going_back)
-    return True
 
 
 def _variables(trainer: "Trainer") -> dict[str, list[Any]]:

@@ -64,6 +64,8 @@ class StrategyPlugin(abc.ABC):
             otherwise they are made dense first.
         batches_by_step: which batch a step takes follows from its number, as
             `distribute` was given them.
+        carries_states: each step sees what the one before it left, so that
+            metrics may depend on the order of batches.
     """
 
     name: ClassVar[str] = ""
@@ -72,6 +74,7 @@ class StrategyPlugin(abc.ABC):
     reduces_logs: ClassVar[bool] = False
     reduces_sparse: ClassVar[bool] = True
     batches_by_step: ClassVar[bool] = True
+    carries_states: ClassVar[bool] = True
     known: ClassVar[dict[str, "type[StrategyPlugin]"]] = {}
     facts: Mapping[str, Any] = MappingProxyType({})
 

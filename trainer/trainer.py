@@ -27,7 +27,8 @@ from trainer.step.average import Average
 from trainer.step.full_step import make_train_step
 from trainer.step.gradient_sums import batch_sums, measure, reduce_gradients
 from trainer.step.guard import Guard
-from trainer.step.totals import METRIC, StepLogs
+from trainer.step.pieces import current_piece, open_piece
+from trainer.step.totals import StepLogs
 from trainer.strategy import Runner, StrategyPlugin
 
 
@@ -195,6 +196,7 @@ class Trainer:
             seed=self.seed,
             precision=self._precision,
             guard=self.guard,
+            own_step=self.has_own_step,
             call_once=self._call_once,
             **self._factories,
         )
@@ -221,6 +223,11 @@ class Trainer:
     def has_own_step(self) -> bool:
         """Whether a subclass has a `train_step` of its own."""
         return type(self).train_step is not Trainer.train_step
+
+    @property
+    def has_own_forward(self) -> bool:
+        """Whether a subclass calls the model in a way of its own."""
+        return type(self).forward is not Trainer.forward
 
     @property
     def fired_step(self) -> int:
@@ -314,6 +321,9 @@ class Trainer:
             counts) over all replicas, equal on every replica.
         """
         local = tape.gradient(loss.total, [v.value for v in variables])
+        piece = current_piece()
+        if piece is not None:
+            local, loss = piece.or_zeros(local), piece.or_nothing(loss)
         if not self.plugin.reduces_sparse:
             local = grads.densify(local)
         total, count = grads.reduce_sum((local, loss.count))
@@ -336,19 +346,23 @@ class Trainer:
         variables = variables or self.model.trainable_variables
         if isinstance(gradients, dict):
             gradients = [gradients.get(i) for i in range(len(variables))]
-        if self.parts.watch is not None:
-            self.parts.watch.hear(gradients)
         chosen = (
             self.parts.optimizers[optimizer] if optimizer else self.optimizer
         )
-        chosen.apply(gradients, variables)
+        true = grads.rows_once(gradients, dense=self.jit_compile)
+        if self.parts.watch is not None:
+            self.parts.watch.hear(true)
+        if not grads.takes_rows_as_they_come(chosen):
+            gradients = true
+        with open_piece(None):  # All replicas assign the same here.
+            chosen.apply(gradients, variables)
 
     def metric_increments(
         self, y: Any, y_pred: Any, sample_weight: Any = None
     ) -> StepLogs:
         """What a batch adds to each metric, to be returned by a step."""
-        found = self.parts.metrics.increments(y, y_pred, sample_weight)
-        return {f"{METRIC}{name}": value for name, value in found.items()}
+        metrics = self.parts.metrics
+        return metrics.logs(metrics.calls(y, y_pred, sample_weight))
 
     # Running.
 

@@ -16,10 +16,15 @@ from trainer import (
     Ticker,
     UserError,
     checkpoints,
+    files,
+    schema,
     state,
 )
 
 _DEFAULT_STEPS = 1000  # Between saves, where epochs are not known.
+_STATE = schema.record(
+    {"values": schema.mapping_of(schema.number(finite=False))}
+)
 
 
 @gin.configurable(module="plugins.callbacks")
@@ -85,11 +90,16 @@ class Checkpoint(Callback):
         return os.path.join(self.trainer.model_dir, "checkpoints")
 
     def setup(self) -> None:
-        """Restores the run's newest usable checkpoint."""
+        """Restores the run's newest usable checkpoint.
+
+        Raises:
+            UserError: there is nowhere to save, or `checkpoints/` is a link.
+        """
         loop = self.trainer.loop
         assert loop is not None
         if self.trainer.model_dir is None:
             raise UserError("Checkpoint needs a model_dir to save to.")
+        files.refuse_links(self.trainer.model_dir, "checkpoints")
         every = self._every
         if every is None:
             every = "1 epoch" if loop.steps_per_epoch else _DEFAULT_STEPS
@@ -168,6 +178,7 @@ class Checkpoint(Callback):
 
     def load_state(self, state: dict[str, Any]) -> None:
         """See `Callback.load_state`."""
+        _STATE(state, "Checkpoint")
         self._values = {int(k): v for k, v in state["values"].items()}
 
     def close(self) -> None:

@@ -6,7 +6,15 @@ from typing import Any
 import gin
 from absl import logging
 
-from trainer import Callback, Monitor, UserError
+from trainer import Callback, Monitor, UserError, schema
+
+_STATE = schema.record(
+    {
+        "best": schema.optional(schema.number()),
+        "best_step": schema.optional(schema.integer()),
+        "wait": schema.integer(),
+    }
+)
 
 
 @gin.configurable(module="plugins.callbacks")
@@ -82,6 +90,9 @@ class EarlyStopping(Callback):
 
     def load_state(self, state: dict[str, Any]) -> None:
         """See `Callback.load_state`."""
+        _STATE(state, "EarlyStopping")
+        if (state["best"] is None) != (state["best_step"] is None):
+            raise schema.Misfit("EarlyStopping.best has no step")
         self.best = state["best"]
         self.best_step = state["best_step"]
         self.wait = state["wait"]

@@ -10,7 +10,7 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from trainer import REFUSALS, Callback, UserError, nearest
+from trainer import REFUSALS, Callback, UserError, files, nearest
 
 FORMATS = ("saved_model", "keras")
 
@@ -35,6 +35,15 @@ class Export(Callback):
         super().__init__()
         self.formats = _checked(formats)
 
+    def setup(self) -> None:
+        """Refuses to write through a link.
+
+        Raises:
+            UserError: `export/` is a link.
+        """
+        if self.trainer.model_dir is not None:
+            files.refuse_links(self.trainer.model_dir, "export")
+
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Exports what was trained.
 
@@ -58,6 +67,7 @@ class Export(Callback):
         trainer = self.trainer
         if trainer.model_dir is None or not trainer.plugin.is_chief:
             return []
+        files.refuse_links(trainer.model_dir, "export")
         model = trainer.single_device_model()
         written = export_model(
             model,
@@ -127,8 +137,7 @@ def _write_saved_model(model: keras.Model, directory: str, inputs: Any) -> str:
     path = os.path.join(directory, "saved_model")
     beside, old = f"{path}.new", f"{path}.old"
     for left_over in (beside, old):
-        if tf.io.gfile.exists(left_over):
-            tf.io.gfile.rmtree(left_over)
+        files.remove(left_over)
     signature = None if inputs is None else [_free_batch(inputs)]
     model.export(
         beside,
@@ -137,11 +146,10 @@ def _write_saved_model(model: keras.Model, directory: str, inputs: Any) -> str:
         input_signature=signature,
     )
     # A folder cannot be renamed over one that has files in it.
-    if tf.io.gfile.exists(path):
+    if files.exists(path):
         tf.io.gfile.rename(path, old)
     tf.io.gfile.rename(beside, path)
-    if tf.io.gfile.exists(old):
-        tf.io.gfile.rmtree(old)
+    files.remove(old)
     return path
 
 
@@ -162,7 +170,8 @@ def _write_keras(model: keras.Model, directory: str) -> str | None:
                 str(error).strip().split("\n")[0],
             )
             return None
-        tf.io.gfile.copy(file, beside, overwrite=True)
+        files.remove(beside)
+        tf.io.gfile.copy(file, beside)
     tf.io.gfile.rename(beside, path, overwrite=True)
     return path
 

@@ -9,10 +9,24 @@ import gin
 import tensorflow as tf
 from absl import logging
 
-from trainer import REFUSALS, Callback, UserError, write_whole
+from trainer import (
+    REFUSALS,
+    Callback,
+    UserError,
+    files,
+    schema,
+    write_whole,
+)
 
 FILE_NAME = "metrics.jsonl"
 EVALUATOR_FILE_NAME = "metrics_evaluator.jsonl"
+
+_STATE = schema.record({"waiting": schema.list_of(schema.text)})
+_KEYS = {
+    "step": schema.integer(),
+    "split": schema.one_of("train", "eval"),
+}
+_VALUE = schema.optional(schema.number())
 
 
 @gin.configurable(module="plugins.callbacks")
@@ -46,8 +60,15 @@ class JsonLines(Callback):
         self._failed = False
 
     def setup(self) -> None:
-        """Finds out what an evaluator that was killed has written."""
-        if self.following and self._path is not None:
+        """Finds out what an evaluator that was killed has written.
+
+        Raises:
+            UserError: the file is a link.
+        """
+        if self._path is None:
+            return
+        files.refuse_links(*os.path.split(self._path))
+        if self.following:
             self._there = _whole_lines_only(self._path)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
@@ -83,12 +104,14 @@ class JsonLines(Callback):
 
     def state(self) -> dict[str, Any]:
         """See `Callback.state`."""
-        return {"waiting": list(self._waiting)} if self._waiting else {}
+        return {"waiting": list(self._waiting)}
 
     def load_state(self, state: dict[str, Any]) -> None:
         """See `Callback.load_state`."""
-        self._waiting = list(state["waiting"])
-        self._failed = True
+        _STATE(state, "JsonLines")
+        # Written anew: no text of a checkpoint ever gets into the file.
+        self._waiting = [_written_anew(line) for line in state["waiting"]]
+        self._failed = bool(self._waiting)
 
     def close(self) -> None:
         """Writes what could not be written before."""
@@ -102,8 +125,7 @@ class JsonLines(Callback):
                 self._mend(self._path)
             start = "" if self._ends_whole else _line_break(self._path)
             tf.io.gfile.makedirs(os.path.dirname(self._path))
-            with tf.io.gfile.GFile(self._path, "a") as file:
-                file.write(start + "".join(self._waiting))
+            files.append(self._path, start + "".join(self._waiting))
         except REFUSALS as error:
             self._failed, self._ends_whole = True, False
             logging.warning(
@@ -148,6 +170,27 @@ def as_line(step: int, split: str, logs: dict[str, float]) -> str:
     }
     key = {"step": int(step), "split": split}
     return json.dumps(key | values | key, allow_nan=False) + "\n"
+
+
+def _written_anew(line: str) -> str:
+    """A line as `as_line` makes it, from one that a checkpoint holds.
+
+    Raises:
+        ValueError: it holds anything else.
+    """
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        raise schema.Misfit("JsonLines.waiting holds no JSON") from None
+    schema.record(_KEYS)(found, "JsonLines.waiting")
+    values = {name: v for name, v in found.items() if name not in _KEYS}
+    schema.mapping_of(_VALUE)(values, "JsonLines.waiting")
+    nothing = math.nan  # Which is written as null.
+    return as_line(
+        found["step"],
+        found["split"],
+        {name: nothing if v is None else v for name, v in values.items()},
+    )
 
 
 def drop_after(path: str, step: float) -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import os
+import tempfile
 import time
 from collections.abc import Callable
 from types import ModuleType
@@ -13,7 +14,7 @@ import tensorflow as tf
 from absl import logging
 from gin import config_parser
 
-from trainer import REFUSALS, Callback, UserError
+from trainer import REFUSALS, Callback, UserError, files, write_whole
 
 Scalar = bool | int | float | str
 
@@ -51,6 +52,16 @@ class TensorBoard(Callback):
         self._logged: set[str] = set()
         # Split, step, and what to write there.
         self._waiting: list[tuple[str, int, Callable[[], None]]] = []
+
+    def setup(self) -> None:
+        """Refuses to write through a link.
+
+        Raises:
+            UserError: one of the directories is a link.
+        """
+        if self._writes:
+            for split in ("train", "eval"):
+                self._refuse_links(split)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Writes the configuration, and hides steps that will be repeated."""
@@ -119,10 +130,16 @@ class TensorBoard(Callback):
         trainer = self.trainer
         return trainer.model_dir is not None and trainer.plugin.is_chief
 
+    def _name(self, split: str) -> str:
+        return f"tensorboard/{'evaluator' if self.following else split}"
+
     def _directory(self, split: str) -> str:
         assert self.trainer.model_dir is not None
-        name = "evaluator" if self.following else split
-        return os.path.join(self.trainer.model_dir, "tensorboard", name)
+        return os.path.join(self.trainer.model_dir, self._name(split))
+
+    def _refuse_links(self, split: str) -> None:
+        assert self.trainer.model_dir is not None
+        files.refuse_links(self.trainer.model_dir, self._name(split))
 
     def _write(self, split: str, step: int, write: Callable[[], None]) -> None:
         self._waiting.append((split, step, write))
@@ -160,6 +177,7 @@ class TensorBoard(Callback):
 
     def _writer(self, split: str) -> tf.summary.SummaryWriter:
         if split not in self._writers:
+            self._refuse_links(split)
             self._writers[split] = tf.summary.create_file_writer(
                 self._directory(split)
             )
@@ -241,10 +259,14 @@ def _hide_after(directory: str, step: int) -> None:
             status=tf.compat.v1.SessionLog.START
         ),
     )
-    with tf.io.TFRecordWriter(path) as file:
-        # TensorBoard takes the first start it sees for that of a new run.
-        for event in (version, start, start):
-            file.write(event.SerializeToString())
+    with tempfile.TemporaryDirectory() as folder:
+        records = os.path.join(folder, "events")
+        with tf.io.TFRecordWriter(records) as writer:
+            # TensorBoard takes the first start it sees for that of a new run.
+            for event in (version, start, start):
+                writer.write(event.SerializeToString())
+        with open(records, "rb") as file:
+            write_whole(path, file.read())
 
 
 @functools.cache

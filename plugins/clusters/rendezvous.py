@@ -55,6 +55,7 @@ def meet(
     timeout_seconds: float = 120.0,
     min_workers: int | None = None,
     settle_seconds: float = 15.0,
+    silence_seconds: float = 15.0,
 ) -> Met:
     """Returns when the tasks of some jobs are there.
 
@@ -72,6 +73,8 @@ def meet(
             `None`: all must be there.
         settle_seconds: when an elastic cluster is not complete: for how long
             nobody new must have come.
+        silence_seconds: a leader of which nothing is heard for so long is
+            gone: another one leads.
 
     Returns:
         The tasks that take part. Where a run that goes on has taken this task
@@ -102,7 +105,9 @@ def meet(
         owner=cluster.name,
         seconds=min(_PORT_SECONDS, timeout_seconds),
     ) as listener:
-        outcome = Meeting(listener, hello, roster).run()
+        outcome = Meeting(
+            listener, hello, roster, silence_seconds=silence_seconds
+        ).run()
     count = len(outcome.members)
     logging.info("%d of %d tasks are there.", count, len(tasks))
     _thank(outcome)

@@ -13,9 +13,6 @@ from plugins.clusters.sockets import (
     split_lines,
 )
 
-# The leader says every second who is missing; a silent one is gone.
-_SILENCE_SECONDS = 15.0
-
 
 class Leader:
     """The connection to it; joins the meeting.
@@ -23,14 +20,19 @@ class Leader:
     Args:
         name: the leader's name.
         connection: connected to it; owned by this object from now on.
+        silence_seconds: it says every second who is missing; one that is
+            silent for so long is gone.
 
     Attributes:
         waiting: the tasks that are missing, as it said last.
     """
 
-    def __init__(self, name: str, connection: socket.socket) -> None:
+    def __init__(
+        self, name: str, connection: socket.socket, *, silence_seconds: float
+    ) -> None:
         connection.setblocking(False)
-        fail_when_unanswered(connection, seconds=_SILENCE_SECONDS)
+        fail_when_unanswered(connection, seconds=silence_seconds)
+        self._silence_seconds = silence_seconds
         # That it has gone is found by reading.
         with contextlib.suppress(OSError):
             connection.sendall(encode({"join": True}))
@@ -42,7 +44,7 @@ class Leader:
     @property
     def is_silent(self) -> bool:
         """Whether nothing was heard of it for too long."""
-        return time.monotonic() >= self._heard + _SILENCE_SECONDS
+        return time.monotonic() >= self._heard + self._silence_seconds
 
     def fileno(self) -> int:
         """For selectors."""

@@ -50,6 +50,7 @@ class Meeting:
         listener: listens on this task's own port; it stays open.
         hello: what this task says of itself, see `rendezvous_messages`.
         roster: who is there when this task leads.
+        silence_seconds: a leader that is silent for so long is gone.
     """
 
     def __init__(
@@ -57,6 +58,8 @@ class Meeting:
         listener: socket.socket,
         hello: Mapping[str, Any],
         roster: Roster,
+        *,
+        silence_seconds: float,
     ) -> None:
         tasks: dict[str, str] = hello["tasks"]
         place = list(tasks).index(hello["name"])
@@ -67,6 +70,7 @@ class Meeting:
         self._first = next(iter(tasks))
         self._may_lead = roster.is_elastic or place == 0
         self._roster = roster
+        self._silence_seconds = silence_seconds
         self._up: Leader | None = None
         self._outcome: Outcome | None = None
         self._next_tick = 0.0
@@ -145,7 +149,7 @@ class Meeting:
         picked = self._callers.take()
         if picked is None:
             return
-        self._up = Leader(*picked)
+        self._up = Leader(*picked, silence_seconds=self._silence_seconds)
         self._selector.register(self._up, selectors.EVENT_READ, self._up)
         self._visitors.tell({"moved": True})
         for visitor in self._visitors:

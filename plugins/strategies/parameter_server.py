@@ -94,6 +94,7 @@ class ParameterServer(ClusterStrategy):
 
     name = "parameter_server"
     batches_by_step = False
+    carries_states = False
 
     def __init__(
         self,

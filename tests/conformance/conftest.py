@@ -10,19 +10,22 @@ from . import running
 STRATEGIES = [
     "default",
     "one_device",
-    "mirrored:2",
     "mirrored:3",
     "central_storage:2",
     "multi_worker_mirrored@2",
     "parameter_server@1+2",
 ]
 MORE_STRATEGIES = [
+    "mirrored:2",
     "mirrored:4",
     "mirrored:8",
     "central_storage:4",
     "multi_worker_mirrored@3",
     "multi_worker_mirrored:2@2",
 ]
+# Whose checkpoints are restored, and by whom; the long set has the others.
+SAVING = STRATEGIES
+RESTORING = ["default", "multi_worker_mirrored@2"]
 
 
 def pytest_addoption(parser):
@@ -39,15 +42,19 @@ def pytest_configure(config):
 
 
 def pytest_generate_tests(metafunc):
+    chosen = metafunc.config.getoption("conformance_strategy", None)
     if "results" in metafunc.fixturenames:
-        chosen = metafunc.config.getoption("conformance_strategy", None)
-        long = [
-            pytest.param(name, marks=pytest.mark.long)
-            for name in MORE_STRATEGIES
-        ]
-        metafunc.parametrize(
-            "results", chosen or [*STRATEGIES, *long], indirect=True
-        )
+        names = chosen or _with_long(STRATEGIES, MORE_STRATEGIES)
+        metafunc.parametrize("results", names, indirect=True)
+    if "restoring" in metafunc.fixturenames:
+        more = [name for name in SAVING if name not in RESTORING]
+        names = chosen or _with_long(RESTORING, more)
+        metafunc.parametrize("restoring", names)
+
+
+def _with_long(names, more):
+    marked = [pytest.param(name, marks=pytest.mark.long) for name in more]
+    return [*names, *marked]
 
 
 @pytest.fixture(scope="session")
@@ -67,3 +74,10 @@ def run_once(tmp_path_factory):
 def results(request, run_once):
     """What the worker computed under the strategy of this test."""
     return run_once(request.param)
+
+
+@pytest.fixture
+def saving(request, run_once):
+    """What the worker computed and saved under each strategy in question."""
+    chosen = request.config.getoption("conformance_strategy", None)
+    return [run_once(name) for name in chosen or SAVING]

@@ -53,7 +53,16 @@ class Layout(NamedTuple):
 
 
 class Results(dict):
-    """A worker's arrays, by `case.key`."""
+    """A worker's arrays, by `case.key`.
+
+    Args:
+        arrays: what it wrote.
+        directory: where it wrote that, and its run directories.
+    """
+
+    def __init__(self, arrays, directory):
+        super().__init__(arrays)
+        self.directory = directory
 
     def case(self, name):
         """The arrays of one case, by key."""
@@ -85,7 +94,7 @@ def run(strategy, directory, *arguments, timeout=900):
         command.append(f"--virtual_devices={layout.devices}")
     _run_tasks([*command, *arguments], layout.tasks(), directory, timeout)
     with np.load(os.path.join(directory, "results.npz")) as file:
-        return Results({key: file[key] for key in file.files})
+        return Results({key: file[key] for key in file.files}, directory)
 
 
 def _run_tasks(command, environments, directory, timeout):

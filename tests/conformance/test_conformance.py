@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from . import compare
+from . import compare, running
 
 
 @pytest.mark.parametrize("name", compare.PROPERTIES)
@@ -71,3 +71,16 @@ def test_callbacks_are_called_in_order(results):
         "on_train_end",
         "close",
     ]
+
+
+def test_restores_the_checkpoints_of_all(restoring, saving, tmp_path):
+    sources = [results.directory for results in saving]
+    found = running.run(restoring, str(tmp_path), "--restore", *sources)
+    for i, results in enumerate(saving):
+        saved, restored = results.case("saved"), found.case(f"restored{i}")
+        assert len(saved) > 20
+        for key, value in saved.items():
+            if key == "eval":
+                assert abs(value - restored[key]) <= 1e-5
+            else:
+                assert np.array_equal(value, restored[key]), (i, key)

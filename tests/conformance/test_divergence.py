@@ -9,10 +9,10 @@ from .divergence import STEPS, VARIANTS
 EXACT = ("default",)
 STRATEGIES = (
     "default",
-    "mirrored:2",
     *(
         pytest.param(name, marks=pytest.mark.long)
         for name in (
+            "mirrored:2",
             "one_device",
             "central_storage:2",
             "multi_worker_mirrored@2",

@@ -149,7 +149,7 @@ def test_the_same_failure_twice_ends_it_with_its_traceback(runs):
     launcher = runs.launch(*PAIR, "--max_restarts=9").must_end(1)
     assert len(list(runs.plan_dir.glob("done_*"))) == 2
     assert "worker 1" in launcher.log
-    # The end of the task's log, with where it failed.
+    # The end of its traceback: where it was, and what.
     assert "user_code.py" in launcher.log
     assert "RuntimeError: broken on purpose" in launcher.log
 

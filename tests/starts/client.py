@@ -23,31 +23,32 @@ class ForkedStarts:
     def __init__(self):
         self._lock = threading.Lock()
         self._requests = None
-        self._imported_with = None
+        environ = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+        self._environ = environ
+        self._imported_with = fork_server.read_at_import(environ)
 
     def __call__(self, *given):
+        found = None
         # What a parent wants to run in its child cannot be sent.
         if given[21] is None:
-            with self._lock:
-                if self._requests is None:
-                    self._start_server()
-                found = fork_server.Start.of(given, self._imported_with)
-                if found is not None:
-                    return fork_server.send(self._requests, *found)
-        return _plain_start(*given)
+            found = fork_server.Start.of(given, self._imported_with)
+        if found is None:
+            return _plain_start(*given)
+        with self._lock:
+            if self._requests is None:
+                self._start_server()
+            return fork_server.send(self._requests, *found)
 
     def _start_server(self):
         # The server's orphans become children of this process.
         prctl = ctypes.CDLL(None).prctl
         assert prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
-        environ = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-        self._imported_with = fork_server.read_at_import(environ)
         self._requests, other = socket.socketpair()
         with other, plain_starts(), tempfile.TemporaryFile() as said:
             # It ends when this process does, and the socket with it.
             self._server = subprocess.Popen(
                 [sys.executable, str(_SERVER), str(other.fileno())],
-                env=environ,
+                env=self._environ,
                 stdin=subprocess.DEVNULL,
                 stderr=said,
                 pass_fds=[other.fileno()],

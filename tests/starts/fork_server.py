@@ -34,7 +34,14 @@ import warnings
 _plain_start = subprocess._fork_exec
 # By name, or by how a name begins: read by what is imported here.
 _READ_AT_IMPORT = ("HOME", "KERAS_", "LANG", "LC_", "LD_", "OMP_", "TF_")
-_READ_LATER = ("PYTHONPATH", "TF_CONFIG")
+_READ_LATER = (
+    "PYTHONPATH",
+    "PYTHONUNBUFFERED",
+    "TF_CONFIG",
+    "TF_FORCE_GPU_ALLOW_GROWTH",
+)
+# What the command line sets is what is so anyway.
+_DEFAULTS = {("KERAS_BACKEND", "tensorflow")}
 _MANY_FDS = 64
 _HIGH_FD = 512
 
@@ -111,6 +118,7 @@ def read_at_import(environ: dict[str, str]) -> dict[str, str]:
         for name, value in environ.items()
         if name.startswith(("PYTHON", *_READ_AT_IMPORT))
         and name not in _READ_LATER
+        and (name, value) not in _DEFAULTS
     }
 
 
@@ -192,6 +200,7 @@ def _become(start: Start, fds: list[int], prepare=None) -> None:
     """Makes this process what a plain start would have made of it."""
     code = 1
     try:
+        _forget_handlers()
         os.chdir(start.folder)
         if start.new_session:
             os.setsid()
@@ -210,6 +219,15 @@ def _become(start: Start, fds: list[int], prepare=None) -> None:
         _end(code)
 
 
+def _forget_handlers() -> None:
+    """Leaves signals as `exec` does: what was ignored is, nothing else."""
+    for number in signal.valid_signals():
+        if signal.getsignal(number) not in (signal.SIG_DFL, signal.SIG_IGN):
+            signal.signal(number, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def _keep(numbers: list[int], fds: list[int]) -> None:
     """Keeps file descriptors under new numbers, and no other ones."""
     # None may be overwritten before it has its new number.
@@ -226,8 +244,21 @@ def _forget_the_server() -> None:
     np.random.seed()
     tempfile.tempdir = None
     time.tzset()
-    sys.stdout.reconfigure(line_buffering=os.isatty(1))
+    unbuffered = bool(os.environ.get("PYTHONUNBUFFERED"))
+    sys.stdout = _text_file(1, unbuffered, line_buffering=os.isatty(1))
+    sys.stderr = _text_file(2, unbuffered, line_buffering=True)
     subprocess._fork_exec = _fork_child
+
+
+def _text_file(fd: int, unbuffered: bool, *, line_buffering: bool):
+    """A standard stream, as the interpreter makes it."""
+    return io.TextIOWrapper(
+        open(fd, "wb", buffering=0 if unbuffered else -1, closefd=False),
+        encoding=sys.stdout.encoding,
+        errors="backslashreplace" if fd == 2 else sys.stdout.errors,
+        line_buffering=line_buffering,
+        write_through=unbuffered,
+    )
 
 
 def _run(arguments: list[str]) -> int:
@@ -260,14 +291,19 @@ def _run(arguments: list[str]) -> int:
             return end.code or 0
         sys.stderr.write(f"{end.code}\n")
         return 1
-    except KeyboardInterrupt:
-        sys.excepthook(*sys.exc_info())
+    except KeyboardInterrupt as error:
+        _show(error)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
-    except BaseException:
-        sys.excepthook(*sys.exc_info())
+    except BaseException as error:
+        _show(error)
         return 1
     return 0
+
+
+def _show(error: BaseException) -> None:
+    """Prints a traceback without the frame of this file."""
+    sys.excepthook(type(error), error, error.__traceback__.tb_next)
 
 
 def _end(code: int) -> None:

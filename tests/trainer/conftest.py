@@ -1,5 +1,8 @@
+import signal
+
 import pytest
 
+from tests.trainer.launcher.simulation import Simulation
 from tests.trainer.launching import Launch
 
 
@@ -15,3 +18,20 @@ def launch(tmp_path):
     for one in started:
         one.process.kill()
         one.process.communicate()
+
+
+def _fail(number, frame):
+    raise AssertionError(f"signal {number} while nothing was launched")
+
+
+@pytest.fixture
+def simulation(tmp_path, capsys):
+    """Launches of simulated tasks; signals to this process are handled."""
+    # Who starts the tests may have them ignore some signals.
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+    before = {number: signal.signal(number, _fail) for number in numbers}
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    yield Simulation(logs, capsys.readouterr)
+    for number, handler in before.items():
+        signal.signal(number, handler)

@@ -68,6 +68,22 @@ ON_PATH(unlink)
 ON_PATH(rmdir)
 ON_PATH(remove)
 
+int unlinkat(int directory, const char *name, int flags) {
+  REAL(int, unlinkat, int, const char *, int);
+  char link[64], path[4096];
+  ssize_t size = 0;
+  if (name[0] != '/') {
+    snprintf(link, sizeof link, "/proc/self/fd/%d", directory);
+    size = readlink(link, path, sizeof path - 1);
+    if (size < 0) size = 0;
+    else path[size++] = '/';
+  }
+  snprintf(path + size, sizeof path - size, "%s", name);
+  int result = real(directory, name, flags);
+  done("unlinkat", path);
+  return result;
+}
+
 int mkdir(const char *path, mode_t mode) {
   REAL(int, mkdir, const char *, mode_t);
   int result = real(path, mode);

@@ -2,12 +2,10 @@
 
 import dataclasses
 import json
-import math
 import os
 import signal
 import sys
 
-from trainer.cli.run_over import RunIsOver
 from trainer.launch import launch
 from trainer.launcher.patience import Patience
 from trainer.launcher.supervisor import Limits
@@ -28,18 +26,9 @@ def main():
             tasks,
             log_dir=given["log_dir"],
             limits=Limits(given.get("max_restarts", 0)),
-            min_workers=given.get("min_workers"),
-            model_dir=given.get("model_dir"),
-            run_is_over=_record(given),
             patience=_patience(given),
         )
     )
-
-
-def _record(given):
-    if "model_dir" not in given:
-        return lambda: False
-    return RunIsOver(given["model_dir"], start_seconds=math.inf)
 
 
 def _patience(given):

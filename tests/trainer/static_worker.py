@@ -55,7 +55,9 @@ class Noting(Trainer):
         self.shapes = []
 
     def forward(self, x, *, training):
-        self.shapes += [leaf.shape for leaf in tf.nest.flatten(x)]
+        # What is tried out before the first step is no program.
+        if tf.inside_function():
+            self.shapes += [leaf.shape for leaf in tf.nest.flatten(x)]
         return super().forward(x, training=training)
 
 

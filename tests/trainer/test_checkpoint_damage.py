@@ -1,15 +1,12 @@
 """A checkpoint that was damaged is passed over for the one before."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
-from tests.helpers import compare
+from tests.helpers import manifest_entry
 from trainer import UserError, checkpoints
 
 FILES = (
@@ -171,7 +168,7 @@ def test_a_manifest_leads_to_no_other_file(saved, caplog, name):
     (saved / "secret").write_text("x")
     path = saved / "step_00000020" / "manifest.json"
     manifest = json.loads(path.read_text())
-    manifest[name] = checkpoints._fingerprint(str(saved / "secret"))
+    manifest[name] = manifest_entry(saved / "secret")
     path.write_text(json.dumps(manifest))
     assert_passed_over(saved, caplog, "manifest.json")
 
@@ -183,9 +180,7 @@ def test_a_state_of_the_wrong_kind_under_a_right_checksum(saved, caplog, state):
     folder = saved / "step_00000020"
     (folder / "state.json").write_text(state)
     manifest = json.loads((folder / "manifest.json").read_text())
-    manifest["state.json"] = checkpoints._fingerprint(
-        str(folder / "state.json")
-    )
+    manifest["state.json"] = manifest_entry(folder / "state.json")
     (folder / "manifest.json").write_text(json.dumps(manifest))
     assert_passed_over(saved, caplog, "state.json")
 
@@ -208,63 +203,3 @@ def test_nothing_is_left_if_both_are_damaged(saved, caplog):
         zero(folder / "arrays.index")
     assert checkpoints.load_newest(str(saved)) is None
     assert len(caplog.records) == 2
-
-
-# Through the command line.
-
-
-def train(root, model_dir, steps):
-    return subprocess.run(
-        [
-            sys.executable,
-            *("-m", "trainer"),
-            f"--gin_file={root}/experiments/digits.gin",
-            f"--model_dir={model_dir}",
-            f"--train_steps={steps}",
-            "--gin.Checkpoint.every=10",
-            "--gin.run.log_every=10",
-            "--gin.run.callbacks=[@JsonLines(), @Checkpoint()]",
-        ],
-        cwd=model_dir.parent,
-        capture_output=True,
-        text=True,
-        timeout=400,
-    )
-
-
-@pytest.fixture(scope="module")
-def runs(root, tmp_path_factory):
-    """A run of 30 steps, and one of 40 that nothing has happened to."""
-    folder = tmp_path_factory.mktemp("runs")
-    for name, steps in (("first", 30), ("whole", 40)):
-        done = train(root, folder / name, steps)
-        assert done.returncode == 0, done.stderr[-4000:]
-    return folder
-
-
-@pytest.mark.parametrize(
-    ("name", "damage"),
-    [
-        ("arrays.data-00000-of-00001", "bit flipped at 50%"),
-        ("state.json", "halved"),
-        ("manifest.json", "removed"),
-    ],
-)
-def test_a_run_resumes_from_the_one_before(root, runs, tmp_path, name, damage):
-    model_dir = tmp_path / "run"
-    shutil.copytree(runs / "first", model_dir)
-    newest = model_dir / "checkpoints" / "step_00000030"
-    DAMAGES[damage](newest / name)
-    done = train(root, model_dir, 40)
-    assert done.returncode == 0, done.stderr[-4000:]
-    said = " ".join(done.stderr.split())
-    assert "Passing over a checkpoint" in said
-    assert str(newest) in said
-    assert name in said
-    assert "Going on from step 20" in said
-    mine = checkpoints.load_newest(str(model_dir / "checkpoints"))
-    assert mine.step == 40
-    compare(model_dir, runs / "whole")
-    # What was damaged was written again.
-    assert checkpoints.find_fault(str(newest)) is None
-    assert not [n for n in os.listdir(newest.parent) if "step_" not in n]

@@ -92,7 +92,9 @@ def test_saved_values_are_those_of_their_step(tmp_path, asynchronous, units):
 
     class Note(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
-            seen[trainer.step] = [np.array(v) for v in self.model.variables]
+            seen[trainer.step] = [
+                keras.ops.convert_to_numpy(v) for v in self.model.variables
+            ]
 
     trainer = make_trainer(lambda: model(units))
     trainer.train(

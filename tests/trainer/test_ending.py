@@ -22,6 +22,7 @@ end_process(3, at_once="at_once" in sys.argv)
 """
 
 
+@pytest.mark.usefixtures("plain_starts")
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [

@@ -173,6 +173,7 @@ def test_it_leaves_the_record_of_the_run_alone(folder):
     assert "TensorBoard" not in config
 
 
+@pytest.mark.long  # tests/faults/test_evaluator.py kills it at each point.
 def test_a_killed_evaluator_goes_on_without_repeating(folder):
     run = folder / "killed"
     shutil.copytree(folder / "run" / "checkpoints", run / "checkpoints")

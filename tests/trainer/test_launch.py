@@ -1,98 +1,101 @@
+"""Real launches of real programs."""
+
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 
 import pytest
 
-from tests.trainer.launching import is_gone, pid_of
-from trainer.cli import flags as trainer_flags
-from trainer.errors import UserError
-from trainer.launcher import arguments
-from trainer.launcher.tasks import count_ports, held_ports, make_tasks
+from tests.conftest import ROOT
+from tests.trainer.launching import AWAIT, LIFE, finish, is_gone, lives, pid_of
 
+GIN = "--gin_file=experiments/digits.gin"
 SLEEP = "import time; print('here', flush=True); time.sleep(60)"
 DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN);" + SLEEP
-GIN = "--gin_file=experiments/digits.gin"
-
-
 PID = "import os; print(f'pid={os.getpid()} ', flush=True);"
+CHILD = """
+import subprocess
+signal.signal(signal.SIGUSR1, lambda *_: print("saved", flush=True))
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+print(f"child pid={child.pid} ", flush=True)
+"""
 
 
-def test_the_chief_is_shown_and_all_are_logged(launch):
+def test_a_killed_task_is_started_again_alone(launch):
+    """And what else a launch that ends well does: output, logs, SIGUSR1."""
     one = launch(
-        ("worker", 0, "import sys; print('a'); print('b', file=sys.stderr)"),
-        ("worker", 1, "print('c')"),
+        ("worker", 0, LIFE + "print('b', file=sys.stderr)\n" + AWAIT),
+        ("worker", 1, LIFE + CHILD + AWAIT),
+        max_restarts=3,
     )
+    # The chief is shown while it runs.
+    shown = [one.process.stdout.readline() for _ in range(2)]
+    assert shown[0].startswith("life=1 pid=")
+    assert shown[1] == "b\n"
+    one.wait_for("worker_1", "child")
+    _, task, child = one.log("worker_1").split("pid=")
+    # Worker 0 has no handler yet, and would die of it; so would the child.
+    one.process.send_signal(signal.SIGUSR1)
+    one.wait_for("worker_1", "saved")
+    assert os.path.exists(f"/proc/{int(child.split()[0])}")
+    os.kill(int(task.split()[0]), signal.SIGKILL)
+    one.wait_for("worker_1", "life=2")
+    # What a process has started ends with it.
+    assert is_gone(int(child.split()[0]))
+    code, out, err = finish(one)
+    assert code == 0
+    assert err == (
+        "worker 1 was ended by SIGKILL. It is started again (restart 1 of at "
+        "most 3 in 3600 s).\n"
+    )
+    assert out == "Done. 1 restart: worker 1 once.\n"
+    assert (lives(one, "worker_0"), lives(one, "worker_1")) == (1, 2)
+    assert one.log("worker_0") == "".join(shown)
+    last_child = one.log("worker_1").split("child pid=")[-1]
+    assert is_gone(int(last_child.split()[0]))
+
+
+def test_a_stopped_chief_is_killed_and_started_again(launch):
+    """It is shown over all its lives."""
+    program = LIFE + "if life == 1: os.kill(os.getpid(), signal.SIGSTOP)"
+    one = launch(("worker", 0, program), max_restarts=1, stopped_seconds=0.3)
     code, out, err = one.result()
-    assert (code, err) == (0, "")
-    assert sorted(out.split()) == ["a", "b"]
-    assert sorted(one.log("worker_0").split()) == ["a", "b"]
-    assert one.log("worker_1") == "c\n"
+    assert code == 0, err
+    assert [line.split()[0] for line in out.splitlines()] == [
+        "life=1",
+        "life=2",
+        "Done.",
+    ]
+    told = "worker 0 has been stopped (SIGSTOP) for 0.3 s: it is killed.\n"
+    assert err.startswith(told)
+    assert is_gone(pid_of(out))
 
 
-def test_the_chief_is_shown_while_it_runs(launch):
-    one = launch(("worker", 0, SLEEP))
-    assert one.process.stdout.readline() == "here\n"
-    assert one.process.poll() is None
-    one.process.send_signal(signal.SIGINT)
-    assert one.result()[0] == 130
-
-
-def test_the_first_failure_ends_all_and_is_told(launch):
-    program = "import sys; print('the reason'); sys.exit(3)"
+def test_a_failure_that_is_none_of_luck_ends_all_and_is_told(launch):
     one = launch(
         ("worker", 0, PID + SLEEP),
-        ("worker", 1, "import time; time.sleep(0.7);" + program),
+        ("worker", 1, LIFE + "print('the reason', flush=True); fail('no', 40)"),
         ("evaluator", 0, PID + SLEEP),
+        max_restarts=9,
     )
     code, _, err = one.result()
-    assert code == 3
-    assert err.startswith("worker 1 failed with exit code 3. The end of ")
+    assert code == 1
+    assert lives(one, "worker_1") == 2
+    assert (
+        "worker 1 failed with exit code 1: ValueError: no at step 40. It is "
+        "started again" in err
+    )
+    assert (
+        "worker 1 failed with exit code 1. The same ValueError: no at step 40 "
+        "twice: a defect, not bad luck. The end of " in err
+    )
     assert "  the reason\n" in err
     assert one.seconds < 8
     assert is_gone(pid_of(one.log("worker_0")))
     assert is_gone(pid_of(one.log("evaluator_0")))
-
-
-@pytest.mark.parametrize(
-    ("program", "code", "told"),
-    [
-        ("import sys; sys.exit(75)", 75, "asks to be started again"),
-        ("import sys; sys.exit(2)", 2, "exit code 2"),
-        ("import os; os.kill(os.getpid(), 9)", 137, "SIGKILL"),
-        ("import os; os.kill(os.getpid(), 11)", 139, "SIGSEGV"),
-    ],
-)
-def test_the_exit_code_is_that_of_the_failure(launch, program, code, told):
-    one = launch(("worker", 0, SLEEP), ("worker", 1, program))
-    result = one.result()
-    assert result[0] == code
-    assert told in result[2]
-
-
-def test_a_lost_peer_is_not_blamed_for_another_ones_failure(launch):
-    one = launch(
-        ("worker", 0, "import sys; sys.exit(75)"),
-        ("worker", 1, "import sys, time; time.sleep(0.5); sys.exit(1)"),
-    )
-    code, _, err = one.result()
-    assert code == 1
-    assert err.startswith("worker 1 failed")
-
-
-def test_what_ignores_sigterm_is_killed_after_a_while(launch):
-    one = launch(("worker", 0, PID + DEAF), end_seconds=1)
-    one.wait_for("worker_0", "here")
-    one.process.send_signal(signal.SIGTERM)
-    code, _, err = one.result()
-    assert code == 143
-    assert "SIGTERM" in err
-    assert is_gone(pid_of(one.log("worker_0")))
-    assert 1 < one.seconds < 10
 
 
 def test_a_second_ctrl_c_waits_no_longer(launch):
@@ -100,7 +103,8 @@ def test_a_second_ctrl_c_waits_no_longer(launch):
     one = launch(("worker", 0, stubborn), end_seconds=25)
     one.wait_for("worker_0", "here")
     one.process.send_signal(signal.SIGINT)
-    time.sleep(0.3)
+    assert one.process.stderr.readline().startswith("SIGINT: ending all")
+    time.sleep(0.2)
     assert one.process.poll() is None
     one.process.send_signal(signal.SIGINT)
     assert one.result()[0] == 130
@@ -112,7 +116,7 @@ def test_sigterm_is_passed_on_and_saved_state_is_told(launch):
     saving = (
         "import signal, sys, time\n"
         "def save(*_):\n"
-        "    time.sleep(0.3)\n"
+        "    time.sleep(0.2)\n"
         "    print('saved', flush=True)\n"
         "    sys.exit(75)\n"
         "signal.signal(signal.SIGTERM, save)\n"
@@ -140,187 +144,35 @@ def test_a_killed_launcher_leaves_no_orphan(launch):
     assert all(is_gone(pid) for pid in pids)
 
 
-def test_what_a_process_has_started_ends_with_it(launch):
-    parent = (
-        "import subprocess, sys\n"
-        "child = subprocess.Popen([sys.executable, '-c', "
-        "'import time; time.sleep(60)'])\n"
-        "print(f'pid={child.pid} ')\n"
-    )
-    one = launch(("worker", 0, parent))
-    assert one.result()[0] == 0
-    assert is_gone(pid_of(one.log("worker_0")))
-
-
-def test_servers_are_ended_when_the_chief_is_done(launch):
-    one = launch(
-        ("chief", 0, "import time; time.sleep(0.5)"),
-        ("worker", 0, PID + SLEEP),
-        ("worker", 1, "import sys, time; time.sleep(0.9); sys.exit(75)"),
-        ("ps", 0, PID + SLEEP),
-        leave_seconds={"server": 1.0, "evaluator": 5.0},
-    )
-    code, _, err = one.result()
-    assert (code, err) == (0, "")
-    assert is_gone(pid_of(one.log("worker_0")))
-    assert is_gone(pid_of(one.log("ps_0")))
-
-
-def test_servers_and_evaluator_may_finish_by_themselves(launch):
-    last = "import time; time.sleep(1); print('done')"
-    one = launch(
-        ("chief", 0, ""),
-        ("worker", 0, last),
-        ("evaluator", 0, last),
-        leave_seconds={"server": 10.0, "evaluator": 10.0},
-    )
-    assert one.result()[0] == 0
-    assert one.log("worker_0") == one.log("evaluator_0") == "done\n"
-    assert one.seconds < 8
-
-
-def test_an_evaluators_failure_counts_after_the_chief_too(launch):
-    one = launch(
-        ("chief", 0, ""),
-        ("evaluator", 0, "import sys, time; time.sleep(0.6); sys.exit(4)"),
-    )
-    assert one.result()[0] == 4
-
-
-def test_a_worker_that_never_ends_is_named(launch):
-    one = launch(
-        ("worker", 0, ""),
-        ("worker", 1, SLEEP),
-        leave_seconds={"worker": 0.5},
-    )
-    code, _, err = one.result()
-    assert code == 1
-    assert err.startswith("worker 1 went on too long")
-
-
 def test_a_reader_that_goes_away_does_not_stop_the_run(launch):
     chatty = (
         "import time\n"
-        "for i in range(10): print(i, flush=True); time.sleep(0.1)\n"
+        "for i in range(5): print(i, flush=True); time.sleep(0.1)\n"
     )
     one = launch(("worker", 0, chatty))
     assert one.process.stdout.readline() == "0\n"
     one.process.stdout.close()
     assert one.process.wait(timeout=20) == 0
     assert one.process.stderr.read() == ""
-    assert one.log("worker_0").split()[-1] == "9"
+    assert one.log("worker_0").split()[-1] == "4"
 
 
-def places(**given):
-    counts = {"num_workers": 2, "num_ps": 0, "evaluator": False} | given
-    total = count_ports(counts["num_workers"], counts["num_ps"])
-    tasks = make_tasks(["x"], ports=range(1, total + 1), **counts)
-    return [
-        (task.name, task.log_name, json.loads(task.environ["TF_CONFIG"]))
-        for task in tasks
-    ]
-
-
-def test_workers_alone_have_no_chief():
-    found = places()
-    assert [name for name, _, _ in found] == ["worker 0", "worker 1"]
-    assert found[1] == (
-        "worker 1",
-        "worker_1.log",
-        {
-            "cluster": {"worker": ["127.0.0.1:1", "127.0.0.1:2"]},
-            "task": {"type": "worker", "index": 1},
-        },
-    )
-
-
-def test_with_parameter_servers_the_chief_comes_first():
-    found = places(num_ps=2, num_workers=1, evaluator=True)
-    names = ["chief 0", "worker 0", "ps 0", "ps 1", "evaluator 0"]
-    assert [name for name, _, _ in found] == names
-    for _, _, config in found:
-        assert config["cluster"] == {
-            "chief": ["127.0.0.1:1"],
-            "worker": ["127.0.0.1:2"],
-            "ps": ["127.0.0.1:3", "127.0.0.1:4"],
-        }
-
-
-def test_held_ports_are_lent_to_nobody_but_can_be_listened_on():
-    with held_ports(50) as ports:
-        assert len(set(ports)) == 50
-        with pytest.raises(OSError, match="in use"), socket.socket() as other:
-            other.bind(("127.0.0.1", ports[0]))
-        with (
-            socket.create_server(("127.0.0.1", ports[0])),
-            socket.create_connection(("127.0.0.1", ports[0])),
-        ):
-            pass
-
-
-def test_a_missing_model_dir_is_added_for_all(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    found = arguments.parse(["--num_workers=3", "--", GIN])
-    assert (found.num_workers, found.num_ps) == (3, 0)
-    model_dir = trainer_flags.parse(found.arguments).model_dir
-    assert os.path.dirname(model_dir) == os.path.join("runs", "digits")
-    assert found.log_dir == os.path.join(model_dir, "logs")
-    os.makedirs(model_dir)
-    again = arguments.parse(["--", GIN])
-    assert again.arguments != found.arguments
-
-
-def test_a_given_model_dir_stays(tmp_path):
-    given = [GIN, "--model_dir", str(tmp_path)]
-    found = arguments.parse(["--log_dir=elsewhere", "--", *given])
-    assert found.arguments == tuple(given)
-    assert found.log_dir == "elsewhere"
-    remote = arguments.parse(["--", GIN, "--model_dir=gs://bucket/run"])
-    assert os.path.isdir(remote.log_dir)
-    os.rmdir(remote.log_dir)
-
-
-@pytest.mark.parametrize(
-    ("given", "parts"),
-    [
-        (["--num_workers=0", "--", GIN], ["--num_workers=0", "at least 1"]),
-        (["--num_ps=-1", "--", GIN], ["--num_ps=-1", "at least 0"]),
-        (["--num_workers=two", "--", GIN], ["two", "an integer"]),
-        (["--restart_window=x", "--", GIN], ["=x: must be a number."]),
-        (["--evaluator=2", "--", GIN], ["=2: must be true or false."]),
-        (["--num_worker=2", "--", GIN], ["'--num_workers'"]),
-        ([GIN], ["-- --gin_file"]),
-        (["x", "--", GIN], ["'x'", "--"]),
-        (["--", GIN, "--train_step=3"], ["'--train_steps'"]),
-        ([], ["--gin_file"]),
-    ],
-)
-def test_mistakes_of_launch_are_one_sentence(given, parts):
-    with pytest.raises(UserError) as error:
-        arguments.parse(given)
-    assert all(part in str(error.value) for part in parts), error.value
-
-
-@pytest.mark.parametrize(
-    ("given", "code"),
-    [
-        (["--help"], 0),
-        (["--num_workers=0", "--", GIN], 2),
-        (["--log_dir=/dev/null/x", "--", GIN], 2),
-    ],
-)
-def test_launch_answers_without_tensorflow(given, code):
+def test_launch_answers_without_tensorflow(plain_starts):
     program = (
-        "import sys; from trainer.launch import main; "
-        f"code = main({given!r}); "
-        "assert not {'tensorflow', 'keras'} & set(sys.modules); "
-        "sys.exit(code)"
+        "import sys\n"
+        "from trainer.launch import main\n"
+        "assert main(['--help']) == 0\n"
+        f"assert main(['--num_workers=0', '--', {GIN!r}]) == 2\n"
+        f"assert main(['--log_dir=/dev/null/x', '--', {GIN!r}]) == 2\n"
+        "assert not {'tensorflow', 'keras'} & set(sys.modules)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True
     )
-    assert done.returncode == code, done.stderr
+    assert done.returncode == 0, done.stderr
+    assert "Usage:" in done.stdout
     assert "Traceback" not in done.stderr
+    assert done.stderr.count("error: ") == 2
 
 
 def test_every_process_of_a_launch_runs_the_trainer(tmp_path):
@@ -341,6 +193,31 @@ def test_every_process_of_a_launch_runs_the_trainer(tmp_path):
         "worker_0.log",
         "worker_1.log",
     ]
+
+
+def test_on_a_host_of_its_own_a_task_keeps_its_place(tmp_path):
+    """One launcher on each host: nothing but the task is started here."""
+    config = json.dumps(
+        {
+            "cluster": {"worker": ["127.0.0.1:1", "127.0.0.1:2"]},
+            "task": {"type": "worker", "index": 1},
+        }
+    )
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "trainer.launch", "--max_restarts=5"),
+            *("--", "--gin_file=none.gin", f"--model_dir={tmp_path}"),
+        ],
+        cwd=ROOT,
+        env={**os.environ, "TF_CONFIG": config},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 2
+    assert "none.gin" in done.stdout
+    assert done.stderr.startswith("worker 1 failed with exit code 2. Its log")
+    assert os.listdir(tmp_path / "logs") == ["worker_1.log"]
 
 
 @pytest.mark.long

@@ -1,54 +1,98 @@
 """Which ends count against a task, and which are due to another one."""
 
-from tests.trainer.launching import AWAIT, LIFE, finish, lives
+import signal
 
-# Worker 0 lives no longer than worker 1, of the same number of life.
-PEER = LIFE + (
-    "other = path.replace('worker_0', 'worker_1')\n"
-    "while not os.path.exists(other) or os.path.getsize(other) < life:\n"
-    "    time.sleep(0.02)\n"
-    "time.sleep(0.5)\n"
-    "if life < 3: leave(40)\n" + AWAIT
+from tests.trainer.launcher.programs import (
+    ends,
+    failing,
+    leaving,
+    stays,
+    stops,
 )
 
+UNTIL_10 = stays(until=10.0)
 
-def test_who_leaves_for_others_is_started_again_for_nothing(launch):
+
+def loses_its_peer(process):
+    """Leaves in two lives soon after worker 1 has begun as many."""
+    simulation = process.simulation
+    while simulation.lives("worker 1") < process.life:
+        yield 0.02
+    yield 0.5
+    if process.life < 3:
+        return process.leave(40)
+    yield from UNTIL_10(process)
+    return 0
+
+
+def test_who_leaves_for_others_is_started_again_for_nothing(simulation):
     """Such as when an elastic worker is back."""
-    program = LIFE + "if life < 4: leave(40, for_others=True)\n" + AWAIT
-    one = launch(("worker", 0, program), max_restarts=1)
-    one.wait_for("worker_0", "life=4")
-    code, _, err = finish(one)
-    assert code == 0, err
-    assert err.count("due to another task: this does not count") == 3
-
-
-def test_who_loses_a_stopped_peer_is_started_again_for_nothing(launch):
-    """It leaves before the stopped one is ended."""
-    stops = LIFE + "if life < 3: kill(signal.SIGSTOP)\n" + AWAIT
-    one = launch(
-        ("worker", 0, PEER),
-        ("worker", 1, stops),
-        max_restarts=2,
-        stopped_seconds=1,
+    leaves = leaving(for_others=True)
+    done = simulation.launch(
+        {"worker 0": ends(leaves, leaves, leaves, 0)}, max_restarts=1
     )
-    for name in ("worker_0", "worker_1"):
-        one.wait_for(name, "life=3")
-    code, _, err = finish(one)
-    assert code == 0, err
-    assert err.count("due to another task: this does not count") == 2
-    assert "restart 2 of" in err
+    assert done.code == 0, done.err
+    assert simulation.lives("worker 0") == 4
+    # It does not wait, either.
+    assert done.seconds < 1
+    told = "due to another task: this does not count"
+    assert done.err.count(told) == 3
 
 
-def test_who_hears_of_a_failure_before_its_end_is_pardoned(launch):
+def test_who_loses_a_stopped_peer_is_started_again_for_nothing(simulation):
+    """It leaves before the stopped one is ended."""
+    done = simulation.launch(
+        {"worker 0": loses_its_peer, "worker 1": stops(lives=2, then=UNTIL_10)},
+        max_restarts=2,
+        stopped_seconds=1.0,
+    )
+    assert done.code == 0, done.err
+    assert simulation.lives("worker 0") == simulation.lives("worker 1") == 3
+    told = "due to another task: this does not count"
+    assert done.err.count(told) == 2
+    assert "restart 2 of" in done.err
+
+
+def test_who_hears_of_a_failure_before_its_end_is_pardoned(simulation):
     """A task that fails says so at once, and then takes its time to end."""
-    fails = LIFE + "if life < 3: time.sleep(1); fail('no', life)\n" + AWAIT
-    one = launch(("worker", 0, PEER), ("worker", 1, fails), max_restarts=2)
-    for name in ("worker_0", "worker_1"):
-        one.wait_for(name, "life=3")
-    code, _, err = finish(one)
-    assert code == 0, err
-    assert (lives(one, "worker_0"), lives(one, "worker_1")) == (3, 3)
+    fails = failing(step=lambda life: life)
+    done = simulation.launch(
+        {
+            "worker 0": loses_its_peer,
+            "worker 1": ends(fails, fails, after=1.0, then=UNTIL_10),
+        },
+        max_restarts=2,
+    )
+    assert done.code == 0, done.err
+    assert simulation.lives("worker 0") == simulation.lives("worker 1") == 3
     told = "worker 0 had lost worker 1: its restart does not count."
-    assert told in err
+    assert told in done.err
     # Only those of worker 1 add up.
-    assert err.count("restart 2 of at most 2") == 1
+    assert done.err.count("restart 2 of at most 2") == 1
+
+
+def test_those_that_are_preempted_together_each_count(simulation):
+    """None of them has lost another one by an end that has a cause."""
+    done = simulation.launch(
+        {"worker 0": ends(75), "worker 1": ends(75)}, max_restarts=1
+    )
+    assert done.code == 75
+    assert simulation.lives("worker 0") == simulation.lives("worker 1") == 2
+    assert "does not count" not in done.err
+
+
+def test_a_lost_peer_is_not_blamed_for_another_ones_failure(simulation):
+    done = simulation.launch(
+        {"worker 0": ends(75), "worker 1": ends(1, after=0.6)}
+    )
+    assert done.code == 1
+    assert done.err.startswith("worker 1 failed")
+
+
+def test_a_failure_long_after_is_another_one(simulation):
+    done = simulation.launch(
+        {"worker 0": ends(75), "worker 1": ends(1, after=4.0)}
+    )
+    assert done.code == 75
+    assert done.err.startswith("worker 0 asks")
+    assert simulation.last("worker 1").signals == [signal.SIGTERM]

@@ -1,143 +1,120 @@
-"""Who is needed, who may be away, and what reaches the tasks."""
-
-import json
-import os
-import signal
-import subprocess
-import sys
-import time
+"""Who is needed, and who may be away: on simulated tasks."""
 
 import pytest
 
-from tests.conftest import ROOT
-from tests.trainer.launching import AWAIT, LIFE, finish, lives
+from tests.trainer.launcher.programs import ends, failing, stays
+
+UNTIL_10 = stays(until=10.0)
 
 
-def test_a_peer_that_is_done_meets_the_one_that_comes_back(launch):
-    one = launch(
-        ("worker", 0, LIFE + "if life == 1: time.sleep(1); kill()\n" + AWAIT),
-        ("worker", 1, LIFE),
+def test_a_peer_that_is_done_meets_the_one_that_comes_back(simulation):
+    done = simulation.launch(
+        {
+            "worker 0": ends(-9, after=1.0, then=UNTIL_10),
+            "worker 1": ends(0),
+        },
         max_restarts=3,
     )
-    for name in ("worker_0", "worker_1"):
-        one.wait_for(name, "life=2")
-    assert finish(one)[0] == 0
+    assert done.code == 0
+    assert simulation.lives("worker 0") == simulation.lives("worker 1") == 2
 
 
-def test_after_the_chiefs_good_end_nobody_is_started_again(launch):
-    one = launch(
-        ("worker", 0, LIFE),
-        ("worker", 1, LIFE + "time.sleep(0.7); kill()"),
-        max_restarts=3,
+def test_after_the_chiefs_good_end_nobody_is_started_again(simulation):
+    done = simulation.launch(
+        {"worker 0": ends(0), "worker 1": ends(-9, after=0.7)}, max_restarts=3
     )
-    assert one.result()[0] == 0
-    assert lives(one, "worker_1") == 1
+    assert done.code == 0
+    assert simulation.lives("worker 1") == 1
 
 
-def test_the_chiefs_good_end_ends_the_wait_for_a_restart(launch):
+def test_the_chiefs_good_end_ends_the_wait_for_a_restart(simulation):
     """The chief ends while the other one waits for four seconds."""
-    chief = LIFE + (
-        "other = path.replace('worker_0', 'worker_1')\n"
-        "while not os.path.exists(other) or os.path.getsize(other) < 4:\n"
-        "    time.sleep(0.02)\n"
-        "time.sleep(1)\n"
+    done = simulation.launch(
+        {"worker 0": stays(until=5.0), "worker 1": ends(-9)}, max_restarts=9
     )
-    one = launch(
-        ("worker", 0, chief), ("worker", 1, LIFE + "kill()"), max_restarts=9
+    assert done.code == 0
+    assert simulation.lives("worker 1") == 4
+    assert done.seconds < 5.3
+
+
+def test_an_evaluator_is_started_again_after_the_chiefs_end(simulation):
+    done = simulation.launch(
+        {"worker 0": ends(0), "evaluator 0": ends(-9, 0, after=0.5)},
+        max_restarts=1,
     )
-    assert one.result()[0] == 0
-    assert lives(one, "worker_1") == 4
+    assert done.code == 0
+    assert simulation.lives("evaluator 0") == 2
 
 
-def test_an_evaluator_is_started_again_after_the_chiefs_end(launch):
-    program = LIFE + "time.sleep(0.5)\nif life == 1: kill()"
-    one = launch(("worker", 0, ""), ("evaluator", 0, program), max_restarts=1)
-    assert one.result()[0] == 0
-    assert lives(one, "evaluator_0") == 2
-
-
-def test_one_worker_may_be_left_out(launch):
-    one = launch(
-        ("worker", 0, LIFE + "kill()"),
-        ("worker", 1, LIFE + AWAIT),
+def test_one_worker_may_be_left_out(simulation):
+    done = simulation.launch(
+        {"worker 0": ends(-9), "worker 1": UNTIL_10},
         max_restarts=1,
         min_workers=1,
     )
-    deadline = time.monotonic() + 30
-    while lives(one, "worker_0") < 2 and time.monotonic() < deadline:
-        time.sleep(0.02)
-    time.sleep(0.5)
-    code, out, err = finish(one)
-    assert code == 0, err
-    assert "The others go on without it: --min_workers=1." in err
-    assert "Left out: worker 0." in out
+    assert done.code == 0, done.err
+    assert simulation.lives("worker 0") == 2
+    assert "The others go on without it: --min_workers=1." in done.err
+    assert "Left out: worker 0." in done.out
 
 
 @pytest.mark.parametrize(
-    ("program", "min_workers", "expected"),
-    [("kill()", 2, 137), ("fail('no', 40)", 1, 1)],
+    ("end", "min_workers", "expected", "lives"),
+    [(-9, 2, 137, 2), (failing(), 1, 1, 2), (2, 1, 2, 1)],
 )
 def test_not_without_enough_others_and_not_with_a_defect(
-    launch, program, min_workers, expected
+    simulation, end, min_workers, expected, lives
 ):
-    one = launch(
-        ("worker", 0, LIFE + AWAIT),
-        ("worker", 1, LIFE + program),
+    done = simulation.launch(
+        {"worker 0": stays(), "worker 1": ends(end)},
         max_restarts=1,
         min_workers=min_workers,
     )
-    assert one.result()[0] == expected
+    assert done.code == expected
+    assert simulation.lives("worker 1") == lives
 
 
-def test_sigusr1_reaches_those_that_can_take_it(launch):
-    """One that has no handler yet would die of it."""
-    listening = LIFE + (
-        "import subprocess\n"
-        "signal.signal(signal.SIGUSR1, lambda *_: print('saved', flush=True))\n"
-        "child = subprocess.Popen([sys.executable, '-c', "
-        "'import time; time.sleep(60)'])\n"
-        "print('ready', flush=True)\n" + AWAIT + "assert child.poll() is None\n"
-    )
-    one = launch(
-        ("worker", 0, LIFE + AWAIT), ("worker", 1, listening), max_restarts=0
-    )
-    one.wait_for("worker_0", "life=1")
-    one.wait_for("worker_1", "ready")
-    one.process.send_signal(signal.SIGUSR1)
-    one.wait_for("worker_1", "saved")
-    assert finish(one)[0] == 0
-
-
-def test_what_cannot_be_started_is_tried_again(launch, tmp_path):
-    (tmp_path / "logs" / "worker_1.log").mkdir(parents=True)
-    one = launch(
-        ("worker", 0, LIFE + AWAIT), ("worker", 1, LIFE), max_restarts=1
-    )
-    code, _, err = one.result()
-    assert code == 1
-    assert "worker 1 could not be started: [Errno 21]" in err
-
-
-def test_on_a_host_of_its_own_a_task_keeps_its_place(tmp_path):
-    """One launcher on each host: nothing but the task is started here."""
-    config = json.dumps(
+def test_as_many_are_left_out_as_may_be(simulation):
+    done = simulation.launch(
         {
-            "cluster": {"worker": ["127.0.0.1:1", "127.0.0.1:2"]},
-            "task": {"type": "worker", "index": 1},
-        }
+            "worker 0": stays(),
+            "worker 1": ends(-9, after=1.0),
+            "worker 2": ends(-9, after=2.0),
+        },
+        max_restarts=1,
+        min_workers=2,
     )
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "trainer.launch", "--max_restarts=5"),
-            *("--", "--gin_file=none.gin", f"--model_dir={tmp_path}"),
-        ],
-        cwd=ROOT,
-        env={**os.environ, "TF_CONFIG": config},
-        capture_output=True,
-        text=True,
-        timeout=120,
+    assert done.code == 137
+    assert "worker 1 was ended by SIGKILL. It was started" in done.err
+    assert "go on without it: --min_workers=2" in done.err
+    assert "Left out" not in done.out
+    assert "\nworker 2 was ended by SIGKILL. It was started" in done.err
+
+
+def test_without_min_workers_nobody_is_left_out(simulation):
+    done = simulation.launch(
+        {"worker 0": stays(), "worker 1": stays(), "worker 2": ends(-9)},
+        max_restarts=1,
     )
-    assert done.returncode == 2
-    assert "none.gin" in done.stdout
-    assert done.stderr.startswith("worker 1 failed with exit code 2. Its log")
-    assert os.listdir(tmp_path / "logs") == ["worker_1.log"]
+    assert done.code == 137
+
+
+def test_the_output_of_who_leads_now_is_shown(simulation):
+    """Of the first worker that takes part, over all its lives."""
+
+    def speaks(process):
+        process.say(f"{process.name} life={process.life}")
+        yield 0.0 if process.name == "worker 1" else 0.1
+        yield from (
+            ends(-9) if process.name == "worker 0" else stays(until=3.0)
+        )(process)
+        return -9 if process.name == "worker 0" else 0
+
+    done = simulation.launch(
+        {"worker 0": speaks, "worker 1": speaks},
+        max_restarts=1,
+        min_workers=1,
+    )
+    assert done.code == 0, done.err
+    shown = [line for line in done.out.splitlines() if "life=" in line]
+    assert shown == ["worker 0 life=1", "worker 0 life=2", "worker 1 life=1"]

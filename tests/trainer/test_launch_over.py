@@ -1,112 +1,170 @@
 """When a run is done, and what the tasks may still do then."""
 
 import json
-import os
+import math
 import signal
 import subprocess
 import sys
 
 import pytest
 
-from tests.trainer.launching import AWAIT, LIFE, is_gone, lives, pid_of
+from tests.trainer.launcher.programs import ends, failing, stays, stops
 from trainer import launch as launch_module
+from trainer.cli.run_over import RunIsOver
 from trainer.launcher import arguments
 
-# Ends well as soon as worker 1 is in its second life.
-UNTIL = LIFE + (
-    "other = path.replace('worker_0', 'worker_1')\n"
-    "while not os.path.exists(other) or os.path.getsize(other) < 2:\n"
-    "    time.sleep(0.02)\n"
-)
 SOON = {"server": 0.5, "chief": 0.5, "worker": 0.5, "evaluator": 0.5}
-NO_CORE = "import resource; resource.setrlimit(resource.RLIMIT_CORE, (0, 0))\n"
 
 
-def test_who_is_back_too_late_is_no_failure(launch):
+def test_servers_are_ended_when_the_chief_is_done(simulation):
+    done = simulation.launch(
+        {
+            "chief 0": ends(0, after=0.5),
+            "worker 0": stays(),
+            "worker 1": ends(75, after=0.9),
+            "ps 0": stays(),
+        },
+        max_restarts=3,
+        leave_seconds={"server": 1.0, "evaluator": 5.0},
+    )
+    assert (done.code, done.err) == (0, "")
+    for name in ("worker 0", "ps 0"):
+        assert simulation.last(name).signals == [signal.SIGTERM]
+    assert 1.5 < done.seconds < 2.0
+
+
+def test_servers_and_evaluator_may_finish_by_themselves(simulation):
+    last = stays(until=4.0)
+    done = simulation.launch(
+        {"chief 0": ends(0), "worker 0": last, "evaluator 0": last}
+    )
+    assert done.code == 0
+    for name in ("worker 0", "evaluator 0"):
+        assert simulation.last(name).signals == []
+    assert done.seconds < 4.3
+
+
+def test_an_evaluators_failure_counts_after_the_chief_too(simulation):
+    done = simulation.launch(
+        {"chief 0": ends(0), "evaluator 0": ends(4, after=0.6)}
+    )
+    assert done.code == 4
+
+
+@pytest.mark.parametrize(
+    ("chief", "other", "seconds", "code"),
+    [
+        ("worker 0", "worker 1", 60.0, 1),
+        ("worker 0", "evaluator 0", 300.0, 1),
+        # These two only wait for their chief's word.
+        ("chief 0", "worker 0", 10.0, 0),
+        ("chief 0", "ps 0", 10.0, 0),
+    ],
+)
+def test_a_task_that_never_ends_is_named(
+    simulation, chief, other, seconds, code
+):
+    done = simulation.launch({chief: ends(0), other: stays()})
+    assert done.code == code
+    told = f"{other} went on too long after the chief had ended"
+    assert done.err.startswith(told) is bool(code)
+    assert seconds < done.seconds < seconds + 0.5
+    assert simulation.last(other).signals == [signal.SIGTERM]
+
+
+def test_who_is_back_too_late_is_no_failure(simulation):
     """It was killed in the last seconds, and waits for who has ended."""
-    one = launch(
-        ("worker", 0, UNTIL),
-        ("worker", 1, LIFE + "if life == 1: kill()\n" + AWAIT),
+    done = simulation.launch(
+        {"worker 0": stays(until=0.5), "worker 1": ends(-9, then=stays())},
         max_restarts=3,
         leave_seconds=SOON,
     )
-    code, out, err = one.result()
-    assert code == 0, err
-    assert "Done. 1 restart: worker 1 once." in out
-    assert is_gone(pid_of(one.log("worker_1").split("life=2")[1]))
+    assert done.code == 0, done.err
+    assert "Done. 1 restart: worker 1 once." in done.out
+    assert simulation.last("worker 1").returncode == -signal.SIGTERM
 
 
-def test_an_elastic_worker_that_is_late_is_no_failure(launch):
-    one = launch(
-        ("worker", 0, LIFE),
-        ("worker", 1, LIFE + AWAIT),
+def test_an_elastic_worker_that_is_late_is_no_failure(simulation):
+    done = simulation.launch(
+        {"worker 0": ends(0), "worker 1": stays()},
         max_restarts=3,
         min_workers=1,
         leave_seconds=SOON,
     )
-    code, _, err = one.result()
-    assert code == 0, err
+    assert done.code == 0, done.err
 
 
-@pytest.mark.parametrize("how", ["SIGSTOP", "SIGKILL"])
-def test_enough_elastic_workers_may_end_without_the_first(launch, how):
-    first = LIFE + f"if life == 1: kill(signal.{how})\n" + AWAIT
-    other = LIFE + "time.sleep(0.5)"
-    one = launch(
-        ("worker", 0, first),
-        ("worker", 1, other),
-        ("worker", 2, other),
+@pytest.mark.parametrize(
+    "first",
+    [stops(then=stays()), ends(-9, then=stays())],
+    ids=["SIGSTOP", "SIGKILL"],
+)
+def test_enough_elastic_workers_may_end_without_the_first(simulation, first):
+    other = stays(until=0.6)
+    done = simulation.launch(
+        {"worker 0": first, "worker 1": other, "worker 2": other},
         max_restarts=3,
         min_workers=2,
         leave_seconds=SOON,
         stopped_seconds=0.2,
     )
-    code, _, err = one.result()
-    assert code == 0, err
-    assert (lives(one, "worker_1"), lives(one, "worker_2")) == (1, 1)
+    assert done.code == 0, done.err
+    assert simulation.lives("worker 1") == simulation.lives("worker 2") == 1
+
+
+def test_fewer_elastic_workers_do_not_end_the_run(simulation):
+    done = simulation.launch(
+        {
+            "worker 0": stays(until=9.0),
+            "worker 1": ends(0),
+            "worker 2": stays(until=9.0),
+        },
+        max_restarts=3,
+        min_workers=2,
+        leave_seconds=SOON,
+    )
+    assert done.code == 0, done.err
+    assert done.seconds > 9
 
 
 @pytest.mark.parametrize(
-    ("program", "expected"),
-    [
-        ("sys.exit(75)", 0),
-        ("kill()", 0),
-        (NO_CORE + "kill(signal.SIGSEGV)", 0),
-        ("fail('no', 40)", 1),
-    ],
+    ("end", "expected"),
+    [(75, 0), (-9, 0), (-signal.SIGSEGV, 0), (failing(), 1)],
 )
-def test_only_an_error_counts_after_the_end(launch, program, expected):
-    one = launch(
-        ("worker", 0, LIFE),
-        ("worker", 1, LIFE + "time.sleep(0.7)\n" + program),
-        max_restarts=3,
+def test_only_an_error_counts_after_the_end(simulation, end, expected):
+    done = simulation.launch(
+        {"worker 0": ends(0), "worker 1": ends(end, after=0.7)}, max_restarts=3
     )
-    code, _, err = one.result()
-    assert code == expected, err
-    assert lives(one, "worker_1") == 1
+    assert done.code == expected, done.err
+    assert simulation.lives("worker 1") == 1
 
 
 def record(folder, reason, end):
     text = json.dumps({"exit_reason": reason, "end": end})
     (folder / "run.json").write_text(text)
-    return f"open({str(folder / 'run.json')!r}, 'w').write"
 
 
 @pytest.mark.parametrize("before", ["running", "done"])
 def test_the_record_of_the_run_tells_a_host_that_it_is_over(
-    launch, tmp_path, before
+    simulation, tmp_path, before
 ):
     """The chief runs on another host; this task finds nobody any more."""
-    write = record(tmp_path, before, "yesterday")
-    done = '{"exit_reason": "done", "end": "now"}'
-    program = LIFE + f"if life == 2: {write}({done!r})\nsys.exit(75)"
-    one = launch(
-        ("worker", 1, program), max_restarts=3, model_dir=str(tmp_path)
+    record(tmp_path, before, "yesterday")
+
+    def finds_nobody(process):
+        yield 0.1
+        if process.life == 2:
+            record(tmp_path, "done", "now")
+        return 75
+
+    done = simulation.launch(
+        {"worker 1": finds_nobody},
+        max_restarts=3,
+        run_is_over=RunIsOver(str(tmp_path), start_seconds=math.inf),
     )
-    code, _, err = one.result()
-    assert code == 0, err
+    assert done.code == 0, done.err
     # An older record says nothing: the run may be about to go on.
-    assert lives(one, "worker_1") == 2
+    assert simulation.lives("worker 1") == 2
 
 
 def test_only_who_trains_believes_the_record(tmp_path):
@@ -121,7 +179,7 @@ def test_only_who_trains_believes_the_record(tmp_path):
     assert not tells("--mode=continuous_eval")
 
 
-def test_the_record_is_read_without_tensorflow(tmp_path):
+def test_the_record_is_read_without_tensorflow(plain_starts, tmp_path):
     record(tmp_path, "done", "now")
     program = (
         "import sys; from trainer.cli.run_over import RunIsOver; "
@@ -131,16 +189,10 @@ def test_the_record_is_read_without_tensorflow(tmp_path):
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-def test_a_signal_that_comes_with_the_good_end_changes_nothing(launch):
-    finishing = LIFE + (
-        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-        "print('ready', flush=True)\n"
-        "time.sleep(1.5)\n"
+def test_a_signal_that_comes_with_the_good_end_changes_nothing(simulation):
+    simulation.signal_at(3.0)
+    finishing = stays(until=4.5, deaf=True)
+    done = simulation.launch(
+        {"worker 0": finishing, "worker 1": finishing}, max_restarts=3
     )
-    one = launch(
-        ("worker", 0, finishing), ("worker", 1, finishing), max_restarts=3
-    )
-    for name in ("worker_0", "worker_1"):
-        one.wait_for(name, "ready")
-    os.kill(one.process.pid, signal.SIGTERM)
-    assert one.result()[0] == 0
+    assert done.code == 0

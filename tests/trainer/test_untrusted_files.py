@@ -14,6 +14,7 @@ import keras
 import numpy as np
 import pytest
 
+from tests.helpers import manifest_entry
 from tests.trainer.untrusted_run import callbacks, make
 from trainer import checkpoints
 
@@ -114,7 +115,7 @@ def test_pickles_in_the_place_of_files(root, model_dir, tmp_path):
     manifest = json.loads((newest / "manifest.json").read_text())
     for name in manifest:
         (newest / name).write_bytes(content)
-        manifest[name] = checkpoints._fingerprint(str(newest / name))
+        manifest[name] = manifest_entry(newest / name)
     (newest / "manifest.json").write_text(json.dumps(manifest))
     done = resume(root, model_dir)
     assert done.returncode == 0, done.stderr[-4000:]

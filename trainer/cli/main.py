@@ -26,6 +26,7 @@ from trainer.errors import (
     UserError,
 )
 from trainer.exit_report import ExitReport, headline
+from trainer.local_files import plain
 
 if TYPE_CHECKING:
     from trainer.cli.gin_files import Origins
@@ -133,7 +134,7 @@ def _run(
     from trainer.experiment import run
 
     experiment = experiment_name(request.gin_files)
-    path = request.model_dir or default_path(experiment)
+    path = plain(request.model_dir or default_path(experiment))
     if request.mode != "check":
         sys.stdout.write(f"model_dir: {path}\n")
         sys.stdout.flush()

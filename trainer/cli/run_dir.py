@@ -16,7 +16,8 @@ from trainer.accounts import Accounts
 from trainer.cli import config_diff, provenance
 from trainer.cli.gin_errors import sentence
 from trainer.errors import UserError
-from trainer.files import REFUSALS, make_directory, write_whole
+from trainer.files import REFUSALS, make_directory, remove, write_whole
+from trainer.local_files import check_path, is_local
 from trainer.strategy import StrategyPlugin
 
 _CONFIG = "config.gin"
@@ -60,6 +61,7 @@ class RunDir:
             UserError: it is a file, or below one; it holds another
                 experiment's run; or there is no run.
         """
+        check_path(self.path)
         try:
             self._refuse_files()
             there = tf.io.gfile.isdir(self.path)
@@ -139,9 +141,8 @@ class RunDir:
         probe = os.path.join(self.path, f".probe-{_process()}")
         try:
             tf.io.gfile.makedirs(self.path)
-            with tf.io.gfile.GFile(probe, "w") as file:
-                file.write("")
-            tf.io.gfile.remove(probe)
+            write_whole(probe, "")
+            remove(probe)
         except REFUSALS as error:
             return self._unwritable(error)
         return None
@@ -153,7 +154,7 @@ class RunDir:
 
     def _refuse_files(self) -> None:
         """A local path may be a file, or run through one."""
-        path = os.path.abspath(self.path) if "://" not in self.path else ""
+        path = os.path.abspath(self.path) if is_local(self.path) else ""
         while path and path != os.path.dirname(path):
             if os.path.exists(path) and not os.path.isdir(path):
                 shown = (

@@ -8,6 +8,8 @@ import os
 import time
 from typing import Any
 
+from trainer.local_files import is_local
+
 # A training process that starts together with the evaluator has replaced an
 # older run.json by then: it imports TensorFlow and builds its graphs first.
 _START_SECONDS = 60.0
@@ -49,7 +51,7 @@ class RunIsOver:
 
 def _text(path: str) -> str:
     """A file's content; `OSError` where it cannot be had."""
-    if "://" not in path:
+    if is_local(path):
         with open(path) as file:
             return file.read()
     import tensorflow as tf

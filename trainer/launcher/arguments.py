@@ -13,6 +13,7 @@ from trainer.cli.suggest import did_you_mean
 from trainer.errors import UserError
 from trainer.launcher.place import find_place
 from trainer.launcher.supervisor import Limits
+from trainer.local_files import is_local, plain, refuse_links
 
 _NUMBERS = {
     "num_workers": 1,
@@ -88,6 +89,7 @@ def parse(
             )
         model_dir = default_path(experiment_name(request.gin_files))
         behind.append(f"--model_dir={model_dir}")
+    model_dir = plain(model_dir)
     return Request(
         place=place,
         num_workers=values["num_workers"].value,
@@ -99,7 +101,7 @@ def parse(
         min_workers=values["min_workers"].value,
         log_dir=values["log_dir"].value or _log_dir(model_dir),
         mode=request.mode,
-        model_dir=None if "://" in model_dir else model_dir,
+        model_dir=model_dir if is_local(model_dir) else None,
         arguments=tuple(behind),
     )
 
@@ -204,6 +206,7 @@ def _unknown(name: str) -> str:
 
 def _log_dir(model_dir: str) -> str:
     """Logs are written as they come, which object stores cannot do."""
-    if "://" in model_dir:
+    if not is_local(model_dir):
         return tempfile.mkdtemp(prefix="trainer-logs-")
+    refuse_links(model_dir, "logs")
     return os.path.join(model_dir, "logs")

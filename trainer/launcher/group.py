@@ -1,7 +1,6 @@
 """The processes of a cluster, from the first start to the last end."""
 
 import signal
-import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -46,6 +45,7 @@ class Group:
         run_is_over: tells from the run's record whether it has ended well
             since the launcher began. The chief may run on another host.
         signals: see `Signals`.
+        clock: tells the time and lets it pass.
     """
 
     def __init__(
@@ -58,6 +58,7 @@ class Group:
         say: Callable[[str], None],
         run_is_over: Callable[[], bool],
         signals: Signals,
+        clock: Clock,
     ) -> None:
         self._members = members
         self._judge = judge
@@ -65,7 +66,7 @@ class Group:
         self._show = show
         self._say = say
         self._signals = signals
-        self._clock = Clock()
+        self._clock = clock
         self._run_is_over = run_is_over
         self._over_at: float | None = None
         self._killed: list[Process] = []
@@ -105,7 +106,7 @@ class Group:
             if len(tardy) == sum(map(_goes_on, self._members)):
                 return None
             self._end_stuck()
-            time.sleep(_POLL_SECONDS)
+            self._clock.sleep(_POLL_SECONDS)
         return None
 
     def end(self, seconds: float, *, number: int = signal.SIGTERM) -> None:
@@ -171,7 +172,7 @@ class Group:
                 return
             if len(self._signals.end) > heard or self._clock() > deadline:
                 return
-            time.sleep(_POLL_SECONDS)
+            self._clock.sleep(_POLL_SECONDS)
 
     def _start_due(self) -> list[tuple[Member, End]]:
         """Starts what is due; returns who could not be started."""
@@ -254,7 +255,7 @@ class Group:
                     return Failure(member, end)
             if not any(m.is_running for m in self._members):
                 break
-            time.sleep(_POLL_SECONDS)
+            self._clock.sleep(_POLL_SECONDS)
         return failure
 
 

@@ -4,6 +4,8 @@ import contextlib
 import dataclasses
 import os
 import re
+import uuid
+from collections.abc import Callable
 
 from trainer import exit_report
 from trainer.errors import EXIT_START_AGAIN
@@ -13,6 +15,8 @@ from trainer.launcher.tasks import Task
 
 _CHECKPOINT = re.compile(r"step_\d{8,}")
 _TAIL_BYTES = 1 << 16
+# So that a task that is started again knows what the one before has left.
+_THIS_LAUNCHER = uuid.uuid4().hex
 
 
 class Member:
@@ -22,6 +26,7 @@ class Member:
         task: what to start, again and again.
         log_dir: where its log file is; it exists.
         model_dir: the run directory, if it is known and local.
+        start_process: starts the task, given with the path of its log file.
 
     Attributes:
         task: as given.
@@ -40,15 +45,25 @@ class Member:
     """
 
     def __init__(
-        self, task: Task, *, log_dir: str, model_dir: str | None = None
+        self,
+        task: Task,
+        *,
+        log_dir: str,
+        model_dir: str | None = None,
+        start_process: Callable[[Task, str], Process] = Process,
     ) -> None:
         stem = os.path.join(log_dir, task.log_name.removesuffix(".log"))
         self.log_path = f"{stem}.log"
         # Absolute: the process may change its working directory.
         self._report_path = os.path.abspath(f"{stem}.exit.json")
-        environ = {**task.environ, exit_report.VARIABLE: self._report_path}
+        environ = {
+            **task.environ,
+            exit_report.VARIABLE: self._report_path,
+            exit_report.LAUNCHER: _THIS_LAUNCHER,
+        }
         self.task = dataclasses.replace(task, environ=environ)
         self._model_dir = model_dir
+        self._start_process = start_process
         self.process: Process | None = None
         self.faults: list[End] = []
         self.restarts = 0
@@ -83,7 +98,7 @@ class Member:
         self.restarts += self._lives > 0
         self._lives += 1
         try:
-            self.process = Process(self.task, self.log_path)
+            self.process = self._start_process(self.task, self.log_path)
         except OSError as error:
             self.process = None
             return End(self.started, 0.0, None, str(error))

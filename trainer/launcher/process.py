@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 
 from trainer.launcher.tasks import Task
+from trainer.local_files import open_to_append
 
 _PR_SET_PDEATHSIG = 1
 
@@ -35,7 +36,7 @@ class Process:
         self.task = task
         self.log_path = log_path
         self.returncode: int | None = None
-        with open(log_path, "ab") as log:
+        with open_to_append(log_path) as log:
             self._seen = log.tell()
             self._popen = subprocess.Popen(
                 task.command,

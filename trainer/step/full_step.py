@@ -1,5 +1,6 @@
 """One training or evaluation step in cross-replica context."""
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,16 +11,20 @@ from tensorflow.python.framework import config
 
 from trainer.checks import check_dtypes
 from trainer.data.fixed_shapes import Padded
-from trainer.step.average import average
+from trainer.step.average import Average, average
+from trainer.step.carried import EVAL, TRAINING
 from trainer.step.gradient_sums import (
     GradientSums,
     batch_sums,
+    piece_of,
     reduce_and_measure,
     reduce_gradients,
 )
 from trainer.step.gradients import all_finite, reduce_sum
 from trainer.step.guard import Measured
-from trainer.step.padding import count_examples, weighted
+from trainer.step.measuring import carry, measuring
+from trainer.step.padding import weighted
+from trainer.step.pieces import Piece, open_piece
 from trainer.step.totals import DATA_WAIT, EXAMPLES, LOSS_PART, StepLogs
 
 if TYPE_CHECKING:
@@ -62,6 +67,7 @@ def make_train_step(trainer: "Trainer") -> Callable[[Any], StepLogs]:
                 _look_back(trainer, measured)
             if parts.ema is not None:
                 parts.ema.update()
+        logs = carry(trainer, logs, TRAINING)
         parts.step.assign_add(1)
         return logs
 
@@ -83,13 +89,19 @@ def make_eval_step(trainer: "Trainer") -> Callable[[Any], StepLogs]:
     def replica_step(batch: Any) -> StepLogs:
         if isinstance(batch, Padded):
             batch = weighted(batch)
-        with parts.randomness.at(parts.step.read_value(), 0, EVAL_STREAM):
+        piece = piece_of(trainer, batch, training=False)
+        with (
+            parts.randomness.at(parts.step.read_value(), 0, EVAL_STREAM),
+            open_piece(piece),
+            measuring(trainer, batch, training=False) as complete,
+        ):
             logs = trainer.eval_step(batch)
-        return _as_logs(trainer, logs, batch)
+        return _as_logs(trainer, complete(logs), piece)
 
     # Named, not a lambda: TPU clusters take the name of the function around.
     def eval_step(iterator: Any) -> StepLogs:
-        return strategy.run(replica_step, args=(next(iterator),))
+        logs = strategy.run(replica_step, args=(next(iterator),))
+        return carry(trainer, logs, (EVAL,))
 
     return eval_step
 
@@ -115,15 +127,18 @@ def _read(iterator: Any, count: int) -> tuple[tuple[Any, ...], tf.Tensor]:
 def _as_logs(
     trainer: "Trainer",
     logs: dict[str, Any],
-    batch: Any,
+    piece: Piece,
     waited: tf.Tensor | None = None,
 ) -> StepLogs:
     """Completes what a step returned: plain scalars average over steps."""
-    complete = {
-        name: average(value) if isinstance(value, tf.Tensor) else value
-        for name, value in logs.items()
-    }
-    complete[EXAMPLES] = average(count_examples(batch), 0.0)
+    complete = {}
+    for name, value in logs.items():
+        value = average(value) if isinstance(value, tf.Tensor) else value
+        if isinstance(value, Average):
+            complete[name] = piece.or_nothing(value)
+        else:
+            complete[name] = piece.or_zeros(value)
+    complete[EXAMPLES] = average(piece.examples, 0.0)
     if waited is not None:
         # All replicas waited; what they log is summed.
         part = waited / trainer.plugin.num_replicas
@@ -136,22 +151,31 @@ def _own_step(
 ) -> tuple[StepLogs, tuple[Measured, ...]]:
     """`Trainer.train_step` on one replica, and what a guard must know of it."""
     parts = trainer.parts
-    with parts.randomness.at(parts.step.read_value()):
-        if parts.watch is None:
-            logs = trainer.train_step(batch)
-            return _as_logs(trainer, logs, batch, waited), ()
-        with parts.watch.listening() as norms:
-            logs = trainer.train_step(batch)
-    complete = _as_logs(trainer, logs, batch, waited)
+    watched: contextlib.AbstractContextManager[list[Any]] = (
+        contextlib.nullcontext([])
+        if parts.watch is None
+        else parts.watch.listening()
+    )
+    piece = piece_of(trainer, batch, training=True)
+    with (
+        parts.randomness.at(parts.step.read_value()),
+        open_piece(piece),
+        measuring(trainer, batch) as complete,
+        watched as norms,
+    ):
+        logs = trainer.train_step(batch)
+    logs = _as_logs(trainer, complete(logs), piece, waited)
+    if parts.watch is None:
+        return logs, ()
     losses = {
         name: value
-        for name, value in complete.items()
+        for name, value in logs.items()
         if name == "loss" or name.startswith(LOSS_PART)
     }
     if not trainer.plugin.reduces_logs:
         losses = reduce_sum(losses)
     loss = sum((one.value for one in losses.values()), tf.constant(0.0))
-    return complete, (Measured(loss, tf.norm([0.0, *norms])),)
+    return logs, (Measured(loss, tf.norm([0.0, *norms])),)
 
 
 def _look_back(trainer: "Trainer", measured: Measured) -> None:
@@ -181,9 +205,13 @@ def _phases_on_replica(
 
     def sums_of(micro: tf.Tensor) -> tuple[Any, StepLogs]:
         batch = tf.nest.map_structure(lambda part: part[micro], stacked)
-        with parts.randomness.at(parts.step.read_value(), micro):
+        with (
+            parts.randomness.at(parts.step.read_value(), micro),
+            measuring(trainer, batch, micro=micro) as complete,
+        ):
             sums, logs = batch_sums(trainer, batch)
-        return sums, _as_logs(trainer, logs, batch, share)
+        piece = piece_of(trainer, batch, training=True)
+        return sums, _as_logs(trainer, complete(logs), piece, share)
 
     total = sums_of(tf.constant(0))
     if len(batches) > 1:
@@ -209,9 +237,13 @@ def _step_in_phases(trainer: "Trainer", iterator: Any) -> StepLogs:
     def replica_sums(
         batch: Any, micro: tf.Tensor, waited: tf.Tensor
     ) -> tuple[Any, StepLogs]:
-        with parts.randomness.at(parts.step.read_value(), micro):
+        with (
+            parts.randomness.at(parts.step.read_value(), micro),
+            measuring(trainer, batch, micro=micro) as complete,
+        ):
             sums, logs = batch_sums(trainer, batch)
-        return sums, _as_logs(trainer, logs, batch, waited)
+        piece = piece_of(trainer, batch, training=True)
+        return sums, _as_logs(trainer, complete(logs), piece, waited)
 
     def micro_batch(micro: tf.Tensor) -> tuple[Any, StepLogs]:
         (batch,), waited = _read(iterator, 1)
@@ -235,8 +267,9 @@ def _step_in_phases(trainer: "Trainer", iterator: Any) -> StepLogs:
         else replica_sums
     )
     sums = micro_batch(tf.constant(0))
-    for micro in tf.range(1, trainer.accumulation_steps):
-        sums = strategy.run(add, args=(sums, micro_batch(micro)))
+    if trainer.accumulation_steps > 1:  # A sparse gradient fits into no loop.
+        for micro in tf.range(1, trainer.accumulation_steps):
+            sums = strategy.run(add, args=(sums, micro_batch(micro)))
     gradient_sums, logs = sums
     _reduce_and_apply(trainer, gradient_sums)
     return logs

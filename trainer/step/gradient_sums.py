@@ -13,7 +13,8 @@ from trainer.errors import UserError
 from trainer.step import gradients as grads
 from trainer.step import losses
 from trainer.step.guard import Measured
-from trainer.step.padding import count_examples, real_rows
+from trainer.step.padding import real_rows
+from trainer.step.pieces import Piece, open_piece
 from trainer.step.totals import StepLogs
 
 if TYPE_CHECKING:
@@ -35,29 +36,45 @@ class GradientSums(NamedTuple):
     losses: dict[str, tf.Tensor]
 
 
+def piece_of(trainer: "Trainer", batch: Any, *, training: bool) -> Piece:
+    """A replica's batch as one of the pieces of a global batch."""
+    micro = trainer.accumulation_steps if training else 1
+    return Piece(batch, pieces=trainer.plugin.num_replicas * micro)
+
+
 def measure(
-    trainer: "Trainer", batch: Any, *, training: bool
+    trainer: "Trainer",
+    batch: Any,
+    *,
+    training: bool,
+    piece: Piece | None = None,
 ) -> tuple[list[losses.Term], StepLogs]:
     """Runs the model on a replica's batch.
+
+    Args:
+        trainer: whose step it is.
+        batch: `x`, `(x, y)` or `(x, y, sample_weight)`.
+        training: whether to train or to evaluate.
+        piece: the same batch, where the caller has counted it already.
 
     Returns:
         The terms of the loss, and what a step returns of them.
     """
     x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
-    y_pred = trainer.forward(x, training=training)
-    examples = count_examples(batch)
-    micro = trainer.accumulation_steps if training else 1
+    piece = piece or piece_of(trainer, batch, training=training)
+    with open_piece(piece):
+        y_pred = trainer.forward(x, training=training)
     terms = losses.loss_terms(
         trainer.per_example_loss(x, y, y_pred),
         loss=trainer.loss,
         y_pred=y_pred,
         sample_weight=weight,
-        examples=examples,
-        parts=trainer.plugin.num_replicas * micro,
+        examples=piece.examples,
+        parts=piece.pieces,
         real=real_rows(batch),
     )
-    terms += losses.added_terms(trainer.model, examples)
-    logs = losses.loss_logs(trainer.model, terms, examples)
+    terms += losses.added_terms(trainer.model, piece)
+    logs = losses.loss_logs(trainer.model, terms, piece.examples)
     return terms, logs | trainer.metric_increments(y, y_pred, weight)
 
 
@@ -68,8 +85,9 @@ def batch_sums(trainer: "Trainer", batch: Any) -> tuple[GradientSums, StepLogs]:
         UserError: there is nothing to minimize.
     """
     variables = [v.value for v in trainer.model.trainable_variables]
+    piece = piece_of(trainer, batch, training=True)
     with tf.GradientTape(persistent=True) as tape:
-        terms, logs = measure(trainer, batch, training=True)
+        terms, logs = measure(trainer, batch, training=True, piece=piece)
         if not terms:
             raise UserError(
                 "There is no loss: pass loss=..., override per_example_loss, "
@@ -79,7 +97,7 @@ def batch_sums(trainer: "Trainer", batch: Any) -> tuple[GradientSums, StepLogs]:
         scaled = [term.total * _loss_factor(trainer) for term in merged]
     found = {}
     for term, total in zip(merged, scaled, strict=True):
-        local = tape.gradient(total, variables)
+        local = piece.or_zeros(tape.gradient(total, variables))
         if trainer.accumulation_steps > 1 or not trainer.plugin.reduces_sparse:
             local = grads.densify(local)
         found[term.group] = {
@@ -116,7 +134,8 @@ def reduce_and_measure(
     loss = losses.regularization(losses.regularized_variables(trainer.model))
     for group, total in sums.losses.items():
         loss += tf.math.divide_no_nan(total, sums.counts[group])
-    return gradients, Measured(loss, grads.global_norm([*gradients.values()]))
+    true = grads.rows_once([*gradients.values()], dense=trainer.jit_compile)
+    return gradients, Measured(loss, grads.global_norm(true))
 
 
 def _divide(

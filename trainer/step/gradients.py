@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
+import keras
 import tensorflow as tf
 
 Gradient: TypeAlias = tf.Tensor | tf.IndexedSlices | None
@@ -56,6 +57,40 @@ def densify(gradients: Sequence[Gradient]) -> list[Gradient]:
     return [None if g is None else tf.convert_to_tensor(g) for g in gradients]
 
 
+def rows_once(
+    gradients: Sequence[Gradient], *, dense: bool = False
+) -> list[Gradient]:
+    """Adds up the rows that a sparse gradient holds of one row of weights.
+
+    An embedding's gradient has a row for each time that a batch looked one
+    up. Squares, norms and limits of these are not those of the gradient.
+
+    Args:
+        gradients: reduced ones; only sparse ones change.
+        dense: make them dense instead, as XLA needs it.
+    """
+    return [
+        _rows_once(g, dense=dense) if isinstance(g, tf.IndexedSlices) else g
+        for g in gradients
+    ]
+
+
+def _rows_once(gradient: tf.IndexedSlices, *, dense: bool) -> Gradient:
+    if dense:
+        return tf.convert_to_tensor(gradient)
+    rows, position = tf.unique(gradient.indices)
+    values = tf.math.unsorted_segment_sum(
+        gradient.values, position, tf.size(rows)
+    )
+    return tf.IndexedSlices(values, rows, gradient.dense_shape)
+
+
+def takes_rows_as_they_come(optimizer: keras.optimizers.Optimizer) -> bool:
+    """Whether an update by rows adds up to the update by their sum."""
+    clips = optimizer.clipnorm, optimizer.clipvalue, optimizer.global_clipnorm
+    return type(optimizer) is keras.optimizers.SGD and not any(clips)
+
+
 def all_finite(gradients: Sequence[Gradient]) -> tf.Tensor:
     """Whether no gradient holds an infinity or a NaN: a boolean scalar."""
     return tf.reduce_all(
@@ -70,6 +105,9 @@ def global_norm(gradients: Sequence[Gradient]) -> tf.Tensor:
     """The Euclidean norm over all gradients: a float32 scalar.
 
     It is infinite or NaN if a value is, or if its square is too large.
+
+    Args:
+        gradients: sparse ones with each row once, see `rows_once`.
     """
     squares = [
         tf.reduce_sum(tf.square(tf.cast(value, tf.float32)))

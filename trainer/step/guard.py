@@ -73,8 +73,7 @@ class Guard:
             from the newest checkpoint and steps over the batch at fault.
         max_loss: a greater loss is a fault.
         max_gradient_norm: a greater norm of the gradient is one, before any
-            clipping. Rows of embeddings count as they travel: one that a
-            batch names twice counts twice.
+            clipping.
         max_growth: so is a norm that is more than so many times its own
             mean over the last 100 good steps; from the 20th on.
         max_rollbacks: how often a run, over all its attempts, may roll back.
@@ -200,7 +199,11 @@ class Watch:
             del self._heard.norms
 
     def hear(self, gradients: Sequence[Gradient]) -> None:
-        """Takes note of gradients that are about to be applied."""
+        """Takes note of gradients that are about to be applied.
+
+        Args:
+            gradients: see `trainer.step.gradients.global_norm`.
+        """
         norms = getattr(self._heard, "norms", None)
         if norms is not None:
             norms.append(global_norm(gradients))

@@ -4,6 +4,9 @@ Each function checks that the name is there, so that an upgrade of Keras that
 moves one fails at start-up with a sentence, not with a wrong number.
 """
 
+import collections
+import contextlib
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,6 +22,11 @@ def native(variable: Any) -> tf.Variable:
 def keras_mask(tensor: Any) -> tf.Tensor | None:
     """The mask that masking layers attached to an output, if any."""
     return getattr(tensor, "_keras_mask", None)
+
+
+def set_keras_mask(tensor: tf.Tensor, mask: tf.Tensor) -> None:
+    """Attaches a mask to a tensor, as masking layers do."""
+    tensor._keras_mask = mask
 
 
 def count_steps_natively(optimizer: keras.optimizers.Optimizer) -> None:
@@ -68,6 +76,46 @@ def all_layers(model: keras.Model) -> Iterator[keras.Layer]:
     return iter(model._flatten_layers())
 
 
+class _ListOfThread(threading.local):
+    """A list of which each thread sees its own."""
+
+    def __init__(self) -> None:
+        self._items: list[Any] = []
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._items[index]
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def append(self, item: Any) -> None:
+        self._items.append(item)
+
+    def extend(self, items: Any) -> None:
+        self._items.extend(items)
+
+    def clear(self) -> None:
+        self._items.clear()
+
+
+def separate_added_losses(model: keras.Model) -> None:
+    """Keeps apart what replicas, which trace in threads, pass to `add_loss`.
+
+    A layer has one list, and a replica that waits for others in a reduction
+    would find their losses among its own.
+
+    Raises:
+        RuntimeError: this version of Keras keeps them elsewhere.
+    """
+    for layer in all_layers(model):
+        if not isinstance(getattr(layer, "_losses", None), list):
+            raise RuntimeError(
+                f"keras {keras.__version__}: Layer._losses is gone; losses "
+                "of replicas would be mixed up."
+            )
+        object.__setattr__(layer, "_losses", _ListOfThread())
+
+
 def seed_generators(model: keras.Model) -> list[keras.random.SeedGenerator]:
     """The seed generators of a model's layers, in a fixed order.
 
@@ -84,3 +132,48 @@ def seed_generators(model: keras.Model) -> list[keras.random.SeedGenerator]:
         for generator in layer._seed_generators:
             found[id(generator)] = generator
     return list(found.values())
+
+
+def layer_metrics(model: keras.Model) -> list[tuple[keras.Layer, keras.Metric]]:
+    """The metrics that layers keep, each once, with the layer that does.
+
+    Raises:
+        RuntimeError: this version of Keras keeps them elsewhere.
+    """
+    found: dict[int, tuple[keras.Layer, keras.Metric]] = {}
+    for layer in all_layers(model):
+        if not hasattr(layer, "_metrics"):
+            raise RuntimeError(
+                f"keras {keras.__version__}: Layer._metrics is gone; metrics "
+                "in layers would be neither logged nor saved."
+            )
+        for metric in layer._metrics:
+            found.setdefault(id(metric), (layer, metric))
+    return list(found.values())
+
+
+@contextlib.contextmanager
+def fresh_names() -> Iterator[None]:
+    """Lets Keras number names from the beginning, whatever was made before.
+
+    Raises:
+        RuntimeError: this version of Keras counts elsewhere.
+    """
+    try:
+        from keras.src.backend.common import global_state
+
+        get, put = (
+            global_state.get_global_attribute,
+            global_state.set_global_attribute,
+        )
+    except (ImportError, AttributeError):
+        raise RuntimeError(
+            f"keras {keras.__version__}: the counters of automatic names are "
+            "gone; names of metrics would depend on what was made before."
+        ) from None
+    before = get("object_name_uids")
+    put("object_name_uids", collections.defaultdict(int))
+    try:
+        yield
+    finally:
+        put("object_name_uids", before)

@@ -20,6 +20,7 @@ from trainer.errors import UserError
 from trainer.step.average import average
 from trainer.step.keras_hooks import keras_mask
 from trainer.step.padding import align
+from trainer.step.pieces import Piece
 from trainer.step.totals import LOSS_PART, StepLogs
 
 EXAMPLES = "examples"  # The group of terms divided by the example count.
@@ -141,11 +142,15 @@ def loss_terms(
     return terms
 
 
-def added_terms(model: keras.Model, examples: tf.Tensor) -> list[Term]:
+def added_terms(model: keras.Model, piece: Piece) -> list[Term]:
     """What `add_loss` and activity regularizers added in a forward pass.
 
     Keras means them as averages over the batch, so each counts as often as
     there are examples. An average over a padded batch holds its padding.
+
+    Args:
+        model: whose layers added them.
+        piece: on which they did.
     """
     added = model.losses
     # Weight regularizers come last in model.losses, one for each variable.
@@ -153,7 +158,8 @@ def added_terms(model: keras.Model, examples: tf.Tensor) -> list[Term]:
     if not added:
         return []
     total = tf.add_n([tf.cast(one, tf.float32) for one in added])
-    return [Term(EXAMPLES, total * examples, examples)]
+    total = piece.or_zeros(total * piece.examples)
+    return [Term(EXAMPLES, total, piece.examples)]
 
 
 def merge_terms(terms: list[Term]) -> list[Term]:

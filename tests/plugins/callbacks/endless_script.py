@@ -11,6 +11,7 @@ longer than it would.
 
 import json
 import os
+import signal
 import sys
 import time
 
@@ -33,7 +34,10 @@ def main(model_dir, options):
     class Report(Callback):
         def on_train_batch_end(self, batch, logs=None):
             print(f"step {self.trainer.step}", flush=True)
-            time.sleep(options.get("pause", 0.0))
+            end = time.monotonic() + options.get("pause", 0.0)
+            # In slices: Python runs handlers of signals between them.
+            while time.monotonic() < end:
+                time.sleep(0.01)
 
     class Model(keras.Sequential):
         def call(self, x, training=False):
@@ -89,6 +93,9 @@ def main(model_dir, options):
             print(f"start again: {error}", flush=True)
             return 75
         except KeyboardInterrupt:
+            # The second Ctrl-C may echo, after the callbacks are closed too.
+            signal.raise_signal(signal.SIGINT)
+            print("left in order", flush=True)
             return 130
     return 0
 

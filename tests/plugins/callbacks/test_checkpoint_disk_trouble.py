@@ -12,6 +12,8 @@ from tensorboard.backend.event_processing import event_accumulator
 
 from trainer import checkpoints
 
+# tests/faults/test_disks.py has the ordinary suite's full and lost disks.
+pytestmark = pytest.mark.long
 HERE = pathlib.Path(__file__).parent
 CONFIG = """
 import disk_trouble

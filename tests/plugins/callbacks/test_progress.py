@@ -123,8 +123,14 @@ def test_early_stop_says_why():
     ("seconds", "expected"),
     [(0.4, "0:00"), (59.6, "1:00"), (3599, "59:59"), (36061, "10:01:01")],
 )
-def test_clock(seconds, expected):
-    assert progress._clock(seconds) == expected
+def test_times_are_written_like_a_clocks(clock, seconds, expected):
+    callback, out = make(terminal=False, steps=2)
+    callback.on_train_begin()
+    callback.trainer.step = -1  # The compiling step is not counted.
+    run_steps(callback, 1, clock, seconds=60.0)
+    run_steps(callback, 1, clock, seconds=seconds)
+    callback.on_log(1, "train", LOGS)
+    assert out.getvalue().endswith(f"eta {expected}\n")
 
 
 def test_terminal_shows_a_bar_with_eval_lines_above():

@@ -1,12 +1,9 @@
 import pytest
 
-from tests.plugins.clusters.meetings import Task
+from tests.plugins.clusters.meetings import tasks_end
 
 
 @pytest.fixture(autouse=True)
 def no_task_is_left():
-    yield
-    while Task.started:
-        process = Task.started.pop()
-        process.kill()
-        process.communicate()
+    with tasks_end():
+        yield

@@ -26,6 +26,7 @@ def main():
             timeout_seconds=given.get("timeout", 20),
             min_workers=given.get("min_workers"),
             settle_seconds=given.get("settle", 1.0),
+            silence_seconds=given.get("silence", 15.0),
         )
         code, text = 0, describe(met)
     except StartAgain as error:

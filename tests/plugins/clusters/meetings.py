@@ -66,6 +66,20 @@ class Task:
         return code, text, seconds
 
 
+@contextlib.contextmanager
+def tasks_end():
+    """Ends all tasks that were started meanwhile, and only those."""
+    before, Task.started = Task.started, []
+    try:
+        yield
+    finally:
+        while Task.started:
+            process = Task.started.pop()
+            process.kill()
+            process.communicate()
+        Task.started = before
+
+
 def open_gates(tasks):
     """Lets tasks with a gate into their meeting, all at once."""
     for task in tasks:

@@ -11,17 +11,13 @@ from tests.plugins.clusters.meetings import (
     Task,
     cluster_of,
     open_gates,
+    tasks_end,
     wait_for_port,
 )
 from trainer import UserError
 
 # Longer than a busy machine takes to start a task.
 LONG = 60.0
-
-
-def met(addresses, index):
-    """What a member of a cluster of some workers says."""
-    return (0, [f"worker {index}", {"worker": addresses}])
 
 
 def workers(jobs, indices):
@@ -41,89 +37,109 @@ def test_a_full_cluster_waits_for_nobody():
         assert seconds < LONG
 
 
-@pytest.mark.parametrize("order", [*itertools.permutations(range(3))])
-def test_any_order_of_arrival_ends_in_one_cluster(order):
-    jobs = cluster_of(3)
+def test_any_order_of_arrival_ends_in_one_cluster():
     # Less than what it takes to notice that a leader is silent.
     given = {"min_workers": 2, "settle": LONG, "timeout": 12, "gate": True}
-    tasks = [Task(jobs, i, **given) for i in order]
-    for task in tasks:
-        open_gates([task])
-        if task is not tasks[-1]:
-            task.wait_until_it_waits()
-            # Until it has found who leads by now.
+    meetings = []
+    for order in itertools.permutations(range(3)):
+        jobs = cluster_of(3)
+        meetings.append((order, [Task(jobs, i, **given) for i in order]))
+    for place in range(3):
+        for _, tasks in meetings:
+            open_gates([tasks[place]])
+        if place < 2:
+            for _, tasks in meetings:
+                tasks[place].wait_until_it_waits()
+            # Until each has found who leads by now.
             time.sleep(0.5)
-    assert [task.result()[:2] for task in tasks] == [(0, "met")] * 3
+    for order, tasks in meetings:
+        found = [task.result()[:2] for task in tasks]
+        assert found == [(0, "met")] * 3, order
 
 
-@pytest.mark.parametrize(
-    "there", [(0, 1, 2), (0, 2, 3), (1, 2, 3), (0, 3), (2, 3), (1, 3)]
-)
-def test_who_is_there_meets(there):
-    jobs = cluster_of(4)
-    given = {"min_workers": 2, "settle": 2, "timeout": LONG, "gate": True}
-    tasks = [Task(jobs, i, **given) for i in there]
-    for place, task in enumerate(open_gates(tasks)):
-        assert task.result()[:2] == met(workers(jobs, there), place)
+class Meeting:
+    """Some workers of an elastic cluster, each before its meeting's gate."""
+
+    def __init__(self, jobs, order, **given):
+        given = {"min_workers": 2, "settle": 2, "timeout": LONG} | given
+        self.order = order
+        self.tasks = {i: Task(jobs, i, gate=True, **given) for i in order}
+        left = {"worker": workers(jobs, sorted(order))}
+        if "evaluator" in jobs:
+            left["evaluator"] = jobs["evaluator"]
+        self.expected = [
+            (0, [f"worker {place}", left]) for place in range(len(order))
+        ]
+
+    def open(self, *indices):
+        open_gates([self.tasks[index] for index in indices])
+
+    def end(self):
+        found = [self.tasks[i].result()[:2] for i in sorted(self.order)]
+        assert found == self.expected, self.order
 
 
-def test_workers_meet_without_their_chief():
-    jobs = cluster_of(2, chief=1, evaluator=1)
-    given = {"min_workers": 2, "settle": 2, "timeout": LONG, "gate": True}
-    expected = {"worker": jobs["worker"], "evaluator": jobs["evaluator"]}
-    tasks = [Task(jobs, i, **given) for i in range(2)]
-    for place, task in enumerate(open_gates(tasks)):
-        assert task.result()[:2] == (0, [f"worker {place}", expected])
-
-
-def test_one_may_be_enough():
-    jobs = cluster_of(2)
-    task = Task(jobs, 1, min_workers=1, settle=0.5)
-    assert task.result()[:2] == met(workers(jobs, [1]), 0)
-
-
-@pytest.mark.parametrize("late", [0, 2])
-def test_a_late_one_is_waited_for_as_long_as_new_ones_come(late):
-    jobs = cluster_of(4)
-    given = {"min_workers": 2, "settle": 4, "timeout": LONG, "gate": True}
-    tasks = {i: Task(jobs, i, **given) for i in (1, 3, late)}
-    for index in (1, 3, late):
-        open_gates([tasks[index]])
-        # Added up, longer than nobody must have come.
-        time.sleep(2.5)
-    there = sorted(tasks)
-    for place, index in enumerate(there):
-        code, text, _ = tasks[index].result()
-        assert (code, text) == met(workers(jobs, there), place)
+def test_who_is_there_meets():
+    meetings = [
+        Meeting(cluster_of(4), there)
+        for there in [(0, 1, 2), (0, 2, 3), (1, 2, 3), (0, 3), (2, 3), (1, 3)]
+    ]
+    without_their_chief = cluster_of(2, chief=1, evaluator=1)
+    meetings.append(Meeting(without_their_chief, (0, 1)))
+    one_is_enough = Meeting(cluster_of(2), (1,), min_workers=1, settle=0.5)
+    # Those that are late are waited for as long as new ones come.
+    late = [Meeting(cluster_of(4), order) for order in ((1, 3, 0), (1, 3, 2))]
+    for meeting in (*meetings, one_is_enough):
+        meeting.open(*meeting.order)
+    for number in range(3):
+        for meeting in late:
+            meeting.open(meeting.order[number])
+        if number < 2:
+            # Twice, it is longer than nobody must have come.
+            time.sleep(1.2)
+    for meeting in (*meetings, one_is_enough, *late):
+        meeting.end()
 
 
 def test_too_few_are_not_enough_and_the_missing_are_named():
     jobs = cluster_of(4)
-    tasks = [
-        Task(jobs, i, min_workers=3, settle=0.1, timeout=5) for i in (1, 3)
-    ]
-    for task in tasks:
+    given = {"min_workers": 3, "settle": 0.1, "timeout": 1.2, "gate": True}
+    for task in open_gates([Task(jobs, i, **given) for i in (1, 3)]):
         code, text, _ = task.result()
         assert code == 75
         assert text == (
-            f"peers missing after 5 s: worker 0 ({jobs['worker'][0]}), "
+            f"peers missing after 1.2 s: worker 0 ({jobs['worker'][0]}), "
             f"worker 2 ({jobs['worker'][2]}); min_workers is 3"
         )
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
-def test_when_the_leader_is_lost_the_next_one_leads(how):
+def lose_the_leader(how):
+    """A meeting of three workers that lose the first."""
     jobs = cluster_of(4)
-    given = {"min_workers": 3, "settle": 0.1, "timeout": LONG, "gate": True}
-    leader, *others = [Task(jobs, i, **given) for i in range(3)]
-    open_gates([leader, *others[1:]])
-    # Until the other one is with the leader.
-    time.sleep(1.5)
+    given = {"min_workers": 3, "settle": 0.1, "silence": 5}
+    leader = Task(jobs, 0, timeout=LONG, gate=True, **given)
+    others = Meeting(jobs, (1, 2, 3), **given)
+    open_gates([leader])
+    others.open(2)
+    # Until it is with the leader.
+    time.sleep(1)
     leader.process.send_signal(how)
-    others.append(Task(jobs, 3, **given))
-    open_gates([others[0], others[2]])
-    for place, task in enumerate(others):
-        assert task.result()[:2] == met(workers(jobs, (1, 2, 3)), place)
+    others.open(1, 3)
+    return others
+
+
+@pytest.fixture(scope="module", autouse=True)
+def silent_leader():
+    """A leader that is stopped as the first test of this file begins.
+
+    It takes a while to be noticed; meanwhile the other tests run.
+    """
+    with tasks_end():
+        yield lose_the_leader(signal.SIGSTOP)
+
+
+def test_when_the_leader_is_killed_the_next_one_leads():
+    lose_the_leader(signal.SIGKILL).end()
 
 
 def test_different_facts_end_an_elastic_meeting():
@@ -149,7 +165,8 @@ def test_a_different_min_workers_is_a_difference():
 
 def test_strangers_do_not_count():
     jobs = cluster_of(3)
-    task = Task(jobs, 1, min_workers=2, settle=0.2, timeout=4)
+    task = Task(jobs, 1, min_workers=2, settle=0.2, timeout=1.2, gate=True)
+    open_gates([task])
     tasks = {f"worker {i}": a for i, a in enumerate(jobs["worker"])}
     with (
         wait_for_port(jobs["worker"][1]) as hesitates,
@@ -202,3 +219,8 @@ def test_what_is_left_of_a_cluster_knows_what_it_was():
     assert given.among(["chief 0", "worker 0", "worker 1", "worker 2"]) is given
     assert given.absent() == []
     assert given.given_name("worker 2") == "worker 2"
+
+
+# The last test: see `silent_leader`.
+def test_when_the_leader_is_silent_the_next_one_leads(silent_leader):
+    silent_leader.end()

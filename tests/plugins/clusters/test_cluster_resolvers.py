@@ -370,7 +370,7 @@ def test_the_order_in_which_they_are_asked():
     assert resolve_cluster(environ=everywhere) is None
 
 
-def test_no_tensorflow_is_needed():
+def test_no_tensorflow_is_needed(plain_starts):
     program = (
         "import sys, plugins.clusters.resolve, plugins.clusters.rendezvous;"
         "sys.exit('tensorflow' in sys.modules)"

@@ -25,7 +25,7 @@ def knock_until_answered(address, cluster):
         line = knock(address, cluster=cluster)
         if line is not None:
             return line
-        time.sleep(0.1)
+        time.sleep(0.02)
     raise AssertionError(f"nobody waits at {address}")
 
 
@@ -111,7 +111,8 @@ def test_a_stranger_that_answers_is_no_task(reply):
     jobs = cluster_of(1, chief=1)
     with answering(jobs["worker"][0], reply):
         start = time.monotonic()
-        assert knock(jobs["worker"][0], cluster=chief_of(jobs)) is None
+        cluster = chief_of(jobs)
+        assert knock(jobs["worker"][0], cluster=cluster, seconds=0.3) is None
         assert time.monotonic() - start < 20
 
 
@@ -142,24 +143,24 @@ def test_a_task_of_another_cluster_does_not_answer():
 
 def test_who_returns_to_an_elastic_run_waits_for_it():
     jobs = cluster_of(2)
-    given = {"min_workers": 1, "settle": 2, "timeout": 12}
+    given = {"min_workers": 1, "settle": 1, "timeout": 3}
     returned = Task(jobs, 0, **given)
     run = Cluster(jobs, "worker", 1, "test").among(["worker 1"])
     with knock_until_answered(jobs["worker"][0], run):
         # As long as the run goes on, no second one is formed beside it.
         code, text, _ = returned.result()
     assert code == 75
-    assert text.startswith("peers missing after 12 s: worker 1")
+    assert text.startswith("peers missing after 3 s: worker 1")
     assert text.endswith("a run goes on without this task")
 
 
 def test_who_returns_to_an_elastic_run_meets_it_when_it_starts_again():
     jobs = cluster_of(2)
-    given = {"min_workers": 1, "settle": 4, "timeout": LONG}
+    given = {"min_workers": 1, "settle": 1, "timeout": LONG}
     returned = Task(jobs, 0, **given)
     run = Cluster(jobs, "worker", 1, "test").among(["worker 1"])
     knock_until_answered(jobs["worker"][0], run).close()
     # Longer than nobody must have come otherwise.
-    time.sleep(6)
+    time.sleep(1.5)
     again = Task(jobs, 1, **given)
     assert [t.result()[:2] for t in (returned, again)] == [(0, "met")] * 2

@@ -53,14 +53,9 @@ def lifelines(monkeypatch):
         one.leave()
 
 
-def address(lifeline, number):
-    return lifeline._tasks[f"worker {number}"]
-
-
-def test_tasks_that_beat_are_not_lost(lifelines):
-    two = lifelines(2, silence_seconds=3.0)
-    time.sleep(6)
-    assert [one.over for one in two] == [None, None]
+def label(lifeline, number):
+    """Such as `"worker 1 (127.0.0.1:5000)"`."""
+    return lifeline.cluster.label(f"worker {number}")
 
 
 def test_an_end_in_order_is_no_loss(lifelines):
@@ -72,7 +67,7 @@ def test_an_end_in_order_is_no_loss(lifelines):
 def test_all_hear_the_first_cause(lifelines):
     first, second, third = lifelines(3)
     third.leave(ValueError("too bad\nand more"))
-    expected = f"worker 2 ({address(first, 2)}) ended: ValueError: too bad"
+    expected = f"{label(first, 2)} ended: ValueError: too bad"
     for one in (first, second):
         assert one.why_over(30) == expected
     # Who leaves because of it does not hide it.
@@ -85,25 +80,27 @@ def test_a_line_that_breaks_is_a_loss(lifelines):
     first, second, third = lifelines(3)
     (line,) = third._lines.current()
     line._connection.shutdown(socket.SHUT_RDWR)
-    expected = f"lost worker 2 ({address(first, 2)})"
+    expected = f"lost {label(first, 2)}"
     assert first.why_over(30) == expected
     assert second.why_over(30) == expected
 
 
-def test_a_silent_task_is_lost():
-    """Its kernel answers, it does not."""
+def test_a_silent_task_is_lost_and_tasks_that_beat_are_not(lifelines):
+    """The kernel of the silent one answers, it does not."""
+    since = time.monotonic()
+    two = lifelines(2, silence_seconds=2.5)
     addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
     cluster = Cluster({"worker": addresses}, "worker", 0, "test")
     ours, theirs = connected()
     with theirs:
         tasks = dict(cluster.tasks("worker"))
-        one = Lifeline(cluster, tasks, {"worker 1": ours}, silence_seconds=3.0)
-        since = time.monotonic()
-        with one._news:
-            one._news.wait_for(lambda: one.over is not None, 30)
-        assert time.monotonic() - since > 2.5
-        assert one.over.startswith(f"lost worker 1 ({addresses[1]}): silent")
+        one = Lifeline(cluster, tasks, {"worker 1": ours}, silence_seconds=2.5)
+        said = one.why_over(30)
+        assert time.monotonic() - since > 2.4
+        assert said.startswith(f"lost worker 1 ({addresses[1]}): silent")
         one.leave()
+    time.sleep(max(0.0, since + 3.6 - time.monotonic()))
+    assert [one.over for one in two] == [None, None]
 
 
 def test_a_call_that_waits_is_bounded_by_the_run(lifelines):
@@ -149,7 +146,7 @@ def test_who_departs_is_named(lifelines, monkeypatch, holds_state):
     for limit in ("_SAVING_SECONDS", "_WORKING_SECONDS"):
         monkeypatch.setattr(departing, limit, 0.2)
     first, second = lifelines(2)
-    expected = f"worker 1 ({address(first, 1)}): SIGTERM"
+    expected = f"{label(first, 1)}: SIGTERM"
     with departing.departing(second, holds_state=holds_state):
         signal.raise_signal(signal.SIGTERM)
         with pytest.raises(StartAgain, match=re.escape(expected)) as raised:
@@ -161,8 +158,10 @@ def test_who_departs_is_named(lifelines, monkeypatch, holds_state):
 
 def test_who_does_not_come_to_be_compared_is_named(lifelines):
     first, _ = lifelines(2)
-    with pytest.raises(StartAgain, match=r"worker 1 \(.*sent nothing for 1 s"):
-        compare(first, {}, seconds=1)
+    with pytest.raises(
+        StartAgain, match=r"worker 1 \(.*sent nothing for 0.3 s"
+    ):
+        compare(first, {}, seconds=0.3)
 
 
 def test_a_spare_task_may_be_lost_and_come_back(lifelines):

@@ -36,7 +36,7 @@ def test_who_does_not_come_is_named_by_all():
     """The first task beats meanwhile: nobody calls it silent."""
     # The tasks have come without worker 0, and are numbered anew.
     first, second, third = workers(3, away=1)
-    options = {"seconds": 4.0, "silence_seconds": 2.5}
+    options = {"seconds": 3.5, "silence_seconds": 2.5}
     since = time.monotonic()
     error, told = in_threads(
         opening(first, **options), opening(second, **options)
@@ -62,7 +62,7 @@ def test_silent_strangers_hold_nobody_up():
     found = in_threads(opening(first), come_late)
     assert time.monotonic() - since < 4
     with ending(found):
-        time.sleep(2)
+        time.sleep(1.2)
         assert [one.over for one in found] == [None, None]
     for one in strangers:
         one.close()
@@ -77,7 +77,7 @@ def test_who_has_given_up_meanwhile_is_not_taken_for_there():
         return opening(second)()
 
     with ending(in_threads(opening(first), come_twice)) as found:
-        time.sleep(1)
+        time.sleep(0.3)
         assert [one.over for one in found] == [None, None]
 
 
@@ -121,4 +121,5 @@ def test_what_follows_the_answer_at_once_is_heard():
         threading.Thread(target=answer, daemon=True).start()
         with ending([opening(cluster, seconds=2)()]) as [member]:
             assert member.hear("worker 0", 5) == {"facts": 1}
-        connections[0].close()
+            # Otherwise its end takes a moment to be read.
+            connections[0].close()

@@ -38,7 +38,11 @@ ON_THE_HOST = {
 }
 
 
-@pytest.fixture(scope="module", params=[1, 2], ids=["1 core", "2 cores"])
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(1, marks=pytest.mark.long), 2],
+    ids=["1 core", "2 cores"],
+)
 def traced(request, root):
     done = subprocess.run(
         [

@@ -105,6 +105,7 @@ def test_help_names_every_flag_in_80_columns():
     assert max(map(len, text.splitlines())) <= 80
 
 
+@pytest.mark.usefixtures("plain_starts")
 @pytest.mark.parametrize(
     ("argument", "code"),
     [("--help", 0), ("--unknown", 2), ("--gin_file=none.gin", 2)],

@@ -170,6 +170,7 @@ def test_strategy_help_lists_what_is_installed(tmp_path):
     )
 
 
+@pytest.mark.usefixtures("plain_starts")
 @pytest.mark.parametrize(
     ("environment", "part"),
     [

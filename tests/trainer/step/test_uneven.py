@@ -1,0 +1,88 @@
+"""Pieces with few examples count as few, and without one for nothing."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.trainer.step import uneven_cases as cases
+from tests.trainer.step.exact import (
+    assert_close,
+    found_in,
+    pairs,
+    run_cases,
+)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory, root):
+    directory = tmp_path_factory.mktemp("uneven")
+    return run_cases("tests.trainer.step.uneven_cases", directory, root)
+
+
+def batches():
+    x, y = cases.arrays()
+    for step in range(cases.STEPS):
+        begin = step % 3 * cases.BATCH
+        yield x[begin : begin + cases.BATCH], y[begin : begin + cases.BATCH]
+
+
+def reference(*, micro=1, added=True):
+    """The same by plain Keras on one device, batch by batch."""
+    model = cases.model()
+    optimizer = keras.optimizers.SGD(cases.RATE / 10)
+    total, count = 0.0, 0
+    variables = model.trainable_variables
+    for x, y in batches():
+        gradients = [0.0] * len(variables)
+        for part in np.array_split(np.arange(len(x)), micro):
+            if not len(part):
+                continue
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(
+                    (model(x[part], training=True) - y[part]) ** 2
+                )
+                if added:
+                    loss += tf.add_n(model.losses)
+                loss *= len(part) / len(x)
+            found = tape.gradient(loss, variables)
+            gradients = [a + b for a, b in zip(gradients, found, strict=True)]
+            total += float(loss) * len(x)
+        count += len(x)
+        optimizer.apply(gradients, variables)
+    expected = cases.kept(model.get_layer("keeping"))
+    return expected | {"loss": total / count}
+
+
+def unsynchronized(replicas):
+    """The moving statistics of replicas that each have their own."""
+    mean, variance = np.zeros(3), np.ones(3)
+    for x, _ in batches():
+        parts = [p for p in np.array_split(x, replicas) if len(p)]
+        mean = 0.5 * mean + 0.5 * x.mean(0)
+        within = sum(len(p) / len(x) * p.var(0) for p in parts)
+        variance = 0.5 * variance + 0.5 * within
+    return {"mean": mean, "variance": variance, "finite": True}
+
+
+def evaluated():
+    x, y = cases.arrays()
+    error = np.sum((x.sum(1, keepdims=True) - y) ** 2, 1)
+    return {"loss": np.mean(error) + np.mean(x**2)}
+
+
+EXPECTED = {
+    "means": lambda replicas: reference(),
+    "guarded": lambda replicas: reference(),
+    "micro_batches": lambda replicas: reference(micro=2),
+    "own_step": lambda replicas: reference(added=False) | {"plain": 3.0},
+    "evaluation": lambda replicas: evaluated(),
+    "unsynchronized": unsynchronized,
+}
+
+
+@pytest.mark.parametrize(("case", "strategy"), pairs(cases.CASES))
+def test_equals_one_device(results, case, strategy):
+    replicas = int(strategy[-1]) if strategy[-1].isdigit() else 1
+    found = found_in(results, case, strategy)
+    assert_close(found, EXPECTED[case](replicas))

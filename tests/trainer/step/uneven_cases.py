@@ -1,0 +1,157 @@
+"""Layers that keep or add means, on 33 examples in batches of 16."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from trainer import ArrayExamples, Guard, Trainer, average
+
+SIZE, BATCH, STEPS, RATE = 33, 16, 7, 0.1
+
+
+def arrays():
+    rng = np.random.default_rng(5)
+    x = rng.normal(size=(SIZE, 3)).astype("float32") + 1.0
+    return x, x.sum(1, keepdims=True)
+
+
+class Keeping(keras.layers.Layer):
+    """Keeps means of its input in three ways, and adds a loss."""
+
+    def build(self, shape):
+        self.scale = self.add_weight(shape=(3,), initializer="ones")
+        self.kept = self.add_weight(shape=(3,), trainable=False)
+        self.kept.assign(tf.zeros(3))
+        self.plain = tf.Variable(tf.zeros(3), trainable=False)
+        self.wide = self.add_weight(
+            shape=(3,), dtype="float64", trainable=False, initializer="zeros"
+        )
+        self.rows = self.add_weight(
+            shape=(), trainable=False, initializer="zeros", aggregation="sum"
+        )
+        self.calls = self.add_weight(
+            shape=(), dtype="int32", trainable=False, initializer="zeros"
+        )
+
+    def call(self, x):
+        mean = tf.reduce_mean(x, 0)
+        self.kept.assign(0.5 * self.kept + 0.5 * mean)
+        self.plain.assign_add(0.25 * (mean - self.plain))
+        self.wide.assign_sub(0.5 * (self.wide - tf.cast(mean, tf.float64)))
+        self.rows.assign_add(tf.cast(tf.shape(x)[0], tf.float32))
+        self.calls.assign_add(1)
+        # Of no example its value and its gradient are no numbers.
+        self.add_loss(tf.reduce_mean((x * self.scale) ** 2))
+        return x * self.scale
+
+
+def kept(layer):
+    names = ("scale", "kept", "plain", "wide", "rows", "calls")
+    return {
+        name: tf.convert_to_tensor(getattr(layer, name)).numpy()
+        for name in names
+    }
+
+
+def model():
+    return keras.Sequential(
+        [
+            keras.Input((3,)),
+            Keeping(name="keeping"),
+            keras.layers.Dense(1, kernel_initializer="ones"),
+        ]
+    )
+
+
+def trainer_of(strategy, *, kind=Trainer, **options):
+    options = {
+        "model": model,
+        "loss": "mse",
+        "optimizer": lambda: keras.optimizers.SGD(RATE / 10),
+        "data": lambda split: ArrayExamples(arrays(), shuffle=False),
+        "batch_size": BATCH,
+        **options,
+    }
+    return kind(strategy=strategy, **options)
+
+
+def result(trainer, logs):
+    layer = trainer.model.get_layer("keeping")
+    return kept(layer) | {"loss": logs["loss"]}
+
+
+def means(strategy):
+    trainer = trainer_of(strategy)
+    return result(trainer, trainer.train(STEPS, log_every=STEPS))
+
+
+def guarded(strategy):
+    """The same where the guard splits the step into phases."""
+    trainer = trainer_of(strategy, guard=Guard())
+    return result(trainer, trainer.train(STEPS, log_every=STEPS))
+
+
+def micro_batches(strategy):
+    """The epoch's last batch of one example leaves a micro-batch empty."""
+    trainer = trainer_of(strategy, accumulation_steps=2)
+    return result(trainer, trainer.train(STEPS, log_every=STEPS))
+
+
+def own_step(strategy):
+    """A step of one's own that does not think of empty pieces."""
+
+    class Own(Trainer):
+        def train_step(self, batch):
+            x, y = batch
+            with tf.GradientTape() as tape:
+                error = tf.reduce_mean(
+                    (self.forward(x, training=True) - y) ** 2
+                )
+                rows = tf.cast(tf.shape(x)[0], tf.float32)
+                loss = average(error * rows, rows)
+            variables = self.model.trainable_variables
+            found = self.gradients(tape, loss, variables)
+            self.apply_gradients(found, variables)
+            return {"loss": loss, "plain": tf.reduce_mean(y) * 0 + 3.0}
+
+    trainer = trainer_of(strategy, kind=Own)
+    logs = trainer.train(STEPS, log_every=STEPS)
+    return result(trainer, logs) | {"plain": logs["plain"]}
+
+
+def evaluation(strategy):
+    trainer = trainer_of(strategy)
+    return {"loss": trainer.evaluate()["loss"]}
+
+
+def unsynchronized(strategy):
+    """Each replica has its own statistics, and keeps their mean."""
+
+    def normed():
+        return keras.Sequential(
+            [
+                keras.Input((3,)),
+                keras.layers.BatchNormalization(momentum=0.5, name="norm"),
+                keras.layers.Dense(1, kernel_initializer="ones"),
+            ]
+        )
+
+    trainer = trainer_of(strategy, model=normed, sync_batch_norm=False)
+    logs = trainer.train(STEPS, log_every=STEPS)
+    norm = trainer.model.get_layer("norm")
+    weights = np.concatenate([np.ravel(w) for w in trainer.model.get_weights()])
+    return {
+        "mean": norm.moving_mean.numpy(),
+        "variance": norm.moving_variance.numpy(),
+        "finite": np.isfinite([*weights, logs["loss"]]).all(),
+    }
+
+
+CASES = {
+    means: ("default", "mirrored_2", "mirrored_3", "central_storage_2"),
+    guarded: ("mirrored_2",),
+    micro_batches: ("default", "mirrored_2"),
+    own_step: ("mirrored_2",),
+    evaluation: ("mirrored_3",),
+    unsynchronized: ("mirrored_2", "mirrored_3"),
+}

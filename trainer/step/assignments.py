@@ -1,0 +1,122 @@
+"""What layers assign to variables in a forward pass, over all replicas.
+
+Each replica computes the new value from its own piece of the batch. What
+becomes of their values is said by the variable's `aggregation`, as in
+`add_weight(aggregation="sum")`:
+
+- `"mean"`, or nothing for floating-point numbers: the mean of the replicas'
+  values, each as often as the replica has examples. For a mean over the batch
+  that is its mean over the global batch.
+- `"sum"`: what each replica adds to the old value is added up.
+- `"only_first_replica"`, or nothing for other numbers: the first one's value.
+
+A piece without an example changes nothing.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import tensorflow as tf
+
+from trainer.step.pieces import Piece, current_piece
+
+_MEAN = tf.VariableAggregation.MEAN
+_SUM = tf.VariableAggregation.SUM
+
+
+class NotedVariables:
+    """A `tf.variable_creator_scope` function that keeps what was made."""
+
+    def __init__(self) -> None:
+        self.variables: list[tf.Variable] = []
+
+    def __call__(
+        self, next_creator: Callable[..., tf.Variable], **kwargs: Any
+    ) -> tf.Variable:
+        """Makes a variable."""
+        self.variables.append(next_creator(**kwargs))
+        return self.variables[-1]
+
+
+def count_by_examples(
+    variables: Iterable[tf.Variable], *, but: Iterable[tf.Variable] = ()
+) -> None:
+    """Makes assignments to variables count as their replica has examples.
+
+    Args:
+        variables: those that a model's layers made.
+        but: those among them that get equal values on all replicas.
+    """
+    equal = {id(variable) for variable in but}
+    for variable in variables:
+        numeric = variable.dtype.is_floating or variable.dtype.is_integer
+        if numeric and id(variable) not in equal:
+            _take_over(variable)
+
+
+def _take_over(variable: tf.Variable) -> None:
+    assign = variable.assign
+    increase = {"assign_add": variable.assign_add}
+    increase["assign_sub"] = variable.assign_sub
+
+    def assign_by_examples(value: Any, *args: Any, **kwargs: Any) -> Any:
+        piece = _piece_at_work()
+        if piece is not None:
+            value = tf.convert_to_tensor(value, variable.dtype)
+            value = _value_of(variable, value, piece)
+        return assign(value, *args, **kwargs)
+
+    def increase_by_examples(name: str) -> Callable[..., Any]:
+        def call(delta: Any, *args: Any, **kwargs: Any) -> Any:
+            piece = _piece_at_work()
+            if piece is not None:
+                delta = tf.convert_to_tensor(delta, variable.dtype)
+                delta = _delta_of(variable, delta, piece)
+            return increase[name](delta, *args, **kwargs)
+
+        return call
+
+    variable.assign = assign_by_examples
+    for name in increase:
+        setattr(variable, name, increase_by_examples(name))
+
+
+def _piece_at_work() -> Piece | None:
+    """The piece in whose forward pass an assignment is made, if in one."""
+    return None if tf.distribute.in_cross_replica_context() else current_piece()
+
+
+def _value_of(variable: Any, value: tf.Tensor, piece: Piece) -> tf.Tensor:
+    """What a replica hands to the reduction, to have a value assigned."""
+    context = tf.distribute.get_replica_context()
+    if context.num_replicas_in_sync == 1:
+        if not piece.may_be_empty:
+            return value
+        return tf.where(piece.is_empty, variable.read_value(), value)
+    if variable.aggregation == _SUM:
+        # The first replica brings along the old value, which all start from.
+        old = variable.read_value()
+        first = tf.equal(context.replica_id_in_sync_group, 0)
+        kept = tf.where(first, old, tf.zeros_like(old))
+        return kept + piece.or_zeros(value - old)
+    if variable.aggregation == _MEAN and not piece.is_even:
+        value = piece.or_zeros(_weighted(value, piece))
+    if not piece.may_be_empty:
+        return value
+    nobody = tf.equal(piece.all_examples, 0.0)
+    return tf.where(nobody, variable.read_value(), value)
+
+
+def _delta_of(variable: Any, delta: tf.Tensor, piece: Piece) -> tf.Tensor:
+    """The same of what is added or subtracted."""
+    context = tf.distribute.get_replica_context()
+    several = context.num_replicas_in_sync > 1
+    if several and variable.aggregation == _MEAN and not piece.is_even:
+        delta = _weighted(delta, piece)
+    return piece.or_zeros(delta)
+
+
+def _weighted(value: tf.Tensor, piece: Piece) -> tf.Tensor:
+    # Few examples have no exact ratio in 16 bits.
+    wide = tf.cast(value, tf.float64 if value.dtype.size > 4 else tf.float32)
+    return tf.cast(wide * tf.cast(piece.weight, wide.dtype), value.dtype)

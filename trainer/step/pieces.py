@@ -1,0 +1,113 @@
+"""What a replica's piece of a batch may change: as much as it has examples.
+
+A short batch leaves some replicas (or micro-batches) with fewer examples than
+others, or with none. A mean over no example is no number, and so is what a
+layer makes of it: such a piece must contribute nothing to gradients, losses,
+logs and variables. And a mean of means is the mean of all examples only where
+each counts as often as it has examples.
+"""
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from trainer.step.average import Average
+from trainer.step.gradients import reduce_sum
+from trainer.step.padding import count_examples, real_rows
+
+_local = threading.local()  # Mirrored replicas trace in threads of their own.
+
+
+class Piece:
+    """One replica's part of a (micro-)batch.
+
+    Args:
+        batch: what the replica was given.
+        pieces: how many make a global batch; a single one is never empty.
+    """
+
+    def __init__(self, batch: Any, *, pieces: int) -> None:
+        self.pieces = pieces
+        self._all_examples: tf.Tensor | None = None
+        self.examples = count_examples(batch)
+        rows = tf.nest.flatten(batch)[0].shape[:1]
+        # Of static shape: as many examples on each replica.
+        self.is_even = real_rows(batch) is None and rows.is_fully_defined()
+        self.may_be_empty = pieces > 1 and not (self.is_even and rows[0])
+
+    @property
+    def is_empty(self) -> tf.Tensor:
+        """Whether there is no example: a boolean scalar."""
+        return tf.equal(self.examples, 0.0)
+
+    def or_zeros(self, structure: Any) -> Any:
+        """The same numbers, or zeros where there is no example.
+
+        Args:
+            structure: tensors, `tf.IndexedSlices` and `None`s.
+        """
+        if not self.may_be_empty:
+            return structure
+        return tf.nest.map_structure(self._or_zero, structure)
+
+    def or_nothing(self, mean: Average) -> Average:
+        """The same average, or nothing where it is one of no example."""
+        if not self.may_be_empty:
+            return mean
+        nothing = self.is_empty & ~tf.math.is_finite(mean.total)
+        zero = tf.constant(0.0)
+        return Average(
+            *(
+                tf.where(nothing, zero, tf.cast(part, zero.dtype))
+                for part in mean
+            )
+        )
+
+    def _or_zero(self, part: Any) -> Any:
+        if part is None:
+            return None
+        if isinstance(part, tf.IndexedSlices):
+            values = self._or_zero(part.values)
+            return tf.IndexedSlices(values, part.indices, part.dense_shape)
+        # Chosen, not multiplied: zero times NaN is not zero.
+        return tf.where(self.is_empty, tf.zeros_like(part), part)
+
+    @property
+    def all_examples(self) -> tf.Tensor:
+        """The examples of all replicas: a float32 scalar, reduced once."""
+        # No functools.cached_property: before Python 3.12 its lock is one for
+        # all replicas, which wait for each other in the reduction.
+        if self._all_examples is None:
+            self._all_examples = reduce_sum(self.examples)
+        return self._all_examples
+
+    @property
+    def weight(self) -> tf.Tensor:
+        """This piece's weight in a mean over replicas; 1 on average."""
+        replicas = tf.distribute.get_replica_context().num_replicas_in_sync
+        return tf.math.divide_no_nan(
+            self.examples * replicas, self.all_examples
+        )
+
+
+@contextlib.contextmanager
+def open_piece(piece: Piece | None) -> Iterator[None]:
+    """Makes what layers assign to variables count as the piece says.
+
+    Args:
+        piece: the replica's; `None` lets every assignment pass as it is.
+    """
+    before = current_piece()
+    _local.piece = piece
+    try:
+        yield
+    finally:
+        _local.piece = before
+
+
+def current_piece() -> Piece | None:
+    """The piece that this replica is working on, if there is one."""
+    return getattr(_local, "piece", None)
