@@ -8,6 +8,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from absl import logging
 
 from trainer.errors import UserError, nearest
 from trainer.step.assignments import NotedVariables, count_by_examples
@@ -36,9 +37,10 @@ class Parts:
         model: the built model, compiled with the first optimizer.
         optimizers: by name; a single one is named `"optimizer"`.
         metrics: what is measured.
+        trained: the variables that are trainable when the model is built.
         step: int64 scalar variable, the optimizer steps that are done.
         randomness: gives each replica its random numbers.
-        loss_scale: set under `mixed_float16`.
+        loss_scale: set where a layer computes in float16.
         ema: set where averaged weights are asked for.
         watch: set where there is a guard.
     """
@@ -46,6 +48,7 @@ class Parts:
     model: keras.Model
     optimizers: dict[str, keras.optimizers.Optimizer]
     metrics: MetricSet
+    trained: list[Any]
     step: tf.Variable
     randomness: StepRandomness
     loss_scale: LossScale | None
@@ -93,6 +96,21 @@ def build_parts(
     with plugin.scope():
         with tf.variable_creator_scope(noted):
             made = build_model(model, precision)
+            if made.compiled:
+                logging.warning(
+                    "The model function compiles its model, which is not "
+                    "used: the Trainer's own loss, optimizer and metrics "
+                    "count."
+                )
+            half = any(
+                one.compute_dtype == "float16" for one in all_layers(made)
+            )
+            if half and own_step:
+                raise UserError(
+                    "The model computes in float16, and a train_step of one's "
+                    "own cannot be reached by its loss scale. Use "
+                    "mixed_bfloat16."
+                )
             if sync_batch_norm and plugin.num_replicas > 1:
                 _synchronize_batch_norm(made)
             if not made.built:
@@ -118,9 +136,10 @@ def build_parts(
             model=made,
             optimizers=optimizers,
             metrics=build_metrics(metrics, model=made, own_step=own_step),
+            trained=list(trainable),
             step=tf.Variable(0, dtype=tf.int64, trainable=False, name="step"),
             randomness=StepRandomness(made, seed),
-            loss_scale=LossScale() if precision == "mixed_float16" else None,
+            loss_scale=LossScale() if half else None,
             ema=MovingAverage(
                 weights, momentum=ema_momentum, strategy=plugin.strategy
             )
@@ -256,8 +275,14 @@ def _refuse_own_versions(optimizer: keras.optimizers.Optimizer) -> None:
             f"{name}.gradient_accumulation_steps does not work under a "
             "strategy. Use Trainer.accumulation_steps."
         )
-    if optimizer.use_ema and optimizer.ema_overwrite_frequency:
+    if optimizer.use_ema:
         raise UserError(
-            f"{name}.ema_overwrite_frequency does not work under a strategy. "
-            "Use Trainer.ema_momentum, which evaluates with the averages."
+            f"{name}.use_ema would keep averages that nothing reads. Use "
+            "Trainer.ema_momentum, which evaluates and exports with them."
+        )
+    if optimizer.loss_scale_factor is not None:
+        raise UserError(
+            f"{name}.loss_scale_factor divides gradients of a loss that "
+            "nobody has multiplied. Leave it out: precision = 'mixed_float16' "
+            "brings a loss scale."
         )

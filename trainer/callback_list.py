@@ -12,6 +12,7 @@ from trainer import keras_state
 from trainer.callback import Callback
 from trainer.errors import UserError
 from trainer.exit_report import headline
+from trainer.monitor import Monitor
 from trainer.schema import Misfit
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class CallbackList:
     def attach(self, model: keras.Model, params: dict[str, Any]) -> None:
         """Gives every callback the model, as `fit` does."""
         for callback in self.all:
+            _choose_mode(callback)
             callback.set_model(model)
             callback.set_params(params)
 
@@ -205,6 +207,21 @@ def _load(key: str, callback: Callback, state: dict[str, Any]) -> None:
     except Exception as error:
         why = headline(error)
         raise Misfit(f"{key} does not take its state ({why})") from error
+
+
+def _choose_mode(callback: keras.callbacks.Callback) -> None:
+    """Tells Keras' callbacks which way a value gets better.
+
+    They look for its metric in the model, which has none here.
+    """
+    name = getattr(callback, "monitor", None)
+    is_open = getattr(callback, "mode", None) == "auto"
+    if isinstance(callback, Callback) or not isinstance(name, str):
+        return
+    if is_open:
+        # A name that does not tell is Keras' own to refuse.
+        with contextlib.suppress(UserError):
+            callback.mode = Monitor(name).mode
 
 
 def _runs_last(callback: keras.callbacks.Callback) -> bool:

@@ -1,6 +1,6 @@
 """Checks of a Trainer's arguments, alone and against its strategy."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import keras
@@ -108,6 +108,99 @@ def check_own_train_step(
             f"{name} has a train_step of its own, which the loss scale of "
             "mixed_float16 cannot reach. Use mixed_bfloat16."
         )
+
+
+# What `fit` would call of a model, and what says the same here.
+_STEPS_OF_FIT = {
+    "train_step": "Trainer.train_step",
+    "compute_loss": "Trainer.per_example_loss",
+    "test_step": "Trainer.eval_step",
+    "compute_metrics": "Trainer.metrics",
+    "get_metrics_result": "Trainer.metrics",
+    "make_train_function": "Trainer.train_step",
+    "make_test_function": "Trainer.eval_step",
+}
+
+
+def check_steps_of_model(
+    model: keras.Model, *, own_step: bool, own_eval_step: bool
+) -> None:
+    """Checks that a model has no step of its own, which nobody would call.
+
+    Args:
+        model: what the model function returned.
+        own_step: whether the Trainer's class has a `train_step`.
+        own_eval_step: whether it has an `eval_step`. A step of one's own may
+            call what the model has.
+
+    Raises:
+        UserError: it has one.
+    """
+    for name, instead in _STEPS_OF_FIT.items():
+        in_training = name in ("train_step", "compute_loss")
+        if own_step and (in_training or own_eval_step):
+            continue
+        if own_eval_step and name == "test_step":
+            continue
+        if not _is_of_keras(model, name):
+            raise UserError(
+                f"{type(model).__name__}.{name} is its own, but only "
+                f"keras.Model.fit calls it. Move it to {instead}."
+            )
+
+
+def check_trainable(
+    model: keras.Model, known: Collection[Any], *, own_step: bool
+) -> None:
+    """Checks that the optimizer knows what is to be trained.
+
+    Args:
+        model: the built model.
+        known: the variables that were trainable when it was built.
+        own_step: whether a `train_step` of one's own chooses variables.
+
+    Raises:
+        UserError: a layer has become trainable since.
+    """
+    ids = {id(variable) for variable in known}
+    for variable in model.trainable_variables:
+        if id(variable) not in ids and not own_step:
+            raise UserError(
+                f"{variable.path} was not trainable when the model was built, "
+                "so the optimizer has no state for it. Set trainable in the "
+                "model function; freezing later is possible, thawing is not."
+            )
+
+
+def _is_of_keras(model: keras.Model, name: str) -> bool:
+    """Whether a method of a model is the one that Keras gives it."""
+    if name in vars(model):
+        return False
+    owner = next((k for k in type(model).__mro__ if name in vars(k)), None)
+    return owner is None or owner.__module__.partition(".")[0] == "keras"
+
+
+def check_class_weight(
+    weights: Mapping[int, float] | None,
+) -> dict[int, float] | None:
+    """Checks weights by class.
+
+    Raises:
+        UserError: a class is no whole number, or a weight no number.
+    """
+    if weights is None:
+        return None
+    for label, weight in weights.items():
+        if (
+            not isinstance(label, int)
+            or label < 0
+            or not isinstance(weight, int | float)
+        ):
+            raise UserError(
+                f"class_weight has {label!r}: {weight!r}. Valid: the number of "
+                "a class, from 0, to a number, such as {0: 1.0, 1: 2.5}."
+            )
+    return dict(weights)
 
 
 def as_loss(loss: Any) -> keras.losses.Loss | None:

@@ -52,7 +52,10 @@ class Evaluator:
         batches = trainer.batches("eval")
         steps = steps or batches.steps_per_epoch
         if steps is None:
-            raise UserError("The eval data is endless: set eval_steps.")
+            raise UserError(
+                "The eval data is endless, or longer than anybody has counted: "
+                "set eval_steps."
+            )
         prepare_metrics(trainer, training=False)
         iterator = self._input()
         totals = Totals(trainer.parts.metrics, EVAL)

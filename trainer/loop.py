@@ -94,6 +94,7 @@ class Loop:
             self.batches.last_size,
             accumulation_steps=trainer.accumulation_steps,
         )
+        self.batches.learn_length(at_most=steps)
         self.steps_per_epoch = self.batches.steps_per_epoch
         self.steps_per_loop = self.asked_steps_per_loop = steps_per_loop
         self.callbacks = CallbackList(callbacks, trainer)
@@ -183,6 +184,8 @@ class Loop:
                 trainer.accounts.started()
                 self._begin()
                 save_beginning(self)
+                if self.evaluate and self.fired_step >= self.steps:
+                    self.reports.evaluate_again()
                 self._train(iterator)
                 self.callbacks.end(dict(self.reports.logs))
             finally:
@@ -217,6 +220,7 @@ class Loop:
 
     def _trace(self) -> Any:
         trainer = self.trainer
+        trainer.follow_trainable()
         prepare_metrics(trainer, training=True)
         for totals in self.reports.totals.values():
             totals.give_states()

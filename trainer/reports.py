@@ -148,6 +148,15 @@ class Reports:
         if self.epoch_of(step) > epoch:
             self._end_epoch(epoch, ending=ending)
 
+    def evaluate_again(self) -> None:
+        """Measures a run that has nothing left to train.
+
+        Nothing is logged: whatever was due has been.
+        """
+        if not any(name.startswith("val_") for name in self.logs):
+            values = self._trainer.evaluate(self._eval_steps)
+            self.logs |= {f"val_{k}": v for k, v in values.items()}
+
     def has_to_leave(self) -> bool:
         """Whether the evaluation that is under way should be given up."""
         return self._is_evaluating and ask(self._trainer).again

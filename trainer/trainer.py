@@ -13,17 +13,21 @@ from trainer.build import Parts, build_model, build_parts
 from trainer.checks import (
     as_loss,
     check_against_strategy,
+    check_class_weight,
     check_own_train_step,
+    check_steps_of_model,
+    check_trainable,
     require_positive,
 )
 from trainer.data import Batches, as_batches
+from trainer.data.rows import take_rows
 from trainer.errors import UserError
 from trainer.evaluation import Evaluator
 from trainer.graph import converted
 from trainer.loop import Loop
 from trainer.registry import find_strategy
 from trainer.step import gradients as grads
-from trainer.step import losses
+from trainer.step import output_losses
 from trainer.step.average import Average
 from trainer.step.full_step import make_train_step
 from trainer.step.gradient_sums import batch_sums, measure, reduce_gradients
@@ -82,7 +86,13 @@ class Trainer:
     Args:
         model: a function that returns the model.
         loss: a Keras loss, a name, or a structure of these that matches the
-            model's outputs. Its `reduction` chooses the denominator.
+            model's outputs. Its `reduction` chooses the denominator. One
+            loss stands for all outputs.
+        loss_weights: what each output's loss is multiplied by, in a list or
+            a dict by output.
+        class_weight: class number to the weight of its examples in the
+            training loss; any other class weighs 1. For a single output
+            whose targets are classes or one-hot vectors.
         optimizer: a function that returns a Keras optimizer, a name, or a
             dict of these for a `train_step` of your own. One in a dict that
             is named like a layer of the model is for that layer's weights,
@@ -118,6 +128,8 @@ class Trainer:
         *,
         model: Callable[[], keras.Model],
         loss: Any = None,
+        loss_weights: Any = None,
+        class_weight: dict[int, float] | None = None,
         optimizer: Any = "adam",
         metrics: Any = (),
         data: Callable[..., Any] | None = None,
@@ -161,10 +173,13 @@ class Trainer:
         self._strategy = strategy
         self._precision = precision
         self.loss = tf.nest.map_structure(as_loss, loss)
+        self.loss_weights = loss_weights
+        self.class_weight = check_class_weight(class_weight)
         self.batch_size = batch_size
         self.seed = seed
         self.accumulation_steps = accumulation_steps
         self.jit_compile = jit_compile
+        self._traced_for: list[int] | None = None
         self.step = 0
         self.model_dir: str | None = None
         self.stop_reason: str | None = None
@@ -209,6 +224,28 @@ class Trainer:
             UserError: something that was given does not fit.
         """
         _ = self.parts
+        check_steps_of_model(
+            self.model,
+            own_step=self.has_own_step,
+            own_eval_step=type(self).eval_step is not Trainer.eval_step,
+        )
+        output_losses.check(self)
+
+    def follow_trainable(self) -> None:
+        """Lets the next step train what is trainable now.
+
+        Raises:
+            UserError: a layer has become trainable since it was built.
+        """
+        check_trainable(
+            self.model, self.parts.trained, own_step=self.has_own_step
+        )
+        now = [id(variable) for variable in self.model.trainable_variables]
+        if self._traced_for not in (None, now):
+            # Traced for other variables.
+            self.__dict__.pop("train_runner", None)
+            self.__dict__.pop("_evaluator", None)
+        self._traced_for = now
 
     @property
     def model(self) -> keras.Model:
@@ -224,6 +261,11 @@ class Trainer:
     def has_own_step(self) -> bool:
         """Whether a subclass has a `train_step` of its own."""
         return type(self).train_step is not Trainer.train_step
+
+    @property
+    def has_own_loss(self) -> bool:
+        """Whether a subclass has a `per_example_loss` of its own."""
+        return type(self).per_example_loss is not Trainer.per_example_loss
 
     @property
     def has_own_forward(self) -> bool:
@@ -275,7 +317,7 @@ class Trainer:
             such a tensor. Masks and sample weights are applied afterwards,
             and the division by the global batch.
         """
-        return losses.per_example(self.loss, y, y_pred)
+        return output_losses.per_example(self, y, y_pred)
 
     def train_step(self, batch: Any) -> StepLogs:
         """One optimizer step on one replica.
@@ -477,4 +519,4 @@ class Trainer:
         )
         batch = next(iter(one))
         x, _, _ = keras.utils.unpack_x_y_sample_weight(batch)
-        model(tf.nest.map_structure(lambda leaf: leaf[:1], x))
+        model(take_rows(x, 0, 1))

@@ -10,7 +10,7 @@ import tensorflow as tf
 from experiments.digits import digits
 from experiments.models import conv_net
 from plugins.callbacks.checkpoint import Checkpoint
-from trainer import ArrayExamples, Callback, Trainer, average
+from trainer import ArrayExamples, Callback, Trainer, UserError, average
 from trainer.checkpoints import load_newest
 from trainer.state import capture, restore_newest
 
@@ -116,6 +116,45 @@ def metrics_over_an_interval(strategy, directory):
     result = initial_of(trainer)
     logs = trainer.train(50, steps_per_loop=7, log_every=50)
     return result | {"error": np.array(logs["mean_absolute_error"])}
+
+
+class Decaying(keras.Metric):
+    """Halves what came before: it depends on the order of the batches."""
+
+    def __init__(self):
+        super().__init__(name="decaying")
+        self.total = self.add_variable((), "zeros", name="total")
+
+    def update_state(self, y, y_pred, sample_weight=None):
+        error = keras.ops.sum(keras.ops.abs(y - y_pred)[:, 0] * sample_weight)
+        self.total.assign(0.5 * self.total + error)
+
+    def result(self):
+        return self.total
+
+
+@case
+def metrics_in_order(strategy, directory):
+    """A metric that does not add up is that of whole batches, in order."""
+    trainer = regression_trainer(
+        strategy,
+        model=lambda: keras.Sequential(
+            [keras.Input((models.FEATURES,)), keras.layers.Dense(1)]
+        ),
+        metrics=[Decaying],
+        accumulation_steps=models.MICRO,
+        optimizer=lambda: keras.optimizers.SGD(0.0),
+    )
+    try:
+        logs = trainer.train_and_evaluate(5, steps_per_loop=2, log_every=5)
+    except UserError as error:
+        return {"refused": np.array(str(error))}
+    x, _, _ = models.regression_data()
+    return {
+        "predicted": trainer.single_device_model().predict(x, verbose=0),
+        "train": np.array(logs["decaying"]),
+        "eval": np.array(logs["val_decaying"]),
+    }
 
 
 @case

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from . import compare, running
+from . import compare, models, running
 
 
 @pytest.mark.parametrize("name", compare.PROPERTIES)
@@ -13,6 +13,25 @@ def test_agrees_with_the_reference(results, name):
 
 def test_area_under_curve(results):
     assert compare.area_under_curve(results) <= 5e-3
+
+
+def test_metrics_that_need_the_batches_order(results):
+    case = results.case("metrics_in_order")
+    if "refused" in case:
+        assert not results["carries_states"]
+        assert "'decaying' (Decaying) does not add up" in str(case["refused"])
+        return
+    assert results["carries_states"]
+    _, y, weight = models.regression_data()
+    error = weight * np.abs(y - case["predicted"])[:, 0]
+    steps = -(-len(error) // models.BATCH)
+    total = 0.0
+    for step in range(steps):
+        part = slice(step * models.BATCH, (step + 1) * models.BATCH)
+        total = 0.5 * total + error[part].sum()
+    assert steps == 5
+    assert case["train"] == pytest.approx(total, rel=1e-5)
+    assert case["eval"] == pytest.approx(total, rel=1e-5)
 
 
 def test_float16_skips_overflow_everywhere_and_learns(results):

@@ -140,10 +140,23 @@ class Runs:
 
     def is_held(self, task="single"):
         """Whether a process waits where it was planned to."""
-        return (self.plan_dir / f"held_{task}").exists()
+        lines = (self.plan_dir / "plan").read_text().splitlines()
+        return any(lines[n].startswith(f"{task} ") for n in self._held())
 
     def release(self):
-        (self.plan_dir / "release").touch()
+        """Lets those go on that wait now."""
+        for number in self._held():
+            (self.plan_dir / f"release_{number}").touch()
+
+    def _held(self):
+        """The lines of the plan at which a process waits."""
+        found = {
+            int(path.name.removeprefix("held_"))
+            for path in self.plan_dir.glob("held_*")
+        }
+        return [
+            n for n in found if not (self.plan_dir / f"release_{n}").exists()
+        ]
 
     def phase(self, task):
         """What a task is doing, and the step."""
@@ -202,7 +215,6 @@ class Runs:
         ]
 
     def _start(self, command, environ, folder, log):
-        (self.plan_dir / "release").unlink(missing_ok=True)
         return Process(
             ["-m", *command],
             log=self.folder / log,

@@ -4,6 +4,7 @@ The run is held at a step, and the test does to its disk what is to be done.
 """
 
 import shutil
+import signal
 import subprocess
 
 import pytest
@@ -40,21 +41,15 @@ def fill(disk):
                 pass
 
 
-def hold(runs, *steps):
-    """Starts a run that waits where something is done to its disk."""
-    runs.plan(*(f"single step {step} hold" for step in steps))
+def hold(runs, *lines):
+    """Starts a run that waits at step 8, and then does what is planned."""
+    runs.plan("single step 8 hold", *lines)
     process = runs.train()
-    wait_until_held(runs, process, steps[0])
-    return process
-
-
-def wait_until_held(runs, process, step):
-    """It is there, and has saved what was due before."""
-    saved = (step - 1) // 6 * 6
     process.wait_for(
-        lambda: runs.is_held() and saved in reading.whole_steps(runs.model_dir),
-        f"step {step}",
+        lambda: runs.is_held() and 6 in reading.whole_steps(runs.model_dir),
+        "step 8, and the save of step 6",
     )
+    return process
 
 
 def lines(model_dir):
@@ -70,7 +65,7 @@ def must_be_whole(runs, undisturbed):
 def test_a_full_disk_that_stays_full_and_is_freed_later(
     runs, disk, undisturbed
 ):
-    process = hold(runs, 8)
+    process = hold(runs)
     fill(disk)
     runs.release()
     process.must_end(2)
@@ -87,14 +82,14 @@ def test_a_full_disk_that_stays_full_and_is_freed_later(
 @pytest.mark.long
 def test_a_full_disk_that_is_freed_meanwhile(runs, disk, undisturbed):
     """What could not be written is made up for by the same process."""
-    process = hold(runs, 8)
+    process = hold(runs, "single step 20 hold")
     fill(disk)
-    runs.plan("single step 20 hold")
     runs.release()
     process.wait_for_log("No space left")
-    process.wait_for(lambda: runs.phase("single") == ("step", 20), "step 20")
+    process.wait_for(runs.is_held, "step 20")
     assert reading.whole_steps(runs.model_dir) == [6]
     (disk / "ballast").unlink()
+    runs.release()
     process.must_end(0)
     must_be_whole(runs, undisturbed)
     assert reading.record(runs.model_dir)["exit_reason"] == "done"
@@ -102,7 +97,7 @@ def test_a_full_disk_that_is_freed_meanwhile(runs, disk, undisturbed):
 
 @pytest.mark.long
 def test_a_disk_that_becomes_read_only(runs, disk, undisturbed):
-    process = hold(runs, 8)
+    process = hold(runs)
     subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
     runs.release()
     process.must_end(2)
@@ -120,11 +115,10 @@ def test_a_disk_that_becomes_read_only(runs, disk, undisturbed):
 
 @pytest.mark.long
 def test_a_kill_on_a_full_disk(runs, disk, undisturbed):
-    process = hold(runs, 8)
+    process = hold(runs, "single step 20 SIGKILL")
     fill(disk)
-    runs.plan("single step 20 SIGKILL")
     runs.release()
-    process.must_end(-9)
+    process.must_end(-signal.SIGKILL)
     assert reading.whole_steps(runs.model_dir) == [6]
     (disk / "ballast").unlink()
     runs.train().must_end(0)
@@ -139,7 +133,7 @@ def test_a_kill_on_a_full_disk(runs, disk, undisturbed):
     ],
 )
 def test_a_directory_that_vanishes_is_made_anew(runs, kind):
-    process = hold(runs, 8)
+    process = hold(runs)
     moved = runs.folder / "moved"
     if kind == "moved":
         runs.model_dir.rename(moved)
@@ -159,7 +153,7 @@ def test_a_directory_that_vanishes_is_made_anew(runs, kind):
 
 @pytest.mark.long
 def test_a_directory_that_a_file_stands_in_the_way_of(runs, undisturbed):
-    process = hold(runs, 8)
+    process = hold(runs)
     moved = runs.folder / "moved"
     runs.model_dir.rename(moved)
     runs.model_dir.write_text("in the way")
@@ -176,23 +170,19 @@ def test_a_directory_that_a_file_stands_in_the_way_of(runs, undisturbed):
 @pytest.mark.long
 def test_lines_that_wait_survive_a_kill(runs, undisturbed):
     """The file is away while three are due; a checkpoint holds them."""
-    process = hold(runs, 8)
+    process = hold(runs, "single step 16 hold")
     path = runs.model_dir / "metrics.jsonl"
     path.rename(runs.folder / "away")
     path.mkdir()
-    runs.plan("single step 20 hold")
-    held = runs.plan_dir / "held_single"
     runs.release()
-    process.wait_for(lambda: runs.phase("single")[1] >= 14, "more steps")
     process.wait_for(
-        lambda: 12 in reading.whole_steps(runs.model_dir), "a save"
+        lambda: runs.is_held() and 12 in reading.whole_steps(runs.model_dir),
+        "step 16, and the save of step 12",
     )
-    process.signal(9)
-    process.must_end(-9)
+    process.signal(signal.SIGKILL)
+    process.must_end(-signal.SIGKILL)
     path.rmdir()
     (runs.folder / "away").rename(path)
-    held.unlink(missing_ok=True)
-    runs.plan()
     runs.train().must_end(0)
     must_be_whole(runs, undisturbed)
 

@@ -9,7 +9,6 @@ from tests.faults import reading
 pytestmark = pytest.mark.long
 FLAGS = ("--gin.run.eval_poll_seconds=0.05", "--gin.run.eval_timeout='100s'")
 LAUNCH = ("--num_workers=1", "--evaluator")
-STRATEGY = "--strategy=default"
 
 
 def evaluations(model_dir, name):
@@ -49,19 +48,19 @@ def test_a_killed_evaluator_goes_on_without_repeating(runs, point, name):
 )
 def test_the_launcher_starts_either_again(runs, undisturbed, line):
     runs.plan(line)
-    launcher = runs.launch(*LAUNCH, flags=[STRATEGY, *FLAGS])
+    launcher = runs.launch(*LAUNCH, flags=FLAGS)
     launcher.must_end(0)
     assert line.split()[0].replace("_", " ") in launcher.log
     must_agree(runs.model_dir)
-    reading.assert_equal(runs.model_dir, undisturbed(STRATEGY))
+    reading.assert_equal(runs.model_dir, undisturbed(worker=1))
 
 
 def test_a_frozen_evaluator_disturbs_nobody(runs, undisturbed):
     runs.plan("evaluator_0 log 0 SIGSTOP")
-    launcher = runs.launch(*LAUNCH, flags=[STRATEGY, *FLAGS])
+    launcher = runs.launch(*LAUNCH, flags=FLAGS)
     launcher.must_end(0)
     must_agree(runs.model_dir)
-    reading.assert_equal(runs.model_dir, undisturbed(STRATEGY))
+    reading.assert_equal(runs.model_dir, undisturbed(worker=1))
 
 
 def test_a_checkpoint_that_is_damaged_is_passed_over(runs):
@@ -71,7 +70,6 @@ def test_a_checkpoint_that_is_damaged_is_passed_over(runs):
     flags = ("--mode=continuous_eval", *FLAGS)
     process = runs.train(*flags, "--gin.run.eval_timeout='2s'")
     process.must_end(0, 2)
-    assert str(path) in process.log
     assert "Traceback" not in process.log
     found = evaluations(runs.model_dir, "metrics_evaluator.jsonl")
     assert found.keys() <= {6, 12, 18}

@@ -134,19 +134,6 @@ def test_what_cannot_be_saved_in_time_ends_with_75(runs, undisturbed):
     reading.assert_equal(runs.model_dir, undisturbed())
 
 
-@pytest.mark.long
-def test_the_grace_cuts_no_save_short(runs, undisturbed):
-    """The signal comes while a checkpoint is being written."""
-    runs.plan("single writing 12 SIGTERM", "single writing 12 hold")
-    process = runs.train("--gin.Preemption.grace_seconds=1.0")
-    process.wait_for(runs.is_held, "the save")
-    process.must_end(75)
-    runs.release()
-    reading.assert_tidy(runs.model_dir)
-    runs.train().must_end(0)
-    reading.assert_equal(runs.model_dir, undisturbed())
-
-
 @pytest.mark.parametrize(
     ("point", "limit"),
     [

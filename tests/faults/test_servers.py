@@ -67,7 +67,8 @@ def test_a_worker_comes_back_and_a_lost_server_ends_the_attempt(runs):
     os.kill(server, signal.SIGKILL)
     launcher.must_end(0)
     assert again != worker
-    assert "ps 0" in runs.task_log("chief_0")
+    for name in ("chief_0", "worker_0"):
+        assert "lost ps 0" in runs.task_log(name)
     for name in ("worker 0", "ps 0"):
         assert name in launcher.log
     must_have_done(runs, 24)

@@ -48,6 +48,8 @@ def disturb(runs, victim, point, step, signal_name):
     begin = time.monotonic()
     sentence = must_name(survivor, victim)
     assert "lost" in sentence
+    # Nothing had to end it by force, and to show its stacks.
+    assert "most recent call" not in survivor.log
     assert time.monotonic() - begin < 30
 
 
@@ -124,16 +126,14 @@ def test_two_equal_one_in_what_they_log(undisturbed):
 @pytest.mark.parametrize("point", ["import", "model", "setup", "begin"])
 def test_a_worker_that_is_killed_at_its_start_is_named(runs, victim, point):
     runs.plan(f"{victim} {point} 0 SIGKILL")
-    flag = SOON if point in ("import", "model") else LATE
+    flag = SOON if point == "import" else LATE
     tasks = runs.tasks(flag, **PAIR)
     tasks[victim].must_end(-signal.SIGKILL)
     must_name(tasks[other(victim)], victim)
     finish(runs)
 
 
-@pytest.mark.parametrize(
-    "victim", [pytest.param("worker_0", marks=pytest.mark.long), "worker_1"]
-)
+@pytest.mark.parametrize("victim", NAMES)
 def test_a_worker_that_dies_while_tensorflow_connects_is_named(runs, victim):
     """TensorFlow itself would wait for it, much longer than anyone may."""
     runs.plan(f"{victim} connect 0 SIGKILL")
@@ -178,9 +178,7 @@ def test_a_frozen_worker_that_goes_on_later_does_no_harm(runs, undisturbed):
     reading.assert_equal(runs.model_dir, undisturbed(**PAIR))
 
 
-@pytest.mark.parametrize(
-    "missing", [pytest.param("worker_0", marks=pytest.mark.long), "worker_1"]
-)
+@pytest.mark.parametrize("missing", NAMES)
 def test_a_missing_worker_is_named(runs, missing):
     there = other(missing)
     begin = time.monotonic()

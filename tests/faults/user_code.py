@@ -85,18 +85,18 @@ def _enter(point, step=0, model_dir=None):
     for number, where, first, action in _plan():
         if point == where and step >= first:
             (_FOLDER / f"done_{number}").touch()
-            _act(action)
+            _act(action, number)
     if _PHASE_SECONDS:
         time.sleep(_PHASE_SECONDS)
 
 
-def _act(action):
+def _act(action, number):
     if action.startswith("SIG"):
         os.kill(os.getpid(), signal.Signals[action])
     elif action == "hold":
-        (_FOLDER / f"held_{_TASK}").touch()
+        (_FOLDER / f"held_{number}").touch()
         deadline = time.monotonic() + _HOLD_SECONDS
-        while not (_FOLDER / "release").exists():
+        while not (_FOLDER / f"release_{number}").exists():
             if time.monotonic() > deadline:
                 raise TimeoutError("nobody released this process")
             time.sleep(0.01)

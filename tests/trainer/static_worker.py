@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from plugins.strategies.mirrored import Mirrored
 from tests.conformance import models
+from tests.trainer.step import metric_models
 from trainer import ArrayExamples, Trainer, average
 
 REPLICAS, BATCH, SIZE = 3, 12, 26
@@ -221,6 +222,26 @@ def delegated(strategy):
     return result(trainer, trainer.evaluate())
 
 
+def in_order(strategy, accumulation_steps=1):
+    """Metrics that do not add up; padding is no example to them."""
+    trainer = Trainer(
+        model=linear,
+        loss="mse",
+        optimizer=lambda: keras.optimizers.SGD(0.0),
+        metrics=[
+            lambda: metric_models.Decaying(name="decaying"),
+            lambda: metric_models.LastValue(name="last"),
+        ],
+        data=examples(arrays()),
+        batch_size=BATCH,
+        accumulation_steps=accumulation_steps,
+        strategy=strategy,
+    )
+    values = trainer.train_and_evaluate(3, log_every=3)
+    scores = trainer.model.predict(arrays()[0], verbose=0)
+    return {k: np.array(v) for k, v in values.items()} | {"scores": scores}
+
+
 def train(strategy, data, accumulation_steps=1):
     trainer = Noting(
         model=linear,
@@ -261,6 +282,9 @@ def run_all():
         reduction(reducing, examples, 3, REDUCTIONS[0]),
     )
     yield "reducing_training", train(reducing, examples)
+    yield "in_order", in_order(strategy)
+    yield "reducing_in_order", in_order(reducing)
+    yield "looping_in_order", in_order(LoopingMirrored(), 2)
     yield "accumulation", train(strategy, examples, 2)
     yield "looping_accumulation", train(LoopingMirrored(), dataset, 2)
 

@@ -185,3 +185,27 @@ def test_training_leaves_out_short_batches(results, name):
     np.testing.assert_allclose(found["weight0"], kernel, atol=1e-5)
     np.testing.assert_allclose(found["weight1"], bias, atol=1e-5)
     assert found["loss"] == pytest.approx(np.mean(losses), abs=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["", "reducing_", "looping_"])
+def test_metrics_that_do_not_add_up_see_examples_alone(results, kind):
+    found = case(results, f"{kind}in_order")
+    x, y, weight = arrays()
+    scores = found["scores"][:, 0].astype("float64")
+
+    def decayed(rows, steps):
+        total = 0.0
+        for step in range(steps):
+            start = step % len(rows) * BATCH
+            part = slice(start, start + rows[step % len(rows)])
+            error = weight[part] * np.abs(scores - y)[part]
+            total = 0.5 * total + error.sum()
+        return total
+
+    # Training leaves the short batch out, evaluation fills it up.
+    assert found["decaying"] == pytest.approx(decayed([12, 12], 3), rel=1e-4)
+    assert found["last"] == pytest.approx(scores[11], rel=1e-4)
+    assert found["val_decaying"] == pytest.approx(
+        decayed([12, 12, 2], 3), rel=1e-4
+    )
+    assert found["val_last"] == pytest.approx(scores[25], rel=1e-4)

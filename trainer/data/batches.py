@@ -36,6 +36,13 @@ class Batches(abc.ABC):
     steps_per_epoch: int | None
     resume: Resume
 
+    def learn_length(self, at_most: int) -> None:  # noqa: B027 - most know it
+        """Finds out how long an epoch is, where that takes reading it.
+
+        Args:
+            at_most: a longer one need not be told from an endless one.
+        """
+
     @abc.abstractmethod
     def pieces(
         self,

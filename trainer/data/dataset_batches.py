@@ -4,10 +4,15 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
+from absl import logging
 
 from trainer.data.batches import Batches, Resume, endless
+from trainer.data.rows import count_rows, take_rows
 from trainer.data.split import piece_bounds
 from trainer.errors import UserError
+
+# A dataset of unknown length is read no further than this to learn it.
+MOST_COUNTED = 100_000
 
 
 class DatasetBatches(Batches):
@@ -26,6 +31,10 @@ class DatasetBatches(Batches):
             are left, it reads one epoch, unless the dataset was batched with
             `drop_remainder=True`.
 
+    A dataset that does not know how many batches it has, such as one made by
+    `filter` or `from_generator`, is read to count them, as far as the run
+    will go. One that goes on behind that has no epochs: it may never end.
+
     Raises:
         UserError: it yields no batches, or not of `batch_size` examples.
     """
@@ -42,6 +51,10 @@ class DatasetBatches(Batches):
     ) -> None:
         dataset = make_dataset()
         static_size = _static_batch_size(dataset, name)
+        if batch_size and not static_size:
+            first = _first_size(dataset, batch_size, name)
+            if drop_remainder and first < batch_size:
+                raise UserError(f"{name} yields no full batches.")
         self.batch_size = static_size or batch_size
         if batch_size and self.batch_size != batch_size:
             raise UserError(
@@ -51,10 +64,45 @@ class DatasetBatches(Batches):
         self._make_dataset = make_dataset
         if drop_remainder and batch_size and not static_size:
             self._make_dataset = lambda: _full(make_dataset(), batch_size)
-        self.steps_per_epoch = _count_batches(self._make_dataset())
-        if self.steps_per_epoch == 0:
-            kind = "full batches" if drop_remainder else "batches"
-            raise UserError(f"{name} yields no {kind}.")
+        self._name = name
+        self._kind = "full batches" if drop_remainder else "batches"
+        self._length: int | None = None
+        self._counted_to = 0
+        cardinality = int(self._make_dataset().cardinality())
+        self._is_unknown = cardinality == tf.data.UNKNOWN_CARDINALITY
+        if cardinality >= 0:
+            self._set_length(cardinality)
+
+    @property
+    def steps_per_epoch(self) -> int | None:  # type: ignore[override]
+        """See `Batches`; counted on first use where nobody knows it."""
+        if not self._counted_to:
+            self.learn_length(MOST_COUNTED)
+        return self._length
+
+    def learn_length(self, at_most: int) -> None:
+        """See `Batches.learn_length`; a dataset that knows it is not read."""
+        at_most = min(at_most, MOST_COUNTED)
+        if not self._is_unknown or at_most <= self._counted_to:
+            return
+        logging.warning(
+            "%s does not know how many batches it has: reading up to %d of "
+            "them to find out. To save that, give it its length with "
+            "tf.data.experimental.assert_cardinality.",
+            self._name,
+            at_most,
+        )
+        first = self._make_dataset().take(at_most + 1)
+        one = tf.constant(1, tf.int64)
+        count = int(first.reduce(one - 1, lambda n, _: n + one))
+        self._counted_to = at_most
+        if count <= at_most:
+            self._set_length(count)
+
+    def _set_length(self, count: int) -> None:
+        if count == 0:
+            raise UserError(f"{self._name} yields no {self._kind}.")
+        self._length, self._is_unknown = count, False
 
     def pieces(
         self,
@@ -69,7 +117,7 @@ class DatasetBatches(Batches):
 
         def cut(*batch: Any) -> tf.data.Dataset:
             element = batch[0] if len(batch) == 1 else batch
-            size = tf.shape(tf.nest.flatten(element)[0], tf.int64)[0]
+            size = count_rows(element)
             bounds = piece_bounds(
                 size,
                 tf.range(micro * len(replicas), dtype=tf.int64),
@@ -78,9 +126,7 @@ class DatasetBatches(Batches):
                 num_replicas=num_replicas,
             )
             return tf.data.Dataset.from_tensor_slices(bounds).map(
-                lambda begin, end: tf.nest.map_structure(
-                    lambda leaf: leaf[begin:end], element
-                )
+                lambda begin, end: take_rows(element, begin, end)
             )
 
         dataset = self._make_dataset().repeat().skip(start)
@@ -102,22 +148,33 @@ def _static_batch_size(dataset: tf.data.Dataset, name: str) -> int | None:
     return None if size is None else int(size)
 
 
+def _first_size(dataset: tf.data.Dataset, batch_size: int, name: str) -> int:
+    """The size of the first batch, which is full if there is another one.
+
+    Raises:
+        UserError: there is none, or it has another size.
+    """
+    sizes = (int(count_rows(element)) for element in dataset)
+    first = next(sizes, None)
+    if first is None:
+        raise UserError(f"{name} yields no batches.")
+    # An epoch of one batch may be a short one.
+    if first > batch_size or (
+        first < batch_size and next(sizes, None) is not None
+    ):
+        raise UserError(
+            f"{name} yields batches of {first} examples, but batch_size = "
+            f"{batch_size}. Make them equal."
+        )
+    return first
+
+
 def _full(dataset: tf.data.Dataset, batch_size: int) -> tf.data.Dataset:
     """Only the batches that hold as many examples as a full one."""
 
     def is_full(*batch: Any) -> tf.Tensor:
-        return tf.shape(tf.nest.flatten(batch)[0])[0] == batch_size
+        return count_rows(batch) == batch_size
 
     endless_source = dataset.cardinality() == tf.data.INFINITE_CARDINALITY
     full = dataset.filter(is_full)
     return endless(full) if endless_source else full
-
-
-def _count_batches(dataset: tf.data.Dataset) -> int | None:
-    """Batches in one pass, counted by reading where the dataset cannot say."""
-    cardinality = int(dataset.cardinality())
-    if cardinality == tf.data.experimental.INFINITE_CARDINALITY:
-        return None
-    if cardinality == tf.data.experimental.UNKNOWN_CARDINALITY:
-        return int(dataset.reduce(tf.constant(0, tf.int64), lambda n, _: n + 1))
-    return cardinality

@@ -4,9 +4,11 @@ import abc
 from collections.abc import Callable
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
+from trainer.data.rows import SparseRows, is_sparse
 from trainer.errors import UserError
 
 
@@ -57,8 +59,11 @@ class ArrayExamples(Examples):
         transform: Callable[..., Any] | None = None,
         shuffle: bool = True,
     ) -> None:
-        leaves = [np.asarray(leaf) for leaf in tf.nest.flatten(arrays)]
-        lengths = [len(leaf) if leaf.ndim else 0 for leaf in leaves]
+        leaves = [
+            SparseRows(leaf) if is_sparse(leaf) else np.asarray(leaf)
+            for leaf in tf.nest.flatten(arrays)
+        ]
+        lengths = [_length(leaf) for leaf in leaves]
         if not leaves or len(set(lengths)) != 1 or not lengths[0]:
             raise UserError(
                 "Arrays of examples need one row per example and equal "
@@ -70,14 +75,30 @@ class ArrayExamples(Examples):
         self._structure = arrays
         # On the host whatever the strategy: the input pipeline runs there.
         with tf.device("CPU:0"):
-            self._columns = [tf.constant(leaf) for leaf in leaves]
+            self._columns = [
+                leaf if isinstance(leaf, SparseRows) else tf.constant(leaf)
+                for leaf in leaves
+            ]
 
     def gather(self, numbers: tf.Tensor) -> Any:
         """See `Examples.gather`."""
-        rows = [tf.gather(column, numbers) for column in self._columns]
+        rows = [
+            column.gather(numbers)
+            if isinstance(column, SparseRows)
+            else tf.gather(column, numbers)
+            for column in self._columns
+        ]
         batch = tf.nest.pack_sequence_as(self._structure, rows)
-        if self._transform is None:
-            return batch
-        if isinstance(batch, tuple):
-            return self._transform(*batch)
-        return self._transform(batch)
+        if self._transform is not None:
+            if isinstance(batch, tuple):
+                batch = self._transform(*batch)
+            else:
+                batch = self._transform(batch)
+        # Of a list tf.data would make one tensor.
+        return keras.tree.lists_to_tuples(batch)
+
+
+def _length(rows: SparseRows | np.ndarray) -> int:
+    if isinstance(rows, SparseRows):
+        return rows.size
+    return len(rows) if rows.ndim else 0

@@ -40,8 +40,8 @@ def as_batches(
         say so.
 
     Raises:
-        UserError: `data_dir` is given to a plugin that reads none, or the
-            result is none of the above.
+        UserError: `data_dir` is given to a plugin that reads none, there is
+            no such split, or the result is none of the above.
     """
     name = getattr(data, "__name__", type(data).__name__)
     arguments: dict[str, Any] = {
@@ -54,6 +54,12 @@ def as_batches(
     accepted = _accepted(data, arguments)
     if data_dir is not None and "data_dir" not in accepted:
         raise UserError(f"data_dir = {data_dir!r}: {name} reads no files.")
+
+    if split == "eval" and "split" not in accepted:
+        raise UserError(
+            f"{name} takes no split, so what it gives is training data alone. "
+            "To evaluate, let it take one ('train' or 'eval')."
+        )
 
     made = data(**accepted)
     if isinstance(made, tf.data.Dataset):

@@ -12,7 +12,7 @@ import tensorflow as tf
 from trainer.errors import UserError
 from trainer.graph import converted
 from trainer.step import gradients as grads
-from trainer.step import losses
+from trainer.step import losses, output_losses
 from trainer.step.guard import Measured
 from trainer.step.padding import real_rows
 from trainer.step.pieces import Piece, open_piece
@@ -65,17 +65,20 @@ def measure(
     piece = piece or piece_of(trainer, batch, training=training)
     with open_piece(piece):
         y_pred = converted(trainer.forward)(x, training=training)
-    terms = losses.loss_terms(
+    y = output_losses.in_floatx(y)
+    terms, by_output = output_losses.terms(
+        trainer,
         converted(trainer.per_example_loss)(x, y, y_pred),
-        loss=trainer.loss,
         y_pred=y_pred,
-        sample_weight=weight,
+        sample_weight=output_losses.weights(
+            trainer, y, weight, training=training
+        ),
         examples=piece.examples,
         parts=piece.pieces,
         real=real_rows(batch),
     )
     terms += losses.added_terms(trainer.model, piece)
-    logs = losses.loss_logs(trainer.model, terms, piece.examples)
+    logs = losses.loss_logs(trainer.model, terms, piece.examples) | by_output
     increments = converted(trainer.metric_increments)
     return terms, logs | increments(y, y_pred, weight)
 

@@ -71,6 +71,14 @@ def skip_own_reduction(optimizer: keras.optimizers.Optimizer) -> None:
     object.__setattr__(optimizer, hook, lambda grads_and_vars: grads_and_vars)
 
 
+def symbolic_outputs(model: keras.Model) -> Any:
+    """What a model returns, before any batch; `None` where that is open."""
+    try:
+        return model.output
+    except (AttributeError, ValueError):
+        return None
+
+
 def all_layers(model: keras.Model) -> Iterator[keras.Layer]:
     """The model and every layer below it, each once."""
     return iter(model._flatten_layers())

@@ -16,7 +16,11 @@ from trainer.errors import UserError
 from trainer.graph import converted, graph_function
 from trainer.step import gathering, metric_states
 from trainer.step.additivity import adds_up, is_known
-from trainer.step.keras_hooks import keras_mask, set_keras_mask
+from trainer.step.keras_hooks import (
+    keras_mask,
+    set_keras_mask,
+    symbolic_outputs,
+)
 from trainer.step.measuring import examples_in_a_slot
 from trainer.step.metric_states import Call
 from trainer.step.metrics import Measure
@@ -39,7 +43,7 @@ def prepare_metrics(trainer: "Trainer", *, training: bool) -> None:
     """
     metrics = trainer.parts.metrics
     metrics.in_pieces = not _is_whole(trainer)
-    y_pred = getattr(trainer.model, "output", None)
+    y_pred = symbolic_outputs(trainer.model)
     first = _FirstBatch(trainer, training=training)
     if not metrics.is_bound:
         known = y_pred is not None and metrics.are_known

@@ -440,6 +440,8 @@ def _make(factory: Any) -> Any:
             return factory
     if callable(factory) and not isinstance(factory, keras.Metric):
         if _is_function_of_values(factory):
+            if (made := _from_configuration(factory)) is not None:
+                return made
             name = given if isinstance(given, str) else None
             name = name or getattr(factory, "__name__", None)
             return keras.metrics.MeanMetricWrapper(factory, name=name)
@@ -472,6 +474,15 @@ def _is_function_of_values(function: Any) -> bool:
         and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
     ]
     return len(needed) >= 2
+
+
+def _from_configuration(function: Any) -> keras.Metric | None:
+    """What a function makes whose arguments all come from a configuration."""
+    try:
+        made = function()
+    except TypeError:
+        return None
+    return made if isinstance(made, keras.Metric) else None
 
 
 def _by_shape(metric: Any, target: Any, predicted: Any) -> keras.Metric:

@@ -6,6 +6,7 @@ import keras
 import tensorflow as tf
 
 from trainer.data.fixed_shapes import Padded
+from trainer.data.rows import count_rows
 
 
 class WeightedBatch(tuple):
@@ -50,7 +51,7 @@ def count_examples(batch: Any) -> tf.Tensor:
     real = real_rows(batch)
     if real is not None:
         return tf.reduce_sum(real)
-    return tf.cast(tf.shape(tf.nest.flatten(batch)[0])[0], tf.float32)
+    return tf.cast(count_rows(batch), tf.float32)
 
 
 def align(real: tf.Tensor, values: tf.Tensor) -> tf.Tensor:

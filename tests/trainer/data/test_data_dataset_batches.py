@@ -1,8 +1,12 @@
+from unittest import mock
+
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from absl import logging
 
-from tests.helpers import assert_same
+from tests.helpers import assert_same, make_trainer
 from trainer.data import DatasetBatches, Resume
 from trainer.errors import UserError
 
@@ -106,6 +110,16 @@ def test_an_epoch_of_unknown_length_is_counted():
     assert DatasetBatches(unknown, batch_size=None).steps_per_epoch == 2
 
 
+def test_an_evaluation_of_a_run_that_is_done():
+    trainer = make_trainer(
+        lambda: keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    )
+    trainer.train(3)
+    assert trainer.train_and_evaluate(3) == {
+        f"val_{name}": value for name, value in trainer.evaluate().items()
+    }
+
+
 def test_an_endless_dataset_has_no_epoch():
     batches = DatasetBatches(lambda: dataset().repeat(), batch_size=6)
     assert batches.steps_per_epoch is None
@@ -137,3 +151,62 @@ def test_the_result_is_endless():
 def test_refused_datasets(make, message):
     with pytest.raises(UserError, match=message):
         DatasetBatches(make, batch_size=6, name="mine")
+
+
+def never_ending(read):
+    """A generator that ends for nobody; `read` counts what it gave."""
+
+    def generate():
+        while True:
+            read.append(1)
+            assert len(read) < 1000, "it is read through"
+            yield np.ones((6, 3), "float32")
+
+    spec = tf.TensorSpec([None, 3], tf.float32)
+    return lambda: tf.data.Dataset.from_generator(
+        generate, output_signature=spec
+    )
+
+
+def test_a_never_ending_generator_is_read_as_far_as_the_run_goes():
+    read = []
+    batches = DatasetBatches(never_ending(read), batch_size=6, name="mine")
+    with mock.patch.object(logging, "warning") as said:
+        batches.learn_length(at_most=20)
+    assert "reading up to" in said.call_args.args[0]
+    assert said.call_args.args[1:] == ("mine", 20)
+    assert batches.steps_per_epoch is None
+    assert len(read) < 30
+
+
+@pytest.mark.parametrize(("at_most", "length"), [(2, None), (3, 3), (9, 3)])
+def test_a_length_is_learned_as_far_as_it_matters(at_most, length):
+    def unknown():
+        return dataset().filter(lambda batch: batch[0] >= 0)
+
+    batches = DatasetBatches(unknown, batch_size=6)
+    batches.learn_length(at_most)
+    assert batches.steps_per_epoch == length
+    batches.learn_length(9)
+    assert batches.steps_per_epoch == 3
+
+
+def test_a_run_on_a_never_ending_generator_ends():
+    def pairs(split):
+        return never_ending([])().map(lambda x: (x, x[:, :1]))
+
+    def make():
+        return make_trainer(
+            lambda: keras.Sequential(
+                [keras.Input((3,)), keras.layers.Dense(1)]
+            ),
+            data=pairs,
+            batch_size=6,
+        )
+
+    assert "val_loss" in make().train_and_evaluate(4, eval_steps=2)
+    with (
+        mock.patch("trainer.data.dataset_batches.MOST_COUNTED", 50),
+        pytest.raises(UserError, match="set eval_steps"),
+    ):
+        make().evaluate()

@@ -1,0 +1,73 @@
+"""Rows of a batch's parts, which may be sparse."""
+
+from typing import Any
+
+import tensorflow as tf
+
+
+def count_rows(batch: Any) -> tf.Tensor:
+    """How many examples a batch has: an int64 scalar."""
+    part = tf.nest.flatten(batch)[0]
+    if isinstance(part, tf.SparseTensor):
+        return part.dense_shape[0]
+    return tf.shape(part, tf.int64)[0]
+
+
+def take_rows(batch: Any, begin: Any, end: Any) -> Any:
+    """The examples of a batch from `begin` up to `end`; integer scalars."""
+
+    def cut(part: Any) -> Any:
+        if not isinstance(part, tf.SparseTensor):
+            return part[begin:end]
+        first = tf.cast(begin, tf.int64)
+        last = tf.minimum(tf.cast(end, tf.int64), part.dense_shape[0])
+        start = tf.concat([[first], tf.zeros_like(part.dense_shape[1:])], 0)
+        size = tf.concat([[last - first], part.dense_shape[1:]], 0)
+        # Slicing forgets what shape each example has.
+        shape = [None, *part.shape[1:]]
+        return _with_shape(tf.sparse.slice(part, start, size), shape)
+
+    return tf.nest.map_structure(cut, batch)
+
+
+class SparseRows:
+    """A sparse matrix whose rows are read by their numbers.
+
+    Args:
+        matrix: a `tf.SparseTensor` of rank 2, or a matrix of SciPy.
+    """
+
+    def __init__(self, matrix: Any) -> None:
+        if not isinstance(matrix, tf.SparseTensor):
+            coo = matrix.tocoo()
+            indices = tf.stack([coo.row, coo.col], axis=1)
+            matrix = tf.SparseTensor(
+                tf.cast(indices, tf.int64), coo.data, coo.shape
+            )
+        matrix = tf.sparse.reorder(matrix)
+        rows, columns = tf.unstack(matrix.indices, axis=1)
+        self._width = int(matrix.shape[1])
+        self.size = int(matrix.shape[0])
+        self._columns, self._values = (
+            tf.RaggedTensor.from_value_rowids(part, rows, nrows=self.size)
+            for part in (columns, matrix.values)
+        )
+
+    def gather(self, numbers: tf.Tensor) -> tf.SparseTensor:
+        """The rows with these numbers, as a sparse matrix."""
+        columns = tf.gather(self._columns, numbers)
+        values = tf.gather(self._values, numbers)
+        indices = tf.stack([columns.value_rowids(), columns.values], axis=1)
+        count = tf.shape(numbers, tf.int64)[0]
+        made = tf.SparseTensor(indices, values.values, [count, self._width])
+        return _with_shape(made, [None, self._width])
+
+
+def is_sparse(part: Any) -> bool:
+    """Whether an array is a sparse matrix, of TensorFlow or of SciPy."""
+    return isinstance(part, tf.SparseTensor) or hasattr(part, "tocoo")
+
+
+def _with_shape(part: tf.SparseTensor, shape: Any) -> tf.SparseTensor:
+    part.set_shape(shape)
+    return part
