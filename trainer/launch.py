@@ -25,6 +25,7 @@ from trainer.launcher import arguments, words
 from trainer.launcher.clock import Clock
 from trainer.launcher.group import Group, Signals
 from trainer.launcher.help import HELP
+from trainer.launcher.isolation import ISOLATED, isolate, open_ports
 from trainer.launcher.judge import Failure, Judge
 from trainer.launcher.member import Member
 from trainer.launcher.patience import Patience
@@ -63,11 +64,12 @@ def main(given: Sequence[str] | None = None) -> int:
     try:
         request = arguments.parse(given)
         _make_log_dir(request.log_dir)
+        if request.isolate:
+            isolate()
     except UserError as error:
         sys.stderr.write(f"error: {error}\n")
         return EXIT_USER_ERROR
-    sys.stdout.write(f"log files: {request.log_dir}\n")
-    sys.stdout.flush()
+    _show(f"log files: {request.log_dir}\n".encode())
     with _tasks(request) as tasks:
         return launch(
             tasks,
@@ -101,6 +103,8 @@ def _tasks(request: arguments.Request) -> Iterator[list[Task]]:
         yield [make_task(command, job, index, request.min_workers)]
         return
     with held_ports(count_ports(request.num_workers, request.num_ps)) as ports:
+        text = ISOLATED if request.isolate else open_ports(ports)
+        _show(f"{text}\n".encode())
         yield make_tasks(
             command,
             ports=ports,

@@ -21,12 +21,13 @@ _NUMBERS = {
     "max_restarts": 0,
     "min_workers": 1,
 }
-_NAMES = (*_NUMBERS, "evaluator", "log_dir", "restart_window")
+_NAMES = (*_NUMBERS, "evaluator", "isolate", "log_dir", "restart_window")
 _HERE = ("num_workers", "num_ps", "evaluator")
 _CLUSTER_FLAGS = ("worker_hosts", "ps_hosts", "task_type", "task_index")
 _KINDS = {
     **dict.fromkeys(_NUMBERS, "an integer"),
     "evaluator": "true or false",
+    "isolate": "true or false",
     "restart_window": "a number",
 }
 
@@ -41,6 +42,7 @@ class Request:
         num_workers: how many workers to start.
         num_ps: how many parameter servers.
         evaluator: whether there is an evaluator.
+        isolate: whether the tasks get a network of their own.
         limits: how often a task is started again.
         min_workers: how many workers are enough; `None` if all are needed.
         log_dir: where the log files go.
@@ -53,6 +55,7 @@ class Request:
     num_workers: int
     num_ps: int
     evaluator: bool
+    isolate: bool
     limits: Limits
     min_workers: int | None
     log_dir: str
@@ -90,11 +93,14 @@ def parse(
         model_dir = default_path(experiment_name(request.gin_files))
         behind.append(f"--model_dir={model_dir}")
     model_dir = plain(model_dir)
+    if values["isolate"].value:
+        _check_isolated(place, model_dir)
     return Request(
         place=place,
         num_workers=values["num_workers"].value,
         num_ps=values["num_ps"].value,
         evaluator=values["evaluator"].value,
+        isolate=values["isolate"].value,
         limits=Limits(
             values["max_restarts"].value, values["restart_window"].value
         ),
@@ -161,6 +167,20 @@ def _check_min_workers(
         )
 
 
+def _check_isolated(place: tuple[str, int] | None, model_dir: str) -> None:
+    if place is not None:
+        raise UserError(
+            "--isolate cuts tasks off from the network, and this task's peers "
+            "are on it: it is for a cluster on this machine, such as with "
+            "--num_workers=2."
+        )
+    if not is_local(model_dir):
+        raise UserError(
+            f"--isolate cuts tasks off from the network, and so from the "
+            f"--model_dir {model_dir}: give a local one."
+        )
+
+
 def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
     if "--" not in arguments:
         return arguments, []
@@ -176,6 +196,7 @@ def _parse_own(arguments: list[str]) -> absl_flags.FlagValues:
     define("max_restarts", Limits.max_restarts, "", flag_values=values)
     define("min_workers", None, "", flag_values=values)
     absl_flags.DEFINE_boolean("evaluator", False, "", flag_values=values)
+    absl_flags.DEFINE_boolean("isolate", False, "", flag_values=values)
     absl_flags.DEFINE_string("log_dir", "", "", flag_values=values)
     absl_flags.DEFINE_float(
         "restart_window", Limits.window_seconds, "", flag_values=values

@@ -27,6 +27,9 @@ Flags:
                      Makes a cluster here. Default: 0.
   --evaluator        Start a process that evaluates beside the others. Makes a
                      cluster here.
+  --isolate          Give the cluster on this machine a network of its own, so
+                     that nobody reaches its ports. It then reaches nothing
+                     either: no gs://, no downloads, no metadata server.
   --log_dir=DIR      Where the log files go. Default: <model_dir>/logs; a new
                      temporary folder if model_dir is remote, such as gs://.
   --max_restarts=N   How often each task is started again within the window;

@@ -102,3 +102,25 @@ def test_mistakes_of_launch_are_one_sentence(given, parts):
     with pytest.raises(UserError) as error:
         arguments.parse(given)
     assert all(part in str(error.value) for part in parts), error.value
+
+
+@pytest.mark.parametrize(
+    ("given", "environ", "named"),
+    [
+        (
+            ["--isolate", "--", GIN, "--model_dir=/tmp/x"],
+            {"TF_CONFIG": json.dumps(places(num_workers=2)[1][2])},
+            "cluster on this machine",
+        ),
+        (
+            ["--isolate", "--", GIN, "--model_dir=gs://bucket/x"],
+            {},
+            "gs://bucket/x",
+        ),
+        (["--isolate=perhaps", "--", GIN], {}, "true or false"),
+    ],
+)
+def test_isolate_is_for_a_cluster_on_this_machine(given, environ, named):
+    with pytest.raises(UserError, match=named) as error:
+        arguments.parse(given, environ)
+    assert "isolate" in str(error.value)
