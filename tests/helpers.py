@@ -9,6 +9,7 @@ import numpy as np
 from trainer import Trainer, checkpoints
 
 _X = np.random.default_rng(0).normal(size=(64, 3)).astype("float32")
+ARRAYS = _X, _X[:, :1]
 
 
 def make_trainer(model, *, kind=Trainer, **options):
@@ -17,7 +18,7 @@ def make_trainer(model, *, kind=Trainer, **options):
         **{
             "model": model,
             "loss": "mse",
-            "data": lambda split: (_X, _X[:, :1]),
+            "data": lambda split: ARRAYS,
             "batch_size": 8,
             "strategy": "default",
             **options,

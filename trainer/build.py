@@ -221,6 +221,32 @@ def _build_optimizers(
     return {name: _build_optimizer(one, None) for name, one in factory.items()}
 
 
+def restart_optimizers(
+    parts: Parts, factory: Any, learning_rate: float | None
+) -> None:
+    """Gives optimizers the state that they begin with on the present weights.
+
+    Most begin with zeros. ScheduleFreeAdamW keeps a copy of the weights, and
+    one of a user's own may do what it likes.
+    """
+    if all(_begins_with_constants(one) for one in parts.optimizers.values()):
+        return
+    for name, fresh in _build_optimizers(factory, learning_rate).items():
+        old = parts.optimizers[name]
+        single = len(parts.optimizers) == 1
+        fresh.build(
+            parts.trained if single else _variables_of(parts.model, name)
+        )
+        for variable, value in zip(old.variables, fresh.variables, strict=True):
+            variable.assign(value)
+
+
+def _begins_with_constants(optimizer: keras.optimizers.Optimizer) -> bool:
+    kind = type(optimizer)
+    known = getattr(keras.optimizers, kind.__name__, None) is kind
+    return known and kind is not keras.optimizers.ScheduleFreeAdamW
+
+
 def _variables_of(model: keras.Model, optimizer: str) -> list[Any]:
     """What an optimizer keeps state for; made before the first step.
 
@@ -269,6 +295,12 @@ def _refuse_own_versions(optimizer: keras.optimizers.Optimizer) -> None:
             f"{name} decides on unreduced gradients, differently on each "
             "replica. Use the inner optimizer: precision = 'mixed_float16' "
             "brings a loss scale that all replicas agree on."
+        )
+    if isinstance(optimizer, keras.optimizers.MultiOptimizer):
+        raise UserError(
+            f"{name} hides several optimizers in one. Pass a dict of "
+            "optimizers to the Trainer, each by the name of its layer, and "
+            "apply them in a train_step of your own."
         )
     if optimizer.gradient_accumulation_steps:
         raise UserError(

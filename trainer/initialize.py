@@ -90,7 +90,7 @@ def initialize_from(
     it.
 
     Args:
-        trainer: its model is filled; optimizer and step stay new.
+        trainer: its model is filled; optimizer and step are new.
         path: see `trainer.stored_weights.open_model`.
         only: a regular expression for the whole path of a variable below the
             model, such as `"encoder/.*"`; others are left new.
@@ -114,6 +114,7 @@ def initialize_from(
         _fill(model, ours, selected, stored, report)
     if not report.loaded:
         raise UserError(_nothing_fits(path, report))
+    trainer.restart_optimizers()
     if trainer.parts.ema is not None:
         trainer.parts.ema.restart()
     logging.log(

@@ -9,7 +9,12 @@ import keras
 import tensorflow as tf
 
 from trainer.accounts import Accounts
-from trainer.build import Parts, build_model, build_parts
+from trainer.build import (
+    Parts,
+    build_model,
+    build_parts,
+    restart_optimizers,
+)
 from trainer.checks import (
     as_loss,
     check_against_strategy,
@@ -230,6 +235,15 @@ class Trainer:
             own_eval_step=type(self).eval_step is not Trainer.eval_step,
         )
         output_losses.check(self)
+
+    def restart_optimizers(self) -> None:
+        """Lets the optimizers begin anew on the present weights."""
+        with self.plugin.scope():
+            restart_optimizers(
+                self.parts,
+                self._factories["optimizer"],
+                self._factories["learning_rate"],
+            )
 
     def follow_trainable(self) -> None:
         """Lets the next step train what is trainable now.

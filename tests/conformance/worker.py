@@ -5,11 +5,18 @@
 """
 
 import argparse
+import importlib
 import os
 
 from trainer.ending import end_process
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+
+def named(path):
+    """The function of `MODULE:FUNCTION`."""
+    module, _, function = path.partition(":")
+    return getattr(importlib.import_module(module), function)
 
 
 def main():
@@ -41,7 +48,8 @@ def main():
     if arguments.restore:
         results = restore_saved(plugin, arguments.restore)
     elif arguments.extra:
-        results = EXTRA[arguments.extra](plugin, arguments.directory)
+        extra = EXTRA.get(arguments.extra) or named(arguments.extra)
+        results = extra(plugin, arguments.directory)
     else:
         results = run_all(plugin, arguments.directory, arguments.only)
     results["num_replicas"] = np.array(plugin.num_replicas)

@@ -78,6 +78,15 @@ def test_options_of_optimizers(option, message):
         make(optimizer=lambda: keras.optimizers.SGD(0.1, **option)).train(1)
 
 
+def test_several_optimizers_in_one_are_refused():
+    def optimizer():
+        inner = keras.optimizers.OptimizerMap(keras.optimizers.SGD(0.1))
+        return keras.optimizers.MultiOptimizer(inner)
+
+    with pytest.raises(UserError, match="Pass a dict of optimizers"):
+        make(optimizer=optimizer).train(1)
+
+
 @pytest.fixture
 def global_half():
     before = keras.config.dtype_policy()

@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 
 from plugins.callbacks.checkpoint import Checkpoint
+from tests import helpers
 from tests.helpers import make_trainer as make
-from trainer import UserError
+from trainer import ArrayExamples, UserError
 from trainer.initialize import initialize_from
 
 
@@ -543,3 +544,24 @@ def test_links_in_a_file_lead_to_no_other(tmp_path):
 
     report = initialize_from(make(a_layer), str(made_up(tmp_path, fill)))
     assert [one["path"] for one in report.loaded] == ["body/kernel"]
+
+
+def test_an_optimizer_begins_on_the_weights_that_were_read(trained):
+    """ScheduleFreeAdamW keeps a copy of the weights it begins with."""
+    _, folder = trained
+    found = make(
+        functional,
+        seed=2,
+        optimizer=lambda: keras.optimizers.ScheduleFreeAdamW(0.1),
+        data=lambda split: ArrayExamples(helpers.ARRAYS, shuffle=False),
+    )
+    initialize_from(found, str(folder / "model.weights.h5"))
+    model = found.single_device_model()
+    model.compile(keras.optimizers.ScheduleFreeAdamW(0.1), "mse")
+    model.optimizer.build(model.trainable_variables)
+    x, y = helpers.ARRAYS
+    for start in (0, 8):
+        model.train_on_batch(x[start : start + 8], y[start : start + 8])
+    found.train(2)
+    for got, want in zip(values(found), model.variables, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)

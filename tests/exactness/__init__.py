@@ -1,0 +1,1 @@
+"""Every loss, metric and optimizer of Keras, against Keras on one device."""

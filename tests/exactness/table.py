@@ -1,0 +1,119 @@
+"""The table as Markdown, and what may stand in it."""
+
+import pathlib
+
+from tests.exactness.cases import COLUMNS, KINDS, all_cases
+
+PATH = pathlib.Path(__file__).resolve().parents[2] / "docs" / "exactness.md"
+STRATEGIES = (
+    "default",
+    "mirrored:2",
+    "mirrored:3",
+    "central_storage:2",
+    "multi_worker_mirrored@2",
+)
+TOLERANCE = 1e-5
+
+# Where the Trainer and Keras differ on purpose, by kind, row and column; a
+# star stands for all.
+BY_DESIGN = {
+    ("optimizers", "*", "embedding"): (
+        "Keras takes the rows of an embedding's gradient one by one, as often "
+        "as a batch has looked each up; the Trainer adds them up first, which "
+        "is the gradient (see the next column)."
+    ),
+}
+
+HEAD = """\
+# Exactness
+
+Every loss, metric and optimizer class of Keras, trained or measured by a
+Trainer and by Keras itself on one device. Made by `python -m tests.exactness`,
+which fails if a number is neither equal nor explained here.
+
+33 examples in batches of 16: the last batch has a single one, so replicas get
+uneven pieces of it, or none. Each cell holds for {strategies}. A number is the
+largest difference of any loss, weight or result under any of them, relative
+where they are above 1; at most 1e-5 counts as equal. Letters stand for the
+notes below: what differs by design, or the sentence that refuses it before the
+first step. A dash: Keras itself cannot do it.
+"""
+
+
+def reason(name):
+    """Why a cell may differ, or `None`."""
+    kind, row, column = name.split("/")
+    for (a, b, c), text in BY_DESIGN.items():
+        if a == kind and b in ("*", row) and c in ("*", column):
+            return text
+    return None
+
+
+def unexplained(found):
+    """A line about each number that is neither equal nor explained."""
+    return [
+        f"{name} under {strategy}: {result}"
+        for strategy, cells in found.items()
+        for name, result in cells.items()
+        if not isinstance(result, str)
+        and not result <= TOLERANCE
+        and reason(name) is None
+    ]
+
+
+def text(found, not_in_keras):
+    """The whole page."""
+    notes = {}
+    names = [f"`{name}`" for name in found]
+    listed = (
+        ", ".join(names[:-1]) + " and " + names[-1] if names[1:] else names[0]
+    )
+    parts = [HEAD.format(strategies=listed)]
+    rows = {}
+    for case in all_cases():
+        rows.setdefault((case.kind, case.row), set()).add(case.column)
+    for kind in KINDS:
+        columns = COLUMNS[kind]
+        lines = [
+            f"## {kind.capitalize()}\n",
+            "| class | " + " | ".join(columns) + " |",
+            "|---" * (len(columns) + 1) + "|",
+        ]
+        for a, row in rows:
+            if a != kind:
+                continue
+            cells = [
+                _cell(f"{kind}/{row}/{column}", found, not_in_keras, notes)
+                for column in columns
+            ]
+            lines.append(f"| `{row}` | " + " | ".join(cells) + " |")
+        parts.append("\n".join(lines) + "\n")
+    parts.append("## Notes\n")
+    parts += [f"**{mark}** {note}\n" for note, mark in notes.items()]
+    return "\n".join(parts)
+
+
+def _cell(name, found, not_in_keras, notes):
+    results = [cells[name] for cells in found.values() if name in cells]
+    if name in not_in_keras or not results:
+        return "-"
+    sentences = [result for result in results if isinstance(result, str)]
+    numbers = [result for result in results if not isinstance(result, str)]
+    marks = {_mark(_short(sentence), notes) for sentence in sentences}
+    if numbers and max(numbers) > TOLERANCE:
+        marks.add(_mark("Differs by design: " + reason(name), notes))
+        numbers = [n for n in numbers if n <= TOLERANCE]
+    shown = [f"{max(numbers):.0e}"] if numbers else []
+    return ", ".join([*shown, *sorted(marks)])
+
+
+def _short(sentence):
+    return "Refused: " + " ".join(sentence.split())
+
+
+def _mark(note, notes):
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    number = len(notes)
+    first, second = divmod(number, len(letters))
+    new = (letters[first - 1] if first else "") + letters[second]
+    return notes.setdefault(note, new)
