@@ -1,12 +1,12 @@
 """Checks of a Trainer's arguments, alone and against its strategy."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import keras
 
 from trainer.errors import UserError
-from trainer.step.keras_hooks import all_layers
+from trainer.step.keras_hooks import all_layers, function_loss
 from trainer.strategy import StrategyPlugin
 
 
@@ -207,7 +207,7 @@ def as_loss(loss: Any) -> keras.losses.Loss | None:
     """A Keras loss from a name, a class, a function or a loss.
 
     Raises:
-        UserError: the name is unknown.
+        UserError: the name is unknown, or the loss reduces by itself.
     """
     if isinstance(loss, str):
         try:
@@ -219,23 +219,25 @@ def as_loss(loss: Any) -> keras.losses.Loss | None:
             ) from None
     if isinstance(loss, type):
         loss = loss()
-    if loss is None or isinstance(loss, keras.losses.Loss):
+    if loss is None:
+        return None
+    if isinstance(loss, keras.losses.Loss):
+        _check_call(loss)
         return loss
     if not callable(loss):
         raise UserError(
             f"loss is a {type(loss).__name__}. Valid: a Keras loss, its name, "
             "or a function of (y_true, y_pred)."
         )
-    return _FunctionLoss(loss)
+    return function_loss(loss)
 
 
-class _FunctionLoss(keras.losses.Loss):
-    """A plain function of (y_true, y_pred) as a Keras loss."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__(name=getattr(function, "__name__", "loss"))
-        self._function = function
-
-    def call(self, y_true: Any, y_pred: Any) -> Any:
-        """See `keras.losses.Loss.call`."""
-        return self._function(y_true, y_pred)
+def _check_call(loss: keras.losses.Loss) -> None:
+    """Refuses a `__call__` of a loss's own, which nobody would call."""
+    kind = type(loss)
+    if kind.__call__ is not keras.losses.Loss.__call__:
+        raise UserError(
+            f"The loss {kind.__name__} overrides __call__, where Keras weighs "
+            "and divides; here the Trainer does, over all replicas. Override "
+            "call(y_true, y_pred), and return one value for each example."
+        )

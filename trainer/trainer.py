@@ -179,6 +179,7 @@ class Trainer:
         self.accumulation_steps = accumulation_steps
         self.jit_compile = jit_compile
         self._traced_for: list[int] | None = None
+        self.has_tried_losses = False
         self.step = 0
         self.model_dir: str | None = None
         self.stop_reason: str | None = None
@@ -226,7 +227,7 @@ class Trainer:
         check_steps_of_model(
             self.model,
             own_step=self.has_own_step,
-            own_eval_step=type(self).eval_step is not Trainer.eval_step,
+            own_eval_step=self.has_own_eval_step,
         )
         output_losses.check(self)
 
@@ -260,6 +261,11 @@ class Trainer:
     def has_own_step(self) -> bool:
         """Whether a subclass has a `train_step` of its own."""
         return type(self).train_step is not Trainer.train_step
+
+    @property
+    def has_own_eval_step(self) -> bool:
+        """Whether a subclass has an `eval_step` of its own."""
+        return type(self).eval_step is not Trainer.eval_step
 
     @property
     def has_own_loss(self) -> bool:

@@ -75,6 +75,7 @@ def measure(
         examples=piece.examples,
         parts=piece.pieces,
         real=real_rows(batch),
+        rows=piece.rows,
     )
     terms += losses.added_terms(trainer.model, piece)
     logs = losses.loss_logs(trainer.model, terms, piece.examples) | by_output

@@ -7,7 +7,7 @@ moves one fails at start-up with a sentence, not with a wrong number.
 import collections
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -27,6 +27,44 @@ def keras_mask(tensor: Any) -> tf.Tensor | None:
 def set_keras_mask(tensor: tf.Tensor, mask: tf.Tensor) -> None:
     """Attaches a mask to a tensor, as masking layers do."""
     tensor._keras_mask = mask
+
+
+def function_loss(function: Callable[..., Any]) -> keras.losses.Loss:
+    """A function of (y_true, y_pred) as the loss that `compile` makes of it.
+
+    It gives `[batch]` and `[batch, 1]` one rank, which would else broadcast
+    to `[batch, batch]`.
+
+    Raises:
+        RuntimeError: this version of Keras does that elsewhere.
+    """
+    name = getattr(function, "__name__", "loss")
+    return _function_loss_class()(function, name=name)
+
+
+def function_of_loss(
+    loss: keras.losses.Loss,
+) -> tuple[Callable[..., Any] | None, dict[str, Any]]:
+    """The function that a loss calls, and what it gives it, such as `axis`.
+
+    Returns:
+        `None` for a loss whose `call` is its own.
+    """
+    kind = _function_loss_class()
+    if not isinstance(loss, kind) or type(loss).call is not kind.call:
+        return None, {}
+    return loss.fn, dict(loss._fn_kwargs)
+
+
+def _function_loss_class() -> Any:
+    # The base of every loss of Keras has no public name.
+    kind = keras.losses.MeanSquaredError.__base__
+    if kind.__name__ != "LossFunctionWrapper":
+        raise RuntimeError(
+            f"keras {keras.__version__}: LossFunctionWrapper is gone; targets "
+            "and outputs of losses would not be aligned."
+        )
+    return kind
 
 
 def count_steps_natively(optimizer: keras.optimizers.Optimizer) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from trainer.errors import UserError
+from trainer.step import loss_shapes
 from trainer.step.average import average
 from trainer.step.keras_hooks import keras_mask
 from trainer.step.padding import align
@@ -55,7 +55,8 @@ def loss_term(
     """Sums per-example losses the way a Keras reduction weighs them.
 
     Args:
-        values: float of shape `[batch]` or `[batch, ...]`.
+        values: float of shape `[batch]` or `[batch, ...]`; Keras may have
+            attached a mask to it, as it does for an `ignore_class`.
         name: the output's name, for a denominator of its own.
         reduction: a Keras loss reduction; `None` means
             `"sum_over_batch_size"`.
@@ -63,19 +64,12 @@ def loss_term(
         parts: how many replica pieces make a global batch; they share the
             denominator of `"sum"`, which is one.
         sample_weight: broadcasts against `values` as in Keras.
-        mask: boolean, marks the values that count.
+        mask: boolean, marks the values that count, as the output's mask does.
         real: float32 of shape `[batch]`, zero for rows of padding, whose
             weight must be zero too; `None` where there is none.
 
-    Raises:
-        UserError: `values` holds no value per example.
     """
-    if values.shape.rank == 0:
-        raise UserError(
-            f"The loss {name!r} returned a scalar. Return one value per "
-            "example, of shape [batch] or [batch, ...]: the Trainer divides "
-            "by the global batch (a Keras loss: override call, not __call__)."
-        )
+    mask = _both(mask, keras_mask(values))
     values = tf.cast(values, tf.float32)
     if real is not None:
         # Chosen, not multiplied: zero times infinity is not zero.
@@ -115,7 +109,8 @@ def loss_terms(
     Args:
         values: per-example losses, a tensor or a dict by output.
         loss: the Keras losses whose reductions choose the denominators.
-        y_pred: the model's outputs; their masks leave values out.
+        y_pred: the model's outputs; their masks leave values out, and so do
+            those of the values.
         sample_weight: weights, a tensor or a dict by output.
         examples: see `loss_term`.
         parts: see `loss_term`.
@@ -234,10 +229,10 @@ def _call(loss: keras.losses.Loss, y: Any, y_pred: Any) -> tf.Tensor:
     def convert(leaf: Any) -> tf.Tensor:
         return keras.ops.convert_to_tensor(leaf, dtype=loss.dtype)
 
-    return loss.call(
-        keras.tree.map_structure(convert, y),
-        keras.tree.map_structure(convert, y_pred),
-    )
+    y = keras.tree.map_structure(convert, y)
+    y_pred = keras.tree.map_structure(convert, y_pred)
+    loss_shapes.check_alike(loss, y, y_pred)
+    return loss.call(y, y_pred)
 
 
 def _weigh(
@@ -274,6 +269,14 @@ def _same_rank(
             return left, tf.squeeze(right, -1)
         return left[..., tf.newaxis], right
     return left, right
+
+
+def _both(left: tf.Tensor | None, right: tf.Tensor | None) -> tf.Tensor | None:
+    """What two masks leave."""
+    if left is None or right is None:
+        return right if left is None else left
+    left, right = _same_rank(left, right)
+    return tf.cast(left, tf.bool) & tf.cast(right, tf.bool)
 
 
 def _size(tensor: tf.Tensor) -> tf.Tensor:

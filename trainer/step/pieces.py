@@ -14,6 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from trainer.data.rows import count_rows
 from trainer.step.average import Average
 from trainer.step.gradients import reduce_sum
 from trainer.step.padding import count_examples, real_rows
@@ -27,16 +28,24 @@ class Piece:
     Args:
         batch: what the replica was given.
         pieces: how many make a global batch; a single one is never empty.
+
+    Attributes:
+        examples: float32 scalar, how many examples there are.
+        rows: the same with padding: a number, or a scalar tensor where it is
+            not known while tracing.
+        is_even: each replica's piece has as many.
+        may_be_empty: whether there may be none.
     """
 
     def __init__(self, batch: Any, *, pieces: int) -> None:
         self.pieces = pieces
         self._all_examples: tf.Tensor | None = None
         self.examples = count_examples(batch)
-        rows = tf.nest.flatten(batch)[0].shape[:1]
+        known = tf.nest.flatten(batch)[0].shape[0]
+        self.rows = count_rows(batch) if known is None else known
         # Of static shape: as many examples on each replica.
-        self.is_even = real_rows(batch) is None and rows.is_fully_defined()
-        self.may_be_empty = pieces > 1 and not (self.is_even and rows[0])
+        self.is_even = real_rows(batch) is None and known is not None
+        self.may_be_empty = pieces > 1 and not (self.is_even and known)
 
     @property
     def is_empty(self) -> tf.Tensor:
