@@ -17,12 +17,14 @@ from trainer.step.guard import Guard, Watch
 from trainer.step.keras_hooks import (
     all_layers,
     count_steps_natively,
+    leave_losses_whole,
     native,
     separate_added_losses,
     skip_own_reduction,
 )
 from trainer.step.loss_scale import LossScale
 from trainer.step.metrics import MetricSet, build_metrics
+from trainer.step.pieces import current_piece
 from trainer.step.randomness import StepRandomness
 from trainer.strategy import StrategyPlugin
 
@@ -117,6 +119,7 @@ def build_parts(
                 call_once(made)
         if plugin.num_replicas > 1:
             separate_added_losses(made)
+            leave_losses_whole(lambda: current_piece() is not None)
         count_by_examples(noted.variables, but=_equal_on_replicas(made))
         trainable = made.trainable_variables
         optimizers = _build_optimizers(optimizer, learning_rate)

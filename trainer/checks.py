@@ -110,6 +110,30 @@ def check_own_train_step(
         )
 
 
+def check_global_loss(
+    name: str,
+    *,
+    accumulation_steps: int,
+    class_weight: Mapping[int, float] | None,
+) -> None:
+    """Checks what a `global_loss` must do without.
+
+    Raises:
+        UserError: an option would cut the batch, or weigh its examples.
+    """
+    if accumulation_steps > 1:
+        raise UserError(
+            f"{name} has a global_loss, which sees the whole global batch; "
+            f"accumulation_steps = {accumulation_steps} would cut it. Leave "
+            "it at 1."
+        )
+    if class_weight is not None:
+        raise UserError(
+            f"{name} has a global_loss, which class_weight cannot weigh. "
+            "Weigh classes there."
+        )
+
+
 # What `fit` would call of a model, and what says the same here.
 _STEPS_OF_FIT = {
     "train_step": "Trainer.train_step",

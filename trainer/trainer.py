@@ -14,6 +14,7 @@ from trainer.checks import (
     as_loss,
     check_against_strategy,
     check_class_weight,
+    check_global_loss,
     check_own_train_step,
     check_steps_of_model,
     check_trainable,
@@ -29,6 +30,7 @@ from trainer.step import gradients as grads
 from trainer.step import output_losses
 from trainer.step.average import Average
 from trainer.step.full_step import make_train_step
+from trainer.step.gather import Gathered, all_gather
 from trainer.step.gradient_sums import batch_sums, measure, reduce_gradients
 from trainer.step.guard import Guard
 from trainer.step.pieces import current_piece, open_piece
@@ -63,7 +65,14 @@ class Trainer:
                def per_example_loss(self, x, y, y_pred):
                    return keras.losses.huber(y, y_pred)
 
-    3. Override `train_step`: several optimizers, losses over pairs of
+    3. Override `global_loss`: a loss over pairs of examples, or over the
+       batch, which sees the outputs of all replicas.
+
+           class Contrastive(Trainer):
+               def global_loss(self, x, y, y_pred):
+                   return keras.losses.Circle()(y, y_pred)
+
+    4. Override `train_step`: several optimizers, losses over pairs of
        networks. `gradients` and `apply_gradients` scale, reduce and apply.
 
            class Adversarial(Trainer):
@@ -157,6 +166,12 @@ class Trainer:
                 type(self).__name__,
                 accumulation_steps=accumulation_steps,
                 precision=precision,
+            )
+        if self.has_global_loss:
+            check_global_loss(
+                type(self).__name__,
+                accumulation_steps=accumulation_steps,
+                class_weight=class_weight,
             )
         self._model_factory = model
         self._factories = {
@@ -273,6 +288,11 @@ class Trainer:
         return type(self).per_example_loss is not Trainer.per_example_loss
 
     @property
+    def has_global_loss(self) -> bool:
+        """Whether a subclass has a `global_loss`."""
+        return type(self).global_loss is not Trainer.global_loss
+
+    @property
     def has_own_forward(self) -> bool:
         """Whether a subclass calls the model in a way of its own."""
         return type(self).forward is not Trainer.forward
@@ -323,6 +343,23 @@ class Trainer:
             and the division by the global batch.
         """
         return output_losses.per_example(self, y, y_pred)
+
+    def global_loss(self, x: Any, y: Any, y_pred: Any) -> tf.Tensor:
+        """A loss over the global batch, such as one over pairs of examples.
+
+        Every replica computes it, from the same numbers. It is added to the
+        losses by example, if there are any. Neither sample weights nor
+        micro-batches go with it.
+
+        Args:
+            x: inputs of the global batch.
+            y: its targets.
+            y_pred: the model's outputs for it.
+
+        Returns:
+            A float scalar, divided as it is meant to be.
+        """
+        raise NotImplementedError
 
     def train_step(self, batch: Any) -> StepLogs:
         """One optimizer step on one replica.
@@ -377,6 +414,19 @@ class Trainer:
         total, count = grads.reduce_sum((local, loss.count))
         factor = tf.math.divide_no_nan(1.0, count)
         return [grads.scale(gradient, factor) for gradient in total]
+
+    def all_gather(self, structure: Any) -> Gathered:
+        """The rows of all replicas on each of them, with their gradient.
+
+        Args:
+            structure: tensors of shape `[rows, ...]`, see
+                `trainer.step.gather.all_gather`.
+
+        Returns:
+            `values`, of the same structure, and `offset`, the first row of
+            this replica's own.
+        """
+        return all_gather(structure)
 
     def apply_gradients(
         self,

@@ -12,6 +12,7 @@ import tensorflow as tf
 from trainer.errors import UserError
 from trainer.step import gradients as grads
 from trainer.step import losses, output_losses
+from trainer.step.global_terms import global_term
 from trainer.step.guard import Measured
 from trainer.step.padding import real_rows
 from trainer.step.pieces import Piece, open_piece
@@ -64,10 +65,11 @@ def measure(
     piece = piece or piece_of(trainer, batch, training=training)
     with open_piece(piece):
         y_pred = trainer.forward(x, training=training)
-    y = output_losses.in_floatx(y)
+        y = output_losses.in_floatx(y)
+        values = trainer.per_example_loss(x, y, y_pred)
     terms, by_output = output_losses.terms(
         trainer,
-        trainer.per_example_loss(x, y, y_pred),
+        values,
         y_pred=y_pred,
         sample_weight=output_losses.weights(
             trainer, y, weight, training=training
@@ -77,6 +79,10 @@ def measure(
         real=real_rows(batch),
         rows=piece.rows,
     )
+    if trainer.has_global_loss:
+        with open_piece(piece):
+            whole = (x, y, y_pred)
+            terms.append(global_term(trainer, batch, piece=piece, parts=whole))
     terms += losses.added_terms(trainer.model, piece)
     logs = losses.loss_logs(trainer.model, terms, piece.examples) | by_output
     return terms, logs | trainer.metric_increments(y, y_pred, weight)
@@ -94,8 +100,8 @@ def batch_sums(trainer: "Trainer", batch: Any) -> tuple[GradientSums, StepLogs]:
         terms, logs = measure(trainer, batch, training=True, piece=piece)
         if not terms:
             raise UserError(
-                "There is no loss: pass loss=..., override per_example_loss, "
-                "or call add_loss in the model."
+                "There is no loss: pass loss=..., override per_example_loss or "
+                "global_loss, or call add_loss in the model."
             )
         merged = losses.merge_terms(terms)
         scaled = [term.total * _loss_factor(trainer) for term in merged]

@@ -6,6 +6,7 @@ moves one fails at start-up with a sentence, not with a wrong number.
 
 import collections
 import contextlib
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -65,6 +66,36 @@ def _function_loss_class() -> Any:
             "and outputs of losses would not be aligned."
         )
     return kind
+
+
+def leave_losses_whole(is_in_step: Callable[[], bool]) -> None:
+    """Makes losses of Keras, called in a step, the same on any strategy.
+
+    Keras divides what a loss returns by the number of replicas, so that their
+    sum is the mean; here means are weighed otherwise.
+
+    Args:
+        is_in_step: whether this thread traces or runs a step.
+
+    Raises:
+        RuntimeError: this version of Keras divides elsewhere.
+    """
+    name = "scale_loss_for_distribution"
+    module = sys.modules[keras.losses.Loss.__module__]
+    own = getattr(module, name, None)
+    if not callable(own):
+        raise RuntimeError(
+            f"keras {keras.__version__}: {name} is gone; losses in layers and "
+            "steps would depend on the number of replicas."
+        )
+    if hasattr(own, "is_in_step"):
+        return  # It is replaced once in a process.
+
+    def scale(value: Any) -> Any:
+        return value if is_in_step() else own(value)
+
+    scale.is_in_step = is_in_step  # type: ignore[attr-defined]
+    setattr(module, name, scale)
 
 
 def count_steps_natively(optimizer: keras.optimizers.Optimizer) -> None:
