@@ -2,7 +2,8 @@
 
 Each replica puts its rows amid zeros, where they belong in the global batch:
 the sum over replicas is then the whole. So pieces may differ in size, as no
-gather between processes allows.
+gather between processes allows. Those keep the shape that a collective had at
+its first call in a loop of steps: what is added up has the same size in each.
 """
 
 from collections.abc import Sequence
@@ -11,8 +12,9 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
-from trainer.errors import UserError
+from trainer.errors import UserError, at_run_time
 from trainer.step.gradients import reduce_sum
+from trainer.step.pieces import current_piece
 
 
 class Gathered(NamedTuple):
@@ -62,7 +64,7 @@ def all_gather(structure: Any) -> Gathered:
     for chosen in ([floats] if floats else []) + others:
         summed = _sum(*[spread[i] for i in chosen])
         for i, whole in zip(chosen, summed, strict=True):
-            found[i] = tf.cast(whole, parts[i].dtype)
+            found[i] = tf.cast(place.without_gaps(whole), parts[i].dtype)
     return Gathered(tf.nest.pack_sequence_as(structure, found), place.offset)
 
 
@@ -80,37 +82,76 @@ def _sum(*parts: tf.Tensor) -> Sequence[tf.Tensor]:
 
 
 class _Place:
-    """Where a replica's rows belong among those of all."""
+    """Where a replica's rows belong among those of all.
+
+    Each replica has a slot of its own, of a size that is known while tracing.
+    Where there is no such size, as much is made room for as there are rows.
+    """
 
     def __init__(self, part: tf.Tensor, context: Any) -> None:
         here = tf.convert_to_tensor(context.replica_id_in_sync_group)
         numbers = tf.range(context.num_replicas_in_sync)
         self._is_own = numbers == here
-        self._rows = part.shape[0]
-        if self._rows is not None:  # As many on each replica.
-            self.offset = here * self._rows
+        self._slot = part.shape[0]
+        self._is_full = self._slot is not None  # As many on each replica.
+        if self._is_full:
+            self.offset = here * self._slot
             return
-        rows = tf.shape(part)[0]
-        counts = reduce_sum(tf.where(self._is_own, rows, 0))
-        self.offset = tf.reduce_sum(tf.where(numbers < here, counts, 0))
-        self._after = tf.reduce_sum(counts) - self.offset - rows
+        piece = current_piece()
+        if piece is not None and piece.slot is not None:
+            self._slot = piece.slot()
+        self._rows = tf.shape(part)[0]
+        self._counts = reduce_sum(tf.where(self._is_own, self._rows, 0))
+        before = tf.where(numbers < here, self._counts, 0)
+        self.offset = tf.reduce_sum(before)
 
     def amid_zeros(self, part: tf.Tensor) -> tf.Tensor:
         """This replica's rows, and zeros for those of all others."""
         if part.dtype.size < 4 and not part.dtype.is_floating:
             part = tf.cast(part, tf.int32)  # What every device adds up.
-        if self._rows is not None:
-            return self._in_slot(part)
+        if self._slot is not None:
+            return self._in_slot(part if self._is_full else self._filled(part))
+        after = tf.reduce_sum(self._counts) - self.offset - self._rows
+        return self._padded(part, self.offset, after, rows=None)
+
+    def without_gaps(self, whole: tf.Tensor) -> tf.Tensor:
+        """The sum over replicas without the ends of slots."""
+        if self._is_full or self._slot is None:
+            return whole
+        filled = tf.sequence_mask(self._counts, self._slot)
+        return tf.boolean_mask(whole, tf.reshape(filled, [-1]))
+
+    def _filled(self, part: tf.Tensor) -> tf.Tensor:
+        if not part.shape[1:].is_fully_defined():
+            raise UserError(
+                f"all_gather got the shape {part.shape}. Between processes "
+                "all axes but the first must be known while tracing."
+            )
+        enough = tf.debugging.assert_less_equal(
+            self._rows,
+            self._slot,
+            message=at_run_time(
+                "all_gather got more rows than there are examples. Between "
+                "processes it takes one row for each: put others, such as "
+                "views of an example, on an axis of their own."
+            ),
+        )
+        with tf.control_dependencies([enough]):
+            after = self._slot - self._rows
+        return self._padded(part, 0, after, rows=self._slot)
+
+    def _padded(
+        self, part: tf.Tensor, before: Any, after: Any, *, rows: int | None
+    ) -> tf.Tensor:
         rest = [[0, 0]] * (part.shape.rank - 1)
-        padded = tf.pad(part, [[self.offset, self._after], *rest])
-        return tf.ensure_shape(padded, [None, *part.shape[1:]])
+        padded = tf.pad(part, [[before, after], *rest])
+        return tf.ensure_shape(padded, [rows, *part.shape[1:]])
 
     def _in_slot(self, part: tf.Tensor) -> tf.Tensor:
-        """The same where all numbers of rows are known, as XLA needs it."""
         is_own = tf.reshape(self._is_own, [-1] + [1] * part.shape.rank)
         # Chosen, not multiplied: zero times infinity is not zero.
         slots = tf.where(is_own, part[tf.newaxis], tf.zeros([], part.dtype))
-        rows = slots.shape[0] * self._rows
+        rows = slots.shape[0] * self._slot
         return tf.reshape(slots, tf.concat([[rows], tf.shape(part)[1:]], 0))
 
 

@@ -4,6 +4,7 @@ The path of the Trainer's own step: sums on each replica, one reduction, one
 division. See `trainer.step.losses` for the equation.
 """
 
+import functools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import keras
@@ -14,6 +15,7 @@ from trainer.step import gradients as grads
 from trainer.step import losses, output_losses
 from trainer.step.global_terms import global_term
 from trainer.step.guard import Measured
+from trainer.step.measuring import examples_in_a_slot
 from trainer.step.padding import real_rows
 from trainer.step.pieces import Piece, open_piece
 from trainer.step.totals import StepLogs
@@ -40,7 +42,15 @@ class GradientSums(NamedTuple):
 def piece_of(trainer: "Trainer", batch: Any, *, training: bool) -> Piece:
     """A replica's batch as one of the pieces of a global batch."""
     micro = trainer.accumulation_steps if training else 1
-    return Piece(batch, pieces=trainer.plugin.num_replicas * micro)
+    slot = None
+    if not trainer.plugin.is_alone:
+        slot = functools.partial(
+            examples_in_a_slot,
+            trainer,
+            training=training,
+            why="all_gather exchanges examples between processes",
+        )
+    return Piece(batch, pieces=trainer.plugin.num_replicas * micro, slot=slot)
 
 
 def measure(

@@ -9,7 +9,7 @@ each counts as often as it has examples.
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -28,6 +28,8 @@ class Piece:
     Args:
         batch: what the replica was given.
         pieces: how many make a global batch; a single one is never empty.
+        slot: says how many examples a piece has at most, where shapes must
+            not change from step to step; `None` where they may.
 
     Attributes:
         examples: float32 scalar, how many examples there are.
@@ -37,8 +39,15 @@ class Piece:
         may_be_empty: whether there may be none.
     """
 
-    def __init__(self, batch: Any, *, pieces: int) -> None:
+    def __init__(
+        self,
+        batch: Any,
+        *,
+        pieces: int,
+        slot: Callable[[], int] | None = None,
+    ) -> None:
         self.pieces = pieces
+        self.slot = slot
         self._all_examples: tf.Tensor | None = None
         self.examples = count_examples(batch)
         known = tf.nest.flatten(batch)[0].shape[0]
