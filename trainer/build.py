@@ -120,7 +120,7 @@ def build_parts(
         if plugin.num_replicas > 1:
             separate_added_losses(made)
             leave_losses_whole(lambda: current_piece() is not None)
-        count_by_examples(noted.variables, but=_equal_on_replicas(made))
+        count_by_examples(noted, but=_equal_on_replicas(made))
         trainable = made.trainable_variables
         optimizers = _build_optimizers(optimizer, learning_rate)
         for name, one in optimizers.items():

@@ -5,8 +5,9 @@ from typing import Any
 
 import keras
 
-from trainer.errors import UserError
+from trainer.errors import UserError, nearest
 from trainer.step.keras_hooks import all_layers, function_loss
+from trainer.step.losses import AddedLosses
 from trainer.strategy import StrategyPlugin
 
 
@@ -38,12 +39,12 @@ def check_against_strategy(
     pieces = plugin.num_replicas * accumulation_steps
     if plugin.static_shapes and batch_size % pieces:
         below = batch_size // pieces * pieces
-        nearest = f"{below} or {below + pieces}" if below else f"{pieces}"
+        near = f"{below} or {below + pieces}" if below else f"{pieces}"
         raise UserError(
             f"batch_size = {batch_size} must be a multiple of {pieces} "
             f"({plugin.num_replicas} replicas times {accumulation_steps} "
             f"micro-batches) under the strategy {plugin.name!r}. Nearest: "
-            f"{nearest}."
+            f"{near}."
         )
     reason = plugin.why_not_compiled()
     if jit_compile and reason:
@@ -108,6 +109,27 @@ def check_own_train_step(
             f"{name} has a train_step of its own, which the loss scale of "
             "mixed_float16 cannot reach. Use mixed_bfloat16."
         )
+
+
+def check_added_losses(kinds: AddedLosses, model: keras.Model) -> None:
+    """Checks what was said of the losses that layers add.
+
+    Raises:
+        UserError: a kind or a layer is unknown.
+    """
+    by_layer = kinds if isinstance(kinds, dict) else {}
+    for kind in by_layer.values() if by_layer else [kinds]:
+        if kind not in (None, "mean", "sum"):
+            raise UserError(
+                f"added_losses has {kind!r}. {nearest(kind, ['mean', 'sum'])}"
+            )
+    names = {layer.name for layer in all_layers(model)}
+    for name in by_layer:
+        if name not in names:
+            raise UserError(
+                f"added_losses names {name!r}, which is no layer of the "
+                f"model. {nearest(name, names)}"
+            )
 
 
 def check_global_loss(

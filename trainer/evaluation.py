@@ -8,6 +8,7 @@ from trainer.data import feeder, padded
 from trainer.errors import UserError
 from trainer.step.carried import EVAL
 from trainer.step.full_step import make_eval_step
+from trainer.step.layer_trial import prepare_layers
 from trainer.step.loss_trial import prepare_losses
 from trainer.step.metric_trial import prepare_metrics
 from trainer.step.totals import Totals
@@ -82,6 +83,7 @@ class Evaluator:
 
     def _prepare(self) -> None:
         prepare_losses(self._trainer, training=False)
+        prepare_layers(self._trainer, training=False)
         prepare_metrics(self._trainer, training=False)
 
     def _input(self) -> Any:

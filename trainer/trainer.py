@@ -12,6 +12,7 @@ from trainer.accounts import Accounts
 from trainer.build import Parts, build_model, build_parts
 from trainer.checks import (
     as_loss,
+    check_added_losses,
     check_against_strategy,
     check_class_weight,
     check_global_loss,
@@ -27,7 +28,7 @@ from trainer.evaluation import Evaluator
 from trainer.loop import Loop
 from trainer.registry import find_strategy
 from trainer.step import gradients as grads
-from trainer.step import output_losses
+from trainer.step import losses, output_losses
 from trainer.step.average import Average
 from trainer.step.full_step import make_train_step
 from trainer.step.gather import Gathered, all_gather
@@ -124,6 +125,10 @@ class Trainer:
         jit_compile: compile the step with XLA.
         sync_batch_norm: BatchNormalization takes its statistics over all
             replicas. Without it each replica has its own.
+        added_losses: what layers pass to `add_loss`: `"mean"`, a mean over
+            the batch, or `"sum"`, a sum over it; or a dict of these by layer.
+            Without it, means are meant, and what is found to be none is
+            refused where there are several replicas or micro-batches.
         guard: what to do when training diverges, see `trainer.Guard`; `None`
             checks nothing.
 
@@ -151,6 +156,7 @@ class Trainer:
         ema_momentum: float | None = None,
         jit_compile: bool = False,
         sync_batch_norm: bool = True,
+        added_losses: losses.AddedLosses = None,
         guard: Guard | None = None,
     ) -> None:
         require_positive(
@@ -181,6 +187,7 @@ class Trainer:
             "ema_momentum": ema_momentum,
             "sync_batch_norm": sync_batch_norm,
         }
+        self.added_losses = added_losses
         self.guard = guard
         self._data = data
         self._data_dir = data_dir
@@ -194,7 +201,7 @@ class Trainer:
         self.accumulation_steps = accumulation_steps
         self.jit_compile = jit_compile
         self._traced_for: list[int] | None = None
-        self.has_tried_losses = False
+        self.has_tried_losses = self.has_tried_layers = False
         self.step = 0
         self.model_dir: str | None = None
         self.stop_reason: str | None = None
@@ -244,6 +251,7 @@ class Trainer:
             own_step=self.has_own_step,
             own_eval_step=self.has_own_eval_step,
         )
+        check_added_losses(self.added_losses, self.model)
         output_losses.check(self)
 
     def follow_trainable(self) -> None:

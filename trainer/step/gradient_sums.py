@@ -93,7 +93,7 @@ def measure(
         with open_piece(piece):
             whole = (x, y, y_pred)
             terms.append(global_term(trainer, batch, piece=piece, parts=whole))
-    terms += losses.added_terms(trainer.model, piece)
+    terms += losses.added_terms(trainer.model, piece, trainer.added_losses)
     logs = losses.loss_logs(trainer.model, terms, piece.examples) | by_output
     return terms, logs | trainer.metric_increments(y, y_pred, weight)
 

@@ -193,6 +193,67 @@ def separate_added_losses(model: keras.Model) -> None:
         object.__setattr__(layer, "_losses", _ListOfThread())
 
 
+def added_losses(model: keras.Model) -> list[tuple[str, tf.Tensor]]:
+    """What layers passed to `add_loss` in the last call, with their names.
+
+    Activity regularizers are among it, weight regularizers are not.
+    """
+    return [
+        (layer.name, value)
+        for layer in all_layers(model)
+        for value in layer._get_own_losses()
+    ]
+
+
+@contextlib.contextmanager
+def noting_added_losses(
+    model: keras.Model,
+) -> Iterator[list[tuple[str, tf.Tensor]]]:
+    """Keeps what layers pass to `add_loss` from them, with their names."""
+    noted: list[tuple[str, tf.Tensor]] = []
+    layers = list(all_layers(model))
+
+    def note_for(layer: keras.Layer) -> Callable[[Any], None]:
+        return lambda loss: noted.extend(
+            (layer.name, value) for value in keras.tree.flatten(loss)
+        )
+
+    for layer in layers:
+        # Not through Keras' own __setattr__, which would track functions.
+        object.__setattr__(layer, "add_loss", note_for(layer))
+    try:
+        yield noted
+    finally:
+        for layer in layers:
+            object.__delattr__(layer, "add_loss")
+
+
+@contextlib.contextmanager
+def without_batch_statistics(model: keras.Model) -> Iterator[None]:
+    """Lets BatchNormalization take its moving statistics while training."""
+    norm = keras.layers.BatchNormalization
+    layers = [one for one in all_layers(model) if isinstance(one, norm)]
+    before = [vars(layer).get("_moments") for layer in layers]
+
+    def moments_of(layer: Any) -> Callable[..., Any]:
+        def take(inputs: Any, mask: Any) -> Any:
+            kept = layer.moving_mean, layer.moving_variance
+            return tuple(keras.ops.cast(one, inputs.dtype) for one in kept)
+
+        return take
+
+    for layer in layers:
+        object.__setattr__(layer, "_moments", moments_of(layer))
+    try:
+        yield
+    finally:
+        for layer, own in zip(layers, before, strict=True):
+            if own is None:
+                object.__delattr__(layer, "_moments")
+            else:
+                object.__setattr__(layer, "_moments", own)
+
+
 def seed_generators(model: keras.Model) -> list[keras.random.SeedGenerator]:
     """The seed generators of a model's layers, in a fixed order.
 

@@ -11,17 +11,20 @@ contributes undivided sums; the division comes after the reduction. See
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, TypeAlias
 
 import keras
 import tensorflow as tf
 
 from trainer.step import loss_shapes
 from trainer.step.average import average
-from trainer.step.keras_hooks import keras_mask
+from trainer.step.keras_hooks import added_losses, keras_mask
 from trainer.step.padding import align
 from trainer.step.pieces import Piece
 from trainer.step.totals import LOSS_PART, StepLogs
+
+# Whether layers add means or sums: all of them, or by layer; see `Trainer`.
+AddedLosses: TypeAlias = str | dict[str, str] | None
 
 EXAMPLES = "examples"  # The group of terms divided by the example count.
 
@@ -137,7 +140,9 @@ def loss_terms(
     return terms
 
 
-def added_terms(model: keras.Model, piece: Piece) -> list[Term]:
+def added_terms(
+    model: keras.Model, piece: Piece, kinds: AddedLosses = None
+) -> list[Term]:
     """What `add_loss` and activity regularizers added in a forward pass.
 
     Keras means them as averages over the batch, so each counts as often as
@@ -146,15 +151,26 @@ def added_terms(model: keras.Model, piece: Piece) -> list[Term]:
     Args:
         model: whose layers added them.
         piece: on which they did.
+        kinds: what is a sum over the batch instead, see `Trainer`.
     """
-    added = model.losses
-    # Weight regularizers come last in model.losses, one for each variable.
-    added = added[: len(added) - len(regularized_variables(model))]
-    if not added:
-        return []
-    total = tf.add_n([tf.cast(one, tf.float32) for one in added])
-    total = piece.or_zeros(total * piece.examples)
-    return [Term(EXAMPLES, total, piece.examples)]
+    sums: list[tf.Tensor] = []
+    means: list[tf.Tensor] = []
+    for layer, value in added_losses(model):
+        is_sum = kind_of_added(kinds, layer) == "sum"
+        (sums if is_sum else means).append(tf.cast(value, tf.float32))
+    terms = []
+    if means:
+        total = piece.or_zeros(tf.add_n(means) * piece.examples)
+        terms.append(Term(EXAMPLES, total, piece.examples))
+    if sums:
+        total = piece.or_zeros(tf.add_n(sums))
+        terms.append(Term("added/sum", total, tf.constant(1.0 / piece.pieces)))
+    return terms
+
+
+def kind_of_added(kinds: AddedLosses, layer: str) -> str | None:
+    """Whether a layer adds a mean or a sum; `None` if nobody said."""
+    return kinds.get(layer) if isinstance(kinds, dict) else kinds
 
 
 def merge_terms(terms: list[Term]) -> list[Term]:

@@ -111,14 +111,27 @@ class Piece:
         )
 
 
+class Notes:
+    """Stands for a piece in a trial: nothing is assigned, only noted.
+
+    Attributes:
+        assigned: by its name, the value that a variable would have got, and
+            the one that it has.
+    """
+
+    def __init__(self) -> None:
+        self.assigned: dict[str, tuple[tf.Tensor, tf.Tensor]] = {}
+
+
 @contextlib.contextmanager
-def open_piece(piece: Piece | None) -> Iterator[None]:
+def open_piece(piece: Piece | Notes | None) -> Iterator[None]:
     """Makes what layers assign to variables count as the piece says.
 
     Args:
-        piece: the replica's; `None` lets every assignment pass as it is.
+        piece: the replica's; `Notes` let no assignment pass, and `None` lets
+            each pass as it is.
     """
-    before = current_piece()
+    before = getattr(_local, "piece", None)
     _local.piece = piece
     try:
         yield
@@ -128,4 +141,11 @@ def open_piece(piece: Piece | None) -> Iterator[None]:
 
 def current_piece() -> Piece | None:
     """The piece that this replica is working on, if there is one."""
-    return getattr(_local, "piece", None)
+    piece = getattr(_local, "piece", None)
+    return piece if isinstance(piece, Piece) else None
+
+
+def current_notes() -> Notes | None:
+    """What notes assignments instead of letting them pass, in a trial."""
+    piece = getattr(_local, "piece", None)
+    return piece if isinstance(piece, Notes) else None

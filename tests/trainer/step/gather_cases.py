@@ -151,10 +151,10 @@ def drawn(strategy):
 
 
 CASES = {
-    even: ("one_device", "mirrored_2", "mirrored_3"),
-    uneven: ("default", "mirrored_2", "mirrored_3", "central_storage_2"),
-    keras_losses: ("mirrored_2", "central_storage_2"),
+    even: ("one_device", "mirrored_2"),
+    uneven: ("mirrored_2", "mirrored_3"),
+    keras_losses: ("mirrored_2",),
     by_hand: ("mirrored_3",),
-    numbered: ("default", "mirrored_3", "central_storage_2"),
+    numbered: ("mirrored_3", "central_storage_2"),
     drawn: ("default", "mirrored_2"),
 }

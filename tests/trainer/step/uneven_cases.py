@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from trainer import ArrayExamples, Guard, Trainer, average
+from trainer import ArrayExamples, Guard, Trainer, UserError, average
 
 SIZE, BATCH, STEPS, RATE = 33, 16, 7, 0.1
 
@@ -147,6 +147,70 @@ def unsynchronized(strategy):
     }
 
 
+class Summing(keras.layers.Layer):
+    """Adds a sum over the batch, and may count examples."""
+
+    def __init__(self, counts=None, **options):
+        super().__init__(**options)
+        self.counts = counts
+
+    def build(self, shape):
+        self.scale = self.add_weight(shape=(3,), initializer="ones")
+        if self.counts is not None:
+            self.count = self.add_weight(
+                shape=(), initializer="zeros", trainable=False, **self.counts
+            )
+
+    def call(self, x):
+        if self.counts is not None:
+            self.count.assign_add(tf.cast(tf.shape(x)[0], self.count.dtype))
+        self.add_loss(0.01 * tf.reduce_sum((x * self.scale) ** 2))
+        return x * self.scale
+
+
+def summing_model(**options):
+    return keras.Sequential(
+        [
+            keras.Input((3,)),
+            Summing(name="summing", **options),
+            keras.layers.Dense(1, kernel_initializer="ones"),
+        ]
+    )
+
+
+def sums(strategy):
+    trainer = trainer_of(
+        strategy, model=summing_model, added_losses={"summing": "sum"}
+    )
+    logs = trainer.train(STEPS, log_every=STEPS)
+    return {
+        "loss": logs["loss"],
+        "scale": trainer.model.get_layer("summing").scale.numpy(),
+    }
+
+
+def refused(strategy):
+    """What a model is told that keeps or adds sums."""
+
+    def sentence(counts, **options):
+        trainer = trainer_of(
+            strategy, model=lambda: summing_model(counts=counts), **options
+        )
+        try:
+            trainer.train(1)
+        except UserError as error:
+            return str(error)
+        return ""
+
+    said = {"added_losses": "sum"}
+    return {
+        "added": sentence(None),
+        "float": sentence({}, **said),
+        "int": sentence({"dtype": "int32"}, **said),
+        "decided": sentence({"aggregation": "sum"}, **said),
+    }
+
+
 CASES = {
     means: ("default", "mirrored_2", "mirrored_3", "central_storage_2"),
     guarded: ("mirrored_2",),
@@ -154,4 +218,6 @@ CASES = {
     own_step: ("mirrored_2",),
     evaluation: ("mirrored_3",),
     unsynchronized: ("mirrored_2", "mirrored_3"),
+    sums: ("mirrored_2", "mirrored_3"),
+    refused: ("mirrored_2",),
 }
