@@ -11,6 +11,7 @@ import tensorflow as tf
 from absl import logging
 
 from trainer.errors import UserError, nearest
+from trainer.step import batch_norm
 from trainer.step.assignments import NotedVariables, count_by_examples
 from trainer.step.ema import MovingAverage
 from trainer.step.guard import Guard, Watch
@@ -114,11 +115,12 @@ def build_parts(
                     "mixed_bfloat16."
                 )
             if sync_batch_norm and plugin.num_replicas > 1:
-                _synchronize_batch_norm(made)
+                batch_norm.synchronize(made)
             if not made.built:
                 call_once(made)
         if plugin.num_replicas > 1:
             separate_added_losses(made)
+            batch_norm.synchronize_masked(made)
             leave_losses_whole(lambda: current_piece() is not None)
         count_by_examples(noted, but=_equal_on_replicas(made))
         trainable = made.trainable_variables
@@ -192,12 +194,6 @@ def _dtype_policy(precision: str | None) -> Iterator[None]:
         yield
     finally:
         keras.config.set_dtype_policy(before)
-
-
-def _synchronize_batch_norm(model: keras.Model) -> None:
-    for layer in all_layers(model):
-        if isinstance(layer, keras.layers.BatchNormalization):
-            layer.synchronized = True
 
 
 def _equal_on_replicas(model: keras.Model) -> list[tf.Variable]:

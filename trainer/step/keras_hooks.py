@@ -228,6 +228,35 @@ def noting_added_losses(
             object.__delattr__(layer, "add_loss")
 
 
+def replace_masked_moments(
+    layer: keras.layers.BatchNormalization, moments: Callable[..., Any]
+) -> None:
+    """Replaces how a synchronized layer takes statistics behind a mask.
+
+    Args:
+        layer: it may get a mask or not.
+        moments: a function of inputs, mask and the axes to reduce.
+
+    Raises:
+        RuntimeError: this version of Keras takes them elsewhere.
+    """
+    own = getattr(layer, "_moments", None)
+    if not callable(own) or not hasattr(layer, "_reduction_axes"):
+        raise RuntimeError(
+            f"keras {keras.__version__}: BatchNormalization._moments is gone; "
+            "its statistics behind a mask would be each replica's own."
+        )
+
+    def take(inputs: Any, mask: Any) -> Any:
+        on_replica = tf.distribute.get_replica_context() is not None
+        if mask is None or not layer.synchronized or not on_replica:
+            return own(inputs, mask)
+        return moments(inputs, mask, layer._reduction_axes)
+
+    # Not through Keras' own __setattr__, which would track the function.
+    object.__setattr__(layer, "_moments", take)
+
+
 @contextlib.contextmanager
 def without_batch_statistics(model: keras.Model) -> Iterator[None]:
     """Lets BatchNormalization take its moving statistics while training."""

@@ -20,8 +20,8 @@ def results(tmp_path_factory, root):
     return run_cases("tests.trainer.step.uneven_cases", directory, root)
 
 
-def batches():
-    x, y = cases.arrays()
+def batches(arrays=cases.arrays):
+    x, y = arrays()
     for step in range(cases.STEPS):
         begin = step % 3 * cases.BATCH
         yield x[begin : begin + cases.BATCH], y[begin : begin + cases.BATCH]
@@ -90,7 +90,20 @@ def added_sums():
     }
 
 
+def fitted_behind_a_mask():
+    model = cases.masked_norm_model()
+    model.compile(keras.optimizers.SGD(cases.RATE / 10), "mse")
+    for x, y in batches(cases.tokens):
+        model.reset_metrics()
+        loss = model.train_on_batch(x, y)
+    weights = model.get_weights()
+    return {"loss": float(loss)} | {
+        f"weight{i}": value for i, value in enumerate(weights)
+    }
+
+
 EXPECTED = {
+    "masked_norm": lambda replicas: fitted_behind_a_mask(),
     "sums": lambda replicas: added_sums(),
     "means": lambda replicas: reference(),
     "guarded": lambda replicas: reference(),

@@ -211,6 +211,44 @@ def refused(strategy):
     }
 
 
+def tokens():
+    """Padded sequences; the last example of all, alone, is mostly padding."""
+    rng = np.random.default_rng(6)
+    x = rng.integers(1, 7, (SIZE, 5))
+    lengths = rng.integers(1, 6, SIZE)
+    x[np.arange(5) >= lengths[:, None]] = 0
+    return x.astype("int32"), rng.normal(size=(SIZE, 5, 1)).astype("float32")
+
+
+def masked_norm_model():
+    return keras.Sequential(
+        [
+            keras.Input((5,), dtype="int32"),
+            keras.layers.Embedding(
+                7,
+                3,
+                mask_zero=True,
+                embeddings_initializer=keras.initializers.RandomNormal(seed=2),
+            ),
+            keras.layers.BatchNormalization(momentum=0.5, name="norm"),
+            keras.layers.Dense(1, kernel_initializer="ones"),
+        ]
+    )
+
+
+def masked_norm(strategy):
+    trainer = trainer_of(
+        strategy,
+        model=masked_norm_model,
+        data=lambda split: ArrayExamples(tokens(), shuffle=False),
+    )
+    logs = trainer.train(STEPS, log_every=1)
+    weights = trainer.model.get_weights()
+    return {"loss": logs["loss"]} | {
+        f"weight{i}": value for i, value in enumerate(weights)
+    }
+
+
 CASES = {
     means: ("default", "mirrored_2", "mirrored_3", "central_storage_2"),
     guarded: ("mirrored_2",),
@@ -218,6 +256,7 @@ CASES = {
     own_step: ("mirrored_2",),
     evaluation: ("mirrored_3",),
     unsynchronized: ("mirrored_2", "mirrored_3"),
-    sums: ("mirrored_2", "mirrored_3"),
+    masked_norm: ("mirrored_2", "central_storage_2"),
+    sums: ("mirrored_3",),
     refused: ("mirrored_2",),
 }
