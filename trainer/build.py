@@ -11,18 +11,21 @@ import tensorflow as tf
 from absl import logging
 
 from trainer.errors import UserError, nearest
+from trainer.step import batch_norm
 from trainer.step.assignments import NotedVariables, count_by_examples
 from trainer.step.ema import MovingAverage
 from trainer.step.guard import Guard, Watch
 from trainer.step.keras_hooks import (
     all_layers,
     count_steps_natively,
+    leave_losses_whole,
     native,
     separate_added_losses,
     skip_own_reduction,
 )
 from trainer.step.loss_scale import LossScale
 from trainer.step.metrics import MetricSet, build_metrics
+from trainer.step.pieces import current_piece
 from trainer.step.randomness import StepRandomness
 from trainer.strategy import StrategyPlugin
 
@@ -112,12 +115,14 @@ def build_parts(
                     "mixed_bfloat16."
                 )
             if sync_batch_norm and plugin.num_replicas > 1:
-                _synchronize_batch_norm(made)
+                batch_norm.synchronize(made)
             if not made.built:
                 call_once(made)
         if plugin.num_replicas > 1:
             separate_added_losses(made)
-        count_by_examples(noted.variables, but=_equal_on_replicas(made))
+            batch_norm.synchronize_masked(made)
+            leave_losses_whole(lambda: current_piece() is not None)
+        count_by_examples(noted, but=_equal_on_replicas(made))
         trainable = made.trainable_variables
         optimizers = _build_optimizers(optimizer, learning_rate)
         for name, one in optimizers.items():
@@ -189,12 +194,6 @@ def _dtype_policy(precision: str | None) -> Iterator[None]:
         yield
     finally:
         keras.config.set_dtype_policy(before)
-
-
-def _synchronize_batch_norm(model: keras.Model) -> None:
-    for layer in all_layers(model):
-        if isinstance(layer, keras.layers.BatchNormalization):
-            layer.synchronized = True
 
 
 def _equal_on_replicas(model: keras.Model) -> list[tf.Variable]:

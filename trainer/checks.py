@@ -1,12 +1,13 @@
 """Checks of a Trainer's arguments, alone and against its strategy."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import keras
 
-from trainer.errors import UserError
-from trainer.step.keras_hooks import all_layers
+from trainer.errors import UserError, nearest
+from trainer.step.keras_hooks import all_layers, function_loss
+from trainer.step.losses import AddedLosses
 from trainer.strategy import StrategyPlugin
 
 
@@ -38,12 +39,12 @@ def check_against_strategy(
     pieces = plugin.num_replicas * accumulation_steps
     if plugin.static_shapes and batch_size % pieces:
         below = batch_size // pieces * pieces
-        nearest = f"{below} or {below + pieces}" if below else f"{pieces}"
+        near = f"{below} or {below + pieces}" if below else f"{pieces}"
         raise UserError(
             f"batch_size = {batch_size} must be a multiple of {pieces} "
             f"({plugin.num_replicas} replicas times {accumulation_steps} "
             f"micro-batches) under the strategy {plugin.name!r}. Nearest: "
-            f"{nearest}."
+            f"{near}."
         )
     reason = plugin.why_not_compiled()
     if jit_compile and reason:
@@ -107,6 +108,51 @@ def check_own_train_step(
         raise UserError(
             f"{name} has a train_step of its own, which the loss scale of "
             "mixed_float16 cannot reach. Use mixed_bfloat16."
+        )
+
+
+def check_added_losses(kinds: AddedLosses, model: keras.Model) -> None:
+    """Checks what was said of the losses that layers add.
+
+    Raises:
+        UserError: a kind or a layer is unknown.
+    """
+    by_layer = kinds if isinstance(kinds, dict) else {}
+    for kind in by_layer.values() if by_layer else [kinds]:
+        if kind not in (None, "mean", "sum"):
+            raise UserError(
+                f"added_losses has {kind!r}. {nearest(kind, ['mean', 'sum'])}"
+            )
+    names = {layer.name for layer in all_layers(model)}
+    for name in by_layer:
+        if name not in names:
+            raise UserError(
+                f"added_losses names {name!r}, which is no layer of the "
+                f"model. {nearest(name, names)}"
+            )
+
+
+def check_global_loss(
+    name: str,
+    *,
+    accumulation_steps: int,
+    class_weight: Mapping[int, float] | None,
+) -> None:
+    """Checks what a `global_loss` must do without.
+
+    Raises:
+        UserError: an option would cut the batch, or weigh its examples.
+    """
+    if accumulation_steps > 1:
+        raise UserError(
+            f"{name} has a global_loss, which sees the whole global batch; "
+            f"accumulation_steps = {accumulation_steps} would cut it. Leave "
+            "it at 1."
+        )
+    if class_weight is not None:
+        raise UserError(
+            f"{name} has a global_loss, which class_weight cannot weigh. "
+            "Weigh classes there."
         )
 
 
@@ -207,7 +253,7 @@ def as_loss(loss: Any) -> keras.losses.Loss | None:
     """A Keras loss from a name, a class, a function or a loss.
 
     Raises:
-        UserError: the name is unknown.
+        UserError: the name is unknown, or the loss reduces by itself.
     """
     if isinstance(loss, str):
         try:
@@ -219,23 +265,25 @@ def as_loss(loss: Any) -> keras.losses.Loss | None:
             ) from None
     if isinstance(loss, type):
         loss = loss()
-    if loss is None or isinstance(loss, keras.losses.Loss):
+    if loss is None:
+        return None
+    if isinstance(loss, keras.losses.Loss):
+        _check_call(loss)
         return loss
     if not callable(loss):
         raise UserError(
             f"loss is a {type(loss).__name__}. Valid: a Keras loss, its name, "
             "or a function of (y_true, y_pred)."
         )
-    return _FunctionLoss(loss)
+    return function_loss(loss)
 
 
-class _FunctionLoss(keras.losses.Loss):
-    """A plain function of (y_true, y_pred) as a Keras loss."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__(name=getattr(function, "__name__", "loss"))
-        self._function = function
-
-    def call(self, y_true: Any, y_pred: Any) -> Any:
-        """See `keras.losses.Loss.call`."""
-        return self._function(y_true, y_pred)
+def _check_call(loss: keras.losses.Loss) -> None:
+    """Refuses a `__call__` of a loss's own, which nobody would call."""
+    kind = type(loss)
+    if kind.__call__ is not keras.losses.Loss.__call__:
+        raise UserError(
+            f"The loss {kind.__name__} overrides __call__, where Keras weighs "
+            "and divides; here the Trainer does, over all replicas. Override "
+            "call(y_true, y_pred), and return one value for each example."
+        )

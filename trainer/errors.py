@@ -62,12 +62,25 @@ def nearest(name: object, valid: Iterable[str]) -> str:
     return f"Did you mean '{close[0]}'? {listed}" if close else listed
 
 
+_AT_RUN_TIME = "UserError: "
+
+
+def at_run_time(sentence: str) -> str:
+    """The message of an assertion in a graph that shall be a `UserError`.
+
+    Args:
+        sentence: what `outside_graph` raises when the assertion fails.
+    """
+    return f"{_AT_RUN_TIME}{sentence}{_AT_RUN_TIME}"
+
+
 @contextlib.contextmanager
 def outside_graph() -> Iterator[None]:
     """Lets a `UserError` leave a traced function as it was raised.
 
     AutoGraph rewrites the message of what passes through it into a listing
-    of stack frames.
+    of stack frames. An assertion whose message comes from `at_run_time`
+    becomes a `UserError`, too.
     """
     try:
         yield
@@ -77,3 +90,8 @@ def outside_graph() -> Iterator[None]:
             raise
         message = traced.cause_message.removeprefix("UserError: ")
         raise UserError(message) from None
+    except Exception as error:
+        parts = str(error).split(_AT_RUN_TIME)
+        if len(parts) < 3:
+            raise
+        raise UserError(parts[1]) from None

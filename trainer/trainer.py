@@ -17,8 +17,10 @@ from trainer.build import (
 )
 from trainer.checks import (
     as_loss,
+    check_added_losses,
     check_against_strategy,
     check_class_weight,
+    check_global_loss,
     check_own_train_step,
     check_steps_of_model,
     check_trainable,
@@ -32,9 +34,10 @@ from trainer.graph import converted
 from trainer.loop import Loop
 from trainer.registry import find_strategy
 from trainer.step import gradients as grads
-from trainer.step import output_losses
+from trainer.step import losses, output_losses
 from trainer.step.average import Average
 from trainer.step.full_step import make_train_step
+from trainer.step.gather import Gathered, all_gather
 from trainer.step.gradient_sums import batch_sums, measure, reduce_gradients
 from trainer.step.guard import Guard
 from trainer.step.pieces import current_piece, open_piece
@@ -69,7 +72,14 @@ class Trainer:
                def per_example_loss(self, x, y, y_pred):
                    return keras.losses.huber(y, y_pred)
 
-    3. Override `train_step`: several optimizers, losses over pairs of
+    3. Override `global_loss`: a loss over pairs of examples, or over the
+       batch, which sees the outputs of all replicas.
+
+           class Contrastive(Trainer):
+               def global_loss(self, x, y, y_pred):
+                   return keras.losses.Circle()(y, y_pred)
+
+    4. Override `train_step`: several optimizers, losses over pairs of
        networks. `gradients` and `apply_gradients` scale, reduce and apply.
 
            class Adversarial(Trainer):
@@ -121,6 +131,10 @@ class Trainer:
         jit_compile: compile the step with XLA.
         sync_batch_norm: BatchNormalization takes its statistics over all
             replicas. Without it each replica has its own.
+        added_losses: what layers pass to `add_loss`: `"mean"`, a mean over
+            the batch, or `"sum"`, a sum over it; or a dict of these by layer.
+            Without it, means are meant, and what is found to be none is
+            refused where there are several replicas or micro-batches.
         guard: what to do when training diverges, see `trainer.Guard`; `None`
             checks nothing.
 
@@ -148,6 +162,7 @@ class Trainer:
         ema_momentum: float | None = None,
         jit_compile: bool = False,
         sync_batch_norm: bool = True,
+        added_losses: losses.AddedLosses = None,
         guard: Guard | None = None,
     ) -> None:
         require_positive(
@@ -164,6 +179,12 @@ class Trainer:
                 accumulation_steps=accumulation_steps,
                 precision=precision,
             )
+        if self.has_global_loss:
+            check_global_loss(
+                type(self).__name__,
+                accumulation_steps=accumulation_steps,
+                class_weight=class_weight,
+            )
         self._model_factory = model
         self._factories = {
             "optimizer": optimizer,
@@ -172,6 +193,7 @@ class Trainer:
             "ema_momentum": ema_momentum,
             "sync_batch_norm": sync_batch_norm,
         }
+        self.added_losses = added_losses
         self.guard = guard
         self._data = data
         self._data_dir = data_dir
@@ -185,6 +207,7 @@ class Trainer:
         self.accumulation_steps = accumulation_steps
         self.jit_compile = jit_compile
         self._traced_for: list[int] | None = None
+        self.has_tried_losses = self.has_tried_layers = False
         self.step = 0
         self.model_dir: str | None = None
         self.stop_reason: str | None = None
@@ -232,8 +255,9 @@ class Trainer:
         check_steps_of_model(
             self.model,
             own_step=self.has_own_step,
-            own_eval_step=type(self).eval_step is not Trainer.eval_step,
+            own_eval_step=self.has_own_eval_step,
         )
+        check_added_losses(self.added_losses, self.model)
         output_losses.check(self)
 
     def restart_optimizers(self) -> None:
@@ -277,9 +301,19 @@ class Trainer:
         return type(self).train_step is not Trainer.train_step
 
     @property
+    def has_own_eval_step(self) -> bool:
+        """Whether a subclass has an `eval_step` of its own."""
+        return type(self).eval_step is not Trainer.eval_step
+
+    @property
     def has_own_loss(self) -> bool:
         """Whether a subclass has a `per_example_loss` of its own."""
         return type(self).per_example_loss is not Trainer.per_example_loss
+
+    @property
+    def has_global_loss(self) -> bool:
+        """Whether a subclass has a `global_loss`."""
+        return type(self).global_loss is not Trainer.global_loss
 
     @property
     def has_own_forward(self) -> bool:
@@ -332,6 +366,23 @@ class Trainer:
             and the division by the global batch.
         """
         return output_losses.per_example(self, y, y_pred)
+
+    def global_loss(self, x: Any, y: Any, y_pred: Any) -> tf.Tensor:
+        """A loss over the global batch, such as one over pairs of examples.
+
+        Every replica computes it, from the same numbers. It is added to the
+        losses by example, if there are any. Neither sample weights nor
+        micro-batches go with it.
+
+        Args:
+            x: inputs of the global batch.
+            y: its targets.
+            y_pred: the model's outputs for it.
+
+        Returns:
+            A float scalar, divided as it is meant to be.
+        """
+        raise NotImplementedError
 
     def train_step(self, batch: Any) -> StepLogs:
         """One optimizer step on one replica.
@@ -386,6 +437,19 @@ class Trainer:
         total, count = grads.reduce_sum((local, loss.count))
         factor = tf.math.divide_no_nan(1.0, count)
         return [grads.scale(gradient, factor) for gradient in total]
+
+    def all_gather(self, structure: Any) -> Gathered:
+        """The rows of all replicas on each of them, with their gradient.
+
+        Args:
+            structure: tensors of shape `[rows, ...]`, see
+                `trainer.step.gather.all_gather`.
+
+        Returns:
+            `values`, of the same structure, and `offset`, the first row of
+            this replica's own.
+        """
+        return all_gather(structure)
 
     def apply_gradients(
         self,

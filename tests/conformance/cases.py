@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from experiments.contrastive import SimCLR
 from experiments.digits import digits
 from experiments.models import conv_net
 from plugins.callbacks.checkpoint import Checkpoint
@@ -310,6 +311,24 @@ def own_train_step(strategy, directory):
     result = initial_of(trainer)
     logs = trainer.train(1, log_every=1)
     return result | weights_of(trainer) | {"loss": np.array(logs["loss"])}
+
+
+@case
+def loss_over_the_global_batch(strategy, directory):
+    """Pairs of views, on pieces of unequal size, some with no example."""
+    trainer = SimCLR(
+        model=models.views_model,
+        optimizer=lambda: keras.optimizers.SGD(models.VIEWS_RATE),
+        data=in_order(models.views_data()),
+        batch_size=models.VIEWS_BATCH,
+        strategy=strategy,
+    )
+    result = initial_of(trainer)
+    logs = trainer.train_and_evaluate(
+        models.VIEWS_STEPS, log_every=models.VIEWS_STEPS
+    )
+    losses = {name: np.array(logs[name]) for name in ("loss", "val_loss")}
+    return result | weights_of(trainer) | losses
 
 
 @case

@@ -138,6 +138,18 @@ def own_step(results):
     )
 
 
+def global_loss(results):
+    """A loss over pairs of examples: the gradient of all replicas' outputs."""
+    case = results.case("loss_over_the_global_batch")
+    expected, loss, evaluated = reference.train_views(
+        *variables(case, "initial_variable")
+    )
+    return difference(
+        [*variables(case), case["loss"], case["val_loss"]],
+        [*expected, loss, evaluated],
+    )
+
+
 def resumed(results):
     """20 steps at once against 11 and 9: the arrays that differ in bytes."""
     case = results.case("resume")

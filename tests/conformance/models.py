@@ -82,3 +82,18 @@ def binary_model():
     return keras.Sequential(
         [keras.Input((FEATURES,)), keras.layers.Dense(1, activation="sigmoid")]
     )
+
+
+# The last batch of an epoch holds one example.
+VIEWS_BATCH, VIEWS_STEPS, VIEWS_RATE, VIEWS_TEMPERATURE = 7, 4, 0.5, 0.5
+
+
+def views_data():
+    """Two views of each example."""
+    rng = np.random.default_rng(9)
+    x = rng.normal(size=(2 * VIEWS_BATCH + 1, 1, 4))
+    return (x + 0.3 * rng.normal(size=(len(x), 2, 4))).astype("float32")
+
+
+def views_model():
+    return keras.Sequential([keras.Input((2, 4)), keras.layers.Dense(3)])

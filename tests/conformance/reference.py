@@ -143,3 +143,40 @@ def weighted_auc(labels, scores, weights):
         positive[:, None] == negative[None, :]
     )
     return np.sum(pairs * above) / np.sum(pairs)
+
+
+def train_views(kernel, bias):
+    """Gradient descent on NT-Xent, equation 1 of Chen et al. (2020).
+
+    Returns:
+        The weights, the mean loss of all steps and that of an evaluation.
+    """
+    x = models.views_data().astype("float64")
+    variables = [tf.Variable(a, dtype=tf.float64) for a in (kernel, bias)]
+    batches = epoch_batches(len(x), models.VIEWS_BATCH)
+
+    def loss_of(batch):
+        views = x[batch] @ variables[0] + variables[1]
+        both = tf.reshape(tf.transpose(views, [1, 0, 2]), [-1, 3])
+        alike = both @ tf.transpose(both) / models.VIEWS_TEMPERATURE
+        size, total = len(batch), 0.0
+        for i in range(2 * size):
+            others = [k for k in range(2 * size) if k != i]
+            partner = (i + size) % (2 * size)
+            total += tf.reduce_logsumexp(tf.gather(alike[i], others))
+            total -= alike[i, partner]
+        return total / (2 * size)
+
+    losses, sizes = [], [len(batch) for batch in batches]
+    for step in range(models.VIEWS_STEPS):
+        with tf.GradientTape() as tape:
+            loss = loss_of(batches[step % len(batches)])
+        losses.append(float(loss))
+        for v, g in zip(variables, tape.gradient(loss, variables), strict=True):
+            v.assign_sub(models.VIEWS_RATE * g)
+    counts = [sizes[step % len(sizes)] for step in range(models.VIEWS_STEPS)]
+    return (
+        [v.numpy() for v in variables],
+        np.average(losses, weights=counts),
+        np.average([float(loss_of(b)) for b in batches], weights=sizes),
+    )

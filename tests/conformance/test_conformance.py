@@ -15,6 +15,10 @@ def test_area_under_curve(results):
     assert compare.area_under_curve(results) <= 5e-3
 
 
+def test_a_loss_over_the_global_batch(results):
+    assert compare.global_loss(results) <= compare.TOLERANCE
+
+
 def test_metrics_that_need_the_batches_order(results):
     case = results.case("metrics_in_order")
     if "refused" in case:

@@ -189,7 +189,7 @@ class Own(Trainer):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"cls": Scalar}, "one value per example"),
+        ({"cls": Scalar}, "one value for each example"),
         ({"loss": None}, "There is no loss"),
         ({"loss": "mze"}, "Unknown loss 'mze'"),
         ({"model": linear()}, "Pass a function that builds the model"),

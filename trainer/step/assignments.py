@@ -18,48 +18,71 @@ from typing import Any
 
 import tensorflow as tf
 
-from trainer.step.pieces import Piece, current_piece
+from trainer.step.pieces import Notes, Piece, current_notes, current_piece
 
 _MEAN = tf.VariableAggregation.MEAN
 _SUM = tf.VariableAggregation.SUM
 
 
 class NotedVariables:
-    """A `tf.variable_creator_scope` function that keeps what was made."""
+    """A `tf.variable_creator_scope` function that keeps what was made.
+
+    Attributes:
+        variables: all of them.
+        decided: the ids of those for which an aggregation was given.
+    """
 
     def __init__(self) -> None:
         self.variables: list[tf.Variable] = []
+        self.decided: set[int] = set()
 
     def __call__(
         self, next_creator: Callable[..., tf.Variable], **kwargs: Any
     ) -> tf.Variable:
         """Makes a variable."""
-        self.variables.append(next_creator(**kwargs))
-        return self.variables[-1]
+        given = kwargs.get("aggregation")
+        made = next_creator(**kwargs)
+        self.variables.append(made)
+        if given not in (None, tf.VariableAggregation.NONE):
+            self.decided.add(id(made))
+        return made
 
 
 def count_by_examples(
-    variables: Iterable[tf.Variable], *, but: Iterable[tf.Variable] = ()
+    noted: NotedVariables, *, but: Iterable[tf.Variable] = ()
 ) -> None:
     """Makes assignments to variables count as their replica has examples.
 
     Args:
-        variables: those that a model's layers made.
+        noted: those that a model's layers made.
         but: those among them that get equal values on all replicas.
     """
     equal = {id(variable) for variable in but}
-    for variable in variables:
+    for variable in noted.variables:
         numeric = variable.dtype.is_floating or variable.dtype.is_integer
         if numeric and id(variable) not in equal:
-            _take_over(variable)
+            _take_over(variable, decided=id(variable) in noted.decided)
 
 
-def _take_over(variable: tf.Variable) -> None:
+def _take_over(variable: tf.Variable, *, decided: bool) -> None:
+    def note(notes: Notes, value: Any) -> Any:
+        value = tf.convert_to_tensor(value, variable.dtype)
+        if not decided:
+            old = variable.read_value()
+            notes.assigned[variable.name] = value, old
+        return value
+
+    def noted(notes: Notes) -> tf.Tensor:
+        found = notes.assigned.get(variable.name)
+        return variable.read_value() if found is None else found[0]
+
     assign = variable.assign
     increase = {"assign_add": variable.assign_add}
     increase["assign_sub"] = variable.assign_sub
 
     def assign_by_examples(value: Any, *args: Any, **kwargs: Any) -> Any:
+        if (notes := current_notes()) is not None:
+            return note(notes, value)
         piece = _piece_at_work()
         if piece is not None:
             value = tf.convert_to_tensor(value, variable.dtype)
@@ -68,6 +91,10 @@ def _take_over(variable: tf.Variable) -> None:
 
     def increase_by_examples(name: str) -> Callable[..., Any]:
         def call(delta: Any, *args: Any, **kwargs: Any) -> Any:
+            if (notes := current_notes()) is not None:
+                delta = tf.convert_to_tensor(delta, variable.dtype)
+                change = -delta if name == "assign_sub" else delta
+                return note(notes, noted(notes) + change)
             piece = _piece_at_work()
             if piece is not None:
                 delta = tf.convert_to_tensor(delta, variable.dtype)

@@ -4,6 +4,7 @@ The path of the Trainer's own step: sums on each replica, one reduction, one
 division. See `trainer.step.losses` for the equation.
 """
 
+import functools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import keras
@@ -13,7 +14,9 @@ from trainer.errors import UserError
 from trainer.graph import converted
 from trainer.step import gradients as grads
 from trainer.step import losses, output_losses
+from trainer.step.global_terms import global_term
 from trainer.step.guard import Measured
+from trainer.step.measuring import examples_in_a_slot
 from trainer.step.padding import real_rows
 from trainer.step.pieces import Piece, open_piece
 from trainer.step.totals import StepLogs
@@ -40,7 +43,15 @@ class GradientSums(NamedTuple):
 def piece_of(trainer: "Trainer", batch: Any, *, training: bool) -> Piece:
     """A replica's batch as one of the pieces of a global batch."""
     micro = trainer.accumulation_steps if training else 1
-    return Piece(batch, pieces=trainer.plugin.num_replicas * micro)
+    slot = None
+    if not trainer.plugin.is_alone:
+        slot = functools.partial(
+            examples_in_a_slot,
+            trainer,
+            training=training,
+            why="all_gather exchanges examples between processes",
+        )
+    return Piece(batch, pieces=trainer.plugin.num_replicas * micro, slot=slot)
 
 
 def measure(
@@ -65,10 +76,11 @@ def measure(
     piece = piece or piece_of(trainer, batch, training=training)
     with open_piece(piece):
         y_pred = converted(trainer.forward)(x, training=training)
-    y = output_losses.in_floatx(y)
+        y = output_losses.in_floatx(y)
+        values = converted(trainer.per_example_loss)(x, y, y_pred)
     terms, by_output = output_losses.terms(
         trainer,
-        converted(trainer.per_example_loss)(x, y, y_pred),
+        values,
         y_pred=y_pred,
         sample_weight=output_losses.weights(
             trainer, y, weight, training=training
@@ -76,8 +88,13 @@ def measure(
         examples=piece.examples,
         parts=piece.pieces,
         real=real_rows(batch),
+        rows=piece.rows,
     )
-    terms += losses.added_terms(trainer.model, piece)
+    if trainer.has_global_loss:
+        with open_piece(piece):
+            whole = (x, y, y_pred)
+            terms.append(global_term(trainer, batch, piece=piece, parts=whole))
+    terms += losses.added_terms(trainer.model, piece, trainer.added_losses)
     logs = losses.loss_logs(trainer.model, terms, piece.examples) | by_output
     increments = converted(trainer.metric_increments)
     return terms, logs | increments(y, y_pred, weight)
@@ -95,8 +112,8 @@ def batch_sums(trainer: "Trainer", batch: Any) -> tuple[GradientSums, StepLogs]:
         terms, logs = measure(trainer, batch, training=True, piece=piece)
         if not terms:
             raise UserError(
-                "There is no loss: pass loss=..., override per_example_loss, "
-                "or call add_loss in the model."
+                "There is no loss: pass loss=..., override per_example_loss or "
+                "global_loss, or call add_loss in the model."
             )
         merged = losses.merge_terms(terms)
         scaled = [term.total * _loss_factor(trainer) for term in merged]

@@ -6,8 +6,9 @@ moves one fails at start-up with a sentence, not with a wrong number.
 
 import collections
 import contextlib
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -27,6 +28,74 @@ def keras_mask(tensor: Any) -> tf.Tensor | None:
 def set_keras_mask(tensor: tf.Tensor, mask: tf.Tensor) -> None:
     """Attaches a mask to a tensor, as masking layers do."""
     tensor._keras_mask = mask
+
+
+def function_loss(function: Callable[..., Any]) -> keras.losses.Loss:
+    """A function of (y_true, y_pred) as the loss that `compile` makes of it.
+
+    It gives `[batch]` and `[batch, 1]` one rank, which would else broadcast
+    to `[batch, batch]`.
+
+    Raises:
+        RuntimeError: this version of Keras does that elsewhere.
+    """
+    name = getattr(function, "__name__", "loss")
+    return _function_loss_class()(function, name=name)
+
+
+def function_of_loss(
+    loss: keras.losses.Loss,
+) -> tuple[Callable[..., Any] | None, dict[str, Any]]:
+    """The function that a loss calls, and what it gives it, such as `axis`.
+
+    Returns:
+        `None` for a loss whose `call` is its own.
+    """
+    kind = _function_loss_class()
+    if not isinstance(loss, kind) or type(loss).call is not kind.call:
+        return None, {}
+    return loss.fn, dict(loss._fn_kwargs)
+
+
+def _function_loss_class() -> Any:
+    # The base of every loss of Keras has no public name.
+    kind = keras.losses.MeanSquaredError.__base__
+    if kind.__name__ != "LossFunctionWrapper":
+        raise RuntimeError(
+            f"keras {keras.__version__}: LossFunctionWrapper is gone; targets "
+            "and outputs of losses would not be aligned."
+        )
+    return kind
+
+
+def leave_losses_whole(is_in_step: Callable[[], bool]) -> None:
+    """Makes losses of Keras, called in a step, the same on any strategy.
+
+    Keras divides what a loss returns by the number of replicas, so that their
+    sum is the mean; here means are weighed otherwise.
+
+    Args:
+        is_in_step: whether this thread traces or runs a step.
+
+    Raises:
+        RuntimeError: this version of Keras divides elsewhere.
+    """
+    name = "scale_loss_for_distribution"
+    module = sys.modules[keras.losses.Loss.__module__]
+    own = getattr(module, name, None)
+    if not callable(own):
+        raise RuntimeError(
+            f"keras {keras.__version__}: {name} is gone; losses in layers and "
+            "steps would depend on the number of replicas."
+        )
+    if hasattr(own, "is_in_step"):
+        return  # It is replaced once in a process.
+
+    def scale(value: Any) -> Any:
+        return value if is_in_step() else own(value)
+
+    scale.is_in_step = is_in_step  # type: ignore[attr-defined]
+    setattr(module, name, scale)
 
 
 def count_steps_natively(optimizer: keras.optimizers.Optimizer) -> None:
@@ -122,6 +191,96 @@ def separate_added_losses(model: keras.Model) -> None:
                 "of replicas would be mixed up."
             )
         object.__setattr__(layer, "_losses", _ListOfThread())
+
+
+def added_losses(model: keras.Model) -> list[tuple[str, tf.Tensor]]:
+    """What layers passed to `add_loss` in the last call, with their names.
+
+    Activity regularizers are among it, weight regularizers are not.
+    """
+    return [
+        (layer.name, value)
+        for layer in all_layers(model)
+        for value in layer._get_own_losses()
+    ]
+
+
+@contextlib.contextmanager
+def noting_added_losses(
+    model: keras.Model,
+) -> Iterator[list[tuple[str, tf.Tensor]]]:
+    """Keeps what layers pass to `add_loss` from them, with their names."""
+    noted: list[tuple[str, tf.Tensor]] = []
+    layers = list(all_layers(model))
+
+    def note_for(layer: keras.Layer) -> Callable[[Any], None]:
+        return lambda loss: noted.extend(
+            (layer.name, value) for value in keras.tree.flatten(loss)
+        )
+
+    for layer in layers:
+        # Not through Keras' own __setattr__, which would track functions.
+        object.__setattr__(layer, "add_loss", note_for(layer))
+    try:
+        yield noted
+    finally:
+        for layer in layers:
+            object.__delattr__(layer, "add_loss")
+
+
+def replace_masked_moments(
+    layer: keras.layers.BatchNormalization, moments: Callable[..., Any]
+) -> None:
+    """Replaces how a synchronized layer takes statistics behind a mask.
+
+    Args:
+        layer: it may get a mask or not.
+        moments: a function of inputs, mask and the axes to reduce.
+
+    Raises:
+        RuntimeError: this version of Keras takes them elsewhere.
+    """
+    own = getattr(layer, "_moments", None)
+    if not callable(own) or not hasattr(layer, "_reduction_axes"):
+        raise RuntimeError(
+            f"keras {keras.__version__}: BatchNormalization._moments is gone; "
+            "its statistics behind a mask would be each replica's own."
+        )
+
+    def take(inputs: Any, mask: Any) -> Any:
+        on_replica = tf.distribute.get_replica_context() is not None
+        if mask is None or not layer.synchronized or not on_replica:
+            return own(inputs, mask)
+        return moments(inputs, mask, layer._reduction_axes)
+
+    # Not through Keras' own __setattr__, which would track the function.
+    object.__setattr__(layer, "_moments", take)
+
+
+@contextlib.contextmanager
+def without_batch_statistics(model: keras.Model) -> Iterator[None]:
+    """Lets BatchNormalization take its moving statistics while training."""
+    norm = keras.layers.BatchNormalization
+    layers = [one for one in all_layers(model) if isinstance(one, norm)]
+    before = [vars(layer).get("_moments") for layer in layers]
+
+    def moments_of(layer: Any) -> Callable[..., Any]:
+        def take(inputs: Any, mask: Any) -> Any:
+            kept = layer.moving_mean, layer.moving_variance
+            return tuple(keras.ops.cast(one, inputs.dtype) for one in kept)
+
+        return take
+
+    for layer in layers:
+        object.__setattr__(layer, "_moments", moments_of(layer))
+    try:
+        yield
+    finally:
+        for layer, own in zip(layers, before, strict=True):
+            if own is None:
+                object.__delattr__(layer, "_moments")
+            else:
+                object.__setattr__(layer, "_moments", own)
 
 
 def seed_generators(model: keras.Model) -> list[keras.random.SeedGenerator]:

@@ -11,18 +11,21 @@ contributes undivided sums; the division comes after the reduction. See
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, TypeAlias
 
 import keras
 import tensorflow as tf
 
-from trainer.errors import UserError
 from trainer.graph import converted
+from trainer.step import loss_shapes
 from trainer.step.average import average
-from trainer.step.keras_hooks import keras_mask
+from trainer.step.keras_hooks import added_losses, keras_mask
 from trainer.step.padding import align
 from trainer.step.pieces import Piece
 from trainer.step.totals import LOSS_PART, StepLogs
+
+# Whether layers add means or sums: all of them, or by layer; see `Trainer`.
+AddedLosses: TypeAlias = str | dict[str, str] | None
 
 EXAMPLES = "examples"  # The group of terms divided by the example count.
 
@@ -56,7 +59,8 @@ def loss_term(
     """Sums per-example losses the way a Keras reduction weighs them.
 
     Args:
-        values: float of shape `[batch]` or `[batch, ...]`.
+        values: float of shape `[batch]` or `[batch, ...]`; Keras may have
+            attached a mask to it, as it does for an `ignore_class`.
         name: the output's name, for a denominator of its own.
         reduction: a Keras loss reduction; `None` means
             `"sum_over_batch_size"`.
@@ -64,19 +68,12 @@ def loss_term(
         parts: how many replica pieces make a global batch; they share the
             denominator of `"sum"`, which is one.
         sample_weight: broadcasts against `values` as in Keras.
-        mask: boolean, marks the values that count.
+        mask: boolean, marks the values that count, as the output's mask does.
         real: float32 of shape `[batch]`, zero for rows of padding, whose
             weight must be zero too; `None` where there is none.
 
-    Raises:
-        UserError: `values` holds no value per example.
     """
-    if values.shape.rank == 0:
-        raise UserError(
-            f"The loss {name!r} returned a scalar. Return one value per "
-            "example, of shape [batch] or [batch, ...]: the Trainer divides "
-            "by the global batch (a Keras loss: override call, not __call__)."
-        )
+    mask = _both(mask, keras_mask(values))
     values = tf.cast(values, tf.float32)
     if real is not None:
         # Chosen, not multiplied: zero times infinity is not zero.
@@ -116,7 +113,8 @@ def loss_terms(
     Args:
         values: per-example losses, a tensor or a dict by output.
         loss: the Keras losses whose reductions choose the denominators.
-        y_pred: the model's outputs; their masks leave values out.
+        y_pred: the model's outputs; their masks leave values out, and so do
+            those of the values.
         sample_weight: weights, a tensor or a dict by output.
         examples: see `loss_term`.
         parts: see `loss_term`.
@@ -143,7 +141,9 @@ def loss_terms(
     return terms
 
 
-def added_terms(model: keras.Model, piece: Piece) -> list[Term]:
+def added_terms(
+    model: keras.Model, piece: Piece, kinds: AddedLosses = None
+) -> list[Term]:
     """What `add_loss` and activity regularizers added in a forward pass.
 
     Keras means them as averages over the batch, so each counts as often as
@@ -152,15 +152,26 @@ def added_terms(model: keras.Model, piece: Piece) -> list[Term]:
     Args:
         model: whose layers added them.
         piece: on which they did.
+        kinds: what is a sum over the batch instead, see `Trainer`.
     """
-    added = model.losses
-    # Weight regularizers come last in model.losses, one for each variable.
-    added = added[: len(added) - len(regularized_variables(model))]
-    if not added:
-        return []
-    total = tf.add_n([tf.cast(one, tf.float32) for one in added])
-    total = piece.or_zeros(total * piece.examples)
-    return [Term(EXAMPLES, total, piece.examples)]
+    sums: list[tf.Tensor] = []
+    means: list[tf.Tensor] = []
+    for layer, value in added_losses(model):
+        is_sum = kind_of_added(kinds, layer) == "sum"
+        (sums if is_sum else means).append(tf.cast(value, tf.float32))
+    terms = []
+    if means:
+        total = piece.or_zeros(tf.add_n(means) * piece.examples)
+        terms.append(Term(EXAMPLES, total, piece.examples))
+    if sums:
+        total = piece.or_zeros(tf.add_n(sums))
+        terms.append(Term("added/sum", total, tf.constant(1.0 / piece.pieces)))
+    return terms
+
+
+def kind_of_added(kinds: AddedLosses, layer: str) -> str | None:
+    """Whether a layer adds a mean or a sum; `None` if nobody said."""
+    return kinds.get(layer) if isinstance(kinds, dict) else kinds
 
 
 def merge_terms(terms: list[Term]) -> list[Term]:
@@ -235,10 +246,10 @@ def _call(loss: keras.losses.Loss, y: Any, y_pred: Any) -> tf.Tensor:
     def convert(leaf: Any) -> tf.Tensor:
         return keras.ops.convert_to_tensor(leaf, dtype=loss.dtype)
 
-    return converted(loss.call)(
-        keras.tree.map_structure(convert, y),
-        keras.tree.map_structure(convert, y_pred),
-    )
+    y = keras.tree.map_structure(convert, y)
+    y_pred = keras.tree.map_structure(convert, y_pred)
+    loss_shapes.check_alike(loss, y, y_pred)
+    return converted(loss.call)(y, y_pred)
 
 
 def _weigh(
@@ -275,6 +286,14 @@ def _same_rank(
             return left, tf.squeeze(right, -1)
         return left[..., tf.newaxis], right
     return left, right
+
+
+def _both(left: tf.Tensor | None, right: tf.Tensor | None) -> tf.Tensor | None:
+    """What two masks leave."""
+    if left is None or right is None:
+        return right if left is None else left
+    left, right = _same_rank(left, right)
+    return tf.cast(left, tf.bool) & tf.cast(right, tf.bool)
 
 
 def _size(tensor: tf.Tensor) -> tf.Tensor:

@@ -60,8 +60,21 @@ def carry(
     return trainer.parts.metrics.carry(logs, kept_for, reduce)
 
 
-def examples_in_a_slot(trainer: "Trainer", *, training: bool) -> int:
+def examples_in_a_slot(
+    trainer: "Trainer",
+    *,
+    training: bool,
+    why: str = (
+        "The state of a metric does not add up, so replicas must exchange "
+        "their batches"
+    ),
+) -> int:
     """The most examples that a replica gets of a (micro-)batch.
+
+    Args:
+        trainer: whose batches they are.
+        training: of training or of evaluation.
+        why: what needs the number, for the error message.
 
     Raises:
         UserError: the data does not say.
@@ -69,9 +82,8 @@ def examples_in_a_slot(trainer: "Trainer", *, training: bool) -> int:
     batch_size = trainer.batches("train" if training else "eval").batch_size
     if batch_size is None:
         raise UserError(
-            "The state of a metric does not add up, so replicas must exchange "
-            "their batches, and the data does not say how many examples one "
-            "holds: set its batch_size."
+            f"{why}, and the data does not say how many a batch holds: set its "
+            "batch_size."
         )
     return slot_rows(
         batch_size,

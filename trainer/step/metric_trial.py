@@ -24,6 +24,7 @@ from trainer.step.keras_hooks import (
 from trainer.step.measuring import examples_in_a_slot
 from trainer.step.metric_states import Call
 from trainer.step.metrics import Measure
+from trainer.step.trial import first_batch
 
 if TYPE_CHECKING:
     from trainer.trainer import Trainer
@@ -98,11 +99,7 @@ class _FirstBatch:
 
     @functools.cached_property
     def _batch(self) -> tuple[Any, Any, Any]:
-        split = "train" if self.training else "eval"
-        pieces = self.trainer.batches(split).pieces(
-            start=0, replicas=range(1), num_replicas=1, micro=1
-        )
-        batch = next(iter(pieces))
+        batch = first_batch(self.trainer, training=self.training)
         if isinstance(batch, list | tuple) and len(batch) > 3:
             batch = (batch,)
         return keras.utils.unpack_x_y_sample_weight(batch)

@@ -7,7 +7,7 @@ import keras
 import tensorflow as tf
 
 from trainer.errors import UserError
-from trainer.step import losses
+from trainer.step import loss_shapes, losses
 from trainer.step.average import average
 from trainer.step.keras_hooks import symbolic_outputs
 from trainer.step.outputs import Outputs
@@ -66,6 +66,7 @@ def terms(
     *,
     y_pred: Any,
     sample_weight: Any,
+    rows: int | tf.Tensor,
     **options: Any,
 ) -> tuple[list[losses.Term], StepLogs]:
     """The terms of a batch's loss, and each output's loss for the logs.
@@ -75,11 +76,16 @@ def terms(
         values: what `per_example_loss` returned.
         y_pred: the model's outputs.
         sample_weight: weights, a tensor or by output.
+        rows: of the batch, padding among them.
         **options: see `trainer.step.losses.loss_terms`.
+
+    Raises:
+        UserError: a loss has not one row for each example.
     """
     outputs = _outputs(trainer, y_pred)
     if isinstance(values, list | tuple) and len(values) == len(outputs.names):
         values = dict(zip(outputs.names, values, strict=True))
+    values = checked(trainer, values, y_pred=y_pred, rows=rows)
     weights = _weights_by_output(trainer, _parts(trainer, outputs, values))
     if not isinstance(values, Mapping) or len(values) < 2:
         return _single(
@@ -101,6 +107,39 @@ def terms(
         logs[f"{name}_loss"] = average(term.total, term.count)
         found.append(_scaled(term, weights.get(name)))
     return found, logs
+
+
+def checked(
+    trainer: "Trainer", values: Any, *, y_pred: Any, rows: int | tf.Tensor
+) -> Any:
+    """The values of losses, with one row for each example.
+
+    Raises:
+        UserError: one has another number of rows.
+    """
+    outputs = _outputs(trainer, y_pred)
+    parts = _parts(trainer, outputs, values)
+    chosen: dict[str, Any] = {}
+    if not trainer.has_own_loss:
+        chosen = dict(zip(parts.names, _by_output(trainer, parts), strict=True))
+    predicted = _named(outputs, y_pred)
+    named = isinstance(values, Mapping)
+
+    def check(name: str, value: Any) -> tf.Tensor:
+        known = parts.names[0] if parts.is_single and not named else name
+        return loss_shapes.check_rows(
+            value,
+            name=name,
+            rows=rows,
+            loss=chosen.get(known),
+            y_pred=predicted.get(known),
+        )
+
+    if named:
+        return {name: check(name, value) for name, value in values.items()}
+    if isinstance(values, list | tuple):
+        return [check(str(i), value) for i, value in enumerate(values)]
+    return check("loss", values)
 
 
 def weights(

@@ -14,9 +14,11 @@ class WeightedBatch(tuple):
 
     Attributes:
         real: float32 of shape `[batch]`, 1 for an example, 0 for padding.
+        has_weights: whether the data has sample weights of its own.
     """
 
     real: tf.Tensor
+    has_weights: bool
 
 
 def weighted(padded: Padded) -> WeightedBatch:
@@ -30,6 +32,7 @@ def weighted(padded: Padded) -> WeightedBatch:
     if isinstance(batch, list | tuple) and len(batch) > 3:
         batch = (batch,)
     x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
+    has_weights = weight is not None
     if weight is None:
         weight = real
     else:
@@ -37,13 +40,20 @@ def weighted(padded: Padded) -> WeightedBatch:
             lambda part: tf.cast(part, tf.float32) * align(real, part), weight
         )
     made = WeightedBatch((x, y, weight))
-    made.real = real
+    made.real, made.has_weights = real, has_weights
     return made
 
 
 def real_rows(batch: Any) -> tf.Tensor | None:
     """Which rows of a batch are examples; `None` where all of them are."""
     return getattr(batch, "real", None)
+
+
+def is_weighted(batch: Any) -> bool:
+    """Whether the data of a batch has sample weights."""
+    if isinstance(batch, WeightedBatch):
+        return batch.has_weights
+    return keras.utils.unpack_x_y_sample_weight(batch)[2] is not None
 
 
 def count_examples(batch: Any) -> tf.Tensor:

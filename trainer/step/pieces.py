@@ -9,11 +9,12 @@ each counts as often as it has examples.
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
 
+from trainer.data.rows import count_rows
 from trainer.step.average import Average
 from trainer.step.gradients import reduce_sum
 from trainer.step.padding import count_examples, real_rows
@@ -27,16 +28,33 @@ class Piece:
     Args:
         batch: what the replica was given.
         pieces: how many make a global batch; a single one is never empty.
+        slot: says how many examples a piece has at most, where shapes must
+            not change from step to step; `None` where they may.
+
+    Attributes:
+        examples: float32 scalar, how many examples there are.
+        rows: the same with padding: a number, or a scalar tensor where it is
+            not known while tracing.
+        is_even: each replica's piece has as many.
+        may_be_empty: whether there may be none.
     """
 
-    def __init__(self, batch: Any, *, pieces: int) -> None:
+    def __init__(
+        self,
+        batch: Any,
+        *,
+        pieces: int,
+        slot: Callable[[], int] | None = None,
+    ) -> None:
         self.pieces = pieces
+        self.slot = slot
         self._all_examples: tf.Tensor | None = None
         self.examples = count_examples(batch)
-        rows = tf.nest.flatten(batch)[0].shape[:1]
+        known = tf.nest.flatten(batch)[0].shape[0]
+        self.rows = count_rows(batch) if known is None else known
         # Of static shape: as many examples on each replica.
-        self.is_even = real_rows(batch) is None and rows.is_fully_defined()
-        self.may_be_empty = pieces > 1 and not (self.is_even and rows[0])
+        self.is_even = real_rows(batch) is None and known is not None
+        self.may_be_empty = pieces > 1 and not (self.is_even and known)
 
     @property
     def is_empty(self) -> tf.Tensor:
@@ -93,14 +111,27 @@ class Piece:
         )
 
 
+class Notes:
+    """Stands for a piece in a trial: nothing is assigned, only noted.
+
+    Attributes:
+        assigned: by its name, the value that a variable would have got, and
+            the one that it has.
+    """
+
+    def __init__(self) -> None:
+        self.assigned: dict[str, tuple[tf.Tensor, tf.Tensor]] = {}
+
+
 @contextlib.contextmanager
-def open_piece(piece: Piece | None) -> Iterator[None]:
+def open_piece(piece: Piece | Notes | None) -> Iterator[None]:
     """Makes what layers assign to variables count as the piece says.
 
     Args:
-        piece: the replica's; `None` lets every assignment pass as it is.
+        piece: the replica's; `Notes` let no assignment pass, and `None` lets
+            each pass as it is.
     """
-    before = current_piece()
+    before = getattr(_local, "piece", None)
     _local.piece = piece
     try:
         yield
@@ -110,4 +141,11 @@ def open_piece(piece: Piece | None) -> Iterator[None]:
 
 def current_piece() -> Piece | None:
     """The piece that this replica is working on, if there is one."""
-    return getattr(_local, "piece", None)
+    piece = getattr(_local, "piece", None)
+    return piece if isinstance(piece, Piece) else None
+
+
+def current_notes() -> Notes | None:
+    """What notes assignments instead of letting them pass, in a trial."""
+    piece = getattr(_local, "piece", None)
+    return piece if isinstance(piece, Notes) else None

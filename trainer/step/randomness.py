@@ -35,7 +35,12 @@ class StepRandomness:
 
     @contextlib.contextmanager
     def at(
-        self, step: tf.Tensor, micro: tf.Tensor | int = 0, stream: int = 0
+        self,
+        step: tf.Tensor,
+        micro: tf.Tensor | int = 0,
+        stream: int = 0,
+        *,
+        replica: int | None = None,
     ) -> Iterator[None]:
         """Fixes what the generators depend on, in replica context.
 
@@ -43,19 +48,23 @@ class StepRandomness:
             step: scalar integer, the steps that are done.
             micro: the micro-batch's index within the step.
             stream: tells uses apart that share step numbers.
+            replica: whose numbers to draw; `None` draws this replica's own.
         """
-        context = tf.distribute.get_replica_context()
-        replica = context.replica_id_in_sync_group if context else 0
+        if replica is None:
+            context = tf.distribute.get_replica_context()
+            replica = context.replica_id_in_sync_group if context else 0
         key = tf.constant([self._seed & 0x7FFFFFFF, stream], tf.int32)
         for word in (step, micro, replica):
             key = tf.random.experimental.stateless_fold_in(
                 key, tf.cast(word, tf.int32)
             )
+        before = getattr(self._local, "key", None)
+        draws = getattr(self._local, "draws", None)
         self._local.key, self._local.draws = key, {}
         try:
             yield
         finally:
-            self._local.key = None
+            self._local.key, self._local.draws = before, draws
 
     def _take_over(
         self, generator: keras.random.SeedGenerator, number: int

@@ -19,10 +19,12 @@ import tensorflow as tf
 from plugins.strategies.central_storage import CentralStorage
 from plugins.strategies.default import Default
 from plugins.strategies.mirrored import Mirrored
+from plugins.strategies.one_device import OneDevice
 
 TWO, THREE = "cpu:0,cpu:1", "cpu:0,cpu:1,cpu:2"
 STRATEGIES = {
     "default": Default,
+    "one_device": OneDevice,
     "mirrored_2": lambda: Mirrored(devices=TWO),
     "mirrored_3": lambda: Mirrored(devices=THREE),
     "central_storage_2": lambda: CentralStorage(devices=TWO),

@@ -16,12 +16,16 @@ REDUCTIONS = ("sum_over_batch_size", "mean", "sum", "mean_with_sample_weight")
 class Given(keras.losses.Loss):
     """Returns the values it is given, with Keras' own reduction."""
 
+    def __init__(self, mask, **options):
+        super().__init__(**options)
+        self.mask = mask
+
     def call(self, y_true, y_pred):
-        return y_pred
+        return with_mask(tf.identity(y_pred), self.mask)
 
 
 def with_mask(values, mask):
-    tensor = tf.constant(values)
+    tensor = tf.convert_to_tensor(values)
     if mask is not None:
         tensor._keras_mask = tf.constant(mask)
     return tensor
@@ -30,9 +34,7 @@ def with_mask(values, mask):
 @pytest.mark.parametrize(
     ("reduction", "weighted", "masked", "shape"),
     list(
-        itertools.product(
-            REDUCTIONS, (False, True), (False, True), [(6,), (6, 4)]
-        )
+        itertools.product(REDUCTIONS, (False, True), (0, 1, 2), [(6,), (6, 4)])
     ),
 )
 def test_equals_keras_in_parts_of_any_size(reduction, weighted, masked, shape):
@@ -40,23 +42,28 @@ def test_equals_keras_in_parts_of_any_size(reduction, weighted, masked, shape):
     weight = RNG.uniform(0.1, 3.0, size=6).astype("float32")
     # Keras itself takes one weight an example only as a column.
     weight = weight.reshape(6, *[1] * (len(shape) - 1))
-    mask = RNG.uniform(size=shape) > 0.4
-    expected = Given(reduction=reduction)(
+    # Of the output, and of what its loss returned.
+    mask = RNG.uniform(size=shape) > 0.4 if masked else None
+    other = None
+    if masked == 2:
+        other = RNG.uniform(size=shape) > 0.3
+        mask[0] = other[0] = True
+    expected = Given(other, reduction=reduction)(
         tf.zeros(shape),
-        with_mask(values, mask if masked else None),
+        with_mask(values, mask),
         sample_weight=weight if weighted else None,
     )
     # Three replicas with 4, 2 and no examples.
     total, count = 0.0, 0.0
     for part in (slice(0, 4), slice(4, 6), slice(6, 6)):
         term = loss_term(
-            tf.constant(values[part]),
+            with_mask(values[part], None if other is None else other[part]),
             name="loss",
             reduction=reduction,
             examples=tf.constant(float(len(values[part]))),
             parts=3,
             sample_weight=tf.constant(weight[part]) if weighted else None,
-            mask=tf.constant(mask[part]) if masked else None,
+            mask=None if mask is None else tf.constant(mask[part]),
         )
         total, count = total + float(term.total), count + float(term.count)
     assert total / count == pytest.approx(float(expected), rel=1e-5)

@@ -20,8 +20,8 @@ def results(tmp_path_factory, root):
     return run_cases("tests.trainer.step.uneven_cases", directory, root)
 
 
-def batches():
-    x, y = cases.arrays()
+def batches(arrays=cases.arrays):
+    x, y = arrays()
     for step in range(cases.STEPS):
         begin = step % 3 * cases.BATCH
         yield x[begin : begin + cases.BATCH], y[begin : begin + cases.BATCH]
@@ -71,7 +71,40 @@ def evaluated():
     return {"loss": np.mean(error) + np.mean(x**2)}
 
 
+def added_sums():
+    model = cases.summing_model()
+    optimizer = keras.optimizers.SGD(cases.RATE / 10)
+    total, count, sums = 0.0, 0, []
+    for x, y in batches():
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((model(x) - y) ** 2) + tf.add_n(model.losses)
+        variables = model.trainable_variables
+        optimizer.apply(tape.gradient(loss, variables), variables)
+        # A sum is logged as the mean of the steps' sums.
+        error = loss - model.losses[0]
+        total, count = total + float(error) * len(x), count + len(x)
+        sums.append(float(model.losses[0]))
+    return {
+        "loss": total / count + np.mean(sums),
+        "scale": model.get_layer("summing").scale.numpy(),
+    }
+
+
+def fitted_behind_a_mask():
+    model = cases.masked_norm_model()
+    model.compile(keras.optimizers.SGD(cases.RATE / 10), "mse")
+    for x, y in batches(cases.tokens):
+        model.reset_metrics()
+        loss = model.train_on_batch(x, y)
+    weights = model.get_weights()
+    return {"loss": float(loss)} | {
+        f"weight{i}": value for i, value in enumerate(weights)
+    }
+
+
 EXPECTED = {
+    "masked_norm": lambda replicas: fitted_behind_a_mask(),
+    "sums": lambda replicas: added_sums(),
     "means": lambda replicas: reference(),
     "guarded": lambda replicas: reference(),
     "micro_batches": lambda replicas: reference(micro=2),
@@ -81,8 +114,23 @@ EXPECTED = {
 }
 
 
-@pytest.mark.parametrize(("case", "strategy"), pairs(cases.CASES))
+@pytest.mark.parametrize(
+    ("case", "strategy"),
+    [pair for pair in pairs(cases.CASES) if pair[0] in EXPECTED],
+)
 def test_equals_one_device(results, case, strategy):
     replicas = int(strategy[-1]) if strategy[-1].isdigit() else 1
     found = found_in(results, case, strategy)
     assert_close(found, EXPECTED[case](replicas))
+
+
+def test_sums_that_nobody_decided_on_are_refused(results):
+    found = found_in(results, "refused", "mirrored_2")
+    assert "The layer 'summing' passes a sum over the batch" in str(
+        found["added"]
+    )
+    assert "Trainer.added_losses = {'summing': 'sum'}" in str(found["added"])
+    for dtype in ("float", "int"):
+        assert "keeps a sum over the batch" in str(found[dtype])
+        assert "aggregation='sum'" in str(found[dtype])
+    assert not str(found["decided"])

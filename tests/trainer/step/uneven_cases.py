@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from trainer import ArrayExamples, Guard, Trainer, average
+from trainer import ArrayExamples, Guard, Trainer, UserError, average
 
 SIZE, BATCH, STEPS, RATE = 33, 16, 7, 0.1
 
@@ -147,6 +147,108 @@ def unsynchronized(strategy):
     }
 
 
+class Summing(keras.layers.Layer):
+    """Adds a sum over the batch, and may count examples."""
+
+    def __init__(self, counts=None, **options):
+        super().__init__(**options)
+        self.counts = counts
+
+    def build(self, shape):
+        self.scale = self.add_weight(shape=(3,), initializer="ones")
+        if self.counts is not None:
+            self.count = self.add_weight(
+                shape=(), initializer="zeros", trainable=False, **self.counts
+            )
+
+    def call(self, x):
+        if self.counts is not None:
+            self.count.assign_add(tf.cast(tf.shape(x)[0], self.count.dtype))
+        self.add_loss(0.01 * tf.reduce_sum((x * self.scale) ** 2))
+        return x * self.scale
+
+
+def summing_model(**options):
+    return keras.Sequential(
+        [
+            keras.Input((3,)),
+            Summing(name="summing", **options),
+            keras.layers.Dense(1, kernel_initializer="ones"),
+        ]
+    )
+
+
+def sums(strategy):
+    trainer = trainer_of(
+        strategy, model=summing_model, added_losses={"summing": "sum"}
+    )
+    logs = trainer.train(STEPS, log_every=STEPS)
+    return {
+        "loss": logs["loss"],
+        "scale": trainer.model.get_layer("summing").scale.numpy(),
+    }
+
+
+def refused(strategy):
+    """What a model is told that keeps or adds sums."""
+
+    def sentence(counts, **options):
+        trainer = trainer_of(
+            strategy, model=lambda: summing_model(counts=counts), **options
+        )
+        try:
+            trainer.train(1)
+        except UserError as error:
+            return str(error)
+        return ""
+
+    said = {"added_losses": "sum"}
+    return {
+        "added": sentence(None),
+        "float": sentence({}, **said),
+        "int": sentence({"dtype": "int32"}, **said),
+        "decided": sentence({"aggregation": "sum"}, **said),
+    }
+
+
+def tokens():
+    """Padded sequences; the last example of all, alone, is mostly padding."""
+    rng = np.random.default_rng(6)
+    x = rng.integers(1, 7, (SIZE, 5))
+    lengths = rng.integers(1, 6, SIZE)
+    x[np.arange(5) >= lengths[:, None]] = 0
+    return x.astype("int32"), rng.normal(size=(SIZE, 5, 1)).astype("float32")
+
+
+def masked_norm_model():
+    return keras.Sequential(
+        [
+            keras.Input((5,), dtype="int32"),
+            keras.layers.Embedding(
+                7,
+                3,
+                mask_zero=True,
+                embeddings_initializer=keras.initializers.RandomNormal(seed=2),
+            ),
+            keras.layers.BatchNormalization(momentum=0.5, name="norm"),
+            keras.layers.Dense(1, kernel_initializer="ones"),
+        ]
+    )
+
+
+def masked_norm(strategy):
+    trainer = trainer_of(
+        strategy,
+        model=masked_norm_model,
+        data=lambda split: ArrayExamples(tokens(), shuffle=False),
+    )
+    logs = trainer.train(STEPS, log_every=1)
+    weights = trainer.model.get_weights()
+    return {"loss": logs["loss"]} | {
+        f"weight{i}": value for i, value in enumerate(weights)
+    }
+
+
 CASES = {
     means: ("default", "mirrored_2", "mirrored_3", "central_storage_2"),
     guarded: ("mirrored_2",),
@@ -154,4 +256,7 @@ CASES = {
     own_step: ("mirrored_2",),
     evaluation: ("mirrored_3",),
     unsynchronized: ("mirrored_2", "mirrored_3"),
+    masked_norm: ("mirrored_2", "central_storage_2"),
+    sums: ("mirrored_3",),
+    refused: ("mirrored_2",),
 }

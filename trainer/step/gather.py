@@ -1,0 +1,171 @@
+"""The examples of all replicas on each of them, with their gradient.
+
+Each replica puts its rows amid zeros, where they belong in the global batch:
+the sum over replicas is then the whole. So pieces may differ in size, as no
+gather between processes allows. Those keep the shape that a collective had at
+its first call in a loop of steps: what is added up has the same size in each.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import keras
+import tensorflow as tf
+
+from trainer.errors import UserError, at_run_time
+from trainer.step.gradients import reduce_sum
+from trainer.step.pieces import current_piece
+
+
+class Gathered(NamedTuple):
+    """The global batch, and where a replica's piece lies in it.
+
+    Attributes:
+        values: of the structure that was gathered: the replicas' rows, one
+            replica after the other.
+        offset: int32 scalar, the first row of this replica's own.
+    """
+
+    values: Any
+    offset: tf.Tensor
+
+
+def all_gather(structure: Any) -> Gathered:
+    """Puts the rows of all replicas together, on every replica.
+
+    To be called in replica context, by all replicas. They may have different
+    numbers of rows, or none. The gradient by a replica's rows is the sum of
+    all replicas' gradients by the whole; where all of them compute the same
+    loss of it, let each weigh that by its share of the examples.
+
+    Args:
+        structure: dense tensors of shape `[rows, ...]` with equal numbers of
+            rows; the other axes are equal on all replicas.
+
+    Raises:
+        UserError: a tensor cannot be gathered, or this is no step.
+    """
+    context = tf.distribute.get_replica_context()
+    if context is None:
+        raise UserError(
+            "all_gather was called outside of a replica's step. Call it in "
+            "train_step, eval_step, per_example_loss or a layer."
+        )
+    parts = [_checked(part) for part in tf.nest.flatten(structure)]
+    if context.num_replicas_in_sync == 1:
+        return Gathered(structure, tf.constant(0))
+    place = _Place(parts[0], context)
+    spread = [place.amid_zeros(part) for part in parts]
+    # Gradients go through floating-point numbers alone; of 32-bit integers
+    # TensorFlow's mirrored strategy adds up one tensor in a call.
+    floats = [i for i, part in enumerate(spread) if part.dtype.is_floating]
+    others = [[i] for i in range(len(spread)) if i not in floats]
+    found: list[Any] = [None] * len(parts)
+    for chosen in ([floats] if floats else []) + others:
+        summed = _sum(*[spread[i] for i in chosen])
+        for i, whole in zip(chosen, summed, strict=True):
+            found[i] = tf.cast(place.without_gaps(whole), parts[i].dtype)
+    return Gathered(tf.nest.pack_sequence_as(structure, found), place.offset)
+
+
+def _sum(*parts: tf.Tensor) -> Sequence[tf.Tensor]:
+    """Adds up tensors over replicas, and so the gradients by them."""
+
+    def sum_all(*given: tf.Tensor) -> Any:
+        def gradient(*upstream: Any) -> list[tf.Tensor]:
+            # Those of one step must lie on one device to be reduced.
+            return reduce_sum([tf.convert_to_tensor(one) for one in upstream])
+
+        return reduce_sum(list(given)), gradient
+
+    return tf.nest.flatten(tf.custom_gradient(sum_all)(*parts))
+
+
+class _Place:
+    """Where a replica's rows belong among those of all.
+
+    Each replica has a slot of its own, of a size that is known while tracing.
+    Where there is no such size, as much is made room for as there are rows.
+    """
+
+    def __init__(self, part: tf.Tensor, context: Any) -> None:
+        here = tf.convert_to_tensor(context.replica_id_in_sync_group)
+        numbers = tf.range(context.num_replicas_in_sync)
+        self._is_own = numbers == here
+        self._slot = part.shape[0]
+        self._is_full = self._slot is not None  # As many on each replica.
+        if self._is_full:
+            self.offset = here * self._slot
+            return
+        piece = current_piece()
+        if piece is not None and piece.slot is not None:
+            self._slot = piece.slot()
+        self._rows = tf.shape(part)[0]
+        self._counts = reduce_sum(tf.where(self._is_own, self._rows, 0))
+        before = tf.where(numbers < here, self._counts, 0)
+        self.offset = tf.reduce_sum(before)
+
+    def amid_zeros(self, part: tf.Tensor) -> tf.Tensor:
+        """This replica's rows, and zeros for those of all others."""
+        if part.dtype.size < 4 and not part.dtype.is_floating:
+            part = tf.cast(part, tf.int32)  # What every device adds up.
+        if self._slot is not None:
+            return self._in_slot(part if self._is_full else self._filled(part))
+        after = tf.reduce_sum(self._counts) - self.offset - self._rows
+        return self._padded(part, self.offset, after, rows=None)
+
+    def without_gaps(self, whole: tf.Tensor) -> tf.Tensor:
+        """The sum over replicas without the ends of slots."""
+        if self._is_full or self._slot is None:
+            return whole
+        filled = tf.sequence_mask(self._counts, self._slot)
+        return tf.boolean_mask(whole, tf.reshape(filled, [-1]))
+
+    def _filled(self, part: tf.Tensor) -> tf.Tensor:
+        if not part.shape[1:].is_fully_defined():
+            raise UserError(
+                f"all_gather got the shape {part.shape}. Between processes "
+                "all axes but the first must be known while tracing."
+            )
+        enough = tf.debugging.assert_less_equal(
+            self._rows,
+            self._slot,
+            message=at_run_time(
+                "all_gather got more rows than there are examples. Between "
+                "processes it takes one row for each: put others, such as "
+                "views of an example, on an axis of their own."
+            ),
+        )
+        with tf.control_dependencies([enough]):
+            after = self._slot - self._rows
+        return self._padded(part, 0, after, rows=self._slot)
+
+    def _padded(
+        self, part: tf.Tensor, before: Any, after: Any, *, rows: int | None
+    ) -> tf.Tensor:
+        rest = [[0, 0]] * (part.shape.rank - 1)
+        padded = tf.pad(part, [[before, after], *rest])
+        return tf.ensure_shape(padded, [rows, *part.shape[1:]])
+
+    def _in_slot(self, part: tf.Tensor) -> tf.Tensor:
+        is_own = tf.reshape(self._is_own, [-1] + [1] * part.shape.rank)
+        # Chosen, not multiplied: zero times infinity is not zero.
+        slots = tf.where(is_own, part[tf.newaxis], tf.zeros([], part.dtype))
+        rows = slots.shape[0] * self._slot
+        return tf.reshape(slots, tf.concat([[rows], tf.shape(part)[1:]], 0))
+
+
+def _checked(part: Any) -> tf.Tensor:
+    if isinstance(part, keras.Variable | tf.Variable) or not tf.is_tensor(part):
+        part = tf.convert_to_tensor(part)
+    if not isinstance(part, tf.Tensor):
+        raise UserError(
+            f"all_gather got a {type(part).__name__}. Valid: dense tensors of "
+            "shape [rows, ...]."
+        )
+    if part.dtype == tf.string or not part.shape.rank:
+        raise UserError(
+            f"all_gather got a {part.dtype.name} of shape {part.shape}. Valid: "
+            "numbers or booleans of shape [rows, ...]."
+        )
+    return part
