@@ -124,13 +124,15 @@ def separate_added_losses(model: keras.Model) -> None:
         object.__setattr__(layer, "_losses", _ListOfThread())
 
 
-def seed_generators(model: keras.Model) -> list[keras.random.SeedGenerator]:
-    """The seed generators of a model's layers, in a fixed order.
+def seed_generators(
+    model: keras.Model,
+) -> list[tuple[str, keras.random.SeedGenerator]]:
+    """The seed generators of a model, with their layers' names, in order.
 
     Raises:
         RuntimeError: this version of Keras keeps them elsewhere.
     """
-    found: dict[int, keras.random.SeedGenerator] = {}
+    found: dict[int, tuple[str, keras.random.SeedGenerator]] = {}
     for layer in all_layers(model):
         if not hasattr(layer, "_seed_generators"):
             raise RuntimeError(
@@ -138,7 +140,7 @@ def seed_generators(model: keras.Model) -> list[keras.random.SeedGenerator]:
                 "replicas would draw equal random numbers."
             )
         for generator in layer._seed_generators:
-            found[id(generator)] = generator
+            found[id(generator)] = layer.name, generator
     return list(found.values())
 
 

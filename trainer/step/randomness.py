@@ -4,7 +4,8 @@ A Keras `SeedGenerator` keeps a counter in a variable. Replicas share it and
 so draw the same dropout masks, and a checkpoint of the weights forgets it.
 Inside a step the generators of the model are therefore made functions of the
 step: each replica draws its own numbers, and a resumed run draws the numbers
-that the unbroken run would have drawn.
+that the unbroken run would have drawn. In a loop within the model each
+iteration draws its own.
 """
 
 import contextlib
@@ -15,6 +16,14 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+# No public name tells what a graph within a graph stands for.
+from tensorflow.python.ops.control_flow_v2_func_graphs import (
+    CondBranchFuncGraph,
+    WhileBodyFuncGraph,
+    WhileCondFuncGraph,
+)
+
+from trainer.errors import UserError
 from trainer.step.keras_hooks import seed_generators
 
 
@@ -30,8 +39,8 @@ class StepRandomness:
         # Mirrored strategies trace each replica in a thread of its own.
         self._local = threading.local()
         self._seed = seed
-        for number, generator in enumerate(seed_generators(model)):
-            self._take_over(generator, number)
+        for number, (layer, generator) in enumerate(seed_generators(model)):
+            self._take_over(generator, number, layer)
 
     @contextlib.contextmanager
     def at(
@@ -52,13 +61,14 @@ class StepRandomness:
                 key, tf.cast(word, tf.int32)
             )
         self._local.key, self._local.draws = key, {}
+        self._local.graph = tf.compat.v1.get_default_graph()
         try:
             yield
         finally:
             self._local.key = None
 
     def _take_over(
-        self, generator: keras.random.SeedGenerator, number: int
+        self, generator: keras.random.SeedGenerator, number: int, layer: str
     ) -> None:
         own_next = generator.next
 
@@ -68,8 +78,33 @@ class StepRandomness:
                 return own_next(ordered)
             draw = self._local.draws.get(number, 0)
             self._local.draws[number] = draw + 1
-            for word in (number, draw):
+            for word in (number, draw, *self._iterations(layer)):
                 key = tf.random.experimental.stateless_fold_in(key, word)
             return tf.cast(key, generator.state.dtype)
 
         object.__setattr__(generator, "next", next_seed)
+
+    def _iterations(self, layer: str) -> list[tf.Tensor]:
+        """The present iteration of each loop around a draw, inmost first.
+
+        A loop's body is traced once: without these, every iteration would
+        draw the same.
+
+        Raises:
+            UserError: the draw is in a function that is traced once, and
+                called perhaps more than once.
+        """
+        graph, found = tf.compat.v1.get_default_graph(), []
+        while graph is not self._local.graph:
+            if isinstance(graph, WhileBodyFuncGraph | WhileCondFuncGraph):
+                # TensorFlow's own counter is every loop's first variable.
+                found.append(graph.inputs[0])
+            elif not isinstance(graph, CondBranchFuncGraph):
+                raise UserError(
+                    f"The layer {layer!r} draws random numbers in a "
+                    "tf.function of its own, where each call in a step would "
+                    "draw the same. Leave tf.function out: the step around "
+                    "it is one."
+                )
+            graph = graph.outer_graph
+        return found
