@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from trainer.staging import Staging
     from trainer.step.average import Average, average
     from trainer.step.guard import Guard
+    from trainer.step.sums import Sums
     from trainer.strategy import (
         Detection,
         GraphLoop,
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
         Runner,
         Step,
         StrategyPlugin,
-        zeros_of,
     )
     from trainer.trainer import Trainer
 
@@ -74,6 +74,7 @@ _HOMES = {
     "StartAgain": "trainer.errors",
     "Step": "trainer.strategy",
     "StrategyPlugin": "trainer.strategy",
+    "Sums": "trainer.step.sums",
     "Ticker": "trainer.period",
     "Trainer": "trainer.trainer",
     "UserError": "trainer.errors",
@@ -92,7 +93,6 @@ _HOMES = {
     "skip_teardown": "trainer.ending",
     "state": "trainer.state",
     "write_whole": "trainer.files",
-    "zeros_of": "trainer.strategy",
 }
 
 __all__ = [
@@ -129,6 +129,7 @@ __all__ = [
     "Runner",
     "Staging",
     "Step",
+    "Sums",
     "Ticker",
     "checkpoints",
     "files",
@@ -136,7 +137,6 @@ __all__ = [
     "schema",
     "state",
     "write_whole",
-    "zeros_of",
 ]
 
 

@@ -1,7 +1,7 @@
 """The Trainer: a model, its losses and metrics, and the distributed step."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gin
@@ -275,6 +275,14 @@ class Trainer:
     def fired_step(self) -> int:
         """The last step at which everything that was due has been called."""
         return self.step if self.loop is None else self.loop.fired_step
+
+    @property
+    def taken_back(self) -> Sequence[str]:
+        """Splits whose logs of `fired_step` only an earlier end asked for.
+
+        A run that goes on from there has none.
+        """
+        return () if self.loop is None else self.loop.reports.taken_back
 
     @functools.cache  # noqa: B019 - one entry a split, lives as the trainer
     def batches(self, split: str) -> Batches:

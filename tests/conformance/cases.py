@@ -408,7 +408,7 @@ def counts(strategy, directory):
     )
     logs = trainer.train(400, log_every=1000, steps_per_loop=100)
     totals = trainer.loop.reports.totals["interval"]
-    metric_count = totals.state()["metric:mean_absolute_error"][1]
+    metric_count = totals.state()["metric:mean_absolute_error"][1].sum()
     return {
         "counts.steps": np.array(trainer.parts.step),
         "counts.iterations": np.array(trainer.optimizer.iterations),
