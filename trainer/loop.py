@@ -28,6 +28,7 @@ from trainer.run_lock import locked
 from trainer.state import check_alike, unchanged
 from trainer.step.guard import Fault
 from trainer.step.metric_trial import prepare_metrics
+from trainer.step.sums import Growth
 from trainer.step.totals import DATA_WAIT
 
 if TYPE_CHECKING:
@@ -277,7 +278,12 @@ class Loop:
         self.reports.start(begin)
         self.reports.begin_epoch(self.reports.epoch_of(begin))
         stopping = begin < trainer.step and self._after_steps(begin)
+        checked_for = None
         while trainer.step < self.steps and not stopping:
+            if checked_for != self.reports.begun_epoch:
+                # Once an epoch: to look through a large model takes a while.
+                trainer.check_still_trainable()
+                checked_for = self.reports.begun_epoch
             first = trainer.step
             fault = self._run_steps(iterator, self._next_boundary(first))
             if fault is not None:
@@ -330,7 +336,7 @@ class Loop:
             fault = None if watch is None else watch.fault()
             seconds = time.perf_counter() - begin
             self.reports.take(after, seconds=seconds)
-        waited = after[0].growth(DATA_WAIT, before[0])
+        waited = Growth(DATA_WAIT, before[0], after[0])
         self._calls.book(count, seconds=seconds, waited=waited)
         return fault
 

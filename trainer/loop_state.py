@@ -84,6 +84,9 @@ def go_on(loop: "Loop", last: "Loop") -> None:
         loop.callbacks.load_states(last.callbacks.states() | ended["callbacks"])
     restore(loop, state)
     loop.reports.logs = dict(ended["logs"])
+    if loop.evaluate and loop.steps <= loop.trainer.step:
+        # Whoever calls again wants to know what is so now.
+        loop.reports.forget_evaluation()
     loop.reports.load_times(last.reports.times())
     for name, totals in last.reports.totals.items():
         loop.reports.totals[name].load_state(totals.state())

@@ -183,6 +183,14 @@ class Reports:
             values = self._trainer.evaluate(self._eval_steps)
             self.logs |= {f"val_{k}": v for k, v in values.items()}
 
+    def forget_evaluation(self) -> None:
+        """Lets `evaluate_again` measure anew."""
+        self.logs = {
+            name: value
+            for name, value in self.logs.items()
+            if not name.startswith("val_")
+        }
+
     def has_to_leave(self) -> bool:
         """Whether the evaluation that is under way should be given up."""
         return self._is_evaluating and ask(self._trainer).again

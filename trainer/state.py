@@ -58,6 +58,12 @@ def capture(trainer: "Trainer", *, over: bool = False) -> Snapshot:
             for group, members in variables.items()
         }
     }
+    untracked = trainer.parts.untracked.state()
+    host["untracked"] = {
+        key: [int(size) for size in value.shape]
+        for key, value in untracked.items()
+    }
+    arrays |= {f"untracked/{key}": v for key, v in untracked.items()}
     host["fingerprints"] = dict(trainer.plugin.facts)
     host["metrics_add_up"] = trainer.parts.metrics.trial()
     loop = trainer.loop
@@ -132,6 +138,12 @@ def restore(
     for group, members in variables.items():
         for i, variable in enumerate(members):
             variable.assign(snapshot.arrays[key_of(group, i)])
+    trainer.parts.untracked.load(
+        {
+            key: snapshot.arrays[f"untracked/{key}"]
+            for key in snapshot.host.get("untracked", {})
+        }
+    )
     trainer.step = snapshot.step
     # A parameter-server worker that died may have counted a step twice.
     trainer.parts.step.assign(snapshot.step)

@@ -83,6 +83,7 @@ _HOST = record(
     {"variables": mapping_of(list_of(_VARIABLE))},
     {
         "fingerprints": record({}),
+        "untracked": mapping_of(list_of(integer())),
         **_OF_LOOP,
     },
 )
@@ -110,6 +111,8 @@ def check(snapshot: Snapshot) -> None:
     for group, entries in host["variables"].items():
         for i, entry in enumerate(entries):
             _check_array(snapshot, key_of(group, i), entry["shape"])
+    for key, shape in host.get("untracked", {}).items():
+        _check_array(snapshot, f"untracked/{key}", shape)
     for name, counts in host.get("totals", {}).items():
         for key, count in counts.items():
             for i in range(count):

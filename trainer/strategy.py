@@ -283,12 +283,12 @@ class GraphLoop:
         """See `Runner.__call__`."""
         with outside_graph():
             layout = self.layout or self.lay_out(iterator)
-            rows = self._loop(
+            sums = self._loop(
                 iterator,
                 tf.constant(num_steps, tf.int64),
-                stacked(carried, layout, self._num_rows),
+                tf.convert_to_tensor(stacked(carried, layout, self._num_rows)),
             )
-            return [Sums(layout, one) for one in tf.unstack(rows)]
+            return [Sums(layout, sums, i) for i in range(len(carried))]
 
     def trace(self, iterator: Any) -> None:
         """See `Runner.trace`."""

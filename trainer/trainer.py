@@ -205,7 +205,7 @@ class Trainer:
             accumulation_steps=self.accumulation_steps,
             jit_compile=self.jit_compile,
         )
-        return build_parts(
+        parts = build_parts(
             self.plugin,
             model=self._model_factory,
             seed=self.seed,
@@ -215,6 +215,8 @@ class Trainer:
             call_once=self._call_once,
             **self._factories,
         )
+        parts.untracked.offer_attributes(self)
+        return parts
 
     def build(self) -> None:
         """Creates strategy, model and optimizer now instead of on first use.
@@ -245,6 +247,20 @@ class Trainer:
             self.__dict__.pop("train_runner", None)
             self.__dict__.pop("_evaluator", None)
         self._traced_for = now
+
+    def check_still_trainable(self) -> None:
+        """Checks that the steps train what they were traced for.
+
+        Raises:
+            UserError: a callback has changed what is trainable.
+        """
+        now = [id(variable) for variable in self.model.trainable_variables]
+        if self._traced_for != now:
+            raise UserError(
+                "A callback has changed which layers are trainable, but the "
+                "steps of this call of train were traced before. Change it "
+                "between two calls of train, or in the model function."
+            )
 
     @property
     def model(self) -> keras.Model:

@@ -86,5 +86,5 @@ def _added(
         for result in results:
             for of_step in np.asarray(result):
                 row += of_step
-        found.append(Sums(layout, row[np.newaxis]))
+        found.append(Sums(layout, row[np.newaxis, np.newaxis]))
     return found

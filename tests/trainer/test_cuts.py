@@ -181,6 +181,14 @@ def test_a_second_call_of_train_goes_on(whole):
     assert used[-1].state() == whole[2]["callbacks"]["EarlyStopping"]
 
 
+def test_a_run_that_is_done_is_evaluated_as_it_is_now():
+    trainer, _ = train(None, 12)
+    before = trainer.loop.reports.logs["val_loss"]
+    trainer.model.set_weights([3 * w for w in trainer.model.get_weights()])
+    found = trainer.train_and_evaluate(12)
+    assert found["val_loss"] == trainer.evaluate()["loss"] != before
+
+
 def test_what_a_plugin_leaves_unseeded_has_the_runs_seed():
     """The same whatever came before, and another one for another seed."""
 

@@ -7,7 +7,7 @@ moves one fails at start-up with a sentence, not with a wrong number.
 import collections
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -142,6 +142,38 @@ def seed_generators(
         for generator in layer._seed_generators:
             found[id(generator)] = layer.name, generator
     return list(found.values())
+
+
+def seed_dtype() -> str:
+    """What Keras' random operations take as a seed."""
+    return str(keras.src.backend.random_seed_dtype())
+
+
+def draw_unseeded_from(
+    stand_in: Callable[[], keras.random.SeedGenerator | None],
+) -> None:
+    """Lets `keras.random` draw from something else where no seed is given.
+
+    Otherwise all that has none draws from one generator of the process, whose
+    state no checkpoint holds.
+
+    Args:
+        stand_in: returns what has a `next` like a seed generator's; `None`
+            leaves it to Keras.
+
+    Raises:
+        RuntimeError: this version of Keras draws elsewhere.
+    """
+    try:
+        from keras.src.random import seed_generator
+
+        of_keras = seed_generator.global_seed_generator
+    except (ImportError, AttributeError):
+        raise RuntimeError(
+            f"keras {keras.__version__}: global_seed_generator is gone; what "
+            "keras.random draws without a seed would not be resumed."
+        ) from None
+    seed_generator.global_seed_generator = lambda: stand_in() or of_keras()
 
 
 def layer_metrics(model: keras.Model) -> list[tuple[keras.Layer, keras.Metric]]:

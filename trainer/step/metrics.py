@@ -333,6 +333,16 @@ class MetricSet:
         measure.carried.load(kept_for, arrays)
         return None
 
+    @property
+    def carried_variables(self) -> list[tf.Variable]:
+        """What holds the states that are carried from step to step."""
+        return [
+            variable
+            for measure in self.measures.values()
+            if measure.carried is not None
+            for variable in measure.carried.variables
+        ]
+
     def renamed(
         self, stored: dict[str, list[np.ndarray]]
     ) -> dict[str, list[np.ndarray]]:

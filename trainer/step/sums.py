@@ -80,6 +80,9 @@ class Layout:
             found[name] = tf.nest.pack_sequence_as(structure, leaves)
         return found
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._columns
+
     def columns(self, name: str) -> list[slice]:
         """Where the numbers of each tensor under a name stand."""
         return self._columns[name]
@@ -100,13 +103,18 @@ class Layout:
 class Sums:
     """Sums over some steps.
 
+    What a graph call returned stays whole, so that the next one takes it as
+    it is.
+
     Attributes:
         layout: what stands where.
-        rows: float64 of shape `[replicas, layout.size]`.
+        stack: float64 of shape `[sums, replicas, layout.size]`.
+        index: which of the sums it is.
     """
 
     layout: Layout
-    rows: Any
+    stack: Any
+    index: int = 0
 
     @classmethod
     def of(cls, results: Mapping[str, Any]) -> "Sums":
@@ -129,33 +137,28 @@ class Sums:
                 layout.columns(name), tf.nest.flatten(value), strict=True
             ):
                 rows[: len(array), columns] = array.reshape(len(array), -1)
-        return cls(layout, rows)
+        return cls(layout, rows[np.newaxis])
 
     @classmethod
     def nothing(cls, layout: Layout, replicas: int = 1) -> "Sums":
         """Sums before any step."""
-        return cls(layout, np.zeros((replicas, layout.size)))
+        return cls(layout, np.zeros((1, replicas, layout.size)))
+
+    @property
+    def rows(self) -> np.ndarray:
+        """The sums of each replica: `[replicas, layout.size]`."""
+        found: np.ndarray = np.asarray(self.stack)[self.index]
+        return found
 
     def by_replica(self) -> dict[str, Any]:
         """The sums by name; the first axis counts replicas."""
-        return self.layout.unpack(np.asarray(self.rows))
+        return self.layout.unpack(self.rows)
 
     def total(self) -> dict[str, Any]:
         """The sums over all replicas, by name."""
-        return self.layout.unpack(np.asarray(self.rows).sum(axis=0))
+        return self.layout.unpack(self.rows.sum(axis=0))
 
-    def growth(self, name: str, before: "Sums | None") -> tf.Tensor:
-        """By how much an `Average`'s total has grown, over all replicas.
-
-        A tensor: to fetch it is to wait for the device.
-        """
-        column = self.layout.columns(name)[0].start
-        grown = tf.reduce_sum(self.rows[:, column])
-        if before is None or before.layout is not self.layout:
-            return grown
-        return grown - tf.reduce_sum(before.rows[:, column])
-
-    def fitted(self, layout: Layout, replicas: int) -> Any:
+    def fitted(self, layout: Layout, replicas: int) -> np.ndarray:
         """The rows for a run of another layout, or of more or fewer replicas.
 
         Without a difference they are as they are, else the first replica has
@@ -163,20 +166,52 @@ class Sums:
         """
         rows = self.rows
         if layout is not self.layout:
-            rows = self.layout.copy_to(layout, np.asarray(rows))
+            rows = self.layout.copy_to(layout, rows)
         if len(rows) == replicas:
             return rows
         made = np.zeros((replicas, layout.size))
-        made[0] = np.asarray(rows).sum(axis=0)
+        made[0] = rows.sum(axis=0)
         return made
+
+
+@dataclasses.dataclass(frozen=True)
+class Growth:
+    """By how much an `Average`'s total has grown, over all replicas.
+
+    To read it is to wait for the device.
+    """
+
+    name: str
+    before: Sums | None
+    after: Sums
+
+    def __float__(self) -> float:
+        return self._total(self.after) - self._total(self.before)
+
+    def _total(self, sums: Sums | None) -> float:
+        if sums is None or self.name not in sums.layout:
+            return 0.0
+        total, _ = sums.layout.columns(self.name)
+        return float(sums.rows[:, total].sum())
 
 
 def stacked(
     carried: Sequence[Sums | None], layout: Layout, replicas: int
-) -> tf.Tensor:
+) -> Any:
     """What a graph call goes on from: `[len(carried), replicas, size]`."""
+    first = carried[0]
+    if first is not None and all(
+        sums is not None
+        and (sums.stack is first.stack)
+        and (sums.layout is layout)
+        and (sums.index == i)
+        for i, sums in enumerate(carried)
+    ):
+        shape = (len(carried), replicas, layout.size)
+        if tuple(first.stack.shape) == shape:
+            return first.stack
     nothing = Sums.nothing(layout, replicas)
-    return tf.stack(
+    return np.stack(
         [(sums or nothing).fitted(layout, replicas) for sums in carried]
     )
 

@@ -37,7 +37,7 @@ def test_what_is_packed_comes_back():
 
 def test_a_stored_state_comes_back_by_replica():
     layout = Layout(results())
-    sums = Sums(layout, RNG.normal(size=(3, layout.size)))
+    sums = Sums(layout, RNG.normal(size=(1, 3, layout.size)))
     again = Sums.of(sums.by_replica())
     np.testing.assert_array_equal(again.fitted(layout, 3), sums.rows)
 
@@ -45,8 +45,8 @@ def test_a_stored_state_comes_back_by_replica():
 @pytest.mark.parametrize("replicas", [1, 2, 5])
 def test_another_number_of_replicas_loses_nothing(replicas):
     layout = Layout(results())
-    sums = Sums(layout, RNG.normal(size=(3, layout.size)))
-    fitted = Sums(layout, sums.fitted(layout, replicas))
+    sums = Sums(layout, RNG.normal(size=(1, 3, layout.size)))
+    fitted = Sums(layout, sums.fitted(layout, replicas)[np.newaxis])
     assert np.shape(fitted.rows) == (replicas, layout.size)
     expected = np.sum(sums.rows, axis=0)
     np.testing.assert_array_equal(np.sum(fitted.rows, axis=0), expected)
@@ -55,12 +55,12 @@ def test_another_number_of_replicas_loses_nothing(replicas):
 def test_what_a_step_no_longer_returns_is_left_out():
     made = results()
     layout = Layout(made)
-    row = layout.pack(made).numpy()[np.newaxis]
+    row = layout.pack(made).numpy()[np.newaxis, np.newaxis]
     other = {name: made[name] for name in ("metric:a", "loss")}
     other["metric:b"] = [tf.zeros([2])]  # Of another shape now.
     other["new"] = Average(tf.constant(1.0), tf.constant(1.0))
     fitted = Layout(other)
-    rows = stacked([Sums(layout, row), None], fitted, 1).numpy()
+    rows = stacked([Sums(layout, row), None], fitted, 1)
     assert rows.shape == (2, 1, fitted.size)
     assert not rows[1].any()
     found = fitted.unpack(rows[0, 0])
