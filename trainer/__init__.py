@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from trainer.staging import Staging
     from trainer.step.average import Average, average
     from trainer.step.guard import Guard
+    from trainer.step.sums import Sums
     from trainer.strategy import (
         Detection,
         GraphLoop,
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
         Runner,
         Step,
         StrategyPlugin,
-        zeros_of,
     )
     from trainer.trainer import Trainer
 
@@ -75,6 +75,7 @@ _HOMES = {
     "StartAgain": "trainer.errors",
     "Step": "trainer.strategy",
     "StrategyPlugin": "trainer.strategy",
+    "Sums": "trainer.step.sums",
     "Ticker": "trainer.period",
     "Trainer": "trainer.trainer",
     "UserError": "trainer.errors",
@@ -95,7 +96,6 @@ _HOMES = {
     "skip_teardown": "trainer.ending",
     "state": "trainer.state",
     "write_whole": "trainer.files",
-    "zeros_of": "trainer.strategy",
 }
 
 __all__ = [
@@ -133,6 +133,7 @@ __all__ = [
     "Runner",
     "Staging",
     "Step",
+    "Sums",
     "Ticker",
     "checkpoints",
     "files",
@@ -141,7 +142,6 @@ __all__ = [
     "schema",
     "state",
     "write_whole",
-    "zeros_of",
 ]
 
 

@@ -27,6 +27,7 @@ from trainer.step.loss_scale import LossScale
 from trainer.step.metrics import MetricSet, build_metrics
 from trainer.step.pieces import current_piece
 from trainer.step.randomness import StepRandomness
+from trainer.step.touched import Untracked
 from trainer.strategy import StrategyPlugin
 
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
@@ -46,6 +47,7 @@ class Parts:
         loss_scale: set where a layer computes in float16.
         ema: set where averaged weights are asked for.
         watch: set where there is a guard.
+        untracked: what else the steps may touch, and checkpoints hold.
     """
 
     model: keras.Model
@@ -57,6 +59,7 @@ class Parts:
     loss_scale: LossScale | None
     ema: MovingAverage | None
     watch: Watch | None
+    untracked: Untracked
 
 
 def build_parts(
@@ -124,12 +127,13 @@ def build_parts(
             leave_losses_whole(lambda: current_piece() is not None)
         count_by_examples(noted, but=_equal_on_replicas(made))
         trainable = made.trainable_variables
-        optimizers = _build_optimizers(optimizer, learning_rate)
-        for name, one in optimizers.items():
-            single = len(optimizers) == 1
-            one.build(trainable if single else _variables_of(made, name))
-            skip_own_reduction(one)
-            count_steps_natively(one)
+        with tf.variable_creator_scope(noted):
+            optimizers = _build_optimizers(optimizer, learning_rate)
+            for name, one in optimizers.items():
+                single = len(optimizers) == 1
+                one.build(trainable if single else _variables_of(made, name))
+                skip_own_reduction(one)
+                count_steps_natively(one)
         # Keras callbacks read model.optimizer and model.stop_training.
         made.compile(
             optimizer=next(iter(optimizers.values())),
@@ -137,20 +141,33 @@ def build_parts(
             jit_compile=False,
         )
         weights = [native(v) for v in trainable]
+        # What this framework makes for itself, checkpoints hold or need not.
+        ours = NotedVariables()
+        with tf.variable_creator_scope(ours):
+            rest = {
+                "metrics": build_metrics(
+                    metrics, model=made, own_step=own_step
+                ),
+                "step": tf.Variable(
+                    0, dtype=tf.int64, trainable=False, name="step"
+                ),
+                "loss_scale": LossScale() if half else None,
+                "ema": None
+                if ema_momentum is None
+                else MovingAverage(
+                    weights, momentum=ema_momentum, strategy=plugin.strategy
+                ),
+                "watch": None if guard is None else Watch(guard),
+            }
+        saved = [made, *optimizers.values()]
+        known = [v for one in saved for v in one.variables] + ours.variables
         return Parts(
             model=made,
             optimizers=optimizers,
-            metrics=build_metrics(metrics, model=made, own_step=own_step),
             trained=list(trainable),
-            step=tf.Variable(0, dtype=tf.int64, trainable=False, name="step"),
             randomness=StepRandomness(made, seed),
-            loss_scale=LossScale() if half else None,
-            ema=MovingAverage(
-                weights, momentum=ema_momentum, strategy=plugin.strategy
-            )
-            if ema_momentum is not None
-            else None,
-            watch=None if guard is None else Watch(guard),
+            untracked=Untracked(noted.variables, known=known),
+            **rest,
         )
 
 

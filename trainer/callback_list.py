@@ -63,6 +63,11 @@ class CallbackList:
             if method is not None:
                 method(*arguments)
 
+    def call_savers(self, event: str, *arguments: Any) -> None:
+        """Calls an event of the callbacks that save."""
+        for callback in filter(_runs_last, self.all):
+            getattr(callback, event)(*arguments)
+
     @property
     def save(self) -> bool:
         """Whether any callback saves."""
@@ -122,6 +127,15 @@ class CallbackList:
                 else keras_state.state_of(c)
             )
         }
+
+    def states_of_ours(self) -> dict[str, dict[str, Any]]:
+        """The states of the callbacks that are of `trainer.Callback`."""
+        ours = {
+            key: c.state()
+            for key, c in self._keyed().items()
+            if isinstance(c, Callback)
+        }
+        return copy.deepcopy({key: s for key, s in ours.items() if s})
 
     def load_states(self, states: Mapping[str, dict[str, Any]]) -> None:
         """Gives callbacks back their states; unknown ones are left alone.

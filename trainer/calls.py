@@ -36,7 +36,7 @@ class Calls:
         Args:
             steps: how many it made.
             seconds: how long it took.
-            waited: how many of these it waited for data; a scalar tensor.
+            waited: how many of these it waited for data; to be read by `float`.
         """
         # One call later: to fetch a value is to wait for its device, which
         # has the next call to work on by then.

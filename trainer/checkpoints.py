@@ -39,7 +39,7 @@ _DATA = "arrays.data-00000-of-00001"
 _FILES = {"state.json", "arrays.index", _DATA}
 _CHUNK = 1 << 20
 # Of what is written; older ones are read as well.
-FORMAT = 1
+FORMAT = 2
 _STATE = schema.record({"step": schema.integer()}, {"format": schema.integer()})
 # What goes wrong with content that nobody here has written.
 _CONTENT_ERRORS = (

@@ -17,8 +17,7 @@ from trainer.strategy import Runner
 if TYPE_CHECKING:
     from trainer.trainer import Trainer
 
-# Batches in one graph call: float32 sums over a call stay exact, and a run
-# that has to leave need not wait long.
+# Batches in one graph call: a run that has to leave need not wait long.
 _BATCHES_PER_CALL = 100
 
 
@@ -68,7 +67,7 @@ class Evaluator:
                 if start and loop and loop.reports.has_to_leave():
                     raise Interrupted
                 count = min(_BATCHES_PER_CALL, steps - start)
-                totals.add(self._runner(iterator, count))
+                (totals.sums,) = self._runner(iterator, count, [totals.sums])
         return totals.values()
 
     def trace(self) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import keras
 
-from trainer.asked import ask, why_again
+from trainer.asked import Asked, ask, why_again
 from trainer.callback_list import CallbackList
 from trainer.calls import Calls
 from trainer.checks import check_micro_batches
@@ -21,6 +21,7 @@ from trainer.divergence import (
 from trainer.errors import StartAgain, UserError
 from trainer.evaluation import Interrupted
 from trainer.local_files import check_path, plain
+from trainer.loop_state import go_on
 from trainer.period import Period, parse_period
 from trainer.reports import Reports
 from trainer.run_lock import locked
@@ -29,6 +30,7 @@ from trainer.step.guard import Fault
 from trainer.step.layer_trial import prepare_layers
 from trainer.step.loss_trial import prepare_losses
 from trainer.step.metric_trial import prepare_metrics
+from trainer.step.sums import Growth
 from trainer.step.totals import DATA_WAIT
 
 if TYPE_CHECKING:
@@ -38,9 +40,12 @@ if TYPE_CHECKING:
 class Loop:
     """Trains up to a step, many steps a graph call, and fires events.
 
-    A graph call ends at multiples of `steps_per_loop`, and earlier where an
+    A host loop ends at multiples of `steps_per_loop`, and earlier where an
     evaluation, a callback's due step, an epoch or the run ends. Logging waits
-    for the next such boundary.
+    for the next such boundary. Its steps are made in one graph call, or in
+    several if one takes too long: how many is up to a clock, so that nothing
+    happens between them but what a clock decides anyway, to save and to
+    leave.
 
     Args:
         trainer: owns model, data and step.
@@ -48,7 +53,7 @@ class Loop:
         evaluate: whether to evaluate when due and at the end.
         model_dir: where the run lives; `None` writes nothing.
         callbacks: see `trainer.Callback` for the order of events.
-        steps_per_loop: the most steps in one graph call.
+        steps_per_loop: the most steps in one host loop.
         log_every: the period of training logs, such as `100` or `"1 epoch"`.
         eval_every: the period of evaluations; `None` means each epoch, or
             only at the end where epochs are not known.
@@ -57,11 +62,14 @@ class Loop:
             because a run that is asked to leave does so between two calls.
 
     Attributes:
+        steps_per_call: the most steps in one graph call.
+        is_within: whether a host loop has begun, and not come to its end.
         save_now: in `on_save`, whether somebody asked for a checkpoint.
         unfired_from: the step before the last graph call, if what is due
             after it has not been called yet: a run that is asked to leave
             saves at once, and the next attempt makes up for it.
         reports: what is told of the run between its graph calls.
+        has_ended: whether it is over, and without an error.
 
     Raises:
         UserError: an argument is not valid.
@@ -98,7 +106,7 @@ class Loop:
         )
         self.batches.learn_length(at_most=steps)
         self.steps_per_epoch = self.batches.steps_per_epoch
-        self.steps_per_loop = self.asked_steps_per_loop = steps_per_loop
+        self.steps_per_loop = self.steps_per_call = steps_per_loop
         self.callbacks = CallbackList(callbacks, trainer)
         evaluation = self._eval_period(eval_every)
         self.reports = Reports(
@@ -111,9 +119,13 @@ class Loop:
         )
         if evaluate:
             trainer.batches("eval")  # What is wrong there shows now.
-        self.save_now = False
+        self.save_now = self.is_within = False
         self.unfired_from: int | None = None
+        self.has_ended = False
         self._calls = Calls(trainer.accounts, longest_seconds=loop_seconds)
+        # What a call of `train` before this one has left; it ended in order.
+        last = trainer.loop
+        self._last = last if last is not None and last.has_ended else None
         trainer.loop = self
         if model_dir is not None:
             model_dir = plain(model_dir)
@@ -178,6 +190,9 @@ class Loop:
                 if writes_to is not None:
                     Skipped(writes_to, self.batches.batch_size).mend()
                 self._attach()
+                if self._last is not None:
+                    go_on(self, self._last)
+                self._last = None
                 self.callbacks.call("setup")
                 check_alike(trainer)
                 iterator = self.trace()
@@ -190,6 +205,7 @@ class Loop:
                     self.reports.evaluate_again()
                 self._train(iterator)
                 self.callbacks.end(dict(self.reports.logs))
+                self.has_ended = True
             finally:
                 self.callbacks.close()
         return dict(self.reports.logs)
@@ -265,61 +281,113 @@ class Loop:
                 return None
         self.reports.start(begin)
         self.reports.begin_epoch(self.reports.epoch_of(begin))
-        stopping = begin < trainer.step and self._after_call(begin)
+        stopping = begin < trainer.step and self._after_steps(begin)
+        checked_for = None
         while trainer.step < self.steps and not stopping:
+            if checked_for != self.reports.begun_epoch:
+                # Once an epoch: to look through a large model takes a while.
+                trainer.check_still_trainable()
+                checked_for = self.reports.begun_epoch
             first = trainer.step
-            count = self._next_boundary(first) - first
-            fault = self._run_steps(iterator, count)
+            fault = self._run_steps(iterator, self._next_boundary(first))
             if fault is not None:
                 return fault
-            stopping = self._after_call(first)
+            stopping = self._after_steps(first)
         if self.steps_per_epoch is None:
             self.callbacks.call("on_epoch_end", 0, dict(self.reports.logs))
         return None
 
-    def _run_steps(self, iterator: Any, count: int) -> Fault | None:
-        """One host loop, between its two batch events.
+    def _run_steps(self, iterator: Any, end: int) -> Fault | None:
+        """One host loop up to a step, between its two batch events.
 
         Returns:
             What the guard found; the second event is then left out.
-        """
-        trainer = self.trainer
-        in_epoch = trainer.step % (self.steps_per_epoch or self.steps)
-        self.callbacks.call("on_train_batch_begin", in_epoch, {})
-        begin = time.perf_counter()
-        with trainer.accounts.phase("step"):
-            sums = dict(trainer.train_runner(iterator, count))
-            waited = sums.pop(DATA_WAIT)
-            trainer.step += count
-            watch = trainer.parts.watch
-            fault = None if watch is None else watch.fault()
-            seconds = time.perf_counter() - begin
-            self.reports.add(sums, seconds=seconds)
-            wanted = self.callbacks.wants_batch_logs
-            logs = self.reports.epoch_values() if wanted else {}
-        self._calls.book(count, seconds=seconds, waited=waited.total)
-        if fault is not None:
-            return fault
-        last = in_epoch + count - 1
-        self.callbacks.call("on_train_batch_end", last, logs)
-        return None
-
-    def _after_call(self, first: int) -> bool:
-        """Whatever is due after a graph call; whether training must stop.
-
-        Args:
-            first: the step before the call.
 
         Raises:
             StartAgain: a process is asked to leave.
             UserError: another run has taken the directory.
         """
+        trainer = self.trainer
+        if not self.is_within:
+            in_epoch = trainer.step % (self.steps_per_epoch or self.steps)
+            self.callbacks.call("on_train_batch_begin", in_epoch, {})
+            self.is_within = True
+        while True:
+            count = min(self.steps_per_call, end - trainer.step)
+            fault = self._call(iterator, count)
+            if fault is not None:
+                self.is_within = False
+                return fault
+            if trainer.step >= end:
+                break
+            self._between_calls()
+        self.is_within = False
+        wanted = self.callbacks.wants_batch_logs
+        logs = self.reports.epoch_values() if wanted else {}
+        last = (end - 1) % (self.steps_per_epoch or self.steps)
+        self.callbacks.call("on_train_batch_end", last, logs)
+        return None
+
+    def _call(self, iterator: Any, count: int) -> Fault | None:
+        """One graph call; returns what the guard found."""
+        trainer = self.trainer
+        begin = time.perf_counter()
+        with trainer.accounts.phase("step"):
+            before = self.reports.sums
+            after = trainer.train_runner(iterator, count, before)
+            trainer.step += count
+            watch = trainer.parts.watch
+            fault = None if watch is None else watch.fault()
+            seconds = time.perf_counter() - begin
+            self.reports.take(after, seconds=seconds)
+        waited = Growth(DATA_WAIT, before[0], after[0])
+        self._calls.book(count, seconds=seconds, waited=waited)
+        return fault
+
+    def _between_calls(self) -> None:
+        """Lets a run leave or save within a host loop.
+
+        Raises:
+            StartAgain: a process is asked to leave.
+            UserError: another run has taken the directory.
+        """
+        asked = self._ask()
+        if asked.again:
+            self._leave(None)
+        if not asked.stop:
+            self.save_now = asked.save
+            self._save(only_savers=True)
+
+    def _ask(self) -> Asked:
         self._check_lock()
         asked = ask(self.trainer, shorter=self._calls.too_long)
+        if asked.shorter and self.steps_per_call > 1:
+            self.steps_per_call //= 2
+        return asked
+
+    def _save(self, *, only_savers: bool = False) -> None:
+        logs = dict(self.reports.logs)
+        event = "on_save", self.trainer.step, logs
+        if only_savers:
+            self.callbacks.call_savers(*event)
+        else:
+            self.callbacks.call(*event)
+        if self.save_now:
+            self.trainer.save_asked = False
+
+    def _after_steps(self, first: int) -> bool:
+        """Whatever is due after a host loop; whether training must stop.
+
+        Args:
+            first: the step before it.
+
+        Raises:
+            StartAgain: a process is asked to leave.
+            UserError: another run has taken the directory.
+        """
+        asked = self._ask()
         if asked.again:
             self._leave(first)
-        if asked.shorter and self.steps_per_loop > 1:
-            self.steps_per_loop //= 2
         self.save_now = asked.save
         ending = self.trainer.step >= self.steps or asked.stop
         try:
@@ -327,10 +395,7 @@ class Loop:
         except Interrupted:
             self._leave(first)
         self.unfired_from = None
-        logs = dict(self.reports.logs)
-        self.callbacks.call("on_save", self.trainer.step, logs)
-        if self.save_now:
-            self.trainer.save_asked = False
+        self._save()
         asked = ask(self.trainer)
         if asked.again:
             self._leave(None)
@@ -341,6 +406,7 @@ class Loop:
         self.unfired_from = unfired_from
         reason = why_again(self.trainer) or "another process has to leave"
         self.callbacks.call("on_leave", self.trainer.step)
+        self.has_ended = True
         raise StartAgain(
             f"{reason}; left at step {self.trainer.step}",
             for_others=self.trainer.again_reason is None,
@@ -357,5 +423,6 @@ class Loop:
 
     def _eval_period(self, eval_every: int | str | None) -> Period:
         if eval_every is None:
-            return Period(steps=self.steps_per_epoch or self.steps)
+            # Without epochs only the end asks for it.
+            return Period(steps=self.steps_per_epoch)
         return self.period(eval_every, "eval_every")

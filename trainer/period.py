@@ -33,7 +33,7 @@ _PATTERN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(k?)\s*([a-z%]*)\s*")
 
 @dataclasses.dataclass(frozen=True)
 class Period:
-    """Every so many steps, or every so many seconds; one of them is set.
+    """Every so many steps, or every so many seconds; never if neither is set.
 
     Attributes:
         steps: optimizer steps between two events, or `None`.

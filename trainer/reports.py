@@ -1,6 +1,6 @@
 """What a run tells of itself between graph calls: evaluation, logs, epochs."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trainer.asked import ask
@@ -9,6 +9,7 @@ from trainer.evaluation import Interrupted
 from trainer.period import Period, Ticker
 from trainer.state import unchanged
 from trainer.step.carried import TRAINING
+from trainer.step.sums import Sums
 from trainer.step.totals import Totals
 
 if TYPE_CHECKING:
@@ -33,6 +34,10 @@ class Reports:
         tickers: when logs and evaluations are due.
         begun_epoch: the last epoch whose `on_epoch_begin` has been called,
             in any attempt.
+        before_end: what a longer run goes on from, if the end has asked for
+            logs that were not due.
+        taken_back: splits whose logs of the present step only an earlier end
+            has asked for: a run that goes on has none.
     """
 
     def __init__(
@@ -52,6 +57,8 @@ class Reports:
         }
         self.interval_seconds = 0.0
         self.begun_epoch: int | None = None
+        self.before_end: dict[str, Any] | None = None
+        self.taken_back: Sequence[str] = ()
         self._trainer = trainer
         self._callbacks = callbacks
         self._eval_steps = eval_steps
@@ -93,10 +100,15 @@ class Reports:
         """How many epochs are complete after a step."""
         return step // self._steps_per_epoch if self._steps_per_epoch else 0
 
-    def add(self, sums: dict[str, Any], *, seconds: float) -> None:
-        """Takes what a graph call returned."""
-        for totals in self.totals.values():
-            totals.add(sums)
+    @property
+    def sums(self) -> list[Sums | None]:
+        """What a graph call goes on from."""
+        return [totals.sums for totals in self.totals.values()]
+
+    def take(self, sums: Sequence[Sums], *, seconds: float) -> None:
+        """Takes what a graph call returned: `sums` with its steps added."""
+        for totals, one in zip(self.totals.values(), sums, strict=True):
+            totals.sums = one
         self.interval_seconds += seconds
 
     def epoch_values(self) -> dict[str, float]:
@@ -130,15 +142,29 @@ class Reports:
         """
         step = self._trainer.step
         evaluation = self.tickers.get("eval")
-        evaluated = {}
-        if evaluation is not None and (evaluation.due(step) or ending):
+        evaluated: dict[str, float] = {}
+        eval_due = evaluation is not None and evaluation.due(step)
+        if eval_due or (evaluation is not None and ending):
             evaluated = self._evaluate()
         log_due = self.tickers["log"].due(step)
-        if log_due or ending:
+        # What is due comes first: the rest is taken back by a longer run.
+        if log_due:
             self._log_training(step)
-        if evaluated:
-            self.logs |= {f"val_{k}": v for k, v in evaluated.items()}
-            self._callbacks.call("on_log", step, "eval", evaluated)
+        if eval_due:
+            self._log_evaluation(step, evaluated)
+        early = [] if log_due else ["train"]
+        if evaluated and not eval_due:
+            early.append("eval")
+        if ending and early:
+            self.before_end = {
+                "logs": dict(self.logs),
+                "callbacks": self._callbacks.states_of_ours(),
+                "splits": early,
+            }
+            if not log_due:
+                self._log_training(step)
+            if not eval_due:
+                self._log_evaluation(step, evaluated)
         if log_due:
             # A log that only the end asked for leaves the interval open, so
             # that a longer run later logs the same values.
@@ -156,6 +182,14 @@ class Reports:
         if not any(name.startswith("val_") for name in self.logs):
             values = self._trainer.evaluate(self._eval_steps)
             self.logs |= {f"val_{k}": v for k, v in values.items()}
+
+    def forget_evaluation(self) -> None:
+        """Lets `evaluate_again` measure anew."""
+        self.logs = {
+            name: value
+            for name, value in self.logs.items()
+            if not name.startswith("val_")
+        }
 
     def has_to_leave(self) -> bool:
         """Whether the evaluation that is under way should be given up."""
@@ -186,6 +220,11 @@ class Reports:
             / max(self.interval_seconds, 1e-9),
         }
         self._callbacks.call("on_log", step, "train", logs)
+
+    def _log_evaluation(self, step: int, values: dict[str, float]) -> None:
+        if values:
+            self.logs |= {f"val_{k}": v for k, v in values.items()}
+            self._callbacks.call("on_log", step, "eval", values)
 
     def _end_epoch(self, epoch: int, *, ending: bool) -> None:
         validation = {

@@ -15,9 +15,10 @@ from trainer.checkpoints import Snapshot, newest_first
 from trainer.errors import UserError
 from trainer.schema import Misfit
 from trainer.step.keras_hooks import native
-from trainer.stored_state import check, key_of
+from trainer.stored_state import check, key_of, totals_by_replica
 
 if TYPE_CHECKING:
+    from trainer.loop import Loop
     from trainer.trainer import Trainer
 
 # The groups of variables that an evaluation looks at.
@@ -57,6 +58,12 @@ def capture(trainer: "Trainer", *, over: bool = False) -> Snapshot:
             for group, members in variables.items()
         }
     }
+    untracked = trainer.parts.untracked.state()
+    host["untracked"] = {
+        key: [int(size) for size in value.shape]
+        for key, value in untracked.items()
+    }
+    arrays |= {f"untracked/{key}": v for key, v in untracked.items()}
     host["fingerprints"] = dict(trainer.plugin.facts)
     host["metrics_add_up"] = trainer.parts.metrics.trial()
     loop = trainer.loop
@@ -118,9 +125,10 @@ def restore(
     loop = trainer.loop if groups is None else None
     if loop is not None:
         # First: a callback may find that it is not its state.
+        ended = _before_end(loop, snapshot)
         loop.callbacks.load_states(
             keras_state.join(
-                snapshot.host.get("callbacks", {}),
+                snapshot.host.get("callbacks", {}) | ended["callbacks"],
                 {
                     name.removeprefix("callbacks/"): array
                     for name, array in snapshot.arrays.items()
@@ -130,6 +138,12 @@ def restore(
     for group, members in variables.items():
         for i, variable in enumerate(members):
             variable.assign(snapshot.arrays[key_of(group, i)])
+    trainer.parts.untracked.load(
+        {
+            key: snapshot.arrays[f"untracked/{key}"]
+            for key in snapshot.host.get("untracked", {})
+        }
+    )
     trainer.step = snapshot.step
     # A parameter-server worker that died may have counted a step twice.
     trainer.parts.step.assign(snapshot.step)
@@ -140,18 +154,12 @@ def restore(
         trainer.parts.metrics.stored_trial = tried
     if loop is None:
         return
-    loop.reports.logs = dict(snapshot.host.get("logs", {}))
+    loop.reports.logs = dict(ended["logs"])
     if "loop" in snapshot.host:
         loop_state.restore(loop, snapshot.host["loop"])
     for name, counts in snapshot.host.get("totals", {}).items():
         loop.reports.totals[name].load_state(
-            {
-                key: [
-                    snapshot.arrays[f"totals/{name}/{key}/{i}"]
-                    for i in range(count)
-                ]
-                for key, count in counts.items()
-            }
+            totals_by_replica(snapshot, name, counts)
         )
     # Last: what is added to accounts cannot be taken back.
     if "times" in snapshot.host:
@@ -161,6 +169,15 @@ def restore(
             trainer.accounts.lose_since(then)
         else:
             trainer.accounts.load_state(then)
+
+
+def _before_end(loop: "Loop", snapshot: Snapshot) -> dict[str, Any]:
+    """Logs and callbacks' states that a run goes on from."""
+    host = snapshot.host
+    ended = None
+    if "loop" in host:
+        ended = loop_state.before_end(loop, host["loop"], snapshot.step)
+    return ended or {"logs": host.get("logs", {}), "callbacks": {}}
 
 
 def specs(trainer: "Trainer") -> dict[str, tf.TensorSpec]:

@@ -6,6 +6,7 @@ here are left alone: a later version may add some.
 
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from trainer.checkpoints import Snapshot
@@ -16,11 +17,15 @@ from trainer.schema import (
     list_of,
     mapping_of,
     number,
+    one_of,
     optional,
     record,
     text,
 )
-from trainer.step.totals import METRIC
+from trainer.step.totals import METRIC, STATE
+
+# From this format on, sums are kept for each replica.
+_FORMAT_BY_REPLICA = 2
 
 _SECONDS = number(least=0.0, most=1e12)
 _STOPPED = record(
@@ -31,13 +36,25 @@ _STOPPED = record(
         "configuration": optional(text),
     }
 )
+_BEFORE_END = record(
+    {
+        "logs": mapping_of(number(finite=False)),
+        "callbacks": mapping_of(record({})),
+        "splits": list_of(one_of("train", "eval")),
+    }
+)
 _LOOP = record(
     {
         "unfired_from": optional(integer()),
         "begun_epoch": optional(integer()),
         "stopped": optional(_STOPPED),
     },
-    {"steps_per_loop": integer(1), "asked_steps_per_loop": integer(1)},
+    {
+        "is_within": boolean,
+        "before_end": optional(_BEFORE_END),
+        "steps_per_loop": integer(1),
+        "asked_steps_per_loop": integer(1),
+    },
 )
 _ACCOUNTS = record(
     {
@@ -64,7 +81,11 @@ _OF_LOOP = {
 }
 _HOST = record(
     {"variables": mapping_of(list_of(_VARIABLE))},
-    {"fingerprints": record({}), **_OF_LOOP},
+    {
+        "fingerprints": record({}),
+        "untracked": mapping_of(list_of(integer())),
+        **_OF_LOOP,
+    },
 )
 
 
@@ -90,12 +111,12 @@ def check(snapshot: Snapshot) -> None:
     for group, entries in host["variables"].items():
         for i, entry in enumerate(entries):
             _check_array(snapshot, key_of(group, i), entry["shape"])
+    for key, shape in host.get("untracked", {}).items():
+        _check_array(snapshot, f"untracked/{key}", shape)
     for name, counts in host.get("totals", {}).items():
         for key, count in counts.items():
-            # What is no metric's is a sum or a count.
-            shape: list[int] | None = None if key.startswith(METRIC) else []
             for i in range(count):
-                _check_array(snapshot, f"totals/{name}/{key}/{i}", shape)
+                _check_total(snapshot, key, f"totals/{name}/{key}/{i}")
     loop = host.get("loop", {})
     for name in ("unfired_from", "begun_epoch"):
         if (loop.get(name) or 0) > snapshot.step:
@@ -105,6 +126,39 @@ def check(snapshot: Snapshot) -> None:
     most = loop.get("asked_steps_per_loop")
     if most is not None and loop.get("steps_per_loop", most) > most:
         raise Misfit("loop.steps_per_loop is more than was asked for")
+
+
+def totals_by_replica(
+    snapshot: Snapshot, name: str, counts: dict[str, int]
+) -> dict[str, list[Any]]:
+    """The sums of an interval, with an axis for replicas in front."""
+    found = {
+        key: [snapshot.arrays[f"totals/{name}/{key}/{i}"] for i in range(count)]
+        for key, count in counts.items()
+    }
+    if snapshot.format >= _FORMAT_BY_REPLICA:
+        return found
+    return {
+        key: arrays
+        if key.startswith(STATE)
+        else [np.asarray(array)[np.newaxis] for array in arrays]
+        for key, arrays in found.items()
+    }
+
+
+def _check_total(snapshot: Snapshot, key: str, name: str) -> None:
+    """Checks a sum by replica, or of an earlier format a sum over them."""
+    _check_array(snapshot, name, None)
+    array = snapshot.arrays[name]
+    by_replica = snapshot.format >= _FORMAT_BY_REPLICA
+    # What is no metric's is a sum or a count.
+    is_number = not key.startswith((METRIC, STATE))
+    axes = len(array.shape) - by_replica
+    empty = by_replica and not key.startswith(STATE) and 0 in array.shape[:1]
+    if (is_number and axes != 0) or (axes < 0 and not key.startswith(STATE)):
+        raise Misfit(f"the array {name} has {len(array.shape)} axes")
+    if empty:
+        raise Misfit(f"the array {name} is of no replica")
 
 
 def _check_array(snapshot: Snapshot, key: str, shape: list[int] | None) -> None:

@@ -1,7 +1,7 @@
 """The Trainer: a model, its losses and metrics, and the distributed step."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gin
@@ -234,7 +234,7 @@ class Trainer:
             accumulation_steps=self.accumulation_steps,
             jit_compile=self.jit_compile,
         )
-        return build_parts(
+        parts = build_parts(
             self.plugin,
             model=self._model_factory,
             seed=self.seed,
@@ -244,6 +244,8 @@ class Trainer:
             call_once=self._call_once,
             **self._factories,
         )
+        parts.untracked.offer_attributes(self)
+        return parts
 
     def build(self) -> None:
         """Creates strategy, model and optimizer now instead of on first use.
@@ -285,6 +287,20 @@ class Trainer:
             self.__dict__.pop("_evaluator", None)
         self._traced_for = now
 
+    def check_still_trainable(self) -> None:
+        """Checks that the steps train what they were traced for.
+
+        Raises:
+            UserError: a callback has changed what is trainable.
+        """
+        now = [id(variable) for variable in self.model.trainable_variables]
+        if self._traced_for != now:
+            raise UserError(
+                "A callback has changed which layers are trainable, but the "
+                "steps of this call of train were traced before. Change it "
+                "between two calls of train, or in the model function."
+            )
+
     @property
     def model(self) -> keras.Model:
         """The model; its variables live in the strategy's scope."""
@@ -324,6 +340,14 @@ class Trainer:
     def fired_step(self) -> int:
         """The last step at which everything that was due has been called."""
         return self.step if self.loop is None else self.loop.fired_step
+
+    @property
+    def taken_back(self) -> Sequence[str]:
+        """Splits whose logs of `fired_step` only an earlier end asked for.
+
+        A run that goes on from there has none.
+        """
+        return () if self.loop is None else self.loop.reports.taken_back
 
     @functools.cache  # noqa: B019 - one entry a split, lives as the trainer
     def batches(self, split: str) -> Batches:

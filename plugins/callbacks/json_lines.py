@@ -3,6 +3,7 @@
 import json
 import math
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import gin
@@ -39,7 +40,9 @@ class JsonLines(Callback):
 
     A run that was killed after its last checkpoint repeats some steps. When
     training starts, lines of steps that it is going to repeat, and a last
-    line that was torn, are dropped. Each line is written by opening the file
+    line that was torn, are dropped; so are lines of the step that it goes on
+    from, if they were not due, and only the end of a shorter run has asked for
+    them. Each line is written by opening the file
     anew; on object stores such as gs:// that uploads the whole file each
     time. Lines that cannot be written, as on a full disk, are a warning: they
     are kept, in checkpoints too, and written later.
@@ -86,7 +89,8 @@ class JsonLines(Callback):
         if self._path is None:
             return
         try:
-            drop_after(self._path, self.trainer.fired_step)
+            last = self.trainer.fired_step
+            drop_after(self._path, last, self.trainer.taken_back)
         except REFUSALS as error:
             raise UserError(
                 f"{self._path} cannot be written: {error}"
@@ -198,26 +202,29 @@ def _written_anew(line: str) -> str:
     )
 
 
-def drop_after(path: str, step: float) -> None:
+def drop_after(path: str, step: float, taken_back: Sequence[str] = ()) -> None:
     """Drops lines of later steps and lines that are not whole, atomically.
 
     Args:
         path: a file of JSON lines; it need not exist.
         step: lines with a greater `step` are dropped; may be infinity.
+        taken_back: splits whose lines of this very step are dropped, too.
     """
     if not files.exists(path):
         return
     before = files.read(path)
     lines = before.splitlines(keepends=True)
-    steps = [_step_of(line) for line in lines]
+    keys = [_key_of(line) for line in lines]
     # The last line of a process that was killed may be torn.
     is_torn = not before.endswith(b"\n")
-    if None in (steps[:-1] if is_torn else steps):
+    if None in (keys[:-1] if is_torn else keys):
         files.keep_copy(path, before, "some lines are none of a run")
     after = b"".join(
         line
-        for line, at in zip(lines, steps, strict=True)
-        if at is not None and at <= step
+        for line, key in zip(lines, keys, strict=True)
+        if key is not None
+        and key[0] <= step
+        and not (key[0] == step and key[1] in taken_back)
     )
     if after != before:
         write_whole(path, after)
@@ -231,8 +238,8 @@ def _whole_lines_only(path: str) -> set[int]:
     return {json.loads(line)["step"] for line in files.read(path).splitlines()}
 
 
-def _step_of(line: bytes) -> float | None:
-    """The step of a whole line; `None` of anything else."""
+def _key_of(line: bytes) -> tuple[float, Any] | None:
+    """The step and the split of a whole line; `None` of anything else."""
     if not line.endswith(b"\n"):
         return None
     try:
@@ -240,8 +247,7 @@ def _step_of(line: bytes) -> float | None:
         _LINE(found, "it")
     except (ValueError, RecursionError):
         return None
-    step: float = found["step"]
-    return step
+    return found["step"], found.get("split")
 
 
 def _line_break(path: str) -> str:

@@ -176,7 +176,8 @@ class TensorBoard(Callback):
     def _hide_after(self, step: int) -> None:
         for split in ("train", "eval"):
             if tf.io.gfile.isdir(self._directory(split)):
-                _hide_after(self._directory(split), step)
+                last = step - (split in self.trainer.taken_back)
+                _hide_after(self._directory(split), last)
 
     def _writer(self, split: str) -> tf.summary.SummaryWriter:
         if split not in self._writers:

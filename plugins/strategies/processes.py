@@ -10,7 +10,7 @@ from tensorflow.python.eager import context
 
 from plugins.clusters.cluster import Cluster
 from plugins.clusters.peers import Peers
-from trainer import Runner, StrategyPlugin, skip_teardown
+from trainer import Runner, StrategyPlugin, Sums, skip_teardown
 
 
 class ClusterStrategy(StrategyPlugin):
@@ -107,10 +107,15 @@ class WatchedRunner:
         self._loop = loop
         self._guard = guard
 
-    def __call__(self, iterator: Any, num_steps: int) -> Any:
+    def __call__(
+        self,
+        iterator: Any,
+        num_steps: int,
+        carried: Sequence[Sums | None] = (None,),
+    ) -> list[Sums]:
         """See `Runner.__call__`."""
         with self._guard():
-            return self._loop(iterator, num_steps)
+            return self._loop(iterator, num_steps, carried)
 
     def trace(self, iterator: Any) -> None:
         """See `Runner.trace`."""

@@ -1,6 +1,7 @@
 """Cloud TPUs: a TPU VM, a pod slice, or a TPU over the network."""
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import gin
@@ -23,9 +24,9 @@ from trainer import (
     StartAgain,
     Step,
     StrategyPlugin,
+    Sums,
     UserError,
     repeat,
-    zeros_of,
 )
 
 # What TensorFlow raises where a TPU is missing, not ready or unknown.
@@ -163,14 +164,19 @@ class HostLoop(GraphLoop):
     one core's, which the step has summed over all cores.
     """
 
-    def __call__(self, iterator: Any, num_steps: int) -> Any:
+    def __call__(
+        self,
+        iterator: Any,
+        num_steps: int,
+        carried: Sequence[Sums | None] = (None,),
+    ) -> list[Sums]:
         """See `Runner.__call__`.
 
         Raises:
             StartAgain: the TPU was lost, by preemption or maintenance.
         """
         try:
-            return super().__call__(iterator, num_steps)
+            return super().__call__(iterator, num_steps, carried)
         except tf.errors.UnavailableError as error:
             reason = error.message.partition("\n")[0]
             raise StartAgain(f"the TPU was lost: {reason}") from error
@@ -184,12 +190,19 @@ class HostLoop(GraphLoop):
         super().trace(iterator)
         check_step(self._step.get_concrete_function(iterator).graph)
 
-    def many_steps(self, iterator: Any, num_steps: tf.Tensor) -> Any:
+    def many_steps(
+        self, iterator: Any, num_steps: tf.Tensor, carried: tf.Tensor
+    ) -> tf.Tensor:
         """The loop itself, to be traced."""
-        sums = zeros_of(self._specs(iterator))
+        layout = self.layout or self.lay_out(iterator)
 
-        def one_more(_: tf.Tensor, sums: Any) -> Any:
+        def one_more(_: tf.Tensor, sums: tf.Tensor) -> tf.Tensor:
             logs = tf.nest.map_structure(self._first, self._step(iterator))
-            return tf.nest.map_structure(tf.add, sums, logs)
+            return sums + layout.pack(logs)
 
-        return repeat(one_more, sums, stop=num_steps)
+        sums = repeat(one_more, carried[:, 0], stop=num_steps)
+        return sums[:, tf.newaxis]
+
+    @property
+    def _num_rows(self) -> int:
+        return 1

@@ -180,7 +180,7 @@ def test_a_run_that_is_asked_to_leave_at_its_start_takes_no_step(tmp_path):
 def test_more_steps_in_a_loop_are_taken_when_they_are_asked_for(tmp_path):
     train(tmp_path, 8, steps_per_loop=2)
     assert newest(tmp_path).host["loop"]["steps_per_loop"] == 2
-    assert train(tmp_path, 16, steps_per_loop=8).loop.steps_per_loop == 8
+    assert train(tmp_path, 16, steps_per_loop=8).loop.steps_per_call == 8
 
 
 def test_a_period_in_seconds_goes_on_with_the_next_attempt(tmp_path):

@@ -151,6 +151,20 @@ def test_a_layer_cannot_be_thawed():
         trainer.train(2)
 
 
+def test_a_callback_cannot_freeze_a_layer_while_steps_train_it():
+    class Freeze(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            if epoch == 1:
+                self.model.layers[0].trainable = False
+
+    trainer = make()
+    with pytest.raises(UserError, match="changed which layers are trainable"):
+        trainer.train(9, callbacks=[Freeze()])
+    assert trainer.step == 3
+    # Between two calls it may be done.
+    trainer.train(9)
+
+
 @pytest.mark.parametrize("size", [7, 32])
 @pytest.mark.parametrize("split", ["train", "eval"])
 def test_batches_of_another_size(size, split):

@@ -18,9 +18,9 @@ MOST_COUNTED = 100_000
 class DatasetBatches(Batches):
     """Global batches that a `tf.data.Dataset` yields, reached with `skip`.
 
-    The dataset is made anew for each iterator. It must give the same
-    batches each time, so seed its shuffles (or rely on the run's seed, which
-    `tf.random.set_seed` makes the default of every op).
+    The dataset is made anew for each iterator, and must give the same
+    batches each time. What a data plugin makes without a seed, such as a
+    shuffle, has the run's, each time anew.
 
     Args:
         make_dataset: returns the dataset of global batches, one epoch long

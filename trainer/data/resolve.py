@@ -10,6 +10,7 @@ from trainer.data.batches import Batches
 from trainer.data.dataset_batches import DatasetBatches
 from trainer.data.examples import ArrayExamples, Examples
 from trainer.data.indexed_batches import IndexedBatches
+from trainer.data.seeds import seeded
 from trainer.errors import UserError
 
 
@@ -61,10 +62,14 @@ def as_batches(
             "To evaluate, let it take one ('train' or 'eval')."
         )
 
-    made = data(**accepted)
+    def make() -> Any:
+        with seeded(seed):
+            return data(**accepted)
+
+    made = make()
     if isinstance(made, tf.data.Dataset):
         return DatasetBatches(
-            lambda: data(**accepted),
+            make,
             batch_size=batch_size,
             name=name,
             drop_remainder=split == "train" and drop_remainder,

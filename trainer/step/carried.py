@@ -60,6 +60,11 @@ class Carried:
             for variable, value in zip(state, after, strict=True):
                 variable.assign(value)
 
+    @property
+    def variables(self) -> list[tf.Variable]:
+        """What holds all its states."""
+        return [v for state in self._states.values() for v in state]
+
     def result(self, kept_for: str) -> Any:
         """What the metric makes of a state."""
         return result(self._metric, self._states[kept_for])

@@ -12,6 +12,7 @@ from tensorflow.python.framework import config
 from trainer.checks import check_dtypes
 from trainer.data.fixed_shapes import Padded
 from trainer.graph import converted, graph_function, only_if, repeat
+from trainer.step import touched
 from trainer.step.average import Average, average
 from trainer.step.carried import EVAL, TRAINING
 from trainer.step.gradient_sums import (
@@ -59,6 +60,7 @@ def make_train_step(trainer: "Trainer") -> Callable[[Any], StepLogs]:
         return _own_step(trainer, batch, waited)
 
     def step(iterator: Any) -> StepLogs:
+        before = touched.captured()
         if in_phases:
             logs = _step_in_phases(trainer, iterator)
         else:
@@ -70,6 +72,7 @@ def make_train_step(trainer: "Trainer") -> Callable[[Any], StepLogs]:
                 parts.ema.update()
         logs = carry(trainer, logs, TRAINING)
         parts.step.assign_add(1)
+        touched.check(trainer, before)
         return logs
 
     compiled = (
@@ -103,8 +106,11 @@ def make_eval_step(trainer: "Trainer") -> Callable[[Any], StepLogs]:
 
     # Named, not a lambda: TPU clusters take the name of the function around.
     def eval_step(iterator: Any) -> StepLogs:
+        before = touched.captured()
         logs = strategy.run(replica_step, args=(next(iterator),))
-        return carry(trainer, logs, (EVAL,))
+        logs = carry(trainer, logs, (EVAL,))
+        touched.check(trainer, before, training=False)
+        return logs
 
     return eval_step
 

@@ -283,13 +283,15 @@ def without_batch_statistics(model: keras.Model) -> Iterator[None]:
                 object.__setattr__(layer, "_moments", own)
 
 
-def seed_generators(model: keras.Model) -> list[keras.random.SeedGenerator]:
-    """The seed generators of a model's layers, in a fixed order.
+def seed_generators(
+    model: keras.Model,
+) -> list[tuple[str, keras.random.SeedGenerator]]:
+    """The seed generators of a model, with their layers' names, in order.
 
     Raises:
         RuntimeError: this version of Keras keeps them elsewhere.
     """
-    found: dict[int, keras.random.SeedGenerator] = {}
+    found: dict[int, tuple[str, keras.random.SeedGenerator]] = {}
     for layer in all_layers(model):
         if not hasattr(layer, "_seed_generators"):
             raise RuntimeError(
@@ -297,8 +299,40 @@ def seed_generators(model: keras.Model) -> list[keras.random.SeedGenerator]:
                 "replicas would draw equal random numbers."
             )
         for generator in layer._seed_generators:
-            found[id(generator)] = generator
+            found[id(generator)] = layer.name, generator
     return list(found.values())
+
+
+def seed_dtype() -> str:
+    """What Keras' random operations take as a seed."""
+    return str(keras.src.backend.random_seed_dtype())
+
+
+def draw_unseeded_from(
+    stand_in: Callable[[], keras.random.SeedGenerator | None],
+) -> None:
+    """Lets `keras.random` draw from something else where no seed is given.
+
+    Otherwise all that has none draws from one generator of the process, whose
+    state no checkpoint holds.
+
+    Args:
+        stand_in: returns what has a `next` like a seed generator's; `None`
+            leaves it to Keras.
+
+    Raises:
+        RuntimeError: this version of Keras draws elsewhere.
+    """
+    try:
+        from keras.src.random import seed_generator
+
+        of_keras = seed_generator.global_seed_generator
+    except (ImportError, AttributeError):
+        raise RuntimeError(
+            f"keras {keras.__version__}: global_seed_generator is gone; what "
+            "keras.random draws without a seed would not be resumed."
+        ) from None
+    seed_generator.global_seed_generator = lambda: stand_in() or of_keras()
 
 
 def layer_metrics(model: keras.Model) -> list[tuple[keras.Layer, keras.Metric]]:

@@ -313,23 +313,35 @@ class MetricSet:
 
         Args:
             name: the metric's.
-            arrays: its state, or the sum of its increments.
+            arrays: its state, or the sums of its increments, with an axis for
+                replicas in front.
             kept_for: which of the carried states.
             is_sum: which of the two forms it is.
 
         Returns:
-            The sum of its increments, if it adds up.
+            The sums of its increments by replica, if it adds up.
         """
         measure = self.measures[name]
         if measure.carried is None:
             if is_sum:
                 return list(arrays)
             pairs = zip(arrays, measure.initial, strict=True)
-            return [np.asarray(a, np.float64) - b for a, b in pairs]
+            return [(np.asarray(a, np.float64) - b)[None] for a, b in pairs]
         if is_sum:
-            arrays = _sum_state(measure.initial, arrays)
+            whole = [np.sum(array, axis=0) for array in arrays]
+            arrays = _sum_state(measure.initial, whole)
         measure.carried.load(kept_for, arrays)
         return None
+
+    @property
+    def carried_variables(self) -> list[tf.Variable]:
+        """What holds the states that are carried from step to step."""
+        return [
+            variable
+            for measure in self.measures.values()
+            if measure.carried is not None
+            for variable in measure.carried.variables
+        ]
 
     def renamed(
         self, stored: dict[str, list[np.ndarray]]
@@ -347,7 +359,8 @@ class MetricSet:
         found = {}
         for key, arrays in stored.items():
             prefix, _, name = key.partition(":")
-            shapes = [np.shape(a) for a in arrays]
+            by_replica = key.startswith(METRIC)
+            shapes = [np.shape(a)[by_replica:] for a in arrays]
             if name not in self.measures:
                 fitting = [
                     one

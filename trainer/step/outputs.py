@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from trainer.errors import UserError, nearest
 
@@ -111,6 +112,8 @@ class Outputs:
             self._structure
         )
 
+    # AutoGraph would warn of what it cannot convert.
+    @tf.autograph.experimental.do_not_convert
     def _check_names(self, value: Mapping[str, Any], what: str) -> None:
         for name in value:
             if name not in self.names:

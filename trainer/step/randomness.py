@@ -4,18 +4,52 @@ A Keras `SeedGenerator` keeps a counter in a variable. Replicas share it and
 so draw the same dropout masks, and a checkpoint of the weights forgets it.
 Inside a step the generators of the model are therefore made functions of the
 step: each replica draws its own numbers, and a resumed run draws the numbers
-that the unbroken run would have drawn.
+that the unbroken run would have drawn. In a loop within the model each
+iteration draws its own.
 """
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from trainer.step.keras_hooks import seed_generators
+# No public name tells what a graph within a graph stands for.
+from tensorflow.python.ops.control_flow_v2_func_graphs import (
+    CondBranchFuncGraph,
+    WhileBodyFuncGraph,
+    WhileCondFuncGraph,
+)
+
+from trainer.errors import UserError
+from trainer.step.keras_hooks import (
+    draw_unseeded_from,
+    seed_dtype,
+    seed_generators,
+)
+
+# Mirrored strategies trace each replica in a thread of its own.
+_drawing = threading.local()
+# No model has so many generators.
+_NUMBER_OF_UNSEEDED = 0x7FFFFFFF
+
+
+class _Unseeded:
+    """Stands in for the generator of what is drawn without a seed.
+
+    Args:
+        draw: see `StepRandomness`.
+    """
+
+    def __init__(self, draw: Callable[[int, str], tf.Tensor]) -> None:
+        self._draw = draw
+
+    def next(self, ordered: bool = True) -> tf.Tensor:
+        """See `keras.random.SeedGenerator.next`."""
+        key = self._draw(_NUMBER_OF_UNSEEDED, "A layer")
+        return tf.cast(key, seed_dtype())
 
 
 class StepRandomness:
@@ -27,11 +61,11 @@ class StepRandomness:
     """
 
     def __init__(self, model: keras.Model, seed: int) -> None:
-        # Mirrored strategies trace each replica in a thread of its own.
         self._local = threading.local()
         self._seed = seed
-        for number, generator in enumerate(seed_generators(model)):
-            self._take_over(generator, number)
+        self._unseeded = _Unseeded(self._draw)
+        for number, (layer, generator) in enumerate(seed_generators(model)):
+            self._take_over(generator, number, layer)
 
     @contextlib.contextmanager
     def at(
@@ -58,27 +92,65 @@ class StepRandomness:
             key = tf.random.experimental.stateless_fold_in(
                 key, tf.cast(word, tf.int32)
             )
-        before = getattr(self._local, "key", None)
-        draws = getattr(self._local, "draws", None)
-        self._local.key, self._local.draws = key, {}
+        local, outer = self._local, getattr(_drawing, "unseeded", None)
+        before = {**vars(local)}
+        local.key, local.draws = key, {}
+        local.graph = tf.compat.v1.get_default_graph()
+        _drawing.unseeded = self._unseeded
         try:
             yield
         finally:
-            self._local.key, self._local.draws = before, draws
+            vars(local).clear()
+            vars(local).update(before)
+            _drawing.unseeded = outer
 
     def _take_over(
-        self, generator: keras.random.SeedGenerator, number: int
+        self, generator: keras.random.SeedGenerator, number: int, layer: str
     ) -> None:
         own_next = generator.next
 
         def next_seed(ordered: bool = True) -> Any:
-            key = getattr(self._local, "key", None)
-            if key is None:  # Outside a step: predict, initializers.
+            if getattr(self._local, "key", None) is None:
+                # Outside a step: predict, initializers.
                 return own_next(ordered)
-            draw = self._local.draws.get(number, 0)
-            self._local.draws[number] = draw + 1
-            for word in (number, draw):
-                key = tf.random.experimental.stateless_fold_in(key, word)
+            key = self._draw(number, f"The layer {layer!r}")
             return tf.cast(key, generator.state.dtype)
 
         object.__setattr__(generator, "next", next_seed)
+
+    def _draw(self, number: int, who: str) -> tf.Tensor:
+        """The next seed of a generator in this step."""
+        key = self._local.key
+        draw = self._local.draws.get(number, 0)
+        self._local.draws[number] = draw + 1
+        for word in (number, draw, *self._iterations(who)):
+            key = tf.random.experimental.stateless_fold_in(key, word)
+        return key
+
+    def _iterations(self, who: str) -> list[tf.Tensor]:
+        """The present iteration of each loop around a draw, inmost first.
+
+        A loop's body is traced once: without these, every iteration would
+        draw the same.
+
+        Raises:
+            UserError: the draw is in a function that is traced once, and
+                called perhaps more than once.
+        """
+        graph, found = tf.compat.v1.get_default_graph(), []
+        while graph is not self._local.graph:
+            if isinstance(graph, WhileBodyFuncGraph | WhileCondFuncGraph):
+                # TensorFlow's own counter is every loop's first variable.
+                found.append(graph.inputs[0])
+            elif not isinstance(graph, CondBranchFuncGraph):
+                raise UserError(
+                    f"{who} draws random numbers in a "
+                    "tf.function of its own, where each call in a step would "
+                    "draw the same. Leave tf.function out: the step around "
+                    "it is one."
+                )
+            graph = graph.outer_graph
+        return found
+
+
+draw_unseeded_from(lambda: getattr(_drawing, "unseeded", None))

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from trainer.step.average import Average
 from trainer.step.metrics import METRIC, MetricSet
+from trainer.step.sums import Sums
 
 EXAMPLES = "_examples"  # Counts examples; not logged as a value of its own.
 DATA_WAIT = "_data_wait"  # Seconds spent waiting for input; not a value.
@@ -18,8 +18,12 @@ STATE = "state:"  # In a checkpoint: states of metrics that do not add up.
 StepLogs = dict[str, Any]
 
 
+# What is measured beside values.
+_NO_VALUES = (EXAMPLES, DATA_WAIT)
+
+
 class Totals:
-    """Adds up what host loops return, in float64.
+    """Holds the sums over an interval, in float64.
 
     Float32 sums of counts stop growing at 2**24; these do not. Results are
     fetched from the device only when a value is asked for.
@@ -28,34 +32,31 @@ class Totals:
         metrics: computes results from the increments, and holds the states
             that do not add up.
         kept_for: which of these states belongs to this interval.
+
+    Attributes:
+        sums: what the next graph call goes on from; `None` before a step.
     """
 
     def __init__(self, metrics: MetricSet, kept_for: str) -> None:
         self._metrics = metrics
         self._kept_for = kept_for
-        self._pending: list[StepLogs] = []
-        self._sums: StepLogs | None = None
+        self.sums: Sums | None = None
         self._stored: dict[str, list[np.ndarray]] = {}
-
-    def add(self, sums: StepLogs) -> None:
-        """Takes the summed result of one host loop."""
-        self._pending.append(sums)
 
     @property
     def examples(self) -> int:
         """How many examples were counted."""
-        sums = self._fold()
-        return int(sums[EXAMPLES].total) if sums else 0
+        return int(self.sums.total()[EXAMPLES].total) if self.sums else 0
 
     def values(self) -> dict[str, float]:
         """The averages and metrics over the interval; empty before a step."""
-        sums = self._fold()
-        if sums is None:
+        if self.sums is None:
             return {}
         values = {}
         parts = []
+        sums = self.sums.total()
         for name, value in sums.items():
-            if not isinstance(value, Average) or name == EXAMPLES:
+            if not isinstance(value, Average) or name in _NO_VALUES:
                 continue
             mean = float(value.total / value.count) if value.count else 0.0
             if name.startswith(LOSS_PART):
@@ -73,66 +74,58 @@ class Totals:
 
     def reset(self) -> None:
         """Starts a new interval."""
-        self._pending, self._sums, self._stored = [], None, {}
+        self.sums, self._stored = None, {}
         self._metrics.reset(self._kept_for)
 
     def state(self) -> dict[str, list[np.ndarray]]:
-        """What a checkpoint must hold of an interval that is under way."""
-        sums = self._fold()
-        if sums is None:
+        """What a checkpoint must hold of an interval that is under way.
+
+        The first axis of each sum counts replicas.
+        """
+        if self._stored:
+            return dict(self._stored)
+        if self.sums is None:
             return {}
+        found = {
+            name: list(value)
+            for name, value in self.sums.by_replica().items()
+            if name != DATA_WAIT
+        }
         carried = self._metrics.states(self._kept_for)
-        return {name: list(value) for name, value in sums.items()} | {
+        return found | {
             f"{STATE}{name}": arrays for name, arrays in carried.items()
         }
 
     def load_state(self, state: Mapping[str, list[np.ndarray]]) -> None:
         """Takes back what `state` returned."""
+        _averages(state)
         self.reset()
-        if not state:
-            return
-        self._sums = {
-            name: Average(*arrays)
-            for name, arrays in state.items()
-            if not name.startswith((METRIC, STATE))
-        }
-        self._stored = {
-            name: arrays
-            for name, arrays in state.items()
-            if name.startswith((METRIC, STATE))
-        }
+        self._stored = dict(state)
         if self._metrics.is_ready:
             self.give_states()
 
     def give_states(self) -> None:
         """Gives metrics what `load_state` was given, once they are known."""
         stored, self._stored = self._stored, {}
-        if self._sums is None:
+        if not stored:
             return
-        for name, arrays in self._metrics.renamed(stored).items():
-            sums = self._metrics.load(
+        sums: StepLogs = dict(_averages(stored))
+        of_metrics = {n: a for n, a in stored.items() if n not in sums}
+        for name, arrays in self._metrics.renamed(of_metrics).items():
+            own = self._metrics.load(
                 name.partition(":")[2],
                 arrays,
                 kept_for=self._kept_for,
                 is_sum=name.startswith(METRIC),
             )
-            if sums is not None:
-                self._sums[METRIC + name.partition(":")[2]] = sums
+            if own is not None:
+                sums[METRIC + name.partition(":")[2]] = own
+        self.sums = Sums.of(sums)
 
-    def _fold(self) -> StepLogs | None:
-        for sums in self._pending:
-            fresh = tf.nest.map_structure(
-                lambda leaf: np.asarray(leaf, np.float64), sums
-            )
-            before = self._sums or {}
-            self._sums = {
-                **before,
-                **{
-                    name: tf.nest.map_structure(np.add, before[name], value)
-                    if name in before
-                    else value
-                    for name, value in fresh.items()
-                },
-            }
-        self._pending = []
-        return self._sums
+
+def _averages(state: Mapping[str, list[np.ndarray]]) -> dict[str, Average]:
+    return {
+        name: Average(*arrays)
+        for name, arrays in state.items()
+        if not name.startswith((METRIC, STATE))
+    }

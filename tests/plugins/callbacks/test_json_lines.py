@@ -15,6 +15,7 @@ def make(model_dir, *, step=0, is_chief=True):
     callback.trainer = SimpleNamespace(
         step=step,
         fired_step=step,
+        taken_back=(),
         model_dir=None if model_dir is None else str(model_dir),
         plugin=SimpleNamespace(is_chief=is_chief),
     )

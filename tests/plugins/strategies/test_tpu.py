@@ -247,7 +247,7 @@ def test_a_lost_tpu_means_start_again(calls):
     trainer.train(1)
     runner = trainer.train_runner
 
-    def lost(iterator, steps):
+    def lost(*arguments):
         raise tf.errors.UnavailableError(None, None, "Socket closed\nmore")
 
     runner._loop = lost
