@@ -53,6 +53,13 @@ class Case(NamedTuple):
     reference: Callable[[], keras.Model] | None = None
 
     @property
+    def group(self) -> str:
+        """Equal for cases that one model on the same data can answer."""
+        if self.kind != "metrics":
+            return self.name
+        return f"{metric_models.family(self.row)}/{self.column}"
+
+    @property
     def name(self) -> str:
         """Names the cell."""
         return f"{self.kind}/{self.row}/{self.column}"
@@ -74,8 +81,9 @@ def all_cases() -> Iterator[Case]:
     """Every cell."""
     for name, kind in classes(keras.losses, keras.losses.Loss).items():
         yield from _loss_cases(name, kind)
-    for name in metric_models.keras_classes():
-        yield from _metric_cases(name)
+    names = sorted(metric_models.keras_classes())
+    measured = [case for name in names for case in _metric_cases(name)]
+    yield from sorted(measured, key=lambda case: case.group)
     found = classes(keras.optimizers, keras.optimizers.Optimizer)
     for name, kind in found.items():
         yield from _optimizer_cases(name, kind)

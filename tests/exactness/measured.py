@@ -1,5 +1,7 @@
 """What becomes of a case: by Keras on one device, and by the Trainer."""
 
+import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -49,30 +51,58 @@ def by_keras(case: Case) -> Numbers | Refused:
     return _NO_NUMBER if _has_nan(found) else found
 
 
-def by_trainer(case: Case, strategy: Any) -> Numbers | Refused:
-    """What a Trainer makes of it under a strategy."""
-    recorder = _Losses()
-    trainer = None
+def by_trainer(
+    cases: Sequence[Case], strategy: Any
+) -> dict[str, Numbers | Refused]:
+    """What Trainers make of cases under a strategy, by their names.
+
+    Metrics of the same data are measured together; where one of them is
+    refused, each by itself.
+    """
+    found: dict[str, Numbers | Refused] = {}
+    for _, group in itertools.groupby(cases, lambda case: case.group):
+        together = list(group)
+        results = _by_one_trainer(together, strategy)
+        if isinstance(results, str) and len(together) > 1:
+            for case in together:
+                found[case.name] = _one(_by_one_trainer([case], strategy))
+        elif isinstance(results, str):
+            found[together[0].name] = results
+        else:
+            names = [case.name for case in together]
+            found |= dict(zip(names, results, strict=True))
+    return found
+
+
+def _one(results: list[Numbers] | Refused) -> Numbers | Refused:
+    return results if isinstance(results, str) else results[0]
+
+
+def _by_one_trainer(
+    cases: Sequence[Case], strategy: Any
+) -> list[Numbers] | Refused:
+    """One result for each case, or why the Trainer refuses them."""
+    first, recorder, trainer = cases[0], _Losses(), None
     try:
         trainer = Trainer(
-            model=case.model,
-            loss=case.loss,
-            optimizer=case.optimizer,
-            metrics=[case.metric] if case.metric else [],
-            data=lambda split: ArrayExamples(case.arrays, shuffle=False),
+            model=first.model,
+            loss=first.loss,
+            optimizer=first.optimizer,
+            metrics=[case.metric for case in cases if case.metric],
+            data=lambda split: ArrayExamples(first.arrays, shuffle=False),
             batch_size=BATCH,
             strategy=strategy,
         )
-        if case.metric is not None:
+        if first.metric is not None:
             logs = trainer.evaluate()
-            return {"metric": _as_array(logs, case.metric().name)}
+            return [{"metric": _as_array(logs, case)} for case in cases]
         trainer.train(
             STEPS, steps_per_loop=1, log_every=1, callbacks=[recorder]
         )
     except UserError as error:
         assert trainer is None or trainer.step == 0, "refused too late"
         return str(error)
-    return {"losses": np.array(recorder.found), **_weights(trainer.model)}
+    return [{"losses": np.array(recorder.found), **_weights(trainer.model)}]
 
 
 def difference(found: Numbers, wanted: Numbers) -> float:
@@ -119,7 +149,9 @@ def _metric_of_keras(case: Case, model: keras.Model) -> np.ndarray:
     return np.ravel(keras.ops.convert_to_numpy(metric.result()))
 
 
-def _as_array(logs: dict[str, float], name: str) -> np.ndarray:
+def _as_array(logs: dict[str, float], case: Case) -> np.ndarray:
+    assert case.metric is not None
+    name = case.metric().name
     if name in logs:
         return np.array([logs[name]])
     found = []

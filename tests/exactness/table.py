@@ -69,9 +69,7 @@ def text(found, not_in_keras):
         ", ".join(names[:-1]) + " and " + names[-1] if names[1:] else names[0]
     )
     parts = [HEAD.format(strategies=listed)]
-    rows = {}
-    for case in all_cases():
-        rows.setdefault((case.kind, case.row), set()).add(case.column)
+    rows = sorted({(case.kind, case.row) for case in all_cases()})
     for kind in KINDS:
         columns = COLUMNS[kind]
         lines = [

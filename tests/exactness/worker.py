@@ -17,12 +17,11 @@ def run(strategy, directory):
         or to the sentence that refuses it.
     """
     wanted = read(directory)
-    found = {}
-    for case in all_cases():
-        if case.name not in wanted:
-            continue
-        result = by_trainer(case, strategy)
-        if isinstance(result, dict):
-            result = difference(result, wanted[case.name])
-        found[case.name] = result
+    cases = [case for case in all_cases() if case.name in wanted]
+    found = {
+        name: result
+        if isinstance(result, str)
+        else difference(result, wanted[name])
+        for name, result in by_trainer(cases, strategy).items()
+    }
     return {"found": np.array(json.dumps(found))}
