@@ -2,6 +2,7 @@
 
 import contextlib
 import difflib
+import re
 from collections.abc import Iterable, Iterator
 
 EXIT_DONE = 0
@@ -63,6 +64,10 @@ def nearest(name: object, valid: Iterable[str]) -> str:
 
 
 _AT_RUN_TIME = "UserError: "
+# What Keras makes of the message of an error that a layer raises.
+_BY_KERAS = re.compile(
+    r"Exception encountered when calling .*?\x1b\[1m(.*?)\x1b\[0m.*", re.DOTALL
+)
 
 
 def at_run_time(sentence: str) -> str:
@@ -79,17 +84,19 @@ def outside_graph() -> Iterator[None]:
     """Lets a `UserError` leave a traced function as it was raised.
 
     AutoGraph rewrites the message of what passes through it into a listing
-    of stack frames. An assertion whose message comes from `at_run_time`
+    of stack frames, and Keras surrounds what a layer raises with the layer's
+    arguments. An assertion whose message comes from `at_run_time`
     becomes a `UserError`, too.
     """
     try:
         yield
     except UserError as error:
         traced = getattr(error, "ag_error_metadata", None)
-        if traced is None:
+        message = str(error) if traced is None else traced.cause_message
+        sentence = _BY_KERAS.sub(r"\1", message.removeprefix("UserError: "))
+        if sentence == str(error):
             raise
-        message = traced.cause_message.removeprefix("UserError: ")
-        raise UserError(message) from None
+        raise UserError(sentence) from None
     except Exception as error:
         parts = str(error).split(_AT_RUN_TIME)
         if len(parts) < 3:

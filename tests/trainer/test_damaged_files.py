@@ -106,6 +106,7 @@ def test_any_content_of_metrics(tmp_path, content):
     callback.trainer = SimpleNamespace(
         step=7,
         fired_step=7,
+        taken_back=(),
         model_dir=str(tmp_path),
         plugin=SimpleNamespace(is_chief=True),
     )

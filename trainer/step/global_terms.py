@@ -46,9 +46,8 @@ def global_term(
     name = f"{type(trainer).__name__}.global_loss"
     _check_batch(trainer, batch, name)
     step = trainer.parts.step.read_value()
+    whole = _gathered(trainer, parts)
     # All replicas draw what the first one does: they compute the same.
-    with trainer.parts.randomness.at(step, 0, _STREAM, replica=0):
-        whole = _gathered(trainer, parts)
     with trainer.parts.randomness.at(step, 0, _STREAM, replica=0):
         value = tf.convert_to_tensor(converted(trainer.global_loss)(*whole))
     if value.shape.rank != 0:
@@ -133,7 +132,9 @@ def _used(
             whole[i] = tensor
             if masks[i] is not None:
                 set_keras_mask(tensor, next(left))
-        with keras.StatelessScope():
+        zero = tf.constant(0)
+        drawing = trainer.parts.randomness.at(zero, 0, _STREAM, replica=0)
+        with keras.StatelessScope(), drawing:
             packed = tf.nest.pack_sequence_as(parts, whole)
             return tf.convert_to_tensor(converted(trainer.global_loss)(*packed))
 

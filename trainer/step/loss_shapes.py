@@ -39,14 +39,9 @@ _BY_VALUE = frozenset(
         "tversky",
     }
 )
-# Those that take a class number, or a sequence of them, for each example.
-_BY_CLASS = frozenset(
-    {
-        "categorical_generalized_cross_entropy",
-        "ctc",
-        "sparse_categorical_crossentropy",
-    }
-)
+# Those that take class numbers, and check shapes by themselves but for one.
+_ONE_HOT = "categorical_generalized_cross_entropy"
+_BY_CLASS = frozenset({_ONE_HOT, "ctc", "sparse_categorical_crossentropy"})
 # What takes one value of all examples unless it is told their axes.
 _OVER_ALL = frozenset({"dice", "tversky"})
 
@@ -81,20 +76,32 @@ def check_alike(loss: keras.losses.Loss, y: Any, y_pred: Any) -> None:
         UserError: the ranks differ otherwise.
     """
     name, _ = _function_of_keras(loss)
-    if name not in _BY_VALUE or not (tf.is_tensor(y) and tf.is_tensor(y_pred)):
+    if not (tf.is_tensor(y) and tf.is_tensor(y_pred)):
         return
     ranks = y.shape.rank, y_pred.shape.rank
-    if None in ranks or ranks[0] == ranks[1]:
+    if None in ranks or name not in (*_BY_VALUE, _ONE_HOT):
         return
-    longer = y if ranks[0] > ranks[1] else y_pred
-    if abs(ranks[0] - ranks[1]) == 1 and longer.shape[-1] in (1, None):
+    last = (y if ranks[0] > ranks[1] else y_pred).shape[-1]
+    more = ranks[1] - ranks[0]
+    if name == _ONE_HOT:
+        # Class numbers get one more axis, unless Keras has given them that.
+        fits = more == 1 and last != 1
+    else:
+        fits = more == 0 or (abs(more) == 1 and last in (1, None))
+    if fits:
         return
     raise UserError(
         f"The loss {loss.name!r} got targets of the shape {y.shape} for "
         f"outputs of the shape {y_pred.shape}: by broadcasting, targets of "
-        "one example would meet outputs of another. Give both one shape; for "
-        "class numbers take a loss such as SparseCategoricalCrossentropy."
+        "one example would meet outputs of another. Give both one shape, or "
+        "class numbers one axis less: [batch] for [batch, classes], in a loss "
+        "such as SparseCategoricalCrossentropy."
     )
+
+
+def needs_an_example(loss: keras.losses.Loss) -> bool:
+    """Whether TensorFlow cannot compute a loss of no example."""
+    return _function_of_keras(loss)[0] == "ctc"
 
 
 def check_rows(

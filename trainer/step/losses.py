@@ -21,7 +21,7 @@ from trainer.step import loss_shapes
 from trainer.step.average import average
 from trainer.step.keras_hooks import added_losses, keras_mask
 from trainer.step.padding import align
-from trainer.step.pieces import Piece
+from trainer.step.pieces import Piece, current_piece
 from trainer.step.totals import LOSS_PART, StepLogs
 
 # Whether layers add means or sums: all of them, or by layer; see `Trainer`.
@@ -249,7 +249,16 @@ def _call(loss: keras.losses.Loss, y: Any, y_pred: Any) -> tf.Tensor:
     y = keras.tree.map_structure(convert, y)
     y_pred = keras.tree.map_structure(convert, y_pred)
     loss_shapes.check_alike(loss, y, y_pred)
-    return converted(loss.call)(y, y_pred)
+    piece = current_piece()
+    may_be_empty = piece is not None and piece.may_be_empty
+    if not may_be_empty or not loss_shapes.needs_an_example(loss):
+        return converted(loss.call)(y, y_pred)
+
+    def with_another(part: tf.Tensor) -> tf.Tensor:
+        shape = tf.concat([[1], tf.shape(part)[1:]], 0)
+        return tf.concat([part, tf.zeros(shape, part.dtype)], 0)
+
+    return loss.call(with_another(y), with_another(y_pred))[:-1]
 
 
 def _weigh(

@@ -15,6 +15,7 @@ CASES = (
     "bfloat16",
     "dropout",
     "embedding",
+    "global_loss",
     "auc",
 )
 # What a host may do in a step: feed it and time that, count it, pass handles

@@ -16,6 +16,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import keras
 import tensorflow as tf
 
+from experiments.contrastive import SimCLR
 from plugins.strategies.tpu import TPU
 from tests.conformance import models
 from tests.conformance.cases import in_order
@@ -78,6 +79,12 @@ CASES = {
         "optimizer": lambda: keras.optimizers.SGD(0.1),
         "data": in_order(models.token_data()),
     },
+    # Evaluated on batches without padding, which a global_loss cannot tell.
+    "global_loss": {
+        "kind": SimCLR,
+        "model": models.views_model,
+        "data": in_order(models.views_data().repeat(4, 0)[:48]),
+    },
     "auc": {
         "model": models.binary_model,
         "loss": "binary_crossentropy",
@@ -108,7 +115,8 @@ def main():
     )
     plugin = StandIn(tpu="local")
     for name, options in CASES.items():
-        trainer = Trainer(**options, batch_size=16, strategy=plugin)
+        kind = options.pop("kind", Trainer)
+        trainer = kind(**options, batch_size=16, strategy=plugin)
         trainer.build()
         Loop(trainer, steps=10, evaluate=True).trace()
         train = trainer.train_runner

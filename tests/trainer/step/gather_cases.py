@@ -5,7 +5,7 @@ import numpy as np
 import tensorflow as tf
 
 from experiments.contrastive import SimCLR
-from trainer import ArrayExamples, Trainer, average
+from trainer import ArrayExamples, Guard, Trainer, average
 
 STEPS, RATE = 4, 0.5
 # Batches and examples: a last batch of one leaves replicas without any.
@@ -115,9 +115,9 @@ def trainer_of(strategy, kind, *, batch, size, **options):
     )
 
 
-def trained(strategy, kind, sizes):
+def trained(strategy, kind, sizes, **options):
     batch, size = SIZES[sizes]
-    trainer = trainer_of(strategy, kind, batch=batch, size=size)
+    trainer = trainer_of(strategy, kind, batch=batch, size=size, **options)
     logs = trainer.train(STEPS, log_every=STEPS)
     if kind is not ByHand:
         logs |= {"val_loss": trainer.evaluate()["loss"]}
@@ -126,7 +126,8 @@ def trained(strategy, kind, sizes):
 
 
 def even(strategy):
-    return trained(strategy, SimCLR, "even")
+    """With a guard, which cuts the step into phases."""
+    return trained(strategy, SimCLR, "even", guard=Guard())
 
 
 def uneven(strategy):

@@ -1,11 +1,15 @@
 """A loss in any form gives what `fit` gives on one device, or is refused."""
 
+import itertools
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from trainer import ArrayExamples, Trainer, UserError
+from trainer.step import loss_shapes, losses
+from trainer.step.pieces import Piece, open_piece
 
 RNG = np.random.default_rng(11)
 SIZE, BATCH, TOKENS = 14, 8, 3
@@ -263,3 +267,84 @@ def test_targets_that_would_broadcast_over_examples_are_refused():
     trainer = trainer_of("mse", model=wide, accumulation_steps=1)
     with pytest.raises(UserError, match="would meet outputs of another"):
         trainer.train(1)
+
+
+KINDS = {
+    name: kind
+    for name, kind in vars(keras.losses).items()
+    if isinstance(kind, type) and kind is not keras.losses.Loss
+}
+# What one example may look like.
+SHAPES = [(6,), (6, 1), (6, 4), (6, 4, 1), (6, 4, 4), (6, 6), (6, 9, 6)]
+
+
+def in_pieces(loss, y, y_pred):
+    """Its value over replicas with 4 and 2 examples."""
+    total, count = 0.0, 0.0
+    for part in (slice(0, 4), slice(4, 6)):
+        values = loss_shapes.check_rows(
+            losses.per_example(loss, y[part], y_pred[part]),
+            name="loss",
+            rows=len(y[part]),
+            loss=loss,
+            y_pred=tf.constant(y_pred[part]),
+        )
+        term = losses.loss_term(
+            values,
+            name="loss",
+            reduction=loss.reduction,
+            examples=tf.constant(float(len(y[part]))),
+            parts=2,
+        )
+        total, count = total + float(term.total), count + float(term.count)
+    return total / count
+
+
+@pytest.mark.filterwarnings("ignore:In loss:SyntaxWarning")
+@pytest.mark.parametrize("name", KINDS)
+def test_every_loss_of_keras_on_every_shape(name):
+    """Equal in pieces to Keras on the whole, refused, or left to a trial."""
+    loss = KINDS[name]()
+    if not loss_shapes.is_by_example(loss):
+        assert name in ("Circle", "Dice", "Tversky")
+        return
+    outcomes = set()
+    for target, output in itertools.product(SHAPES, SHAPES):
+        y = RNG.integers(0, 2, target).astype("float32")
+        if name == "CTC":
+            y = y + 1  # The class 0 is the blank.
+        y_pred = RNG.uniform(0.05, 0.95, output).astype("float32")
+        try:
+            expected = float(loss(y, y_pred))
+        except (ValueError, TypeError, tf.errors.OpError):
+            continue  # Keras cannot take it, either.
+        try:
+            found = in_pieces(loss, y, y_pred)
+        except (UserError, ValueError, tf.errors.OpError):
+            outcomes.add("refused")
+            continue
+        outcomes.add("equal")
+        assert found == pytest.approx(expected, rel=1e-5), (target, output)
+    assert "equal" in outcomes
+
+
+def test_a_piece_without_an_example_has_a_loss_of_no_rows():
+    """TensorFlow's own CTC loss cannot be had of none."""
+    specs = [tf.TensorSpec([None, 3]), tf.TensorSpec([None, 9, 4])]
+    loss = keras.losses.CTC()
+
+    @tf.function(input_signature=specs)
+    def values(y, y_pred):
+        with open_piece(Piece(y, pieces=2)), tf.GradientTape() as tape:
+            tape.watch(y_pred)
+            found = losses.per_example(loss, y, y_pred)
+        return found, tape.gradient(found, y_pred)
+
+    y = RNG.integers(1, 4, (2, 3)).astype("float32")
+    y_pred = RNG.normal(size=(2, 9, 4)).astype("float32")
+    for size in (0, 2):
+        found, gradient = values(y[:size], y_pred[:size])
+        assert found.shape == (size,)
+        assert gradient.shape == (size, 9, 4)
+    np.testing.assert_allclose(found, loss.call(y, y_pred), rtol=1e-5)
+    assert np.isfinite(gradient).all()

@@ -1,0 +1,53 @@
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from experiments.contrastive import SimCLR, encoder, nt_xent, two_views
+
+
+def by_the_equation(views, temperature):
+    """Equation 1 of Chen et al. (2020), summed over all positive pairs."""
+    z = np.concatenate([views[:, 0], views[:, 1]])
+    similarity = np.exp(z @ z.T / temperature)
+    size, terms = len(z), []
+    for i in range(size):
+        j = (i + size // 2) % size
+        others = sum(similarity[i, k] for k in range(size) if k != i)
+        terms.append(-np.log(similarity[i, j] / others))
+    return np.mean(terms)
+
+
+@pytest.mark.parametrize("temperature", [0.1, 1.0])
+def test_the_loss_is_that_of_the_paper(temperature):
+    views = np.random.default_rng(2).normal(size=(5, 2, 3))
+    views /= np.linalg.norm(views, axis=-1, keepdims=True)
+    found = nt_xent(tf.constant(views, tf.float32), temperature)
+    assert float(found) == pytest.approx(
+        by_the_equation(views, temperature), rel=1e-5
+    )
+
+
+def test_two_views_are_of_one_digit():
+    pytest.importorskip("sklearn")
+    examples = two_views("eval")
+    views = examples.gather(tf.range(examples.size, dtype=tf.int64)).numpy()
+    assert views.shape == (360, 2, 8, 8, 1)
+    assert views.dtype == np.float32
+    inked = views.sum(axis=(2, 3, 4))
+    # Moved by at most a pixel, around the edge, so the ink stays.
+    assert np.corrcoef(inked[:, 0], inked[:, 1])[0, 1] > 0.8
+    assert not np.array_equal(views[:, 0], views[:, 1])
+
+
+def test_views_of_a_digit_come_together():
+    pytest.importorskip("sklearn")
+    trainer = SimCLR(
+        model=encoder,
+        data=two_views,
+        optimizer=lambda: keras.optimizers.Adam(0.002),
+        batch_size=120,
+        strategy="default",
+    )
+    before = trainer.evaluate()["loss"]
+    assert trainer.train_and_evaluate(40)["val_loss"] < before - 0.5
