@@ -23,11 +23,12 @@ def _clean_gin():
     gin.clear_config()
 
 
-def make(model_dir, *, step=0, is_chief=True):
+def make(model_dir, *, step=0, is_chief=True, taken_back=()):
     callback = TensorBoard()
     callback.trainer = SimpleNamespace(
         step=step,
         fired_step=step,
+        taken_back=taken_back,
         model_dir=str(model_dir),
         plugin=SimpleNamespace(is_chief=is_chief),
         batch_size=64,
@@ -152,6 +153,21 @@ def test_steps_of_a_killed_run_are_hidden(tmp_path, monkeypatch):
     killed.close()
     resumed.close()
     assert set(scalars(read(tmp_path, "train"), "loss")) == {10, 20}
+
+
+def test_what_only_the_end_asked_for_is_taken_back(tmp_path):
+    ended = make(tmp_path)
+    ended.on_train_begin()
+    for step in (10, 13):
+        for split in ("train", "eval"):
+            ended.on_log(step, split, {"loss": 1.0})
+    ended.close()
+    longer = make(tmp_path, step=13, taken_back=["eval"])
+    longer.on_train_begin()
+    longer.on_log(20, "eval", {"loss": 2.0})
+    longer.close()
+    assert set(scalars(read(tmp_path, "train"), "loss")) == {10, 13}
+    assert set(scalars(read(tmp_path, "eval"), "loss")) == {10, 20}
 
 
 def test_only_the_chief_writes(tmp_path):
