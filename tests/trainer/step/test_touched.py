@@ -139,8 +139,11 @@ def test_what_cannot_go_on_is_refused_where_it_would_have_to(
         train(layer_that(act), 1, tmp_path)
     assert not (tmp_path / "checkpoints").exists() or not newest(tmp_path)
     # Nothing is saved: it is worth a warning.
-    assert train(layer_that(act), 1).step == 1
+    trainer = train(layer_that(act), 1)
+    assert trainer.step == 1
     assert "The layer 'acting' " in caplog.text
+    with pytest.raises(UserError, match=f"The layer {message}"):
+        trainer.train(2, model_dir=str(tmp_path), callbacks=[Checkpoint()])
 
 
 def read_in_a_condition(x):
