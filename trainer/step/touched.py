@@ -183,7 +183,8 @@ def check(
     untracked = trainer.parts.untracked
     layers = {layer.name for layer in all_layers(trainer.model)}
     untracked.know(trainer.parts.metrics.carried_variables)
-    lost, warned = [], []
+    lost: list[str] = []
+    warned: list[str] = []
     for outer, inner in graph.captures:
         if id(outer) in before or not _is_variable(outer):
             continue

@@ -1,4 +1,5 @@
 import sys
+import time
 from types import SimpleNamespace
 
 import gin
@@ -162,6 +163,8 @@ def test_what_only_the_end_asked_for_is_taken_back(tmp_path):
         for split in ("train", "eval"):
             ended.on_log(step, split, {"loss": 1.0})
     ended.close()
+    # Event files are ordered by the second.
+    time.sleep(1.0 - time.time() % 1.0)
     longer = make(tmp_path, step=13, taken_back=["eval"])
     longer.on_train_begin()
     longer.on_log(20, "eval", {"loss": 2.0})
