@@ -20,9 +20,11 @@ class Callback(keras.callbacks.Callback):
     `on_test_begin`, evaluation, `on_test_end`, then `on_log` for the train
     and the eval split · `on_epoch_end` · `on_save` · `on_train_end` ·
     `close`. Saving comes after the epoch's end, so that a checkpoint holds
-    what callbacks did there. A run that has to leave (see
-    `Trainer.start_again`) goes from the end of a host loop to `on_leave` and
-    `close`; what was due is called at the next start, before anything else.
+    what callbacks did there. Where a clock has cut a host loop into several
+    graph calls, savers get `on_save` between them, too. A run that has to
+    leave (see `Trainer.start_again`) goes from the end of a graph call to
+    `on_leave` and `close`; what was due is called at the next start, before
+    anything else.
     One that its guard sends back (see `trainer.Guard`) goes from the K steps
     to `on_divergence`, a checkpoint's state, `on_roll_back` and
     `on_epoch_begin`.

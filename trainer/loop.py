@@ -253,6 +253,8 @@ class Loop:
         )
         iterator = trainer.plugin.distribute(pieces, training=True)
         trainer.train_runner.trace(iterator)
+        if self.callbacks.save:  # A call before this one may have traced it.
+            trainer.parts.untracked.require_nothing_lost()
         # A run that goes on has evaluated before: it traces when it is due.
         if self.evaluate and not trainer.step:
             trainer.trace_evaluation()

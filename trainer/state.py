@@ -223,7 +223,9 @@ def unchanged(trainer: "Trainer") -> Iterator[None]:
     """
     variables = sum(_variables(trainer).values(), [])
     values = [_on_host(variable) for variable in variables]
+    untracked = trainer.parts.untracked.state()
     yield
+    trainer.parts.untracked.load(untracked)
     for variable, value in zip(variables, values, strict=True):
         variable.assign(value)
 

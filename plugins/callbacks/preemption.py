@@ -27,7 +27,7 @@ _SAVING = (signal.SIGUSR1,)
 class Preemption(Callback):
     """Saves and exits with 75 when the run is asked to leave.
 
-    SIGTERM and SIGINT (Ctrl-C) end the run after the host loop that is under
+    SIGTERM and SIGINT (Ctrl-C) end the run after the graph call that is under
     way: all processes of the run save once, at one step, and exit with 75.
     A second SIGINT ends the process at once, with 130. SIGUSR1 saves, and
     training goes on. A Cloud VM's metadata server is asked too: `preempted`

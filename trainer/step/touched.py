@@ -55,6 +55,9 @@ class Untracked:
         made: variables that the model function, layers and optimizers have
             made, in their order.
         known: those that are saved anyway, or need not be.
+
+    Attributes:
+        lost: what of the training step no checkpoint can hold, in sentences.
     """
 
     def __init__(
@@ -66,6 +69,7 @@ class Untracked:
         self._variables: dict[str, weakref.ref[tf.Variable]] = {}
         self._stored: dict[str, Any] = {}
         self._touched: set[str] = set()
+        self.lost: list[str] = []
         for i, variable in enumerate(made):
             self._offer(f"{i:04d}", variable)
 
@@ -78,6 +82,15 @@ class Untracked:
     def know(self, variables: Sequence[Any]) -> None:
         """Adds variables that are saved anyway."""
         self._known |= {key for one in variables for key in _handles(one)}
+
+    def require_nothing_lost(self) -> None:
+        """Checks that checkpoints can hold all that training leaves.
+
+        Raises:
+            UserError: a resumed run would go on in another way.
+        """
+        if self.lost:
+            raise UserError(self.lost[0])
 
     def touch(self, handle: Any) -> bool:
         """Notes that a step touches a variable; whether it is known."""
@@ -167,33 +180,33 @@ def check(
         return
     graph = tf.compat.v1.get_default_graph()
     loop = trainer.loop
-    refuses = training and loop is not None and loop.callbacks.save
+    untracked = trainer.parts.untracked
     layers = {layer.name for layer in all_layers(trainer.model)}
-    trainer.parts.untracked.know(trainer.parts.metrics.carried_variables)
+    untracked.know(trainer.parts.metrics.carried_variables)
+    lost: list[str] = []
+    warned: list[str] = []
     for outer, inner in graph.captures:
         if id(outer) in before or not _is_variable(outer):
             continue
-        if not trainer.parts.untracked.touch(outer):
+        if not untracked.touch(outer):
             users = set(_users(inner))
             if all(kind.startswith(_COLLECTIVE) for kind in users):
                 continue
             where = _layer_of(inner.op.name, layers)
-            _tell(
-                _of_variable(graph, outer, where),
-                refuse=refuses and not users <= _READS,
-            )
+            message = _of_variable(graph, outer, where)
+            (warned if users <= _READS else lost).append(message)
     told = set()
     for op in _random_operations(graph, {}):
         where = _layer_of(op.name, layers)
         if (op.type, where) not in told:
             told.add((op.type, where))
-            _tell(_of_operation(op.type, where), refuse=refuses)
-
-
-def _tell(message: str, *, refuse: bool) -> None:
-    if refuse:
-        raise UserError(message)
-    logging.warning(message)
+            lost.append(_of_operation(op.type, where))
+    if training:
+        untracked.lost = lost
+        if loop is not None and loop.callbacks.save:
+            untracked.require_nothing_lost()
+    for message in lost + warned:
+        logging.warning(message)
 
 
 def _of_variable(graph: Any, handle: Any, where: str) -> str:

@@ -1,4 +1,5 @@
 import sys
+import time
 from types import SimpleNamespace
 
 import gin
@@ -23,11 +24,12 @@ def _clean_gin():
     gin.clear_config()
 
 
-def make(model_dir, *, step=0, is_chief=True):
+def make(model_dir, *, step=0, is_chief=True, taken_back=()):
     callback = TensorBoard()
     callback.trainer = SimpleNamespace(
         step=step,
         fired_step=step,
+        taken_back=taken_back,
         model_dir=str(model_dir),
         plugin=SimpleNamespace(is_chief=is_chief),
         batch_size=64,
@@ -152,6 +154,23 @@ def test_steps_of_a_killed_run_are_hidden(tmp_path, monkeypatch):
     killed.close()
     resumed.close()
     assert set(scalars(read(tmp_path, "train"), "loss")) == {10, 20}
+
+
+def test_what_only_the_end_asked_for_is_taken_back(tmp_path):
+    ended = make(tmp_path)
+    ended.on_train_begin()
+    for step in (10, 13):
+        for split in ("train", "eval"):
+            ended.on_log(step, split, {"loss": 1.0})
+    ended.close()
+    # Event files are ordered by the second.
+    time.sleep(1.0 - time.time() % 1.0)
+    longer = make(tmp_path, step=13, taken_back=["eval"])
+    longer.on_train_begin()
+    longer.on_log(20, "eval", {"loss": 2.0})
+    longer.close()
+    assert set(scalars(read(tmp_path, "train"), "loss")) == {10, 13}
+    assert set(scalars(read(tmp_path, "eval"), "loss")) == {10, 20}
 
 
 def test_only_the_chief_writes(tmp_path):

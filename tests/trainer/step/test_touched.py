@@ -59,6 +59,15 @@ class WithOwn(Trainer):
         return tf.reduce_mean((y_pred - y) ** 2, 1) * self.steps_seen
 
 
+class Bump(keras.callbacks.Callback):
+    """Changes what Keras does not track, once an epoch of two steps."""
+
+    def on_epoch_begin(self, epoch, logs=None):
+        plain = getattr(self.model.layers[0], "plain", None)
+        if plain is not None:
+            plain.assign_add(10.0)
+
+
 def train(layer, steps, folder=None, kind=Trainer):
     trainer = kind(
         model=lambda: keras.Sequential([keras.Input((2,)), layer()]),
@@ -68,7 +77,7 @@ def train(layer, steps, folder=None, kind=Trainer):
         batch_size=4,
         strategy="default",
     )
-    saving = {"callbacks": [Checkpoint()], "model_dir": str(folder)}
+    saving = {"callbacks": [Bump(), Checkpoint()], "model_dir": str(folder)}
     trainer.train(steps, **(saving if folder else {}))
     return trainer
 
@@ -84,7 +93,8 @@ def test_what_keras_does_not_track_goes_on(tmp_path):
     parts = train(Touching, 6, tmp_path / "parts", WithOwn)
     for trainer in (whole, parts):
         (layer,) = trainer.model.layers
-        assert layer.plain.numpy() == trainer.steps_seen.numpy() == 6.0
+        assert layer.plain.numpy() == 6.0 + 3 * 10.0
+        assert trainer.steps_seen.numpy() == 6.0
         assert layer.hidden.numpy() == 64.0
     assert newest(tmp_path / "whole") == newest(tmp_path / "parts")
     # All three kinds of draws are new in each step.
@@ -129,8 +139,11 @@ def test_what_cannot_go_on_is_refused_where_it_would_have_to(
         train(layer_that(act), 1, tmp_path)
     assert not (tmp_path / "checkpoints").exists() or not newest(tmp_path)
     # Nothing is saved: it is worth a warning.
-    assert train(layer_that(act), 1).step == 1
+    trainer = train(layer_that(act), 1)
+    assert trainer.step == 1
     assert "The layer 'acting' " in caplog.text
+    with pytest.raises(UserError, match=f"The layer {message}"):
+        trainer.train(2, model_dir=str(tmp_path), callbacks=[Checkpoint()])
 
 
 def read_in_a_condition(x):
