@@ -114,8 +114,8 @@ def test_an_evaluation_of_a_run_that_is_done():
     trainer = make_trainer(
         lambda: keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
     )
-    trainer.train(3)
-    assert trainer.train_and_evaluate(3) == {
+    trained = trainer.train(3)
+    assert trainer.train_and_evaluate(3) == trained | {
         f"val_{name}": value for name, value in trainer.evaluate().items()
     }
 
