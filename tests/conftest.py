@@ -22,6 +22,30 @@ def pytest_addoption(parser):
     )
 
 
+# Handed out first, so that no process is left alone with one at the end.
+LONG_FILES = (
+    "conformance/test_conformance.py",
+    "test_docs.py",
+    "faults/test_two_workers.py",
+    "frozen/test_numbers.py",
+    "trainer/step/test_metrics.py",
+    "trainer/test_static_batches.py",
+    "trainer/step/test_gather.py",
+    "conformance/test_asynchronous.py",
+    "plugins/strategies/test_cluster_faults.py",
+    "faults/test_one_process.py",
+)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items):
+    places = {
+        ROOT / "tests" / path: place for place, path in enumerate(LONG_FILES)
+    }
+    assert all(path.is_file() for path in places)
+    items.sort(key=lambda item: places.get(item.path, len(places)))
+
+
 def pytest_configure(config):
     # A shell's background jobs ignore Ctrl-C, and so would all they start.
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
+from absl import logging
 
 # No public name tells whether determinism was asked for.
 from tensorflow.python.framework import config
@@ -173,6 +174,7 @@ def _own_step(
         watched as norms,
     ):
         logs = converted(trainer.train_step)(batch)
+        _tell_left_out(trainer, logs)
     logs = _as_logs(trainer, complete(logs), piece, waited)
     if parts.watch is None:
         return logs, ()
@@ -185,6 +187,17 @@ def _own_step(
         losses = reduce_sum(losses)
     loss = sum((one.value for one in losses.values()), tf.constant(0.0))
     return logs, (Measured(loss, tf.norm([0.0, *norms])),)
+
+
+def _tell_left_out(trainer: "Trainer", logs: StepLogs) -> None:
+    names = trainer.parts.metrics.left_out(logs)
+    if names:
+        logging.warning(
+            "The train_step returns nothing of the metrics %s, which are only "
+            "measured in evaluations then. Return metric_increments(y, "
+            "y_pred) with the rest.",
+            ", ".join(map(repr, names)),
+        )
 
 
 def _look_back(trainer: "Trainer", measured: Measured) -> None:

@@ -54,6 +54,7 @@ class Measure:
         carried: its states, if it does not add up.
         adds_up: whether it does; `None` until that is known.
         initial: its state before any update.
+        kept_for: which of the carried states the traced steps update.
     """
 
     metric: keras.Metric
@@ -62,6 +63,7 @@ class Measure:
     carried: Carried | None = None
     adds_up: bool | None = None
     initial: list[np.ndarray] = dataclasses.field(default_factory=list)
+    kept_for: set[str] = dataclasses.field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.begin()
@@ -109,6 +111,7 @@ class MetricSet:
         self.measures: dict[str, Measure] = {}
         self.is_ready = self.in_pieces = False
         self.stored_trial: dict[str, bool] = {}
+        self._left_out: set[str] = set()
         self.is_bound = not keras.tree.flatten(given)
         if own_step and not self.is_bound:
             self._bind_by_key()
@@ -214,6 +217,18 @@ class MetricSet:
             ]
         return found
 
+    def left_out(self, logs: Logs) -> list[str]:
+        """Metrics that a step's results say nothing of; each is named once."""
+        found = [
+            name
+            for name, measure in self.measures.items()
+            if not measure.in_layer
+            and name not in self._left_out
+            and not logs.keys() & {f"{METRIC}{name}", f"{VALUES}{name}"}
+        ]
+        self._left_out.update(found)
+        return found
+
     def as_pieces(self, logs: Logs, batch: Any, slots: gathering.Slots) -> Logs:
         """Makes a step's results such that they add up over pieces.
 
@@ -256,8 +271,10 @@ class MetricSet:
         whole = reduce(values)
         marks = whole.pop(f"{VALUES}{_MARKS}", None)
         for key, leaves in whole.items():
-            carried = self.measures[key.removeprefix(VALUES)].carried
+            measure = self.measures[key.removeprefix(VALUES)]
+            carried = measure.carried
             assert carried is not None
+            measure.kept_for.update(kept_for)
             if marks is not None:
                 leaves = gathering.read(leaves, marks[0], carried.dtypes)
             carried.update(kept_for, leaves)
@@ -275,6 +292,8 @@ class MetricSet:
         values: dict[str, float] = {}
         for name, measure in self.measures.items():
             if measure.carried is not None:
+                if kept_for not in measure.kept_for:
+                    continue  # A train_step of one's own leaves it out.
                 found = measure.carried.result(kept_for)
             elif name in sums:
                 state = _sum_state(measure.initial, sums[name])

@@ -12,7 +12,7 @@ from plugins.callbacks.checkpoint import Checkpoint
 from plugins.strategies.default import Default
 from tests.helpers import make_trainer
 from tests.trainer.step import metric_models as m
-from trainer import UserError
+from trainer import Trainer, UserError
 
 
 @pytest.fixture(scope="module")
@@ -220,3 +220,29 @@ def test_names_of_metrics_that_fit_takes():
     assert set(found) == set(wanted)
     for name, value in wanted.items():
         assert found[name] == pytest.approx(value, rel=1e-5), name
+
+
+class Forgetful(Trainer):
+    """Takes a step of its own that measures nothing."""
+
+    def train_step(self, batch):
+        x, y = batch
+        error = self.forward(x, training=True) - y
+        return {"loss": keras.ops.mean(error**2)}
+
+
+def test_what_a_step_leaves_out_is_not_logged(caplog):
+    trainer = make_trainer(
+        lambda: keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)]),
+        kind=Forgetful,
+        metrics=["mae", m.RunningMax],
+    )
+    logs = trainer.train_and_evaluate(2, log_every=1)
+    # The second one does not add up; its state was never updated.
+    assert logs.keys() == {"loss", *(f"val_{n}" for n in NAMES)}
+    told = [line for line in caplog.messages if "train_step returns" in line]
+    assert len(told) == 1
+    assert "'mae', 'running_max'" in told[0]
+
+
+NAMES = ("loss", "mae", "running_max")
