@@ -1,5 +1,6 @@
 """What all tests share."""
 
+import gc
 import os
 import pathlib
 import signal
@@ -51,6 +52,17 @@ def pytest_configure(config):
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if not config.getoption("plain_starts"):
         client.install()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_heap():
+    """Garbage is looked for only in what a file's own tests have made.
+
+    `keras.utils.clear_session` collects it each time. After a thousand tests
+    that took most of the time of tests that call it.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

@@ -80,6 +80,12 @@ def regression_trainer(strategy, **options):
     return Trainer(**{**defaults, **options}, strategy=strategy)
 
 
+def linear():
+    return keras.Sequential(
+        [keras.Input((models.FEATURES,)), keras.layers.Dense(1)]
+    )
+
+
 def weights_of(trainer):
     return {
         f"variable{i}": np.array(v)
@@ -109,15 +115,6 @@ def parity(strategy, directory):
     return result
 
 
-@case
-def metrics_over_an_interval(strategy, directory):
-    """The metrics of 50 steps are those of all their examples."""
-    trainer = regression_trainer(strategy, accumulation_steps=models.MICRO)
-    result = initial_of(trainer)
-    logs = trainer.train(50, steps_per_loop=7, log_every=50)
-    return result | {"error": np.array(logs["mean_absolute_error"])}
-
-
 class Decaying(keras.Metric):
     """Halves what came before: it depends on the order of the batches."""
 
@@ -138,9 +135,7 @@ def metrics_in_order(strategy, directory):
     """A metric that does not add up is that of whole batches, in order."""
     trainer = regression_trainer(
         strategy,
-        model=lambda: keras.Sequential(
-            [keras.Input((models.FEATURES,)), keras.layers.Dense(1)]
-        ),
+        model=linear,
         metrics=[Decaying],
         accumulation_steps=models.MICRO,
         optimizer=lambda: keras.optimizers.SGD(0.0),
@@ -159,10 +154,18 @@ def metrics_in_order(strategy, directory):
 
 @case
 def moving_average(strategy, directory):
-    """Averaged weights, used by evaluation and gone afterwards."""
-    trainer = regression_trainer(strategy, ema_momentum=0.9)
+    """Averaged weights, used by evaluation and gone afterwards.
+
+    And a metric of all examples of 20 steps, whatever the graph calls.
+    """
+    trainer = regression_trainer(
+        strategy, ema_momentum=0.9, accumulation_steps=models.MICRO
+    )
     result = initial_of(trainer)
-    logs = trainer.train_and_evaluate(20, eval_every=20)
+    logs = trainer.train_and_evaluate(
+        20, eval_every=20, steps_per_loop=7, log_every=20
+    )
+    result["error"] = np.array(logs["mean_absolute_error"])
     result |= weights_of(trainer)
     for i, value in enumerate(trainer.parts.ema.variables):
         result[f"average{i}"] = np.array(value)
@@ -345,7 +348,7 @@ def resume(strategy, directory):
                 batch_size=models.BATCH,
                 strategy=strategy,
             )
-            trainer.train_and_evaluate(
+            trainer.train(
                 end,
                 model_dir=path,
                 steps_per_loop=3,
@@ -407,7 +410,9 @@ def callback_order(strategy, directory):
     recorder, last = Recorder(), Recorder()
     last.runs_last = True
     last.events = recorder.events = []
-    regression_trainer(strategy).train_and_evaluate(
+    regression_trainer(
+        strategy, model=linear, optimizer="sgd", metrics=[]
+    ).train_and_evaluate(
         7,
         steps_per_loop=3,
         log_every=3,

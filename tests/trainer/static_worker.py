@@ -264,13 +264,13 @@ def train(strategy, data, accumulation_steps=1):
 
 def run_all():
     strategy, reducing = StaticMirrored(), ReducingMirrored()
-    for data in (examples, dataset):
+    for name in REDUCTIONS:
         for count in (2, 3):
-            for name in REDUCTIONS:
-                yield (
-                    f"{name}_{count}_{data.__name__}",
-                    reduction(strategy, data, count, name),
-                )
+            made = reduction(strategy, examples, count, name)
+            yield f"{name}_{count}_examples", made
+    name = REDUCTIONS[2]
+    yield f"{name}_3_dataset", reduction(strategy, dataset, 3, name)
+    for data in (examples, dataset):
         yield f"train_{data.__name__}", train(strategy, data)
     for count in (2, 3):
         for name in (REDUCTIONS[0], REDUCTIONS[2]):

@@ -5,8 +5,6 @@ import sys
 
 import pytest
 
-from tests.conftest import ROOT
-
 PROGRAM = """
 import sys
 import gin
@@ -27,7 +25,6 @@ def hashes(tmp_path):
         done = subprocess.run(
             [sys.executable, "-c", PROGRAM, config],
             cwd=home,
-            env={"PYTHONPATH": f"{home}:{ROOT}", "PATH": ""},
             capture_output=True,
             text=True,
         )

@@ -10,6 +10,7 @@ import pytest
 from tests.conformance import models, reference
 
 BATCH, SIZE = 12, 26
+REDUCTIONS = ("sum_over_batch_size", "sum", "mean_with_sample_weight")
 
 
 @pytest.fixture(scope="module")
@@ -59,10 +60,16 @@ def mean_loss(values, weight, name, *, weighted):
     return total / SIZE
 
 
-@pytest.mark.parametrize("source", ["examples", "dataset"])
-@pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize(
-    "name", ["sum_over_batch_size", "sum", "mean_with_sample_weight"]
+    ("name", "weighted", "source"),
+    [
+        *(
+            (name, weighted, "examples")
+            for name in REDUCTIONS
+            for weighted in (False, True)
+        ),
+        (REDUCTIONS[2], True, "dataset"),
+    ],
 )
 def test_evaluation_counts_each_example_once(results, name, weighted, source):
     found = case(results, f"{name}_{2 + weighted}_{source}")
