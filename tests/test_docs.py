@@ -147,7 +147,7 @@ def test_continuous_integration_runs_what_the_readme_says():
     script = (ROOT / ".ci" / "run").read_text()
     for command in (
         "python -m pip install -e '.[cpu,test]' -c .ci/constraints.txt",
-        "python -m pytest -n 2 --dist loadfile",
+        "python -m pytest -n 3 --dist loadfile",
     ):
         assert command in commands
         assert command in script.replace("--quiet ", "")

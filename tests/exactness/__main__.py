@@ -2,9 +2,9 @@
 
     python -m tests.exactness [STRATEGY ...]
 
-takes the strategies of the table if none is named, and about half an hour for
-all. It ends with 1, and writes nothing, if a number is neither equal nor
-explained.
+takes the strategies of the table if none is named, and about a quarter of an
+hour for all. It ends with 1, and writes nothing, if a number is neither equal
+nor explained.
 """
 
 import json

@@ -116,7 +116,12 @@ def _loss_cases(name: str, kind: type) -> Iterator[Case]:
         arrays = (x, y, *([weights] if "weights" in column else []))
         yield Case(
             *("losses", name, column),
-            model=_model(x.shape[1:], ACTIVATIONS.get(name), masked=masked),
+            model=_model(
+                x.shape[1:],
+                ACTIVATIONS.get(name),
+                masked=masked,
+                normalized=name == "Circle",
+            ),
             arrays=arrays,
             loss=kind(),
             optimizer=lambda: keras.optimizers.SGD(0.1),
@@ -194,12 +199,16 @@ def _model(
     activation: str | None = None,
     *,
     masked: bool = False,
+    normalized: bool = False,
 ) -> Callable[[], keras.Model]:
     def make() -> keras.Model:
         inputs = keras.Input(shape)
         hidden = keras.layers.Masking()(inputs) if masked else inputs
         hidden = _dense(8, 1, "tanh")(hidden)
-        return keras.Model(inputs, _dense(3, 2, activation)(hidden))
+        outputs = _dense(3, 2, activation)(hidden)
+        if normalized:
+            outputs = keras.layers.UnitNormalization()(outputs)
+        return keras.Model(inputs, outputs)
 
     return make
 

@@ -36,7 +36,12 @@ uneven pieces of it, or none. Each cell holds for {strategies}. A number is the
 largest difference of any loss, weight or result under any of them, relative
 where they are above 1; at most 1e-5 counts as equal. Letters stand for the
 notes below: what differs by design, or the sentence that refuses it before the
-first step. A dash: Keras itself cannot do it.
+first step, with the name of the class left out. A number beside a letter is
+that of the strategies that the note is not about. A dash: Keras itself cannot
+do it.
+
+The optimizers' column *embedding as matrix* compares an `Embedding` here with
+the product of one-hot vectors and a matrix in Keras.
 """
 
 
@@ -97,7 +102,8 @@ def _cell(name, found, not_in_keras, notes):
         return "-"
     sentences = [result for result in results if isinstance(result, str)]
     numbers = [result for result in results if not isinstance(result, str)]
-    marks = {_mark(_short(sentence), notes) for sentence in sentences}
+    row = name.split("/")[1]
+    marks = {_mark(_short(one, row), notes) for one in sentences}
     if numbers and max(numbers) > TOLERANCE:
         marks.add(_mark("Differs by design: " + reason(name), notes))
         numbers = [n for n in numbers if n <= TOLERANCE]
@@ -105,8 +111,9 @@ def _cell(name, found, not_in_keras, notes):
     return ", ".join([*shown, *sorted(marks)])
 
 
-def _short(sentence):
-    return "Refused: " + " ".join(sentence.split())
+def _short(sentence, row):
+    """One note for all classes that are refused for one reason."""
+    return "Refused: " + " ".join(sentence.replace(row, "CLASS").split())
 
 
 def _mark(note, notes):
