@@ -89,13 +89,20 @@ def test_each_signal_at_each_point(runs, undisturbed, point, name):
 
 
 def test_a_stop_is_no_harm_and_sigusr1_saves(runs, undisturbed):
-    runs.plan("single step 14 SIGSTOP", "single step 16 hold")
+    runs.plan(
+        "single step 14 SIGSTOP",
+        "single step 14 hold",
+        "single step 16 hold",
+    )
     process = runs.train()
     wait_for(lambda: is_stopped(process.pid), "the stop")
     assert 16 not in reading.checkpoints(runs.model_dir)
     process.signal(signal.SIGUSR1)
     process.signal(signal.SIGCONT)
-    process.wait_for(runs.is_held, "step 16")
+    process.wait_for(runs.is_held, "step 14")
+    # A thread of its own hears signals; the step may be over before.
+    process.wait_for_log("SIGUSR1: saving")
+    runs.release()
     # That is no multiple of the period.
     process.wait_for(
         lambda: 16 in reading.whole_steps(runs.model_dir), "the save"
