@@ -3,6 +3,8 @@
 import hashlib
 import json
 import os
+import subprocess
+import sys
 
 import numpy as np
 
@@ -10,6 +12,25 @@ from trainer import Trainer, checkpoints
 
 _X = np.random.default_rng(0).normal(size=(64, 3)).astype("float32")
 ARRAYS = _X, _X[:, :1]
+
+
+def run_module(module, *arguments, root):
+    """Runs a module of the tests in a process of its own, to its good end."""
+    done = subprocess.run(
+        [sys.executable, "-m", module, *map(str, arguments)],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
+def run_worker(module, *arguments, directory, root):
+    """The arrays that a module writes to `results.npz` in a directory."""
+    run_module(module, *arguments, directory, root=root)
+    with np.load(os.path.join(directory, "results.npz")) as file:
+        return {key: file[key] for key in file.files}
 
 
 def make_trainer(model, *, kind=Trainer, **options):

@@ -128,12 +128,9 @@ def build_parts(
         count_by_examples(noted, but=_equal_on_replicas(made))
         trainable = made.trainable_variables
         with tf.variable_creator_scope(noted):
-            optimizers = _build_optimizers(optimizer, learning_rate)
-            for name, one in optimizers.items():
-                single = len(optimizers) == 1
-                one.build(trainable if single else _variables_of(made, name))
-                skip_own_reduction(one)
-                count_steps_natively(one)
+            optimizers = _built_optimizers(
+                made, trainable, factory=optimizer, learning_rate=learning_rate
+            )
         # Keras callbacks read model.optimizer and model.stop_training.
         made.compile(
             optimizer=next(iter(optimizers.values())),
@@ -224,17 +221,34 @@ def _equal_on_replicas(model: keras.Model) -> list[tf.Variable]:
     ]
 
 
-def _build_optimizers(
+def _built_optimizers(
+    model: keras.Model,
+    trainable: list[Any],
+    *,
+    factory: Any,
+    learning_rate: float | None,
+) -> dict[str, keras.optimizers.Optimizer]:
+    """Optimizers with their state, which begins on the present weights."""
+    found = _make_optimizers(factory, learning_rate)
+    for name, one in found.items():
+        is_single = len(found) == 1
+        one.build(trainable if is_single else _variables_of(model, name))
+        skip_own_reduction(one)
+        count_steps_natively(one)
+    return found
+
+
+def _make_optimizers(
     factory: Any, learning_rate: float | None
 ) -> dict[str, keras.optimizers.Optimizer]:
     if not isinstance(factory, dict):
-        return {"optimizer": _build_optimizer(factory, learning_rate)}
+        return {"optimizer": _make_optimizer(factory, learning_rate)}
     if learning_rate is not None:
         raise UserError(
             f"learning_rate = {learning_rate}: there are several optimizers "
             f"({', '.join(factory)}). Set each one's own learning rate."
         )
-    return {name: _build_optimizer(one, None) for name, one in factory.items()}
+    return {name: _make_optimizer(one, None) for name, one in factory.items()}
 
 
 def restart_optimizers(
@@ -247,13 +261,12 @@ def restart_optimizers(
     """
     if all(_begins_with_constants(one) for one in parts.optimizers.values()):
         return
-    for name, fresh in _build_optimizers(factory, learning_rate).items():
-        old = parts.optimizers[name]
-        single = len(parts.optimizers) == 1
-        fresh.build(
-            parts.trained if single else _variables_of(parts.model, name)
-        )
-        for variable, value in zip(old.variables, fresh.variables, strict=True):
+    fresh = _built_optimizers(
+        parts.model, parts.trained, factory=factory, learning_rate=learning_rate
+    )
+    for name, old in parts.optimizers.items():
+        values = fresh[name].variables
+        for variable, value in zip(old.variables, values, strict=True):
             variable.assign(value)
 
 
@@ -275,7 +288,7 @@ def _variables_of(model: keras.Model, optimizer: str) -> list[Any]:
     return list(model.trainable_variables)
 
 
-def _build_optimizer(
+def _make_optimizer(
     factory: Any, learning_rate: float | None
 ) -> keras.optimizers.Optimizer:
     if isinstance(factory, str):

@@ -8,9 +8,7 @@ from trainer.data import feeder, padded
 from trainer.errors import UserError
 from trainer.step.carried import EVAL
 from trainer.step.full_step import make_eval_step
-from trainer.step.layer_trial import prepare_layers
-from trainer.step.loss_trial import prepare_losses
-from trainer.step.metric_trial import prepare_metrics
+from trainer.step.prepare import prepare
 from trainer.step.totals import Totals
 from trainer.strategy import Runner
 
@@ -57,7 +55,7 @@ class Evaluator:
                 "The eval data is endless, or longer than anybody has counted: "
                 "set eval_steps."
             )
-        self._prepare()
+        prepare(self._trainer, training=False)
         iterator = self._input()
         totals = Totals(trainer.parts.metrics, EVAL)
         totals.reset()
@@ -72,18 +70,13 @@ class Evaluator:
 
     def trace(self) -> None:
         """Builds the graph without evaluating."""
-        self._prepare()
+        prepare(self._trainer, training=False)
         self._runner.trace(self._input())
 
     def averaged_weights(self) -> contextlib.AbstractContextManager[None]:
         """Puts the moving averages into the model while it is open."""
         ema = self._trainer.parts.ema
         return contextlib.nullcontext() if ema is None else ema.swapped_in()
-
-    def _prepare(self) -> None:
-        prepare_losses(self._trainer, training=False)
-        prepare_layers(self._trainer, training=False)
-        prepare_metrics(self._trainer, training=False)
 
     def _input(self) -> Any:
         plugin = self._trainer.plugin

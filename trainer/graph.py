@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 # AutoGraph leaves these as they are; what calls them is no matter.
-_PACKAGES = ("trainer", "plugins", "keras", "tensorflow")
+_PACKAGES = ("trainer", "keras", "tensorflow")
 # Not what a graph function sets for all that is called in it.
 _UNDECIDED = tf.__internal__.autograph.control_status_ctx()
 

@@ -27,9 +27,7 @@ from trainer.reports import Reports
 from trainer.run_lock import locked
 from trainer.state import check_alike, unchanged
 from trainer.step.guard import Fault
-from trainer.step.layer_trial import prepare_layers
-from trainer.step.loss_trial import prepare_losses
-from trainer.step.metric_trial import prepare_metrics
+from trainer.step.prepare import prepare
 from trainer.step.sums import Growth
 from trainer.step.totals import DATA_WAIT
 
@@ -239,9 +237,7 @@ class Loop:
     def _trace(self) -> Any:
         trainer = self.trainer
         trainer.follow_trainable()
-        prepare_losses(trainer, training=True)
-        prepare_layers(trainer, training=True)
-        prepare_metrics(trainer, training=True)
+        prepare(trainer, training=True)
         for totals in self.reports.totals.values():
             totals.give_states()
         pieces = feeder(

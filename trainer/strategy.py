@@ -18,7 +18,7 @@ import tensorflow as tf
 from trainer.errors import outside_graph
 from trainer.graph import graph_function, repeat
 from trainer.step.creation import portable_variables
-from trainer.step.gradients import reduce_sum
+from trainer.step.gradients import among_zeros, reduce_sum
 from trainer.step.sums import Layout, Sums, stacked
 
 # See `trainer.data.feeder`: gives the pieces of the global batches that belong
@@ -380,9 +380,6 @@ def _all_rows(sums: tf.Tensor) -> tf.Tensor:
     count = context.num_replicas_in_sync
     if count == 1:
         return sums[:, tf.newaxis]
-    own = tf.range(count) == context.replica_id_in_sync_group
-    row = sums[:, tf.newaxis]
     # Nothing is added to a sum but zeros.
-    return reduce_sum(
-        tf.where(own[tf.newaxis, :, tf.newaxis], row, tf.zeros_like(row))
-    )
+    own = among_zeros(sums, context.replica_id_in_sync_group, count)
+    return tf.transpose(reduce_sum(own), [1, 0, 2])

@@ -183,7 +183,8 @@ def test_a_failure_of_the_users_own_code_has_its_traceback(runs, undisturbed):
 @pytest.mark.long
 def test_eleven_steps_then_all_are_as_all_at_once(runs, undisturbed):
     runs.train("--train_steps=12").must_end(0)
-    begin = json.loads((runs.model_dir / "metrics.jsonl").open().readline())
+    logged = (runs.model_dir / "metrics.jsonl").read_text().splitlines()
+    begin = json.loads(logged[0])
     runs.train().must_end(0)
     whole = reading.metrics(undisturbed())
     found = reading.metrics(runs.model_dir)

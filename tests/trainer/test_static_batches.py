@@ -1,13 +1,10 @@
 """Batches of one shape change no number: NumPy says what is right."""
 
-import os
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
 from tests.conformance import models, reference
+from tests.helpers import run_worker
 
 BATCH, SIZE = 12, 26
 REDUCTIONS = ("sum_over_batch_size", "sum", "mean_with_sample_weight")
@@ -16,16 +13,8 @@ REDUCTIONS = ("sum_over_batch_size", "sum", "mean_with_sample_weight")
 @pytest.fixture(scope="module")
 def results(tmp_path_factory, root):
     directory = tmp_path_factory.mktemp("static")
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.trainer.static_worker", directory],
-        cwd=root,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    with np.load(os.path.join(directory, "results.npz")) as file:
-        return {key: file[key] for key in file.files}
+    worker = "tests.trainer.static_worker"
+    return run_worker(worker, directory=directory, root=root)
 
 
 def case(results, name):

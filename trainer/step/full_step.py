@@ -211,6 +211,20 @@ def _look_back(trainer: "Trainer", measured: Measured) -> None:
     )
 
 
+def _micro_batch_sums(
+    trainer: "Trainer", batch: Any, micro: tf.Tensor, waited: tf.Tensor
+) -> tuple[GradientSums, StepLogs]:
+    """Sums of one replica's micro-batch, and what the step returns of it."""
+    parts = trainer.parts
+    with (
+        parts.randomness.at(parts.step.read_value(), micro),
+        measuring(trainer, batch, micro=micro) as complete,
+    ):
+        sums, logs = batch_sums(trainer, batch)
+    piece = piece_of(trainer, batch, training=True)
+    return sums, _as_logs(trainer, complete(logs), piece, waited)
+
+
 def _phases_on_replica(
     trainer: "Trainer", batches: Sequence[Any], waited: tf.Tensor
 ) -> StepLogs:
@@ -227,13 +241,7 @@ def _phases_on_replica(
 
     def sums_of(micro: tf.Tensor) -> tuple[Any, StepLogs]:
         batch = tf.nest.map_structure(lambda part: part[micro], stacked)
-        with (
-            parts.randomness.at(parts.step.read_value(), micro),
-            measuring(trainer, batch, micro=micro) as complete,
-        ):
-            sums, logs = batch_sums(trainer, batch)
-        piece = piece_of(trainer, batch, training=True)
-        return sums, _as_logs(trainer, complete(logs), piece, share)
+        return _micro_batch_sums(trainer, batch, micro, share)
 
     def one_more(micro: tf.Tensor, total: Any) -> Any:
         return tf.nest.map_structure(tf.add, total, sums_of(micro))
@@ -257,18 +265,12 @@ def _phases_on_replica(
 
 def _step_in_phases(trainer: "Trainer", iterator: Any) -> StepLogs:
     """Sums over micro-batches; reduces; applies if all agree it is sound."""
-    parts, strategy = trainer.parts, trainer.plugin.strategy
+    strategy = trainer.plugin.strategy
 
     def replica_sums(
         batch: Any, micro: tf.Tensor, waited: tf.Tensor
-    ) -> tuple[Any, StepLogs]:
-        with (
-            parts.randomness.at(parts.step.read_value(), micro),
-            measuring(trainer, batch, micro=micro) as complete,
-        ):
-            sums, logs = batch_sums(trainer, batch)
-        piece = piece_of(trainer, batch, training=True)
-        return sums, _as_logs(trainer, complete(logs), piece, waited)
+    ) -> tuple[GradientSums, StepLogs]:
+        return _micro_batch_sums(trainer, batch, micro, waited)
 
     def micro_batch(micro: tf.Tensor) -> tuple[Any, StepLogs]:
         (batch,), waited = _read(iterator, 1)

@@ -13,7 +13,7 @@ import keras
 import tensorflow as tf
 
 from trainer.errors import UserError, at_run_time
-from trainer.step.gradients import reduce_sum
+from trainer.step.gradients import among_zeros, reduce_sum
 from trainer.step.pieces import current_piece
 
 
@@ -89,20 +89,21 @@ class _Place:
     """
 
     def __init__(self, part: tf.Tensor, context: Any) -> None:
-        here = tf.convert_to_tensor(context.replica_id_in_sync_group)
-        numbers = tf.range(context.num_replicas_in_sync)
-        self._is_own = numbers == here
+        self._replicas = context.num_replicas_in_sync
+        self._here = tf.convert_to_tensor(context.replica_id_in_sync_group)
         self._slot = part.shape[0]
         self._is_full = self._slot is not None  # As many on each replica.
         if self._is_full:
-            self.offset = here * self._slot
+            self.offset = self._here * self._slot
             return
         piece = current_piece()
         if piece is not None and piece.slot is not None:
             self._slot = piece.slot()
         self._rows = tf.shape(part)[0]
-        self._counts = reduce_sum(tf.where(self._is_own, self._rows, 0))
-        before = tf.where(numbers < here, self._counts, 0)
+        own = among_zeros(self._rows, self._here, self._replicas)
+        self._counts = reduce_sum(own)
+        is_before = tf.range(self._replicas) < self._here
+        before = tf.where(is_before, self._counts, 0)
         self.offset = tf.reduce_sum(before)
 
     def amid_zeros(self, part: tf.Tensor) -> tf.Tensor:
@@ -148,9 +149,7 @@ class _Place:
         return tf.ensure_shape(padded, [rows, *part.shape[1:]])
 
     def _in_slot(self, part: tf.Tensor) -> tf.Tensor:
-        is_own = tf.reshape(self._is_own, [-1] + [1] * part.shape.rank)
-        # Chosen, not multiplied: zero times infinity is not zero.
-        slots = tf.where(is_own, part[tf.newaxis], tf.zeros([], part.dtype))
+        slots = among_zeros(part, self._here, self._replicas)
         rows = slots.shape[0] * self._slot
         return tf.reshape(slots, tf.concat([[rows], tf.shape(part)[1:]], 0))
 

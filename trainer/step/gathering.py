@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from trainer.errors import UserError
+from trainer.step.gradients import among_zeros
 
 
 class Slots(NamedTuple):
@@ -109,7 +110,4 @@ def _write(leaf: Any, slots: Slots) -> tf.Tensor:
     rest = [[0, 0]] * (leaf.shape.rank - 1)
     filled = tf.pad(leaf, [[0, spare], *rest])
     filled = tf.ensure_shape(filled, [slots.rows, *leaf.shape[1:]])
-    mine = tf.range(slots.pieces) == tf.cast(slots.number, tf.int32)
-    mine = tf.reshape(mine, [-1] + [1] * leaf.shape.rank)
-    # Chosen, not multiplied: zero times infinity is not zero.
-    return tf.where(mine, filled[tf.newaxis], tf.zeros_like(filled)[tf.newaxis])
+    return among_zeros(filled, slots.number, slots.pieces)

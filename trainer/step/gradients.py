@@ -35,6 +35,26 @@ def reduce_sum(structure: Any) -> Any:
     )
 
 
+def among_zeros(part: tf.Tensor, number: Any, count: int) -> tf.Tensor:
+    """A tensor as one of `count`, all others being zero.
+
+    Where each replica has a number of its own, the sum over replicas holds
+    the tensors of all.
+
+    Args:
+        part: of any shape.
+        number: integer scalar, its place.
+        count: how many there are.
+
+    Returns:
+        Of shape `[count, *part.shape]`.
+    """
+    is_own = tf.range(count) == tf.cast(number, tf.int32)
+    is_own = tf.reshape(is_own, [-1] + [1] * part.shape.rank)
+    # Chosen, not multiplied: zero times infinity is not zero.
+    return tf.where(is_own, part[tf.newaxis], tf.zeros([], part.dtype))
+
+
 def scale(gradient: Gradient, factor: tf.Tensor) -> Gradient:
     """Multiplies one gradient, in its own dtype; `None` stays `None`."""
     if gradient is None:

@@ -6,7 +6,8 @@ mean over pieces is taken, by examples: right for a mean over the batch, but
 not for a sum. What of the two is meant no look at the code can tell.
 """
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
@@ -33,13 +34,16 @@ _ADDED, _KEPT = "added", "kept"
 _NORMS = (keras.regularizers.L1, keras.regularizers.L2, keras.regularizers.L1L2)
 
 
-def prepare_layers(trainer: "Trainer", *, training: bool) -> None:
+def prepare_layers(
+    trainer: "Trainer", batch: Callable[[], Any], *, training: bool
+) -> None:
     """Tries the layers that are not Keras' own, on a few examples.
 
     Nothing is tried where a global batch is one piece.
 
     Args:
         trainer: the trainer, built.
+        batch: reads the first batch.
         training: whether to train or only to evaluate.
 
     Raises:
@@ -51,7 +55,7 @@ def prepare_layers(trainer: "Trainer", *, training: bool) -> None:
     if not any(_is_open(layer) for layer in all_layers(trainer.model)):
         return
     trainer.has_tried_layers = True
-    trial = Trial(trainer, training=training)
+    trial = Trial(trainer, batch())
     try:
         if trial.count and not _try(trial, training=True):
             _try(trial, training=False)

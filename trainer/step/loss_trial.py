@@ -4,7 +4,7 @@ Replicas and micro-batches see pieces of the global batch, so the value of such
 a loss would depend on how many there are.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from trainer.trainer import Trainer
 
 
-def prepare_losses(trainer: "Trainer", *, training: bool) -> None:
+def prepare_losses(
+    trainer: "Trainer", batch: Callable[[], Any], *, training: bool
+) -> None:
     """Tries losses that are not known to keep examples apart.
 
     Nothing is tried where a global batch is one piece: there such a loss is
@@ -29,6 +31,7 @@ def prepare_losses(trainer: "Trainer", *, training: bool) -> None:
 
     Args:
         trainer: the trainer, built.
+        batch: reads the first batch.
         training: whether to train or only to evaluate.
 
     Raises:
@@ -40,7 +43,7 @@ def prepare_losses(trainer: "Trainer", *, training: bool) -> None:
     if trainer.has_tried_losses:
         return
     trainer.has_tried_losses = True
-    trial = Trial(trainer, training=training)
+    trial = Trial(trainer, batch())
     if not trial.count:
         logging.warning(
             "The loss could not be tried: the first batch has sparse parts, or "

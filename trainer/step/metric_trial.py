@@ -6,7 +6,7 @@ from step to step.
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -24,28 +24,31 @@ from trainer.step.keras_hooks import (
 from trainer.step.measuring import examples_in_a_slot
 from trainer.step.metric_states import Call
 from trainer.step.metrics import Measure
-from trainer.step.trial import first_batch
+from trainer.step.trial import is_whole
 
 if TYPE_CHECKING:
     from trainer.trainer import Trainer
 
 
-def prepare_metrics(trainer: "Trainer", *, training: bool) -> None:
+def prepare_metrics(
+    trainer: "Trainer", batch: Callable[[], Any], *, training: bool
+) -> None:
     """Finds out how each metric is measured; to be called before tracing.
 
     All processes of a run call this at the same time.
 
     Args:
         trainer: the trainer, built and perhaps restored.
+        batch: reads the first batch.
         training: whether to train or only to evaluate.
 
     Raises:
         UserError: a metric cannot be had under this strategy.
     """
     metrics = trainer.parts.metrics
-    metrics.in_pieces = not _is_whole(trainer)
+    metrics.in_pieces = not is_whole(trainer, training=True)
     y_pred = symbolic_outputs(trainer.model)
-    first = _FirstBatch(trainer, training=training)
+    first = _FirstBatch(trainer, batch, training=training)
     if not metrics.is_bound:
         known = y_pred is not None and metrics.are_known
         if known and not trainer.has_own_forward:
@@ -70,14 +73,14 @@ def prepare_metrics(trainer: "Trainer", *, training: bool) -> None:
 
 def _is_open(trainer: "Trainer", measure: Measure, y_pred: Any) -> bool:
     """Whether a trial must tell how a metric is measured."""
-    metric = measure.metric
+    metric, whole = measure.metric, is_whole(trainer, training=True)
     if not is_known(metric) or not metric_states.is_built(metric):
         # A Mean of what a layer gives it adds up over steps.
         is_plain = type(metric) in (keras.metrics.Mean, keras.metrics.Sum)
-        return not (is_plain and measure.in_layer and _is_whole(trainer))
+        return not (is_plain and measure.in_layer and whole)
     if measure.in_layer:
-        return not _is_whole(trainer)
-    if trainer.has_own_step or _is_whole(trainer):
+        return not whole
+    if trainer.has_own_step or whole:
         return False
     # Of outputs without a second axis Keras takes the mean of the batch.
     return y_pred is None or any(
@@ -85,21 +88,19 @@ def _is_open(trainer: "Trainer", measure: Measure, y_pred: Any) -> bool:
     )
 
 
-def _is_whole(trainer: "Trainer") -> bool:
-    """Whether every step sees its global batch in one piece."""
-    return trainer.plugin.num_replicas * trainer.accumulation_steps == 1
-
-
 class _FirstBatch:
     """What the model makes of the first batch, and of pieces of it."""
 
-    def __init__(self, trainer: "Trainer", *, training: bool) -> None:
+    def __init__(
+        self, trainer: "Trainer", batch: Callable[[], Any], *, training: bool
+    ) -> None:
         self.trainer = trainer
         self.training = training
+        self._read = batch
 
     @functools.cached_property
     def _batch(self) -> tuple[Any, Any, Any]:
-        batch = first_batch(self.trainer, training=self.training)
+        batch = self._read()
         if isinstance(batch, list | tuple) and len(batch) > 3:
             batch = (batch,)
         return keras.utils.unpack_x_y_sample_weight(batch)
@@ -233,7 +234,7 @@ def _decide(first: _FirstBatch, name: str, carry: bool) -> None:
             f"strategy {trainer.plugin.name!r} has not. Valid are metrics that "
             "sum over examples, such as those made of keras.metrics.Mean."
         )
-    if not _is_whole(trainer):
+    if not is_whole(trainer, training=True):
         examples_in_a_slot(trainer, training=first.training)
         _check_rows(first, name, what)
     measure.carry()

@@ -40,16 +40,15 @@ class Trial:
 
     Args:
         trainer: the trainer, built.
-        training: of which split they are.
+        batch: the first batch of a split, whole.
 
     Attributes:
         count: how many there are, an even number; none if the batch has
             fewer than two, or sparse parts.
     """
 
-    def __init__(self, trainer: "Trainer", *, training: bool) -> None:
+    def __init__(self, trainer: "Trainer", batch: Any) -> None:
         self.trainer = trainer
-        batch = first_batch(trainer, training=training)
         leaves = tf.nest.flatten(batch)
         sparse = any(isinstance(leaf, tf.SparseTensor) for leaf in leaves)
         self.count = 0

@@ -1,10 +1,8 @@
 """Runs `exact_worker` once, and hands out what it wrote."""
 
-import os
-import subprocess
-import sys
-
 import numpy as np
+
+from tests.helpers import run_worker
 
 
 def pairs(cases):
@@ -18,22 +16,8 @@ def pairs(cases):
 
 def run_cases(module, directory, root):
     """The arrays of a module's cases, by `case.strategy.key`."""
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "tests.trainer.step.exact_worker",
-            module,
-            str(directory),
-        ],
-        cwd=root,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    with np.load(os.path.join(directory, "results.npz")) as file:
-        return {key: file[key] for key in file.files}
+    worker = "tests.trainer.step.exact_worker"
+    return run_worker(worker, module, directory=directory, root=root)
 
 
 def found_in(results, case, strategy):

@@ -1,8 +1,6 @@
 """Every metric gives what Keras' own object gives, fed batch by batch."""
 
 import json
-import subprocess
-import sys
 
 import keras
 import numpy as np
@@ -10,7 +8,7 @@ import pytest
 
 from plugins.callbacks.checkpoint import Checkpoint
 from plugins.strategies.default import Default
-from tests.helpers import make_trainer
+from tests.helpers import make_trainer, run_module
 from tests.trainer.step import metric_models as m
 from trainer import Trainer, UserError
 
@@ -18,14 +16,7 @@ from trainer import Trainer, UserError
 @pytest.fixture(scope="module")
 def results(tmp_path_factory, root):
     directory = tmp_path_factory.mktemp("metrics")
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.trainer.step.metric_worker", directory],
-        cwd=root,
-        capture_output=True,
-        text=True,
-        timeout=900,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
+    run_module("tests.trainer.step.metric_worker", directory, root=root)
     return json.loads((directory / "results.json").read_text())
 
 
