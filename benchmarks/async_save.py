@@ -26,8 +26,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import keras
 import numpy as np
 
-from plugins.callbacks.checkpoint import Checkpoint
-from trainer import Trainer, checkpoints
+from trainer import Trainer
+from trainer.checkpoint import storage
+from trainer_plugins.callbacks.checkpoint import Checkpoint
 
 _STEPS_BETWEEN = 10  # Enough for a save to end before the next one begins.
 _BATCH = 4
@@ -80,7 +81,7 @@ class TimedCheckpoint(Checkpoint):
         super().__init__(every=_STEPS_BETWEEN, asynchronous=asynchronous)
         self.written: dict[int, float] = {}
 
-    def _write(self, snapshot: checkpoints.Snapshot) -> None:
+    def _write(self, snapshot: storage.Snapshot) -> None:
         super()._write(snapshot)
         self.written[snapshot.step] = time.perf_counter()
 

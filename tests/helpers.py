@@ -8,7 +8,8 @@ import sys
 
 import numpy as np
 
-from trainer import Trainer, checkpoints
+from trainer import Trainer
+from trainer.checkpoint import storage
 
 _X = np.random.default_rng(0).normal(size=(64, 3)).astype("float32")
 ARRAYS = _X, _X[:, :1]
@@ -65,8 +66,8 @@ def lines(model_dir):
 
 def saved_steps(model_dir):
     """The steps of a run's checkpoints, the oldest first."""
-    found = checkpoints.listing(str(model_dir / "checkpoints"))
-    return [checkpoints.step_of(path) for path in found]
+    found = storage.listing(str(model_dir / "checkpoints"))
+    return [storage.step_of(path) for path in found]
 
 
 def manifest_entry(path):
@@ -81,9 +82,9 @@ def manifest_entry(path):
 def best_of(model_dir):
     """The record, once it agrees with the one checkpoint beside it."""
     record = json.loads((model_dir / "best" / "best.json").read_text())
-    (path,) = checkpoints.listing(str(model_dir / "best"))
-    assert checkpoints.step_of(path) == record["step"]
-    assert checkpoints.find_fault(path) is None
+    (path,) = storage.listing(str(model_dir / "best"))
+    assert storage.step_of(path) == record["step"]
+    assert storage.find_fault(path) is None
     names = {p.name for p in (model_dir / "best").iterdir()}
     assert names == {"best.json", os.path.basename(path)}
     return record
@@ -114,7 +115,7 @@ def as_numpy(snapshot):
 def compare(model_dir, expected_dir):
     """Asserts that two runs left the same behind, byte by byte."""
     found, expected = (
-        checkpoints.load_newest(str(path / "checkpoints"))
+        storage.load_newest(str(path / "checkpoints"))
         for path in (model_dir, expected_dir)
     )
     arrays, expected_arrays = as_numpy(found), as_numpy(expected)

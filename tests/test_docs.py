@@ -12,7 +12,7 @@ import pytest
 from tests.conformance.conftest import MORE_STRATEGIES, STRATEGIES
 from tests.conftest import ROOT
 from trainer import Guard, Trainer, run
-from trainer.registry import load_plugins
+from trainer.strategy.registry import load_plugins
 
 # A block, with the file name above it if there is one.
 _BLOCK = re.compile(
@@ -119,7 +119,7 @@ def parameters():
     boxed = [
         plugin
         for plugin in load_plugins().values()
-        if plugin.__module__.startswith("plugins.")
+        if plugin.__module__.startswith("trainer_plugins.")
     ]
     defaults = {
         f"{one.__name__}.{parameter.name}": as_written(parameter.default)

@@ -14,7 +14,7 @@ import pytest
 
 from tests.helpers import compare, read_lines
 from tests.helpers import lines as lines_of
-from trainer import checkpoints
+from trainer.checkpoint import storage
 
 _TIMEOUT = 300  # Seconds; a run here takes some ten of them.
 
@@ -112,7 +112,7 @@ def test_run_directory_keeps_the_contract(digits):
 def test_checkpoint_reads_with_tensorflow(digits):
     import tensorflow as tf
 
-    newest = checkpoints.listing(str(digits / "checkpoints"))[-1]
+    newest = storage.listing(str(digits / "checkpoints"))[-1]
     reader = tf.train.load_checkpoint(os.path.join(newest, "arrays"))
     assert reader.get_tensor("step/0000") == 1000
     assert reader.get_tensor("model/0000").shape == (3, 3, 1, 32)
@@ -122,7 +122,7 @@ def test_exports_predict_what_was_measured(digits):
     import keras
     import tensorflow as tf
 
-    from experiments.digits import digits as load
+    from trainer_experiments.digits import digits as load
 
     examples = load("eval")
     x, y = examples.gather(tf.range(examples.size, dtype=tf.int64))
@@ -185,7 +185,7 @@ def dropout_net():
     )
 """
 _CONFIG = """
-import experiments.digits
+import trainer_experiments.digits
 import slow
 
 Trainer.model = @dropout_net
@@ -230,7 +230,7 @@ def unbroken(resuming):
 
 def assert_same_run(run_dir, expected):
     compare(run_dir, expected)
-    found = checkpoints.load_newest(str(run_dir / "checkpoints"))
+    found = storage.load_newest(str(run_dir / "checkpoints"))
     assert found.step == 20
     assert any(name.startswith("ema/") for name in found.arrays)
 

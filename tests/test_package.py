@@ -14,17 +14,24 @@ from packaging.requirements import Requirement
 
 from tests.conftest import ROOT
 
-PACKAGES = ("trainer", "plugins", "experiments")
+# By name, where each lies.
+PACKAGES = {
+    "trainer": ROOT / "trainer",
+    "trainer_plugins": ROOT / "plugins" / "trainer_plugins",
+    "trainer_experiments": ROOT / "experiments" / "trainer_experiments",
+}
 SOURCES = sorted(
     path
-    for package in PACKAGES
-    for path in (ROOT / package).rglob("*.py")
+    for folder in PACKAGES.values()
+    for path in folder.rglob("*.py")
     if "__pycache__" not in path.parts
 )
 
 
 def name_of(path):
-    return str(path.relative_to(ROOT))
+    """A file's name in the wheel."""
+    (home,) = (one for one in PACKAGES.values() if path.is_relative_to(one))
+    return str(path.relative_to(home.parent))
 
 
 def imported_modules(tree):
@@ -50,26 +57,24 @@ def public_definitions(tree):
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("wheel")
+    home = tmp_path_factory.mktemp("wheel")
     # Built from a copy: setuptools leaves a build folder behind, from which a
     # later wheel would take files that are gone by then.
-    copy = folder / "copy"
+    copy = home / "copy"
     caches = shutil.ignore_patterns("__pycache__")
-    for package in PACKAGES:
-        shutil.copytree(ROOT / package, copy / package, ignore=caches)
-    suite = "tests/conformance"
-    shutil.copytree(ROOT / suite, copy / suite, ignore=caches)
+    for folder in ("trainer", "plugins", "experiments", "tests/conformance"):
+        shutil.copytree(ROOT / folder, copy / folder, ignore=caches)
     for name in ("README.md", "pyproject.toml", "setup.cfg"):
         shutil.copy(ROOT / name, copy)
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps"]
     done = subprocess.run(
-        [*command, f"--wheel-dir={folder}", str(copy)],
+        [*command, f"--wheel-dir={home}", str(copy)],
         capture_output=True,
         text=True,
         timeout=300,
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    (path,) = folder.glob("*.whl")
+    (path,) = home.glob("*.whl")
     with zipfile.ZipFile(path) as file:
         yield file
 
@@ -77,9 +82,13 @@ def wheel(tmp_path_factory):
 def test_wheel_holds_every_file(wheel):
     expected = {
         name_of(path)
-        for package in PACKAGES
-        for path in (ROOT / package).rglob("*")
-        if path.suffix in (".py", ".gin") or path.name == "py.typed"
+        for folder in PACKAGES.values()
+        for path in folder.rglob("*")
+        if path.suffix == ".py" or path.name == "py.typed"
+    }
+    expected |= {
+        f"trainer_experiments/gin_files/{path.name}"
+        for path in (ROOT / "experiments").glob("*.gin")
     }
     expected |= {
         f"trainer_conformance/{path.name}"
@@ -109,10 +118,10 @@ def test_wheel_needs_tensorflow_only_by_extra(wheel):
 
 def test_entry_points_load():
     from trainer import StrategyPlugin
-    from trainer.callback import Callback
+    from trainer.loop.callback import Callback
 
     group = importlib.metadata.entry_points(group="trainer.plugins")
-    ours = [e for e in group if e.value.startswith("plugins.")]
+    ours = [e for e in group if e.value.startswith("trainer_plugins.")]
     assert {"default", "mirrored", "tpu", "checkpoint"} <= {
         entry.name for entry in ours
     }
@@ -130,7 +139,7 @@ def test_each_plugin_has_an_entry_point():
     group = importlib.metadata.entry_points(group="trainer.plugins")
     listed = {entry.value for entry in group}
     for path in SOURCES:
-        if not name_of(path).startswith("plugins/"):
+        if not name_of(path).startswith("trainer_plugins/"):
             continue
         module = name_of(path).removesuffix(".py").replace("/", ".")
         for name, member in vars(importlib.import_module(module)).items():
@@ -146,11 +155,11 @@ def test_each_plugin_has_an_entry_point():
 
 @pytest.mark.parametrize("path", SOURCES, ids=name_of)
 def test_imports_run_one_way(path):
-    package = path.relative_to(ROOT).parts[0]
+    package = name_of(path).split("/")[0]
     forbidden = {
-        "trainer": {"plugins", "experiments", "tests"},
-        "plugins": {"experiments", "tests"},
-        "experiments": {"tests"},
+        "trainer": {"trainer_plugins", "trainer_experiments", "tests"},
+        "trainer_plugins": {"trainer_experiments", "tests"},
+        "trainer_experiments": {"tests"},
     }[package]
     tree = ast.parse(path.read_text())
     roots = {module.split(".")[0] for module in imported_modules(tree)}
@@ -160,15 +169,21 @@ def test_imports_run_one_way(path):
 @pytest.mark.parametrize("path", SOURCES, ids=name_of)
 def test_plugins_use_only_what_the_trainer_exports(path):
     import trainer
+    import trainer.plugin_api
 
     if path.is_relative_to(ROOT / "trainer"):
         return
+    exported = {
+        module.__name__: set(module.__all__)
+        for module in (trainer, trainer.plugin_api)
+    }
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.module == "trainer":
-            assert {alias.name for alias in node.names} <= set(trainer.__all__)
+        if isinstance(node, ast.ImportFrom) and node.module in exported:
+            names = {alias.name for alias in node.names}
+            assert names <= exported[node.module]
         elif isinstance(node, ast.Import | ast.ImportFrom):
-            modules = imported_modules(node)
-            assert not any(name.startswith("trainer") for name in modules)
+            roots = {name.split(".")[0] for name in imported_modules(node)}
+            assert "trainer" not in roots
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=name_of)
@@ -199,15 +214,10 @@ def test_import_trainer_is_light():
     assert not loaded & {"tensorflow", "keras", "gin", "numpy"}
 
 
-def test_every_exported_name_exists():
-    import trainer
-
-    assert set(trainer._HOMES) == set(trainer.__all__)
-    for name in trainer.__all__:
-        home = importlib.import_module(trainer._HOMES[name])
-        if home.__name__ == f"trainer.{name}":
-            assert getattr(trainer, name) is home
-        else:
-            assert getattr(trainer, name) is getattr(home, name)
+@pytest.mark.parametrize("module", ["trainer", "trainer.plugin_api"])
+def test_every_exported_name_exists(module):
+    exporting = importlib.import_module(module)
+    for name in exporting.__all__:
+        assert getattr(exporting, name) is not None
     with pytest.raises(AttributeError, match="no_such_name"):
-        trainer.no_such_name  # noqa: B018
+        exporting.no_such_name  # noqa: B018

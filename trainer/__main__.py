@@ -1,8 +1,8 @@
 """`python -m trainer`."""
 
 from trainer.cli import main as command_line
-from trainer.ending import end_process
 from trainer.errors import EXIT_FAILED, EXIT_START_AGAIN
+from trainer.runtime.process_exit import end_process
 
 
 def main() -> None:

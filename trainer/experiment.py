@@ -7,15 +7,15 @@ import gin
 import keras
 import tensorflow as tf
 
-from trainer import fingerprints
+from trainer.checkpoint.init_from import InitReport, initialize_from
+from trainer.checkpoint.stateful import restore_newest, usable
 from trainer.errors import UserError, nearest
-from trainer.follow import follow
-from trainer.initialize import InitReport, initialize_from
-from trainer.local_files import plain
-from trainer.loop import Loop
-from trainer.registry import find_strategy
-from trainer.state import restore_newest, usable
-from trainer.strategy import StrategyPlugin
+from trainer.loop.loop import Loop
+from trainer.runtime import fingerprints
+from trainer.runtime.local_files import plain
+from trainer.sidecar_evaluator import follow
+from trainer.strategy.plugin import StrategyPlugin
+from trainer.strategy.registry import find_strategy
 from trainer.trainer import Trainer
 
 MODES = (
@@ -72,15 +72,16 @@ def run(
         train_steps: the step at which training ends.
         eval_every: see `trainer.loop.Loop`.
         eval_steps: see `trainer.loop.Loop`.
-        eval_timeout: see `trainer.follow.follow`.
-        eval_poll_seconds: see `trainer.follow.follow`.
-        best_monitor: see `trainer.follow.follow`, which keeps the best.
-        best_mode: see `trainer.follow.follow`.
+        eval_timeout: see `trainer.sidecar_evaluator.follow`.
+        eval_poll_seconds: see `trainer.sidecar_evaluator.follow`.
+        best_monitor: see `trainer.sidecar_evaluator.follow`, which keeps
+            the best.
+        best_mode: see `trainer.sidecar_evaluator.follow`.
         log_every: see `trainer.loop.Loop`.
         steps_per_loop: see `trainer.loop.Loop`.
         callbacks: the callbacks of a training run.
         init_from: the run or file whose weights a new run starts with; see
-            `trainer.initialize.initialize_from`.
+            `trainer.checkpoint.init_from.initialize_from`.
         init_only: which of the model's variables it gives, as a regular
             expression for their paths, such as `"encoder/.*"`.
         devices: handed to the strategy plugin.

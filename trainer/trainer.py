@@ -8,14 +8,29 @@ import gin
 import keras
 import tensorflow as tf
 
-from trainer.accounts import Accounts
-from trainer.build import (
+from trainer.data import Batches, as_batches
+from trainer.data.rows import take_rows
+from trainer.errors import UserError
+from trainer.loop.evaluator import Evaluator
+from trainer.loop.goodput import Accounts
+from trainer.loop.loop import Loop
+from trainer.step import gradients as grads
+from trainer.step.divergence_guard import Guard
+from trainer.step.gradient_sums import batch_sums, measure, reduce_gradients
+from trainer.step.graph import converted
+from trainer.step.logs import StepLogs
+from trainer.step.losses import loss_terms, per_output
+from trainer.step.pieces import current_piece, open_piece
+from trainer.step.reductions.all_gather import Gathered, all_gather
+from trainer.step.reductions.average import Average
+from trainer.step.train_step import make_train_step
+from trainer.strategy.build import (
     Parts,
     build_model,
     build_parts,
     restart_optimizers,
 )
-from trainer.checks import (
+from trainer.strategy.checks import (
     as_loss,
     check_added_losses,
     check_against_strategy,
@@ -26,23 +41,8 @@ from trainer.checks import (
     check_trainable,
     require_positive,
 )
-from trainer.data import Batches, as_batches
-from trainer.data.rows import take_rows
-from trainer.errors import UserError
-from trainer.evaluation import Evaluator
-from trainer.graph import converted
-from trainer.loop import Loop
-from trainer.registry import find_strategy
-from trainer.step import gradients as grads
-from trainer.step import losses, output_losses
-from trainer.step.average import Average
-from trainer.step.full_step import make_train_step
-from trainer.step.gather import Gathered, all_gather
-from trainer.step.gradient_sums import batch_sums, measure, reduce_gradients
-from trainer.step.guard import Guard
-from trainer.step.pieces import current_piece, open_piece
-from trainer.step.totals import StepLogs
-from trainer.strategy import Runner, StrategyPlugin
+from trainer.strategy.plugin import Runner, StrategyPlugin
+from trainer.strategy.registry import find_strategy
 
 
 @gin.configurable(module="trainer")
@@ -162,7 +162,7 @@ class Trainer:
         ema_momentum: float | None = None,
         jit_compile: bool = False,
         sync_batch_norm: bool = True,
-        added_losses: losses.AddedLosses = None,
+        added_losses: loss_terms.AddedLosses = None,
         guard: Guard | None = None,
     ) -> None:
         require_positive(
@@ -260,7 +260,7 @@ class Trainer:
             own_eval_step=self.has_own_eval_step,
         )
         check_added_losses(self.added_losses, self.model)
-        output_losses.check(self)
+        per_output.check(self)
 
     def restart_optimizers(self) -> None:
         """Lets the optimizers begin anew on the present weights."""
@@ -389,7 +389,7 @@ class Trainer:
             such a tensor. Masks and sample weights are applied afterwards,
             and the division by the global batch.
         """
-        return output_losses.per_example(self, y, y_pred)
+        return per_output.per_example(self, y, y_pred)
 
     def global_loss(self, x: Any, y: Any, y_pred: Any) -> tf.Tensor:
         """A loss over the global batch, such as one over pairs of examples.
@@ -467,7 +467,7 @@ class Trainer:
 
         Args:
             structure: tensors of shape `[rows, ...]`, see
-                `trainer.step.gather.all_gather`.
+                `trainer.step.reductions.all_gather.all_gather`.
 
         Returns:
             `values`, of the same structure, and `offset`, the first row of

@@ -7,13 +7,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from experiments.contrastive import SimCLR
-from experiments.digits import digits
-from experiments.models import conv_net
-from plugins.callbacks.checkpoint import Checkpoint
 from trainer import ArrayExamples, Callback, Trainer, UserError, average
-from trainer.checkpoints import load_newest
-from trainer.state import capture, restore_newest
+from trainer.checkpoint.stateful import capture, restore_newest
+from trainer.checkpoint.storage import load_newest
+from trainer_experiments.contrastive import SimCLR
+from trainer_experiments.digits import digits
+from trainer_experiments.models import conv_net
+from trainer_plugins.callbacks.checkpoint import Checkpoint
 
 from . import models
 from .divergence import divergence, divergence_unordered

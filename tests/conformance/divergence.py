@@ -7,10 +7,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from plugins.callbacks.checkpoint import Checkpoint
-from plugins.callbacks.json_lines import JsonLines
 from trainer import ArrayExamples, Guard, Trainer
 from trainer.data import IndexedBatches
+from trainer_plugins.callbacks.checkpoint import Checkpoint
+from trainer_plugins.callbacks.json_lines import JsonLines
 
 from . import models
 

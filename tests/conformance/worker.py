@@ -8,7 +8,7 @@ import argparse
 import importlib
 import os
 
-from trainer.ending import end_process
+from trainer.runtime.process_exit import end_process
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
@@ -32,7 +32,7 @@ def main():
     import numpy as np
     import tensorflow as tf
 
-    from trainer.registry import find_strategy
+    from trainer.strategy.registry import find_strategy
 
     from .cases import EXTRA, restore_saved, run_all
 

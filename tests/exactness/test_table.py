@@ -6,7 +6,7 @@ import pytest
 from tests.exactness import __main__ as command
 from tests.exactness import table
 from tests.exactness.cases import COLUMNS, all_cases, classes
-from tests.trainer.step import metric_models
+from tests.trainer.step.metrics import metric_models
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from experiments.contrastive import SimCLR, encoder, nt_xent, two_views
+from trainer_experiments.contrastive import SimCLR, encoder, nt_xent, two_views
 
 
 def by_the_equation(views, temperature):

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from experiments.digits import digits
 from trainer import UserError
+from trainer_experiments.digits import digits
 
 
 @pytest.fixture(scope="module")

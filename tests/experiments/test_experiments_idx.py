@@ -4,8 +4,8 @@ import struct
 import numpy as np
 import pytest
 
-from experiments.idx import read_idx
 from trainer import UserError
+from trainer_experiments.idx import read_idx
 
 VALUES = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
 HEADER = struct.pack(">BBBBIII", 0, 0, 8, 3, 2, 3, 4)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from experiments.mnist import mnist
 from trainer import UserError
+from trainer_experiments.mnist import mnist
 
 
 def write(folder, *, prefix="train", images=3, labels=(0, 5, 9), size=28):

@@ -2,7 +2,7 @@ import keras
 import numpy as np
 import pytest
 
-from experiments.models import conv_net
+from trainer_experiments.models import conv_net
 
 
 def test_size_is_that_of_the_tutorial():

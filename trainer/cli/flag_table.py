@@ -42,6 +42,11 @@ class Flag:
 GROUPS: dict[str, tuple[Flag, ...]] = {
     "What to run": (
         Flag("gin_file", "strings", "A gin file; repeat for several."),
+        Flag(
+            "gin_search_path",
+            "list",
+            "Folders where gin files are looked for, too.",
+        ),
         Flag("gin_param", "strings", "A binding such as 'Adam.beta_1=0.8'."),
         Flag(
             "model_dir",

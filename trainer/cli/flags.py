@@ -10,8 +10,8 @@ from typing import Any
 
 from absl import flags
 
+from trainer.cli.config.suggest import did_you_mean
 from trainer.cli.flag_table import FLAGS, READING_MODES, Flag
-from trainer.cli.suggest import did_you_mean
 from trainer.errors import UserError, nearest
 
 _GIN_FLAG = re.compile(r"--?gin\.(?P<name>[^=]*)(?P<value>=.*)?", re.DOTALL)
@@ -52,6 +52,7 @@ class Request:
         mode: one of `MODES`.
         model_dir: where the run lives, if given.
         gin_files: paths, in order.
+        gin_search_path: folders where gin files are looked for, too.
         bindings: in order of precedence, the last one wins.
         list_strategies: `--strategy=help` was given.
         allow_unused_bindings: whether an unused binding only warns.
@@ -61,6 +62,7 @@ class Request:
     mode: str
     model_dir: str | None
     gin_files: tuple[str, ...]
+    gin_search_path: tuple[str, ...]
     bindings: tuple[Binding, ...]
     list_strategies: bool
     allow_unused_bindings: bool
@@ -102,6 +104,7 @@ def parse(arguments: Sequence[str]) -> Request:
         mode=mode,
         model_dir=given.get("model_dir"),
         gin_files=tuple(given.get("gin_file", ())),
+        gin_search_path=tuple(given.get("gin_search_path", ())),
         bindings=(*params, *gin_flags, *named),
         list_strategies=list_strategies,
         allow_unused_bindings=given.get("allow_unused_bindings", False),

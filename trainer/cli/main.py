@@ -10,12 +10,11 @@ from absl import flags as absl_flags
 from absl import logging
 
 from trainer.cli import flags
+from trainer.cli.config.paths import locate
 from trainer.cli.default_path import default_path, experiment_name
-from trainer.cli.environment import load_tensorflow
 from trainer.cli.flag_table import HELP_FLAGS, TRAINING_MODES
-from trainer.cli.gin_paths import check_local
 from trainer.cli.help import help_text
-from trainer.ending import last_words
+from trainer.cli.import_tensorflow import load_tensorflow
 from trainer.errors import (
     EXIT_DONE,
     EXIT_FAILED,
@@ -25,11 +24,12 @@ from trainer.errors import (
     StartAgain,
     UserError,
 )
-from trainer.exit_report import ExitReport, headline
-from trainer.local_files import plain
+from trainer.runtime.exit_report import ExitReport, headline
+from trainer.runtime.local_files import plain
+from trainer.runtime.process_exit import last_words
 
 if TYPE_CHECKING:
-    from trainer.cli.gin_files import Origins
+    from trainer.cli.config.reader import Origins
     from trainer.cli.run_dir import RunDir
     from trainer.trainer import Trainer
 
@@ -80,14 +80,16 @@ def _tell(error: BaseException) -> int:
 
 
 def _message(error: BaseException) -> str:
-    from trainer.cli.gin_errors import plain
+    from trainer.cli.config.errors import plain
 
     return plain(error)
 
 
 def _obey(arguments: list[str], report: ExitReport) -> None:
     request = flags.parse(arguments)
-    check_local(request.gin_files)
+    gin_files = [
+        locate(path, request.gin_search_path) for path in request.gin_files
+    ]
     # Libraries that read absl's own flags find their defaults.
     absl_flags.FLAGS(["trainer"])
     logging.use_absl_handler()
@@ -98,7 +100,7 @@ def _obey(arguments: list[str], report: ExitReport) -> None:
 
         print_strategies()
         return
-    origins = _configure(request)
+    origins = _configure(request, gin_files)
     if request.mode == "print_config":
         import gin
 
@@ -107,19 +109,21 @@ def _obey(arguments: list[str], report: ExitReport) -> None:
     _run(request, origins, arguments, report)
 
 
-def _configure(request: flags.Request) -> "Origins":
+def _configure(request: flags.Request, gin_files: list[str]) -> "Origins":
     """Makes everything known to gin, then reads the configuration."""
     import trainer.experiment  # noqa: F401 - registers `run`
-    from trainer.cli.gin_files import load
-    from trainer.cli.keras_configurables import register_keras
-    from trainer.registry import load_plugins
+    from trainer.cli.config.keras_configurables import register_keras
+    from trainer.cli.config.reader import load
+    from trainer.strategy.registry import load_plugins
 
-    # A gin file's `import experiments.models` means the one right here.
+    # A gin file's `import models` means the one right here.
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     load_plugins()
     register_keras()
-    return load(request.gin_files, request.bindings)
+    return load(
+        gin_files, request.bindings, search_path=request.gin_search_path
+    )
 
 
 def _run(
@@ -128,9 +132,9 @@ def _run(
     arguments: list[str],
     report: ExitReport,
 ) -> None:
-    from trainer.cli.binding_errors import user_error_in
+    from trainer.cli.config.binding_errors import user_error_in
     from trainer.cli.run_dir import RunDir
-    from trainer.cli.run_over import RunIsOver
+    from trainer.cli.run_status import RunIsOver
     from trainer.experiment import run
 
     experiment = experiment_name(request.gin_files)
@@ -187,7 +191,7 @@ class _BeforeFirstStep:
         self.passed = False
 
     def __call__(self, trainer: "Trainer") -> None:
-        from trainer.cli.lint import check_all_used
+        from trainer.cli.config.lint import check_all_used
 
         self._report.trainer = trainer
         mode = self._request.mode
@@ -220,7 +224,7 @@ def _named(request: flags.Request) -> dict[str, str]:
 
 def _unwritable(error: BaseException, run_dir: "RunDir") -> UserError | None:
     """Whether a failed file operation is due to the run directory."""
-    from trainer.files import REFUSALS
+    from trainer.runtime.atomic_files import REFUSALS
 
     if not isinstance(error, REFUSALS):
         return None

@@ -12,12 +12,13 @@ import gin
 import tensorflow as tf
 from absl import logging
 
-from trainer import schema
-from trainer.accounts import Accounts
-from trainer.cli import config_diff, provenance
-from trainer.cli.gin_errors import sentence
+from trainer.checkpoint import schema
+from trainer.cli import provenance
+from trainer.cli.config import diff
+from trainer.cli.config.errors import sentence
 from trainer.errors import UserError
-from trainer.files import (
+from trainer.loop.goodput import Accounts
+from trainer.runtime.atomic_files import (
     REFUSALS,
     exists,
     make_directory,
@@ -27,8 +28,8 @@ from trainer.files import (
     set_aside,
     write_whole,
 )
-from trainer.local_files import check_path, is_local
-from trainer.strategy import StrategyPlugin
+from trainer.runtime.local_files import check_path, is_local
+from trainer.strategy.plugin import StrategyPlugin
 
 _CONFIG = "config.gin"
 _OPERATIVE = "operative_config.gin"
@@ -216,7 +217,7 @@ class RunDir:
         except (*REFUSALS, UnicodeError) as error:
             set_aside(path, str(error))
             return
-        changes = config_diff.changes(before, gin.config_str())
+        changes = diff.changes(before, gin.config_str())
         if changes:
             logging.warning(
                 "%s goes on with another configuration:\n%s",

@@ -7,8 +7,8 @@ import rich.console
 import rich.table
 
 from trainer.errors import UserError
-from trainer.registry import strategies
-from trainer.strategy import StrategyPlugin
+from trainer.strategy.plugin import StrategyPlugin
+from trainer.strategy.registry import strategies
 
 
 def print_strategies(console: rich.console.Console | None = None) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from trainer.data.split import even_piece
+from trainer.data.sharding import even_piece
 from trainer.errors import UserError
 
 
@@ -84,7 +84,7 @@ def feeder(
         start: the number of global batches that came before.
         num_replicas: how many replicas share a global batch.
         micro: micro-batches per global batch.
-        fit: gives all pieces one shape, see `trainer.data.fixed_shapes`;
+        fit: gives all pieces one shape, see `trainer.data.static_shapes`;
             `None` leaves them as they are.
 
     Returns:

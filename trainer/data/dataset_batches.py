@@ -8,7 +8,7 @@ from absl import logging
 
 from trainer.data.batches import Batches, Resume, endless
 from trainer.data.rows import count_rows, take_rows
-from trainer.data.split import piece_bounds
+from trainer.data.sharding import piece_bounds
 from trainer.errors import UserError
 
 # A dataset of unknown length is read no further than this to learn it.

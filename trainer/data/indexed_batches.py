@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from trainer.data.batches import Batches, Resume, endless
 from trainer.data.examples import Examples
-from trainer.data.split import even_piece, piece_bounds
+from trainer.data.sharding import even_piece, piece_bounds
 from trainer.errors import UserError
 
 

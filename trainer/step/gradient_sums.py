@@ -1,7 +1,7 @@
 """From a replica's batch to gradients of the global loss.
 
 The path of the Trainer's own step: sums on each replica, one reduction, one
-division. See `trainer.step.losses` for the equation.
+division. See `trainer.step.losses.loss_terms` for the equation.
 """
 
 import functools
@@ -11,15 +11,15 @@ import keras
 import tensorflow as tf
 
 from trainer.errors import UserError
-from trainer.graph import converted
 from trainer.step import gradients as grads
-from trainer.step import losses, output_losses
-from trainer.step.global_terms import global_term
-from trainer.step.guard import Measured
+from trainer.step.divergence_guard import Measured
+from trainer.step.graph import converted
+from trainer.step.logs import StepLogs
+from trainer.step.losses import loss_terms, per_output
+from trainer.step.losses.global_loss import global_term
 from trainer.step.measuring import examples_in_a_slot
 from trainer.step.padding import real_rows
 from trainer.step.pieces import Piece, open_piece
-from trainer.step.totals import StepLogs
 
 if TYPE_CHECKING:
     from trainer.trainer import Trainer
@@ -60,7 +60,7 @@ def measure(
     *,
     training: bool,
     piece: Piece | None = None,
-) -> tuple[list[losses.Term], StepLogs]:
+) -> tuple[list[loss_terms.Term], StepLogs]:
     """Runs the model on a replica's batch.
 
     Args:
@@ -76,15 +76,13 @@ def measure(
     piece = piece or piece_of(trainer, batch, training=training)
     with open_piece(piece):
         y_pred = converted(trainer.forward)(x, training=training)
-        y = output_losses.in_floatx(y)
+        y = per_output.in_floatx(y)
         values = converted(trainer.per_example_loss)(x, y, y_pred)
-    terms, by_output = output_losses.terms(
+    terms, by_output = per_output.terms(
         trainer,
         values,
         y_pred=y_pred,
-        sample_weight=output_losses.weights(
-            trainer, y, weight, training=training
-        ),
+        sample_weight=per_output.weights(trainer, y, weight, training=training),
         examples=piece.examples,
         parts=piece.pieces,
         real=real_rows(batch),
@@ -94,8 +92,10 @@ def measure(
         with open_piece(piece):
             whole = (x, y, y_pred)
             terms.append(global_term(trainer, batch, piece=piece, parts=whole))
-    terms += losses.added_terms(trainer.model, piece, trainer.added_losses)
-    logs = losses.loss_logs(trainer.model, terms, piece.examples) | by_output
+    terms += loss_terms.added_terms(trainer.model, piece, trainer.added_losses)
+    logs = (
+        loss_terms.loss_logs(trainer.model, terms, piece.examples) | by_output
+    )
     increments = converted(trainer.metric_increments)
     return terms, logs | increments(y, y_pred, weight)
 
@@ -115,7 +115,7 @@ def batch_sums(trainer: "Trainer", batch: Any) -> tuple[GradientSums, StepLogs]:
                 "There is no loss: pass loss=..., override per_example_loss or "
                 "global_loss, or call add_loss in the model."
             )
-        merged = losses.merge_terms(terms)
+        merged = loss_terms.merge_terms(terms)
         scaled = [term.total * _loss_factor(trainer) for term in merged]
     found = {}
     for term, total in zip(merged, scaled, strict=True):
@@ -153,7 +153,9 @@ def reduce_and_measure(
     """
     sums = GradientSums(*grads.reduce_sum(sums))
     gradients = _divide(trainer, sums)
-    loss = losses.regularization(losses.regularized_variables(trainer.model))
+    loss = loss_terms.regularization(
+        loss_terms.regularized_variables(trainer.model)
+    )
     for group, total in sums.losses.items():
         loss += tf.math.divide_no_nan(total, sums.counts[group])
     true = grads.rows_once([*gradients.values()], dense=trainer.jit_compile)
@@ -187,12 +189,12 @@ def _loss_factor(trainer: "Trainer") -> tf.Tensor:
 
 def _regularizer_gradients(model: keras.Model) -> dict[int, tf.Tensor]:
     """Equal on every replica, so never reduced: it counts once."""
-    variables = losses.regularized_variables(model)
+    variables = loss_terms.regularized_variables(model)
     if not variables:
         return {}
     numbers = {id(v): i for i, v in enumerate(model.trainable_variables)}
     with tf.GradientTape() as tape:
-        penalty = losses.regularization(variables)
+        penalty = loss_terms.regularization(variables)
     found = tape.gradient(penalty, [v.value for v in variables])
     return {
         numbers[id(v)]: gradient

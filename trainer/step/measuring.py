@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from trainer.errors import UserError
-from trainer.step.gathering import Slots, slot_rows
 from trainer.step.gradients import reduce_sum
-from trainer.step.totals import StepLogs
+from trainer.step.logs import StepLogs
+from trainer.step.reductions.slots import Slots, slot_rows
 
 if TYPE_CHECKING:
     from trainer.trainer import Trainer

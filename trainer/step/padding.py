@@ -5,8 +5,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from trainer.data.fixed_shapes import Padded
 from trainer.data.rows import count_rows
+from trainer.data.static_shapes import Padded
 
 
 class WeightedBatch(tuple):

@@ -15,9 +15,9 @@ from typing import Any
 import tensorflow as tf
 
 from trainer.data.rows import count_rows
-from trainer.step.average import Average
 from trainer.step.gradients import reduce_sum
 from trainer.step.padding import count_examples, real_rows
+from trainer.step.reductions.average import Average
 
 _local = threading.local()  # Mirrored replicas trace in threads of their own.
 

@@ -10,7 +10,8 @@ import gin
 import keras
 import numpy as np
 
-from trainer import Callback, checkpoints
+from trainer import Callback
+from trainer.checkpoint import storage
 
 
 @gin.configurable
@@ -40,7 +41,7 @@ class Trouble(Callback):
         kind = self._at.get(self.trainer.step)
         if kind:
             directory = f"{self.trainer.model_dir}/checkpoints"
-            steps = map(checkpoints.step_of, checkpoints.listing(directory))
+            steps = map(storage.step_of, storage.listing(directory))
             print(f"before {kind}: {sorted(steps)}", flush=True)
             if kind in QUIET:
                 wait_for_save(directory, self.trainer.step // 5 * 5)

@@ -23,10 +23,12 @@ def main(model_dir, options):
     import numpy as np
     import tensorflow as tf
 
-    from plugins.callbacks.checkpoint import Checkpoint
-    from plugins.callbacks.preemption import Preemption
-    from plugins.callbacks.watchdog import Watchdog
-    from trainer import Callback, StartAgain, Trainer, checkpoints, last_words
+    from trainer import Callback, StartAgain, Trainer
+    from trainer.checkpoint import storage
+    from trainer.runtime.process_exit import last_words
+    from trainer_plugins.callbacks.checkpoint import Checkpoint
+    from trainer_plugins.callbacks.preemption import Preemption
+    from trainer_plugins.callbacks.watchdog import Watchdog
 
     options = json.loads(options)
     hang = options.get("hang")
@@ -52,7 +54,7 @@ def main(model_dir, options):
             time.sleep(1000)
         return x
 
-    save = checkpoints.save
+    save = storage.save
 
     def hanging_save(directory, snapshot):
         if hang == "checkpoint" and snapshot.step > 100:
@@ -60,7 +62,7 @@ def main(model_dir, options):
         time.sleep(options.get("save_seconds", 0.0))
         return save(directory, snapshot)
 
-    checkpoints.save = hanging_save
+    storage.save = hanging_save
     x = np.random.default_rng(0).normal(size=(640, 4)).astype("float32")
     made = Trainer(
         model=lambda: Model([keras.Input((4,)), keras.layers.Dense(1)]),

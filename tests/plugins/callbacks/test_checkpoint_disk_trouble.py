@@ -10,7 +10,7 @@ import sys
 import pytest
 from tensorboard.backend.event_processing import event_accumulator
 
-from trainer import checkpoints
+from trainer.checkpoint import storage
 
 # tests/faults/test_disks.py has the ordinary suite's full and lost disks.
 pytestmark = pytest.mark.long
@@ -80,9 +80,9 @@ def assert_ended(done, code, *words):
 
 def steps_in(model_dir):
     return [
-        checkpoints.step_of(path)
-        for path in checkpoints.listing(str(model_dir / "checkpoints"))
-        if checkpoints.find_fault(path) is None
+        storage.step_of(path)
+        for path in storage.listing(str(model_dir / "checkpoints"))
+        if storage.find_fault(path) is None
     ]
 
 

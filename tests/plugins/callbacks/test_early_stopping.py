@@ -6,8 +6,8 @@ import keras
 import numpy as np
 import pytest
 
-from plugins.callbacks.early_stopping import EarlyStopping
 from trainer import Trainer, UserError
+from trainer_plugins.callbacks.early_stopping import EarlyStopping
 
 
 def attach(callback):

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from plugins.callbacks.checkpoint import Checkpoint
-from plugins.callbacks.export import Export, export_model
-from trainer import Callback, Trainer, UserError, checkpoints
+from trainer import Callback, Trainer, UserError
+from trainer.checkpoint import storage
+from trainer_plugins.callbacks.checkpoint import Checkpoint
+from trainer_plugins.callbacks.export import Export, export_model
 
 
 def functional():
@@ -200,5 +201,5 @@ def test_an_export_that_fails_costs_no_checkpoint(tmp_path):
             callbacks=callbacks,
             steps_per_loop=5,
         )
-    (path,) = checkpoints.listing(str(tmp_path / "checkpoints"))
-    assert checkpoints.step_of(path) == trainer.step == 2
+    (path,) = storage.listing(str(tmp_path / "checkpoints"))
+    assert storage.step_of(path) == trainer.step == 2

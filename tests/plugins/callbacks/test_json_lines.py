@@ -6,8 +6,8 @@ import keras
 import numpy as np
 import pytest
 
-from plugins.callbacks.json_lines import JsonLines
 from trainer import Trainer
+from trainer_plugins.callbacks.json_lines import JsonLines
 
 
 def make(model_dir, *, step=0, is_chief=True):

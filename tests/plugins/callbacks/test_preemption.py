@@ -13,10 +13,10 @@ import keras
 import numpy as np
 import pytest
 
-from plugins.callbacks.preemption import Preemption
 from tests.conftest import ROOT
 from tests.helpers import saved_steps
 from trainer import Trainer, UserError
+from trainer_plugins.callbacks.preemption import Preemption
 
 _SECONDS = 120
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from plugins.callbacks import progress
-from plugins.callbacks.progress import Progress
 from trainer import Trainer
+from trainer_plugins.callbacks import progress
+from trainer_plugins.callbacks.progress import Progress
 
 ACCOUNTS = {
     "start_up": 10.0,

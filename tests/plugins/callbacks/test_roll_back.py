@@ -12,11 +12,11 @@ from tensorboard.backend.event_processing.plugin_event_accumulator import (
     EventAccumulator,
 )
 
-from plugins.callbacks.checkpoint import Checkpoint
-from plugins.callbacks.json_lines import JsonLines
-from plugins.callbacks.progress import Progress
-from plugins.callbacks.tensorboard import TensorBoard
 from trainer import ArrayExamples, Callback, Guard, Trainer
+from trainer_plugins.callbacks.checkpoint import Checkpoint
+from trainer_plugins.callbacks.json_lines import JsonLines
+from trainer_plugins.callbacks.progress import Progress
+from trainer_plugins.callbacks.tensorboard import TensorBoard
 
 
 class Stubborn(Callback):

@@ -12,10 +12,10 @@ from tensorboard.backend.event_processing.plugin_event_accumulator import (
 )
 from tensorboard.plugins.hparams import api_pb2, metadata
 
-from plugins.callbacks import tensorboard
-from plugins.callbacks.tensorboard import TensorBoard, literal_bindings
 from trainer import Trainer, UserError
-from trainer.accounts import Accounts
+from trainer.loop.goodput import Accounts
+from trainer_plugins.callbacks import tensorboard
+from trainer_plugins.callbacks.tensorboard import TensorBoard, literal_bindings
 
 
 @pytest.fixture(autouse=True)

@@ -28,7 +28,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 def main(name, steps, pause, *options):
     from trainer import StartAgain, UserError
-    from trainer.registry import find_strategy
+    from trainer.strategy.registry import find_strategy
 
     given = dict(option.split("=") for option in options)
     task = json.loads(os.environ["TF_CONFIG"])["task"]
@@ -71,7 +71,7 @@ def main(name, steps, pause, *options):
 
 
 def die_before_it_serves():
-    from plugins.strategies import multi_worker_mirrored, processes
+    from trainer_plugins.strategies import multi_worker_mirrored, processes
 
     def die(*arguments, **options):
         # The others are beyond the meeting by then.
@@ -87,8 +87,8 @@ def train(plugin, steps, *, pause, fails, tells, slow, directory, facts):
     import numpy as np
     import tensorflow as tf
 
-    from plugins.callbacks.checkpoint import Checkpoint
     from trainer import Callback, Trainer
+    from trainer_plugins.callbacks.checkpoint import Checkpoint
 
     class Report(Callback):
         def on_train_begin(self, logs=None):

@@ -10,7 +10,7 @@ import tensorflow as tf
 from tensorflow.python import pywrap_tfe
 from tensorflow.python.eager import context
 
-from plugins.strategies.connecting import lock_released, own_sigterm
+from trainer_plugins.strategies.connecting import lock_released, own_sigterm
 
 
 def test_sigterm_is_ours_again_at_once():
@@ -41,7 +41,7 @@ def test_the_lock_is_released_by_tensorflows_own_function():
     said = []
     with lock_released():
         assert pywrap_tfe.TFE_EnableCollectiveOps.__module__ == (
-            "plugins.strategies.connecting"
+            "trainer_plugins.strategies.connecting"
         )
         with pytest.raises(tf.errors.InvalidArgumentError) as error:
             pywrap_tfe.TFE_EnableCollectiveOps(handle, b"no server")

@@ -9,7 +9,6 @@ import time
 import pytest
 import tensorflow as tf
 
-from plugins.clusters.hang_up import hang_up
 from tests.conftest import ROOT
 from tests.plugins.strategies.network_hosts import (
     Hosts,
@@ -18,7 +17,8 @@ from tests.plugins.strategies.network_hosts import (
     training,
     why_not,
 )
-from trainer import checkpoints as saved
+from trainer.checkpoint import storage as saved
+from trainer_plugins.control_plane.disconnect import hang_up
 
 pytestmark = pytest.mark.long
 STEPS = 60

@@ -2,9 +2,9 @@
 
 import pytest
 
-from plugins.strategies.crew import cut_into_rounds
-from plugins.strategies.parameter_server import ParameterServer
 from trainer import UserError
+from trainer_plugins.strategies.parameter_server import ParameterServer
+from trainer_plugins.strategies.worker_pool import cut_into_rounds
 
 TWO_AND_ONE = {
     "worker_hosts": "a:1,b:1",

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from plugins.strategies import tpu_address
-from plugins.strategies.tpu import TPU
 from tests.plugins.strategies.sockets import answering, closed_port
 from trainer import StartAgain, Trainer, UserError
-from trainer.registry import find_strategy
+from trainer.strategy.registry import find_strategy
+from trainer_plugins.strategies import tpu_address
+from trainer_plugins.strategies.tpu import TPU
 
 
 @pytest.fixture(autouse=True)
@@ -267,7 +267,7 @@ def test_without_a_tpu_the_flags_are_named():
 
 _CONNECT = """
 import tensorflow as tf
-from plugins.strategies.tpu import TPU
+from trainer_plugins.strategies.tpu import TPU
 from trainer import UserError
 
 server = tf.distribute.Server({"worker": ["127.0.0.1:PORT"]}, "worker")

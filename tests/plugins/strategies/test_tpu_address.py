@@ -3,11 +3,11 @@ import time
 import pytest
 import tensorflow as tf
 
-from plugins.strategies import tpu_address
-from plugins.strategies.tpu import TPU
-from plugins.strategies.tpu_address import require_tpu
 from tests.plugins.strategies.sockets import answering, closed_port
 from trainer import UserError
+from trainer_plugins.strategies import tpu_address
+from trainer_plugins.strategies.tpu import TPU
+from trainer_plugins.strategies.tpu_address import require_tpu
 
 SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 

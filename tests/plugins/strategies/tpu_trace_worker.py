@@ -16,12 +16,12 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import keras
 import tensorflow as tf
 
-from experiments.contrastive import SimCLR
-from plugins.strategies.tpu import TPU
 from tests.conformance import models
 from tests.conformance.cases import in_order
 from trainer import Guard, Trainer
-from trainer.loop import Loop
+from trainer.loop.loop import Loop
+from trainer_experiments.contrastive import SimCLR
+from trainer_plugins.strategies.tpu import TPU
 
 CORES = int(sys.argv[1])
 

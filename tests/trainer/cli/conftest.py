@@ -25,7 +25,8 @@ def configure(tmp_path):
     def read(text="", *arguments):
         path = tmp_path / "given.gin"
         path.write_text(text)
-        return _configure(flags.parse([f"--gin_file={path}", *arguments]))
+        request = flags.parse([f"--gin_file={path}", *arguments])
+        return _configure(request, [str(path)])
 
     yield read
     for name in [n for n in sys.modules if n.startswith("made_by_test")]:

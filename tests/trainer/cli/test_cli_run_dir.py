@@ -6,10 +6,11 @@ import gin
 import pytest
 
 from tests.trainer.cli.tiny import IMPORT
-from trainer.cli import config_diff, provenance
+from trainer.cli import provenance
+from trainer.cli.config import diff
 from trainer.cli.run_dir import RunDir
 from trainer.errors import UserError
-from trainer.registry import find_strategy
+from trainer.strategy.registry import find_strategy
 
 
 def make(path, experiment="digits", arguments=("--seed=1",)):
@@ -138,7 +139,7 @@ def test_another_configuration_warns_with_the_lines(
 def test_changes_joins_long_statements():
     before = "A.b = \\\n    ['x',\n     'y']\nA.c = 1\n"
     after = "A.b = ['x', 'y']\na/b/A.c = 1\n"
-    assert config_diff.changes(before, after) == [
+    assert diff.changes(before, after) == [
         "- A.c = 1",
         "+ a/b/A.c = 1",
     ]

@@ -1,1 +1,0 @@
-"""Gin files, and the models and data that they configure."""

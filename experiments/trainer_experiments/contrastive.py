@@ -1,0 +1,99 @@
+"""Representations without labels: SimCLR on small digits."""
+
+from typing import Any
+
+import gin
+import keras
+import numpy as np
+import tensorflow as tf
+
+from trainer import ArrayExamples, Trainer
+from trainer_experiments.digits import digits
+
+_SEED, _NOISE, _MOVE = 0, 0.1, 1
+
+
+def nt_xent(views: tf.Tensor, temperature: float) -> tf.Tensor:
+    """The normalized, temperature-scaled cross-entropy of pairs of views.
+
+    Each view is to be told, by its similarity, from the views of all other
+    examples: equation 1 of "A Simple Framework for Contrastive Learning of
+    Visual Representations" (T. Chen et al., 2020).
+
+    Args:
+        views: float `[batch, 2, width]`, of unit length.
+        temperature: divides similarities.
+
+    Returns:
+        The mean over all views, a scalar.
+    """
+    both = tf.concat([views[:, 0], views[:, 1]], 0)
+    similarity = tf.matmul(both, both, transpose_b=True) / temperature
+    size = tf.shape(both)[0]
+    itself = tf.eye(size, dtype=tf.bool)
+    similarity = tf.where(itself, similarity.dtype.min, similarity)
+    partner = tf.roll(tf.range(size), size // 2, 0)
+    return tf.reduce_mean(
+        tf.nn.sparse_softmax_cross_entropy_with_logits(partner, similarity)
+    )
+
+
+@gin.configurable(module="experiments")
+class SimCLR(Trainer):
+    """Draws two views of an example together, and apart from all others.
+
+    Args:
+        temperature: see `nt_xent`.
+        **kwargs: see `trainer.Trainer`.
+    """
+
+    def __init__(self, *, temperature: float = 0.5, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.temperature = temperature
+
+    def global_loss(self, x: Any, y: Any, y_pred: Any) -> tf.Tensor:
+        """See `Trainer.global_loss`."""
+        return nt_xent(y_pred, self.temperature)
+
+
+@gin.configurable(module="experiments")
+def encoder(*, units: int = 128, width: int = 32) -> keras.Model:
+    """A net from two views of a digit to two vectors of unit length.
+
+    Args:
+        units: of the hidden layer.
+        width: of a vector.
+    """
+    return keras.Sequential(
+        [
+            keras.Input((2, 8, 8, 1)),
+            keras.layers.Reshape((2, 64)),
+            keras.layers.Dense(units, activation="relu"),
+            keras.layers.Dense(width),
+            keras.layers.UnitNormalization(dtype="float32"),
+        ],
+        name="encoder",
+    )
+
+
+@gin.configurable(module="experiments")
+def two_views(split: str) -> ArrayExamples:
+    """Two views of each of scikit-learn's digits, moved and with noise.
+
+    Args:
+        split: `"train"` or `"eval"`.
+
+    Returns:
+        Float32 `[n, 2, 8, 8, 1]`.
+    """
+    examples = digits(split)
+    numbers = tf.range(examples.size, dtype=tf.int64)
+    images = examples.gather(numbers)[0].numpy()
+    rng = np.random.default_rng(_SEED)
+    views = np.stack([images, images], axis=1)
+    for pair in views:
+        for i in range(2):
+            move = rng.integers(-_MOVE, _MOVE + 1, size=2)
+            pair[i] = np.roll(pair[i], move, axis=(0, 1))
+    views += _NOISE * rng.normal(size=views.shape)
+    return ArrayExamples(views.astype(np.float32), shuffle=split == "train")

@@ -1,0 +1,131 @@
+"""Stops training when a value no longer gets better."""
+
+import math
+from typing import Any
+
+import gin
+from absl import logging
+
+from trainer import Callback, UserError
+from trainer.plugin_api import Monitor, schema
+
+_STATE = schema.record(
+    {
+        "best": schema.optional(schema.number()),
+        "best_step": schema.optional(schema.integer()),
+        "wait": schema.integer(),
+    }
+)
+
+
+@gin.configurable(module="trainer_plugins.callbacks")
+class EarlyStopping(Callback):
+    """Stops after `patience` evaluations in a row without a better value.
+
+    Args:
+        monitor: what to watch: `"val_loss"` is the loss of the eval split,
+            seen at each evaluation, `"loss"` that of the train split, seen
+            at each training log.
+        mode: `"min"` or `"max"`, whichever is better; `"auto"` tells it
+            from the name.
+        patience: evaluations in a row without improvement before stopping.
+        min_delta: by how much a value must be better to count as better.
+        stop_at: stops as soon as the value is this good.
+
+    Raises:
+        UserError: an argument is not valid, or `"auto"` does not know the
+            name.
+    """
+
+    def __init__(
+        self,
+        monitor: str = "val_loss",
+        *,
+        mode: str = "auto",
+        patience: int = 3,
+        min_delta: float = 0.0,
+        stop_at: float | None = None,
+    ) -> None:
+        super().__init__()
+        if patience < 1 or min_delta < 0:
+            raise UserError(
+                f"EarlyStopping.patience = {patience} must be at least 1, and "
+                f"min_delta = {min_delta} at least 0."
+            )
+        self.patience = patience
+        self.min_delta = min_delta
+        self.stop_at = stop_at
+        self._monitor = Monitor(monitor, mode)
+        self.best: float | None = None
+        self.best_step: int | None = None
+        self.wait = 0
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Ends a resumed run at once if it had been stopped."""
+        self._stop_if_done()
+
+    def on_log(self, step: int, split: str, logs: dict[str, float]) -> None:
+        """Compares the watched value with the best one so far."""
+        prefix = "val_" if split == "eval" else ""
+        named = {prefix + name: value for name, value in logs.items()}
+        value = self._monitor.value(named)
+        if value is not None:
+            self._compare(step, value)
+            self._stop_if_done()
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Warns if nothing was ever compared."""
+        if self.best is None and not self.wait:
+            logging.warning(
+                "EarlyStopping has seen no %s: nothing logged it.",
+                self._monitor.name,
+            )
+
+    def state(self) -> dict[str, Any]:
+        """See `Callback.state`."""
+        return {
+            "best": self.best,
+            "best_step": self.best_step,
+            "wait": self.wait,
+        }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """See `Callback.load_state`."""
+        _STATE(state, "EarlyStopping")
+        if (state["best"] is None) != (state["best_step"] is None):
+            raise schema.Misfit("EarlyStopping.best has no step")
+        self.best = state["best"]
+        self.best_step = state["best_step"]
+        self.wait = state["wait"]
+
+    def _compare(self, step: int, value: float) -> None:
+        # An infinity is no best value to hold in JSON, and NaN is never one.
+        if math.isfinite(value) and (
+            self.best is None
+            or self._monitor.better(value, self.best, self.min_delta)
+            or self._is_good_enough(value)
+        ):
+            self.best, self.best_step, self.wait = value, step, 0
+        else:
+            self.wait += 1
+
+    def _stop_if_done(self) -> None:
+        name = self._monitor.name
+        best = "none" if self.best is None else f"{self.best:.6g}"
+        if self.best is not None and self._is_good_enough(self.best):
+            self.trainer.stop(
+                f"{name} = {best} at step {self.best_step} has reached "
+                f"stop_at = {self.stop_at:g}"
+            )
+        elif self.wait >= self.patience:
+            self.trainer.stop(
+                f"{name} has not improved {self.wait} times in a row; "
+                f"best: {best} at step {self.best_step}"
+            )
+
+    def _is_good_enough(self, value: float) -> bool:
+        if self.stop_at is None:
+            return False
+        return value == self.stop_at or self._monitor.better(
+            value, self.stop_at
+        )

@@ -1,0 +1,203 @@
+"""Exports the trained model as a SavedModel and as a .keras file."""
+
+import os
+import tempfile
+from collections.abc import Sequence
+from typing import Any
+
+import gin
+import keras
+import tensorflow as tf
+from absl import logging
+
+from trainer import Callback, UserError
+from trainer.plugin_api import REFUSALS, atomic_files, nearest
+
+FORMATS = ("saved_model", "keras")
+
+
+@gin.configurable(module="trainer_plugins.callbacks")
+class Export(Callback):
+    """Writes the model to `export/` in the run directory when training ends.
+
+    The model is one without a strategy, with the averaged weights if there
+    are any.
+
+    Args:
+        formats: some of `"saved_model"` (`export/saved_model`, to be served:
+            any batch size) and `"keras"` (`export/model.keras`, to go on in
+            Python).
+
+    Raises:
+        UserError: there is no such format.
+    """
+
+    def __init__(self, formats: Sequence[str] = FORMATS) -> None:
+        super().__init__()
+        self.formats = _checked(formats)
+
+    def setup(self) -> None:
+        """Refuses to write through a link.
+
+        Raises:
+            UserError: `export/` is a link.
+        """
+        if self.trainer.model_dir is not None:
+            atomic_files.refuse_links(self.trainer.model_dir, "export")
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Exports what was trained.
+
+        Raises:
+            UserError: the file system refuses.
+        """
+        try:
+            self.export()
+        except REFUSALS as error:
+            raise UserError(
+                f"The export could not be written: {error}. Training is done: "
+                "make room, and export with --mode=export."
+            ) from None
+
+    def export(self) -> list[str]:
+        """Exports the model as it is now, if this process is the chief.
+
+        Returns:
+            The paths that were written.
+        """
+        trainer = self.trainer
+        if trainer.model_dir is None or not trainer.plugin.is_chief:
+            return []
+        atomic_files.refuse_links(trainer.model_dir, "export")
+        model = trainer.single_device_model()
+        written = export_model(
+            model,
+            os.path.join(trainer.model_dir, "export"),
+            self.formats,
+            inputs=self._inputs(model),
+        )
+        logging.info("Exported %s", ", ".join(written))
+        return written
+
+    def _inputs(self, model: keras.Model) -> Any:
+        """What the data feeds to a model that does not declare its inputs."""
+        if _declares_inputs(model):
+            return None
+        try:
+            batches = self.trainer.batches("train")
+        except (UserError, OSError):
+            # Where only the checkpoint is at hand, Keras' guess must do.
+            return None
+        pieces = batches.pieces(
+            start=0, replicas=range(1), num_replicas=1, micro=1
+        )
+        x, _, _ = keras.utils.unpack_x_y_sample_weight(pieces.element_spec)
+        dense = all(isinstance(s, tf.TensorSpec) for s in tf.nest.flatten(x))
+        return x if dense else None
+
+
+def export_model(
+    model: keras.Model,
+    directory: str,
+    formats: Sequence[str] = FORMATS,
+    *,
+    inputs: Any = None,
+) -> list[str]:
+    """Writes a model, replacing an older export of it.
+
+    Each file or folder is written beside its place and then renamed, so that
+    a reader finds it complete or not at all. On object stores such as gs:// a
+    folder is renamed file by file.
+
+    Args:
+        model: a built model, made outside any strategy.
+        directory: where to write.
+        formats: see `Export`.
+        inputs: structure of `tf.TensorSpec`, the inputs of the serving
+            signature; `None` takes them from the model. Their first
+            dimension, the batch, is left free.
+
+    Returns:
+        The paths that were written. A model that cannot be written as
+        `.keras` is left out there, with a warning.
+
+    Raises:
+        UserError: there is no such format.
+    """
+    formats = _checked(formats)
+    tf.io.gfile.makedirs(directory)
+    written: list[str | None] = []
+    if "saved_model" in formats:
+        written.append(_write_saved_model(model, directory, inputs))
+    if "keras" in formats:
+        written.append(_write_keras(model, directory))
+    return [path for path in written if path is not None]
+
+
+def _write_saved_model(model: keras.Model, directory: str, inputs: Any) -> str:
+    path = os.path.join(directory, "saved_model")
+    beside, old = f"{path}.new", f"{path}.old"
+    for left_over in (beside, old):
+        atomic_files.remove(left_over)
+    signature = None if inputs is None else [_free_batch(inputs)]
+    model.export(
+        beside,
+        format="tf_saved_model",
+        verbose=False,
+        input_signature=signature,
+    )
+    # A folder cannot be renamed over one that has files in it.
+    if atomic_files.exists(path):
+        tf.io.gfile.rename(path, old)
+    tf.io.gfile.rename(beside, path)
+    atomic_files.remove(old)
+    return path
+
+
+def _write_keras(model: keras.Model, directory: str) -> str | None:
+    path = os.path.join(directory, "model.keras")
+    beside = f"{path}.new"
+    with tempfile.TemporaryDirectory() as local:
+        # Keras insists on the suffix, and writes local files only.
+        file = os.path.join(local, "model.keras")
+        try:
+            model.save(file)
+        except (NotImplementedError, TypeError, ValueError) as error:
+            logging.warning(
+                "%s cannot be saved as .keras (%s). Give the class a "
+                "get_config that returns its constructor's arguments, or set "
+                "Export.formats = ['saved_model'].",
+                type(model).__name__,
+                str(error).strip().split("\n")[0],
+            )
+            return None
+        atomic_files.remove(beside)
+        tf.io.gfile.copy(file, beside)
+    tf.io.gfile.rename(beside, path, overwrite=True)
+    return path
+
+
+def _checked(formats: Sequence[str]) -> tuple[str, ...]:
+    formats = (formats,) if isinstance(formats, str) else tuple(formats)
+    for name in formats:
+        if name not in FORMATS:
+            raise UserError(
+                f"Export.formats: unknown format {name!r}. "
+                f"{nearest(str(name), FORMATS)}"
+            )
+    return formats
+
+
+def _declares_inputs(model: keras.Model) -> bool:
+    """Whether the model was built from `keras.Input`s, with their types."""
+    sequential = isinstance(model, keras.Sequential)
+    return bool(getattr(model, "inputs", None)) and not sequential
+
+
+def _free_batch(inputs: Any) -> Any:
+    return tf.nest.map_structure(
+        lambda spec: keras.InputSpec(
+            shape=(None, *spec.shape[1:]), dtype=spec.dtype.name
+        ),
+        inputs,
+    )

@@ -1,0 +1,202 @@
+"""Shows how far a run is: a live bar on a terminal, plain lines elsewhere."""
+
+import time
+from typing import Any
+
+import gin
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn
+from rich.progress import Progress as Bar
+
+from trainer import Callback
+
+# Logged for the record, too much for a line.
+_HIDDEN = ("examples_per_second", "steps_per_second", "learning_rate")
+
+
+@gin.configurable(module="trainer_plugins.callbacks")
+class Progress(Callback):
+    """Prints progress, newest values, speed and remaining training time.
+
+    The remaining time counts training only: what evaluations, checkpoints
+    and the first, compiling graph call take is left out.
+
+    Args:
+        console: where to print; standard output if not given.
+    """
+
+    only_watches = True
+
+    def __init__(self, console: Console | None = None) -> None:
+        super().__init__()
+        self._console = console or Console()
+        self._bar: Bar | None = None
+        self._task = TaskID(0)
+        self._pace = Pace()
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Starts the bar."""
+        self._pace = Pace()
+        if not self._console.is_terminal or not self._is_chief:
+            return
+        self.close()
+        self._bar = Bar(
+            TextColumn("train"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[values]}", markup=False),
+            console=self._console,
+            refresh_per_second=4,
+        )
+        self._task = self._bar.add_task(
+            "train",
+            total=self._total,
+            completed=self.trainer.step,
+            values="",
+        )
+        self._bar.start()
+
+    def on_train_batch_begin(
+        self, batch: int, logs: dict[str, Any] | None = None
+    ) -> None:
+        """Starts the clock."""
+        self._pace.begin(self.trainer.step)
+
+    def on_train_batch_end(
+        self, batch: int, logs: dict[str, Any] | None = None
+    ) -> None:
+        """Stops the clock and moves the bar."""
+        self._pace.end(self.trainer.step)
+        if self._bar is not None:
+            self._bar.update(self._task, completed=self.trainer.step)
+
+    def on_log(self, step: int, split: str, logs: dict[str, float]) -> None:
+        """Shows a split's values."""
+        if not self._is_chief:
+            return
+        where = f"step {self._place(step)}"
+        if split != "train":
+            self._print([split, where, *_values(logs)])
+            return
+        shown = _values(logs) + _speed(logs) + self._remaining(step)
+        if self._bar is None:
+            self._print([where, *shown])
+        else:
+            self._bar.update(self._task, values="  ".join(shown))
+
+    def on_roll_back(self, step: int) -> None:
+        """Moves the bar back."""
+        if self._bar is not None:
+            self._bar.update(self._task, completed=step)
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Takes the bar down and says why training ended early."""
+        self.close()
+        reason = self.trainer.stop_reason
+        if reason and self._is_chief:
+            where = f"step {self._place(self.trainer.step)}"
+            self._print(["stopped", where, reason])
+        if self._is_chief:
+            self._print(_closing(self.trainer.accounts.summary()))
+
+    def close(self) -> None:
+        """Gives the terminal back: cursor shown, line complete."""
+        bar, self._bar = self._bar, None
+        if bar is not None:
+            bar.stop()
+
+    @property
+    def _is_chief(self) -> bool:
+        return self.trainer.plugin.is_chief
+
+    @property
+    def _total(self) -> int | None:
+        """The step at which training ends; `None` outside training."""
+        loop = self.trainer.loop
+        return None if loop is None else loop.steps
+
+    def _place(self, step: int) -> str:
+        return f"{step}/{self._total}" if self._total else str(step)
+
+    def _remaining(self, step: int) -> list[str]:
+        pace = self._pace.seconds_per_step
+        if pace is None or self._total is None:
+            return []
+        return [f"eta {_clock(pace * (self._total - step))}"]
+
+    def _print(self, parts: list[str]) -> None:
+        self._console.print(
+            "  ".join(parts), markup=False, highlight=False, soft_wrap=True
+        )
+
+
+class Pace:
+    """How long a training step takes, from the second graph call on."""
+
+    def __init__(self) -> None:
+        self._steps = 0
+        self._seconds = 0.0
+        self._first_step = 0
+        self._begin = 0.0
+        self._compiled = False
+
+    @property
+    def seconds_per_step(self) -> float | None:
+        """The mean; `None` while only the compiling call is over."""
+        return self._seconds / self._steps if self._steps else None
+
+    def begin(self, step: int) -> None:
+        """A graph call starts after `step` steps."""
+        self._first_step = step
+        self._begin = time.perf_counter()
+
+    def end(self, step: int) -> None:
+        """The graph call is over, with `step` steps done."""
+        if self._compiled:
+            self._seconds += time.perf_counter() - self._begin
+            self._steps += step - self._first_step
+        self._compiled = True
+
+
+def _values(logs: dict[str, float]) -> list[str]:
+    return [
+        f"{name} {_number(value)}"
+        for name, value in logs.items()
+        if not name.startswith(_HIDDEN)
+    ]
+
+
+def _closing(accounts: dict[str, float]) -> list[str]:
+    """Where the time went, the largest part first."""
+    total, goodput = accounts["total"], accounts["goodput"]
+    parts = {
+        name: seconds / total
+        for name, seconds in accounts.items()
+        if name not in ("total", "goodput")
+    }
+    largest = sorted(parts, key=lambda name: -parts[name])
+    shown = ", ".join(
+        f"{name.replace('_', ' ')} {parts[name]:.0%}"
+        for name in largest
+        if parts[name] >= 0.005
+    )
+    return [f"goodput {goodput:.0%} of {_clock(total)}", f"({shown})"]
+
+
+def _number(value: float) -> str:
+    small_or_large = value != 0 and not 1e-3 <= abs(value) < 1e6
+    return f"{value:.3e}" if small_or_large else f"{value:.4f}"
+
+
+def _speed(logs: dict[str, float]) -> list[str]:
+    speed = logs.get("examples_per_second")
+    return [] if speed is None else [f"{speed:.0f} examples/s"]
+
+
+def _clock(seconds: float) -> str:
+    """`m:ss`, or `h:mm:ss` from an hour on."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours}:{minutes:02d}:{rest:02d}"
+    return f"{minutes}:{rest:02d}"

@@ -1,0 +1,293 @@
+"""Writes scalars, configuration and hyperparameters for TensorBoard."""
+
+import contextlib
+import functools
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import gin
+import tensorflow as tf
+from absl import logging
+from gin import config_parser
+
+from trainer import Callback, UserError
+from trainer.plugin_api import REFUSALS, atomic_files, write_whole
+
+Scalar = bool | int | float | str
+
+
+@gin.configurable(module="trainer_plugins.callbacks")
+class TensorBoard(Callback):
+    """Writes `tensorboard/train` and `tensorboard/eval` in the run directory.
+
+    The train run holds the training scalars, the learning rate and the
+    operative configuration as text; the eval run holds the evaluation
+    scalars. Hyperparameters are written beside the metrics that they lead to:
+    in the eval run, or in the train run if nothing is evaluated. TensorBoard's
+    HPARAMS tab then has one row for each run under `--logdir`.
+
+    An evaluator beside the training process (`--mode=continuous_eval`) writes
+    `tensorboard/evaluator`: of two processes that write to one directory
+    TensorBoard shows the later one only.
+
+    What cannot be written, as on a full disk, is a warning: it is kept and
+    written later.
+
+    Raises:
+        UserError: the `tensorboard` package is not installed.
+    """
+
+    only_watches = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        _hparams_plugin()
+        self._writers: dict[str, tf.summary.SummaryWriter] = {}
+        self._hyperparameters: dict[str, Scalar] = {}
+        self._started = time.time()
+        self._session: str | None = None
+        self._logged: set[str] = set()
+        # Split, step, and what to write there.
+        self._waiting: list[tuple[str, int, Callable[[], None]]] = []
+
+    def setup(self) -> None:
+        """Refuses to write through a link.
+
+        Raises:
+            UserError: one of the directories is a link.
+        """
+        if self._writes:
+            assert self.trainer.model_dir is not None
+            for split in ("train", "eval"):
+                atomic_files.prepare_directory(
+                    self.trainer.model_dir, self._name(split)
+                )
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Writes the configuration, and hides steps that will be repeated."""
+        if not self._writes:
+            return
+        self._started = time.time()
+        step = self.trainer.fired_step
+        self._hide_after(step)
+        config = gin.operative_config_str()
+        self._hyperparameters = {
+            **literal_bindings(config),
+            **self.trainer.learning_rates(),
+            "batch_size": self.trainer.batch_size,
+        }
+        self._write(
+            "train",
+            step,
+            lambda: tf.summary.text("operative_config", gin.markdown(config)),
+        )
+
+    def on_roll_back(self, step: int) -> None:
+        """Hides steps that will be done again."""
+        if not self._writes:
+            return
+        last = self.trainer.fired_step
+        self._waiting = [one for one in self._waiting if one[1] <= last]
+        self._close_writers()
+        # Names of event files hold whole seconds, and their order counts.
+        time.sleep(1.0 - time.time() % 1.0)
+        self._hide_after(last)
+
+    def on_log(self, step: int, split: str, logs: dict[str, float]) -> None:
+        """Writes a split's scalars."""
+        if not self._writes:
+            return
+        scalars = dict(logs)
+        if split == "train":
+            scalars |= self.trainer.learning_rates()
+            for name, value in self.trainer.accounts.summary().items():
+                scalars[f"time/{name}"] = value
+        self._logged.add(split)
+        self._write(split, step, lambda: _write_scalars(scalars))
+        if split == "eval":
+            self._write_hyperparameters("eval")
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Marks the run as done in the HPARAMS tab."""
+        if not self._writes:
+            return
+        # A run that was done before it was started again has logged nothing.
+        if "train" in self._logged:
+            self._write_hyperparameters("train")
+        if self._session is not None:
+            self._write_summary(self._session, _session_end())
+
+    def close(self) -> None:
+        """Closes the event files."""
+        self._write_waiting()
+        self._close_writers()
+        self._session = None
+        self._logged = set()
+        self._waiting = []
+
+    @property
+    def _writes(self) -> bool:
+        trainer = self.trainer
+        return trainer.model_dir is not None and trainer.plugin.is_chief
+
+    def _name(self, split: str) -> str:
+        return f"tensorboard/{'evaluator' if self.following else split}"
+
+    def _directory(self, split: str) -> str:
+        assert self.trainer.model_dir is not None
+        return os.path.join(self.trainer.model_dir, self._name(split))
+
+    def _refuse_links(self, split: str) -> None:
+        assert self.trainer.model_dir is not None
+        atomic_files.refuse_links(self.trainer.model_dir, self._name(split))
+
+    def _write(self, split: str, step: int, write: Callable[[], None]) -> None:
+        self._waiting.append((split, step, write))
+        self._write_waiting()
+
+    def _write_waiting(self) -> None:
+        try:
+            for split, step, write in self._waiting:
+                with self._writer(split).as_default(step=step):
+                    write()
+            for writer in self._writers.values():
+                writer.flush()
+        except REFUSALS as error:
+            # What follows a torn record is not read: go on in new files.
+            self._close_writers()
+            logging.warning(
+                "TensorBoard's files cannot be written; entries that wait: "
+                "%d. %s",
+                len(self._waiting),
+                error,
+            )
+        else:
+            self._waiting = []
+
+    def _close_writers(self) -> None:
+        for writer in self._writers.values():
+            with contextlib.suppress(*REFUSALS):
+                writer.close()
+        self._writers = {}
+
+    def _hide_after(self, step: int) -> None:
+        for split in ("train", "eval"):
+            if tf.io.gfile.isdir(self._directory(split)):
+                last = step - (split in self.trainer.taken_back)
+                _hide_after(self._directory(split), last)
+
+    def _writer(self, split: str) -> tf.summary.SummaryWriter:
+        if split not in self._writers:
+            self._refuse_links(split)
+            self._writers[split] = tf.summary.create_file_writer(
+                self._directory(split)
+            )
+        return self._writers[split]
+
+    def _write_hyperparameters(self, split: str) -> None:
+        """Starts the session of the HPARAMS tab, once in a run."""
+        if self._session is None and self._hyperparameters:
+            self._session = split
+            summary = _hparams_plugin().hparams_pb(
+                self._hyperparameters, start_time_secs=self._started
+            )
+            self._write_summary(split, summary)
+
+    def _write_summary(self, split: str, summary: Any) -> None:
+        content = summary.SerializeToString()
+        self._write(
+            split, 0, lambda: tf.summary.experimental.write_raw_pb(content)
+        )
+
+
+def _write_scalars(scalars: dict[str, float]) -> None:
+    for name, value in scalars.items():
+        tf.summary.scalar(name, value)
+
+
+def literal_bindings(config: str) -> dict[str, Scalar]:
+    """The scalar parameters in a gin configuration.
+
+    Args:
+        config: the text of a configuration, such as
+            `gin.operative_config_str()`.
+
+    Returns:
+        Names such as `"Adam.learning_rate"` to values. Macros are replaced
+        by their values; lists, `None` and references are left out.
+    """
+    names = _Names()
+    found: dict[str, Scalar] = {}
+    for statement in config_parser.ConfigParser(config, names):
+        if not isinstance(statement, config_parser.BindingStatement):
+            continue
+        key = "/".join(filter(None, (statement.scope, statement.selector)))
+        if not statement.arg_name:
+            names.macros[key] = statement.value
+        elif isinstance(statement.value, bool | int | float | str):
+            found[f"{key}.{statement.arg_name}"] = statement.value
+    return found
+
+
+class _Names(config_parser.ParserDelegate):
+    """What the parser makes of names: macros are known by their value."""
+
+    def __init__(self) -> None:
+        self.macros: dict[str, Any] = {}
+
+    def configurable_reference(self, name: str, evaluate: bool) -> None:
+        return None
+
+    def macro(self, name: str) -> Any:
+        return self.macros.get(name)
+
+
+def _hide_after(directory: str, step: int) -> None:
+    """Tells TensorBoard to forget the later steps of an earlier process.
+
+    Event files are read in the order of their names: this one comes after
+    those of the process that was killed, and before the new one.
+    """
+    seconds = int(time.time())
+    path = os.path.join(directory, f"events.out.tfevents.{seconds}.-restart")
+    version = tf.compat.v1.Event(
+        wall_time=seconds, file_version="brain.Event:2"
+    )
+    start = tf.compat.v1.Event(
+        wall_time=seconds,
+        step=step + 1,
+        session_log=tf.compat.v1.SessionLog(
+            status=tf.compat.v1.SessionLog.START
+        ),
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        records = os.path.join(folder, "events")
+        with tf.io.TFRecordWriter(records) as writer:
+            # TensorBoard takes the first start it sees for that of a new run.
+            for event in (version, start, start):
+                writer.write(event.SerializeToString())
+        with open(records, "rb") as file:
+            write_whole(path, file.read())
+
+
+@functools.cache
+def _hparams_plugin() -> ModuleType:
+    try:
+        from tensorboard.plugins.hparams import summary_v2
+    except ImportError as error:
+        raise UserError(
+            f"The TensorBoard callback cannot import tensorboard ({error}). "
+            "Install it (pip install tensorboard) or leave @TensorBoard() out "
+            "of run.callbacks."
+        ) from None
+    return summary_v2
+
+
+def _session_end() -> Any:
+    from tensorboard.plugins.hparams import api_pb2, summary
+
+    return summary.session_end_pb(api_pb2.STATUS_SUCCESS)

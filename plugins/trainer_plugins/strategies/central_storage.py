@@ -1,0 +1,47 @@
+"""Variables in one place, computation on several devices."""
+
+from collections.abc import Sequence
+
+import gin
+import tensorflow as tf
+
+from trainer import StrategyPlugin
+from trainer_plugins.strategies.devices import logical_devices
+
+
+@gin.configurable(module="trainer_plugins.strategies")
+class CentralStorage(StrategyPlugin):
+    """A replica on each device of this host, around one set of variables.
+
+    Variables live once, on the CPU (or the only GPU); gradients are summed
+    there; synchronous. For a model whose variables do not fit on each GPU
+    again, such as large embeddings, on a host with much memory.
+
+    Args:
+        devices: such as `"gpu:0,gpu:1"`; defaults to all GPUs, else all CPUs.
+        parameter_device: where variables live, such as `"cpu:0"`; defaults
+            to the CPU, or to the only device.
+
+    Raises:
+        UserError: a device does not exist.
+    """
+
+    name = "central_storage"
+
+    def __init__(
+        self,
+        *,
+        devices: str | Sequence[str] | None = None,
+        parameter_device: str | None = None,
+    ) -> None:
+        self._devices = devices
+        self._parameter_device = parameter_device
+
+    def create(self) -> tf.distribute.Strategy:
+        """See `StrategyPlugin.create`."""
+        devices = logical_devices(self._devices)
+        if self._parameter_device is not None:
+            (home,) = logical_devices([self._parameter_device])
+        else:
+            home = devices[0] if len(devices) == 1 else "cpu:0"
+        return tf.distribute.experimental.CentralStorageStrategy(devices, home)

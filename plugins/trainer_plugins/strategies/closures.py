@@ -1,0 +1,91 @@
+"""Steps as closures that a coordinator hands to free workers."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from trainer import average
+from trainer.plugin_api import GraphLoop, MakePieces, Step, Sums, graph_function
+from trainer_plugins.strategies.worker_pool import Crew
+
+
+class Evaluation:
+    """Runs evaluation on one free worker at a time."""
+
+    def __init__(self, step: Step, crew: Crew) -> None:
+        self._crew = crew
+        self._steps = GraphLoop(step, crew.strategy)
+        self._loop = graph_function(self._steps.each_step)
+        self._done = 0
+        self._pieces: MakePieces | None = None
+
+    def __call__(
+        self,
+        iterator: MakePieces,
+        num_steps: int,
+        carried: Sequence[Sums | None] = (None,),
+    ) -> list[Sums]:
+        """See `Runner.__call__`; each call may find another worker free."""
+        if iterator is not self._pieces:
+            self._pieces, self._done = iterator, 0
+        first = self._done
+        rest = self._crew.iterator(lambda _: iterator(range(1), offset=first))
+        self._done += num_steps
+        results = self._crew.run(self._loop, rest, [num_steps])
+        return _added(carried, self._steps, results)
+
+    def trace(self, iterator: MakePieces) -> None:
+        """Nothing to do here: a worker traces when it evaluates."""
+
+
+class Closures:
+    """Runs training steps on whichever worker is free."""
+
+    def __init__(self, step: Step, crew: Crew) -> None:
+        self._crew = crew
+        self._step = step
+        self._steps = GraphLoop(self._measured, crew.strategy)
+        self._loop = graph_function(self._steps.each_step)
+
+    def __call__(
+        self,
+        iterator: Any,
+        num_steps: int,
+        carried: Sequence[Sums | None] = (None,),
+    ) -> list[Sums]:
+        """See `Runner.__call__`."""
+        results = self._crew.train(self._loop, iterator, num_steps)
+        return _added(carried, self._steps, results)
+
+    def trace(self, iterator: Any) -> None:
+        """Nothing to do here: workers trace their first closure."""
+
+    def _measured(self, iterator: Any) -> Any:
+        """The step, and how many updates came between its read and its own."""
+        updates = self._crew.updates
+        before = updates.read_value()
+        with tf.control_dependencies([before]):
+            logs = self._step(iterator)
+        with tf.control_dependencies(tf.nest.flatten(logs)):
+            after = updates.assign_add(1, read_value=True)
+        staleness = tf.cast(after - before - 1, tf.float32)
+        return {**logs, "staleness": average(staleness)}
+
+
+def _added(
+    carried: Sequence[Sums | None], steps: GraphLoop, results: list[Any]
+) -> list[Sums]:
+    """Sums with the results of closures added, step by step."""
+    layout = steps.layout
+    assert layout is not None  # A worker has traced the step.
+    found = []
+    for sums in carried:
+        sums = sums or Sums.nothing(layout)
+        row = np.array(sums.fitted(layout, 1)[0])
+        for result in results:
+            for of_step in np.asarray(result):
+                row += of_step
+        found.append(Sums(layout, row[np.newaxis, np.newaxis]))
+    return found

@@ -1,0 +1,32 @@
+"""No distribution: TensorFlow's own default placement."""
+
+import gin
+import tensorflow as tf
+
+from trainer import StrategyPlugin
+from trainer.plugin_api import Detection
+from trainer_plugins.strategies.devices import logical_devices
+
+
+@gin.configurable(module="trainer_plugins.strategies")
+class Default(StrategyPlugin):
+    """One replica, placed by TensorFlow: a GPU if there is one, else the CPU.
+
+    Variables live on that device; gradients do not travel; synchronous. For a
+    laptop, a notebook, or a first try.
+    """
+
+    name = "default"
+
+    @classmethod
+    def detect(cls) -> Detection:
+        """Fits everywhere, and gives way to everything else."""
+        return Detection(rank=0, found="one device")
+
+    def create(self) -> tf.distribute.Strategy:
+        """See `StrategyPlugin.create`."""
+        return tf.distribute.get_strategy()
+
+    def devices(self) -> list[str]:
+        """See `StrategyPlugin.devices`."""
+        return logical_devices()[:1]

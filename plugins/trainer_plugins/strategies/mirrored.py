@@ -1,0 +1,83 @@
+"""Copies of the model on the devices of one host."""
+
+from collections.abc import Sequence
+
+import gin
+import tensorflow as tf
+
+from trainer import StrategyPlugin, UserError
+from trainer.plugin_api import Detection, nearest
+from trainer_plugins.strategies.devices import count_devices, logical_devices
+
+_ALL_REDUCE = {
+    "nccl": tf.distribute.NcclAllReduce,
+    "hierarchical_copy": tf.distribute.HierarchicalCopyAllReduce,
+    "reduce_to_one": tf.distribute.ReductionToOneDevice,
+}
+
+
+@gin.configurable(module="trainer_plugins.strategies")
+class Mirrored(StrategyPlugin):
+    """A replica on each device of this host, all in step.
+
+    Variables are mirrored on every device; gradients travel by all-reduce
+    (NCCL between GPUs); synchronous. For several GPUs in one machine, or
+    several virtual CPUs to try it out.
+
+    Args:
+        devices: such as `"gpu:0,gpu:1"`; defaults to all GPUs, else all CPUs.
+        all_reduce: `"auto"`, `"nccl"`, `"hierarchical_copy"` or
+            `"reduce_to_one"`; `"auto"` is NCCL on GPUs and `"reduce_to_one"`
+            on CPUs.
+        num_packs: into how many transfers gradients are packed; 0 sends each
+            by itself. For `"nccl"` and `"hierarchical_copy"`.
+
+    Raises:
+        UserError: a device or an all-reduce does not exist.
+    """
+
+    name = "mirrored"
+
+    def __init__(
+        self,
+        *,
+        devices: str | Sequence[str] | None = None,
+        all_reduce: str = "auto",
+        num_packs: int = 1,
+    ) -> None:
+        if all_reduce not in ("auto", *_ALL_REDUCE):
+            raise UserError(
+                f"Mirrored.all_reduce = {all_reduce!r} is unknown. "
+                f"{nearest(all_reduce, ['auto', *_ALL_REDUCE])}"
+            )
+        self._devices = devices
+        self._all_reduce = all_reduce
+        self._num_packs = num_packs
+
+    @classmethod
+    def detect(cls) -> Detection | None:
+        """Fits where there are several GPUs, or several virtual devices."""
+        count = count_devices()
+        if count < 2:
+            return None
+        return Detection(rank=10, found=f"{count} devices on this host")
+
+    def create(self) -> tf.distribute.Strategy:
+        """See `StrategyPlugin.create`."""
+        devices = logical_devices(self._devices)
+        on_gpus = all(device.startswith("gpu") for device in devices)
+        kind = self._all_reduce
+        if kind == "auto":
+            kind = "nccl" if on_gpus else "reduce_to_one"
+        if kind == "nccl" and not on_gpus:
+            raise UserError(
+                "Mirrored.all_reduce = 'nccl' needs GPUs; the devices are "
+                f"{', '.join(devices)}. Valid: auto, hierarchical_copy, "
+                "reduce_to_one."
+            )
+        options = (
+            {} if kind == "reduce_to_one" else {"num_packs": self._num_packs}
+        )
+        return tf.distribute.MirroredStrategy(
+            devices, cross_device_ops=_ALL_REDUCE[kind](**options)
+        )

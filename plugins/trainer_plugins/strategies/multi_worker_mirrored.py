@@ -1,0 +1,281 @@
+"""Copies of the model on the devices of several hosts."""
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import gin
+import tensorflow as tf
+
+from trainer import UserError
+from trainer.plugin_api import (
+    Cluster,
+    Detection,
+    Runner,
+    Step,
+    graph_function,
+    nearest,
+    resolve_cluster,
+)
+from trainer_plugins.control_plane.channel import SILENCE_SECONDS, Lifeline
+from trainer_plugins.control_plane.difference import compare
+from trainer_plugins.control_plane.open_channel import open_lifeline
+from trainer_plugins.control_plane.peers import Peers
+from trainer_plugins.control_plane.rendezvous import meet
+from trainer_plugins.control_plane.returning import Returning
+from trainer_plugins.strategies.connecting import (
+    bounded,
+    lock_released,
+    own_sigterm,
+)
+from trainer_plugins.strategies.processes import (
+    ClusterStrategy,
+    WatchedRunner,
+    abort_collectives,
+    server_def_resolver,
+    versions,
+)
+
+_JOBS = ("chief", "worker")
+_MIN_WORKERS = "TRAINER_MIN_WORKERS"
+_IMPLEMENTATIONS = {
+    "auto": tf.distribute.experimental.CommunicationImplementation.AUTO,
+    "ring": tf.distribute.experimental.CommunicationImplementation.RING,
+    "nccl": tf.distribute.experimental.CommunicationImplementation.NCCL,
+}
+
+
+@gin.configurable(module="trainer_plugins.strategies")
+class MultiWorkerMirrored(ClusterStrategy):
+    """A replica on each device of several hosts, all in step.
+
+    Variables are mirrored on every device of every worker; gradients travel
+    by collective all-reduce (NCCL between GPUs, else rings over gRPC);
+    synchronous. For one model on the GPUs of several hosts. Worker 0, or the
+    chief, writes; all must see the same `model_dir`.
+
+    Args:
+        worker_hosts: `host:port` of each worker; in a string separated by
+            commas.
+        task_index: which of them this process is.
+        task_type: `"worker"` or `"chief"`.
+        implementation: `"auto"`, `"ring"` or `"nccl"`.
+        bytes_per_pack: gradients are packed into transfers of about this
+            many bytes; 0 leaves it to TensorFlow.
+        timeout_seconds: a host loop, evaluation or start that takes longer
+            than this is given up with exit code 75.
+        start_seconds: how long to wait for peers at the start.
+        silence_seconds: a worker that gives no sign of life for so long, such
+            as one that is frozen, is lost.
+        min_workers: start without some workers if at least so many come; the
+            global batch stays. `None` takes the environment variable
+            `TRAINER_MIN_WORKERS`, and without it waits for all.
+
+    Without `worker_hosts` the cluster comes from the environment, see
+    `trainer.strategy.cluster.resolve`; without any there is one worker.
+
+    Raises:
+        UserError: the cluster is wrong or an option unknown.
+        StartAgain: peers did not appear in time; they are named.
+    """
+
+    name = "multi_worker_mirrored"
+    # TensorFlow's collective gather keeps the shape of its first call: the
+    # rows that a step touches vary.
+    reduces_sparse = False
+
+    def __init__(
+        self,
+        *,
+        worker_hosts: str | Sequence[str] | None = None,
+        task_index: int | None = None,
+        task_type: str | None = None,
+        implementation: str = "auto",
+        bytes_per_pack: int = 0,
+        timeout_seconds: float = 600.0,
+        start_seconds: float = 120.0,
+        silence_seconds: float = SILENCE_SECONDS,
+        min_workers: int | None = None,
+    ) -> None:
+        if implementation not in _IMPLEMENTATIONS:
+            raise UserError(
+                f"MultiWorkerMirrored.implementation = {implementation!r} is "
+                f"unknown. {nearest(implementation, _IMPLEMENTATIONS)}"
+            )
+        self._options = tf.distribute.experimental.CommunicationOptions(
+            implementation=_IMPLEMENTATIONS[implementation],
+            bytes_per_pack=bytes_per_pack,
+        )
+        self._timeout_seconds = timeout_seconds
+        self._start_seconds = start_seconds
+        self._silence_seconds = silence_seconds
+        self._min_workers = min_workers or _min_workers()
+        self._lifeline: Lifeline | None = None
+        self._returning: Returning | None = None
+        self.cluster = resolve_cluster(
+            worker_hosts=worker_hosts,
+            task_index=task_index,
+            task_type=task_type,
+        )
+
+    @classmethod
+    def detect(cls) -> Detection | None:
+        """Fits where the environment speaks of several workers, and no ps."""
+        cluster = resolve_cluster()
+        if cluster is None or cluster.jobs.get("ps"):
+            return None
+        count = len(cluster.tasks(*_JOBS))
+        return Detection(rank=30, found=f"{count} workers by {cluster.source}")
+
+    def create(self) -> tf.distribute.Strategy:
+        """See `StrategyPlugin.create`."""
+        cluster = self.cluster
+        if self.is_evaluator:
+            return tf.distribute.get_strategy()
+        if cluster is None:
+            return tf.distribute.MultiWorkerMirroredStrategy(
+                communication_options=self._options
+            )
+        cluster = self._meet(cluster)
+        # TensorFlow's workers wait for each other here, too.
+        limit = self._start_seconds
+        with (
+            self._watched(),
+            own_sigterm(),
+            bounded(limit),
+            lock_released(),
+        ):
+            return tf.distribute.MultiWorkerMirroredStrategy(
+                cluster_resolver=server_def_resolver(cluster, _JOBS),
+                communication_options=self._options,
+            )
+
+    def _meet(self, cluster: Cluster) -> Cluster:
+        """Finds the tasks that take part, and opens the lines to them."""
+        met = meet(
+            cluster,
+            jobs=_JOBS,
+            facts={**versions(), **self.facts},
+            timeout_seconds=self._start_seconds,
+            min_workers=self._min_workers,
+        )
+        self.cluster = met.cluster
+        self._lifeline = open_lifeline(
+            met.cluster,
+            jobs=_JOBS,
+            silence_seconds=self._silence_seconds,
+            on_over=abort_collectives,
+        )
+        self._peers = Peers(
+            met.cluster,
+            self._lifeline,
+            jobs=_JOBS,
+            limit_seconds=self._timeout_seconds,
+        )
+        if met.cluster.absent() and self.is_chief:
+            self._returning = Returning(met.cluster)
+        return met.cluster
+
+    @property
+    def is_chief(self) -> bool:
+        """The chief if there is one, else worker 0."""
+        cluster = self.cluster
+        if cluster is None or self.is_evaluator:
+            return True
+        return cluster.name == cluster.tasks(*_JOBS)[0][0]
+
+    @property
+    def is_alone(self) -> bool:
+        """See `StrategyPlugin.is_alone`."""
+        cluster = self.cluster
+        return (
+            cluster is None
+            or self.is_evaluator
+            or len(cluster.tasks(*_JOBS)) == 1
+        )
+
+    @property
+    def is_evaluator(self) -> bool:
+        """See `StrategyPlugin.is_evaluator`."""
+        return self.cluster is not None and self.cluster.job == "evaluator"
+
+    def why_not_compiled(self) -> str | None:
+        """XLA has no collectives between processes on CPUs."""
+        return "XLA cannot compile a step that several workers share"
+
+    def any_of(self, flags: Sequence[bool]) -> list[bool]:
+        """See `StrategyPlugin.any_of`."""
+        if self.cluster is None or self.is_evaluator:
+            return list(flags)
+        with self._watched():
+            counts = self._count(tf.constant(flags, tf.float32))
+            return [bool(count > 0) for count in counts.numpy()]
+
+    @contextlib.contextmanager
+    def scope(self) -> Iterator[None]:
+        """See `StrategyPlugin.scope`: variables come from the chief."""
+        _ = self.strategy  # Only then is there a lifeline.
+        with self._watched(), super().scope():
+            yield
+
+    def runner(self, step: Step, *, training: bool) -> Runner:
+        """See `StrategyPlugin.runner`."""
+        loop = super().runner(step, training=training)
+        return (
+            loop if self.cluster is None else WatchedRunner(loop, self._watched)
+        )
+
+    def check_alike(self, facts: Mapping[str, Any]) -> None:
+        """See `StrategyPlugin.check_alike`."""
+        if self._lifeline is not None:
+            compare(self._lifeline, facts, seconds=self._timeout_seconds)
+
+    def why_start_again(self) -> str | None:
+        """See `StrategyPlugin.why_start_again`: an absent worker is back."""
+        back = self._returning.back if self._returning else None
+        return f"{back} is back" if back else None
+
+    def finish(self) -> None:
+        """Waits for the others, so that none sees a peer vanish at the end."""
+        self.check_alike({})
+        self.close()
+
+    def close(self) -> None:
+        """Tells the others why this worker ends, and leaves them.
+
+        Raises:
+            StartAgain: what ends it comes from a lost peer, which is named.
+        """
+        if self._returning is not None:
+            self._returning.close()
+        super().close()
+
+    def describe(self) -> dict[str, Any]:
+        """See `StrategyPlugin.describe`."""
+        described = super().describe()
+        if self.cluster is not None:
+            described["cluster"] = self.cluster.describe()
+        return described
+
+    @graph_function
+    def _count(self, flags: tf.Tensor) -> tf.Tensor:
+        """On how many replicas each flag is set."""
+
+        def count() -> tf.Tensor:
+            context = tf.distribute.get_replica_context()
+            # An argument of a function has no device, and none to reduce on.
+            own = tf.identity(flags)
+            return context.all_reduce(tf.distribute.ReduceOp.SUM, own)
+
+        counts = self.strategy.run(count)
+        return self.strategy.experimental_local_results(counts)[0]
+
+
+def _min_workers() -> int | None:
+    given = os.environ.get(_MIN_WORKERS)
+    if given is None:
+        return None
+    if not given.isdigit() or int(given) < 1:
+        raise UserError(f"{_MIN_WORKERS}={given} must be a whole number >= 1.")
+    return int(given)

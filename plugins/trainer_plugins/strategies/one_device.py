@@ -1,0 +1,41 @@
+"""Everything on one named device."""
+
+from collections.abc import Sequence
+
+import gin
+import tensorflow as tf
+
+from trainer import StrategyPlugin, UserError
+from trainer_plugins.strategies.devices import logical_devices
+
+
+@gin.configurable(module="trainer_plugins.strategies")
+class OneDevice(StrategyPlugin):
+    """One replica on one device that you name.
+
+    Variables live on that device; gradients do not travel; synchronous. To
+    pin a run to one of several GPUs, or to try what a distributed run does
+    with one replica.
+
+    Args:
+        devices: one device, such as `"gpu:1"`; defaults to the first GPU,
+            else the CPU.
+
+    Raises:
+        UserError: there is no such device, or more than one is named.
+    """
+
+    name = "one_device"
+
+    def __init__(self, *, devices: str | Sequence[str] | None = None) -> None:
+        self._devices = devices
+
+    def create(self) -> tf.distribute.Strategy:
+        """See `StrategyPlugin.create`."""
+        found = logical_devices(self._devices)
+        if self._devices is not None and len(found) != 1:
+            raise UserError(
+                f"The strategy one_device takes one device, not {len(found)}: "
+                f"{', '.join(found)}. For several use --strategy=mirrored."
+            )
+        return tf.distribute.OneDeviceStrategy(found[0])

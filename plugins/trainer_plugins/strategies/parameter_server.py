@@ -1,0 +1,291 @@
+"""Variables on parameter servers, workers that train on their own."""
+
+import contextlib
+import functools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import gin
+import tensorflow as tf
+from absl import logging
+
+from trainer import UserError
+from trainer.plugin_api import (
+    Detection,
+    GraphLoop,
+    MakePieces,
+    Runner,
+    Step,
+    nearest,
+    require_positive,
+    resolve_cluster,
+)
+from trainer_plugins.control_plane.channel import SILENCE_SECONDS, Lifeline
+from trainer_plugins.control_plane.departing import departing
+from trainer_plugins.control_plane.open_channel import open_lifeline
+from trainer_plugins.control_plane.peers import Peers
+from trainer_plugins.control_plane.rendezvous import meet
+from trainer_plugins.control_plane.returning import bring_back
+from trainer_plugins.strategies.closures import Closures, Evaluation
+from trainer_plugins.strategies.processes import (
+    ClusterStrategy,
+    WatchedRunner,
+    server_def_resolver,
+    start_server,
+    versions,
+)
+from trainer_plugins.strategies.step_counts import StepCounts
+from trainer_plugins.strategies.worker_pool import Crew
+
+_JOBS = ("chief", "worker", "ps")
+
+
+@gin.configurable(module="trainer_plugins.strategies")
+class ParameterServer(ClusterStrategy):
+    """Workers that pull weights from servers and push gradients, unawaited.
+
+    Variables live on the parameter servers; each worker computes gradients on
+    batches of its own and applies them as they come; asynchronous. For many
+    uneven or unreliable workers, and models with large embeddings. The chief
+    schedules, evaluates and writes.
+
+    A global batch is what one worker takes in one step. Steps, examples and
+    metrics are counted exactly; with one worker the result is that of one
+    device.
+
+    Args:
+        worker_hosts: `host:port` of each worker; in a string separated by
+            commas.
+        ps_hosts: the same of each parameter server.
+        task_type: `"chief"`, `"worker"` or `"ps"`.
+        task_index: this process's number within its job.
+        steps_per_closure: steps that are scheduled as one unit; what a dead
+            worker had done of one is done again. Defaults to an eighth of a
+            worker's share of a host loop.
+        evaluate_on: `"chief"`, or `"worker"`: whichever is free. A side-car
+            evaluator needs neither, see `--mode=continuous_eval`.
+        max_staleness: at most so many updates lie between reading weights
+            and applying the gradient, but for a closure that a dead worker
+            leaves to another; 0 is one worker at a time, `None` sets no
+            bound. The mean is logged as `staleness`.
+        inter_op_threads: TensorFlow's threads for independent operations;
+            defaults to the number of workers and two more. With one, a
+            coordinator waits for itself for ever.
+        timeout_seconds: a host loop or evaluation that takes longer than
+            this is given up with exit code 75.
+        start_seconds: how long to wait for peers at the start.
+        silence_seconds: a task that gives no sign of life for so long, such
+            as one that is frozen, is lost.
+
+    A worker may die at any time: the others do its work. Started again, it
+    is taken in again. A lost server takes variables with it: all tasks end
+    with exit code 75, and go on from the newest checkpoint when they are
+    started again. One that gets SIGTERM asks the chief to save first.
+
+    Variables stay whole: Keras 3 cannot train one that is split over servers
+    (it asks a `ShardedVariable` for a handle that it has not). They are
+    spread over the servers in turn, so cut a large embedding into several
+    `Embedding` layers, or use the strategy central_storage.
+
+    Raises:
+        UserError: the cluster is wrong.
+        StartAgain: peers did not appear in time; they are named.
+    """
+
+    name = "parameter_server"
+    batches_by_step = False
+    carries_states = False
+
+    def __init__(
+        self,
+        *,
+        worker_hosts: str | Sequence[str] | None = None,
+        ps_hosts: str | Sequence[str] | None = None,
+        task_type: str | None = None,
+        task_index: int | None = None,
+        steps_per_closure: int | None = None,
+        evaluate_on: str = "chief",
+        max_staleness: int | None = None,
+        inter_op_threads: int | None = None,
+        timeout_seconds: float = 600.0,
+        start_seconds: float = 120.0,
+        silence_seconds: float = SILENCE_SECONDS,
+    ) -> None:
+        cluster = resolve_cluster(
+            worker_hosts=worker_hosts,
+            ps_hosts=ps_hosts,
+            task_type=task_type,
+            task_index=task_index,
+            ps=True,
+        )
+        if cluster is None or not all(cluster.jobs.get(j) for j in _JOBS):
+            found = "none" if cluster is None else ", ".join(cluster.jobs)
+            raise UserError(
+                "The strategy parameter_server needs a cluster with chief, "
+                f"worker and ps tasks; found: {found}. To try it here: "
+                "python -m trainer.launch --num_workers=2 --num_ps=1 -- ..."
+            )
+        if max_staleness is not None and max_staleness < 0:
+            raise UserError(
+                f"ParameterServer.max_staleness = {max_staleness} must be at "
+                "least 0, or None for no bound."
+            )
+        if steps_per_closure is not None:
+            require_positive(steps_per_closure=steps_per_closure)
+        if evaluate_on not in ("chief", "worker"):
+            raise UserError(
+                f"ParameterServer.evaluate_on = {evaluate_on!r} is unknown. "
+                f"{nearest(evaluate_on, ['chief', 'worker'])}"
+            )
+        self.cluster = cluster
+        self._evaluate_on = evaluate_on
+        self._num_workers = len(cluster.jobs["worker"])
+        self._steps_per_closure = steps_per_closure
+        self._max_staleness = max_staleness
+        self._threads = inter_op_threads or self._num_workers + 2
+        self._timeout_seconds = timeout_seconds
+        self._start_seconds = start_seconds
+        self._silence_seconds = silence_seconds
+        self._counts = StepCounts()
+
+    @classmethod
+    def detect(cls) -> Detection | None:
+        """Fits where the environment speaks of parameter servers."""
+        cluster = resolve_cluster()
+        if cluster is None or not cluster.jobs.get("ps"):
+            return None
+        workers, servers = (
+            len(cluster.tasks("worker")),
+            len(cluster.tasks("ps")),
+        )
+        return Detection(
+            rank=35,
+            found=f"{workers} workers and {servers} ps by {cluster.source}",
+        )
+
+    def serve(self) -> bool:
+        """Runs this worker's or server's part until the chief has ended."""
+        if self.cluster.job not in ("worker", "ps"):
+            return False
+        lifeline = self._meet()
+        server = start_server(self.cluster, _JOBS, threads=self._threads)
+        logging.info("%s serves at %s.", self.cluster.name, server.target)
+        with departing(lifeline, holds_state=self.cluster.job == "ps"):
+            lifeline.wait()
+        return True
+
+    def create(self) -> tf.distribute.Strategy:
+        """See `StrategyPlugin.create`; on the chief alone."""
+        if self.is_evaluator:
+            return tf.distribute.get_strategy()
+        self._set_threads()
+        self._lifeline = self._meet()
+        # TensorFlow connects to all servers, and waits for each of them.
+        with self._watched():
+            strategy = tf.distribute.ParameterServerStrategy(
+                server_def_resolver(self.cluster, _JOBS)
+            )
+            self._crew = Crew(
+                strategy,
+                num_workers=self._num_workers,
+                lifeline=self._lifeline,
+                watched=self._watched,
+                scope=self.scope,
+                counts=self._counts,
+                steps_per_closure=self._steps_per_closure,
+                max_staleness=self._max_staleness,
+            )
+        # The chief evaluates by itself; TensorFlow would warn at each call
+        # that it is not a worker.
+        strategy.extended._allow_run_without_coordinator = True
+        return strategy
+
+    @property
+    def is_chief(self) -> bool:
+        """Only the chief writes."""
+        return self.cluster.job == "chief" or self.is_evaluator
+
+    @property
+    def is_evaluator(self) -> bool:
+        """See `StrategyPlugin.is_evaluator`."""
+        return self.cluster.job == "evaluator"
+
+    def why_start_again(self) -> str | None:
+        """See `StrategyPlugin.why_start_again`: a server has to leave."""
+        return None if self.is_evaluator else self._lifeline.asked
+
+    def why_not_compiled(self) -> str | None:
+        """Variables on other hosts are out of XLA's reach."""
+        return "XLA cannot compile a step whose variables are on other hosts"
+
+    def distribute(self, make_pieces: MakePieces, *, training: bool) -> Any:
+        """Gives each worker every n-th batch; one task evaluates alone."""
+        if training:
+            return self._crew.deal(make_pieces)
+        return make_pieces if self._on_workers else iter(make_pieces(range(1)))
+
+    def runner(self, step: Step, *, training: bool) -> Runner:
+        """Schedules steps on the workers, or evaluates on the chief."""
+        if training:
+            return Closures(step, self._crew)
+        if self._on_workers:
+            return Evaluation(step, self._crew)
+        return WatchedRunner(GraphLoop(step, self.strategy), self._watched)
+
+    @contextlib.contextmanager
+    def scope(self) -> Iterator[None]:
+        """See `StrategyPlugin.scope`: variables lie on the servers."""
+        _ = self.strategy  # Only then is there a lifeline.
+        with (
+            self._watched(),
+            super().scope(),
+            tf.variable_creator_scope(self._counts.note),
+        ):
+            yield
+
+    @property
+    def _on_workers(self) -> bool:
+        """Whether workers evaluate; a side-car evaluator has none."""
+        return self._evaluate_on == "worker" and not self.is_evaluator
+
+    def finish(self) -> None:
+        """Lets the servers go."""
+        self.close()
+
+    def describe(self) -> dict[str, Any]:
+        """See `StrategyPlugin.describe`."""
+        return super().describe() | {"cluster": self.cluster.describe()}
+
+    def devices(self) -> list[str]:
+        """The workers' names: their devices are their own."""
+        return [name for name, _ in self.cluster.tasks("worker")]
+
+    def _set_threads(self) -> None:
+        tf.config.threading.set_inter_op_parallelism_threads(self._threads)
+
+    def _meet(self) -> Lifeline:
+        facts = {**versions(), **self.facts}
+        met = meet(
+            self.cluster,
+            jobs=_JOBS,
+            facts=facts,
+            timeout_seconds=self._start_seconds,
+        )
+        lifeline = open_lifeline(
+            self.cluster,
+            jobs=_JOBS,
+            line=met.line,
+            silence_seconds=self._silence_seconds,
+            # Only the chief has lines to workers.
+            spare=[name for name, _ in self.cluster.tasks("worker")],
+            on_lost=functools.partial(
+                bring_back, cluster=self.cluster, facts=facts
+            ),
+        )
+        self._peers = Peers(
+            self.cluster,
+            lifeline,
+            jobs=("ps",),
+            limit_seconds=self._timeout_seconds,
+        )
+        return lifeline

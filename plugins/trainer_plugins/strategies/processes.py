@@ -1,0 +1,122 @@
+"""What the strategies of several processes share."""
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+from tensorflow.python.eager import context
+
+from trainer import StrategyPlugin
+from trainer.plugin_api import Cluster, Runner, Sums, skip_teardown
+from trainer_plugins.control_plane.peers import Peers
+
+
+class ClusterStrategy(StrategyPlugin):
+    """A strategy plugin whose processes wait for each other."""
+
+    # Set once all have met; an evaluator meets nobody.
+    _peers: Peers | None = None
+
+    def close(self) -> None:
+        """Tells the other tasks why this one ends, and leaves them.
+
+        Raises:
+            StartAgain: what ends it comes from a lost task, which is named.
+        """
+        if self._peers is not None:
+            self._peers.leave()
+
+    def _watched(self) -> contextlib.AbstractContextManager[None]:
+        """Surrounds what waits for other tasks; see `Peers.watched`."""
+        if self._peers is None:
+            return contextlib.nullcontext()
+        return self._peers.watched()
+
+
+def server_def_resolver(
+    cluster: Cluster, jobs: Sequence[str]
+) -> tf.distribute.cluster_resolver.ClusterResolver:
+    """A cluster in the form that `tf.distribute` takes, to start servers.
+
+    Args:
+        cluster: all tasks, and which one this process is.
+        jobs: the jobs that take part in the strategy.
+    """
+    skip_teardown()
+    spec = {job: cluster.jobs[job] for job in jobs if cluster.jobs.get(job)}
+    return tf.distribute.cluster_resolver.SimpleClusterResolver(
+        tf.train.ClusterSpec(spec),
+        task_type=cluster.job,
+        task_id=cluster.index,
+        rpc_layer="grpc",
+    )
+
+
+def versions() -> dict[str, str]:
+    """What must be equal on all hosts of a run."""
+    return {"tensorflow": tf.__version__, "keras": keras.__version__}
+
+
+def start_server(
+    cluster: Cluster, jobs: Sequence[str], *, threads: int
+) -> tf.distribute.Server:
+    """Starts the TensorFlow server of a worker or parameter server.
+
+    Args:
+        cluster: all tasks, and which one this process is.
+        jobs: the jobs that take part in the strategy.
+        threads: TensorFlow's threads for independent operations.
+    """
+    config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=threads)
+    return tf.distribute.Server(
+        server_def_resolver(cluster, jobs).cluster_spec(),
+        job_name=cluster.job,
+        task_index=cluster.index,
+        protocol="grpc",
+        config=config,
+    )
+
+
+def abort_collectives(reason: str) -> None:
+    """Lets every collective operation of this process fail, for good.
+
+    Some would wait for a peer that is gone. Only TensorFlow's context can end
+    them, which has no public name.
+
+    Args:
+        reason: what the operations say.
+    """
+    context.context().abort_collective_ops(tf.errors.UNAVAILABLE, reason)
+
+
+class WatchedRunner:
+    """A runner whose calls wait for peers.
+
+    Args:
+        loop: runs the steps.
+        guard: surrounds each call, such as `Peers.watched`.
+    """
+
+    def __init__(
+        self,
+        loop: Runner,
+        guard: Callable[[], contextlib.AbstractContextManager[None]],
+    ) -> None:
+        self._loop = loop
+        self._guard = guard
+
+    def __call__(
+        self,
+        iterator: Any,
+        num_steps: int,
+        carried: Sequence[Sums | None] = (None,),
+    ) -> list[Sums]:
+        """See `Runner.__call__`."""
+        with self._guard():
+            return self._loop(iterator, num_steps, carried)
+
+    def trace(self, iterator: Any) -> None:
+        """See `Runner.trace`."""
+        self._loop.trace(iterator)

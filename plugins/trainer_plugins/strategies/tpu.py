@@ -1,0 +1,206 @@
+"""Cloud TPUs: a TPU VM, a pod slice, or a TPU over the network."""
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import gin
+import tensorflow as tf
+from absl import logging
+
+from trainer import StartAgain, StrategyPlugin, UserError
+from trainer.plugin_api import (
+    Detection,
+    GraphLoop,
+    MakePieces,
+    Runner,
+    Step,
+    Sums,
+    repeat,
+)
+from trainer_plugins.strategies.tpu_address import (
+    HERE_INSTEAD,
+    default_tpu,
+    found_tpu,
+    local_chips,
+    require_tpu,
+)
+from trainer_plugins.strategies.tpu_refusals import check_input, check_step
+
+# What TensorFlow raises where a TPU is missing, not ready or unknown.
+_NO_TPU = (tf.errors.OpError, RuntimeError, ValueError, OSError)
+
+
+@gin.configurable(module="trainer_plugins.strategies")
+class TPU(StrategyPlugin):
+    """A replica on each TPU core, all in step.
+
+    Variables are mirrored on every core; gradients travel over the chips' own
+    interconnect; synchronous. The step is compiled by XLA for one shape: a
+    short training batch is left out, a short evaluation batch is padded with
+    examples that count for nothing. For a TPU VM, or a slice of many hosts.
+
+    One process controls all hosts of a slice and writes: it is started on one
+    of them alone, with the slice's name, and `TPU_LOAD_LIBRARY=0` in its
+    environment.
+
+    Args:
+        tpu: `"local"` on a TPU VM of one host, the name of a TPU, or
+            `"grpc://host:port"`; defaults to the environment's `TPU_NAME`,
+            else `"local"`.
+
+    Raises:
+        UserError: there is no such TPU.
+    """
+
+    name = "tpu"
+    static_shapes = True
+    loops_on_replicas = True
+    reduces_logs = True
+    # TensorFlow has no sparse update of a variable on a TPU.
+    reduces_sparse = False
+
+    def __init__(self, *, tpu: str | None = None) -> None:
+        self._tpu = tpu or default_tpu()
+        self._resolver: Any = None
+        self._topology: Any = None
+
+    @classmethod
+    def detect(cls) -> Detection | None:
+        """Fits on a TPU VM, or where the environment names a TPU."""
+        found = found_tpu()
+        return None if found is None else Detection(rank=40, found=found)
+
+    def create(self) -> tf.distribute.Strategy:
+        """See `StrategyPlugin.create`."""
+        require_tpu(self._tpu)
+        if self._is_remote and local_chips():
+            self._warn_of_own_chips()
+        try:
+            return self._start()
+        except _NO_TPU as error:
+            reason = str(error).strip().partition("\n")[0]
+            raise UserError(
+                f"The TPU {self._tpu!r} does not start: {reason}\n"
+                f"{HERE_INSTEAD}"
+            ) from None
+
+    def why_not_compiled(self) -> str | None:
+        """The TPU's own compiler compiles every step already."""
+        return "a TPU step is always compiled, without being asked"
+
+    def why_not_computed_in(self, dtype: str) -> str | None:
+        """See `StrategyPlugin.why_not_computed_in`."""
+        if dtype != "float16":
+            return None
+        return (
+            "a TPU's 16-bit format is bfloat16, which needs no loss scale. "
+            "Set precision = 'mixed_bfloat16'."
+        )
+
+    def distribute(self, make_pieces: MakePieces, *, training: bool) -> Any:
+        """See `StrategyPlugin.distribute`; refuses what no TPU can take."""
+        check_input(make_pieces(range(1)), remote=self._is_remote)
+        return super().distribute(make_pieces, training=training)
+
+    def runner(self, step: Step, *, training: bool) -> Runner:
+        """See `StrategyPlugin.runner`."""
+        return HostLoop(step, self.strategy)
+
+    def describe(self) -> dict[str, Any]:
+        """See `StrategyPlugin.describe`."""
+        described = super().describe() | {"tpu": self._tpu}
+        if self._topology is not None:
+            described["topology"] = {
+                # Chips along x, y and z, and cores a chip.
+                "mesh_shape": [int(n) for n in self._topology.mesh_shape],
+                "hosts": int(self._topology.num_tasks),
+                "cores_per_host": int(self._topology.num_tpus_per_task),
+            }
+        return described
+
+    def close(self) -> None:
+        """Shuts the TPU system down, if it was started."""
+        resolver, self._resolver = self._resolver, None
+        if resolver is None:
+            return
+        try:
+            tf.tpu.experimental.shutdown_tpu_system(resolver)
+        except _NO_TPU as error:
+            # The run's own outcome matters more than this one.
+            logging.warning("The TPU did not shut down: %s", error)
+
+    @property
+    def _is_remote(self) -> bool:
+        return self._tpu != "local"
+
+    def _start(self) -> tf.distribute.Strategy:
+        resolver = tf.distribute.cluster_resolver.TPUClusterResolver(
+            tpu=self._tpu
+        )
+        # A TPU VM's own chips need no connection to a cluster.
+        if self._is_remote:
+            tf.config.experimental_connect_to_cluster(resolver)
+        self._topology = tf.tpu.experimental.initialize_tpu_system(resolver)
+        self._resolver = resolver
+        return tf.distribute.TPUStrategy(resolver)
+
+    def _warn_of_own_chips(self) -> None:
+        if os.environ.get("TPU_LOAD_LIBRARY") != "0":
+            logging.warning(
+                "This host has TPU chips of its own, which this process may "
+                "take away from the slice %r. Set TPU_LOAD_LIBRARY=0.",
+                self._tpu,
+            )
+
+
+class HostLoop(GraphLoop):
+    """Runs a step n times in a loop on the TPU's host.
+
+    Each step is one program on every core. A core's results would travel to
+    the host and back if a second program added them up, so the host adds up
+    one core's, which the step has summed over all cores.
+    """
+
+    def __call__(
+        self,
+        iterator: Any,
+        num_steps: int,
+        carried: Sequence[Sums | None] = (None,),
+    ) -> list[Sums]:
+        """See `Runner.__call__`.
+
+        Raises:
+            StartAgain: the TPU was lost, by preemption or maintenance.
+        """
+        try:
+            return super().__call__(iterator, num_steps, carried)
+        except tf.errors.UnavailableError as error:
+            reason = error.message.partition("\n")[0]
+            raise StartAgain(f"the TPU was lost: {reason}") from error
+
+    def trace(self, iterator: Any) -> None:
+        """See `Runner.trace`.
+
+        Raises:
+            UserError: the step does what a TPU cannot.
+        """
+        super().trace(iterator)
+        check_step(self._step.get_concrete_function(iterator).graph)
+
+    def many_steps(
+        self, iterator: Any, num_steps: tf.Tensor, carried: tf.Tensor
+    ) -> tf.Tensor:
+        """The loop itself, to be traced."""
+        layout = self.layout or self.lay_out(iterator)
+
+        def one_more(_: tf.Tensor, sums: tf.Tensor) -> tf.Tensor:
+            logs = tf.nest.map_structure(self._first, self._step(iterator))
+            return sums + layout.pack(logs)
+
+        sums = repeat(one_more, carried[:, 0], stop=num_steps)
+        return sums[:, tf.newaxis]
+
+    @property
+    def _num_rows(self) -> int:
+        return 1

@@ -1,9 +1,0 @@
-import pytest
-
-from tests.plugins.clusters.meetings import tasks_end
-
-
-@pytest.fixture(autouse=True)
-def no_task_is_left():
-    with tasks_end():
-        yield

@@ -1,0 +1,183 @@
+"""Lifelines between tasks of this process, over real TCP."""
+
+import json
+import re
+import signal
+import socket
+import time
+
+import pytest
+
+from tests.conformance.running import free_ports
+from tests.plugins.control_plane.threads import in_threads, workers
+from trainer import StartAgain, UserError
+from trainer.strategy.cluster.spec import Cluster
+from trainer_plugins.control_plane import channel, departing
+from trainer_plugins.control_plane.channel import Lifeline
+from trainer_plugins.control_plane.difference import compare
+from trainer_plugins.control_plane.open_channel import open_lifeline
+
+JOBS = ("worker",)
+
+
+def connected():
+    """Two ends of a connection."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        theirs = socket.create_connection(server.getsockname())
+        ours, _ = server.accept()
+    return ours, theirs
+
+
+@pytest.fixture
+def lifelines(monkeypatch):
+    # All tasks share this process: one that hangs up on another would cut
+    # the lines of the third.
+    monkeypatch.setattr(channel, "hang_up_on", lambda address: None)
+    made = []
+
+    def make(count, *, away=0, **options):
+        clusters = workers(count, away=away)
+        made.extend(
+            in_threads(
+                *(
+                    lambda c=c: open_lifeline(c, jobs=JOBS, **options)
+                    for c in clusters
+                )
+            )
+        )
+        assert all(isinstance(one, Lifeline) for one in made), made
+        return made
+
+    yield make
+    for one in made:
+        one.leave()
+
+
+def label(lifeline, number):
+    """Such as `"worker 1 (127.0.0.1:5000)"`."""
+    return lifeline.cluster.label(f"worker {number}")
+
+
+def test_an_end_in_order_is_no_loss(lifelines):
+    first, second = lifelines(2)
+    first.leave()
+    second.wait()
+
+
+def test_all_hear_the_first_cause(lifelines):
+    first, second, third = lifelines(3)
+    third.leave(ValueError("too bad\nand more"))
+    expected = f"{label(first, 2)} ended: ValueError: too bad"
+    for one in (first, second):
+        assert one.why_over(30) == expected
+    # Who leaves because of it does not hide it.
+    second.leave(StartAgain(expected))
+    with pytest.raises(StartAgain, match="too bad"):
+        first.wait()
+
+
+def test_a_line_that_breaks_is_a_loss(lifelines):
+    first, second, third = lifelines(3)
+    (line,) = third._lines.current()
+    line._connection.shutdown(socket.SHUT_RDWR)
+    expected = f"lost {label(first, 2)}"
+    assert first.why_over(30) == expected
+    assert second.why_over(30) == expected
+
+
+def test_a_silent_task_is_lost_and_tasks_that_beat_are_not(lifelines):
+    """The kernel of the silent one answers, it does not."""
+    since = time.monotonic()
+    two = lifelines(2, silence_seconds=2.5)
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
+    cluster = Cluster({"worker": addresses}, "worker", 0, "test")
+    ours, theirs = connected()
+    with theirs:
+        tasks = dict(cluster.tasks("worker"))
+        one = Lifeline(cluster, tasks, {"worker 1": ours}, silence_seconds=2.5)
+        said = one.why_over(30)
+        assert time.monotonic() - since > 2.4
+        assert said.startswith(f"lost worker 1 ({addresses[1]}): silent")
+        one.leave()
+    time.sleep(max(0.0, since + 3.6 - time.monotonic()))
+    assert [one.over for one in two] == [None, None]
+
+
+def test_a_call_that_waits_is_bounded_by_the_run(lifelines):
+    first, second = lifelines(2)
+    with first.waiting(60):
+        pass
+    second.leave(StartAgain("preempted"))
+    assert first.why_over(30).endswith("ended: preempted")
+    with pytest.raises(StartAgain, match="ended: preempted"):
+        first.waiting(60).__enter__()
+
+
+def test_facts_that_differ_are_told_to_all(lifelines):
+    three = lifelines(3)
+    facts = [{"step": 10}, {"step": 10}, {"step": 20}]
+
+    def check(one, own):
+        return lambda: compare(one, own, seconds=30)
+
+    found = in_threads(*map(check, three, facts))
+    assert all(isinstance(error, UserError) for error in found), found
+    (text,) = {str(error) for error in found}
+    assert "step: 10 on worker 0, worker 1; 20 on worker 2" in text
+    same = in_threads(*(check(one, facts[0]) for one in three))
+    assert same == [None, None, None]
+
+
+def test_who_differs_goes_by_the_given_name(lifelines):
+    """Where worker 0 is away, the others are numbered anew."""
+    two = lifelines(2, away=1)
+    found = in_threads(
+        *(
+            lambda i=i, one=one: compare(one, {"step": i}, seconds=30)
+            for i, one in enumerate(two)
+        )
+    )
+    for error in found:
+        assert "step: 0 on worker 1; 1 on worker 2" in str(error)
+
+
+@pytest.mark.parametrize("holds_state", [False, True])
+def test_who_departs_is_named(lifelines, monkeypatch, holds_state):
+    for limit in ("_SAVING_SECONDS", "_WORKING_SECONDS"):
+        monkeypatch.setattr(departing, limit, 0.2)
+    first, second = lifelines(2)
+    expected = f"{label(first, 1)}: SIGTERM"
+    with departing.departing(second, holds_state=holds_state):
+        signal.raise_signal(signal.SIGTERM)
+        with pytest.raises(StartAgain, match=re.escape(expected)) as raised:
+            second.wait()
+    second.leave(raised.value)
+    assert first.why_over(30) == expected
+    assert first.asked == (expected if holds_state else None)
+
+
+def test_who_does_not_come_to_be_compared_is_named(lifelines):
+    first, _ = lifelines(2)
+    with pytest.raises(
+        StartAgain, match=r"worker 1 \(.*sent nothing for 0.3 s"
+    ):
+        compare(first, {}, seconds=0.3)
+
+
+def test_a_spare_task_may_be_lost_and_come_back(lifelines):
+    lost = []
+    first, second = lifelines(
+        2, spare=["worker 1"], on_lost=lambda line, name: lost.append(name)
+    )
+    second.leave(ValueError("gone"))
+    deadline = time.monotonic() + 30
+    while not lost:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert (lost, first.over) == (["worker 1"], None)
+    ours, theirs = connected()
+    first.add("worker 1", ours)
+    first.tell({"hello": 1})
+    with theirs, theirs.makefile() as lines:
+        said = [line for line in (next(lines), next(lines)) if line.strip()]
+    assert json.loads(said[0]) == {"hello": 1}

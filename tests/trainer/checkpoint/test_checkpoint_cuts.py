@@ -1,0 +1,153 @@
+"""A save that is killed after any of its file operations harms nothing."""
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from tests.trainer.checkpoint.cut_saves import snapshot
+from trainer.checkpoint import storage
+
+HERE = pathlib.Path(__file__).parent
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None or sys.platform != "linux":
+        pytest.skip("needs Linux and a C compiler")
+    path = tmp_path_factory.mktemp("library") / "cut_after.so"
+    subprocess.run(
+        [compiler, "-shared", "-fPIC", "-O1", "-o", path, HERE / "cut_after.c"]
+        + ["-ldl"],
+        check=True,
+    )
+    return str(path)
+
+
+@pytest.fixture
+def cut(root, library, tmp_path):
+    """Runs a scenario; returns the folders that its cuts have left."""
+    start = tmp_path / "start"
+    for step in (10, 20):
+        storage.save(str(start), snapshot(step, float(step)))
+
+    def run(scenario):
+        done = subprocess.run(
+            [sys.executable, HERE / "cut_saves.py", library, scenario]
+            + [str(tmp_path)],
+            env=os.environ | {"LD_PRELOAD": library, "PYTHONPATH": str(root)},
+            capture_output=True,
+            text=True,
+            timeout=500,
+        )
+        assert done.returncode == 0, done.stderr[-4000:]
+        cuts = int(done.stdout)
+        # As many as there are operations: the run that was not cut says so.
+        log = (tmp_path / "0.log").read_text().splitlines()
+        assert cuts == len(log) > 15
+        print(f"{scenario}: {cuts} cuts")
+        return [tmp_path / str(number) for number in range(1, cuts + 1)]
+
+    return run
+
+
+def newest(directory):
+    """The newest usable checkpoint, as (step, value); it is whole."""
+    found = storage.load_newest(str(directory))
+    assert found is not None, sorted(os.listdir(directory))
+    for array in found.arrays.values():
+        assert (array == found.host["value"]).all()
+    return found.step, found.host["value"]
+
+
+def assert_goes_on(directory):
+    """The next attempt finds no leftovers and saves as ever."""
+    storage.remove_leftovers(str(directory))
+    storage.save(str(directory), snapshot(40, 4.0))
+    assert newest(directory) == (40, 4.0)
+    names = os.listdir(directory)
+    assert all(name.startswith("step_") for name in names), names
+    for name in names:
+        assert storage.find_fault(str(directory / name)) is None
+
+
+def test_a_save_and_the_deletion_of_an_older_one(cut, caplog):
+    folders = cut("save_and_prune")
+    found = [newest(folder) for folder in folders]
+    assert not caplog.records  # Nothing that counts is ever torn.
+    first_new = found.index((30, 3.0))
+    assert found == [(20, 20.0)] * first_new + [(30, 3.0)] * (
+        len(found) - first_new
+    )
+    for folder in folders:
+        assert_goes_on(folder)
+
+
+def test_a_save_of_a_step_that_is_there(cut, caplog):
+    """There is no moment without this step: it is the old or the new."""
+    folders = cut("save_again")
+    found = [newest(folder) for folder in folders]
+    assert not caplog.records
+    first_new = found.index((20, 3.0))
+    assert found == [(20, 20.0)] * first_new + [(20, 3.0)] * (
+        len(found) - first_new
+    )
+    for folder in folders:
+        assert_goes_on(folder)
+
+
+def test_the_first_save_of_a_run(cut):
+    for folder in cut("first_save"):
+        found = storage.load_newest(str(folder / "new"))
+        assert found is None or found.host == {"value": 3.0}
+        assert_goes_on(folder / "new")
+
+
+def test_a_start_after_a_cut_that_is_cut_again(cut, tmp_path):
+    """Leftovers of all kinds, while they are tidied up."""
+    start = tmp_path / "start"
+    shutil.copytree(start / "step_00000020", start / "old_00000020")
+    shutil.copytree(start / "step_00000010", start / "old_00000015")
+    (start / "old_00000015" / "state.json").unlink()
+    shutil.copytree(start / "step_00000010", start / "tmp_a")
+    (start / "tmp_b").mkdir()
+    for folder in cut("start_again"):
+        assert newest(folder) in ((20, 20.0), (30, 3.0))
+        assert_goes_on_without(folder, "step_00000015")
+
+
+def assert_goes_on_without(folder, damaged):
+    """As `assert_goes_on`; what was damaged before stays so."""
+    for name in (damaged, damaged.replace("step", "old")):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    assert_goes_on(folder)
+
+
+def test_what_a_name_stands_for_is_on_disk_before_the_name(cut, tmp_path):
+    """A power cut differs from a kill: only what was flushed is there."""
+    cut("first_save")
+    log = [
+        line.split(" ", 1)
+        for line in (tmp_path / "0.log").read_text().splitlines()
+    ]
+    directory = str(tmp_path / "0" / "new")
+    final = f"{directory}/step_00000020"
+    renamed = log.index(["rename", final])
+    temporary = next(path for _, path in log if "/tmp_" in path)
+    temporary = temporary[: len(directory) + 1 + len("tmp_") + 32]
+    for name in (*os.listdir(tmp_path / "0" / "new" / final), ""):
+        path = f"{temporary}/{name}".rstrip("/")
+        written = max(
+            i
+            for i, (what, where) in enumerate(log)
+            if where == path and what in ("write", "close", "mkdir", "rename")
+        )
+        assert ["fsync", path] in log[written:renamed], name
+    assert ["fsync", directory] in log[renamed:]
+    # The directory of checkpoints is new as well.
+    made = log.index(["mkdir", directory])
+    assert ["fsync", str(tmp_path / "0")] in log[made:renamed]

@@ -1,0 +1,204 @@
+"""A checkpoint that was damaged is passed over for the one before."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from tests.helpers import manifest_entry
+from trainer import UserError
+from trainer.checkpoint import storage
+
+FILES = (
+    "manifest.json",
+    "state.json",
+    "arrays.index",
+    "arrays.data-00000-of-00001",
+)
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def halve(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def empty(path):
+    path.write_bytes(b"")
+
+
+def zero(path):
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def lengthen(path):
+    path.write_bytes(path.read_bytes() + b"\n\n{}")
+
+
+def flip_at(share):
+    def flip(path):
+        content = bytearray(path.read_bytes())
+        content[int(share * (len(content) - 1))] ^= 4
+        path.write_bytes(bytes(content))
+
+    return flip
+
+
+def remove(path):
+    path.unlink()
+
+
+def become_a_directory(path):
+    path.unlink()
+    path.mkdir()
+
+
+def become_another(path):
+    """That of the checkpoint before: whole, but not of this one."""
+    shutil.copy(path.parent.parent / "step_00000010" / path.name, path)
+
+
+def lead_nowhere(path):
+    path.unlink()
+    path.symlink_to("nowhere")
+
+
+DAMAGES = {
+    "cut": cut,
+    "halved": halve,
+    "emptied": empty,
+    "zeroed": zero,
+    "lengthened": lengthen,
+    "removed": remove,
+    "a directory": become_a_directory,
+    "another's": become_another,
+    "a dangling link": lead_nowhere,
+    **{f"bit flipped at {s:.0%}": flip_at(s) for s in (0, 0.3, 0.5, 1)},
+}
+
+
+@pytest.fixture
+def saved(tmp_path):
+    directory = tmp_path / "checkpoints"
+    for step in (10, 20):
+        arrays = {
+            "model/0000": np.full((300, 2), step, "float32"),
+            "step/0000": np.array(step),
+        }
+        host = {"note": f"step {step}"}
+        storage.save(str(directory), storage.Snapshot(step, arrays, host))
+    return directory
+
+
+def assert_passed_over(directory, caplog, *names):
+    """Step 20 does not count, step 10 does; a warning names the file."""
+    caplog.clear()
+    found = storage.load_newest(str(directory))
+    assert found is not None
+    assert found.step == 10
+    assert found.host == {"note": "step 10"}
+    assert (found.arrays["model/0000"] == 10.0).all()
+    warning, then = [r.getMessage() for r in caplog.records]
+    for name in ("step_00000020", *names):
+        assert name in warning
+    assert "Going on from step 10" in then
+    with pytest.raises(UserError, match="no usable checkpoint"):
+        storage.load(str(directory / "step_00000020"))
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_file(saved, caplog, name, damage):
+    DAMAGES[damage](saved / "step_00000020" / name)
+    assert_passed_over(saved, caplog, name)
+
+
+def test_all_files_are_covered(saved):
+    there = {path.name for path in (saved / "step_00000020").iterdir()}
+    assert there == set(FILES)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "null",
+        "[]",
+        "7",
+        '"state.json"',
+        "{}",
+        '{"state.json": null}',
+        "[" * 100_000,
+        '{"state.json": ' + "9" * 5000 + "}",
+        "\x00",
+    ],
+)
+def test_a_manifest_of_the_wrong_kind(saved, caplog, content):
+    (saved / "step_00000020" / "manifest.json").write_text(content)
+    assert_passed_over(saved, caplog, "manifest.json")
+
+
+@pytest.mark.parametrize(
+    "wrong", [None, [], "x", 1, {}, {"bytes": "1"}, {"sha256": []}]
+)
+def test_a_manifest_with_an_entry_of_the_wrong_kind(saved, caplog, wrong):
+    path = saved / "step_00000020" / "manifest.json"
+    manifest = json.loads(path.read_text())
+    path.write_text(json.dumps(manifest | {"arrays.index": wrong}))
+    assert_passed_over(saved, caplog, "arrays.index")
+
+
+@pytest.mark.parametrize("name", FILES[1:])
+def test_a_manifest_that_leaves_out_a_file(saved, caplog, name):
+    path = saved / "step_00000020" / "manifest.json"
+    manifest = json.loads(path.read_text())
+    del manifest[name]
+    path.write_text(json.dumps(manifest))
+    assert_passed_over(saved, caplog, "manifest.json")
+
+
+@pytest.mark.parametrize(
+    "name", ["../secret", "/etc/hostname", "a/../../secret", "", ".", "\x00"]
+)
+def test_a_manifest_leads_to_no_other_file(saved, caplog, name):
+    """Even if what it says of that file is right."""
+    (saved / "secret").write_text("x")
+    path = saved / "step_00000020" / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest[name] = manifest_entry(saved / "secret")
+    path.write_text(json.dumps(manifest))
+    assert_passed_over(saved, caplog, "manifest.json")
+
+
+@pytest.mark.parametrize(
+    "state", ["null", "[1]", "{}", '{"step": "20"}', '{"step": null}']
+)
+def test_a_state_of_the_wrong_kind_under_a_right_checksum(saved, caplog, state):
+    folder = saved / "step_00000020"
+    (folder / "state.json").write_text(state)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["state.json"] = manifest_entry(folder / "state.json")
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    assert_passed_over(saved, caplog, "state.json")
+
+
+def test_other_files_do_no_harm(saved, caplog):
+    folder = saved / "step_00000020"
+    (folder / ".DS_Store").write_bytes(b"x")
+    (folder / "arrays.data-00001-of-00002").write_bytes(b"x")
+    (folder / "notes").mkdir()
+    (saved / "step_00000030").write_text("a file")
+    (saved / "step_00000040").mkdir()
+    (saved / "step_x").mkdir()
+    found = storage.load_newest(str(saved))
+    assert found.step == 20
+    assert len(caplog.records) == 3  # Of the steps 30 and 40, and of 20.
+
+
+def test_nothing_is_left_if_both_are_damaged(saved, caplog):
+    for folder in saved.iterdir():
+        zero(folder / "arrays.index")
+    assert storage.load_newest(str(saved)) is None
+    assert len(caplog.records) == 2

@@ -1,0 +1,363 @@
+"""A checkpoint with right checksums and other content is passed over."""
+
+import json
+import math
+import os
+import pathlib
+import shutil
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.helpers import make_trainer, saved_steps
+from tests.trainer.checkpoint.test_schema import JSON
+from trainer import UserError
+from trainer.checkpoint import contents, storage
+from trainer.checkpoint.init_from import initialize_from
+from trainer.checkpoint.schema import Misfit
+from trainer.checkpoint.weights_reader import open_model
+from trainer.loop.callback_list import CallbackList
+from trainer.sidecar_evaluator import follow
+from trainer_plugins.callbacks.checkpoint import Checkpoint
+from trainer_plugins.callbacks.early_stopping import EarlyStopping
+from trainer_plugins.callbacks.json_lines import JsonLines
+
+
+def model():
+    return keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+
+
+def train(model_dir, steps):
+    trainer = make_trainer(model)
+    trainer.train(
+        steps,
+        model_dir=str(model_dir),
+        callbacks=[
+            EarlyStopping(monitor="loss", patience=100),
+            keras.callbacks.ReduceLROnPlateau("loss"),
+            JsonLines(),
+            Checkpoint(every=2),
+        ],
+        log_every=2,
+        steps_per_loop=2,
+    )
+    return trainer
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    model_dir = tmp_path_factory.mktemp("saved") / "run"
+    train(model_dir, 10)
+    return model_dir, storage.load_newest(str(model_dir / "checkpoints"))
+
+
+def sign(path):
+    """Writes the manifest that fits what is there."""
+    manifest = {
+        name: storage._fingerprint(str(path / name)) for name in storage._FILES
+    }
+    (path / "manifest.json").write_text(json.dumps(manifest))
+
+
+def rewrite(path, change):
+    state = json.loads((path / "state.json").read_text())
+    changed = change(state)
+    (path / "state.json").write_text(
+        json.dumps(state if changed is None else changed)
+    )
+    sign(path)
+
+
+def set_to(*keys, value):
+    def change(state):
+        inner = state
+        for key in keys[:-1]:
+            inner = inner[key]
+        inner[keys[-1]] = value
+
+    return change
+
+
+def without(*keys):
+    def change(state):
+        inner = state
+        for key in keys[:-1]:
+            inner = inner[key]
+        del inner[keys[-1]]
+
+    return change
+
+
+HUGE = 10**400
+VARIANTS = {
+    "a negative step": set_to("step", value=-5),
+    "another step": set_to("step", value=8),
+    "no step": without("step"),
+    "a truth value": set_to("step", value=True),
+    "a fraction": set_to("step", value=10.0),
+    "a huge step": set_to("step", value=HUGE),
+    "a format that is none": set_to("format", value="1"),
+    "a negative format": set_to("format", value=-1),
+    "a list": lambda state: [state],
+    "no variables": without("variables"),
+    "no loop": without("loop"),
+    "no times": without("times"),
+    "no totals": without("totals"),
+    "no callbacks": without("callbacks"),
+    "variables that are a list": set_to("variables", value=[]),
+    "a group that is null": set_to("variables", "model", value=None),
+    "a variable that is null": set_to("variables", "model", 0, value=None),
+    "a variable without shape": without("variables", "model", 0, "shape"),
+    "a negative shape": set_to("variables", "model", 0, "shape", value=[-1]),
+    "a shape of text": set_to("variables", "model", 0, "shape", value="31"),
+    "another shape": set_to("variables", "model", 0, "shape", value=[4, 1]),
+    "one variable more": lambda state: state["variables"]["model"].append(
+        {"path": "x", "shape": [1]}
+    ),
+    "steps_per_loop": set_to("loop", "steps_per_loop", value=-1),
+    "no steps_per_loop": without("loop", "steps_per_loop"),
+    "steps_per_loop 0": set_to("loop", "steps_per_loop", value=0),
+    "longer loops": set_to("loop", "steps_per_loop", value=10**9),
+    "asked": set_to("loop", "asked_steps_per_loop", value="2"),
+    "unfired_from": set_to("loop", "unfired_from", value=11),
+    "unfired_from -1": set_to("loop", "unfired_from", value=-1),
+    "begun_epoch": set_to("loop", "begun_epoch", value=[1]),
+    "begun_epoch late": set_to("loop", "begun_epoch", value=10**6),
+    "stopped": set_to("loop", "stopped", value="yes"),
+    "half stopped": set_to("loop", "stopped", value={"reason": "x"}),
+    "elapsed": set_to("times", "elapsed", "log", value=math.nan),
+    "elapsed -1": set_to("times", "elapsed", "log", value=-1.0),
+    "an infinite time": set_to("times", "interval_seconds", value=math.inf),
+    "a huge time": set_to("times", "interval_seconds", value=1e300),
+    "accounts": set_to("times", "accounts", value=None),
+    "seconds": set_to("times", "accounts", "seconds", "step", value="1"),
+    "saved_at": set_to("times", "accounts", "saved_at", value=-1),
+    "id": set_to("times", "accounts", "id", value=7),
+    "logs": set_to("logs", value={"loss": "small"}),
+    "logs that are a list": set_to("logs", value=[1]),
+    "totals": set_to("totals", "interval", value=[1]),
+    "a count": set_to("totals", "epoch", "loss", value=-1),
+    "a large count": set_to("totals", "epoch", "loss", value=10**12),
+    "a small count": set_to("totals", "epoch", "_examples", value=1),
+    "other totals": set_to("totals", "other", value={}),
+    "fingerprints": set_to("fingerprints", value=[1]),
+    "callbacks": set_to("callbacks", value={"EarlyStopping": 1}),
+    "a callback": set_to("callbacks", "EarlyStopping", "wait", value=-1),
+}
+
+
+@pytest.mark.parametrize("kind", VARIANTS)
+def test_what_does_not_fit(saved, tmp_path, kind):
+    """Fast: what a resuming run asks, without a run."""
+    model_dir, _ = saved
+    shutil.copytree(model_dir, tmp_path / "run")
+    directory = tmp_path / "run" / "checkpoints"
+    rewrite(directory / "step_00000010", VARIANTS[kind])
+    found = next(usable(directory))
+    if kind not in NOT_SEEN_BY_THE_SCHEMA:
+        assert found.step == 8
+
+
+# These need the loop and the callbacks: below they get them.
+NOT_SEEN_BY_THE_SCHEMA = {
+    "no steps_per_loop",
+    "a small count",
+    "other totals",
+    "a callback",
+}
+
+
+def usable(directory):
+    from trainer.checkpoint.stateful import usable
+
+    return usable(str(directory))
+
+
+@pytest.mark.parametrize(
+    "kind",
+    sorted(NOT_SEEN_BY_THE_SCHEMA | {"a negative step", "steps_per_loop"}),
+)
+def test_a_run_passes_it_over(saved, tmp_path, caplog, kind):
+    model_dir, _ = saved
+    shutil.copytree(model_dir, tmp_path / "run")
+    directory = tmp_path / "run" / "checkpoints"
+    rewrite(directory / "step_00000010", VARIANTS[kind])
+    whole = tmp_path / "whole"
+    shutil.copytree(model_dir, whole)
+    shutil.rmtree(whole / "checkpoints" / "step_00000010")
+    trainer, expected = train(tmp_path / "run", 12), train(whole, 12)
+    assert trainer.step == 12
+    assert "Going on from step 8" in caplog.text
+    for one, other in zip(
+        trainer.model.get_weights(), expected.model.get_weights(), strict=True
+    ):
+        np.testing.assert_array_equal(one, other)
+
+
+def arrays_changed(saved, tmp_path, change):
+    """A run whose step 10 has other arrays."""
+    model_dir, snapshot = saved
+    directory = tmp_path / "run" / "checkpoints"
+    shutil.copytree(model_dir, tmp_path / "run")
+    shutil.rmtree(directory / "step_00000010")
+    arrays = dict(snapshot.arrays)
+    change(arrays)
+    storage.save(str(directory), storage.Snapshot(10, arrays, snapshot.host))
+    return tmp_path / "run"
+
+
+ARRAYS = {
+    "short": np.zeros((2, 1), "float32"),
+    "flat": np.zeros(3, "float32"),
+    "text": np.array([["a"], ["b"], ["c"]]),
+    "integers": np.zeros((3, 1), "int64"),
+    "truth values": np.zeros((3, 1), bool),
+    "complex": np.zeros((3, 1), "complex64"),
+    "missing": None,
+}
+
+
+@pytest.mark.parametrize("kind", ARRAYS)
+def test_arrays_that_do_not_fit(saved, tmp_path, caplog, kind):
+    def change(arrays):
+        del arrays["model/0000"]
+        if ARRAYS[kind] is not None:
+            arrays["model/0000"] = ARRAYS[kind]
+
+    assert train(arrays_changed(saved, tmp_path, change), 12).step == 12
+    assert "Going on from step 8" in caplog.text
+
+
+@pytest.mark.parametrize("key", ["totals/interval/loss/0", "step/0000"])
+def test_other_arrays_that_do_not_fit(saved, tmp_path, key):
+    """No traceback, be it passed over or not."""
+
+    def change(arrays):
+        for name in list(arrays):
+            if name.startswith(key[:-2]):
+                arrays[name] = np.zeros((5, 2), "float32")
+
+    assert train(arrays_changed(saved, tmp_path, change), 12).step == 12
+
+
+def test_a_later_format_is_refused(saved, tmp_path):
+    """To pass it over would lose what the later version has done."""
+    model_dir, _ = saved
+    shutil.copytree(model_dir, tmp_path / "run")
+    path = tmp_path / "run" / "checkpoints" / "step_00000010"
+    rewrite(path, set_to("format", value=storage.FORMAT + 1))
+    with pytest.raises(UserError, match="later version of the trainer"):
+        train(tmp_path / "run", 12)
+    assert saved_steps(tmp_path / "run")[-1] == 10
+
+
+def over_replicas(path):
+    """Makes sums of a checkpoint what they were before its format."""
+    found = storage.load(str(path))
+    arrays = {
+        name: np.sum(array, 0) if name.startswith("totals/") else array
+        for name, array in found.arrays.items()
+    }
+    shutil.rmtree(path)
+    snapshot = storage.Snapshot(found.step, arrays, found.host)
+    storage.save(str(path.parent), snapshot)
+
+
+def test_a_checkpoint_without_a_format_resumes(saved, tmp_path):
+    model_dir, _ = saved
+    shutil.copytree(model_dir, tmp_path / "run")
+    for path in (tmp_path / "run" / "checkpoints").iterdir():
+        over_replicas(path)
+        rewrite(path, without("format"))
+        assert storage.load(str(path)).format == 0
+    train(model_dir, 10)
+    assert train(tmp_path / "run", 12).step == 12
+    newest = storage.load_newest(str(tmp_path / "run" / "checkpoints"))
+    assert newest.format == storage.FORMAT
+
+
+def places(value, path=()):
+    """Every place in a JSON value."""
+    yield path
+    if isinstance(value, dict | list):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, inner in items:
+            yield from places(inner, (*path, key))
+
+
+WRONG = JSON | st.sampled_from([HUGE, -1, math.nan, math.inf, True, 1e308])
+
+
+@settings(
+    max_examples=150,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(data=st.data(), value=WRONG, removes=st.booleans())
+def test_any_change_fits_or_is_a_misfit(saved, data, value, removes):
+    """Whatever stands anywhere: never another error than the one."""
+    _, snapshot = saved
+    host = json.loads(json.dumps(snapshot.host))
+    path = data.draw(st.sampled_from(list(places(host))[1:]))
+    inner = host
+    for key in path[:-1]:
+        inner = inner[key]
+    if removes:
+        del inner[path[-1]]
+    else:
+        inner[path[-1]] = value
+    changed = storage.Snapshot(10, snapshot.arrays, host)
+    said = ""
+    try:
+        contents.check(changed)
+        fresh = CallbackList([EarlyStopping("loss"), Checkpoint()], None)
+        fresh.load_states(
+            {
+                key: state
+                for key, state in host.get("callbacks", {}).items()
+                if key in ("EarlyStopping", "Checkpoint")
+            }
+        )
+    except Misfit as error:
+        said = str(error)
+    assert len(said) < 400
+
+
+def test_the_evaluator_waits_for_one_that_fits(saved, tmp_path):
+    model_dir, _ = saved
+    shutil.copytree(model_dir, tmp_path / "run")
+    path = tmp_path / "run" / "checkpoints" / "step_00000010"
+    rewrite(path, without("variables"))
+    values = follow(
+        make_trainer(model), model_dir=str(tmp_path / "run"), train_steps=8
+    )
+    assert values["step"] == 8
+
+
+def test_starting_from_one_that_does_not_fit(saved, tmp_path):
+    model_dir, _ = saved
+    shutil.copytree(model_dir, tmp_path / "run")
+    path = tmp_path / "run" / "checkpoints" / "step_00000010"
+    rewrite(path, set_to("variables", value={"model": [{}]}))
+    with open_model(str(tmp_path / "run")) as (source, _):
+        assert source.endswith("step 8")
+    with pytest.raises(UserError, match="no usable checkpoint"):
+        initialize_from(make_trainer(model), str(path))
+    # Any name will do for one that is named.
+    os.rename(path.with_name("step_00000008"), tmp_path / "mine")
+    with open_model(str(tmp_path / "mine")) as (source, _):
+        assert source.endswith("step 8")
+
+
+def test_memory_is_not_taken_for_what_is_not_there(tmp_path):
+    """An index that declares a terabyte."""
+    small = storage.save(
+        str(tmp_path), storage.Snapshot(1, {"a": np.zeros(4)}, {})
+    )
+    with pytest.raises(ValueError, match="its arrays"):
+        storage._check_sizes(small, {"a": [2**40]}, {"a": tf.float64})
+    assert pathlib.Path(small).exists()

@@ -1,0 +1,141 @@
+"""Checkpoints are complete or absent, kept as asked, and found again."""
+
+import json
+import os
+import pathlib
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.helpers import make_trainer, saved_steps
+from trainer import Trainer, UserError
+from trainer.checkpoint import storage
+from trainer_plugins.callbacks.checkpoint import Checkpoint
+
+
+def model(units=4):
+    return keras.Sequential(
+        [
+            keras.Input((3,)),
+            keras.layers.Dense(units, name="body"),
+            keras.layers.Dense(1, name="head"),
+        ]
+    )
+
+
+def snapshot(step, value=1.0):
+    arrays = {"model/0000": np.full((3, 2), value, "float32")}
+    return storage.Snapshot(step, arrays, {"note": "x"})
+
+
+@pytest.fixture
+def saved(tmp_path):
+    directory = str(tmp_path / "checkpoints")
+    for step in (10, 20):
+        storage.save(directory, snapshot(step, float(step)))
+    return directory
+
+
+def test_reads_back_what_was_written(saved):
+    found = storage.load_newest(saved)
+    assert found.step == 20
+    assert found.host == {"note": "x"}
+    assert np.array_equal(
+        found.arrays["model/0000"], np.full((3, 2), 20.0, "float32")
+    )
+    # It is a TensorFlow checkpoint too.
+    path = os.path.join(saved, "step_00000020", "arrays")
+    assert tf.train.load_variable(path, "model/0000")[0, 0] == 20.0
+
+
+def test_a_failed_save_leaves_what_was_there(saved, monkeypatch):
+    def full(*arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(storage, "synchronize", full)
+    with pytest.raises(OSError, match="No space"):
+        storage.save(saved, snapshot(30))
+    assert sorted(os.listdir(saved)) == ["step_00000010", "step_00000020"]
+
+
+def test_leftovers_of_killed_saves_are_removed(saved):
+    os.mkdir(os.path.join(saved, "tmp_abc"))
+    storage.remove_leftovers(saved)
+    assert len(os.listdir(saved)) == 2
+    storage.remove_leftovers(saved + "_that_is_not_there")
+
+
+def test_keeps_the_last_and_the_best(tmp_path):
+    class Scheduled(Trainer):
+        """Evaluates to a value that is best at step 4."""
+
+        def evaluate(self, steps=None, **options):
+            return {"loss": abs(self.step - 4) + 1.0}
+
+    trainer = make_trainer(model, kind=Scheduled)
+    trainer.train_and_evaluate(
+        20,
+        eval_every=2,
+        model_dir=str(tmp_path),
+        callbacks=[Checkpoint(every=2, keep_last=2, keep_best=2)],
+    )
+    assert saved_steps(tmp_path) == [4, 6, 18, 20]
+
+
+@pytest.mark.parametrize(
+    ("asynchronous", "units"), [(True, 4), (True, 200_000), (False, 4)]
+)
+def test_saved_values_are_those_of_their_step(tmp_path, asynchronous, units):
+    """Training goes on while a save is written."""
+    seen = {}
+
+    class Note(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            seen[trainer.step] = [
+                keras.ops.convert_to_numpy(v) for v in self.model.variables
+            ]
+
+    trainer = make_trainer(lambda: model(units))
+    trainer.train(
+        12,
+        steps_per_loop=1,
+        model_dir=str(tmp_path),
+        callbacks=[
+            Note(),
+            Checkpoint(every=1, keep_last=12, asynchronous=asynchronous),
+        ],
+    )
+    paths = storage.listing(str(tmp_path / "checkpoints"))
+    assert len(paths) == 12
+    for path in paths:
+        found = storage.load(path)
+        for i, value in enumerate(seen[found.step]):
+            assert np.array_equal(found.arrays[f"model/{i:04d}"], value)
+
+
+def test_another_model_is_named(tmp_path):
+    make_trainer(model).train(
+        2, model_dir=str(tmp_path), callbacks=[Checkpoint()]
+    )
+    other = make_trainer(lambda: model(units=5))
+    with pytest.raises(UserError, match=r"body/kernel has shape \[3, 5\]"):
+        other.train(4, model_dir=str(tmp_path), callbacks=[Checkpoint()])
+
+
+def test_names_counted_up_in_one_process_do_not_matter(tmp_path):
+    def unnamed():
+        return keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+
+    make_trainer(unnamed).train(
+        3, model_dir=str(tmp_path), callbacks=[Checkpoint()]
+    )
+    again = make_trainer(unnamed)
+    again.train(5, model_dir=str(tmp_path), callbacks=[Checkpoint()])
+    assert again.step == 5
+    path = storage.listing(str(tmp_path / "checkpoints"))[-1]
+    names = json.loads(pathlib.Path(path, "state.json").read_text())[
+        "variables"
+    ]["model"]
+    assert names[0]["path"].endswith("/kernel")

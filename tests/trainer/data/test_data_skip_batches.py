@@ -1,0 +1,85 @@
+"""Sequences with gaps, against lists of batches in Python."""
+
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from trainer.data import ArrayExamples, DatasetBatches, IndexedBatches
+from trainer.data.skip_batches import SteppingOver, position_of
+
+SIZE, BATCH = 22, 4  # An epoch's sixth batch holds two examples.
+NUMBERS = np.arange(SIZE)
+TAKEN = 14
+SKIPPED = ([0], [3], [2, 3], [13], [0, 1, 5, 9], [40], [])
+
+
+def indexed(shuffle):
+    return IndexedBatches(
+        ArrayExamples(NUMBERS), batch_size=BATCH, shuffle=shuffle
+    )
+
+
+SOURCES = {
+    "seek": lambda: indexed(False),
+    "shuffled": lambda: indexed(True),
+    "skip": lambda: DatasetBatches(
+        lambda: tf.data.Dataset.from_tensor_slices(NUMBERS).batch(BATCH),
+        batch_size=BATCH,
+    ),
+}
+ALL = {"replicas": range(1), "num_replicas": 1, "micro": 1}
+
+
+def read(batches, count, *, start=0, **cut):
+    pieces = batches.pieces(start=start, **{**ALL, **cut})
+    return [tuple(p) for p in pieces.take(count).as_numpy_iterator()]
+
+
+def left(batches, skipped, *, start=0, every=1):
+    """What remains of a list of batches."""
+    found = read(batches, 60)
+    kept = [b for i, b in enumerate(found) if i not in skipped]
+    return list(itertools.islice(kept, start, None, every))[:TAKEN]
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("skipped", SKIPPED)
+@pytest.mark.parametrize(("start", "every"), [(0, 1), (3, 1), (1, 3)])
+def test_the_batches_that_are_left(source, skipped, start, every):
+    batches = SOURCES[source]()
+    over = SteppingOver(batches, skipped)
+    expected = left(batches, skipped, start=start, every=every)
+    assert len(expected) == TAKEN
+    assert read(over, TAKEN, start=start, every=every) == expected
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_pieces_stay_together(source):
+    batches = SOURCES[source]()
+    cut = {"replicas": range(1, 3), "num_replicas": 4, "micro": 2}
+    per_step = 4
+    whole = read(batches, per_step * 10, **cut)
+    expected = whole[: 2 * per_step] + whole[3 * per_step : 7 * per_step]
+    found = read(SteppingOver(batches, [2, 7]), per_step * 6, **cut)
+    assert found == expected
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_it_looks_like_its_source(source):
+    batches = SOURCES[source]()
+    over = SteppingOver(batches, [2])
+    for name in ("batch_size", "steps_per_epoch", "last_size", "resume"):
+        assert getattr(over, name) == getattr(batches, name)
+    before, after = (b.pieces(start=0, **ALL) for b in (batches, over))
+    assert after.element_spec == before.element_spec
+    infinite = tf.data.experimental.INFINITE_CARDINALITY
+    assert int(after.cardinality()) == infinite
+
+
+def test_position_of_a_step():
+    skipped = [7, 2, 3]
+    kept = [i for i in range(20) if i not in skipped]
+    for step, position in enumerate(kept):
+        assert position_of(step, skipped) == position

@@ -1,0 +1,261 @@
+"""Launches of simulated tasks: `launch` itself, with no process and no wait.
+
+For what the tasks do see `tests.trainer.launch.programs`.
+"""
+
+import contextlib
+import heapq
+import itertools
+import math
+import os
+import pathlib
+import signal
+import types
+from typing import NamedTuple
+from unittest import mock
+
+from trainer.errors import StartAgain
+from trainer.launch.clock import Clock
+from trainer.launch.main import launch
+from trainer.launch.policy import Limits
+from trainer.launch.tasks import Task
+from trainer.launch.timeouts import Patience
+from trainer.runtime.exit_report import VARIABLE, ExitReport
+
+
+class Launched(NamedTuple):
+    """What became of a launch, and when on the simulation's clock."""
+
+    code: int
+    out: str
+    err: str
+    seconds: float
+
+
+class Simulation:
+    """Its time begins at 0 and passes only while the launcher sleeps.
+
+    Args:
+        log_dir: where the log files go.
+        capture: tells what was written to standard output and error.
+
+    Attributes:
+        processes: all that were started, by the name of their task.
+        now: the time.
+        most_seconds: a launch that takes longer than this has failed.
+    """
+
+    def __init__(self, log_dir, capture):
+        self.processes = {}
+        self.now = 0.0
+        self.most_seconds = 1000.0
+        self._log_dir = log_dir
+        self._capture = capture
+        self._events = []
+        self._numbers = itertools.count()
+        self._programs = {}
+
+    def launch(self, programs, *, max_restarts=0, window=3600.0, **given):
+        """Launches a program for each task, such as `{"worker 0": ...}`.
+
+        Args:
+            programs: by the name of the task, the chief first.
+            max_restarts: see `Limits`.
+            window: see `Limits`.
+            **given: for `launch`; `Patience` is made of what it does not know.
+        """
+        known = {"min_workers", "model_dir", "run_is_over", "start_process"}
+        patience = {k: v for k, v in given.items() if k not in known}
+        own = {k: v for k, v in given.items() if k in known}
+        self._programs = programs
+        tasks = []
+        for name in programs:
+            job, index = name.split()
+            tasks.append(Task(job, int(index), (name,)))
+        code = launch(
+            tasks,
+            log_dir=str(self._log_dir),
+            limits=Limits(max_restarts, window),
+            patience=Patience(**patience),
+            clock=Clock(monotonic=lambda: self.now, sleep=self._sleep),
+            **{"start_process": self.start_process, **own},
+        )
+        return Launched(code, *self._capture(), self.now)
+
+    def start_process(self, task, log_path):
+        """Takes the place of `trainer.launch.process.Process`."""
+        lives = self.processes.setdefault(task.name, [])
+        lives.append(SimulatedProcess(self, task, log_path, len(lives) + 1))
+        lives[-1].begin(self._programs[task.name])
+        return lives[-1]
+
+    def at(self, seconds, action, *given):
+        """Calls something at a time."""
+        heapq.heappush(
+            self._events, (seconds, next(self._numbers), action, given)
+        )
+
+    def signal_at(self, seconds, number=signal.SIGTERM):
+        """Sends a signal to the launcher at a time."""
+        self.at(seconds, signal.raise_signal, number)
+
+    def starts(self, name):
+        """When the processes of a task were started."""
+        return [one.started for one in self.processes.get(name, [])]
+
+    def lives(self, name):
+        """How many processes a task has had."""
+        return len(self.processes.get(name, []))
+
+    def last(self, name):
+        """The newest process of a task."""
+        return self.processes[name][-1]
+
+    def suspend_at(self, at, seconds):
+        """Stops all tasks at a time, and soon the launcher, for a while.
+
+        The tasks are continued a little after the launcher.
+        """
+        self.at(at, self._signal_all, signal.SIGSTOP)
+        self.at(at + 0.3, self._jump, seconds)
+        self.at(at + 0.3 + seconds + 0.3, self._signal_all, signal.SIGCONT)
+
+    def _signal_all(self, number):
+        for lives in self.processes.values():
+            lives[-1].signal(number)
+
+    def _jump(self, seconds):
+        self.now += seconds
+
+    def _sleep(self, seconds):
+        until = self.now + seconds
+        while self._events and self._events[0][0] <= until:
+            at, _, action, given = heapq.heappop(self._events)
+            self.now = max(self.now, at)
+            action(*given)
+        self.now = max(self.now, until)
+        if self.now > self.most_seconds:
+            raise AssertionError(f"not over: {self._capture()}")
+
+
+class SimulatedProcess:
+    """One life of a task.
+
+    Attributes:
+        name: that of its task.
+        life: its number; the first is 1.
+        handlers: what it does on a signal: a function that may return an
+            exit code, or `signal.SIG_IGN`.
+        signals: those that have reached it.
+        started: when.
+        ended: when; `None` while it runs.
+    """
+
+    # That of the exit report, which the real code writes and reads.
+    pid = os.getpid()
+
+    def __init__(self, simulation, task, log_path, life):
+        self.simulation = simulation
+        self.name = task.name
+        self.life = life
+        self.returncode = None
+        self.handlers = {}
+        self.signals = []
+        self.started = simulation.now
+        self.ended = None
+        self.stopped = False
+        self._code = None
+        self._task = task
+        self._log_path = pathlib.Path(log_path)
+        self._unseen = b""
+        self._waits = False
+        self._log_path.touch()
+
+    def begin(self, program):
+        self._steps = program(self)
+        self._go_on()
+
+    # What programs call.
+
+    def say(self, text):
+        """Writes a line to its output."""
+        line = f"{text}\n".encode()
+        self._unseen += line
+        with self._log_path.open("ab") as log:
+            log.write(line)
+
+    def end_in(self, seconds, code):
+        """Ends a little later, whatever its program does."""
+        self.simulation.at(self.simulation.now + seconds, self.end, code)
+
+    def fail(self, text, step):
+        """The exit code of a failure at a step, which it reports."""
+        return self._report(1, ValueError(text), step)
+
+    def leave(self, step, **given):
+        """The exit code with which it asks for a new start at a step."""
+        return self._report(75, StartAgain("no reason", **given), step)
+
+    def _report(self, code, error, step):
+        report = ExitReport()
+        report.trainer = types.SimpleNamespace(step=step)
+        with mock.patch.dict(os.environ, self._task.environ):
+            assert VARIABLE in os.environ
+            report.write(code, error)
+        return code
+
+    # What the launcher calls.
+
+    def poll(self):
+        self.returncode = self._code
+        return self.returncode
+
+    def is_stopped(self):
+        return self.stopped and self._code is None
+
+    def signal(self, number):
+        if self._code is not None:
+            return
+        self.signals.append(number)
+        if number == signal.SIGKILL:
+            self.end(-number)
+        elif number in (signal.SIGSTOP, signal.SIGCONT):
+            self.stopped = number == signal.SIGSTOP
+            if self._waits and not self.stopped:
+                self._go_on()
+        elif not self.stopped:
+            handler = self.handlers.get(number)
+            if handler is None:
+                self.end(-number)
+            elif handler is not signal.SIG_IGN:
+                self.end(handler())
+
+    def pass_on(self, number):
+        if number in self.handlers:
+            self.signal(number)
+
+    def new_output(self):
+        output, self._unseen = self._unseen, b""
+        return output
+
+    def _go_on(self):
+        """Runs the program until it lets time pass."""
+        self._waits = self.stopped
+        if self._code is not None or self.stopped:
+            return
+        try:
+            seconds = next(self._steps)
+        except StopIteration as end:
+            self.end(end.value or 0)
+            return
+        if self._code is None and seconds != math.inf:
+            now = self.simulation.now
+            self.simulation.at(now + seconds, self._go_on)
+
+    def end(self, code):
+        """Ends now, unless there is no code."""
+        if code is not None and self._code is None:
+            self._code = code
+            self.ended = self.simulation.now
+            with contextlib.suppress(ValueError):
+                self._steps.close()

@@ -1,0 +1,139 @@
+"""A cluster on this machine, and who reaches its ports: real launches."""
+
+import json
+import os
+import pathlib
+import re
+import shutil
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from trainer.errors import EXIT_DONE, EXIT_USER_ERROR
+
+ROOT = pathlib.Path(__file__).parents[3]
+# A cluster of one worker listens like any other.
+LAUNCH = ["-m", "trainer.launch", "--num_workers=1", "--max_restarts=0"]
+RUN = ["--gin_file=experiments/digits.gin", "--train_steps=2"]
+
+
+def launch(folder, *flags, prefix=()):
+    command = [*prefix, sys.executable, *LAUNCH, *flags, "--", *RUN]
+    return subprocess.run(
+        [*command, f"--model_dir={folder / 'run'}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+
+
+def isolated_in_a_child(code, *, prefix=()):
+    """Runs code after `isolate()`, in a process of its own."""
+    text = "from trainer.launch.isolation import isolate; isolate()\n" + code
+    return subprocess.run(
+        [*prefix, sys.executable, "-c", text],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def namespaces_are_given():
+    return isolated_in_a_child("").returncode == 0
+
+
+needs_namespaces = pytest.mark.skipif(
+    not namespaces_are_given(), reason="no network namespaces here"
+)
+
+
+def test_open_ports_are_named(tmp_path):
+    done = launch(tmp_path)
+    assert done.returncode == EXIT_DONE, done.stderr
+    named = re.search(r"ports open to the network .*?: (\d+)\.", done.stdout)
+    assert named
+    assert 0 < int(named[1]) < 65536
+    assert "--isolate" in done.stdout
+
+
+@needs_namespaces
+def test_isolated_tasks_train_and_say_what_they_miss(tmp_path):
+    done = launch(tmp_path, "--isolate")
+    assert done.returncode == EXIT_DONE, done.stderr
+    assert "gs://" in done.stdout
+    assert "metadata server" in done.stdout
+    assert "ports open" not in done.stdout
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert record["exit_reason"] == "done"
+
+
+@needs_namespaces
+def test_nobody_outside_reaches_a_port_inside():
+    """And those inside reach each other, and nobody outside."""
+    with socket.create_server(("127.0.0.1", 0)) as outside:
+        child = subprocess.Popen(
+            [sys.executable, "-c", INSIDE, str(outside.getsockname()[1])],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        port = int(child.stdout.readline())
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port), timeout=5)
+        said, _ = child.communicate("end\n", timeout=30)
+    assert said.split() == ["refused", "reached", str(os.getuid()), "lo"]
+
+
+INSIDE = """
+import os, socket, sys
+from trainer.launch.isolation import isolate
+isolate()
+server = socket.create_server(("0.0.0.0", 0))
+print(server.getsockname()[1], flush=True)
+sys.stdin.readline()
+try:
+    socket.create_connection(("127.0.0.1", int(sys.argv[1])), timeout=5)
+except OSError:
+    print("refused")
+socket.create_connection(("127.0.0.1", server.getsockname()[1]), timeout=5)
+print("reached", os.getuid())
+with open("/proc/net/dev") as file:
+    print(*(line.split(":")[0] for line in file if ":" in line))
+"""
+
+
+@needs_namespaces
+@pytest.mark.skipif(
+    os.getuid() != 0 or shutil.which("setpriv") is None,
+    reason="has no rights to give up",
+)
+def test_without_rights_a_user_namespace_gives_them():
+    dropped = ["--bounding-set=-sys_admin", "--inh-caps=-sys_admin"]
+    done = isolated_in_a_child(
+        "import os, socket; print(os.getuid()); socket.create_server(('', 0))",
+        prefix=["setpriv", *dropped],
+    )
+    assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
+
+
+@needs_namespaces
+@pytest.mark.skipif(shutil.which("unshare") is None, reason="no unshare")
+def test_a_kernel_that_gives_none_is_named(tmp_path):
+    no_more = 'echo 0 > /proc/sys/user/max_net_namespaces && exec "$@"'
+    done = launch(
+        tmp_path,
+        "--isolate",
+        prefix=["unshare", "--user", "--map-root-user", "sh", "-c"]
+        + [no_more, "sh"],
+    )
+    assert done.returncode == EXIT_USER_ERROR
+    assert "--isolate: this system gives no network namespace" in done.stderr
+    assert "firewall" in done.stderr
+    assert not (tmp_path / "run" / "run.json").exists()

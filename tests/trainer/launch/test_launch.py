@@ -1,0 +1,254 @@
+"""Real launches of real programs."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.conftest import ROOT
+from tests.trainer.launch.launching import (
+    AWAIT,
+    LIFE,
+    finish,
+    is_gone,
+    lives,
+    pid_of,
+)
+
+GIN = "--gin_file=experiments/digits.gin"
+SLEEP = "import time; print('here', flush=True); time.sleep(60)"
+DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN);" + SLEEP
+PID = "import os; print(f'pid={os.getpid()} ', flush=True);"
+CHILD = """
+import subprocess
+signal.signal(signal.SIGUSR1, lambda *_: print("saved", flush=True))
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+print(f"child pid={child.pid} ", flush=True)
+"""
+
+
+def test_a_killed_task_is_started_again_alone(launch):
+    """And what else a launch that ends well does: output, logs, SIGUSR1."""
+    one = launch(
+        ("worker", 0, LIFE + "print('b', file=sys.stderr)\n" + AWAIT),
+        ("worker", 1, LIFE + CHILD + AWAIT),
+        max_restarts=3,
+    )
+    # The chief is shown while it runs.
+    shown = [one.process.stdout.readline() for _ in range(2)]
+    assert shown[0].startswith("life=1 pid=")
+    assert shown[1] == "b\n"
+    one.wait_for("worker_1", "child")
+    _, task, child = one.log("worker_1").split("pid=")
+    # Worker 0 has no handler yet, and would die of it; so would the child.
+    one.process.send_signal(signal.SIGUSR1)
+    one.wait_for("worker_1", "saved")
+    assert os.path.exists(f"/proc/{int(child.split()[0])}")
+    os.kill(int(task.split()[0]), signal.SIGKILL)
+    one.wait_for("worker_1", "life=2")
+    # What a process has started ends with it.
+    assert is_gone(int(child.split()[0]))
+    code, out, err = finish(one)
+    assert code == 0
+    assert err == (
+        "worker 1 was ended by SIGKILL. It is started again (restart 1 of at "
+        "most 3 in 3600 s).\n"
+    )
+    assert out == "Done. 1 restart: worker 1 once.\n"
+    assert (lives(one, "worker_0"), lives(one, "worker_1")) == (1, 2)
+    assert one.log("worker_0") == "".join(shown)
+    last_child = one.log("worker_1").split("child pid=")[-1]
+    assert is_gone(int(last_child.split()[0]))
+
+
+def test_a_stopped_chief_is_killed_and_started_again(launch):
+    """It is shown over all its lives."""
+    program = LIFE + "if life == 1: os.kill(os.getpid(), signal.SIGSTOP)"
+    one = launch(("worker", 0, program), max_restarts=1, stopped_seconds=0.3)
+    code, out, err = one.result()
+    assert code == 0, err
+    assert [line.split()[0] for line in out.splitlines()] == [
+        "life=1",
+        "life=2",
+        "Done.",
+    ]
+    told = "worker 0 has been stopped (SIGSTOP) for 0.3 s: it is killed.\n"
+    assert err.startswith(told)
+    assert is_gone(pid_of(out))
+
+
+def test_a_failure_that_is_none_of_luck_ends_all_and_is_told(launch):
+    one = launch(
+        ("worker", 0, PID + SLEEP),
+        ("worker", 1, LIFE + "print('the reason', flush=True); fail('no', 40)"),
+        ("evaluator", 0, PID + SLEEP),
+        max_restarts=9,
+    )
+    code, _, err = one.result()
+    assert code == 1
+    assert lives(one, "worker_1") == 2
+    assert (
+        "worker 1 failed with exit code 1: ValueError: no at step 40. It is "
+        "started again" in err
+    )
+    assert (
+        "worker 1 failed with exit code 1. The same ValueError: no at step 40 "
+        "twice: a defect, not bad luck. The end of " in err
+    )
+    assert "  the reason\n" in err
+    assert one.seconds < 8
+    assert is_gone(pid_of(one.log("worker_0")))
+    assert is_gone(pid_of(one.log("evaluator_0")))
+
+
+def test_a_second_ctrl_c_waits_no_longer(launch):
+    stubborn = "import signal; signal.signal(2, signal.SIG_IGN);" + PID + SLEEP
+    one = launch(("worker", 0, stubborn), end_seconds=25)
+    one.wait_for("worker_0", "here")
+    one.process.send_signal(signal.SIGINT)
+    assert one.process.stderr.readline().startswith("SIGINT: ending all")
+    time.sleep(0.2)
+    assert one.process.poll() is None
+    one.process.send_signal(signal.SIGINT)
+    assert one.result()[0] == 130
+    assert one.seconds < 15
+    assert is_gone(pid_of(one.log("worker_0")))
+
+
+def test_sigterm_is_passed_on_and_saved_state_is_told(launch):
+    saving = (
+        "import signal, sys, time\n"
+        "def save(*_):\n"
+        "    time.sleep(0.2)\n"
+        "    print('saved', flush=True)\n"
+        "    sys.exit(75)\n"
+        "signal.signal(signal.SIGTERM, save)\n"
+        "print('here', flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    one = launch(("worker", 0, saving), ("worker", 1, saving), end_seconds=20)
+    for name in ("worker_0", "worker_1"):
+        one.wait_for(name, "here")
+    one.process.send_signal(signal.SIGTERM)
+    code, out, _ = one.result()
+    assert code == 75
+    assert out == "here\nsaved\n"
+    assert one.log("worker_1") == "here\nsaved\n"
+
+
+def test_a_killed_launcher_leaves_no_orphan(launch):
+    one = launch(("worker", 0, PID + DEAF), ("ps", 0, PID + DEAF))
+    for name in ("worker_0", "ps_0"):
+        one.wait_for(name, "here")
+    pids = [pid_of(one.log(name)) for name in ("worker_0", "ps_0")]
+    assert all(os.path.exists(f"/proc/{pid}") for pid in pids)
+    one.process.kill()
+    one.process.wait()
+    assert all(is_gone(pid) for pid in pids)
+
+
+def test_a_reader_that_goes_away_does_not_stop_the_run(launch):
+    chatty = (
+        "import time\n"
+        "for i in range(5): print(i, flush=True); time.sleep(0.1)\n"
+    )
+    one = launch(("worker", 0, chatty))
+    assert one.process.stdout.readline() == "0\n"
+    one.process.stdout.close()
+    assert one.process.wait(timeout=20) == 0
+    assert one.process.stderr.read() == ""
+    assert one.log("worker_0").split()[-1] == "4"
+
+
+def test_launch_answers_without_tensorflow(plain_starts):
+    program = (
+        "import sys\n"
+        "from trainer.launch.main import main\n"
+        "assert main(['--help']) == 0\n"
+        f"assert main(['--num_workers=0', '--', {GIN!r}]) == 2\n"
+        f"assert main(['--log_dir=/dev/null/x', '--', {GIN!r}]) == 2\n"
+        "assert not {'tensorflow', 'keras'} & set(sys.modules)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Usage:" in done.stdout
+    assert "Traceback" not in done.stderr
+    assert done.stderr.count("error: ") == 2
+
+
+def test_every_process_of_a_launch_runs_the_trainer(tmp_path):
+    """The mistake is found by each process, and is the launcher's too."""
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "trainer.launch", "--num_workers=2"),
+            *("--", "--gin_file=none.gin", f"--model_dir={tmp_path}"),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 2
+    assert "none.gin" in done.stdout + done.stderr
+    assert "failed with exit code 2" in done.stderr
+    assert sorted(os.listdir(tmp_path / "logs")) == [
+        "worker_0.log",
+        "worker_1.log",
+    ]
+
+
+def test_on_a_host_of_its_own_a_task_keeps_its_place(tmp_path):
+    """One launcher on each host: nothing but the task is started here."""
+    config = json.dumps(
+        {
+            "cluster": {"worker": ["127.0.0.1:1", "127.0.0.1:2"]},
+            "task": {"type": "worker", "index": 1},
+        }
+    )
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "trainer.launch", "--max_restarts=5"),
+            *("--", "--gin_file=none.gin", f"--model_dir={tmp_path}"),
+        ],
+        cwd=ROOT,
+        env={**os.environ, "TF_CONFIG": config},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 2
+    assert "none.gin" in done.stdout
+    assert done.stderr.startswith("worker 1 failed with exit code 2. Its log")
+    assert os.listdir(tmp_path / "logs") == ["worker_1.log"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("flags", "strategy"),
+    [
+        (["--num_workers=2"], "multi_worker_mirrored"),
+        (["--num_workers=1", "--num_ps=1"], "parameter_server"),
+    ],
+)
+def test_a_real_cluster_trains(root, tmp_path, flags, strategy):
+    pytest.importorskip("sklearn")
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "trainer.launch", *flags, "--"),
+            *("--gin_file=experiments/digits.gin", "--train_steps=20"),
+            f"--model_dir={tmp_path}",
+        ],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    record = json.loads((tmp_path / "run.json").read_text())
+    assert (record["strategy"], record["exit_reason"]) == (strategy, "done")
+    assert record["cluster"]["cluster"]["source"] == "TF_CONFIG"

@@ -1,0 +1,48 @@
+import pytest
+
+from trainer.loop.call_times import Calls
+from trainer.loop.goodput import Accounts
+
+
+def booked(*calls, longest=10.0):
+    """What the accounts say after calls of (steps, seconds, waited)."""
+    accounts = Accounts()
+    # They can only move time that has passed: that of an attempt before.
+    before = {"id": "", "seconds": {"start_up": 1000.0}, "saved_at": None}
+    accounts.load_state(before)
+    made = Calls(accounts, longest_seconds=longest)
+    for steps, seconds, waited in calls:
+        accounts.move(seconds, source="start_up", to="step")
+        made.book(steps, seconds=seconds, waited=waited)
+    return accounts.summary(), made
+
+
+def test_the_first_call_is_split_by_the_pace_of_the_second():
+    found, _ = booked((10, 7.0, 0.0), (20, 4.0, 0.0), (20, 4.0, 0.0))
+    assert found["compile"] == pytest.approx(5.0)
+    assert found["step"] == pytest.approx(10.0)
+
+
+def test_a_first_call_that_compiled_nothing_stays_whole():
+    found, _ = booked((10, 2.0, 0.0), (10, 3.0, 0.0))
+    assert found["compile"] == 0.0
+    assert found["step"] == pytest.approx(5.0)
+
+
+def test_waiting_is_booked_one_call_later_and_never_exceeds_the_call():
+    found, made = booked((1, 2.0, 0.5), (1, 2.0, 9.0))
+    assert found["data_wait"] == pytest.approx(0.5)
+    made.book(1, seconds=2.0, waited=0.0)
+    assert found["step"] == pytest.approx(3.5)
+
+
+def test_the_first_call_is_never_too_long():
+    assert not booked((1, 99.0, 0.0))[1].too_long
+    assert booked((1, 99.0, 0.0), (1, 11.0, 0.0))[1].too_long
+    assert not booked((1, 1.0, 0.0), (1, 9.0, 0.0))[1].too_long
+
+
+def test_a_call_that_was_held_up_once_is_not_too_long():
+    calls = [(10, 1.0, 0.0), (10, 5.0, 0.0), (10, 60.0, 0.0)]
+    assert not booked(*calls)[1].too_long
+    assert booked(*calls, (30, 15.0, 0.0))[1].too_long

@@ -1,0 +1,219 @@
+"""Where graph calls and attempts end shows in nothing that a run leaves."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from trainer import Callback, StartAgain, Trainer
+from trainer.checkpoint import storage
+from trainer_plugins.callbacks.checkpoint import Checkpoint
+from trainer_plugins.callbacks.early_stopping import EarlyStopping
+from trainer_plugins.callbacks.json_lines import JsonLines
+
+RNG = np.random.default_rng(2)
+X = RNG.normal(size=(90, 4)).astype("float32")
+Y = (X[:, :1] > 0).astype("float32")
+STEPS, EPOCH = 30, 12
+OPTIONS = {"steps_per_loop": 5, "log_every": 10, "eval_every": 15}
+
+
+def data(split):
+    """Shuffled, and nobody says by what seed."""
+    made = tf.data.Dataset.from_tensor_slices((X, Y))
+    return (made.shuffle(90) if split == "train" else made).batch(8)
+
+
+def make():
+    return Trainer(
+        model=lambda: keras.Sequential(
+            [
+                keras.Input((4,)),
+                keras.layers.Dropout(0.3),
+                keras.layers.Dense(1, "sigmoid"),
+            ]
+        ),
+        loss="binary_crossentropy",
+        metrics=["mae"],
+        data=data,
+        batch_size=8,
+        strategy="default",
+    )
+
+
+class Events(keras.callbacks.Callback):
+    """Where Keras' callbacks act, and what they see."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self.seen.append(["begin", batch])
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.seen.append(["end", batch, logs["loss"]])
+
+
+def callbacks():
+    """Of Keras', those that change the learning rate."""
+    return [
+        keras.callbacks.LearningRateScheduler(lambda epoch, rate: 0.9 * rate),
+        keras.callbacks.ReduceLROnPlateau("loss", patience=1, min_delta=9.0),
+        Events(),
+        EarlyStopping(patience=9),
+    ]
+
+
+def train(folder, steps=STEPS, *added, trainer=None, **options):
+    trainer = trainer or make()
+    used = [*callbacks(), *added]
+    saving = [JsonLines(), Checkpoint(every=1000)] if folder else []
+    trainer.train_and_evaluate(
+        steps,
+        model_dir=folder and str(folder),
+        callbacks=[*used, *saving],
+        **{**OPTIONS, **options},
+    )
+    return trainer, used
+
+
+def left(folder):
+    """All that a run has left but for times: logs, arrays, states."""
+    text = (folder / "metrics.jsonl").read_text()
+    lines = [json.loads(line) for line in text.splitlines()]
+    for line in lines:
+        line.pop("examples_per_second", None)
+    found = storage.load_newest(str(folder / "checkpoints"))
+    arrays = {n: np.asarray(a).tobytes() for n, a in found.arrays.items()}
+    host = {key: found.host[key] for key in ("logs", "callbacks")}
+    return lines, arrays, host
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole")
+    train(folder)
+    return left(folder)
+
+
+def compare(folder, whole, *, but=()):
+    lines, arrays, host = left(folder)
+    assert lines == whole[0]
+    assert arrays == whole[1]
+    host["callbacks"], theirs = (
+        dict(host["callbacks"]),
+        dict(whole[2]["callbacks"]),
+    )
+    for name in but:
+        assert host["callbacks"].pop(name) != theirs.pop(name)
+    assert host == {**whole[2], "callbacks": theirs}
+
+
+def test_totals_are_not_cut(whole):
+    """There are some: the end is in the middle of an epoch."""
+    of_epoch = [n for n in whole[1] if n.startswith("totals/epoch/")]
+    assert len(of_epoch) > 4
+    steps = [(line["step"], line["split"]) for line in whole[0]]
+    assert steps == [
+        *((10, "train"), (15, "eval"), (20, "train")),
+        *((30, "train"), (30, "eval")),
+    ]
+
+
+def test_a_longer_run_goes_on_as_if_it_had_been_one(tmp_path, whole):
+    train(tmp_path, 13)
+    lines, _, host = left(tmp_path)
+    ended = [(line["step"], line["split"]) for line in lines]
+    assert ended[-2:] == [(13, "train"), (13, "eval")]
+    # Once more: there is nothing to do, and nothing is lost.
+    train(tmp_path, 13)
+    assert left(tmp_path)[0] == lines
+    assert host["callbacks"]["EarlyStopping"]["best_step"] == 13
+    train(tmp_path)
+    # They do see where each of the runs ended.
+    compare(tmp_path, whole, but=["Events"])
+
+
+def test_calls_that_a_clock_has_cut_show_nowhere(tmp_path, whole):
+    trainer, _ = train(tmp_path, loop_seconds=0.0)
+    assert trainer.loop.steps_per_call == 1
+    compare(tmp_path, whole)
+
+
+class LeaveWithin(Callback):
+    """Asks to leave within a host loop, once its calls are short."""
+
+    runs_last = True
+
+    def on_save(self, step, logs):
+        if self.trainer.loop.is_within and step > 12:
+            self.trainer.start_again("for a test")
+
+
+def test_a_run_may_leave_within_a_host_loop(tmp_path, whole):
+    with pytest.raises(StartAgain) as left_at:
+        train(tmp_path, STEPS, LeaveWithin(), loop_seconds=0.0)
+    assert "left at step 14" in str(left_at.value)
+    train(tmp_path)
+    compare(tmp_path, whole)
+
+
+def test_a_second_call_of_train_goes_on(whole):
+    """On one object, which has all in memory."""
+    trainer, _ = train(None, 13)
+    _, used = train(None, trainer=trainer)
+    arrays = {
+        name: np.asarray(array).tobytes()
+        for totals in ("interval", "epoch")
+        for key, values in trainer.loop.reports.totals[totals].state().items()
+        for i, array in enumerate(values)
+        for name in [f"totals/{totals}/{key}/{i}"]
+    }
+    for i, variable in enumerate(trainer.model.variables):
+        arrays[f"model/{i:04d}"] = variable.numpy().tobytes()
+    for i, variable in enumerate(trainer.optimizer.variables):
+        arrays[f"optimizer/optimizer/{i:04d}"] = variable.numpy().tobytes()
+    assert arrays == {name: whole[1][name] for name in arrays}
+    assert {n for n in whole[1] if n.startswith("totals")} <= set(arrays)
+    assert trainer.loop.reports.logs == whole[2]["logs"]
+    assert used[-1].state() == whole[2]["callbacks"]["EarlyStopping"]
+
+
+def test_a_run_that_is_done_is_evaluated_as_it_is_now():
+    trainer, _ = train(None, 12)
+    before = trainer.loop.reports.logs["val_loss"]
+    trainer.model.set_weights([3 * w for w in trainer.model.get_weights()])
+    found = trainer.train_and_evaluate(12)
+    assert found["val_loss"] == trainer.evaluate()["loss"] != before
+
+
+def test_what_a_plugin_leaves_unseeded_has_the_runs_seed():
+    """The same whatever came before, and another one for another seed."""
+
+    def first(seed):
+        seen.append([tf.random.normal([]).numpy(), np.random.rand()])
+        trainer = Trainer(model=None, data=unseeded, batch_size=8, seed=seed)
+        batches = trainer.batches("train")
+        pieces = batches.pieces(
+            start=0, replicas=range(1), num_replicas=1, micro=1
+        )
+        return next(iter(pieces)).numpy()
+
+    def unseeded(split):
+        order = np.random.permutation(90)
+        return tf.data.Dataset.from_tensor_slices(X[order]).shuffle(90).batch(8)
+
+    seen = []
+    tf.random.set_seed(5)
+    np.random.seed(5)
+    np.testing.assert_array_equal(first(1), first(1))
+    assert (first(1) != first(2)).any()
+    # Nobody else's random numbers are touched.
+    tf.random.set_seed(5)
+    np.random.seed(5)
+    assert seen == [
+        [tf.random.normal([]).numpy(), np.random.rand()] for _ in seen
+    ]

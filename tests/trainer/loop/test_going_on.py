@@ -1,0 +1,233 @@
+"""What happens twice to a run that goes on, and must not count twice."""
+
+import keras
+import numpy as np
+import pytest
+
+from tests.helpers import make_trainer
+from trainer import Callback, StartAgain
+from trainer.checkpoint import stateful, storage
+from trainer_plugins.callbacks.checkpoint import Checkpoint
+
+X = np.random.default_rng(0).normal(size=(64, 4)).astype("float32")
+Y = X.sum(1, keepdims=True)
+EPOCH = 8  # Steps.
+
+
+def make():
+    return make_trainer(
+        lambda: keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)]),
+        optimizer=lambda: keras.optimizers.SGD(0.1),
+        data=lambda split: (X, Y),
+    )
+
+
+def train(folder, steps, *callbacks, **options):
+    made = make()
+    made.train(
+        steps,
+        model_dir=str(folder),
+        callbacks=[*callbacks, Checkpoint(every=4)],
+        **{"steps_per_loop": 4, **options},
+    )
+    return made
+
+
+def newest(folder):
+    return storage.load_newest(str(folder / "checkpoints"))
+
+
+class At(Callback):
+    """Does something when a step is done."""
+
+    def __init__(self, step, act):
+        super().__init__()
+        self._step, self._act = step, act
+
+    def on_train_batch_end(self, batch, logs=None):
+        if self.trainer.step == self._step:
+            self._act(self.trainer)
+
+
+def leave_at(step):
+    return At(step, lambda trainer: trainer.start_again("for a test"))
+
+
+def stop_at(step):
+    return At(step, lambda trainer: trainer.stop("that is enough"))
+
+
+def decay():
+    return keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate / 2)
+
+
+class Count(keras.callbacks.Callback):
+    """Counts in Python and in a variable of the model."""
+
+    def __init__(self):
+        super().__init__()
+        self.begun = 0
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.begun += 1
+        bias = self.model.layers[-1].bias
+        bias.assign(bias + 0.25)
+
+
+@pytest.mark.parametrize("left_at", [4, 8, 12, 16])
+def test_what_an_epochs_begin_does_counts_once(tmp_path, left_at):
+    whole_count = Count()
+    whole = train(tmp_path / "whole", 24, decay(), whole_count)
+    with pytest.raises(StartAgain):
+        train(tmp_path / "cut", 24, decay(), Count(), leave_at(left_at))
+    count = Count()
+    cut = train(tmp_path / "cut", 24, decay(), count)
+    assert whole.learning_rates() == {"learning_rate": 0.0125}
+    assert cut.learning_rates() == whole.learning_rates()
+    assert count.begun == whole_count.begun == 3
+    for one, other in zip(
+        whole.model.get_weights(), cut.model.get_weights(), strict=True
+    ):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_longer_run_begins_its_next_epoch(tmp_path):
+    train(tmp_path, 16, decay())
+    assert train(tmp_path, 24, decay()).learning_rates() == {
+        "learning_rate": 0.0125
+    }
+
+
+def test_what_the_beginning_of_training_sets_is_not_set_again(tmp_path):
+    class Warm(keras.callbacks.Callback):
+        def on_train_begin(self, logs=None):
+            self.model.optimizer.learning_rate.assign(0.05)
+
+    train(tmp_path, 8, Warm(), decay())
+    made = train(tmp_path, 16, Warm(), decay())
+    assert made.learning_rates() == {"learning_rate": 0.0125}
+
+
+def test_a_snapshot_does_not_change_while_it_is_written(tmp_path):
+    class Watch(Callback):
+        seen = None
+
+        def on_save(self, step, logs):
+            if step == EPOCH:
+                self.seen = stateful.capture(self.trainer)
+                self.then = repr(self.seen.host["callbacks"]), dict(logs)
+
+    watch, history = Watch(), keras.callbacks.History()
+    train(tmp_path, 24, history, watch, log_every=4)
+    assert history.epoch == [0, 1, 2]
+    assert watch.seen.host["callbacks"]["History"]["epoch"] == [0]
+    assert repr(watch.seen.host["callbacks"]) == watch.then[0]
+    assert watch.seen.host["logs"] == watch.then[1]
+
+
+def best_weights():
+    """Worse from the second epoch on: the first epoch's weights are best."""
+    return keras.callbacks.EarlyStopping(
+        "loss", patience=1, min_delta=1e9, restore_best_weights=True
+    )
+
+
+def test_the_last_checkpoint_holds_what_the_end_made_of_the_model(tmp_path):
+    made = train(tmp_path, 80, best_weights())
+    assert made.step == 2 * EPOCH
+    found = newest(tmp_path)
+    kernel = made.model.layers[-1].kernel.numpy()
+    np.testing.assert_array_equal(found.arrays["model/0000"], kernel)
+    assert found.host["times"]["accounts"]["saved_at"] is None
+    path = storage.listing(str(tmp_path / "checkpoints"))[-1]
+    inode = (tmp_path / "checkpoints" / path / "state.json").stat().st_ino
+    # Started again it changes nothing, and writes nothing.
+    again = train(tmp_path, 80, best_weights())
+    np.testing.assert_array_equal(again.model.layers[-1].kernel.numpy(), kernel)
+    now = (tmp_path / "checkpoints" / path / "state.json").stat().st_ino
+    assert now == inode
+
+
+def test_a_run_that_was_stopped_goes_on_only_if_something_else_is_asked(
+    tmp_path, caplog
+):
+    assert train(tmp_path, 40, stop_at(12)).step == 12
+    caplog.clear()
+    again = train(tmp_path, 40)
+    assert (again.step, again.stop_reason) == (12, "that is enough")
+    assert "stopped at step 12 (that is enough), and stays so" in caplog.text
+    assert train(tmp_path, 48).step == 48
+
+
+def test_a_run_that_was_stopped_at_an_epochs_end_begins_no_other(tmp_path):
+    rate = train(tmp_path, 40, stop_at(EPOCH), decay()).learning_rates()
+    assert rate == {"learning_rate": 0.05}
+    assert train(tmp_path, 40, decay()).learning_rates() == rate
+    assert newest(tmp_path).host["loop"]["begun_epoch"] == 0
+
+
+def test_a_run_that_is_asked_to_leave_at_its_start_takes_no_step(tmp_path):
+    class Leave(Callback):
+        def on_train_begin(self, logs=None):
+            self.trainer.start_again("for a test")
+
+    with pytest.raises(StartAgain, match="left at step 0"):
+        train(tmp_path, 16, Leave(), decay())
+    whole = train(tmp_path / "whole", 16, decay())
+    made = train(tmp_path, 16, decay())
+    assert made.learning_rates() == whole.learning_rates()
+
+
+def test_more_steps_in_a_loop_are_taken_when_they_are_asked_for(tmp_path):
+    train(tmp_path, 8, steps_per_loop=2)
+    assert newest(tmp_path).host["loop"]["steps_per_loop"] == 2
+    assert train(tmp_path, 16, steps_per_loop=8).loop.steps_per_call == 8
+
+
+def test_a_period_in_seconds_goes_on_with_the_next_attempt(tmp_path):
+    """An hour has nearly passed before the run is cut."""
+    evaluated = []
+
+    class Evaluated(Callback):
+        def on_test_begin(self, logs=None):
+            evaluated.append(self.trainer.step)
+
+    class Age(Callback):
+        def on_train_batch_begin(self, batch, logs=None):
+            self.trainer.loop.reports.tickers["eval"].carry(3599.5)
+            self.trainer.loop.reports.tickers["eval"].start(0)
+
+    def attempt(*callbacks):
+        make().train_and_evaluate(
+            16,
+            model_dir=str(tmp_path),
+            callbacks=[Evaluated(), *callbacks, Checkpoint(every=4)],
+            steps_per_loop=4,
+            eval_every="1h",
+        )
+
+    with pytest.raises(StartAgain):
+        attempt(Age(), leave_at(4))
+    assert not evaluated
+
+    class Wait(Callback):
+        def on_train_batch_begin(self, batch, logs=None):
+            ticker = self.trainer.loop.reports.tickers["eval"]
+            while self.trainer.step == 8 and ticker.elapsed < 3600:
+                pass
+
+    attempt(Wait())
+    assert evaluated == [12, 16]
+
+
+def test_a_csv_log_has_one_header(tmp_path):
+    path = str(tmp_path / "log.csv")
+
+    def log():
+        return keras.callbacks.CSVLogger(path, append=True)
+
+    train(tmp_path, 16, log())
+    train(tmp_path, 32, log())
+    lines = (tmp_path / "log.csv").read_text().splitlines()
+    assert lines[0].startswith("epoch,")
+    assert [line[0] for line in lines[1:]] == ["0", "1", "2", "3"]

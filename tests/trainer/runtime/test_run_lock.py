@@ -1,0 +1,389 @@
+"""Two runs never write to one directory at once."""
+
+import errno
+import fcntl
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import keras
+import pytest
+
+from tests.helpers import lines, make_trainer, saved_steps
+from trainer import UserError
+from trainer.runtime import exit_report, lease
+from trainer.runtime.run_lock import FILE_NAME, in_use, locked
+from trainer_plugins.callbacks.checkpoint import Checkpoint
+from trainer_plugins.callbacks.json_lines import JsonLines
+
+HERE = pathlib.Path(__file__).parent
+
+
+def model():
+    return keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+
+
+def train(model_dir, steps, *callbacks):
+    make_trainer(model).train(
+        steps,
+        model_dir=str(model_dir),
+        callbacks=[JsonLines(), *callbacks, Checkpoint(every=2)],
+        log_every=2,
+        steps_per_loop=2,
+    )
+
+
+class During(keras.callbacks.Callback):
+    """Calls a function once, in the middle of a run."""
+
+    def __init__(self, function):
+        super().__init__()
+        self._function = function
+
+    def on_train_batch_end(self, batch, logs=None):
+        function, self._function = self._function, lambda: None
+        function()
+
+
+def holder_in(model_dir):
+    return json.loads((model_dir / FILE_NAME).read_text())
+
+
+def test_a_second_run_is_refused_and_the_first_goes_on(tmp_path):
+    refused = []
+
+    def second():
+        holder = holder_in(tmp_path)
+        with pytest.raises(UserError) as error:
+            train(tmp_path, 20)
+        refused.append((holder, str(error.value)))
+
+    train(tmp_path, 8, During(second))
+    ((holder, message),) = refused
+    assert f"model_dir {tmp_path} is in use" in message
+    assert holder["pid"] == os.getpid()
+    assert holder["host"] == socket.gethostname()
+    for key in ("pid", "host", "start"):
+        assert str(holder[key]) in message
+    assert [line["step"] for line in lines(tmp_path)] == [2, 4, 6, 8]
+    assert saved_steps(tmp_path) == [4, 6, 8]
+    # It is given back, and nothing is left of it.
+    assert FILE_NAME not in os.listdir(tmp_path)
+    train(tmp_path, 10)
+    assert saved_steps(tmp_path)[-1] == 10
+
+
+def test_it_is_given_back_by_a_run_that_fails(tmp_path):
+    def fail():
+        raise RuntimeError("no")
+
+    with pytest.raises(RuntimeError, match="no"):
+        train(tmp_path, 8, During(fail))
+    train(tmp_path, 8)
+
+
+def trained(root, model_dir, *arguments):
+    return subprocess.Popen(
+        [sys.executable, "-m", "trainer"]
+        + [f"--gin_file={root}/experiments/digits.gin"]
+        + [f"--model_dir={model_dir}", "--gin.run.log_every=100"]
+        + [f"--gin.run.callbacks={CALLBACKS}", *arguments],
+        cwd=root,
+        env=os.environ | {"PYTHONPATH": f"{HERE}:{root}"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+CALLBACKS = "[@JsonLines(), @Export(), @Checkpoint()]"
+
+
+def wait_for_checkpoint(model_dir, process):
+    deadline = time.monotonic() + 300
+    while not saved_steps(model_dir):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.long
+def test_processes(root, tmp_path):
+    """One is refused; those that only read are not; a killed one is no bar."""
+    first = trained(root, tmp_path, "--train_steps=1000000")
+    try:
+        wait_for_checkpoint(tmp_path, first)
+        pid = holder_in(tmp_path)["pid"]
+        second = trained(root, tmp_path, "--train_steps=50")
+        reading = [
+            trained(root, tmp_path, f"--mode={mode}")
+            for mode in ("eval", "export")
+        ]
+        _, said = second.communicate(timeout=300)
+        assert second.returncode == 2, said[-4000:]
+        assert f"is in use: process {pid} on" in said
+        assert "Traceback" not in said
+        for process in reading:
+            _, said = process.communicate(timeout=300)
+            assert process.returncode == 0, said[-4000:]
+        assert first.poll() is None
+        assert json.loads((tmp_path / "run.json").read_text())["restarts"] == 0
+    finally:
+        os.kill(first.pid, signal.SIGKILL)
+        first.communicate()
+    (step, *_) = reversed(saved_steps(tmp_path))
+    after = trained(root, tmp_path, f"--train_steps={step + 5}")
+    _, said = after.communicate(timeout=300)
+    assert after.returncode == 0, said[-4000:]
+
+
+FORKS = """
+import os, signal, sys, time
+from trainer.runtime.run_lock import locked
+with locked(sys.argv[1]):
+    child = os.fork()
+    if child == 0:
+        time.sleep(600)
+    print(child, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_child_that_outlives_its_run_is_no_bar(root, tmp_path):
+    """Such as a worker process of user code that loads data."""
+    done = subprocess.Popen(
+        [sys.executable, "-c", FORKS, str(tmp_path)],
+        env=os.environ | {"PYTHONPATH": str(root)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    child = int(done.stdout.readline())
+    assert done.wait(60) == -signal.SIGKILL
+    try:
+        os.kill(child, 0)
+        with locked(str(tmp_path)):
+            assert holder_in(tmp_path)["pid"] == os.getpid()
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+def test_a_child_does_not_give_it_back(tmp_path):
+    with locked(str(tmp_path)):
+        child = os.fork()
+        if child == 0:
+            os._exit(0)
+        os.waitpid(child, 0)
+        with pytest.raises(UserError, match="in use"), locked(str(tmp_path)):
+            pass
+
+
+def test_a_copy_of_the_directory_does_not_lose_it(tmp_path):
+    """POSIX locks go with the first descriptor that is closed."""
+    with locked(str(tmp_path)):
+        (tmp_path / FILE_NAME).read_bytes()
+        with pytest.raises(UserError, match="in use"), locked(str(tmp_path)):
+            pass
+
+
+@pytest.mark.parametrize("is_running", [True, False])
+def test_a_copy_by_hard_links_is_a_run_of_its_own(tmp_path, is_running):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    with locked(str(tmp_path / "a")):
+        os.link(tmp_path / "a" / FILE_NAME, tmp_path / "b" / FILE_NAME)
+        os.link(tmp_path / "a" / FILE_NAME, tmp_path / "kept")
+        if is_running:
+            with locked(str(tmp_path / "b")):
+                pass
+            with pytest.raises(UserError), locked(str(tmp_path / "a")):
+                pass
+    with locked(str(tmp_path / "b")):
+        assert (tmp_path / "b" / FILE_NAME).stat().st_nlink == 1
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\xff", b"[1]", b"{" * 100_000, b'{"pid": []}']
+)
+def test_what_a_dead_run_left_does_not_matter(tmp_path, content):
+    (tmp_path / FILE_NAME).write_bytes(content)
+    with locked(str(tmp_path)):
+        (tmp_path / FILE_NAME).write_bytes(content)
+        with pytest.raises(UserError, match="in use"), locked(str(tmp_path)):
+            pass
+
+
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
+def test_what_is_no_file_is_set_aside(tmp_path, make):
+    make(tmp_path / FILE_NAME)
+    with locked(str(tmp_path)):
+        assert holder_in(tmp_path)["pid"] == os.getpid()
+    assert os.listdir(tmp_path) == [f"{FILE_NAME}.damaged-1"]
+
+
+def test_a_link_is_refused(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / FILE_NAME).symlink_to(tmp_path / "victim")
+    with pytest.raises(UserError, match="symbolic link"):
+        train(tmp_path / "run", 2)
+    assert not (tmp_path / "victim").exists()
+
+
+def test_many_at_once(tmp_path):
+    """However they take turns, there is one at a time."""
+    inside, most = [], []
+
+    def enter():
+        try:
+            with locked(str(tmp_path)):
+                inside.append(1)
+                most.append(len(inside))
+                time.sleep(0.02)
+                inside.pop()
+        except UserError:
+            pass
+
+    threads = [threading.Thread(target=enter) for _ in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert max(most) == 1
+    assert os.listdir(tmp_path) == []
+
+
+# Without flock: leases.
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    for name, seconds in (
+        ("_SETTLE_SECONDS", 0.2),
+        ("_RENEW_SECONDS", 0.1),
+        ("_LEASE_SECONDS", 1.0),
+    ):
+        monkeypatch.setattr(lease, name, seconds)
+    monkeypatch.delenv(exit_report.LAUNCHER, raising=False)
+
+
+@pytest.fixture
+def lease_path(quick, request):
+    return f"ram://leases/{request.node.name}/{FILE_NAME}"
+
+
+def held(path, **holder):
+    mine = {"host": socket.gethostname(), "pid": os.getpid(), "start": "now"}
+    return lease.held(path, mine | holder, in_use=in_use)
+
+
+def left_behind(path, **changes):
+    """Writes the lease of a process that has died since."""
+    with held(path) as _:
+        record = json.loads(read(path))
+    write(path, json.dumps(record | changes))
+
+
+def read(path):
+    import tensorflow as tf
+
+    with tf.io.gfile.GFile(path) as file:
+        return file.read()
+
+
+def write(path, text):
+    from trainer.runtime import atomic_files
+
+    atomic_files.make_directory(os.path.dirname(path))
+    atomic_files.write_whole(path, text)
+
+
+def test_a_lease_that_is_renewed_keeps_others_out(lease_path):
+    write(lease_path, "no JSON")
+    with held(lease_path, host="a", start="then") as check:
+        with pytest.raises(UserError) as error, held(lease_path):
+            pass
+        assert f"process {os.getpid()} on a, which started at then" in str(
+            error.value
+        )
+        check()
+    with held(lease_path):
+        pass
+
+
+def test_a_lease_that_is_not_renewed_is_taken_over(lease_path):
+    left_behind(lease_path, host="another", renewed=time.time())
+    began = time.monotonic()
+    with held(lease_path):
+        assert 1.0 < time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"pid": 2**22 + 1},
+        {"host": "another", "renewed": 0.0},
+        {"host": "another", "renewed": "text"},
+        {"host": "another", "launcher": "mine"},
+    ],
+)
+def test_one_that_is_known_to_be_dead_is_not_waited_for(
+    lease_path, monkeypatch, changes
+):
+    left_behind(lease_path, **changes)
+    monkeypatch.setattr(lease, "_LEASE_SECONDS", 60.0)
+    monkeypatch.setenv(exit_report.LAUNCHER, "mine")
+    began = time.monotonic()
+    with held(lease_path):
+        assert time.monotonic() - began < 10
+
+
+def test_of_two_that_begin_at_once_one_stays(lease_path):
+    write(lease_path, "")
+    entered, refused = [], []
+
+    def enter():
+        try:
+            with held(lease_path):
+                entered.append(1)
+                time.sleep(1.0)
+        except UserError:
+            refused.append(1)
+
+    threads = [threading.Thread(target=enter) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(entered), len(refused)) == (1, 1)
+
+
+def test_a_run_that_loses_its_lease_ends(quick):
+    model_dir = "ram://lost/run"
+
+    def steal():
+        path = f"{model_dir}/{FILE_NAME}"
+        record = json.loads(read(path)) | {"nonce": "other", "host": "thief"}
+        write(path, json.dumps(record))
+        time.sleep(1.0)
+
+    with pytest.raises(UserError, match="on thief"):
+        train(model_dir, 100, During(steal))
+
+
+def test_a_file_system_without_flock(tmp_path, quick, monkeypatch, caplog):
+    """As some network disks are; there is none here."""
+
+    def none(descriptor, operation):
+        raise OSError(errno.ENOTSUP, "Operation not supported")
+
+    monkeypatch.setattr(fcntl, "flock", none)
+    with locked(str(tmp_path)):
+        assert "the file system has no locks" in caplog.text
+        with pytest.raises(UserError, match="in use"), locked(str(tmp_path)):
+            pass
+    assert os.listdir(tmp_path) == []

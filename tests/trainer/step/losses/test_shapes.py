@@ -1,0 +1,350 @@
+"""A loss in any form gives what `fit` gives on one device, or is refused."""
+
+import itertools
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from trainer import ArrayExamples, Trainer, UserError
+from trainer.step.losses import loss_terms, shapes
+from trainer.step.pieces import Piece, open_piece
+
+RNG = np.random.default_rng(11)
+SIZE, BATCH, TOKENS = 14, 8, 3
+X = RNG.normal(size=(SIZE, 4)).astype("float32")
+Y = RNG.normal(size=(SIZE,)).astype("float32")
+LABELS = RNG.integers(0, 3, (SIZE, TOKENS))
+
+
+def one():
+    return keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+
+
+def tokens():
+    return keras.Sequential(
+        [
+            keras.Input((4,)),
+            keras.layers.Dense(TOKENS * 3),
+            keras.layers.Reshape((TOKENS, 3)),
+            keras.layers.Softmax(),
+        ]
+    )
+
+
+def trainer_of(loss, *, model=one, y=Y, kind=Trainer, **options):
+    return kind(
+        **{
+            "model": model,
+            "loss": loss,
+            "optimizer": lambda: keras.optimizers.SGD(0.1),
+            "data": lambda split: ArrayExamples((X, y), shuffle=False),
+            "batch_size": BATCH,
+            "strategy": "default",
+            # As much as two replicas: pieces of unequal size.
+            "accumulation_steps": 2,
+            **options,
+        }
+    )
+
+
+def cubed(y, y_pred):
+    return tf.reduce_mean(tf.abs(y_pred - y) ** 3, -1)
+
+
+IGNORING = keras.losses.SparseCategoricalCrossentropy(ignore_class=1)
+BY_WEIGHT = keras.losses.SparseCategoricalCrossentropy(
+    ignore_class=1, reduction="mean_with_sample_weight"
+)
+
+
+@pytest.mark.parametrize(
+    ("loss", "model", "y"),
+    [
+        (IGNORING, tokens, LABELS),
+        (BY_WEIGHT, tokens, LABELS),
+        ("mse", one, Y),
+        (cubed, one, Y),
+    ],
+    ids=["ignored class", "ignored class, weighted", "a name", "a function"],
+)
+def test_equals_fit(loss, model, y):
+    trainer = trainer_of(loss, model=model, y=y)
+    fitted = model()
+    fitted.set_weights(trainer.model.get_weights())
+    fitted.compile(optimizer=keras.optimizers.SGD(0.1), loss=loss)
+    for step, part in enumerate((slice(0, BATCH), slice(BATCH, SIZE))):
+        fitted.reset_metrics()
+        expected = fitted.train_on_batch(X[part], y[part])
+        found = trainer.train(step + 1, log_every=1)["loss"]
+        assert found == pytest.approx(float(expected), rel=1e-5)
+    for ours, theirs in zip(
+        trainer.model.get_weights(), fitted.get_weights(), strict=True
+    ):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def over_pairs(y, y_pred):
+    return tf.reduce_mean(tf.abs(y_pred - tf.transpose(y_pred)), 1)
+
+
+def divided(y, y_pred):
+    return (y - y_pred)[:, 0] ** 2 / tf.cast(tf.shape(y)[0], tf.float32)
+
+
+def over_examples(y, y_pred):
+    """As many as one example has values: by chance, as there are examples."""
+    return tf.reduce_mean(tf.tile((y - y_pred) ** 2, [1, BATCH // 2]), 0)
+
+
+class Broadcast(keras.losses.Loss):
+    def call(self, y, y_pred):
+        return (y - y_pred) ** 2
+
+
+class Contrasted(Trainer):
+    def per_example_loss(self, x, y, y_pred):
+        return tf.reduce_mean((x[:, :1] - tf.transpose(y_pred)) ** 2, 1)
+
+
+CENTRED = keras.losses.CosineSimilarity(axis=0)
+MIXING = "another value when the other examples .* Trainer.global_loss"
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"loss": keras.losses.Circle()}, MIXING),
+        ({"loss": "circle"}, MIXING),
+        ({"loss": over_pairs}, MIXING),
+        ({"loss": Broadcast()}, MIXING),
+        ({"loss": divided}, MIXING),
+        ({"loss": None, "kind": Contrasted}, MIXING),
+        ({"loss": over_examples}, MIXING),
+        ({"loss": CENTRED}, "one row for each .* reduces axis 0"),
+    ],
+    ids=lambda part: getattr(part, "name", None),
+)
+def test_a_loss_over_several_examples_is_refused(options, sentence):
+    with pytest.raises(UserError, match=sentence):
+        trainer_of(**options).train(1)
+
+
+def test_a_loss_over_pairs_is_keras_own_where_a_batch_is_whole():
+    trainer = trainer_of(keras.losses.Circle(), accumulation_steps=1)
+    y_pred = trainer.model(X)
+    expected = [
+        keras.losses.Circle()(Y[part], y_pred[part])
+        for part in (slice(0, BATCH), slice(BATCH, SIZE))
+    ]
+    found = trainer.evaluate(1)["loss"]
+    assert found == pytest.approx(float(expected[0]), rel=1e-5)
+
+
+def noisy(y, y_pred):
+    return tf.abs(y - y_pred + keras.random.normal(tf.shape(y_pred)))[:, 0]
+
+
+class Consistent(Trainer):
+    """Calls the model once more, as semi-supervised losses do."""
+
+    def per_example_loss(self, x, y, y_pred):
+        again = self.model(x + 0.1, training=True)
+        return tf.reduce_mean((again - y_pred) ** 2, -1)
+
+
+def normed():
+    return keras.Sequential(
+        [
+            keras.Input((4,)),
+            keras.layers.BatchNormalization(),
+            keras.layers.Dropout(0.5),
+            keras.layers.Dense(1),
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"loss": noisy}, {"loss": None, "kind": Consistent, "model": normed}],
+    ids=["noise", "normalization"],
+)
+def test_what_only_seems_to_mix_examples_trains(options, caplog):
+    trainer = trainer_of(**options)
+    assert np.isfinite(trainer.train(1, log_every=1)["loss"])
+    assert "could not be tried" not in caplog.text
+
+
+def test_what_cannot_be_tried_is_said(caplog):
+    def of_whole_pieces(y, y_pred):
+        pairs = tf.reshape(y - y_pred, [-1, 3])[:, :1]
+        return tf.reshape(tf.tile(pairs, [1, 3]), [-1])
+
+    trainer = trainer_of(of_whole_pieces, accumulation_steps=2, batch_size=6)
+    trainer.train(1)
+    assert "could not be tried on 4 examples" in caplog.text
+
+
+def flat(y, y_pred):
+    return tf.reshape(tf.square(y_pred), [-1])
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_rows_are_counted_as_they_are_computed(steps):
+    model = tokens if steps == 1 else one
+    y = LABELS if steps == 1 else Y
+    trainer = trainer_of(flat, model=model, y=y, accumulation_steps=steps)
+    if steps == 2:
+        trainer.train(1)
+        return
+    before = trainer.model.get_weights()
+    with pytest.raises(UserError, match=r"tf.reshape\(values, \[batch, tok"):
+        trainer.train(1)
+    for left, right in zip(before, trainer.model.get_weights(), strict=True):
+        np.testing.assert_array_equal(left, right)
+
+
+def test_rows_are_counted_before_where_they_are_known():
+    def data(split):
+        arrays = tf.data.Dataset.from_tensor_slices((X, LABELS))
+        return arrays.batch(BATCH, drop_remainder=True)
+
+    trainer = trainer_of(flat, model=tokens, data=data, accumulation_steps=1)
+    with pytest.raises(UserError, match="Here it has 72 for 8"):
+        trainer.train(1)
+
+
+class OwnCall(keras.losses.Loss):
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        return tf.reduce_max(tf.abs(y_true - y_pred))
+
+
+def test_a_loss_that_reduces_by_itself_is_refused():
+    with pytest.raises(UserError, match="OwnCall overrides __call__"):
+        trainer_of({"only": OwnCall()})
+
+
+def flattened():
+    return keras.Sequential([one(), keras.layers.Lambda(lambda y: y[:, 0])])
+
+
+def total(y, y_pred):
+    return tf.reduce_sum((y - y_pred) ** 2)
+
+
+class Total(Trainer):
+    def per_example_loss(self, x, y, y_pred):
+        return total(y, y_pred)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (
+            {
+                "loss": keras.losses.Dice(),
+                "model": tokens,
+                "y": LABELS[..., None],
+            },
+            r"Dice\(axis=\(1, 2\)\)\. .* Trainer.global_loss",
+        ),
+        ({"loss": "tversky"}, r"keras.losses.Tversky\(axis=\(1,\)\)"),
+        ({"loss": "mae", "model": flattened}, r"the shape \[batch, 1\]"),
+        ({"loss": total}, "the function 'total' return"),
+        ({"loss": None, "kind": Total}, "Let per_example_loss return"),
+    ],
+)
+def test_a_scalar_is_refused_with_what_helps(options, sentence):
+    with pytest.raises(UserError, match=sentence):
+        trainer_of(**options).train(1)
+
+
+def test_targets_that_would_broadcast_over_examples_are_refused():
+    def wide():
+        return keras.Sequential([keras.Input((4,)), keras.layers.Dense(BATCH)])
+
+    trainer = trainer_of("mse", model=wide, accumulation_steps=1)
+    with pytest.raises(UserError, match="would meet outputs of another"):
+        trainer.train(1)
+
+
+KINDS = {
+    name: kind
+    for name, kind in vars(keras.losses).items()
+    if isinstance(kind, type) and kind is not keras.losses.Loss
+}
+# What one example may look like.
+SHAPES = [(6,), (6, 1), (6, 4), (6, 4, 1), (6, 4, 4), (6, 6), (6, 9, 6)]
+
+
+def in_pieces(loss, y, y_pred):
+    """Its value over replicas with 4 and 2 examples."""
+    total, count = 0.0, 0.0
+    for part in (slice(0, 4), slice(4, 6)):
+        values = shapes.check_rows(
+            loss_terms.per_example(loss, y[part], y_pred[part]),
+            name="loss",
+            rows=len(y[part]),
+            loss=loss,
+            y_pred=tf.constant(y_pred[part]),
+        )
+        term = loss_terms.loss_term(
+            values,
+            name="loss",
+            reduction=loss.reduction,
+            examples=tf.constant(float(len(y[part]))),
+            parts=2,
+        )
+        total, count = total + float(term.total), count + float(term.count)
+    return total / count
+
+
+@pytest.mark.filterwarnings("ignore:In loss:SyntaxWarning")
+@pytest.mark.parametrize("name", KINDS)
+def test_every_loss_of_keras_on_every_shape(name):
+    """Equal in pieces to Keras on the whole, refused, or left to a trial."""
+    loss = KINDS[name]()
+    if not shapes.is_by_example(loss):
+        assert name in ("Circle", "Dice", "Tversky")
+        return
+    outcomes = set()
+    for target, output in itertools.product(SHAPES, SHAPES):
+        y = RNG.integers(0, 2, target).astype("float32")
+        if name == "CTC":
+            y = y + 1  # The class 0 is the blank.
+        y_pred = RNG.uniform(0.05, 0.95, output).astype("float32")
+        try:
+            expected = float(loss(y, y_pred))
+        except (ValueError, TypeError, tf.errors.OpError):
+            continue  # Keras cannot take it, either.
+        try:
+            found = in_pieces(loss, y, y_pred)
+        except (UserError, ValueError, tf.errors.OpError):
+            outcomes.add("refused")
+            continue
+        outcomes.add("equal")
+        assert found == pytest.approx(expected, rel=1e-5), (target, output)
+    assert "equal" in outcomes
+
+
+def test_a_piece_without_an_example_has_a_loss_of_no_rows():
+    """TensorFlow's own CTC loss cannot be had of none."""
+    specs = [tf.TensorSpec([None, 3]), tf.TensorSpec([None, 9, 4])]
+    loss = keras.losses.CTC()
+
+    @tf.function(input_signature=specs)
+    def values(y, y_pred):
+        with open_piece(Piece(y, pieces=2)), tf.GradientTape() as tape:
+            tape.watch(y_pred)
+            found = loss_terms.per_example(loss, y, y_pred)
+        return found, tape.gradient(found, y_pred)
+
+    y = RNG.integers(1, 4, (2, 3)).astype("float32")
+    y_pred = RNG.normal(size=(2, 9, 4)).astype("float32")
+    for size in (0, 2):
+        found, gradient = values(y[:size], y_pred[:size])
+        assert found.shape == (size,)
+        assert gradient.shape == (size, 9, 4)
+    np.testing.assert_allclose(found, loss.call(y, y_pred), rtol=1e-5)
+    assert np.isfinite(gradient).all()

@@ -1,0 +1,95 @@
+"""Measures under several strategies on three virtual CPUs.
+
+    python -m tests.trainer.step.metrics.metric_worker DIR
+
+writes DIR/results.json: strategy, case and name to numbers.
+"""
+
+import json
+import os
+import sys
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import keras
+import tensorflow as tf
+
+from tests.trainer.step.metrics import metric_models as m
+from trainer import ArrayExamples, Trainer
+from trainer_plugins.strategies.central_storage import CentralStorage
+from trainer_plugins.strategies.default import Default
+from trainer_plugins.strategies.mirrored import Mirrored
+
+STRATEGIES = {
+    "default": Default,
+    "mirrored:2": lambda: Mirrored(devices="cpu:0,cpu:1"),
+    "mirrored:3": Mirrored,
+    "central_storage:2": lambda: CentralStorage(devices="cpu:0,cpu:1"),
+}
+
+
+def make(strategy, model, arrays, metrics, **options):
+    return Trainer(
+        model=model,
+        loss=dict.fromkeys(m.FAMILIES, m.nothing)
+        if model is m.every_family
+        else m.nothing,
+        optimizer=lambda: keras.optimizers.SGD(0.0),
+        metrics=metrics,
+        data=lambda split: ArrayExamples(arrays, shuffle=False),
+        batch_size=m.BATCH,
+        strategy=strategy,
+        **options,
+    )
+
+
+def numbers(logs):
+    return {name: float(value) for name, value in logs.items()}
+
+
+def run(name):
+    strategy = STRATEGIES[name]()
+    arrays = m.data("regression")
+    micro = 3 if name == "mirrored:2" else 1
+    yield "custom", train(strategy, arrays, m.CUSTOM, micro)
+    if name in ("default", "mirrored:3"):
+        yield "unweighted", train(strategy, arrays[:2], m.UNWEIGHTED, 1)
+        layers = make(strategy, m.measuring_model, arrays[:2], [])
+        logs = layers.train_and_evaluate(3, log_every=3)
+        yield "layers", numbers(logs)
+        yield "keras", numbers(of_keras(strategy).evaluate())
+
+
+def of_keras(strategy):
+    data = {name: m.data(name) for name in m.FAMILIES}
+    arrays = (
+        {name: data[name][0] for name in data},
+        {name: data[name][1] for name in data},
+        data["binary"][2],
+    )
+    metrics = {name: m.metrics_of(name) for name in data}
+    return make(strategy, m.every_family, arrays, metrics)
+
+
+def train(strategy, arrays, factories, micro):
+    metrics = [lambda n=n, f=f: f(name=n) for n, f in factories.items()]
+    model = m.identity(arrays[0].shape[1])
+    trainer = make(strategy, model, arrays, metrics, accumulation_steps=micro)
+    logs = trainer.train_and_evaluate(
+        m.STEPS - 1, steps_per_loop=2, log_every=m.STEPS - 1
+    )
+    return numbers(logs)
+
+
+def main():
+    tf.config.set_logical_device_configuration(
+        tf.config.list_physical_devices("CPU")[0],
+        [tf.config.LogicalDeviceConfiguration()] * 3,
+    )
+    results = {name: dict(run(name)) for name in STRATEGIES}
+    with open(os.path.join(sys.argv[1], "results.json"), "w") as file:
+        json.dump(results, file)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,239 @@
+"""Every metric gives what Keras' own object gives, fed batch by batch."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+
+from tests.helpers import make_trainer, run_module
+from tests.trainer.step.metrics import metric_models as m
+from trainer import Trainer, UserError
+from trainer_plugins.callbacks.checkpoint import Checkpoint
+from trainer_plugins.strategies.default import Default
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory, root):
+    directory = tmp_path_factory.mktemp("metrics")
+    run_module("tests.trainer.step.metrics.metric_worker", directory, root=root)
+    return json.loads((directory / "results.json").read_text())
+
+
+def logged(values, name, prefix=""):
+    """What is logged of a metric: one value, or one for each class."""
+    name = prefix + name
+    if name in values:
+        return [values[name]]
+    found = []
+    while f"{name}_{len(found)}" in values:
+        found.append(values[f"{name}_{len(found)}"])
+    return found
+
+
+def close(actual, expected):
+    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:You are passing weight as `float`")
+@pytest.mark.parametrize("name", sorted(m.keras_classes()))
+def test_metrics_of_keras(results, name):
+    family = m.family(name)
+    for make in m.made(name):
+        wanted = m.expected(make, m.data(family), steps=3)
+        for cases in results.values():
+            if "keras" in cases:
+                close(logged(cases["keras"], f"{family}_{make().name}"), wanted)
+
+
+def test_auc_of_several_labels(results):
+    make = next(f for f in m.metrics_of("one_hot") if f().name == "multi_label")
+    wanted = m.expected(make, m.data("one_hot"), steps=3)
+    for name in ("default", "mirrored:3"):
+        found = logged(results[name]["keras"], "one_hot_multi_label")
+        close(found, wanted)
+
+
+@pytest.mark.parametrize("name", [*m.CUSTOM, *m.UNWEIGHTED])
+@pytest.mark.parametrize("prefix", ["", "val_"])
+def test_metrics_that_do_not_add_up(results, name, prefix):
+    arrays = m.data("regression")
+    weighted = name in m.CUSTOM
+    if not weighted:
+        arrays = arrays[:2]
+    make = (m.CUSTOM | m.UNWEIGHTED)[name]
+    steps = 3 if prefix else m.STEPS - 1
+    wanted = m.expected(make, arrays, steps)
+    assert any(
+        set(cases) >= {"custom", "unweighted"} for cases in results.values()
+    )
+    for cases in results.values():
+        values = cases.get("custom" if weighted else "unweighted")
+        if values is None:
+            continue
+        if name == "several":
+            found = [values[f"{prefix}{k}"] for k in ("total", "first")]
+        else:
+            found = logged(values, name, prefix)
+        close(found, wanted)
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation")
+@pytest.mark.parametrize("strategy", ["default", "mirrored:3"])
+def test_metrics_in_layers_are_logged_as_fit_logs_them(results, strategy):
+    x, y, _ = m.data("regression")
+    model = m.measuring_model()
+    model.compile(loss=m.nothing, optimizer=keras.optimizers.SGD(0.0))
+    steps = -(-m.SIZE // m.BATCH)
+    fitted = model.fit(
+        x,
+        y,
+        batch_size=m.BATCH,
+        shuffle=False,
+        verbose=0,
+        validation_data=(x, y),
+        validation_batch_size=m.BATCH,
+    ).history
+    values = results[strategy]["layers"]
+    assert steps == 3
+    names = {"seen", "largest", "in_training", "loss"}
+    assert names | {f"val_{n}" for n in names} == set(fitted)
+    for name, (value,) in fitted.items():
+        close(values[name], value)
+
+
+def error(y, y_pred):
+    return keras.ops.mean(abs(y - y_pred), axis=-1)
+
+
+def with_layer(layer):
+    return keras.Sequential([keras.Input((3,)), layer, keras.layers.Dense(1)])
+
+
+class Asking(m.Measuring):
+    def call(self, x):
+        return x * self.seen.result()
+
+
+class Looping(m.Measuring):
+    def call(self, x):
+        def body(i, total):
+            self.seen.update_state(total)
+            return i + 1, total
+
+        return keras.ops.while_loop(lambda i, t: i < 2, body, (0, x))[1]
+
+
+@pytest.mark.parametrize(
+    ("layer", "message"),
+    [
+        (Asking, "'measuring' asks for the result of its metric 'seen'"),
+        (Looping, "'measuring' updates its metric 'seen' inside a loop"),
+    ],
+)
+def test_what_a_layer_cannot_have_of_a_metric(layer, message):
+    trainer = make_trainer(lambda: with_layer(layer(name="measuring")))
+    with pytest.raises(UserError, match=message):
+        trainer.train(1)
+
+
+class Unordered(Default):
+    """A strategy whose workers take batches as they come."""
+
+    carries_states = False
+
+
+def test_a_strategy_without_an_order_refuses_what_needs_one():
+    def make(metric):
+        return make_trainer(
+            lambda: with_layer(keras.layers.Dense(3)),
+            metrics=[metric],
+            strategy=Unordered(),
+        )
+
+    with pytest.raises(UserError, match=r"'largest' \(RunningMax\) does not"):
+        make(lambda: m.RunningMax(name="largest")).train(1)
+    make(lambda: keras.metrics.MeanMetricWrapper(error)).train(1)
+
+
+def test_a_state_that_is_under_way_goes_on(tmp_path):
+    """An interrupted interval ends with the value of an unbroken one."""
+
+    def make():
+        factories = [m.RunningMax, m.Decaying, keras.metrics.AUC, m.Several]
+        return make_trainer(
+            lambda: with_layer(keras.layers.Dense(3)),
+            metrics=factories,
+        )
+
+    def train(steps, directory):
+        return make().train(
+            steps,
+            model_dir=str(directory),
+            callbacks=[Checkpoint()],
+            log_every=10,
+        )
+
+    whole = train(10, tmp_path / "whole")
+    train(4, tmp_path / "parts")
+    # A second AUC of one process is another "auc" to Keras.
+    parts = train(10, tmp_path / "parts")
+    # Sums of losses depend in the last bit on where a graph call ends.
+    assert parts.pop("loss") == pytest.approx(whole.pop("loss"), rel=1e-6)
+    assert parts == whole
+    assert {"running_max", "decaying", "auc", "total", "first"} <= set(whole)
+
+
+def test_names_do_not_depend_on_what_was_made_before():
+    first, second = (
+        make_trainer(
+            lambda: with_layer(keras.layers.Dense(3)),
+            metrics=[keras.metrics.AUC, keras.metrics.AUC],
+        ).train(1)
+        for _ in range(2)
+    )
+    assert set(first) == set(second) == {"loss", "auc", "auc_1"}
+
+
+def test_names_of_metrics_that_fit_takes():
+    x = np.random.default_rng(0).normal(size=(64, 3)).astype("float32")
+    y = x[:, :1]
+
+    given = ["mae", "accuracy", error, keras.metrics.mean_squared_error]
+    model = with_layer(keras.layers.Dense(3))
+    model.compile(loss="mse", metrics=list(given))
+    wanted = model.evaluate(x, y, batch_size=8, return_dict=True, verbose=0)
+    trainer = make_trainer(
+        lambda: with_layer(keras.layers.Dense(3)), metrics=given
+    )
+    trainer.model.set_weights(model.get_weights())
+    found = trainer.evaluate()
+    assert set(found) == set(wanted)
+    for name, value in wanted.items():
+        assert found[name] == pytest.approx(value, rel=1e-5), name
+
+
+class Forgetful(Trainer):
+    """Takes a step of its own that measures nothing."""
+
+    def train_step(self, batch):
+        x, y = batch
+        error = self.forward(x, training=True) - y
+        return {"loss": keras.ops.mean(error**2)}
+
+
+def test_what_a_step_leaves_out_is_not_logged(caplog):
+    trainer = make_trainer(
+        lambda: keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)]),
+        kind=Forgetful,
+        metrics=["mae", m.RunningMax],
+    )
+    logs = trainer.train_and_evaluate(2, log_every=1)
+    # The second one does not add up; its state was never updated.
+    assert logs.keys() == {"loss", *(f"val_{n}" for n in NAMES)}
+    told = [line for line in caplog.messages if "train_step returns" in line]
+    assert len(told) == 1
+    assert "'mae', 'running_max'" in told[0]
+
+
+NAMES = ("loss", "mae", "running_max")

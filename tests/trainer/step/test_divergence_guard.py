@@ -1,0 +1,240 @@
+"""What a guarded step does, against a linear model in NumPy."""
+
+import math
+
+import keras
+import numpy as np
+import pytest
+
+from trainer import ArrayExamples, Guard, Trainer, UserError
+from trainer.data import feeder
+from trainer.step.divergence_guard import WARM_UP, WINDOW
+from trainer_plugins.strategies.default import Default
+
+BATCH, RATE = 4, 0.1
+
+
+def batches_of(count):
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(count, BATCH, 3)).astype("float32")
+    return x, x.sum(-1, keepdims=True) + 1.0
+
+
+class Linear:
+    """Least squares by gradient descent, in float64."""
+
+    def __init__(self):
+        self.weight = np.zeros((3, 1))
+        self.usual, self.good = 0.0, 0
+
+    def measure(self, x, y):
+        error = x.astype("float64") @ self.weight - y
+        self.gradient = 2 * x.T.astype("float64") @ error / BATCH
+        return np.mean(error**2), np.linalg.norm(self.gradient)
+
+    def update(self, norm):
+        self.weight = self.weight - RATE * self.gradient
+        self.good += 1
+        self.usual += (norm - self.usual) / min(self.good, WINDOW)
+
+
+def make(arrays, guard, *, trainer=Trainer, **options):
+    flat = tuple(part.reshape(-1, part.shape[-1]) for part in arrays)
+    options = {"strategy": Default(), **options}
+    return trainer(
+        model=lambda: keras.Sequential(
+            [keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")]
+        ),
+        loss="mse",
+        optimizer=lambda: keras.optimizers.SGD(RATE),
+        data=lambda split: ArrayExamples(flat, shuffle=False),
+        batch_size=BATCH,
+        guard=guard,
+        **options,
+    )
+
+
+def take(trainer, steps):
+    """Steps in one graph call; the weights, and what the guard found."""
+    trainer.build()
+    pieces = feeder(
+        trainer.batches("train"),
+        start=0,
+        num_replicas=1,
+        micro=trainer.accumulation_steps,
+    )
+    iterator = trainer.plugin.distribute(pieces, training=True)
+    trainer.train_runner(iterator, steps)
+    watch = trainer.parts.watch
+    weight = trainer.model.weights[0].numpy()
+    return weight, watch and watch.fault()
+
+
+def reference(arrays, is_bad):
+    """Weights without the bad steps, and the first of these."""
+    linear, first = Linear(), None
+    for step, (x, y) in enumerate(zip(*arrays, strict=True)):
+        loss, norm = linear.measure(x, y)
+        if is_bad(loss, norm, linear):
+            first = first or (step, loss, norm)
+        else:
+            linear.update(norm)
+    return linear.weight, first
+
+
+class Looping(Default):
+    """A strategy whose replicas may hold loops, as a TPU's may."""
+
+    name = "looping_default"
+    static_shapes = True
+    loops_on_replicas = True
+
+
+WAYS = {
+    "phases": {},
+    "accumulated": {"accumulation_steps": 2},
+    "compiled": {"jit_compile": True},
+    "compiled_accumulated": {"jit_compile": True, "accumulation_steps": 2},
+    "compiled_on_one_device": {"jit_compile": True, "strategy": "one_device"},
+    "compiled_and_mirrored": {"jit_compile": True, "strategy": "mirrored"},
+    "on_replicas": {"strategy": Looping()},
+    "accumulated_on_replicas": {
+        "strategy": Looping(),
+        "accumulation_steps": 2,
+    },
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_bad_step_leaves_the_weights_alone(way, value):
+    x, y = batches_of(12)
+    x[5, 2, 1] = value
+    weight, fault = take(make((x, y), Guard(), **WAYS[way]), 12)
+    expected, _ = reference((x, y), lambda loss, *_: not math.isfinite(loss))
+    np.testing.assert_allclose(weight, expected, atol=1e-6)
+    assert fault.step == 5
+    assert fault.reason == f"loss is {value * value}"
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_guard_that_finds_nothing_changes_nothing(way):
+    arrays = batches_of(12)
+    guard = Guard(max_loss=1e3, max_gradient_norm=1e3, max_growth=1e3)
+    with_guard, fault = take(make(arrays, guard, **WAYS[way]), 12)
+    without, _ = take(make(arrays, None, **WAYS[way]), 12)
+    assert fault is None
+    # XLA fuses the two steps differently.
+    tolerance = 1e-6 if way.startswith("compiled") else 0
+    np.testing.assert_allclose(with_guard, without, atol=tolerance, rtol=0)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_limits_of_loss_and_gradient(way):
+    x, y = batches_of(12)
+    y[6:8] *= 40.0
+    for name, limit in ("max_loss", 100.0), ("max_gradient_norm", 20.0):
+        index = name == "max_gradient_norm"
+        weight, fault = take(
+            make((x, y), Guard(**{name: limit}), **WAYS[way]), 12
+        )
+        expected, (step, loss, norm) = reference(
+            (x, y),
+            lambda loss, norm, _, i=index, most=limit: (loss, norm)[i] > most,
+        )
+        np.testing.assert_allclose(weight, expected, atol=1e-5)
+        assert fault.step == step == 6
+        assert fault.loss == pytest.approx(loss, rel=1e-5)
+        assert fault.gradient_norm == pytest.approx(norm, rel=1e-5)
+        assert f"is above {name} = {limit:g}" in fault.reason
+
+
+def test_growth_is_measured_against_the_usual_norm():
+    count, growth = WARM_UP + WINDOW + 20, 8.0
+    x, y = batches_of(count)
+    y += np.random.default_rng(4).normal(size=y.shape)
+    y[WARM_UP - 2] *= 100.0  # Too early to be judged.
+    y[-7] *= 300.0
+
+    def is_bad(loss, norm, linear):
+        known = linear.good >= WARM_UP
+        return known and norm > growth * linear.usual
+
+    weight, fault = take(
+        make((x, y.astype("float32")), Guard(max_growth=growth)), count
+    )
+    expected, (step, _, norm) = reference((x, y), is_bad)
+    assert fault.step == step == count - 7
+    assert fault.gradient_norm == pytest.approx(norm, rel=1e-4)
+    assert "times the usual" in fault.reason
+    np.testing.assert_allclose(weight, expected, atol=1e-4)
+
+
+def test_an_overflow_of_float16_is_no_fault_while_the_scale_can_fall():
+    x, y = batches_of(4)
+    trainer = make((x, 2000 * y), Guard(), precision="mixed_float16")
+    trainer.build()
+    scale = trainer.parts.loss_scale.variables[0]
+    scale.assign(2.0**40)
+    _, fault = take(trainer, 3)
+    assert fault is None
+    assert float(scale) == 2.0**37
+    assert int(trainer.optimizer.iterations.numpy()) == 0
+    x[0, 0, 0] = math.inf
+    _, fault = take(make((x, y), Guard(), precision="mixed_float16"), 3)
+    assert fault.step == 0
+
+
+def test_float16_at_its_smallest_scale_is_judged():
+    x, y = batches_of(4)
+
+    class Steep(Trainer):
+        def per_example_loss(self, x, y, y_pred):
+            # Finite, with a gradient that float16 cannot hold.
+            value = keras.ops.cast(y_pred[:, 0], "float32") - 1.0
+            return 1e7 * value
+
+    trainer = make((x, y), Guard(), trainer=Steep, precision="mixed_float16")
+    trainer.build()
+    trainer.parts.loss_scale.variables[0].assign(1.0)
+    weight, fault = take(trainer, 3)
+    assert (fault.step, fault.reason[:16]) == (0, "gradient norm is")
+    assert np.isfinite(weight).all()
+
+
+def test_a_step_of_ones_own_is_judged_by_loss_and_gradient():
+    class Own(Trainer):
+        def train_step(self, batch):
+            return super().train_step(batch)
+
+    x, y = batches_of(12)
+    y[5] *= 100.0
+    _, found = reference((x, y), lambda loss, *_: loss > 50.0)
+    for guard in Guard(max_loss=50.0), Guard(max_gradient_norm=found[2] / 2):
+        for compiled in False, True:
+            _, fault = take(
+                make((x, y), guard, trainer=Own, jit_compile=compiled), 12
+            )
+            assert fault.step == found[0] == 5
+            assert fault.loss == pytest.approx(found[1], rel=1e-4)
+            assert fault.gradient_norm == pytest.approx(found[2], rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"action": "rollback"}, "Did you mean 'roll_back'?"),
+        ({"max_gradient_norm": 0.0}, "max_gradient_norm = 0.0"),
+        ({"max_gradient_norm": math.nan}, "max_gradient_norm = nan"),
+        ({"max_growth": 1.0}, "greater than 1"),
+        ({"max_rollbacks": 0}, "Guard.action = 'stop'"),
+    ],
+)
+def test_wrong_arguments(options, words):
+    with pytest.raises(UserError, match=words.replace("?", r"\?")):
+        Guard(**options)
+
+
+def test_a_class_is_no_guard():
+    with pytest.raises(UserError, match=r"@Guard\(\), with"):
+        make(batches_of(2), Guard)

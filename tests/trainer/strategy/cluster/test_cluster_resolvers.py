@@ -1,0 +1,379 @@
+import json
+import subprocess
+import sys
+
+import pytest
+
+from trainer import UserError
+from trainer.cli import flags as command_line
+from trainer.strategy.cluster import flags, kubernetes, slurm, tf_config
+from trainer.strategy.cluster.resolve import resolve_cluster
+from trainer.strategy.cluster.slurm_lists import expand_counts, expand_nodes
+from trainer.strategy.cluster.spec import Cluster
+
+TWO = {"worker": ["a:1", "b:1"]}
+
+
+def tf_config_of(cluster, job="worker", index=0, **more):
+    task = {"type": job, "index": index}
+    return {"TF_CONFIG": json.dumps({"cluster": cluster, "task": task, **more})}
+
+
+def in_slurm(rank, *, nodes="n[2,10-11]", counts="2,1(x2)", total=4, **more):
+    return {
+        "SLURM_PROCID": str(rank),
+        "SLURM_STEP_NUM_TASKS": str(total),
+        "SLURM_STEP_NODELIST": nodes,
+        "SLURM_STEP_TASKS_PER_NODE": counts,
+        "TRAINER_PORT": "5000",
+        **more,
+    }
+
+
+def in_pod(name, workers=3, **more):
+    return {
+        "KUBERNETES_SERVICE_HOST": "10.96.0.1",
+        "HOSTNAME": name,
+        "TRAINER_NUM_WORKERS": str(workers),
+        "TRAINER_SERVICE": "peers",
+        **more,
+    }
+
+
+def message_of(function, *args, **kwargs):
+    with pytest.raises(UserError) as error:
+        function(*args, **kwargs)
+    text = str(error.value)
+    assert text.count("\n") < 3
+    return text
+
+
+# TF_CONFIG
+
+
+def test_tf_config_is_read_as_tensorflow_reads_it():
+    found = tf_config.resolve(
+        tf_config_of(
+            {"chief": ["c:1"], "worker": ["a:1", "b:1"], "ps": ["p:1"]},
+            "worker",
+            1,
+        )
+    )
+    assert (found.name, found.address) == ("worker 1", "b:1")
+    assert found.source == "TF_CONFIG"
+    # Written out again, it says the same.
+    assert tf_config.resolve({"TF_CONFIG": found.tf_config()}) == found
+
+
+def test_tf_config_takes_what_operators_write():
+    found = tf_config.resolve(
+        tf_config_of(
+            {"master": ["m:1"], "worker": {"1": "b:1", "0": "a:1"}},
+            "master",
+            "0",
+            environment="cloud",
+        )
+    )
+    assert found.jobs == {"chief": ["m:1"], "worker": ["a:1", "b:1"]}
+    assert found.name == "chief 0"
+
+
+def test_an_evaluator_needs_no_address():
+    found = tf_config.resolve(tf_config_of(TWO, "evaluator"))
+    assert found.name == "evaluator 0"
+
+
+@pytest.mark.parametrize("text", ["", "  ", "{}"])
+def test_an_empty_tf_config_is_none(text):
+    assert not tf_config.detect({"TF_CONFIG": text})
+    assert not tf_config.detect({})
+
+
+def test_a_tf_config_without_cluster_is_none():
+    alone = {"TF_CONFIG": '{"task": {"type": "worker", "index": 0}}'}
+    assert resolve_cluster(environ=alone) is None
+
+
+@pytest.mark.parametrize(
+    ("environ", "parts"),
+    [
+        ({"TF_CONFIG": "{'a'"}, ["not valid JSON"]),
+        ({"TF_CONFIG": "[1]"}, ["JSON list", "'cluster'"]),
+        (tf_config_of(["a:1"]), ["'cluster' is a list"]),
+        (tf_config_of(TWO, "wroker"), ["'wroker'", "'worker'"]),
+        (tf_config_of(TWO, "worker", 2), ["worker 2", "0, 1"]),
+        (tf_config_of(TWO, "worker", -1), ["'-1'"]),
+        (tf_config_of(TWO, "ps", 0), ["ps 0", "0 ps addresses"]),
+        (tf_config_of({"worker": ["a:1", "a:1"]}), ["worker 0 and worker 1"]),
+        (
+            tf_config_of({"worker": ["localhost:1"], "ps": ["127.0.0.1:1"]}),
+            ["worker 0 and ps 0", "127.0.0.1:1"],
+        ),
+        (tf_config_of({"worker": ["a"]}), ["'a'", "host:port"]),
+        (tf_config_of({"worker": ["a:70000"]}), ["'a:70000'"]),
+        (tf_config_of({"worker": [7]}), ["7 of job 'worker'"]),
+        (tf_config_of({"worker": {"0": "a:1", "2": "b:1"}}), ["0, 2", "gaps"]),
+        (tf_config_of({"chief": ["a:1", "b:1"]}, "chief"), ["2 chiefs"]),
+        ({"TF_CONFIG": json.dumps({"cluster": TWO})}, ["which task"]),
+        (
+            {"TF_CONFIG": json.dumps({"sparseCluster": TWO})},
+            ["enableDynamicWorker"],
+        ),
+    ],
+)
+def test_mistakes_in_tf_config(environ, parts):
+    text = message_of(tf_config.resolve, environ)
+    assert all(part in text for part in ["TF_CONFIG", *parts]), text
+
+
+# Flags
+
+
+def test_flags_without_parameter_servers():
+    found = flags.resolve(worker_hosts="a:1, b:1", task_index=1)
+    assert found == Cluster(TWO, "worker", 1, "flags")
+    chief = flags.resolve(worker_hosts=["a:1", "b:1"], task_type="chief")
+    assert chief == Cluster(TWO, "worker", 0, "flags")
+
+
+@pytest.mark.parametrize(
+    ("job", "index", "name"),
+    [
+        ("worker", 0, "chief 0"),
+        ("chief", None, "chief 0"),
+        ("worker", 2, "worker 1"),
+        ("ps", 0, "ps 0"),
+        ("evaluator", None, "evaluator 0"),
+    ],
+)
+def test_with_ps_hosts_the_first_worker_host_is_the_chief(job, index, name):
+    found = flags.resolve(
+        worker_hosts="c:1,a:1,b:1",
+        ps_hosts="p:1",
+        task_type=job,
+        task_index=index,
+    )
+    assert found.jobs == {"chief": ["c:1"], **TWO, "ps": ["p:1"]}
+    assert found.name == name
+
+
+@pytest.mark.parametrize(
+    ("given", "parts"),
+    [
+        ({"task_index": 0}, ["--worker_hosts"]),
+        ({"ps_hosts": "p:1"}, ["--worker_hosts"]),
+        ({"worker_hosts": "a:1"}, ["--task_index is missing"]),
+        ({"worker_hosts": "a:1", "task_index": 1}, ["=1", "0 to 0"]),
+        (
+            {"worker_hosts": "a:1", "ps_hosts": "p:1", "task_index": 0},
+            ["two hosts"],
+        ),
+        (
+            {"worker_hosts": "a:1", "task_type": "ps", "task_index": 0},
+            ["--ps_hosts"],
+        ),
+        (
+            {"worker_hosts": "a:1", "task_type": "wrk", "task_index": 0},
+            ["--task_type=wrk", "'worker'"],
+        ),
+        (
+            {"worker_hosts": "a:1", "task_type": "chief", "task_index": 1},
+            ["--task_index=1"],
+        ),
+        (
+            {"worker_hosts": "a:1,b:1", "ps_hosts": "b:1", "task_index": 0},
+            ["worker 0 and ps 0", "b:1"],
+        ),
+    ],
+)
+def test_mistakes_in_flags(given, parts):
+    assert flags.detect(**given)
+    text = message_of(flags.resolve, **given)
+    assert all(part in text for part in parts), text
+
+
+def test_the_command_line_has_these_flags():
+    request = command_line.parse(
+        [
+            *("--gin_file=a.gin", "--worker_hosts=a:1,b:1", "--ps_hosts=p:1"),
+            *("--task_type=worker", "--task_index=1"),
+        ]
+    )
+    assert [binding.text for binding in request.bindings] == [
+        "trainer.run.worker_hosts = ['a:1', 'b:1']",
+        "trainer.run.ps_hosts = ['p:1']",
+        "trainer.run.task_type = 'worker'",
+        "trainer.run.task_index = 1",
+    ]
+    text = message_of(
+        command_line.parse, ["--gin_file=a.gin", "--task_type=wroker"]
+    )
+    assert "'worker'" in text
+
+
+# Slurm
+
+
+@pytest.mark.parametrize(
+    ("text", "nodes"),
+    [
+        ("n1", ["n1"]),
+        ("n[2,10-11]", ["n2", "n10", "n11"]),
+        ("n[008-010],m", ["n008", "n009", "n010", "m"]),
+        (
+            "rack[1-2]n[3-4]",
+            ["rack1n3", "rack1n4", "rack2n3", "rack2n4"],
+        ),
+        ("a-[1,3]-ib,b.x[7]", ["a-1-ib", "a-3-ib", "b.x7"]),
+    ],
+)
+def test_node_lists(text, nodes):
+    assert expand_nodes(text) == nodes
+
+
+@pytest.mark.parametrize(
+    "text", ["", "n[1", "n]", "n[]", "n[a-b]", "n[3-1]", "a,,b", "n[1-2-3]"]
+)
+def test_bad_node_lists(text):
+    assert repr(text) in message_of(expand_nodes, text)
+
+
+def test_task_counts():
+    assert expand_counts("2(x3),1") == [2, 2, 2, 1]
+    for text in ("", "2(3)", "x", "2,", "0", "2(x0)"):
+        assert repr(text) in message_of(expand_counts, text)
+
+
+def test_ranks_follow_the_node_list():
+    found = [slurm.resolve(in_slurm(rank)) for rank in range(4)]
+    expected = ["n2:5000", "n2:5001", "n10:5000", "n11:5000"]
+    assert [one.address for one in found] == expected
+    assert found[3] == Cluster({"worker": expected}, "worker", 3, "Slurm")
+
+
+def test_cyclic_ranks():
+    found = slurm.resolve(in_slurm(3, SLURM_DISTRIBUTION="cyclic"))
+    expected = ["n2:5000", "n10:5000", "n11:5000", "n2:5001"]
+    assert found.jobs["worker"] == expected
+
+
+def test_some_ranks_become_parameter_servers():
+    names = [slurm.resolve(in_slurm(r), ps=True).name for r in range(4)]
+    assert names == ["chief 0", "ps 0", "worker 0", "worker 1"]
+    names = [
+        slurm.resolve(in_slurm(r, TRAINER_NUM_PS="2")).name for r in range(4)
+    ]
+    assert names == ["chief 0", "ps 0", "ps 1", "worker 0"]
+
+
+def port_of(**environ):
+    given = in_slurm(0, **environ)
+    del given["TRAINER_PORT"]
+    return int(slurm.resolve(given).address.split(":")[1])
+
+
+def test_jobs_and_steps_that_share_a_node_have_their_own_ports():
+    ports = {
+        port_of(SLURM_JOB_ID=str(job), SLURM_STEP_ID=str(step))
+        for job in range(4000, 4090)
+        for step in range(4)
+    }
+    assert len(ports) == 90 * 4
+    ordered = sorted(ports)
+    gaps = [b - a for a, b in zip(ordered, ordered[1:], strict=False)]
+    assert min(gaps) >= 32
+    assert min(ports) > 1024
+    assert max(ports) + 32 < 32768
+
+
+@pytest.mark.parametrize(
+    ("environ", "parts"),
+    [
+        (in_slurm(4), ["rank 4", "0 to 3"]),
+        (in_slurm(0, total=5), ["SLURM_STEP_NUM_TASKS=5"]),
+        (in_slurm(0, nodes=""), ["SLURM_STEP_NODELIST"]),
+        (in_slurm(0, counts="4"), ["SLURM_STEP_TASKS_PER_NODE=4"]),
+        (in_slurm(0, SLURMD_NODENAME="n11"), ["node n11", "of n2"]),
+        (in_slurm(1, SLURM_LOCALID="0"), ["--distribution=block"]),
+        (in_slurm(0, TRAINER_PORT="65535"), ["65534", "TRAINER_PORT"]),
+        (in_slurm(0, TRAINER_NUM_PS="3"), ["too few", "Start at least 5"]),
+        (in_slurm("x"), ["SLURM_PROCID='x'"]),
+    ],
+)
+def test_mistakes_in_slurm(environ, parts):
+    text = message_of(slurm.resolve, environ)
+    assert all(part in text for part in parts), text
+
+
+def test_a_single_task_is_no_cluster():
+    batch = {"SLURM_PROCID": "0", "SLURM_JOB_ID": "3", "SLURM_NTASKS": "4"}
+    assert not slurm.detect(batch)
+    assert not slurm.detect(in_slurm(0, nodes="n1", counts="1", total=1))
+    assert slurm.detect(in_slurm(0))
+
+
+# Kubernetes
+
+
+def test_a_stateful_set():
+    found = kubernetes.resolve(in_pod("digits-run-2"))
+    assert found.jobs == {
+        "worker": [f"digits-run-{i}.peers:2222" for i in range(3)]
+    }
+    assert found.name == "worker 2"
+
+
+def test_a_stateful_set_with_parameter_servers():
+    found = [
+        kubernetes.resolve(
+            in_pod(f"t-{i}", 2, TRAINER_NUM_PS="1", TRAINER_PORT="80")
+        )
+        for i in range(4)
+    ]
+    names = [one.name for one in found]
+    assert names == ["chief 0", "ps 0", "worker 0", "worker 1"]
+    assert found[0].jobs["worker"] == ["t-2.peers:80", "t-3.peers:80"]
+    wanted = kubernetes.resolve(in_pod("t-3", 2), ps=True)
+    assert (wanted.name, wanted.address) == ("worker 1", "t-3.peers:2222")
+
+
+@pytest.mark.parametrize(
+    ("environ", "parts"),
+    [
+        (in_pod("digits"), ["'digits'", "StatefulSet"]),
+        (in_pod("a-3"), ["a-3", "a-0 to a-2"]),
+        (in_pod("a-0", TRAINER_SERVICE=""), ["TRAINER_SERVICE is not set"]),
+        (in_pod("a-0", "many"), ["TRAINER_NUM_WORKERS='many'"]),
+        (in_pod("a-0", TRAINER_PORT="0"), ["TRAINER_PORT='0'"]),
+    ],
+)
+def test_mistakes_in_kubernetes(environ, parts):
+    text = message_of(kubernetes.resolve, environ)
+    assert all(part in text for part in parts), text
+
+
+# All together
+
+
+def test_the_order_in_which_they_are_asked():
+    everywhere = {
+        **tf_config_of(TWO),
+        **in_slurm(0),
+        **in_pod("a-0"),
+    }
+    given = {"worker_hosts": "x:1,y:1", "task_index": 0}
+    sources = [resolve_cluster(environ=everywhere, **given).source]
+    for variable in ("TF_CONFIG", "SLURM_PROCID", "TRAINER_NUM_WORKERS"):
+        sources.append(resolve_cluster(environ=everywhere).source)
+        del everywhere[variable]
+    assert sources == ["flags", "TF_CONFIG", "Slurm", "Kubernetes"]
+    assert resolve_cluster(environ=everywhere) is None
+
+
+def test_no_tensorflow_is_needed(plain_starts):
+    program = (
+        "import sys, trainer.strategy.cluster.resolve,"
+        "trainer_plugins.control_plane.rendezvous;"
+        "sys.exit('tensorflow' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program]).returncode == 0

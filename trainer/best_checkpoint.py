@@ -1,0 +1,154 @@
+"""Keeps the best checkpoint that an evaluator has seen.
+
+    best/step_00000100/    a checkpoint as in checkpoints/; there is one
+    best/best.json         which value it has, and how far the evaluator is
+
+The record is written last: an evaluator that is killed at any moment goes on
+from what it says.
+"""
+
+import json
+import math
+import os
+from typing import Any
+
+import tensorflow as tf
+from absl import logging
+
+from trainer.checkpoint import schema, storage
+from trainer.errors import UserError, nearest
+from trainer.loop.monitor import Monitor
+from trainer.runtime.atomic_files import (
+    exists,
+    read_json,
+    set_aside,
+    write_whole,
+)
+
+_RECORD = "best.json"
+_CHECK = schema.record(
+    {
+        "evaluated_step": schema.integer(-1),
+        "monitor": schema.text,
+        "mode": schema.one_of("min", "max"),
+        "step": schema.optional(schema.integer()),
+        "value": schema.optional(schema.number()),
+    }
+)
+
+
+class Best:
+    """The best checkpoint of a run, by an evaluated value.
+
+    Args:
+        directory: where it is kept; made when there is one.
+        monitor: which value, as `val_*`, and which way it gets better.
+
+    Attributes:
+        directory: as given.
+        last_step: the newest step that was evaluated; -1 if none was.
+        step: the best one; `None` if no value was finite yet.
+        value: what the best one was measured at.
+    """
+
+    def __init__(self, directory: str, monitor: Monitor) -> None:
+        self.directory = directory
+        self._monitor = monitor
+        self.last_step = -1
+        self.step: int | None = None
+        self.value: float | None = None
+        storage.remove_leftovers(directory)
+        self._take_back(self._read())
+
+    def take(
+        self, snapshot: storage.Snapshot, values: dict[str, float]
+    ) -> bool:
+        """Writes a snapshot to disk if it is the best so far.
+
+        It counts only from `commit` on.
+
+        Args:
+            snapshot: what was evaluated, whole.
+            values: what the evaluation gave.
+
+        Returns:
+            Whether it is the best.
+
+        Raises:
+            UserError: the monitored value was not measured.
+        """
+        name = self._monitor.name
+        named = {f"val_{key}": value for key, value in values.items()}
+        if name not in named:
+            raise UserError(
+                f"run.best_monitor = {name!r} is not measured. "
+                f"{nearest(name, named)}"
+            )
+        value = float(named[name])
+        self.last_step = snapshot.step
+        # NaN is never best, and JSON has no infinity.
+        if not math.isfinite(value) or (
+            self.value is not None
+            and not self._monitor.better(value, self.value)
+        ):
+            return False
+        storage.save(self.directory, snapshot)
+        self.step, self.value = snapshot.step, value
+        return True
+
+    def commit(self) -> None:
+        """Makes what was taken count, and deletes what was best before."""
+        tf.io.gfile.makedirs(self.directory)
+        record = {
+            "evaluated_step": self.last_step,
+            "monitor": self._monitor.name,
+            "mode": self._monitor.mode,
+            "step": self.step,
+            "value": self.value,
+        }
+        write_whole(
+            os.path.join(self.directory, _RECORD),
+            json.dumps(record, allow_nan=False) + "\n",
+        )
+        for path in storage.listing(self.directory):
+            if self.step not in (None, storage.step_of(path)):
+                storage.remove(path)
+
+    def describe(self) -> dict[str, float]:
+        """`best_step` and the best value; empty if there is none."""
+        if self.step is None or self.value is None:
+            return {}
+        return {
+            "best_step": self.step,
+            f"best_{self._monitor.name}": self.value,
+        }
+
+    def _take_back(self, record: dict[str, Any]) -> None:
+        """Goes on from the record of an earlier process."""
+        self.last_step = record.get("evaluated_step", -1)
+        if record.get("step") is None:
+            return
+        found = record["monitor"], record["mode"]
+        wanted = self._monitor.name, self._monitor.mode
+        if found != wanted:
+            logging.warning(
+                "%s holds the best by %s (%s). The best by %s (%s) is looked "
+                "for among newer checkpoints only.",
+                self.directory,
+                *found,
+                *wanted,
+            )
+            return
+        self.step, self.value = record["step"], record["value"]
+
+    def _read(self) -> dict[str, Any]:
+        path = os.path.join(self.directory, _RECORD)
+        if not exists(path):
+            return {}
+        try:
+            found: dict[str, Any] = read_json(path)
+            _CHECK(found, "it")
+        except ValueError as error:
+            set_aside(path, f"{error}; the evaluator begins anew")
+            return {}
+        return found

@@ -1,0 +1,178 @@
+"""What a checkpoint of a run must hold, whoever has written it.
+
+All of it is checked before anything of it is used. Names that are not known
+here are left alone: a later version may add some.
+"""
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from trainer.checkpoint.schema import (
+    Misfit,
+    boolean,
+    integer,
+    list_of,
+    mapping_of,
+    number,
+    one_of,
+    optional,
+    record,
+    text,
+)
+from trainer.checkpoint.storage import Snapshot
+from trainer.step.logs import METRIC, STATE
+
+# From this format on, sums are kept for each replica.
+_FORMAT_BY_REPLICA = 2
+
+_SECONDS = number(least=0.0, most=1e12)
+_STOPPED = record(
+    {
+        "reason": optional(text),
+        "by_model": boolean,
+        "steps": integer(1),
+        "configuration": optional(text),
+    }
+)
+_BEFORE_END = record(
+    {
+        "logs": mapping_of(number(finite=False)),
+        "callbacks": mapping_of(record({})),
+        "splits": list_of(one_of("train", "eval")),
+    }
+)
+_LOOP = record(
+    {
+        "unfired_from": optional(integer()),
+        "begun_epoch": optional(integer()),
+        "stopped": optional(_STOPPED),
+    },
+    {
+        "is_within": boolean,
+        "before_end": optional(_BEFORE_END),
+        "steps_per_loop": integer(1),
+        "asked_steps_per_loop": integer(1),
+    },
+)
+_ACCOUNTS = record(
+    {
+        "id": text,
+        "seconds": mapping_of(_SECONDS),
+        "saved_at": optional(_SECONDS),
+    }
+)
+_TIMES = record(
+    {
+        "interval_seconds": _SECONDS,
+        "elapsed": mapping_of(_SECONDS),
+        "accounts": _ACCOUNTS,
+    }
+)
+_VARIABLE = record({"path": text, "shape": list_of(integer())})
+_OF_LOOP = {
+    "callbacks": mapping_of(record({})),
+    # A loss may be anything that a float can be.
+    "logs": mapping_of(number(finite=False)),
+    "loop": _LOOP,
+    "times": _TIMES,
+    "totals": mapping_of(mapping_of(integer())),
+}
+_HOST = record(
+    {"variables": mapping_of(list_of(_VARIABLE))},
+    {
+        "fingerprints": record({}),
+        "untracked": mapping_of(list_of(integer())),
+        **_OF_LOOP,
+    },
+)
+
+
+def key_of(group: str, number: int) -> str:
+    """A variable's name among the arrays of a snapshot.
+
+    Numbered: Keras counts layer names up within a process.
+    """
+    return f"{group}/{number:04d}"
+
+
+def check(snapshot: Snapshot) -> None:
+    """Checks what a snapshot says, and that its arrays are what it says.
+
+    Raises:
+        Misfit: something is missing, of another kind or out of bounds.
+    """
+    host = snapshot.host
+    _HOST(host, "state.json")
+    missing = [name for name in _OF_LOOP if name not in host]
+    if snapshot.format and missing and len(missing) < len(_OF_LOOP):
+        raise Misfit(f"state.json has no {missing[0]!r}")
+    for group, entries in host["variables"].items():
+        for i, entry in enumerate(entries):
+            _check_array(snapshot, key_of(group, i), entry["shape"])
+    for key, shape in host.get("untracked", {}).items():
+        _check_array(snapshot, f"untracked/{key}", shape)
+    for name, counts in host.get("totals", {}).items():
+        for key, count in counts.items():
+            for i in range(count):
+                _check_total(snapshot, key, f"totals/{name}/{key}/{i}")
+    loop = host.get("loop", {})
+    for name in ("unfired_from", "begun_epoch"):
+        if (loop.get(name) or 0) > snapshot.step:
+            raise Misfit(
+                f"loop.{name} is {loop[name]}, after step {snapshot.step}"
+            )
+    most = loop.get("asked_steps_per_loop")
+    if most is not None and loop.get("steps_per_loop", most) > most:
+        raise Misfit("loop.steps_per_loop is more than was asked for")
+
+
+def totals_by_replica(
+    snapshot: Snapshot, name: str, counts: dict[str, int]
+) -> dict[str, list[Any]]:
+    """The sums of an interval, with an axis for replicas in front."""
+    found = {
+        key: [snapshot.arrays[f"totals/{name}/{key}/{i}"] for i in range(count)]
+        for key, count in counts.items()
+    }
+    if snapshot.format >= _FORMAT_BY_REPLICA:
+        return found
+    return {
+        key: arrays
+        if key.startswith(STATE)
+        else [np.asarray(array)[np.newaxis] for array in arrays]
+        for key, arrays in found.items()
+    }
+
+
+def _check_total(snapshot: Snapshot, key: str, name: str) -> None:
+    """Checks a sum by replica, or of an earlier format a sum over them."""
+    _check_array(snapshot, name, None)
+    array = snapshot.arrays[name]
+    by_replica = snapshot.format >= _FORMAT_BY_REPLICA
+    # What is no metric's is a sum or a count.
+    is_number = not key.startswith((METRIC, STATE))
+    axes = len(array.shape) - by_replica
+    empty = by_replica and not key.startswith(STATE) and 0 in array.shape[:1]
+    if (is_number and axes != 0) or (axes < 0 and not key.startswith(STATE)):
+        raise Misfit(f"the array {name} has {len(array.shape)} axes")
+    if empty:
+        raise Misfit(f"the array {name} is of no replica")
+
+
+def _check_array(snapshot: Snapshot, key: str, shape: list[int] | None) -> None:
+    if key not in snapshot.arrays:
+        raise Misfit(f"the array {key} is missing")
+    array: Any = snapshot.arrays[key]
+    if shape is not None and list(array.shape) != shape:
+        raise Misfit(
+            f"the array {key} has shape {list(array.shape)}, and state.json "
+            f"says {shape}"
+        )
+    try:
+        dtype = tf.as_dtype(array.dtype)
+    except TypeError:
+        dtype = tf.string
+    if not (dtype.is_floating or dtype.is_integer or dtype.is_bool):
+        raise Misfit(f"the array {key} holds no numbers")

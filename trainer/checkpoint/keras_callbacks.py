@@ -1,0 +1,219 @@
+"""What a checkpoint holds of callbacks that know nothing of checkpoints.
+
+Keras' callbacks keep what they have seen (the best value, the patience that
+is left, the best weights) in plain attributes.
+"""
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import numpy as np
+from absl import logging
+
+from trainer.checkpoint import schema
+from trainer.checkpoint.schema import Misfit
+
+_ARRAYS = schema.record(
+    {"arrays": schema.integer(1), "is_list": schema.boolean}
+)
+
+_NOT_STATE = {
+    # What the loop sets at each start.
+    *("model", "_model", "params", "validation_data"),
+    # What Keras' callbacks know of this process, and of files as they are now.
+    *("append_header", "_should_trace", "_is_tracing", "_profiler_started"),
+    # Objects, while they are not there.
+    *("writer", "csv_file", "_summary_module", "_batch_trace_context"),
+}
+
+
+def state_of(callback: keras.callbacks.Callback) -> dict[str, Any]:
+    """The attributes of a callback that are plain values.
+
+    Args:
+        callback: of any class.
+
+    Returns:
+        Attribute name to a JSON value, a NumPy array or a list of arrays.
+        Functions, models and other objects are left out, and so is what is
+        named like an argument of the constructor: that is configuration.
+        Texts of Keras' own callbacks are left out, too: they are paths, and
+        a checkpoint must not choose which files are written.
+    """
+    left_out = _NOT_STATE.union(
+        *(
+            inspect.signature(vars(kind)["__init__"]).parameters
+            for kind in type(callback).__mro__
+            if "__init__" in vars(kind) and kind is not object
+        )
+    )
+    return {
+        name: value
+        for name, value in vars(callback).items()
+        if name not in left_out
+        and (_is_plain(value) or _is_arrays(value))
+        and not (_is_of_keras(callback) and _has_text(value))
+    }
+
+
+def check(callback: keras.callbacks.Callback, state: Any) -> None:
+    """Checks a state before anything is restored.
+
+    Raises:
+        Misfit: it is none, or a value is of another kind than the one that
+            the callback has now.
+    """
+    name = type(callback).__name__
+    if not isinstance(state, dict):
+        raise Misfit(f"the state of {name} is no object")
+    known = state_of(callback)
+    for key in known.keys() & state.keys():
+        if not _fits(callback, key, known[key], state[key]):
+            raise Misfit(f"{name}.{key} cannot be what it is there")
+
+
+def load(callback: keras.callbacks.Callback, state: Mapping[str, Any]) -> None:
+    """Sets the attributes that the callback has.
+
+    Only attributes that hold plain values now, or nothing: a checkpoint can
+    replace no function, and no text in one of Keras' own. A value of another
+    kind than that of now is left out, with a warning.
+    """
+    known = state_of(callback)
+    for name, value in state.items():
+        if name not in known or (_is_of_keras(callback) and _has_text(value)):
+            continue
+        if _fits(callback, name, known[name], value):
+            setattr(callback, name, value)
+        else:
+            logging.warning(
+                "%s.%s is not restored: the checkpoint holds %s.",
+                type(callback).__name__,
+                name,
+                type(value).__name__,
+            )
+
+
+def split(
+    states: Mapping[str, dict[str, Any]],
+) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
+    """Parts states of callbacks into JSON values and arrays.
+
+    Returns:
+        The states, in which `{"arrays": n, "is_list": b}` stands for arrays;
+        and these, as `callback/attribute/number`.
+    """
+    plain: dict[str, dict[str, Any]] = {}
+    arrays: dict[str, Any] = {}
+    for key, state in states.items():
+        plain[key] = {}
+        for name, value in state.items():
+            if not _is_arrays(value):
+                plain[key][name] = value
+                continue
+            found = value if isinstance(value, list) else [value]
+            plain[key][name] = {
+                "arrays": len(found),
+                "is_list": isinstance(value, list),
+            }
+            for i, array in enumerate(found):
+                arrays[f"{key}/{name}/{i}"] = array
+    return plain, arrays
+
+
+def join(
+    plain: Mapping[str, dict[str, Any]], arrays: Mapping[str, Any]
+) -> dict[str, dict[str, Any]]:
+    """Undoes `split`.
+
+    Raises:
+        Misfit: it is nothing that `split` returns.
+    """
+    schema.mapping_of(schema.record({}))(plain, "callbacks")
+    joined: dict[str, dict[str, Any]] = {}
+    for key, state in plain.items():
+        joined[key] = dict(state)
+        for name, value in state.items():
+            if isinstance(value, dict) and set(value) == {"arrays", "is_list"}:
+                joined[key][name] = _arrays_of(f"{key}/{name}", value, arrays)
+    return joined
+
+
+def _arrays_of(
+    key: str, value: dict[str, Any], arrays: Mapping[str, Any]
+) -> Any:
+    _ARRAYS(value, key)
+    found = []
+    for i in range(value["arrays"]):
+        if f"{key}/{i}" not in arrays:
+            raise Misfit(f"the array {key}/{i} is missing")
+        found.append(arrays[f"{key}/{i}"])
+    return found if value["is_list"] else found[0]
+
+
+def _fits(
+    callback: keras.callbacks.Callback, name: str, now: Any, then: Any
+) -> bool:
+    """Whether a stored value may take the place of one that is there.
+
+    Nothing may become something and the other way round: that is how Keras
+    says that a value is not known yet.
+    """
+    is_early_stopping = isinstance(callback, keras.callbacks.EarlyStopping)
+    if is_early_stopping and name == "best_weights" and then is not None:
+        shapes = [tuple(v.shape) for v in callback.model.weights]
+        return _is_arrays(then) and shapes == [np.shape(v) for v in then]
+    return now is None or then is None or _kind(now) == _kind(then)
+
+
+def _kind(value: Any) -> str:
+    kinds: dict[str, Any] = {
+        "truth": bool | np.bool_,
+        "number": int | float | np.number,
+        "text": str,
+        "object": dict,
+        "list": list | np.ndarray,
+    }
+    return next((k for k, t in kinds.items() if isinstance(value, t)), "none")
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(
+            isinstance(key, str) and _is_plain(item)
+            for key, item in value.items()
+        )
+    if isinstance(value, list):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(
+        value, bool | int | float | str | np.bool_ | np.number
+    )
+
+
+def _is_of_keras(callback: keras.callbacks.Callback) -> bool:
+    """Whether a callback's class is one of Keras', or made from one."""
+    return any(
+        kind.__module__.partition(".")[0] == "keras"
+        for kind in type(callback).__mro__
+        if kind is not keras.callbacks.Callback
+    )
+
+
+def _has_text(value: Any) -> bool:
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        return any(map(_has_text, value))
+    return isinstance(value, str)
+
+
+def _is_arrays(value: Any) -> bool:
+    if isinstance(value, np.ndarray):
+        return bool(value.dtype != object)
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(isinstance(v, np.ndarray) and v.dtype != object for v in value)
+    )

@@ -1,0 +1,366 @@
+"""Checkpoint directories: complete or absent, never torn.
+
+    checkpoints/step_00000100/
+        arrays.index, arrays.data-...   a TensorFlow checkpoint of the arrays
+        state.json                      everything that is not an array
+        manifest.json                   size and SHA-256 of each file above
+
+A checkpoint is written under a temporary name (`tmp_...`), synchronized to
+disk and renamed. One whose manifest is missing or does not match is passed
+over. Saving a step again moves the old one to `old_00000100` first: it counts
+until the new one has its name.
+`tf.train.load_checkpoint(".../step_00000100/arrays")` reads the arrays.
+"""
+
+import dataclasses
+import hashlib
+import json
+import math
+import os
+import re
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from trainer.checkpoint import schema
+from trainer.errors import UserError
+from trainer.runtime import atomic_files
+from trainer.runtime.atomic_files import (
+    make_directory,
+    remove_if_possible,
+    synchronize,
+)
+from trainer.runtime.glob_patterns import without_pattern
+from trainer.runtime.local_files import is_file, is_local
+
+_NAME = re.compile(r"(step|old)_(\d{8,})")
+_MANIFEST = "manifest.json"
+# TensorFlow writes arrays that are saved at once to one data file.
+_DATA = "arrays.data-00000-of-00001"
+_FILES = {"state.json", "arrays.index", _DATA}
+_CHUNK = 1 << 20
+# Of what is written; older ones are read as well.
+FORMAT = 2
+_STATE = schema.record({"step": schema.integer()}, {"format": schema.integer()})
+# What goes wrong with content that nobody here has written.
+_CONTENT_ERRORS = (
+    ArithmeticError,
+    LookupError,
+    MemoryError,
+    TypeError,
+    ValueError,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Snapshot:
+    """The state of a run at one step.
+
+    Attributes:
+        step: optimizer steps that were done.
+        arrays: name to tensor or array.
+        host: JSON values.
+        format: the version of the format that it was read from; 0 is that of
+            checkpoints which name none.
+    """
+
+    step: int
+    arrays: dict[str, Any]
+    host: dict[str, Any]
+    format: int = FORMAT
+
+
+class NewerFormat(UserError):
+    """A checkpoint was written by a later version of the trainer."""
+
+
+def save(directory: str, snapshot: Snapshot) -> str:
+    """Writes a checkpoint; readers see all of it or nothing.
+
+    Args:
+        directory: holds the run's checkpoints; made if it does not exist.
+        snapshot: what to write. Its tensors are not changed.
+
+    Returns:
+        The checkpoint's path.
+
+    Raises:
+        OSError, tf.errors.OpError: the file system refused; nothing that was
+            there before is lost.
+    """
+    final = os.path.join(directory, f"step_{snapshot.step:08d}")
+    temporary = os.path.join(directory, f"tmp_{uuid.uuid4().hex}")
+    atomic_files.refuse_link(directory)
+    make_directory(directory)
+    try:
+        tf.io.gfile.mkdir(temporary)
+        _write(temporary, snapshot)
+        _settle_old(directory)
+        if atomic_files.exists(final):
+            tf.io.gfile.rename(final, _old_name(final))
+        tf.io.gfile.rename(temporary, final)
+        synchronize(directory)
+    except BaseException:
+        remove_if_possible(temporary)
+        raise
+    remove_if_possible(_old_name(final))
+    return final
+
+
+def load(path: str) -> Snapshot:
+    """Reads a checkpoint.
+
+    Args:
+        path: the directory of one checkpoint.
+
+    Raises:
+        UserError: it is not complete; the message says what is wrong.
+        NewerFormat: it is, but cannot be understood.
+    """
+    fault = find_fault(path)
+    if fault is None:
+        try:
+            return _read(path)
+        except (*_CONTENT_ERRORS, *atomic_files.REFUSALS) as error:
+            fault = f"it cannot be read ({error})"
+    raise UserError(f"{path} is no usable checkpoint: {fault}.")
+
+
+def load_newest(directory: str) -> Snapshot | None:
+    """Reads the newest usable checkpoint; `None` if there is none.
+
+    A damaged one is passed over, with a warning, for the one before.
+    """
+    return next(newest_first(directory), None)
+
+
+def newest_first(directory: str) -> Iterator[Snapshot]:
+    """Reads usable checkpoints, until one is found that will do.
+
+    Damaged ones are passed over, with a warning.
+
+    Raises:
+        NewerFormat: one was written by a later version. To pass it over
+            would be to lose what that version has done.
+    """
+    passed_over = False
+    for path in reversed(listing(directory)):
+        try:
+            snapshot = load(path)
+        except NewerFormat:
+            raise
+        except UserError as error:
+            logging.warning("Passing over a checkpoint. %s", error)
+        else:
+            if passed_over:
+                logging.warning("Going on from step %d.", snapshot.step)
+            yield snapshot
+        passed_over = True
+
+
+def load_newer(
+    directory: str, than: int, check: Callable[[Snapshot], None]
+) -> Snapshot | None:
+    """Reads the newest complete checkpoint of a run that is going on.
+
+    The run may delete a checkpoint while it is read here, and on an object
+    store one appears file by file: such a one is passed over in silence.
+
+    Args:
+        directory: holds the run's checkpoints; it need not exist yet.
+        than: only later steps count.
+        check: raises `Misfit` for one that will not do.
+    """
+    try:
+        paths = listing(directory)
+    except tf.errors.NotFoundError:
+        return None
+    for path in reversed(paths):
+        if step_of(path) <= than:
+            break
+        try:
+            snapshot = load(path)
+            check(snapshot)
+            return snapshot
+        except NewerFormat:
+            raise
+        # TensorFlow's reader says ValueError of some files that are gone.
+        except (UserError, OSError, ValueError, tf.errors.OpError) as error:
+            logging.info("Passing over %s: %s", path, error)
+    return None
+
+
+def listing(directory: str) -> list[str]:
+    """The checkpoints' paths, oldest first, without looking into them."""
+    if not tf.io.gfile.isdir(directory):
+        return []
+    names = [name.rstrip("/") for name in tf.io.gfile.listdir(directory)]
+    found = sorted(
+        filter(_NAME.fullmatch, names),
+        key=lambda name: (step_of(name), not _is_old(name)),
+    )
+    return [os.path.join(directory, name) for name in found]
+
+
+def step_of(path: str) -> int:
+    """The step that a checkpoint's name says."""
+    match = _NAME.fullmatch(os.path.basename(path))
+    assert match is not None, path
+    return int(match.group(2))
+
+
+def find_fault(path: str) -> str | None:
+    """What is wrong with a checkpoint; `None` if it is complete."""
+    try:
+        manifest = atomic_files.read_json(os.path.join(path, _MANIFEST))
+    except (ValueError, *atomic_files.REFUSALS):
+        return f"its {_MANIFEST} is missing or damaged"
+    # Names are compared, so that a manifest leads to no file elsewhere.
+    if not isinstance(manifest, dict) or set(manifest) != _FILES:
+        return f"its {_MANIFEST} is damaged"
+    for name, expected in sorted(manifest.items()):
+        file = os.path.join(path, name)
+        try:
+            # To read anything else might take for ever.
+            if is_local(file) and not is_file(file):
+                return f"{name} is missing or no file"
+            found = _fingerprint(file)
+        except atomic_files.REFUSALS:
+            return f"{name} is missing or cannot be read"
+        if found != expected:
+            return f"{name} is damaged: it does not match {_MANIFEST}"
+    return None
+
+
+def remove(path: str) -> None:
+    """Deletes a checkpoint; it stops counting at once.
+
+    Of one that is a link to another run's, the link goes.
+    """
+    directory = os.path.dirname(path)
+    atomic_files.refuse_link(directory)
+    gone = os.path.join(directory, f"tmp_{uuid.uuid4().hex}")
+    tf.io.gfile.rename(path, gone)
+    atomic_files.remove(gone)
+
+
+def remove_leftovers(directory: str) -> None:
+    """Deletes what killed saves left behind."""
+    if not tf.io.gfile.isdir(directory):
+        return
+    atomic_files.refuse_link(directory)
+    for name in tf.io.gfile.listdir(directory):
+        if name.startswith("tmp_"):
+            remove_if_possible(os.path.join(directory, name))
+
+
+def _read(path: str) -> Snapshot:
+    """Reads a checkpoint whose checksums were found to be right."""
+    host = atomic_files.read_json(os.path.join(path, "state.json"))
+    _STATE(host, "state.json")
+    step, version = host.pop("step"), host.pop("format", 0)
+    if version > FORMAT:
+        raise NewerFormat(
+            f"{path} was written by a later version of the trainer (format "
+            f"{version}, and this one reads up to {FORMAT}). Start that "
+            "version, or choose another --model_dir."
+        )
+    if _NAME.fullmatch(os.path.basename(path)) and step_of(path) != step:
+        raise ValueError(f"state.json is of step {step}")
+    return Snapshot(step, _read_arrays(path), host, version)
+
+
+def _read_arrays(path: str) -> dict[str, Any]:
+    with without_pattern(path) as plain:
+        reader = tf.train.load_checkpoint(os.path.join(plain, "arrays"))
+        shapes = reader.get_variable_to_shape_map()
+        _check_sizes(path, shapes, reader.get_variable_to_dtype_map())
+        return {name: reader.get_tensor(name) for name in shapes}
+
+
+def _check_sizes(
+    path: str, shapes: dict[str, list[int]], dtypes: dict[str, tf.DType]
+) -> None:
+    """Checks that arrays are no larger than the file that holds them.
+
+    TensorFlow takes the memory first, and looks then.
+    """
+    there = tf.io.gfile.stat(os.path.join(path, _DATA)).length
+    wanted = sum(
+        math.prod(shape) * (1 if dtypes[n] == tf.string else dtypes[n].size)
+        for n, shape in shapes.items()
+    )
+    if wanted > there:
+        raise ValueError(f"{_DATA} has {there} bytes, and its arrays {wanted}")
+
+
+def _old_name(path: str) -> str:
+    directory, name = os.path.split(path)
+    return os.path.join(directory, name.replace("step_", "old_"))
+
+
+def _is_old(path: str) -> bool:
+    return os.path.basename(path).startswith("old_")
+
+
+def _settle_old(directory: str) -> None:
+    """Deletes what was saved again; puts back what still has to be."""
+    for old in filter(_is_old, listing(directory)):
+        final = os.path.join(directory, f"step_{step_of(old):08d}")
+        if atomic_files.exists(final):
+            remove(old)
+        else:
+            tf.io.gfile.rename(old, final)
+
+
+def _write(path: str, snapshot: Snapshot) -> None:
+    """Fills a checkpoint's directory; all of it is on disk in the end."""
+    _write_arrays(os.path.join(path, "arrays"), snapshot.arrays)
+    state = {"format": FORMAT, "step": snapshot.step, **snapshot.host}
+    _write_json(os.path.join(path, "state.json"), state)
+    manifest = {
+        name: _fingerprint(os.path.join(path, name)) for name in sorted(_FILES)
+    }
+    for name in sorted(_FILES):
+        synchronize(os.path.join(path, name))
+    # Last, because on an object store the rename of a directory is no single
+    # act: only a checkpoint with its manifest counts.
+    _write_json(os.path.join(path, _MANIFEST), manifest)
+    synchronize(os.path.join(path, _MANIFEST))
+    synchronize(path)
+
+
+def _write_arrays(prefix: str, arrays: dict[str, Any]) -> None:
+    names = sorted(arrays)
+    with tf.device("CPU:0"):
+        tf.raw_ops.SaveV2(
+            prefix=prefix,
+            tensor_names=names,
+            shape_and_slices=[""] * len(names),
+            tensors=[tf.convert_to_tensor(arrays[name]) for name in names],
+        )
+
+
+def _write_json(path: str, value: dict[str, Any]) -> None:
+    with tf.io.gfile.GFile(path, "w") as file:
+        file.write(json.dumps(value, indent=1, default=_plain))
+
+
+def _plain(value: Any) -> Any:
+    """NumPy scalars, which callbacks of all kinds keep, as plain numbers."""
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"{type(value).__name__} is no JSON value")
+
+
+def _fingerprint(path: str) -> dict[str, Any]:
+    digest, size = hashlib.sha256(), 0
+    with tf.io.gfile.GFile(path, "rb") as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+            size += len(chunk)
+    return {"bytes": size, "sha256": digest.hexdigest()}

@@ -1,0 +1,1 @@
+"""Reads gin: files, names, errors, unused bindings."""

@@ -1,0 +1,91 @@
+"""Tells a bad binding from a bug when constructing something fails.
+
+Gin calls a configurable with the bound values, and an exception from there
+may be the fault of the binding or of the code. The line is drawn narrowly:
+only a call that did not fit the signature, and a Keras class that refused
+what was bound while no other code ran, are the user's configuration. All
+else keeps its traceback.
+"""
+
+import traceback
+from types import CodeType, FrameType
+from typing import Any
+
+import gin
+
+from trainer.cli.config import gin_private as internals
+from trainer.cli.config.errors import sentence
+from trainer.cli.config.reader import Origins
+from trainer.errors import UserError
+
+_GIN = gin.config.__file__.rpartition("/")[0]
+_LIBRARIES = ("keras", "tensorflow", "numpy", "ml_dtypes")
+
+
+def user_error_in(error: BaseException, origins: Origins) -> UserError | None:
+    """The `UserError` that an exception amounts to, if it is one.
+
+    Args:
+        error: what was raised while a configurable was called.
+        origins: where each parameter was set.
+
+    Returns:
+        `error` itself if it is one, a translation, or `None` for a bug.
+    """
+    if isinstance(error, UserError):
+        return error
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    calls = [i for i, frame in enumerate(frames) if _is_gin_call(frame.f_code)]
+    if not calls:
+        return None
+    call = frames[calls[-1]]
+    inside = [f for f in frames[calls[-1] + 1 :] if not _is_gin(f.f_code)]
+    selector = call.f_locals.get("current_selector")
+    if selector is None:
+        return None
+    if not inside and isinstance(error, TypeError | RuntimeError):
+        return UserError(f"{internals.minimal(selector)}: {sentence(error)}")
+    bound = call.f_locals.get("gin_bound_args")
+    if bound and selector.startswith("keras.") and _only_libraries(inside):
+        return _refused(error, call, selector, origins)
+    return None
+
+
+def _refused(
+    error: BaseException, call: FrameType, selector: str, origins: Origins
+) -> UserError:
+    scopes = (call.f_locals.get("scope_str") or "").split("/")
+    given = []
+    for name in call.f_locals["gin_bound_args"]:
+        value, where = _bound(scopes, selector, name, origins)
+        given.append(f"{internals.minimal(selector)}.{name} = {value!r}{where}")
+    return UserError(f"{'; '.join(given)}: {sentence(error)}")
+
+
+def _bound(
+    scopes: list[str], selector: str, name: str, origins: Origins
+) -> tuple[Any, str]:
+    """A parameter's value and place, from the innermost scope that sets it."""
+    bound = internals.bindings()
+    for count in range(len(scopes), -1, -1):
+        scope = "/".join(scopes[:count])
+        if name in bound.get((scope, selector), {}):
+            where = origins.get((scope, selector, name))
+            value = bound[scope, selector][name]
+            return value, f" ({where})" if where else ""
+    return None, ""
+
+
+def _is_gin(code: CodeType) -> bool:
+    return code.co_filename.startswith(_GIN)
+
+
+def _is_gin_call(code: CodeType) -> bool:
+    return _is_gin(code) and code.co_name == "gin_wrapper"
+
+
+def _only_libraries(frames: list[FrameType]) -> bool:
+    return all(
+        frame.f_globals.get("__name__", "").split(".")[0] in _LIBRARIES
+        for frame in frames
+    )

@@ -1,0 +1,61 @@
+"""What differs between two configurations in a way that changes results."""
+
+import re
+from collections.abc import Iterator
+
+from trainer.cli.config import gin_private as internals
+from trainer.cli.config.old_names import with_present_names
+from trainer.strategy.registry import strategies
+
+_BINDING = re.compile(r"(?:[\w./]*/)?(?P<name>[\w.]+)\.\w+ =")
+
+
+def changes(before: str, after: str) -> list[str]:
+    """The bindings that were added, removed or changed.
+
+    How long a run is and what it runs on may change between two attempts:
+    bindings of `run` and of strategy plugins do not count.
+
+    Args:
+        before: the stored `config.gin`.
+        after: the new one.
+
+    Returns:
+        Lines that start with `"- "` (before) or `"+ "` (after).
+    """
+    ignored = {"run"} | {
+        selector.split(".")[-1]
+        for plugin in strategies().values()
+        if (selector := internals.selector_of(plugin))
+    }
+    old, new = (
+        [
+            one
+            for one in _statements(with_present_names(text))
+            if not _belongs(one, ignored)
+        ]
+        for text in (before, after)
+    )
+    removed = [f"- {one}" for one in old if one not in new]
+    added = [f"+ {one}" for one in new if one not in old]
+    # The name sorts, so that both values of a binding stand together.
+    return sorted(removed + added, key=lambda line: line[2:].split(" =")[0])
+
+
+def _statements(text: str) -> Iterator[str]:
+    """One string for each statement, also where it runs over lines."""
+    statement: list[str] = []
+    for line in text.splitlines():
+        if not line.strip() or line.startswith("#"):
+            continue
+        if statement and not line.startswith(" "):
+            yield " ".join(statement)
+            statement = []
+        statement.append(line.strip().removesuffix("\\").rstrip())
+    if statement:
+        yield " ".join(statement)
+
+
+def _belongs(statement: str, names: set[str]) -> bool:
+    match = _BINDING.match(statement)
+    return match is not None and match["name"].split(".")[-1] in names

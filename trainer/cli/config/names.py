@@ -1,0 +1,69 @@
+"""Which configurable a name in a gin file means.
+
+Gin accepts a name's last parts if they are unique. Keras has so many names
+that a user's `Dense` or the plugin `EarlyStopping` would stop being unique.
+So a name means what is not Keras', where there is such a one, and
+`keras.callbacks.EarlyStopping` is the way to say Keras'. A name that is
+decided here goes on in full, so that `config.gin` says it unmistakably and
+plain gin reads it back.
+"""
+
+import gin
+from gin.config import ConfigurableReference
+
+from trainer.cli.config import gin_private as internals
+from trainer.cli.config.old_names import present_name
+from trainer.cli.config.suggest import did_you_mean
+from trainer.errors import UserError
+
+
+class Delegate(gin.config.ParserDelegate):
+    """Makes the references of a gin file, resolving names as above."""
+
+    def configurable_reference(
+        self, scoped_selector: str, evaluate: bool
+    ) -> ConfigurableReference:
+        """Called by gin's parser for `@scope/name` and `@scope/name()`."""
+        *scopes, selector = scoped_selector.split("/")
+        full = "/".join([*scopes, resolve(selector)])
+        return super().configurable_reference(full, evaluate)
+
+
+def resolve(selector: str) -> str:
+    """Turns a name into one that gin finds unique.
+
+    Args:
+        selector: what the user wrote, without scopes.
+
+    Raises:
+        UserError: it means nothing, or more than one thing.
+    """
+    if internals.dynamic_registration():
+        return selector
+    matches = internals.matching(selector)
+    if len(matches) == 1:
+        return selector
+    if not matches and (renamed := present_name(selector)) is not None:
+        matches = internals.matching(renamed)
+    if not matches:
+        raise UserError(
+            f"there is no configurable '{selector}'."
+            f"{did_you_mean(selector, _spellings(selector))} Is an import "
+            "line missing?"
+        )
+    ours = [one for one in matches if not one.startswith("keras.")]
+    if len(ours) == 1:
+        return ours[0]
+    choices = sorted(internals.minimal(one) for one in ours or matches)
+    raise UserError(
+        f"'{selector}' may mean {' or '.join(choices)}. Write one of these."
+    )
+
+
+def _spellings(selector: str) -> list[str]:
+    """Names as long as the one that was written, so that they compare."""
+    parts = selector.count(".") + 1
+    return [
+        ".".join(one.split(".")[-parts:])
+        for one in internals.complete_selectors()
+    ]

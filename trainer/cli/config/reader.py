@@ -1,0 +1,255 @@
+"""Reads gin files and bindings, and remembers where each one was set.
+
+Gin's own `parse_config_file` is not used: it keeps no line numbers, reads
+includes only relative to the working directory, and reports a mistake as the
+exception of whatever went wrong first. The grammar is gin's.
+"""
+
+import os
+import re
+import tokenize
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import gin
+import tensorflow as tf
+from gin import config_parser
+
+from trainer.cli.config import gin_private as internals
+from trainer.cli.config import paths
+from trainer.cli.config.errors import (
+    bad_binding,
+    bad_import,
+    bad_syntax,
+    sentence,
+)
+from trainer.cli.config.names import Delegate, resolve
+from trainer.cli.config.old_names import present_name
+from trainer.cli.config.suggest import did_you_mean
+from trainer.cli.flags import Binding
+from trainer.errors import UserError
+from trainer.trainer import Trainer
+
+# (scope, complete selector, parameter) to where it was set last.
+Origins = dict[tuple[str, str, str], str]
+
+_LINE = re.compile(r"In (?:file \".*\"|bindings string),? line (\d+)")
+
+
+def load(
+    files: Iterable[str],
+    bindings: Iterable[Binding] = (),
+    *,
+    search_path: Sequence[str] = (),
+) -> Origins:
+    """Reads the whole configuration and locks it.
+
+    Args:
+        files: gin files, in order.
+        bindings: those of the command line, which win over the files.
+        search_path: folders where included files are looked for, too.
+
+    Returns:
+        Where each parameter was set.
+
+    Raises:
+        UserError: something in it is wrong: which, where, and the nearest
+            valid name.
+    """
+    # For code that reads gin files of its own.
+    gin.config.register_file_reader(tf.io.gfile.GFile, tf.io.gfile.exists)
+    reader = _Reader(search_path)
+    for path in files:
+        reader.read_file(path)
+    for binding in bindings:
+        reader.read_binding(binding)
+    _check_macros(reader.origins)
+    try:
+        gin.finalize()
+    except ValueError as error:
+        raise UserError(sentence(error)) from None
+    return reader.origins
+
+
+class _Reader:
+    """Parses statements one by one, binds them, and notes their origin."""
+
+    def __init__(self, search_path: Sequence[str]) -> None:
+        self.origins: Origins = {}
+        self._search_path = search_path
+        self._open: list[str] = []
+
+    def read_file(self, path: str, *, included_by: str = "") -> None:
+        text = _read(path, included_by)
+        if path in self._open:
+            chain = " -> ".join([*self._open, path])
+            raise UserError(f"Gin files include each other: {chain}.")
+        self._open.append(path)
+        self._read_text(text, path)
+        self._open.pop()
+
+    def read_binding(self, binding: Binding) -> None:
+        self._read_text(binding.text, binding.source, lines=False)
+        owner, _, name = (binding.parameter or "").partition(".")
+        if owner == "Trainer":
+            self._override_subclasses(name, binding.source)
+
+    def _override_subclasses(self, name: str, source: str) -> None:
+        """A flag wins over a Trainer subclass's own binding, too."""
+        value = gin.query_parameter(f"trainer.Trainer.{name}")
+        for (scope, selector), values in internals.bindings().items():
+            target = internals.wrapped(selector)
+            if not (isinstance(target, type) and issubclass(target, Trainer)):
+                continue
+            if name in values:
+                gin.bind_parameter((scope, selector, name), value)
+                self.origins[scope, selector, name] = source
+
+    def _read_text(self, text: str, source: str, *, lines: bool = True) -> None:
+        def where(line: int | None) -> str:
+            return f"{source}, line {line}" if lines and line else source
+
+        with internals.parse_scope() as context:
+            parser = _parser(text, where)
+            while True:
+                statement = _next(parser, where)
+                if statement is None:
+                    break
+                self._do(statement, context, where(statement.location.line_num))
+            internals.record_imports(context)
+
+    def _do(self, statement: Any, context: Any, where: str) -> None:
+        if isinstance(statement, config_parser.BindingStatement):
+            self._bind(statement, where)
+        elif isinstance(statement, config_parser.ImportStatement):
+            _import(statement, context, where)
+        elif isinstance(statement, config_parser.IncludeStatement):
+            self._include(statement.filename, where)
+        else:
+            _resolve(statement.selector, where)
+
+    def _bind(self, statement: Any, where: str) -> None:
+        scope, selector, name = statement[:3]
+        if not name:
+            scope = f"{scope}/{selector}" if scope else selector
+            selector, name = internals.MACRO, "value"
+        selector = _resolve(selector, where)
+        try:
+            key = gin.config.ParsedBindingKey.parse((scope, selector, name))
+            gin.bind_parameter(key, statement.value)
+        except (ValueError, NameError, AttributeError) as error:
+            raise bad_binding(error, selector, name, where) from None
+        full = key.complete_selector
+        if _is_mistyped(full, name):
+            raise bad_binding(None, full, name, where)
+        self.origins[scope, full, name] = where
+
+    def _include(self, filename: str, where: str) -> None:
+        folder = os.path.dirname(self._open[-1]) if self._open else ""
+        places = paths.candidates(
+            filename, folder=folder, search_path=self._search_path
+        )
+        for path in places:
+            if _is_file(path):
+                self.read_file(path, included_by=where)
+                return
+        raise paths.missing(places[0], included_by=where)
+
+
+def _is_file(path: str) -> bool:
+    return tf.io.gfile.exists(path) and not tf.io.gfile.isdir(path)
+
+
+def _read(path: str, included_by: str) -> str:
+    try:
+        if not _is_file(path):
+            raise paths.missing(path, included_by=included_by)
+        with tf.io.gfile.GFile(path, "rb") as file:
+            return str(file.read().decode())
+    except (OSError, tf.errors.OpError) as error:
+        raise UserError(f"{path} cannot be read: {sentence(error)}") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path} is no gin file: it is not text.") from None
+
+
+def _parser(text: str, where: Any) -> config_parser.ConfigParser:
+    try:
+        return config_parser.ConfigParser(text, Delegate())
+    except (SyntaxError, tokenize.TokenError) as error:
+        raise bad_syntax(error, where) from None
+
+
+def _next(parser: config_parser.ConfigParser, where: Any) -> Any:
+    """The next statement, or `None` at the end."""
+    try:
+        return next(parser, None)
+    except (SyntaxError, tokenize.TokenError) as error:
+        raise bad_syntax(error, where) from None
+    except (UserError, ValueError, NameError, AttributeError) as error:
+        found = _LINE.search(str(error))
+        line = int(found[1]) if found else parser.current_token.start[0]
+        raise UserError(f"{where(line)}: {sentence(error)}") from None
+
+
+def _resolve(selector: str, where: str) -> str:
+    try:
+        return resolve(selector)
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from None
+
+
+def _import(statement: Any, context: Any, where: str) -> None:
+    feature = statement.is_from and statement.module.startswith("__gin__.")
+    try:
+        _process_import(statement, context)
+    except ModuleNotFoundError as error:
+        raise bad_import(error, statement.module, where) from error
+    except SyntaxError as error:
+        if not feature:
+            raise
+        raise UserError(f"{where}: {sentence(error)}") from None
+
+
+def _process_import(statement: Any, context: Any) -> None:
+    try:
+        context.process_import(statement)
+    except ModuleNotFoundError as error:
+        renamed = present_name(statement.module)
+        absent = error.name or ""
+        if renamed is None or not statement.module.startswith(absent):
+            raise
+        try:
+            context.process_import(statement._replace(module=renamed))
+        except ModuleNotFoundError:
+            raise error from None
+
+
+def _is_mistyped(selector: str, name: str) -> bool:
+    """Whether a parameter that gin lets pass for `**kwargs` cannot be meant.
+
+    Where the parameters are not all known, it takes a close match to say so.
+    """
+    names, complete = internals.parameters(selector)
+    if name in names:
+        return False
+    return complete or bool(did_you_mean(name, names, cutoff=0.75))
+
+
+def _check_macros(origins: Origins) -> None:
+    """Refuses macros that were never defined.
+
+    Gin's own check prints the whole configuration and not the place.
+    """
+    bound = internals.bindings()
+    macros = [scope for scope, sel in bound if sel == internals.MACRO]
+    for (scope, selector), values in bound.items():
+        for name, value in values.items():
+            for reference in internals.references(value):
+                key = reference.config_key
+                if key[1] != internals.MACRO or key in bound:
+                    continue
+                where = origins.get((scope, selector, name), "gin")
+                raise UserError(
+                    f"{where}: the macro %{key[0]} is not defined."
+                    f"{did_you_mean(key[0], macros, prefix='%')}"
+                )

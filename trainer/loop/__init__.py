@@ -1,0 +1,1 @@
+"""The host loop, and what happens between its graph calls."""

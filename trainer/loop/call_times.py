@@ -1,0 +1,58 @@
+"""How long graph calls take, and what of it was no training."""
+
+import math
+from typing import Any
+
+from trainer.loop.goodput import Accounts
+
+
+class Calls:
+    """Accounts for the graph calls of one attempt.
+
+    The first call holds what compiling is left after tracing. How much that
+    was is known once the second one has shown how long a step takes.
+
+    Args:
+        accounts: holds the calls' time as `"step"`.
+        longest_seconds: see `too_long`.
+
+    Attributes:
+        too_long: whether a call of as many steps as the last one takes
+            longer than `longest_seconds`, by the fastest one after the first.
+    """
+
+    def __init__(self, accounts: Accounts, *, longest_seconds: float) -> None:
+        self.too_long = False
+        self._accounts = accounts
+        self._longest_seconds = longest_seconds
+        self._count = 0
+        self._first = (0, 0.0)
+        self._fastest = math.inf
+        self._before: tuple[float, Any] | None = None
+
+    def book(self, steps: int, *, seconds: float, waited: Any) -> None:
+        """Accounts for one call.
+
+        Args:
+            steps: how many it made.
+            seconds: how long it took.
+            waited: how many of these it waited for data; to be read by `float`.
+        """
+        # One call later: to fetch a value is to wait for its device, which
+        # has the next call to work on by then.
+        if self._before is not None:
+            took, wait = self._before
+            wait = min(float(wait), took)
+            self._accounts.move(wait, source="step", to="data_wait")
+        self._before = (seconds, waited)
+        self._count += 1
+        if self._count == 1:
+            self._first = (steps, seconds)
+            return
+        if self._count == 2:
+            first_steps, first_seconds = self._first
+            compiling = first_seconds - first_steps * seconds / steps
+            self._accounts.move(compiling, source="step", to="compile")
+        # A call that was held up once is not one that is too long.
+        self._fastest = min(self._fastest, seconds / steps)
+        self.too_long = self._fastest * steps > self._longest_seconds

@@ -1,0 +1,124 @@
+"""The base class of callbacks that know about steps, state and saving."""
+
+from typing import TYPE_CHECKING, Any
+
+import keras
+
+if TYPE_CHECKING:
+    from trainer.trainer import Trainer
+
+
+class Callback(keras.callbacks.Callback):
+    """A Keras callback with a trainer, saved state and exact due steps.
+
+    Any `keras.callbacks.Callback` runs in the loop as it is. This class adds
+    what Keras lacks. Events come in this order:
+
+    `setup` (every callback, before anything is restored or trained) ·
+    `on_train_begin` · per epoch `on_epoch_begin` · per host loop of K steps
+    `on_train_batch_begin`, the K steps, `on_train_batch_end` · when due
+    `on_test_begin`, evaluation, `on_test_end`, then `on_log` for the train
+    and the eval split · `on_epoch_end` · `on_save` · `on_train_end` ·
+    `close`. Saving comes after the epoch's end, so that a checkpoint holds
+    what callbacks did there. Where a clock has cut a host loop into several
+    graph calls, savers get `on_save` between them, too. A run that has to
+    leave (see `Trainer.start_again`) goes from the end of a graph call to
+    `on_leave` and `close`; what was due is called at the next start, before
+    anything else.
+    One that its guard sends back (see `trainer.Guard`) goes from the K steps
+    to `on_divergence`, a checkpoint's state, `on_roll_back` and
+    `on_epoch_begin`.
+
+    `on_train_begin` is called in every attempt, with all restored: what
+    belongs to the run, and not to the attempt, is for `trainer.step == 0`.
+    `on_epoch_begin` is called again within an epoch, too; the variables and
+    the callbacks' states are then what they were before.
+
+    Attributes:
+        trainer: the running `Trainer`; set before `setup`.
+        runs_last: savers set this, so that they see what the others logged.
+        only_watches: its `on_log` only shows or records values, so that an
+            evaluator beside the training process calls it too; see
+            `trainer.sidecar_evaluator`.
+        following: whether this process is such an evaluator; set before
+            `setup`. One that writes must then write to files of its own: the
+            training process has the others open.
+    """
+
+    runs_last: bool = False
+    only_watches: bool = False
+    following: bool = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trainer: Trainer = None  # type: ignore[assignment]
+
+    def setup(self) -> None:
+        """Called once, in callback order, before the first event."""
+
+    def next_due(self, step: int) -> int | None:
+        """The next step after `step` on which this callback must act.
+
+        The host loop is shortened so that it ends exactly there.
+        """
+        return None
+
+    def on_log(self, step: int, split: str, logs: dict[str, float]) -> None:
+        """Called with the scalars of a split when a log is due.
+
+        Args:
+            step: the number of optimizer steps that are done.
+            split: `"train"` (values since the last log) or `"eval"`.
+            logs: scalar name to value.
+        """
+
+    def on_save(self, step: int, logs: dict[str, float]) -> None:
+        """Called after every host loop, when all other events have fired.
+
+        Args:
+            step: the number of optimizer steps that are done.
+            logs: the newest train values, and eval values under `val_*`.
+        """
+
+    def on_leave(self, step: int) -> None:
+        """Called when the run has to leave, to be started again: save now.
+
+        No other event follows but `close`.
+
+        Args:
+            step: the number of optimizer steps that are done.
+        """
+
+    def on_divergence(self, step: int) -> None:
+        """Called when the guard has found a bad step: finish what is begun.
+
+        Args:
+            step: the number of optimizer steps that are done, bad ones
+                included.
+        """
+
+    def on_roll_back(self, step: int) -> None:
+        """Called when the run has gone back, with all state restored.
+
+        What this callback wrote of later steps will be written again.
+
+        Args:
+            step: the number of optimizer steps that are done now.
+        """
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint must hold of this callback, as JSON values."""
+        return {}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Takes back what `state` returned.
+
+        Check it before anything is set: a checkpoint may hold anything.
+
+        Raises:
+            ValueError: it is not what `state` returns. The checkpoint is
+                then passed over for the one before.
+        """
+
+    def close(self) -> None:
+        """Called on every exit, also when another callback's close failed."""

@@ -1,0 +1,258 @@
+"""Calls callbacks in order, and closes all of them whatever happens."""
+
+import contextlib
+import copy
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import keras
+from absl import logging
+
+from trainer.checkpoint import keras_callbacks
+from trainer.checkpoint.schema import Misfit
+from trainer.errors import UserError
+from trainer.loop.callback import Callback
+from trainer.loop.monitor import Monitor
+from trainer.runtime.exit_report import headline
+
+if TYPE_CHECKING:
+    from trainer.trainer import Trainer
+
+
+class CallbackList:
+    """The callbacks of a run: the given order, savers last.
+
+    Args:
+        callbacks: ours, or any `keras.callbacks.Callback`.
+        trainer: handed to each callback, and its model to Keras' own.
+
+    Raises:
+        UserError: an entry is no callback.
+    """
+
+    def __init__(
+        self,
+        callbacks: Sequence[keras.callbacks.Callback],
+        trainer: "Trainer",
+    ) -> None:
+        for callback in callbacks:
+            if not isinstance(callback, keras.callbacks.Callback):
+                raise UserError(
+                    f"{callback!r} is no callback. Pass an object of a "
+                    "keras.callbacks.Callback class (in gin @Name(), with "
+                    "parentheses)."
+                )
+        self.all = sorted(callbacks, key=_runs_last)
+        self.ours = [c for c in self.all if isinstance(c, Callback)]
+        for callback in self.ours:
+            callback.trainer = trainer
+        self._waiting: dict[str, dict[str, Any]] = {}
+        self.wants_batch_logs = any(map(_reads_batches, self.all))
+
+    def attach(self, model: keras.Model, params: dict[str, Any]) -> None:
+        """Gives every callback the model, as `fit` does."""
+        for callback in self.all:
+            _choose_mode(callback)
+            callback.set_model(model)
+            callback.set_params(params)
+
+    def call(self, event: str, *arguments: Any) -> None:
+        """Calls an event of every callback that has it."""
+        for callback in self.all:
+            method = getattr(callback, event, None)
+            if method is not None:
+                method(*arguments)
+
+    def call_savers(self, event: str, *arguments: Any) -> None:
+        """Calls an event of the callbacks that save."""
+        for callback in filter(_runs_last, self.all):
+            getattr(callback, event)(*arguments)
+
+    @property
+    def save(self) -> bool:
+        """Whether any callback saves."""
+        return any(map(_runs_last, self.all))
+
+    def have(self, event: str) -> bool:
+        """Whether any callback does something in an event."""
+        return any(_has(callback, event) for callback in self.all)
+
+    def keras_has(self, event: str) -> bool:
+        """Whether a callback of Keras' kind does something in an event."""
+        return any(
+            _has(callback, event)
+            for callback in self.all
+            if not isinstance(callback, Callback)
+        )
+
+    def repeat(self, event: str, *arguments: Any) -> None:
+        """Calls an event that the run has had before: states stay."""
+        states = copy.deepcopy(self.states())
+        self.call(event, *arguments)
+        keyed = self._keyed()
+        self.load_states(
+            {k: s for k, s in states.items() if _has(keyed[k], event)}
+        )
+        self.give_states()
+
+    def next_due(self, step: int) -> int | None:
+        """The first step at which a callback must act."""
+        due = [c.next_due(step) for c in self.ours]
+        return min((d for d in due if d is not None), default=None)
+
+    def begin(self) -> None:
+        """Calls `on_train_begin`; gives Keras' callbacks their states."""
+        self.call("on_train_begin", {})
+        # Only now: their `on_train_begin` sets them back.
+        self.give_states()
+
+    def give_states(self) -> None:
+        """Gives Keras' callbacks the states that `load_states` was given."""
+        for key, values in self._waiting.items():
+            keras_callbacks.load(self._keyed()[key], values)
+        self._waiting = {}
+
+    def states(self) -> dict[str, dict[str, Any]]:
+        """What a checkpoint must hold of the callbacks.
+
+        JSON values, and of Keras' own callbacks also NumPy arrays and lists
+        of these.
+        """
+        return {
+            key: state
+            for key, c in self._keyed().items()
+            if (
+                state := c.state()
+                if isinstance(c, Callback)
+                else keras_callbacks.state_of(c)
+            )
+        }
+
+    def states_of_ours(self) -> dict[str, dict[str, Any]]:
+        """The states of the callbacks that are of `trainer.Callback`."""
+        ours = {
+            key: c.state()
+            for key, c in self._keyed().items()
+            if isinstance(c, Callback)
+        }
+        return copy.deepcopy({key: s for key, s in ours.items() if s})
+
+    def load_states(self, states: Mapping[str, dict[str, Any]]) -> None:
+        """Gives callbacks back their states; unknown ones are left alone.
+
+        Raises:
+            Misfit: one does not take its state; all are as they were before.
+        """
+        before = copy.deepcopy(self.states()), self._waiting
+        try:
+            self._load_states(states)
+        except Misfit:
+            for key, state in before[0].items():
+                callback = self._keyed()[key]
+                if isinstance(callback, Callback):
+                    with contextlib.suppress(Misfit):
+                        _load(key, callback, state)
+            self._waiting = before[1]
+            raise
+
+    def _load_states(self, states: Mapping[str, dict[str, Any]]) -> None:
+        keyed = self._keyed()
+        waiting = dict(self._waiting)
+        for key, state in states.items():
+            callback = keyed.get(key)
+            if isinstance(callback, Callback):
+                _load(key, callback, state)
+            elif callback is not None:
+                keras_callbacks.check(callback, state)
+                waiting[key] = state
+        self._waiting = waiting
+
+    def end(self, logs: dict[str, float]) -> None:
+        """Calls every `on_train_end`, so that one that fails costs no save."""
+        self._call_all(self.all, "on_train_end", logs)
+
+    def close(self) -> None:
+        """Closes every callback, also after one's close failed."""
+        self._call_all(self.ours, "close")
+
+    def _call_all(
+        self,
+        callbacks: Sequence[keras.callbacks.Callback],
+        event: str,
+        *arguments: Any,
+    ) -> None:
+        """Calls an event of all, then raises the first error, if any."""
+        failed: Exception | None = None
+        for callback in callbacks:
+            try:
+                getattr(callback, event)(*arguments)
+            except Exception as error:
+                if failed is None:
+                    failed = error
+                    continue
+                name = type(callback).__name__
+                logging.exception("%s.%s failed, too", name, event)
+        if failed is not None:
+            raise failed
+
+    def _keyed(self) -> dict[str, keras.callbacks.Callback]:
+        """Callbacks by class name, numbered where there are several."""
+        keyed: dict[str, keras.callbacks.Callback] = {}
+        for callback in self.all:
+            name = key = type(callback).__name__
+            number = 1
+            while key in keyed:
+                number += 1
+                key = f"{name}_{number}"
+            keyed[key] = callback
+        return keyed
+
+
+def _load(key: str, callback: Callback, state: dict[str, Any]) -> None:
+    """Gives a callback, of whatever class, its state.
+
+    Raises:
+        Misfit: it does not take it.
+    """
+    try:
+        callback.load_state(state)
+    except Misfit:
+        raise
+    except Exception as error:
+        why = headline(error)
+        raise Misfit(f"{key} does not take its state ({why})") from error
+
+
+def _choose_mode(callback: keras.callbacks.Callback) -> None:
+    """Tells Keras' callbacks which way a value gets better.
+
+    They look for its metric in the model, which has none here.
+    """
+    name = getattr(callback, "monitor", None)
+    is_open = getattr(callback, "mode", None) == "auto"
+    if isinstance(callback, Callback) or not isinstance(name, str):
+        return
+    if is_open:
+        # A name that does not tell is Keras' own to refuse.
+        with contextlib.suppress(UserError):
+            callback.mode = Monitor(name).mode
+
+
+def _runs_last(callback: keras.callbacks.Callback) -> bool:
+    return bool(getattr(callback, "runs_last", False))
+
+
+def _reads_batches(callback: keras.callbacks.Callback) -> bool:
+    """Whether a callback of Keras' kind looks at single batches."""
+    return not isinstance(callback, Callback) and any(
+        _has(callback, event)
+        for event in ("on_train_batch_end", "on_batch_end")
+    )
+
+
+def _has(callback: keras.callbacks.Callback, event: str) -> bool:
+    """Whether a callback does something in an event of Keras'."""
+    # LambdaCallback keeps its functions in itself, not in its class.
+    return event in vars(callback) or getattr(
+        type(callback), event
+    ) is not getattr(keras.callbacks.Callback, event)

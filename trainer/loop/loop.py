@@ -1,0 +1,426 @@
+"""The host loop: how many steps until something is due, in what order."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import keras
+
+from trainer.checkpoint.stateful import check_alike, unchanged
+from trainer.data import exact, feeder
+from trainer.errors import StartAgain, UserError
+from trainer.loop.call_times import Calls
+from trainer.loop.callback_list import CallbackList
+from trainer.loop.control import Asked, ask, why_again
+from trainer.loop.evaluator import Interrupted
+from trainer.loop.loop_state import go_on
+from trainer.loop.reporter import Reports
+from trainer.loop.rollback import (
+    Skipped,
+    check_way_back,
+    go_back,
+    save_beginning,
+    without_skipped,
+)
+from trainer.loop.schedule import Period, parse_period
+from trainer.runtime.local_files import check_path, plain
+from trainer.runtime.run_lock import locked
+from trainer.step.divergence_guard import Fault
+from trainer.step.logs import DATA_WAIT
+from trainer.step.reductions.sums import Growth
+from trainer.step.trials.prepare import prepare
+from trainer.strategy.checks import check_micro_batches
+
+if TYPE_CHECKING:
+    from trainer.trainer import Trainer
+
+
+class Loop:
+    """Trains up to a step, many steps a graph call, and fires events.
+
+    A host loop ends at multiples of `steps_per_loop`, and earlier where an
+    evaluation, a callback's due step, an epoch or the run ends. Logging waits
+    for the next such boundary. Its steps are made in one graph call, or in
+    several if one takes too long: how many is up to a clock, so that nothing
+    happens between them but what a clock decides anyway, to save and to
+    leave.
+
+    Args:
+        trainer: owns model, data and step.
+        steps: the step at which training ends.
+        evaluate: whether to evaluate when due and at the end.
+        model_dir: where the run lives; `None` writes nothing.
+        callbacks: see `trainer.Callback` for the order of events.
+        steps_per_loop: the most steps in one host loop.
+        log_every: the period of training logs, such as `100` or `"1 epoch"`.
+        eval_every: the period of evaluations; `None` means each epoch, or
+            only at the end where epochs are not known.
+        eval_steps: batches in an evaluation; `None` means all.
+        loop_seconds: a graph call that takes longer is halved from then on,
+            because a run that is asked to leave does so between two calls.
+
+    Attributes:
+        steps_per_call: the most steps in one graph call.
+        is_within: whether a host loop has begun, and not come to its end.
+        save_now: in `on_save`, whether somebody asked for a checkpoint.
+        unfired_from: the step before the last graph call, if what is due
+            after it has not been called yet: a run that is asked to leave
+            saves at once, and the next attempt makes up for it.
+        reports: what is told of the run between its graph calls.
+        has_ended: whether it is over, and without an error.
+
+    Raises:
+        UserError: an argument is not valid.
+    """
+
+    def __init__(
+        self,
+        trainer: "Trainer",
+        *,
+        steps: int,
+        evaluate: bool,
+        model_dir: str | None = None,
+        callbacks: Sequence[keras.callbacks.Callback] = (),
+        steps_per_loop: int = 100,
+        log_every: int | str = 100,
+        eval_every: int | str | None = None,
+        eval_steps: int | None = None,
+        loop_seconds: float = 15.0,
+    ) -> None:
+        if steps < 1 or steps_per_loop < 1:
+            raise UserError(
+                f"train_steps = {steps} and steps_per_loop = {steps_per_loop} "
+                "must be at least 1."
+            )
+        self.steps = steps
+        self.evaluate = evaluate
+        self.trainer = trainer
+        trainer.build()
+        self.batches = trainer.batches("train")
+        check_micro_batches(
+            trainer.model,
+            self.batches.last_size,
+            accumulation_steps=trainer.accumulation_steps,
+        )
+        self.batches.learn_length(at_most=steps)
+        self.steps_per_epoch = self.batches.steps_per_epoch
+        self.steps_per_loop = self.steps_per_call = steps_per_loop
+        self.callbacks = CallbackList(callbacks, trainer)
+        evaluation = self._eval_period(eval_every)
+        self.reports = Reports(
+            trainer,
+            self.callbacks,
+            log=self.period(log_every, "log_every"),
+            evaluation=evaluation if evaluate else None,
+            eval_steps=eval_steps,
+            steps_per_epoch=self.steps_per_epoch,
+        )
+        if evaluate:
+            trainer.batches("eval")  # What is wrong there shows now.
+        self.save_now = self.is_within = False
+        self.unfired_from: int | None = None
+        self.has_ended = False
+        self._calls = Calls(trainer.accounts, longest_seconds=loop_seconds)
+        # What a call of `train` before this one has left; it ended in order.
+        last = trainer.loop
+        self._last = last if last is not None and last.has_ended else None
+        trainer.loop = self
+        if model_dir is not None:
+            model_dir = plain(model_dir)
+            check_path(model_dir)
+        trainer.model_dir = model_dir
+
+    def period(self, value: int | str, name: str) -> Period:
+        """Parses a period of this run; see `trainer.parse_period`."""
+        return parse_period(
+            value,
+            name=name,
+            steps_per_epoch=self.steps_per_epoch,
+            total_steps=self.steps,
+        )
+
+    @property
+    def epoch(self) -> int:
+        """The number of complete epochs; zero while epochs are not known."""
+        return self.reports.epoch_of(self.trainer.step)
+
+    @property
+    def fired_step(self) -> int:
+        """The last step at which everything that was due has been called."""
+        left_at = self.unfired_from
+        return self.trainer.step if left_at is None else left_at
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether this process asks to end training before its last step."""
+        trainer = self.trainer
+        return bool(trainer.stop_reason or trainer.model.stop_training)
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether no further step is wanted."""
+        return self.trainer.step >= self.steps or self.is_stopped
+
+    def run(
+        self, before_first_step: Callable[["Trainer"], None] | None = None
+    ) -> dict[str, float]:
+        """Trains to the end, or to where a callback stops it.
+
+        Args:
+            before_first_step: called when all is built and restored.
+
+        Returns:
+            The newest training values, and evaluation values as `val_*`.
+
+        Raises:
+            UserError: another run is in the same directory.
+            StartAgain: the run was asked to leave; its state is saved.
+            Diverged: the guard found a bad step, and there is no way back.
+        """
+        trainer = self.trainer
+        check_way_back(self)
+        trainer.stop_reason = trainer.again_reason = None
+        trainer.save_asked = False
+        trainer.model.stop_training = False
+        writes_to = trainer.model_dir if trainer.plugin.is_chief else None
+        with locked(writes_to) as self._check_lock:
+            try:
+                if writes_to is not None:
+                    Skipped(writes_to, self.batches.batch_size).mend()
+                self._attach()
+                if self._last is not None:
+                    go_on(self, self._last)
+                self._last = None
+                self.callbacks.call("setup")
+                check_alike(trainer)
+                iterator = self.trace()
+                if before_first_step is not None:
+                    before_first_step(trainer)
+                trainer.accounts.started()
+                self._begin()
+                save_beginning(self)
+                if self.evaluate and self.fired_step >= self.steps:
+                    self.reports.evaluate_again()
+                self._train(iterator)
+                self.callbacks.end(dict(self.reports.logs))
+                self.has_ended = True
+            finally:
+                self.callbacks.close()
+        return dict(self.reports.logs)
+
+    def _begin(self) -> None:
+        resumed = self.reports.begun_epoch is not None
+        if resumed and self.callbacks.keras_has("on_train_begin"):
+            with unchanged(self.trainer):
+                self.callbacks.begin()
+        else:
+            self.callbacks.begin()
+
+    def _attach(self) -> None:
+        epochs = None
+        if self.steps_per_epoch:
+            epochs = -(-self.steps // self.steps_per_epoch)
+        self.callbacks.attach(
+            self.trainer.model,
+            {"verbose": 0, "epochs": epochs, "steps": self.steps_per_epoch},
+        )
+
+    def trace(self) -> Any:
+        """Builds every graph of a new run; what is wrong in one shows now.
+
+        Returns:
+            The training input, at the trainer's step.
+        """
+        with self.trainer.accounts.phase("compile"):
+            return self._trace()
+
+    def _trace(self) -> Any:
+        trainer = self.trainer
+        trainer.follow_trainable()
+        prepare(trainer, training=True)
+        for totals in self.reports.totals.values():
+            totals.give_states()
+        pieces = feeder(
+            without_skipped(trainer, self.batches),
+            start=trainer.step,
+            num_replicas=trainer.plugin.num_replicas,
+            micro=trainer.accumulation_steps,
+            fit=exact if trainer.plugin.static_shapes else None,
+        )
+        iterator = trainer.plugin.distribute(pieces, training=True)
+        trainer.train_runner.trace(iterator)
+        if self.callbacks.save:  # A call before this one may have traced it.
+            trainer.parts.untracked.require_nothing_lost()
+        # A run that goes on has evaluated before: it traces when it is due.
+        if self.evaluate and not trainer.step:
+            trainer.trace_evaluation()
+        return iterator
+
+    def _train(self, iterator: Any) -> None:
+        """Trains to the end, as often as the guard sends it back."""
+        while (fault := self._train_on(iterator)) is not None:
+            with self.trainer.accounts.phase("lost"):
+                go_back(self, fault)
+                if self.trainer.plugin.batches_by_step:
+                    iterator = self._trace()
+
+    def _train_on(self, iterator: Any) -> Fault | None:
+        """Trains to the end, or up to a step that the guard finds bad."""
+        trainer, begin = self.trainer, self.fired_step
+        if begin >= self.steps:
+            return None
+        if begin == trainer.step:
+            # It may have been asked during its start, or in an attempt before
+            # that was killed after its last save.
+            asked = ask(trainer)
+            if asked.again:
+                self._leave(None)
+            if asked.stop:
+                return None
+        self.reports.start(begin)
+        self.reports.begin_epoch(self.reports.epoch_of(begin))
+        stopping = begin < trainer.step and self._after_steps(begin)
+        checked_for = None
+        while trainer.step < self.steps and not stopping:
+            if checked_for != self.reports.begun_epoch:
+                # Once an epoch: to look through a large model takes a while.
+                trainer.check_still_trainable()
+                checked_for = self.reports.begun_epoch
+            first = trainer.step
+            fault = self._run_steps(iterator, self._next_boundary(first))
+            if fault is not None:
+                return fault
+            stopping = self._after_steps(first)
+        if self.steps_per_epoch is None:
+            self.callbacks.call("on_epoch_end", 0, dict(self.reports.logs))
+        return None
+
+    def _run_steps(self, iterator: Any, end: int) -> Fault | None:
+        """One host loop up to a step, between its two batch events.
+
+        Returns:
+            What the guard found; the second event is then left out.
+
+        Raises:
+            StartAgain: a process is asked to leave.
+            UserError: another run has taken the directory.
+        """
+        trainer = self.trainer
+        if not self.is_within:
+            in_epoch = trainer.step % (self.steps_per_epoch or self.steps)
+            self.callbacks.call("on_train_batch_begin", in_epoch, {})
+            self.is_within = True
+        while True:
+            count = min(self.steps_per_call, end - trainer.step)
+            fault = self._call(iterator, count)
+            if fault is not None:
+                self.is_within = False
+                return fault
+            if trainer.step >= end:
+                break
+            self._between_calls()
+        self.is_within = False
+        wanted = self.callbacks.wants_batch_logs
+        logs = self.reports.epoch_values() if wanted else {}
+        last = (end - 1) % (self.steps_per_epoch or self.steps)
+        self.callbacks.call("on_train_batch_end", last, logs)
+        return None
+
+    def _call(self, iterator: Any, count: int) -> Fault | None:
+        """One graph call; returns what the guard found."""
+        trainer = self.trainer
+        begin = time.perf_counter()
+        with trainer.accounts.phase("step"):
+            before = self.reports.sums
+            after = trainer.train_runner(iterator, count, before)
+            trainer.step += count
+            watch = trainer.parts.watch
+            fault = None if watch is None else watch.fault()
+            seconds = time.perf_counter() - begin
+            self.reports.take(after, seconds=seconds)
+        waited = Growth(DATA_WAIT, before[0], after[0])
+        self._calls.book(count, seconds=seconds, waited=waited)
+        return fault
+
+    def _between_calls(self) -> None:
+        """Lets a run leave or save within a host loop.
+
+        Raises:
+            StartAgain: a process is asked to leave.
+            UserError: another run has taken the directory.
+        """
+        asked = self._ask()
+        if asked.again:
+            self._leave(None)
+        if not asked.stop:
+            self.save_now = asked.save
+            self._save(only_savers=True)
+
+    def _ask(self) -> Asked:
+        self._check_lock()
+        asked = ask(self.trainer, shorter=self._calls.too_long)
+        if asked.shorter and self.steps_per_call > 1:
+            self.steps_per_call //= 2
+        return asked
+
+    def _save(self, *, only_savers: bool = False) -> None:
+        logs = dict(self.reports.logs)
+        event = "on_save", self.trainer.step, logs
+        if only_savers:
+            self.callbacks.call_savers(*event)
+        else:
+            self.callbacks.call(*event)
+        if self.save_now:
+            self.trainer.save_asked = False
+
+    def _after_steps(self, first: int) -> bool:
+        """Whatever is due after a host loop; whether training must stop.
+
+        Args:
+            first: the step before it.
+
+        Raises:
+            StartAgain: a process is asked to leave.
+            UserError: another run has taken the directory.
+        """
+        asked = self._ask()
+        if asked.again:
+            self._leave(first)
+        self.save_now = asked.save
+        ending = self.trainer.step >= self.steps or asked.stop
+        try:
+            self.reports.fire(first, ending=ending)
+        except Interrupted:
+            self._leave(first)
+        self.unfired_from = None
+        self._save()
+        asked = ask(self.trainer)
+        if asked.again:
+            self._leave(None)
+        return asked.stop
+
+    def _leave(self, unfired_from: int | None) -> NoReturn:
+        """Lets callbacks save, and ends this attempt."""
+        self.unfired_from = unfired_from
+        reason = why_again(self.trainer) or "another process has to leave"
+        self.callbacks.call("on_leave", self.trainer.step)
+        self.has_ended = True
+        raise StartAgain(
+            f"{reason}; left at step {self.trainer.step}",
+            for_others=self.trainer.again_reason is None,
+        )
+
+    def _next_boundary(self, step: int) -> int:
+        ends = [
+            self.steps,
+            Period(steps=self.steps_per_loop).next_step(step),
+            self.callbacks.next_due(step),
+            self.reports.next_step(step),
+        ]
+        return min(end for end in ends if end is not None)
+
+    def _eval_period(self, eval_every: int | str | None) -> Period:
+        if eval_every is None:
+            # Without epochs only the end asks for it.
+            return Period(steps=self.steps_per_epoch)
+        return self.period(eval_every, "eval_every")

@@ -1,0 +1,239 @@
+"""What a run tells of itself between graph calls: evaluation, logs, epochs."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from trainer.checkpoint.stateful import unchanged
+from trainer.loop.callback_list import CallbackList
+from trainer.loop.control import ask
+from trainer.loop.evaluator import Interrupted
+from trainer.loop.schedule import Period, Ticker
+from trainer.step.logs import Totals
+from trainer.step.metrics.carried import TRAINING
+from trainer.step.reductions.sums import Sums
+
+if TYPE_CHECKING:
+    from trainer.trainer import Trainer
+
+
+class Reports:
+    """Measures, and calls the callbacks of what is due.
+
+    Args:
+        trainer: whose steps are reported.
+        callbacks: hear of it.
+        log: the period of training logs.
+        evaluation: the period of evaluations; `None` makes none.
+        eval_steps: batches in an evaluation; `None` means all.
+        steps_per_epoch: `None` if it is not known: all is one epoch then.
+
+    Attributes:
+        logs: the newest training values, and evaluation values as `val_*`.
+        totals: sums since the last log and since the epoch's begin.
+        interval_seconds: what the steps since the last log took.
+        tickers: when logs and evaluations are due.
+        begun_epoch: the last epoch whose `on_epoch_begin` has been called,
+            in any attempt.
+        before_end: what a longer run goes on from, if the end has asked for
+            logs that were not due.
+        taken_back: splits whose logs of the present step only an earlier end
+            has asked for: a run that goes on has none.
+    """
+
+    def __init__(
+        self,
+        trainer: "Trainer",
+        callbacks: CallbackList,
+        *,
+        log: Period,
+        evaluation: Period | None,
+        eval_steps: int | None,
+        steps_per_epoch: int | None,
+    ) -> None:
+        self.logs: dict[str, float] = {}
+        self.totals = {
+            kept_for: Totals(trainer.parts.metrics, kept_for)
+            for kept_for in TRAINING
+        }
+        self.interval_seconds = 0.0
+        self.begun_epoch: int | None = None
+        self.before_end: dict[str, Any] | None = None
+        self.taken_back: Sequence[str] = ()
+        self._trainer = trainer
+        self._callbacks = callbacks
+        self._eval_steps = eval_steps
+        self._steps_per_epoch = steps_per_epoch
+        agree = trainer.plugin.any_process
+        self.tickers = {"log": Ticker(log, agree)}
+        if evaluation is not None:
+            self.tickers["eval"] = Ticker(evaluation, agree)
+        self._is_evaluating = False
+
+    def start(self, step: int) -> None:
+        """Begins to count at a step."""
+        for ticker in self.tickers.values():
+            ticker.start(step)
+
+    def times(self) -> dict[str, Any]:
+        """What a checkpoint holds of the clock, as JSON values."""
+        return {
+            "interval_seconds": self.interval_seconds,
+            "elapsed": {n: t.elapsed for n, t in self.tickers.items()},
+        }
+
+    def load_times(self, times: Mapping[str, Any]) -> None:
+        """Takes back what `times` returned in another attempt."""
+        self.interval_seconds = times["interval_seconds"]
+        for name, ticker in self.tickers.items():
+            ticker.carry(times["elapsed"].get(name, 0.0))
+
+    def next_step(self, step: int) -> int | None:
+        """The first step at which an evaluation is due or an epoch ends."""
+        ends = []
+        if "eval" in self.tickers:
+            ends.append(self.tickers["eval"].next_step(step))
+        if self._steps_per_epoch:
+            ends.append(Period(steps=self._steps_per_epoch).next_step(step))
+        return min((end for end in ends if end is not None), default=None)
+
+    def epoch_of(self, step: int) -> int:
+        """How many epochs are complete after a step."""
+        return step // self._steps_per_epoch if self._steps_per_epoch else 0
+
+    @property
+    def sums(self) -> list[Sums | None]:
+        """What a graph call goes on from."""
+        return [totals.sums for totals in self.totals.values()]
+
+    def take(self, sums: Sequence[Sums], *, seconds: float) -> None:
+        """Takes what a graph call returned: `sums` with its steps added."""
+        for totals, one in zip(self.totals.values(), sums, strict=True):
+            totals.sums = one
+        self.interval_seconds += seconds
+
+    def epoch_values(self) -> dict[str, float]:
+        """Training values since the epoch's begin."""
+        return self.totals["epoch"].values()
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Calls `on_epoch_begin`: what it does counts once an epoch.
+
+        A run that goes on within an epoch calls it again, because callbacks
+        may have to set up what no checkpoint holds.
+        """
+        event = "on_epoch_begin"
+        if self.begun_epoch != epoch:
+            self._callbacks.call(event, epoch, {})
+            self.begun_epoch = epoch
+        elif self._callbacks.have(event):
+            with unchanged(self._trainer):
+                self._callbacks.repeat(event, epoch, {})
+
+    def fire(self, first: int, *, ending: bool) -> None:
+        """Evaluation, logs and the epoch's end, if due.
+
+        Args:
+            first: the step before the last graph call.
+            ending: whether no further step is wanted.
+
+        Raises:
+            Interrupted: the evaluation was given up, because the run has to
+                leave; it is due again.
+        """
+        step = self._trainer.step
+        evaluation = self.tickers.get("eval")
+        evaluated: dict[str, float] = {}
+        eval_due = evaluation is not None and evaluation.due(step)
+        if eval_due or (evaluation is not None and ending):
+            evaluated = self._evaluate()
+        log_due = self.tickers["log"].due(step)
+        # What is due comes first: the rest is taken back by a longer run.
+        if log_due:
+            self._log_training(step)
+        if eval_due:
+            self._log_evaluation(step, evaluated)
+        early = [] if log_due else ["train"]
+        if evaluated and not eval_due:
+            early.append("eval")
+        if ending and early:
+            self.before_end = {
+                "logs": dict(self.logs),
+                "callbacks": self._callbacks.states_of_ours(),
+                "splits": early,
+            }
+            if not log_due:
+                self._log_training(step)
+            if not eval_due:
+                self._log_evaluation(step, evaluated)
+        if log_due:
+            # A log that only the end asked for leaves the interval open, so
+            # that a longer run later logs the same values.
+            self.totals["interval"].reset()
+            self.interval_seconds = 0.0
+        epoch = self.epoch_of(first)
+        if self.epoch_of(step) > epoch:
+            self._end_epoch(epoch, ending=ending)
+
+    def evaluate_again(self) -> None:
+        """Measures a run that has nothing left to train.
+
+        Nothing is logged: whatever was due has been.
+        """
+        if not any(name.startswith("val_") for name in self.logs):
+            values = self._trainer.evaluate(self._eval_steps)
+            self.logs |= {f"val_{k}": v for k, v in values.items()}
+
+    def forget_evaluation(self) -> None:
+        """Lets `evaluate_again` measure anew."""
+        self.logs = {
+            name: value
+            for name, value in self.logs.items()
+            if not name.startswith("val_")
+        }
+
+    def has_to_leave(self) -> bool:
+        """Whether the evaluation that is under way should be given up."""
+        return self._is_evaluating and ask(self._trainer).again
+
+    def _evaluate(self) -> dict[str, float]:
+        self._callbacks.call("on_test_begin", {})
+        with self._trainer.accounts.phase("evaluation"):
+            self._is_evaluating = True
+            try:
+                values = self._trainer.evaluate(self._eval_steps)
+            except Interrupted:
+                self.tickers["eval"].call_back()
+                raise
+            finally:
+                self._is_evaluating = False
+        self._callbacks.call("on_test_end", dict(values))
+        return values
+
+    def _log_training(self, step: int) -> None:
+        interval = self.totals["interval"]
+        values = interval.values()
+        self.logs |= values
+        logs = {
+            **values,
+            **self._trainer.learning_rates(),
+            "examples_per_second": interval.examples
+            / max(self.interval_seconds, 1e-9),
+        }
+        self._callbacks.call("on_log", step, "train", logs)
+
+    def _log_evaluation(self, step: int, values: dict[str, float]) -> None:
+        if values:
+            self.logs |= {f"val_{k}": v for k, v in values.items()}
+            self._callbacks.call("on_log", step, "eval", values)
+
+    def _end_epoch(self, epoch: int, *, ending: bool) -> None:
+        validation = {
+            key: value
+            for key, value in self.logs.items()
+            if key.startswith("val_")
+        }
+        values = self.epoch_values() | validation
+        self.totals["epoch"].reset()
+        self._callbacks.call("on_epoch_end", epoch, values)
+        if not ending:
+            self.begin_epoch(epoch + 1)

@@ -1,0 +1,1 @@
+"""Files, locks and the end of a process."""

@@ -1,0 +1,52 @@
+"""Paths that TensorFlow would take for patterns.
+
+Its reader of checkpoints looks for files that match what it is given: under
+`lr=[0.1]` it finds nothing, however well the file was written.
+"""
+
+import contextlib
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+
+import tensorflow as tf
+
+from trainer.runtime.local_files import is_local
+
+_SPECIAL = re.compile(r"[\[\]*?\\{}]")
+_OPEN_FILES = "/proc/self/fd"
+
+
+@contextlib.contextmanager
+def without_pattern(directory: str) -> Iterator[str]:
+    """Gives a directory by a name that matches itself alone.
+
+    Args:
+        directory: local, or what `tf.io.gfile` knows; it exists.
+
+    Yields:
+        A path to the same files; of a directory elsewhere that has such a
+        name, a copy.
+    """
+    if not _SPECIAL.search(directory):
+        yield directory
+    elif not is_local(directory):
+        with tempfile.TemporaryDirectory() as copy:
+            for name in tf.io.gfile.listdir(directory):
+                tf.io.gfile.copy(
+                    os.path.join(directory, name), os.path.join(copy, name)
+                )
+            with without_pattern(copy) as path:
+                yield path
+    elif os.path.isdir(_OPEN_FILES):
+        descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            yield f"{_OPEN_FILES}/{descriptor}"
+        finally:
+            os.close(descriptor)
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            link = os.path.join(folder, "link")
+            os.symlink(os.path.abspath(directory), link)
+            yield link

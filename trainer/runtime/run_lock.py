@@ -1,0 +1,242 @@
+"""One run at a time in a run directory.
+
+The chief alone takes the lock; whoever only reads, such as an evaluator, goes
+without. On a local disk it is `flock`, which the kernel gives back when the
+process dies, however it dies: the next attempt never waits for a dead one.
+`flock` belongs to the open file and not to the process, so a child that was
+forked would hold it after its parent's death. But POSIX locks (`lockf`) are
+lost as soon as anything in the process closes any descriptor of the file, as
+a callback does that copies the run directory, and do not keep apart two runs
+in one process. So it is `flock`, and a forked child closes the descriptor.
+
+Object stores and file systems without `flock` get a lease, see
+`trainer.runtime.lease`.
+"""
+
+import contextlib
+import datetime
+import errno
+import fcntl
+import json
+import os
+import socket
+import stat
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from absl import logging
+
+from trainer.errors import UserError
+from trainer.runtime import lease
+from trainer.runtime.atomic_files import REFUSALS, make_directory
+from trainer.runtime.local_files import is_local, refuse_links, set_aside
+
+FILE_NAME = "run.lock"
+# A process that was killed may take a moment to be gone.
+_WAIT_SECONDS = 3.0
+_POLL_SECONDS = 0.1
+_MOST_BYTES = 1 << 16
+_TAKEN = (errno.EWOULDBLOCK, errno.EACCES)
+_WITHOUT_FLOCK = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK, errno.EINVAL)
+
+_held: set[int] = set()
+
+
+def _close_in_child() -> None:
+    for descriptor in _held:
+        with contextlib.suppress(OSError):
+            os.close(descriptor)
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_close_in_child)
+
+
+def _nothing() -> None:
+    pass
+
+
+@contextlib.contextmanager
+def locked(model_dir: str | None) -> Iterator[Callable[[], None]]:
+    """Keeps other runs out of a run directory.
+
+    Args:
+        model_dir: where the run lives; made if it does not exist. `None`
+            locks nothing.
+
+    Yields:
+        A function to call now and then: it raises a `UserError` if another
+        run has taken the directory all the same.
+
+    Raises:
+        UserError: another run is there, or the directory cannot be written.
+    """
+    if model_dir is None:
+        yield _nothing
+        return
+    refuse_links(model_dir, FILE_NAME)
+    path = os.path.join(model_dir, FILE_NAME)
+    made = _missing(model_dir)
+    try:
+        make_directory(model_dir)
+        descriptor = _lock(path, model_dir) if is_local(model_dir) else None
+    except REFUSALS as error:
+        raise UserError(
+            f"model_dir {model_dir} cannot be written: {error}"
+        ) from None
+    if descriptor is None:
+        with lease.held(path, _myself(), in_use=in_use) as check:
+            yield check
+        return
+    try:
+        yield _nothing
+    finally:
+        _release(descriptor, path)
+        # A run that was refused before it wrote anything leaves nothing.
+        with contextlib.suppress(OSError):
+            for directory in made:
+                os.rmdir(directory)
+
+
+def _missing(directory: str) -> list[str]:
+    """Those of a directory and its parents that are still to be made."""
+    found: list[str] = []
+    if not is_local(directory):
+        return found
+    directory = os.path.abspath(directory)
+    while not os.path.lexists(directory):
+        found.append(directory)
+        directory = os.path.dirname(directory)
+    return found
+
+
+def in_use(path: str, holder: dict[str, Any]) -> UserError:
+    """Says who holds the lock at a path."""
+    directory = os.path.dirname(path)
+    who = "another process"
+    if holder:
+        who = (
+            f"process {holder.get('pid')} on {holder.get('host')}, which "
+            f"started at {holder.get('start')},"
+        )
+    return UserError(
+        f"model_dir {directory} is in use: {who} trains there. Wait for its "
+        "end, or choose another --model_dir."
+    )
+
+
+def _myself() -> dict[str, Any]:
+    return {
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "start": datetime.datetime.now(datetime.UTC).isoformat(
+            timespec="seconds"
+        ),
+    }
+
+
+def _lock(path: str, model_dir: str) -> int | None:
+    """A descriptor that holds the lock; `None` where there is no `flock`."""
+    identity = os.stat(model_dir).st_ino
+    deadline = time.monotonic() + _WAIT_SECONDS
+    while True:
+        descriptor = _open(path)
+        try:
+            if _try(descriptor):
+                if _is_still_at(descriptor, path):
+                    _sign(descriptor, {**_myself(), "directory": identity})
+                    _held.add(descriptor)
+                    return descriptor
+                os.close(descriptor)
+                continue
+            holder = _read(descriptor)
+            # A copy of a run by hard links shares the file with it.
+            if os.fstat(descriptor).st_nlink > 1 and (
+                holder.get("directory") not in (None, identity)
+            ):
+                os.unlink(path)
+        except OSError as error:
+            os.close(descriptor)
+            if error.errno not in _WITHOUT_FLOCK:
+                raise
+            logging.warning(
+                "%s: the file system has no locks (%s). Another run in this "
+                "directory is noticed by a lease, within a minute.",
+                path,
+                error.strerror,
+            )
+            return None
+        os.close(descriptor)
+        if time.monotonic() >= deadline:
+            raise in_use(path, holder)
+        time.sleep(_POLL_SECONDS)
+
+
+def _open(path: str) -> int:
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+    flags |= os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        descriptor = os.open(path, flags, 0o666)
+    except IsADirectoryError:
+        set_aside(path, "it is a directory")
+        return _open(path)
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    set_aside(path, "it is no regular file")
+    return _open(path)
+
+
+def _try(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in _TAKEN:
+            return False
+        raise
+    return True
+
+
+def _is_still_at(descriptor: int, path: str) -> bool:
+    """Whether the run before has not removed the file meanwhile.
+
+    One that has another name too belongs to somebody else: it is left.
+    """
+    mine = os.fstat(descriptor)
+    try:
+        there = os.stat(path, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    if not os.path.samestat(mine, there):
+        return False
+    if mine.st_nlink > 1:
+        os.unlink(path)
+        return False
+    return True
+
+
+def _sign(descriptor: int, holder: dict[str, Any]) -> None:
+    """Says in the file who holds it; the lock holds without, too."""
+    with contextlib.suppress(OSError):
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, json.dumps(holder).encode() + b"\n", 0)
+
+
+def _read(descriptor: int) -> dict[str, Any]:
+    try:
+        found = json.loads(os.pread(descriptor, _MOST_BYTES, 0))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _release(descriptor: int, path: str) -> None:
+    # In a child that was forked it is closed, and not its own to give back.
+    if descriptor not in _held:
+        return
+    _held.discard(descriptor)
+    with contextlib.suppress(OSError):
+        if _is_still_at(descriptor, path):
+            os.unlink(path)
+    os.close(descriptor)

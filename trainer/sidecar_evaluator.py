@@ -1,0 +1,153 @@
+"""The evaluator beside a training process: follows its checkpoints."""
+
+import functools
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import keras
+from absl import logging
+
+from trainer.best_checkpoint import Best
+from trainer.checkpoint import storage
+from trainer.checkpoint.stateful import EVALUATED, check_fits, restore
+from trainer.errors import UserError
+from trainer.loop.callback_list import CallbackList
+from trainer.loop.monitor import Monitor
+from trainer.loop.schedule import parse_period
+from trainer.runtime.atomic_files import prepare_directory
+
+if TYPE_CHECKING:
+    from trainer.trainer import Trainer
+
+
+def follow(
+    trainer: "Trainer",
+    *,
+    model_dir: str,
+    train_steps: int,
+    eval_steps: int | None = None,
+    callbacks: Sequence[keras.callbacks.Callback] = (),
+    timeout: str = "1h",
+    poll_seconds: float = 10.0,
+    monitor: str = "val_loss",
+    monitor_mode: str = "auto",
+    is_over: Callable[[], bool] = lambda: False,
+) -> dict[str, float]:
+    """Evaluates each new checkpoint of a run that another process trains.
+
+    The newest checkpoint wins: those that were written while an older one was
+    evaluated are skipped, but for the newest of them. No step is evaluated
+    twice, also when the evaluator is killed and started again. The best
+    checkpoint is kept in `best/`, see `trainer.best_checkpoint`; it serves as
+    `--init_from=<model_dir>/best`.
+
+    It ends when a checkpoint of `train_steps` was evaluated, when the run has
+    ended well and its last checkpoint was evaluated, or when for a while
+    there was no new one.
+
+    Every file in the run directory has one writer: the values go to the
+    callbacks whose `only_watches` is set, and these then write to files of
+    the evaluator alone (`metrics_evaluator.jsonl`, `tensorboard/evaluator`).
+
+    Args:
+        trainer: built under any strategy; it need not be the one that trains.
+        model_dir: where the run lives; it need not exist yet.
+        train_steps: the step at which training ends.
+        eval_steps: batches in an evaluation; `None` means all.
+        callbacks: those of the training run.
+        timeout: how long to wait for a new checkpoint, such as `"30m"`.
+        poll_seconds: how long to wait between two looks.
+        monitor: the value that says which checkpoint is best.
+        monitor_mode: `"min"`, `"max"`, or `"auto"` to tell by the name.
+        is_over: says whether the run has ended well.
+
+    Returns:
+        The newest step and its values, the best step and its value.
+
+    Raises:
+        UserError: an argument is not valid, the checkpoints are of another
+            model, or there was none in time.
+    """
+    if poll_seconds <= 0:
+        raise UserError(
+            f"run.eval_poll_seconds = {poll_seconds} must be greater than zero."
+        )
+    limit = _seconds(timeout)
+    prepare_directory(model_dir, "best")
+    best = Best(os.path.join(model_dir, "best"), Monitor(monitor, monitor_mode))
+    trainer.model_dir = model_dir
+    trainer.build()
+    trainer.trace_evaluation()  # What is wrong there shows now.
+    watching = _watching(callbacks, trainer)
+    evaluated: dict[str, float] = {}
+    try:
+        watching.call("setup")
+        waiting_since = time.monotonic()
+        while best.last_step < train_steps:
+            # Asked first: what was written before the end is then seen.
+            over = is_over()
+            snapshot = storage.load_newer(
+                os.path.join(model_dir, "checkpoints"),
+                best.last_step,
+                functools.partial(check_fits, trainer),
+            )
+            if snapshot is not None:
+                evaluated = _evaluate(
+                    trainer, snapshot, best, watching, eval_steps
+                )
+                waiting_since = time.monotonic()
+                continue
+            waited = time.monotonic() - waiting_since
+            if over or waited >= limit:
+                why = "the run has ended" if over else f"timeout {timeout}"
+                logging.info("No more checkpoints: %s.", why)
+                break
+            time.sleep(min(poll_seconds, limit - waited))
+    finally:
+        watching.close()
+    if best.last_step < 0:
+        raise UserError(
+            f"{model_dir}/checkpoints has no usable checkpoint after "
+            f"{timeout}. Is the run training there, with @Checkpoint() in "
+            "run.callbacks? run.eval_timeout sets how long to wait."
+        )
+    return {"step": best.last_step} | evaluated | best.describe()
+
+
+def _evaluate(
+    trainer: "Trainer",
+    snapshot: storage.Snapshot,
+    best: Best,
+    watching: CallbackList,
+    eval_steps: int | None,
+) -> dict[str, float]:
+    restore(trainer, snapshot, groups=EVALUATED)
+    values = trainer.evaluate(eval_steps)
+    best.take(snapshot, values)
+    watching.call("on_log", snapshot.step, "eval", values)
+    best.commit()
+    return values
+
+
+def _watching(
+    callbacks: Sequence[keras.callbacks.Callback], trainer: "Trainer"
+) -> CallbackList:
+    """Those callbacks that have nothing to do with training."""
+    every = CallbackList(callbacks, trainer)
+    only = CallbackList([c for c in every.ours if c.only_watches], trainer)
+    for callback in only.ours:
+        callback.following = True
+    only.attach(trainer.model, {"verbose": 0, "epochs": None, "steps": None})
+    return only
+
+
+def _seconds(timeout: str) -> float:
+    seconds = parse_period(timeout, name="run.eval_timeout").seconds
+    if seconds is None:
+        raise UserError(
+            f"run.eval_timeout = {timeout!r} is no time. Valid: '30s', '30m', "
+            "'1h'."
+        )
+    return seconds

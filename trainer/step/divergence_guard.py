@@ -1,0 +1,278 @@
+"""Finds steps whose loss or gradient is no number, or explodes.
+
+The check belongs to the step, before the update: the reduced gradients and
+the global loss are at hand there, and a bad step leaves the weights alone. It
+is written down in variables, which the host reads once a loop, not once a
+step.
+"""
+
+import contextlib
+import math
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import gin
+import numpy as np
+import tensorflow as tf
+
+from trainer.errors import UserError, nearest
+from trainer.step.gradients import Gradient, global_norm
+from trainer.step.graph import only_if
+
+ACTIONS = ("stop", "roll_back")
+# The usual gradient norm is a mean over about so many good steps, and is
+# trusted after so many.
+WINDOW, WARM_UP = 100, 20
+
+
+class Measured(NamedTuple):
+    """What a step is judged by; equal on every replica.
+
+    Attributes:
+        loss: float32 scalar, the loss of the global batch.
+        gradient_norm: float32 scalar, the global norm of its gradient.
+    """
+
+    loss: tf.Tensor
+    gradient_norm: tf.Tensor
+
+
+class Fault(NamedTuple):
+    """The first bad step of a host loop.
+
+    Attributes:
+        step: the optimizer steps that were done before it.
+        reason: such as `"loss is nan"`.
+        loss: the loss of its global batch.
+        gradient_norm: the global norm of its gradient.
+    """
+
+    step: int
+    reason: str
+    loss: float
+    gradient_norm: float
+
+
+@gin.configurable(module="trainer")
+class Guard:
+    """What counts as divergence, and what then happens.
+
+    A loss or a gradient that is not finite always does. Each step is checked
+    before its update, which a bad one does not make; the host hears of it at
+    the end of its loop, before anything else sees or saves the result.
+
+    A Trainer with a `train_step` of its own is checked by what its
+    `apply_gradients` gets, and by the value `"loss"` that it returns. Its
+    update cannot be held back: it is undone, or at least not saved.
+
+    Under `mixed_float16` a gradient that is not finite is no fault while the
+    loss scale can still be lowered.
+
+    Args:
+        action: `"stop"` ends the run with an error, or `"roll_back"` goes on
+            from the newest checkpoint and steps over the batch at fault.
+        max_loss: a greater loss is a fault.
+        max_gradient_norm: a greater norm of the gradient is one, before any
+            clipping.
+        max_growth: so is a norm that is more than so many times its own
+            mean over the last 100 good steps; from the 20th on.
+        max_rollbacks: how often a run, over all its attempts, may roll back.
+
+    Raises:
+        UserError: an argument is not valid.
+    """
+
+    def __init__(
+        self,
+        action: str = "stop",
+        *,
+        max_loss: float | None = None,
+        max_gradient_norm: float | None = None,
+        max_growth: float | None = None,
+        max_rollbacks: int = 3,
+    ) -> None:
+        if action not in ACTIONS:
+            raise UserError(
+                f"Guard.action = {action!r} is unknown. "
+                f"{nearest(action, ACTIONS)}"
+            )
+        if max_gradient_norm is not None and not max_gradient_norm > 0:
+            raise UserError(
+                f"Guard.max_gradient_norm = {max_gradient_norm} must be "
+                "greater than 0."
+            )
+        if max_growth is not None and not max_growth > 1:
+            raise UserError(
+                f"Guard.max_growth = {max_growth} must be greater than 1."
+            )
+        if max_rollbacks < 1:
+            raise UserError(
+                f"Guard.max_rollbacks = {max_rollbacks} must be at least 1. "
+                "For none at all: Guard.action = 'stop'."
+            )
+        self.rolls_back = action == "roll_back"
+        self.max_loss = max_loss
+        self.max_gradient_norm = max_gradient_norm
+        self.max_growth = max_growth
+        self.max_rollbacks = max_rollbacks
+
+    def reason(self, loss: float, norm: float, usual: float) -> str:
+        """What is wrong with a step that was found to be bad."""
+        if not math.isfinite(loss):
+            return f"loss is {loss}"
+        if self.max_loss is not None and loss > np.float32(self.max_loss):
+            return f"loss {loss:g} is above max_loss = {self.max_loss:g}"
+        if not math.isfinite(norm):
+            return f"gradient norm is {norm}"
+        most = self.max_gradient_norm
+        if most is not None and norm > np.float32(most):
+            return (
+                f"gradient norm {norm:g} is above max_gradient_norm = {most:g}"
+            )
+        return (
+            f"gradient norm {norm:g} is more than max_growth = "
+            f"{self.max_growth:g} times the usual {usual:g}"
+        )
+
+
+class Watch:
+    """A guard's part in the step, and its variables.
+
+    To be created in the strategy's scope.
+
+    Args:
+        guard: what counts as a fault.
+    """
+
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
+        self._heard = threading.local()
+        self._fault_step = _variable(-1, tf.int64, "guard_fault_step")
+        self._fault = _variable([0.0, 0.0, 0.0], tf.float32, "guard_fault")
+        # The usual norm, and of how many good steps it is the mean. In one
+        # variable: the step reads and writes it in one operation each.
+        self._usual = _variable([0.0, 0.0], tf.float32, "guard_usual_norm")
+
+    @property
+    def variables(self) -> list[tf.Variable]:
+        """What a checkpoint must hold."""
+        if self._guard.max_growth is None:
+            return []
+        return [self._usual]
+
+    def apply_if_sound(
+        self,
+        measured: Measured,
+        *,
+        step: tf.Tensor,
+        apply: Callable[[], None],
+        overflowed: tf.Tensor | bool = False,
+    ) -> None:
+        """Applies a step's update, or notes the step as bad.
+
+        To be called while tracing, where the update may be in a condition.
+
+        Args:
+            measured: what the step is judged by.
+            step: the optimizer steps that were done before it.
+            apply: makes the update.
+            overflowed: whether the gradient only shows that the loss scale
+                is too large; a boolean scalar.
+        """
+        usual, count = tf.unstack(self._usual.read_value())
+        loss_is_sound = self._loss_is_sound(measured)
+        sound = loss_is_sound & self._gradient_is_sound(measured, usual, count)
+
+        def go_on() -> None:
+            apply()
+            self._accept(measured, usual, count)
+
+        def stop() -> None:
+            is_fault = ~(loss_is_sound & overflowed)
+            only_if(is_fault, lambda: self._note(measured, usual, step))
+
+        only_if(sound, go_on, stop)
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[list[tf.Tensor]]:
+        """Collects the norms of what `hear` is told, on this replica."""
+        norms: list[tf.Tensor] = []
+        self._heard.norms = norms
+        try:
+            yield norms
+        finally:
+            del self._heard.norms
+
+    def hear(self, gradients: Sequence[Gradient]) -> None:
+        """Takes note of gradients that are about to be applied.
+
+        Args:
+            gradients: see `trainer.step.gradients.global_norm`.
+        """
+        norms = getattr(self._heard, "norms", None)
+        if norms is not None:
+            norms.append(global_norm(gradients))
+
+    def fault(self) -> Fault | None:
+        """The first bad step since `forget`; waits for the device."""
+        step = int(self._fault_step.numpy())
+        if step < 0:
+            return None
+        loss, norm, usual = (float(value) for value in self._fault.numpy())
+        return Fault(step, self._guard.reason(loss, norm, usual), loss, norm)
+
+    def forget(self) -> None:
+        """Waits for the next fault."""
+        self._fault_step.assign(-1)
+
+    def _loss_is_sound(self, measured: Measured) -> tf.Tensor:
+        most = _at_most(self._guard.max_loss)
+        return tf.math.is_finite(measured.loss) & (measured.loss <= most)
+
+    def _gradient_is_sound(
+        self, measured: Measured, usual: tf.Tensor, count: tf.Tensor
+    ) -> tf.Tensor:
+        most = _at_most(self._guard.max_gradient_norm)
+        if self._guard.max_growth is not None:
+            known = (count >= WARM_UP) & (usual > 0)
+            growth = usual * self._guard.max_growth
+            most = tf.where(known, tf.minimum(growth, most), most)
+        # False for NaN, too.
+        return measured.gradient_norm <= most
+
+    def _accept(
+        self, measured: Measured, usual: tf.Tensor, count: tf.Tensor
+    ) -> None:
+        if self._guard.max_growth is None:
+            return
+        count = tf.minimum(count + 1, WINDOW)
+        usual += (measured.gradient_norm - usual) / count
+        self._usual.assign(tf.stack([usual, count]))
+
+    def _note(
+        self, measured: Measured, usual: tf.Tensor, step: tf.Tensor
+    ) -> None:
+        """Keeps the first fault: later ones may be what came of it."""
+        before, noted = self._fault_step.read_value(), self._fault.read_value()
+        fault = tf.stack([*measured, usual])
+        self._fault.assign(tf.where(before < 0, fault, noted))
+        self._fault_step.assign(tf.where(before < 0, step, before))
+
+
+def _at_most(limit: float | None) -> tf.Tensor:
+    """A float32 limit that no infinity passes."""
+    largest = tf.float32.max
+    most = largest if limit is None else min(limit, largest)
+    return tf.constant(most, tf.float32)
+
+
+def _variable(value: object, dtype: tf.DType, name: str) -> tf.Variable:
+    """A variable that replicas set to equal values, without a mean."""
+    return tf.Variable(
+        value,
+        dtype=dtype,
+        trainable=False,
+        name=name,
+        aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+    )

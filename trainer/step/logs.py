@@ -1,0 +1,131 @@
+"""Sums of step results over an interval, and the values they stand for."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from trainer.step.metrics.metric_set import METRIC, MetricSet
+from trainer.step.reductions.average import Average
+from trainer.step.reductions.sums import Sums
+
+EXAMPLES = "_examples"  # Counts examples; not logged as a value of its own.
+DATA_WAIT = "_data_wait"  # Seconds spent waiting for input; not a value.
+LOSS_PART = "loss:"  # Averages under this prefix are summands of "loss".
+STATE = "state:"  # In a checkpoint: states of metrics that do not add up.
+
+# A step's result: `Average`s and lists of metric increments, by name.
+StepLogs = dict[str, Any]
+
+
+# What is measured beside values.
+_NO_VALUES = (EXAMPLES, DATA_WAIT)
+
+
+class Totals:
+    """Holds the sums over an interval, in float64.
+
+    Float32 sums of counts stop growing at 2**24; these do not. Results are
+    fetched from the device only when a value is asked for.
+
+    Args:
+        metrics: computes results from the increments, and holds the states
+            that do not add up.
+        kept_for: which of these states belongs to this interval.
+
+    Attributes:
+        sums: what the next graph call goes on from; `None` before a step.
+    """
+
+    def __init__(self, metrics: MetricSet, kept_for: str) -> None:
+        self._metrics = metrics
+        self._kept_for = kept_for
+        self.sums: Sums | None = None
+        self._stored: dict[str, list[np.ndarray]] = {}
+
+    @property
+    def examples(self) -> int:
+        """How many examples were counted."""
+        return int(self.sums.total()[EXAMPLES].total) if self.sums else 0
+
+    def values(self) -> dict[str, float]:
+        """The averages and metrics over the interval; empty before a step."""
+        if self.sums is None:
+            return {}
+        values = {}
+        parts = []
+        sums = self.sums.total()
+        for name, value in sums.items():
+            if not isinstance(value, Average) or name in _NO_VALUES:
+                continue
+            mean = float(value.total / value.count) if value.count else 0.0
+            if name.startswith(LOSS_PART):
+                parts.append(mean)
+            else:
+                values[name] = mean
+        if parts:
+            values = {"loss": sum(parts), **values}
+        increments = {
+            name.removeprefix(METRIC): value
+            for name, value in sums.items()
+            if name.startswith(METRIC)
+        }
+        return values | self._metrics.results(increments, self._kept_for)
+
+    def reset(self) -> None:
+        """Starts a new interval."""
+        self.sums, self._stored = None, {}
+        self._metrics.reset(self._kept_for)
+
+    def state(self) -> dict[str, list[np.ndarray]]:
+        """What a checkpoint must hold of an interval that is under way.
+
+        The first axis of each sum counts replicas.
+        """
+        if self._stored:
+            return dict(self._stored)
+        if self.sums is None:
+            return {}
+        found = {
+            name: list(value)
+            for name, value in self.sums.by_replica().items()
+            if name != DATA_WAIT
+        }
+        carried = self._metrics.states(self._kept_for)
+        return found | {
+            f"{STATE}{name}": arrays for name, arrays in carried.items()
+        }
+
+    def load_state(self, state: Mapping[str, list[np.ndarray]]) -> None:
+        """Takes back what `state` returned."""
+        _averages(state)
+        self.reset()
+        self._stored = dict(state)
+        if self._metrics.is_ready:
+            self.give_states()
+
+    def give_states(self) -> None:
+        """Gives metrics what `load_state` was given, once they are known."""
+        stored, self._stored = self._stored, {}
+        if not stored:
+            return
+        sums: StepLogs = dict(_averages(stored))
+        of_metrics = {n: a for n, a in stored.items() if n not in sums}
+        for name, arrays in self._metrics.renamed(of_metrics).items():
+            own = self._metrics.load(
+                name.partition(":")[2],
+                arrays,
+                kept_for=self._kept_for,
+                is_sum=name.startswith(METRIC),
+            )
+            if own is not None:
+                sums[METRIC + name.partition(":")[2]] = own
+        self.sums = Sums.of(sums)
+
+
+def _averages(state: Mapping[str, list[np.ndarray]]) -> dict[str, Average]:
+    return {
+        name: Average(*arrays)
+        for name, arrays in state.items()
+        if not name.startswith((METRIC, STATE))
+    }

@@ -1,0 +1,1 @@
+"""The loss over the global batch, term by term."""

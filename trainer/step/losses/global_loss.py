@@ -1,0 +1,156 @@
+"""The loss over the global batch: `Trainer.global_loss`.
+
+Every replica computes it from the outputs of all. It counts on each as often
+as the replica has examples, so that their sum is the loss, and the sum of
+their gradients its gradient.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import keras
+import tensorflow as tf
+
+from trainer.errors import UserError
+from trainer.step.graph import converted, graph_function
+from trainer.step.losses.loss_terms import EXAMPLES, Term
+from trainer.step.model.keras_private import keras_mask, set_keras_mask
+from trainer.step.padding import is_weighted, real_rows
+from trainer.step.pieces import Piece
+from trainer.step.reductions.all_gather import all_gather
+
+if TYPE_CHECKING:
+    from trainer.trainer import Trainer
+
+_STREAM = 3
+
+
+def global_term(
+    trainer: "Trainer",
+    batch: Any,
+    *,
+    piece: Piece,
+    parts: tuple[Any, Any, Any],
+) -> Term:
+    """What `global_loss` adds to the loss, on one replica.
+
+    Args:
+        trainer: whose loss it is.
+        batch: the replica's.
+        piece: the same, counted.
+        parts: inputs, targets and outputs.
+
+    Raises:
+        UserError: there are sample weights or padding, which it would not
+            honour, or it is no scalar.
+    """
+    name = f"{type(trainer).__name__}.global_loss"
+    _check_batch(trainer, batch, name)
+    step = trainer.parts.step.read_value()
+    whole = _gathered(trainer, parts)
+    # All replicas draw what the first one does: they compute the same.
+    with trainer.parts.randomness.at(step, 0, _STREAM, replica=0):
+        value = tf.convert_to_tensor(converted(trainer.global_loss)(*whole))
+    if value.shape.rank != 0:
+        raise UserError(
+            f"{name} returned the shape {value.shape}. Return a scalar, such "
+            "as tf.reduce_mean(...)."
+        )
+    total = tf.cast(value, tf.float32) * piece.examples
+    return Term(EXAMPLES, piece.or_zeros(total), piece.examples)
+
+
+def _check_batch(trainer: "Trainer", batch: Any, name: str) -> None:
+    if is_weighted(batch):
+        raise UserError(
+            f"The data has sample weights, which {name} does not get. Yield "
+            "them among the targets, and weigh there."
+        )
+    if real_rows(batch) is None:
+        return
+    data = trainer.batches("eval")
+    if data.last_size is None or data.last_size != data.batch_size:
+        raise UserError(
+            f"{name} cannot tell examples from padding, which the last "
+            f"evaluation batch gets under the strategy {trainer.plugin.name!r}."
+            " Choose a batch_size that divides the evaluation data."
+        )
+
+
+def _gathered(trainer: "Trainer", parts: tuple[Any, Any, Any]) -> Any:
+    """Inputs, targets and outputs of the global batch, with their masks."""
+    if trainer.plugin.num_replicas == 1:
+        return parts
+    leaves = tf.nest.flatten(parts)
+    masks = [None if leaf is None else keras_mask(leaf) for leaf in leaves]
+    used = _used(trainer, parts, masks)
+    own = next(leaf for leaf in leaves if leaf is not None)
+    found = all_gather(
+        {
+            "rows": tf.zeros(tf.shape(own)[:1]),
+            "leaves": [
+                one for one, use in zip(leaves, used, strict=True) if use
+            ],
+            "masks": [mask for mask in masks if mask is not None],
+        }
+    ).values
+    travelled, masked = iter(found["leaves"]), iter(found["masks"])
+    whole = []
+    for leaf, mask, use in zip(leaves, masks, used, strict=True):
+        made = leaf
+        if use:
+            made = next(travelled)
+        elif leaf is not None:
+            made = _nothing_like(leaf, rows=found["rows"])
+        if mask is not None:
+            set_keras_mask(made, next(masked))
+        whole.append(made)
+    return tf.nest.pack_sequence_as(parts, whole)
+
+
+def _nothing_like(leaf: tf.Tensor, *, rows: tf.Tensor) -> tf.Tensor:
+    """Zeros of the shape that a leaf has in the global batch."""
+    shape = tf.concat([tf.shape(rows), tf.shape(leaf)[1:]], 0)
+    return tf.ensure_shape(
+        tf.zeros(shape, leaf.dtype), [*rows.shape, *leaf.shape[1:]]
+    )
+
+
+def _used(
+    trainer: "Trainer", parts: tuple[Any, Any, Any], masks: list[Any]
+) -> list[bool]:
+    """Which leaves `global_loss` looks at: the others need not travel.
+
+    It is traced once more to see that. Large inputs, such as images, would
+    else be on their way in each step for nothing.
+    """
+    leaves = tf.nest.flatten(parts)
+    numbers = [i for i, leaf in enumerate(leaves) if leaf is not None]
+
+    def look(given: list[tf.Tensor], given_masks: list[tf.Tensor]) -> tf.Tensor:
+        whole, left = list(leaves), iter(given_masks)
+        for i, tensor in zip(numbers, given, strict=True):
+            whole[i] = tensor
+            if masks[i] is not None:
+                set_keras_mask(tensor, next(left))
+        zero = tf.constant(0)
+        drawing = trainer.parts.randomness.at(zero, 0, _STREAM, replica=0)
+        with keras.StatelessScope(), drawing:
+            packed = tf.nest.pack_sequence_as(parts, whole)
+            return tf.convert_to_tensor(converted(trainer.global_loss)(*packed))
+
+    def spec(leaf: Any) -> tf.TensorSpec:
+        rows = leaf.shape[0]
+        if rows is not None:
+            rows *= trainer.plugin.num_replicas
+        return tf.TensorSpec([rows, *leaf.shape[1:]], leaf.dtype)
+
+    if any(isinstance(leaves[i], tf.SparseTensor) for i in numbers):
+        return [leaf is not None for leaf in leaves]
+    traced = graph_function(look).get_concrete_function(
+        [spec(leaves[i]) for i in numbers],
+        [spec(mask) for mask in masks if mask is not None],
+    )
+    used = [False] * len(leaves)
+    for i, placeholder in zip(numbers, traced.inputs, strict=False):
+        used[i] = bool(placeholder.consumers())
+    return used

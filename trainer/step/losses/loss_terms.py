@@ -1,0 +1,314 @@
+"""Loss sums with a global denominator.
+
+With per-example losses l_i and weights w_i over the whole global batch
+
+    loss = sum_i w_i * l_i / D  +  regularization
+
+D is global: it counts the examples (or sums the weights) of all replicas and
+micro-batches, as the Keras loss's own `reduction` says. A replica therefore
+contributes undivided sums; the division comes after the reduction. See
+`keras.losses.Loss` for the meaning of each reduction.
+"""
+
+import dataclasses
+from typing import Any, TypeAlias
+
+import keras
+import tensorflow as tf
+
+from trainer.step.graph import converted
+from trainer.step.logs import LOSS_PART, StepLogs
+from trainer.step.losses import shapes
+from trainer.step.model.keras_private import added_losses, keras_mask
+from trainer.step.padding import align
+from trainer.step.pieces import Piece, current_piece
+from trainer.step.reductions.average import average
+
+# Whether layers add means or sums: all of them, or by layer; see `Trainer`.
+AddedLosses: TypeAlias = str | dict[str, str] | None
+
+EXAMPLES = "examples"  # The group of terms divided by the example count.
+
+
+@dataclasses.dataclass(frozen=True)
+class Term:
+    """One summand of the loss on one replica, before the division.
+
+    Attributes:
+        group: terms of equal group have equal denominators.
+        total: float32 scalar, sum of w_i * l_i.
+        count: float32 scalar, this replica's part of the denominator.
+    """
+
+    group: str
+    total: tf.Tensor
+    count: tf.Tensor
+
+
+def loss_term(
+    values: tf.Tensor,
+    *,
+    name: str,
+    reduction: str | None,
+    examples: tf.Tensor,
+    parts: int,
+    sample_weight: tf.Tensor | None = None,
+    mask: tf.Tensor | None = None,
+    real: tf.Tensor | None = None,
+) -> Term:
+    """Sums per-example losses the way a Keras reduction weighs them.
+
+    Args:
+        values: float of shape `[batch]` or `[batch, ...]`; Keras may have
+            attached a mask to it, as it does for an `ignore_class`.
+        name: the output's name, for a denominator of its own.
+        reduction: a Keras loss reduction; `None` means
+            `"sum_over_batch_size"`.
+        examples: float32 scalar, the real examples on this replica.
+        parts: how many replica pieces make a global batch; they share the
+            denominator of `"sum"`, which is one.
+        sample_weight: broadcasts against `values` as in Keras.
+        mask: boolean, marks the values that count, as the output's mask does.
+        real: float32 of shape `[batch]`, zero for rows of padding, whose
+            weight must be zero too; `None` where there is none.
+
+    """
+    mask = _both(mask, keras_mask(values))
+    values = tf.cast(values, tf.float32)
+    if real is not None:
+        # Chosen, not multiplied: zero times infinity is not zero.
+        values = tf.where(align(real, values) > 0, values, 0.0)
+        if mask is not None:
+            mask = tf.logical_and(mask, align(real, mask) > 0)
+    weighted, weight_sum = _weigh(values, sample_weight, mask)
+    total = tf.reduce_sum(weighted)
+    if reduction == "sum":
+        return Term(f"{name}/sum", total, tf.constant(1.0 / parts))
+    if reduction == "mean_with_sample_weight" and weight_sum is not None:
+        return Term(f"{name}/weights", total, weight_sum)
+    if mask is not None:
+        valid = tf.reduce_sum(tf.cast(mask, tf.float32))
+        ratio = tf.math.divide_no_nan(_size(values), _size(mask))
+        return Term(f"{name}/mask", total, valid * ratio)
+    per_example = _static_size(values.shape[1:])
+    if per_example is None:
+        rows = tf.cast(tf.shape(values)[0], tf.float32)
+        each = tf.math.divide_no_nan(_size(values), rows)
+        return Term(f"{name}/values", total, each * examples)
+    return Term(EXAMPLES, total / per_example, examples)
+
+
+def loss_terms(
+    values: Any,
+    *,
+    loss: Any,
+    y_pred: Any,
+    sample_weight: Any,
+    examples: tf.Tensor,
+    parts: int,
+    real: tf.Tensor | None = None,
+) -> list[Term]:
+    """The terms of a batch's loss.
+
+    Args:
+        values: per-example losses, a tensor or a dict by output.
+        loss: the Keras losses whose reductions choose the denominators.
+        y_pred: the model's outputs; their masks leave values out, and so do
+            those of the values.
+        sample_weight: weights, a tensor or a dict by output.
+        examples: see `loss_term`.
+        parts: see `loss_term`.
+        real: see `loss_term`.
+    """
+    chosen, outputs = by_output(loss), by_output(y_pred)
+    terms = []
+    for name, value in by_output(values).items():
+        weight = sample_weight
+        if isinstance(weight, dict | list | tuple):
+            weight = by_output(weight).get(name)
+        terms.append(
+            loss_term(
+                value,
+                name=name,
+                reduction=getattr(chosen.get(name), "reduction", None),
+                examples=examples,
+                parts=parts,
+                sample_weight=weight,
+                mask=keras_mask(outputs.get(name)),
+                real=real,
+            )
+        )
+    return terms
+
+
+def added_terms(
+    model: keras.Model, piece: Piece, kinds: AddedLosses = None
+) -> list[Term]:
+    """What `add_loss` and activity regularizers added in a forward pass.
+
+    Keras means them as averages over the batch, so each counts as often as
+    there are examples. An average over a padded batch holds its padding.
+
+    Args:
+        model: whose layers added them.
+        piece: on which they did.
+        kinds: what is a sum over the batch instead, see `Trainer`.
+    """
+    sums: list[tf.Tensor] = []
+    means: list[tf.Tensor] = []
+    for layer, value in added_losses(model):
+        is_sum = kind_of_added(kinds, layer) == "sum"
+        (sums if is_sum else means).append(tf.cast(value, tf.float32))
+    terms = []
+    if means:
+        total = piece.or_zeros(tf.add_n(means) * piece.examples)
+        terms.append(Term(EXAMPLES, total, piece.examples))
+    if sums:
+        total = piece.or_zeros(tf.add_n(sums))
+        terms.append(Term("added/sum", total, tf.constant(1.0 / piece.pieces)))
+    return terms
+
+
+def kind_of_added(kinds: AddedLosses, layer: str) -> str | None:
+    """Whether a layer adds a mean or a sum; `None` if nobody said."""
+    return kinds.get(layer) if isinstance(kinds, dict) else kinds
+
+
+def merge_terms(terms: list[Term]) -> list[Term]:
+    """Adds up the terms that have one denominator."""
+    merged: dict[str, Term] = {}
+    for term in terms:
+        if term.group in merged:
+            total = merged[term.group].total + term.total
+            term = Term(term.group, total, term.count)
+        merged[term.group] = term
+    return list(merged.values())
+
+
+def loss_logs(
+    model: keras.Model, terms: list[Term], examples: tf.Tensor
+) -> StepLogs:
+    """The summands of the logged loss, regularization among them."""
+    logs: StepLogs = {
+        LOSS_PART + term.group: average(term.total, term.count)
+        for term in merge_terms(terms)
+    }
+    penalty = regularization(regularized_variables(model))
+    logs[LOSS_PART + "regularization"] = average(penalty * examples, examples)
+    return logs
+
+
+def regularized_variables(model: keras.Model) -> list[Any]:
+    """The trainable variables that have a weight regularizer."""
+    return [v for v in model.trainable_variables if v.regularizer is not None]
+
+
+def regularization(variables: list[Any]) -> tf.Tensor:
+    """The sum of the weight regularizers, a float32 scalar."""
+    if not variables:
+        return tf.constant(0.0)
+    return tf.add_n([tf.cast(v.regularizer(v), tf.float32) for v in variables])
+
+
+def per_example(loss: Any, y: Any, y_pred: Any) -> Any:
+    """Calls Keras losses without their reduction.
+
+    Args:
+        loss: one Keras loss, or a dict or list of losses by output.
+        y: targets, with the structure of `loss`.
+        y_pred: the model's outputs, likewise.
+
+    Returns:
+        One tensor of shape `[batch]` or `[batch, ...]`, or one by output.
+    """
+    if loss is None:
+        return {}
+    if not isinstance(loss, dict | list | tuple):
+        return _call(loss, y, y_pred)
+    return {
+        name: _call(one, by_output(y)[name], by_output(y_pred)[name])
+        for name, one in by_output(loss).items()
+    }
+
+
+def by_output(value: Any) -> dict[str, Any]:
+    """Names the parts of a structure: keys, positions, or just `"loss"`."""
+    if isinstance(value, dict):
+        return value
+    if isinstance(value, list | tuple):
+        return {str(i): part for i, part in enumerate(value)}
+    return {"loss": value}
+
+
+def _call(loss: keras.losses.Loss, y: Any, y_pred: Any) -> tf.Tensor:
+    """The loss's own formula, without its reduction."""
+
+    def convert(leaf: Any) -> tf.Tensor:
+        return keras.ops.convert_to_tensor(leaf, dtype=loss.dtype)
+
+    y = keras.tree.map_structure(convert, y)
+    y_pred = keras.tree.map_structure(convert, y_pred)
+    shapes.check_alike(loss, y, y_pred)
+    piece = current_piece()
+    may_be_empty = piece is not None and piece.may_be_empty
+    if not may_be_empty or not shapes.needs_an_example(loss):
+        return converted(loss.call)(y, y_pred)
+
+    def with_another(part: tf.Tensor) -> tf.Tensor:
+        shape = tf.concat([[1], tf.shape(part)[1:]], 0)
+        return tf.concat([part, tf.zeros(shape, part.dtype)], 0)
+
+    return loss.call(with_another(y), with_another(y_pred))[:-1]
+
+
+def _weigh(
+    values: tf.Tensor,
+    sample_weight: tf.Tensor | None,
+    mask: tf.Tensor | None,
+) -> tuple[tf.Tensor, tf.Tensor | None]:
+    weight = None
+    if mask is not None:
+        weight = tf.cast(mask, tf.float32)
+    if sample_weight is not None:
+        given = tf.cast(sample_weight, tf.float32)
+        if weight is None:
+            weight = given
+        else:
+            weight, given = _same_rank(weight, given)
+            weight = weight * given
+    if weight is None:
+        return values, None
+    values, weight = _same_rank(values, weight)
+    return values * weight, tf.reduce_sum(weight)
+
+
+def _same_rank(
+    left: tf.Tensor, right: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Aligns ranks that differ by one, as Keras does for sample weights."""
+    if left.shape.rank == right.shape.rank + 1:
+        if left.shape[-1] == 1:
+            return tf.squeeze(left, -1), right
+        return left, right[..., tf.newaxis]
+    if right.shape.rank == left.shape.rank + 1:
+        if right.shape[-1] == 1:
+            return left, tf.squeeze(right, -1)
+        return left[..., tf.newaxis], right
+    return left, right
+
+
+def _both(left: tf.Tensor | None, right: tf.Tensor | None) -> tf.Tensor | None:
+    """What two masks leave."""
+    if left is None or right is None:
+        return right if left is None else left
+    left, right = _same_rank(left, right)
+    return tf.cast(left, tf.bool) & tf.cast(right, tf.bool)
+
+
+def _size(tensor: tf.Tensor) -> tf.Tensor:
+    return tf.cast(tf.size(tensor), tf.float32)
+
+
+def _static_size(shape: tf.TensorShape) -> float | None:
+    size = shape.num_elements()
+    return None if size is None else float(size)

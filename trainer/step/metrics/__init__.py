@@ -1,0 +1,1 @@
+"""Keras metrics, exact under every strategy."""

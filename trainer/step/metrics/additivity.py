@@ -1,0 +1,136 @@
+"""Whether a metric's state adds up, found by trying.
+
+Where it does, a step returns what its batch adds to the state: the sums over
+replicas and steps are then exact. That takes two things: an update that is
+the same whatever the state is, and an update by a batch that is the sum of
+the updates by its pieces. A running maximum lacks the first, a mean of batch
+values the second.
+"""
+
+import inspect
+from collections.abc import Callable, Sequence
+
+import keras
+import ml_dtypes
+import numpy as np
+
+from trainer.step.metrics.stateless import (
+    Call,
+    initial_state,
+    updated,
+)
+
+Calls = Sequence[Call]
+# Rounding errors that are allowed, in units of a state's last digit.
+_SAME_UPDATE, _SAME_SUM = 64, 4096
+
+
+def is_known(metric: keras.Metric) -> bool:
+    """Whether a class of Keras is known to add up, of two axes and more.
+
+    What wraps a function, or works along an axis that may be the batch's, is
+    not.
+    """
+    kind = type(metric)
+    if vars(keras.metrics).get(kind.__name__) is not kind or kind in (
+        keras.metrics.MeanMetricWrapper,
+        keras.metrics.Mean,
+        keras.metrics.Sum,
+    ):
+        return False
+    if "axis" in inspect.signature(kind.__init__).parameters:
+        return getattr(metric, "axis", None) == -1
+    return kind is not keras.metrics.CosineSimilarity
+
+
+def adds_up(
+    metric: keras.Metric, whole: Calls, pieces: Sequence[Calls]
+) -> bool:
+    """Tries whether a metric's state adds up, on real values.
+
+    Args:
+        metric: a built metric.
+        whole: the updates that a batch makes.
+        pieces: those that its pieces make; some of them may be empty.
+    """
+    start = initial_state(metric)
+    if any(v.dtype.kind not in "fiuV" for v in start):
+        return False
+    added = _added(metric, start, whole)
+    if not all(np.isfinite(part).all() for part in added):
+        return False
+    size = _size(whole, added)
+    for state in _other_states(start, size):
+        again = _added(metric, state, whole)
+        scale = [
+            np.abs(s) + np.abs(a) for s, a in zip(state, added, strict=True)
+        ]
+        if not _same(again, added, start, scale, _SAME_UPDATE):
+            return False
+    parts = [_added(metric, start, piece) for piece in pieces]
+    total = [np.sum(part, axis=0) for part in zip(*parts, strict=True)]
+    scale = [
+        np.max([np.abs(p) for p in (*part, whole_part)], initial=0.0)
+        for *part, whole_part in zip(*parts, added, strict=True)
+    ]
+    return _same(total, added, start, scale, _SAME_SUM)
+
+
+def _added(
+    metric: keras.Metric, state: list[np.ndarray], calls: Calls
+) -> list[np.ndarray]:
+    after = updated(metric, state, calls)
+    return [
+        np.array(b, np.float64) - np.array(a, np.float64)
+        for a, b in zip(state, after, strict=True)
+    ]
+
+
+def _size(calls: Calls, added: list[np.ndarray]) -> float:
+    """The order of magnitude of what the updates are about."""
+    found = [1.0, *(float(np.max(np.abs(a), initial=0.0)) for a in added)]
+    for leaf in keras.tree.flatten([list(call) for call in calls]):
+        if keras.ops.is_tensor(leaf):
+            value = np.asarray(keras.ops.convert_to_numpy(leaf))
+            if value.dtype.kind in "fiu" and value.size:
+                found.append(float(np.max(np.abs(value.astype(np.float64)))))
+    return max(one for one in found if np.isfinite(one))
+
+
+def _other_states(
+    start: list[np.ndarray], size: float
+) -> list[list[np.ndarray]]:
+    """States below and above the values, some of them uneven."""
+    random = np.random.default_rng(0)
+
+    def moved(distance: Callable[[tuple[int, ...]], np.ndarray]) -> list:
+        found = []
+        for v in start:
+            low = 0 if v.dtype.kind == "u" else None
+            value = v.astype(np.float64) + distance(v.shape)
+            found.append(np.clip(value, low, None).astype(v.dtype))
+        return found
+
+    return [
+        moved(lambda shape: np.full(shape, 0.5 * size)),
+        moved(lambda shape: np.full(shape, -0.5 * size)),
+        moved(lambda shape: np.full(shape, 20.0 * size)),
+        moved(lambda shape: np.full(shape, -20.0 * size)),
+        moved(lambda shape: size * random.uniform(-3, 3, shape)),
+    ]
+
+
+def _same(
+    left: list[np.ndarray],
+    right: list[np.ndarray],
+    start: list[np.ndarray],
+    scale: list[np.ndarray],
+    allowed: int,
+) -> bool:
+    for a, b, v, size in zip(left, right, start, scale, strict=True):
+        exact = v.dtype.kind in "iu"
+        unit = 0.0 if exact else float(ml_dtypes.finfo(v.dtype).eps)
+        # A NaN is not the same as anything.
+        if not (np.abs(a - b) <= allowed * unit * size).all():
+            return False
+    return True

@@ -1,0 +1,584 @@
+"""Exact metrics under every strategy.
+
+A Keras metric updates its variables by reading and writing them, which
+replicas would do in each other's way. Here a step returns the metric's
+increments from its initial state; they are summed over replicas and steps,
+and the result is computed from the sum. That is exact for every metric whose
+state adds up, as those of Keras do. Of any other a step returns what it is
+updated by, and its state is carried from step to step
+(`trainer.step.metrics.carried`).
+"""
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from trainer.errors import UserError
+from trainer.step.losses.outputs import Outputs
+from trainer.step.metrics.additivity import is_known
+from trainer.step.metrics.carried import Carried
+from trainer.step.metrics.of_layers import LayerMetrics
+from trainer.step.metrics.stateless import (
+    Call,
+    initial_state,
+    is_built,
+    result,
+    updated,
+)
+from trainer.step.model.keras_private import fresh_names, keras_mask
+from trainer.step.padding import count_examples, real_rows
+from trainer.step.reductions.slots import (
+    Slots,
+    check_rows,
+    read_slots,
+    write_slots,
+)
+
+METRIC = "metric:"  # Lists of increments stand under this prefix.
+VALUES = "values:"  # And under this one, what carried states are updated by.
+_MARKS = "_marks"
+# Names for which Keras looks at targets and outputs.
+_BY_SHAPE = ("accuracy", "acc", "crossentropy", "ce")
+
+Logs = dict[str, Any]
+
+
+@dataclasses.dataclass
+class Measure:
+    """One metric of a run.
+
+    Attributes:
+        metric: what is measured.
+        output: the number of the output that it belongs to, or its key;
+            `None` for what a layer measures, or a step of one's own.
+        in_layer: whether a layer updates it.
+        carried: its states, if it does not add up.
+        adds_up: whether it does; `None` until that is known.
+        initial: its state before any update.
+        kept_for: which of the carried states the traced steps update.
+    """
+
+    metric: keras.Metric
+    output: int | str | None = None
+    in_layer: bool = False
+    carried: Carried | None = None
+    adds_up: bool | None = None
+    initial: list[np.ndarray] = dataclasses.field(default_factory=list)
+    kept_for: set[str] = dataclasses.field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Takes the state that the variables have as the initial one."""
+        with tf.init_scope():
+            self.initial = initial_state(self.metric)
+
+    def carry(self) -> None:
+        """Makes the variables that its states are carried in."""
+        self.adds_up, self.carried = False, Carried(self.metric, self.initial)
+
+
+class MetricSet:
+    """The metrics of a run.
+
+    Args:
+        given: metrics, in a list, or by output; functions of targets and
+            outputs and the names of such count, too.
+        model: the built model, which may have metrics in its layers.
+        own_step: whether a `train_step` of one's own chooses targets and
+            outputs.
+
+    Attributes:
+        measures: the metrics, by the name under which they are logged.
+        in_layers: those that layers update.
+        is_bound: whether it is known which belongs to which output.
+        in_pieces: whether a step sees its batch in several pieces.
+        is_ready: whether it is known how each is measured.
+        stored_trial: what a checkpoint says of which metrics add up.
+
+    Raises:
+        UserError: two metrics of an output have one name, or an entry is no
+            metric.
+    """
+
+    def __init__(
+        self, given: Any, *, model: keras.Model, own_step: bool = False
+    ) -> None:
+        self._given = given
+        self._names = getattr(model, "output_names", None)
+        self._outputs: Outputs | None = None
+        self.in_layers = LayerMetrics(model)
+        self.measures: dict[str, Measure] = {}
+        self.is_ready = self.in_pieces = False
+        self.stored_trial: dict[str, bool] = {}
+        self._left_out: set[str] = set()
+        self.is_bound = not keras.tree.flatten(given)
+        if own_step and not self.is_bound:
+            self._bind_by_key()
+        if self.is_bound:
+            self._add_layers()
+
+    def bind(self, y: Any, y_pred: Any) -> None:
+        """Finds out which metric belongs to which output.
+
+        Args:
+            y: targets, of a batch or as specs; `None` where they are not
+                known.
+            y_pred: the model's outputs, likewise.
+
+        Raises:
+            UserError: an output that is named does not exist.
+        """
+        if self.is_bound:
+            return
+        outputs = Outputs(y_pred, self._names)
+        groups = outputs.split(self._given, what="metrics")
+        targets, predicted = outputs.tensors(y), outputs.tensors(y_pred)
+        for i, group in enumerate(groups):
+            prefix = "" if outputs.is_single else f"{outputs.names[i]}_"
+            for one in keras.tree.flatten(group):
+                if one is None:
+                    continue
+                made = _by_shape(one, targets[i], predicted[i])
+                self._add(f"{prefix}{made.name}", Measure(made, i))
+        self._outputs = outputs
+        self._add_layers()
+        self.is_bound = True
+
+    @property
+    def has_carried(self) -> bool:
+        """Whether there are states that are carried from step to step."""
+        return any(one.carried for one in self.measures.values())
+
+    @property
+    def are_known(self) -> bool:
+        """Whether all that was given is of Keras and needs no batch to see."""
+        return all(
+            isinstance(one, keras.Metric) and is_known(one) and is_built(one)
+            for one in keras.tree.flatten(self._given)
+            if one is not None
+        )
+
+    def calls(
+        self, y: Any, y_pred: Any, sample_weight: Any = None
+    ) -> dict[str, list[Call]]:
+        """The updates of the metrics of outputs by one replica's batch.
+
+        Args:
+            y: targets.
+            y_pred: the model's outputs.
+            sample_weight: one weight per example; padding has zero.
+        """
+        self.bind(y, y_pred)
+        parts = (y, y_pred, sample_weight)
+        if self._outputs is not None:
+            split = [self._outputs.tensors(part) for part in parts]
+        found = {}
+        for name, measure in self.measures.items():
+            if measure.in_layer:
+                continue
+            if isinstance(measure.output, int):
+                target, predicted, weight = (s[measure.output] for s in split)
+            else:
+                target, predicted, weight = (
+                    part.get(measure.output)
+                    if measure.output and isinstance(part, dict)
+                    else part
+                    for part in parts
+                )
+            self._check_rank(name, measure, predicted)
+            weight = _mask_weight(weight, keras_mask(predicted))
+            options = {"sample_weight": weight}
+            found[name] = [Call((target, predicted), options)]
+        return found
+
+    def layer_calls(
+        self, noted: dict[int, list[Call]]
+    ) -> dict[str, list[Call]]:
+        """The updates that layers have made, by the metric's name."""
+        return {
+            name: noted[id(measure.metric)]
+            for name, measure in self.measures.items()
+            if measure.in_layer
+        }
+
+    def logs(self, calls: dict[str, list[Call]]) -> Logs:
+        """What a step returns of some updates."""
+        found = {}
+        for name, made in calls.items():
+            measure = self.measures[name]
+            if measure.carried is not None:
+                found[f"{VALUES}{name}"] = measure.carried.flatten(made)
+                continue
+            start = [tf.constant(v) for v in measure.initial]
+            after = updated(measure.metric, start, made)
+            found[f"{METRIC}{name}"] = [
+                b - a for a, b in zip(start, after, strict=True)
+            ]
+        return found
+
+    def left_out(self, logs: Logs) -> list[str]:
+        """Metrics that a step's results say nothing of; each is named once."""
+        found = [
+            name
+            for name, measure in self.measures.items()
+            if not measure.in_layer
+            and name not in self._left_out
+            and not logs.keys() & {f"{METRIC}{name}", f"{VALUES}{name}"}
+        ]
+        self._left_out.update(found)
+        return found
+
+    def as_pieces(self, logs: Logs, batch: Any, slots: Slots) -> Logs:
+        """Makes a step's results such that they add up over pieces.
+
+        Args:
+            logs: what a step returns on a replica.
+            batch: the replica's piece of the global batch.
+            slots: where the piece belongs.
+        """
+        values = [name for name in logs if name.startswith(VALUES)]
+        real = real_rows(batch)
+        if not values or (slots.pieces == 1 and real is None):
+            return logs
+        if real is None:
+            real = tf.ones([tf.cast(count_examples(batch), tf.int32)])
+        marks = write_slots([real], slots)
+        for name in values:
+            check_rows(logs[name], real, name.removeprefix(VALUES))
+        written = {name: write_slots(logs[name], slots) for name in values}
+        return logs | written | {f"{VALUES}{_MARKS}": marks}
+
+    def carry(
+        self,
+        logs: Logs,
+        kept_for: Sequence[str],
+        reduce: Callable[[Any], Any],
+    ) -> Logs:
+        """Updates the carried states by a step, in cross-replica context.
+
+        Args:
+            logs: what the step returned.
+            kept_for: which of the states.
+            reduce: sums over replicas.
+
+        Returns:
+            The logs without what was used here.
+        """
+        values = {n: v for n, v in logs.items() if n.startswith(VALUES)}
+        if not values:
+            return logs
+        whole = reduce(values)
+        marks = whole.pop(f"{VALUES}{_MARKS}", None)
+        for key, leaves in whole.items():
+            measure = self.measures[key.removeprefix(VALUES)]
+            carried = measure.carried
+            assert carried is not None
+            measure.kept_for.update(kept_for)
+            if marks is not None:
+                leaves = read_slots(leaves, marks[0], carried.dtypes)
+            carried.update(kept_for, leaves)
+        return {n: v for n, v in logs.items() if n not in values}
+
+    def results(
+        self, sums: dict[str, list[np.ndarray]], kept_for: str
+    ) -> dict[str, float]:
+        """Computes each metric from its state.
+
+        Args:
+            sums: metric name to the increments summed over a whole interval.
+            kept_for: which of the carried states.
+        """
+        values: dict[str, float] = {}
+        for name, measure in self.measures.items():
+            if measure.carried is not None:
+                if kept_for not in measure.kept_for:
+                    continue  # A train_step of one's own leaves it out.
+                found = measure.carried.result(kept_for)
+            elif name in sums:
+                state = _sum_state(measure.initial, sums[name])
+                found = result(measure.metric, state)
+            else:
+                continue
+            values |= _as_numbers(name, found, values)
+        return values
+
+    def reset(self, kept_for: str) -> None:
+        """Sets carried states back to what they were before any update."""
+        for measure in self.measures.values():
+            if measure.carried is not None:
+                measure.carried.reset(kept_for)
+
+    def states(self, kept_for: str) -> dict[str, list[np.ndarray]]:
+        """The carried states, for a checkpoint."""
+        return {
+            name: measure.carried.state(kept_for)
+            for name, measure in self.measures.items()
+            if measure.carried is not None
+        }
+
+    def load(
+        self,
+        name: str,
+        arrays: Sequence[np.ndarray],
+        *,
+        kept_for: str,
+        is_sum: bool,
+    ) -> list[np.ndarray] | None:
+        """Takes a metric's state back from a checkpoint.
+
+        It may have been stored in the other of the two forms: a sum of
+        increments, or a state that was carried.
+
+        Args:
+            name: the metric's.
+            arrays: its state, or the sums of its increments, with an axis for
+                replicas in front.
+            kept_for: which of the carried states.
+            is_sum: which of the two forms it is.
+
+        Returns:
+            The sums of its increments by replica, if it adds up.
+        """
+        measure = self.measures[name]
+        if measure.carried is None:
+            if is_sum:
+                return list(arrays)
+            pairs = zip(arrays, measure.initial, strict=True)
+            return [(np.asarray(a, np.float64) - b)[None] for a, b in pairs]
+        if is_sum:
+            whole = [np.sum(array, axis=0) for array in arrays]
+            arrays = _sum_state(measure.initial, whole)
+        measure.carried.load(kept_for, arrays)
+        return None
+
+    @property
+    def carried_variables(self) -> list[tf.Variable]:
+        """What holds the states that are carried from step to step."""
+        return [
+            variable
+            for measure in self.measures.values()
+            if measure.carried is not None
+            for variable in measure.carried.variables
+        ]
+
+    def renamed(
+        self, stored: dict[str, list[np.ndarray]]
+    ) -> dict[str, list[np.ndarray]]:
+        """Stored states under the names that metrics have now.
+
+        Keras numbers the names of unnamed metrics through within a process:
+        where names differ, their order counts.
+
+        Args:
+            stored: by a prefix that ends with a colon, and a name.
+        """
+        names = [key.partition(":")[2] for key in stored]
+        left = [name for name in self.measures if name not in names]
+        found = {}
+        for key, arrays in stored.items():
+            prefix, _, name = key.partition(":")
+            by_replica = key.startswith(METRIC)
+            shapes = [np.shape(a)[by_replica:] for a in arrays]
+            if name not in self.measures:
+                fitting = [
+                    one
+                    for one in left
+                    if [v.shape for v in self.measures[one].initial] == shapes
+                ]
+                if not fitting:
+                    continue
+                name = fitting[0]
+                left.remove(name)
+            elif [v.shape for v in self.measures[name].initial] != shapes:
+                continue
+            found[f"{prefix}:{name}"] = arrays
+        return found
+
+    def trial(self) -> dict[str, bool]:
+        """Of which metrics it was tried whether they add up, and the result."""
+        return {
+            name: measure.adds_up
+            for name, measure in self.measures.items()
+            if measure.adds_up is not None
+        }
+
+    def _check_rank(self, name: str, measure: Measure, predicted: Any) -> None:
+        """Of such outputs Keras takes one mean, not one for each example."""
+        rank = getattr(getattr(predicted, "shape", None), "rank", None)
+        if measure.adds_up is None and self.in_pieces and rank == 1:
+            raise UserError(
+                f"The metric {name!r} is given outputs of shape [batch], of "
+                "which it takes one mean of a batch. Give it [batch, 1]."
+            )
+
+    def _bind_by_key(self) -> None:
+        by_key = (
+            self._given if isinstance(self._given, dict) else {"": self._given}
+        )
+        for key, group in by_key.items():
+            for one in keras.tree.flatten(group):
+                made = _by_shape(one, None, None)
+                name = f"{key}_{made.name}" if key else made.name
+                self._add(name, Measure(made, key))
+        self.is_bound = True
+
+    def _add_layers(self) -> None:
+        for metric in self.in_layers.all:
+            name, number = metric.name, 0
+            while name in self.measures:
+                number += 1
+                name = f"{metric.name}_{number}"
+            self._add(name, Measure(metric, in_layer=True))
+
+    def _add(self, name: str, measure: Measure) -> None:
+        if name in self.measures:
+            raise UserError(
+                f"Two metrics are named {name!r}: give one another name."
+            )
+        self.measures[name] = measure
+
+
+def build_metrics(
+    factories: Any, *, model: keras.Model, own_step: bool = False
+) -> MetricSet:
+    """Makes the metrics of a run.
+
+    Args:
+        factories: a metric, a function that returns one, the name of either
+            a class or a function of `keras.metrics`, a function of targets
+            and outputs, or a list or dict of these.
+        model: the built model.
+        own_step: see `MetricSet`.
+    """
+    # Else the second run of a process would log other names.
+    with fresh_names():
+        made = keras.tree.map_structure(_make, factories)
+    return MetricSet(made, model=model, own_step=own_step)
+
+
+def _make(factory: Any) -> Any:
+    given = factory
+    if factory is None or factory in _BY_SHAPE:
+        return factory
+    if isinstance(factory, str):
+        try:
+            factory = getattr(keras.metrics, factory, None) or _loss_of(factory)
+        except ValueError:
+            factory = given
+        if isinstance(factory, keras.Metric):
+            # Under a short name, such as "mae", Keras logs it by that.
+            factory.name = given
+            return factory
+    if callable(factory) and not isinstance(factory, keras.Metric):
+        if _is_function_of_values(factory):
+            if (made := _from_configuration(factory)) is not None:
+                return made
+            name = given if isinstance(given, str) else None
+            name = name or getattr(factory, "__name__", None)
+            return keras.metrics.MeanMetricWrapper(factory, name=name)
+        factory = factory()
+    if not isinstance(factory, keras.Metric):
+        raise UserError(
+            f"Metric {factory!r} is no keras.Metric. Name the class "
+            "exactly, such as SparseCategoricalAccuracy."
+        )
+    return factory
+
+
+def _loss_of(name: str) -> Any:
+    """What Keras finds under a name such as "mae"."""
+    return keras.metrics.get(name)
+
+
+def _is_function_of_values(function: Any) -> bool:
+    """Whether a function takes targets and outputs, or makes a metric."""
+    if inspect.isclass(function):
+        return False
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    needed = [
+        p
+        for p in parameters
+        if p.default is p.empty
+        and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+    ]
+    return len(needed) >= 2
+
+
+def _from_configuration(function: Any) -> keras.Metric | None:
+    """What a function makes whose arguments all come from a configuration."""
+    try:
+        made = function()
+    except TypeError:
+        return None
+    return made if isinstance(made, keras.Metric) else None
+
+
+def _by_shape(metric: Any, target: Any, predicted: Any) -> keras.Metric:
+    """The metric that Keras takes "accuracy" or "crossentropy" for."""
+    if not isinstance(metric, str):
+        return metric
+    if target is None or predicted is None:
+        raise UserError(
+            f"Metric {metric!r} depends on the shapes of targets and outputs, "
+            "which are not known here. Name the class exactly, such as "
+            "SparseCategoricalAccuracy."
+        )
+    classes = int(predicted.shape[-1])
+    kind = "Categorical"
+    if classes == 1:
+        kind = "Binary"
+    elif len(target.shape) < len(predicted.shape) or target.shape[-1] == 1:
+        kind = "SparseCategorical"
+    what = "Accuracy" if metric in ("accuracy", "acc") else "Crossentropy"
+    return getattr(keras.metrics, kind + what)(name=metric)
+
+
+def _sum_state(
+    initial: list[np.ndarray], total: Sequence[Any]
+) -> list[tf.Tensor]:
+    return [
+        tf.cast(before + added, before.dtype)
+        for before, added in zip(initial, total, strict=True)
+    ]
+
+
+def _as_numbers(
+    name: str, found: Any, taken: dict[str, float]
+) -> dict[str, float]:
+    """A metric's result as numbers by name."""
+    if isinstance(found, dict):
+        values: dict[str, float] = {}
+        for key, value in found.items():
+            # As `fit` does, where no other metric has that key.
+            full = key if key not in taken else f"{name}_{key}"
+            values |= _as_numbers(full, value, taken)
+        return values
+    if np.ndim(found):
+        # One value per class, such as F1Score(average=None).
+        return {
+            f"{name}_{i}": float(value)
+            for i, value in enumerate(np.ravel(found))
+        }
+    return {name: float(found)}
+
+
+def _mask_weight(weight: Any, mask: tf.Tensor | None) -> Any:
+    if mask is None:
+        return weight
+    mask = tf.cast(mask, tf.float32)
+    if weight is None:
+        return mask
+    weight = tf.cast(weight, tf.float32)
+    if weight.shape.rank == mask.shape.rank - 1:
+        weight = weight[..., tf.newaxis]
+    return weight * mask

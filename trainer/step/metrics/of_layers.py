@@ -1,0 +1,125 @@
+"""Metrics that layers update in their `call`.
+
+On several replicas, and where a step is a pure function of its input, a
+layer cannot update the metric's variables by itself. While a step is traced
+its calls of `update_state` are written down instead, and the step makes of
+them what it makes of the metrics of outputs.
+"""
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from trainer.errors import UserError
+from trainer.step.metrics.stateless import Call
+from trainer.step.model.keras_private import layer_metrics
+
+
+class LayerMetrics:
+    """Takes over the metrics in a model's layers.
+
+    Args:
+        model: the built model.
+    """
+
+    def __init__(self, model: keras.Model) -> None:
+        # Mirrored strategies trace each replica in a thread of its own.
+        self._local = threading.local()
+        found = layer_metrics(model)
+        self.all = [metric for _, metric in found]
+        self._layers = {id(metric): layer.name for layer, metric in found}
+        for metric in self.all:
+            self._take_over(metric)
+
+    def layer_of(self, metric: keras.Metric) -> str:
+        """The name of the layer that keeps a metric."""
+        return self._layers[id(metric)]
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[dict[int, list[Call]]]:
+        """Writes calls down, by the id of their metric, on this replica."""
+        calls: dict[int, list[Call]] = {id(one): [] for one in self.all}
+        before = getattr(self._local, "calls", None)
+        self._local.calls = calls
+        self._local.graph = _graph()
+        try:
+            yield calls
+        finally:
+            self._local.calls = before
+
+    def _take_over(self, metric: keras.Metric) -> None:
+        own_update, own_result = metric.update_state, metric.result
+
+        def update_state(*arguments: Any, **options: Any) -> None:
+            calls = getattr(self._local, "calls", None)
+            if calls is None:  # Outside a step: predict, or a state's update.
+                own_update(*arguments, **options)
+                return
+            call = Call(arguments, options)
+            self._check(metric, call)
+            calls[id(metric)].append(call)
+
+        def result() -> Any:
+            if getattr(self._local, "calls", None) is None:
+                return own_result()
+            return _NotYet(self.layer_of(metric), metric.name)
+
+        # Not through Keras' own __setattr__, which would track functions.
+        object.__setattr__(metric, "update_state", update_state)
+        object.__setattr__(metric, "result", result)
+
+    def _check(self, metric: keras.Metric, call: Call) -> None:
+        """Refuses tensors that nobody can see outside of a loop."""
+        for leaf in tf.nest.flatten(list(call)):
+            if not isinstance(leaf, tf.Tensor):
+                continue
+            if _graph_of(leaf) not in (None, self._local.graph):
+                raise UserError(
+                    f"The layer {self.layer_of(metric)!r} updates its metric "
+                    f"{metric.name!r} inside a loop, a condition or a "
+                    "tf.function. Update it once in call, outside of these."
+                )
+
+
+class _NotYet:
+    """What a metric's result is inside a step: not known.
+
+    Calling a metric returns it, and most layers throw it away.
+    """
+
+    def __init__(self, layer: str, metric: str) -> None:
+        self._why = (
+            f"The layer {layer!r} asks for the result of its metric "
+            f"{metric!r} inside a step, where it is not known: other replicas "
+            "and steps belong to it. Read it from the logs."
+        )
+
+    def __repr__(self) -> str:
+        return self._why
+
+    def __getattr__(self, name: str) -> Any:
+        # Python and TensorFlow look for these to find out what it is.
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise UserError(self._why)
+
+    def _refuse(self, *_: Any) -> Any:
+        raise UserError(self._why)
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _refuse
+    __truediv__ = __rtruediv__ = __neg__ = __float__ = __array__ = _refuse
+    __lt__ = __gt__ = __le__ = __ge__ = __bool__ = _refuse
+
+
+def _graph() -> tf.Graph | None:
+    return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+
+
+def _graph_of(tensor: tf.Tensor) -> tf.Graph | None:
+    return (
+        getattr(tensor, "graph", None) if not tf.executing_eagerly() else None
+    )

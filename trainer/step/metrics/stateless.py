@@ -1,0 +1,80 @@
+"""A Keras metric as functions of its state, which its variables do not hold.
+
+Replicas that updated a metric's variables would do so in each other's way.
+The variables only say what shape a state has; values travel as tensors.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from trainer.step.model.keras_private import native
+
+
+class Call(NamedTuple):
+    """One call of a metric's `update_state`.
+
+    Attributes:
+        arguments: its positional arguments.
+        options: its keyword arguments.
+    """
+
+    arguments: tuple[Any, ...]
+    options: dict[str, Any]
+
+
+def initial_state(metric: keras.Metric) -> list[np.ndarray]:
+    """What a metric's variables hold before its first update.
+
+    A `reset_state` of its own says so. Keras' default one sets everything to
+    zero, also what starts as something else.
+    """
+    if type(metric).reset_state is keras.Metric.reset_state:
+        return [native(v).numpy() for v in metric.variables]
+    state = metric.stateless_reset_state()
+    return [native(v).numpy() for v in state]
+
+
+def updated(
+    metric: keras.Metric, state: Sequence[Any], calls: Sequence[Call]
+) -> list[tf.Tensor]:
+    """The state after some updates."""
+    values = [tf.convert_to_tensor(v) for v in state]
+    for call in calls:
+        values = metric.stateless_update_state(
+            values, *call.arguments, **call.options
+        )
+    return [tf.convert_to_tensor(v) for v in values]
+
+
+def result(metric: keras.Metric, state: Sequence[Any]) -> Any:
+    """What a metric makes of a state: a number, an array or a dict of these."""
+
+    def read(value: Any) -> Any:
+        # Within the scope: outside of it a variable has its initial value.
+        if isinstance(value, keras.Variable):
+            return tf.convert_to_tensor(value.value)
+        return value
+
+    mapping = list(zip(metric.variables, state, strict=True))
+    with keras.StatelessScope(state_mapping=mapping):
+        return keras.tree.map_structure(read, metric.result())
+
+
+def build(metric: keras.Metric, calls: Sequence[Call]) -> None:
+    """Lets a metric make the variables that it makes on its first update.
+
+    Their values stay those of their initializers. To be called in the
+    strategy's scope, outside of any step.
+    """
+    with keras.StatelessScope():
+        for call in calls:
+            metric.update_state(*call.arguments, **call.options)
+
+
+def is_built(metric: keras.Metric) -> bool:
+    """Whether a metric of Keras has the variables of its state already."""
+    return bool(metric.variables) and bool(getattr(metric, "_built", True))

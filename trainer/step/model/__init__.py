@@ -1,0 +1,1 @@
+"""What a Keras model and its variables need under a strategy."""

@@ -1,0 +1,156 @@
+"""Random numbers that depend on (seed, step, micro-batch, replica) alone.
+
+A Keras `SeedGenerator` keeps a counter in a variable. Replicas share it and
+so draw the same dropout masks, and a checkpoint of the weights forgets it.
+Inside a step the generators of the model are therefore made functions of the
+step: each replica draws its own numbers, and a resumed run draws the numbers
+that the unbroken run would have drawn. In a loop within the model each
+iteration draws its own.
+"""
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+# No public name tells what a graph within a graph stands for.
+from tensorflow.python.ops.control_flow_v2_func_graphs import (
+    CondBranchFuncGraph,
+    WhileBodyFuncGraph,
+    WhileCondFuncGraph,
+)
+
+from trainer.errors import UserError
+from trainer.step.model.keras_private import (
+    draw_unseeded_from,
+    seed_dtype,
+    seed_generators,
+)
+
+# Mirrored strategies trace each replica in a thread of its own.
+_drawing = threading.local()
+# No model has so many generators.
+_NUMBER_OF_UNSEEDED = 0x7FFFFFFF
+
+
+class _Unseeded:
+    """Stands in for the generator of what is drawn without a seed.
+
+    Args:
+        draw: see `StepRandomness`.
+    """
+
+    def __init__(self, draw: Callable[[int, str], tf.Tensor]) -> None:
+        self._draw = draw
+
+    def next(self, ordered: bool = True) -> tf.Tensor:
+        """See `keras.random.SeedGenerator.next`."""
+        key = self._draw(_NUMBER_OF_UNSEEDED, "A layer")
+        return tf.cast(key, seed_dtype())
+
+
+class StepRandomness:
+    """Takes over the seed generators of a model while a step is traced.
+
+    Args:
+        model: the built model; its generators are numbered in layer order.
+        seed: the run's seed.
+    """
+
+    def __init__(self, model: keras.Model, seed: int) -> None:
+        self._local = threading.local()
+        self._seed = seed
+        self._unseeded = _Unseeded(self._draw)
+        for number, (layer, generator) in enumerate(seed_generators(model)):
+            self._take_over(generator, number, layer)
+
+    @contextlib.contextmanager
+    def at(
+        self,
+        step: tf.Tensor,
+        micro: tf.Tensor | int = 0,
+        stream: int = 0,
+        *,
+        replica: int | None = None,
+    ) -> Iterator[None]:
+        """Fixes what the generators depend on, in replica context.
+
+        Args:
+            step: scalar integer, the steps that are done.
+            micro: the micro-batch's index within the step.
+            stream: tells uses apart that share step numbers.
+            replica: whose numbers to draw; `None` draws this replica's own.
+        """
+        if replica is None:
+            context = tf.distribute.get_replica_context()
+            replica = context.replica_id_in_sync_group if context else 0
+        key = tf.constant([self._seed & 0x7FFFFFFF, stream], tf.int32)
+        for word in (step, micro, replica):
+            key = tf.random.experimental.stateless_fold_in(
+                key, tf.cast(word, tf.int32)
+            )
+        local, outer = self._local, getattr(_drawing, "unseeded", None)
+        before = {**vars(local)}
+        local.key, local.draws = key, {}
+        local.graph = tf.compat.v1.get_default_graph()
+        _drawing.unseeded = self._unseeded
+        try:
+            yield
+        finally:
+            vars(local).clear()
+            vars(local).update(before)
+            _drawing.unseeded = outer
+
+    def _take_over(
+        self, generator: keras.random.SeedGenerator, number: int, layer: str
+    ) -> None:
+        own_next = generator.next
+
+        def next_seed(ordered: bool = True) -> Any:
+            if getattr(self._local, "key", None) is None:
+                # Outside a step: predict, initializers.
+                return own_next(ordered)
+            key = self._draw(number, f"The layer {layer!r}")
+            return tf.cast(key, generator.state.dtype)
+
+        object.__setattr__(generator, "next", next_seed)
+
+    def _draw(self, number: int, who: str) -> tf.Tensor:
+        """The next seed of a generator in this step."""
+        key = self._local.key
+        draw = self._local.draws.get(number, 0)
+        self._local.draws[number] = draw + 1
+        for word in (number, draw, *self._iterations(who)):
+            key = tf.random.experimental.stateless_fold_in(key, word)
+        return key
+
+    def _iterations(self, who: str) -> list[tf.Tensor]:
+        """The present iteration of each loop around a draw, inmost first.
+
+        A loop's body is traced once: without these, every iteration would
+        draw the same.
+
+        Raises:
+            UserError: the draw is in a function that is traced once, and
+                called perhaps more than once.
+        """
+        graph, found = tf.compat.v1.get_default_graph(), []
+        while graph is not self._local.graph:
+            if isinstance(graph, WhileBodyFuncGraph | WhileCondFuncGraph):
+                # TensorFlow's own counter is every loop's first variable.
+                found.append(graph.inputs[0])
+            elif not isinstance(graph, CondBranchFuncGraph):
+                raise UserError(
+                    f"{who} draws random numbers in a "
+                    "tf.function of its own, where each call in a step would "
+                    "draw the same. Leave tf.function out: the step around "
+                    "it is one."
+                )
+            graph = graph.outer_graph
+        return found
+
+
+draw_unseeded_from(lambda: getattr(_drawing, "unseeded", None))

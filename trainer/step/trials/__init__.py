@@ -1,0 +1,1 @@
+"""What is tried on a few examples before the first step."""

@@ -1,0 +1,187 @@
+"""Finds layers that keep or add what is no mean over the batch.
+
+Each replica or micro-batch sees a piece of the global batch. Of what layers
+pass to `add_loss`, and of what they assign to floating-point variables, the
+mean over pieces is taken, by examples: right for a mean over the batch, but
+not for a sum. What of the two is meant no look at the code can tell.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from trainer.errors import UserError
+from trainer.step.losses.loss_terms import kind_of_added
+from trainer.step.model.keras_private import (
+    all_layers,
+    native,
+    noting_added_losses,
+    without_batch_statistics,
+)
+from trainer.step.pieces import Notes, open_piece
+from trainer.step.trials.trial import TRIAL_STREAM, Trial, is_whole, near
+
+if TYPE_CHECKING:
+    from trainer.trainer import Trainer
+
+# Of what kind a change is, whose, and its number or dtype.
+_Name = tuple[str, str, str]
+_ADDED, _KEPT = "added", "kept"
+_NORMS = (keras.regularizers.L1, keras.regularizers.L2, keras.regularizers.L1L2)
+
+
+def prepare_layers(
+    trainer: "Trainer", batch: Callable[[], Any], *, training: bool
+) -> None:
+    """Tries the layers that are not Keras' own, on a few examples.
+
+    Nothing is tried where a global batch is one piece.
+
+    Args:
+        trainer: the trainer, built.
+        batch: reads the first batch.
+        training: whether to train or only to evaluate.
+
+    Raises:
+        UserError: a layer keeps or adds what is no mean over the batch, and
+            nobody said what it is.
+    """
+    if trainer.has_tried_layers or is_whole(trainer, training=training):
+        return
+    if not any(_is_open(layer) for layer in all_layers(trainer.model)):
+        return
+    trainer.has_tried_layers = True
+    trial = Trial(trainer, batch())
+    try:
+        if trial.count and not _try(trial, training=True):
+            _try(trial, training=False)
+    except UserError:
+        raise
+    except Exception as error:  # noqa: BLE001 - if it is wrong, the step says so
+        logging.warning(
+            "The model's layers could not be tried on %d examples (%s). What "
+            "they keep or add must be means over the batch.",
+            trial.count,
+            error,
+        )
+
+
+def _is_open(layer: keras.Layer) -> bool:
+    """Whether a layer may keep or add anything that is not known."""
+    if type(layer).__module__.partition(".")[0] != "keras":
+        return True
+    return type(layer.activity_regularizer) not in (*_NORMS, type(None))
+
+
+def _try(trial: Trial, *, training: bool) -> bool:
+    """Compares the whole with its halves.
+
+    Returns:
+        Whether all could be told; what draws random numbers cannot.
+    """
+    first, second = trial.halves
+    whole = _changes(trial, first + second, training=training)
+    if not whole:
+        return True
+    again = _changes(trial, first + second, training=training, draw=1)
+    others = [
+        _changes(trial, index, training=training)
+        for index in (first + first, second + second, first)
+    ]
+    fixed = [
+        name
+        for name in whole
+        if all(name in one for one in (again, *others))
+        and near(whole[name], again[name])
+    ]
+    for name in fixed:
+        _require_mean(
+            trial.trainer, name, whole[name], *(o[name] for o in others)
+        )
+    return len(fixed) == len(whole)
+
+
+def _changes(
+    trial: Trial, index: list[int], *, training: bool, draw: int = 0
+) -> dict[_Name, np.ndarray]:
+    """What layers add, and how far they move variables, for some examples."""
+    trainer, notes = trial.trainer, Notes()
+    model = trainer.model
+    x, _, _ = keras.utils.unpack_x_y_sample_weight(
+        trial.rows(trial.batch, index)
+    )
+    with (
+        trainer.parts.randomness.at(tf.constant(0), draw, TRIAL_STREAM),
+        trainer.parts.metrics.in_layers.listening(),
+        without_batch_statistics(model),
+        noting_added_losses(model) as added,
+        open_piece(notes),
+        keras.StatelessScope() as scope,
+    ):
+        trainer.forward(x, training=training)
+    found = {
+        (_ADDED, layer, str(i)): np.asarray(value)
+        for i, (layer, value) in enumerate(added)
+        if kind_of_added(trainer.added_losses, layer) is None
+    }
+    if trainer.plugin.num_replicas == 1:
+        return found  # Micro-batches assign one after the other.
+    moved = dict(notes.assigned)
+    for variable in model.non_trainable_weights:
+        value = scope.get_current_value(variable)
+        if value is not None and variable.aggregation == "none":
+            moved[variable.path] = value, native(variable).read_value()
+    for path, (value, old) in moved.items():
+        change = np.asarray(value) - np.asarray(old)
+        found[_KEPT, path, old.dtype.name] = change
+    return found
+
+
+def _require_mean(
+    trainer: "Trainer",
+    name: _Name,
+    whole: np.ndarray,
+    twice: np.ndarray,
+    other: np.ndarray,
+    once: np.ndarray,
+) -> None:
+    """Checks that the mean over pieces is that of the whole.
+
+    Args:
+        trainer: whose layers they are.
+        name: of the change.
+        whole: what all examples make.
+        twice: what the first half makes, twice over.
+        other: what the second half makes, twice over.
+        once: what the first half makes.
+
+    Raises:
+        UserError: it is not.
+    """
+    kind, owner, detail = name
+    # Of whole numbers the first replica's value is taken, no mean.
+    averaged = kind == _ADDED or tf.as_dtype(detail).is_floating
+    same = near(whole, twice) and near(whole, other) and near(whole, once)
+    additive = near(whole, (twice + other) / 2)
+    if same or (averaged and additive and near(twice, once)):
+        return
+    is_sum = additive and near(twice, 2 * once)
+    what = "a sum over the batch" if is_sum else "no mean over the batch"
+    depends = "so it would depend on the number of replicas and micro-batches"
+    if kind == _ADDED:
+        raise UserError(
+            f"The layer {owner!r} passes {what} to add_loss, {depends}. "
+            "Divide it by the batch, or say what it is: Trainer.added_losses "
+            f"= {{{owner!r}: 'sum'}} adds up what replicas add, 'mean' takes "
+            "their mean, by examples."
+        )
+    raise UserError(
+        f"The variable {owner!r} keeps {what}, {depends}. Say what it is "
+        "where it is made, as in add_weight(..., aggregation='sum'): 'sum' "
+        "adds up what replicas add to it, 'mean' takes the mean of their "
+        "values, by examples, 'only_first_replica' the first one's."
+    )

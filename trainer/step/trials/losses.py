@@ -1,0 +1,151 @@
+"""Finds losses of which an example's value depends on the other examples.
+
+Replicas and micro-batches see pieces of the global batch, so the value of such
+a loss would depend on how many there are.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from trainer.errors import UserError
+from trainer.step.losses import per_output
+from trainer.step.losses.shapes import is_by_example
+from trainer.step.trials.trial import TRIAL_STREAM, Trial, is_whole, near
+
+if TYPE_CHECKING:
+    from trainer.trainer import Trainer
+
+
+def prepare_losses(
+    trainer: "Trainer", batch: Callable[[], Any], *, training: bool
+) -> None:
+    """Tries losses that are not known to keep examples apart.
+
+    Nothing is tried where a global batch is one piece: there such a loss is
+    what it is in Keras.
+
+    Args:
+        trainer: the trainer, built.
+        batch: reads the first batch.
+        training: whether to train or only to evaluate.
+
+    Raises:
+        UserError: an example's value depends on the others.
+    """
+    own = trainer.has_own_step if training else trainer.has_own_eval_step
+    if own or is_whole(trainer, training=training) or not _is_open(trainer):
+        return
+    if trainer.has_tried_losses:
+        return
+    trainer.has_tried_losses = True
+    trial = Trial(trainer, batch())
+    if not trial.count:
+        logging.warning(
+            "The loss could not be tried: the first batch has sparse parts, or "
+            "fewer than two examples. It must have a value for each example "
+            "that does not depend on the others."
+        )
+        return
+    try:
+        _try(trial)
+    except UserError:
+        raise
+    except Exception as error:  # noqa: BLE001 - if it is wrong, the step says so
+        logging.warning(
+            "The loss could not be tried on %d examples (%s). It must have a "
+            "value for each example that does not depend on the others.",
+            trial.count,
+            error,
+        )
+
+
+def _is_open(trainer: "Trainer") -> bool:
+    if trainer.has_own_loss:
+        return True
+    losses = keras.tree.flatten(trainer.loss)
+    return any(one is not None and not is_by_example(one) for one in losses)
+
+
+def _try(trial: Trial) -> None:
+    first, second = trial.halves
+    every = first + second
+    outputs = trial.call(every, training=True)
+    whole = _losses(trial, every, outputs)
+    if whole is None or not _alike(whole, _losses(trial, every, outputs, 1)):
+        return  # It draws random numbers: nothing can be told.
+    # Rows keep their places, in case a loss draws numbers for each.
+    for index, at in (first + first, first), (second + second, second):
+        found = _losses(trial, index, trial.rows(outputs, index))
+        _require_alike(whole, found, at=at)
+    fewer = _losses(trial, first, trial.rows(outputs, first))
+    _require_alike(whole, fewer, at=first)
+
+    def other(part: tf.Tensor) -> tf.Tensor:
+        if not part.dtype.is_floating or not part.shape.rank:
+            return part
+        return tf.concat([part[: len(first)], part[len(first) :] / 2], 0)
+
+    changed = tf.nest.map_structure(other, outputs)
+    found = _losses(trial, every, changed)
+    _require_alike(whole, found, at=first)
+
+
+def _losses(
+    trial: Trial, index: list[int], outputs: Any, draw: int = 0
+) -> dict[str, np.ndarray] | None:
+    """The loss's values of some examples, by output.
+
+    Returns:
+        `None` if it has called the model in training, whose normalization
+        may mix examples.
+    """
+    trainer = trial.trainer
+    x, y, _ = keras.utils.unpack_x_y_sample_weight(
+        trial.rows(trial.batch, index)
+    )
+    at = trainer.parts.randomness.at(tf.constant(0), draw, TRIAL_STREAM)
+    listening = trainer.parts.metrics.in_layers.listening()
+    with at, keras.StatelessScope() as scope, listening:
+        if draw:  # Moves on Keras' own generator, within the scope.
+            keras.random.normal(())
+        values = trainer.per_example_loss(x, per_output.in_floatx(y), outputs)
+    values = per_output.checked(
+        trainer, values, y_pred=outputs, rows=len(index)
+    )
+    state = trainer.model.non_trainable_variables
+    if any(scope.get_current_value(one) is not None for one in state):
+        return None
+    if isinstance(values, list | tuple):
+        values = {str(i): value for i, value in enumerate(values)}
+    if not isinstance(values, Mapping):
+        values = {"loss": values}
+    return {name: np.asarray(value) for name, value in values.items()}
+
+
+def _alike(left: dict[str, Any], right: dict[str, Any] | None) -> bool:
+    return right is not None and all(near(left[k], right[k]) for k in left)
+
+
+def _require_alike(
+    whole: dict[str, Any],
+    found: dict[str, Any] | None,
+    *,
+    at: list[int],
+) -> None:
+    for name, values in whole.items():
+        if found is None or near(values[at], found[name][at]):
+            continue
+        raise UserError(
+            f"The loss {name!r} gives an example another value when the other "
+            "examples of its batch change, so it would depend on the number "
+            "of replicas and micro-batches. A loss over pairs of examples or "
+            "over the batch goes into Trainer.global_loss, which sees the "
+            "outputs of all replicas. If it is meant to be one of each "
+            "example: let targets and outputs not broadcast ([batch] with "
+            "[batch, 1]), and divide nothing by the batch."
+        )

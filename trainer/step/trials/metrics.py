@@ -1,0 +1,279 @@
+"""Finds out before the first step how each metric is to be measured.
+
+Most metrics of Keras are known to add up, and need no trial. Any other one is
+tried once on the first batch; where it does not add up, its state is carried
+from step to step.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import keras
+import tensorflow as tf
+
+from trainer.errors import UserError
+from trainer.step.graph import converted, graph_function
+from trainer.step.measuring import examples_in_a_slot
+from trainer.step.metrics import stateless
+from trainer.step.metrics.additivity import adds_up, is_known
+from trainer.step.metrics.metric_set import Measure
+from trainer.step.metrics.stateless import Call
+from trainer.step.model.keras_private import (
+    keras_mask,
+    set_keras_mask,
+    symbolic_outputs,
+)
+from trainer.step.reductions.slots import Slots, write_slots
+from trainer.step.trials.trial import is_whole
+
+if TYPE_CHECKING:
+    from trainer.trainer import Trainer
+
+
+def prepare_metrics(
+    trainer: "Trainer", batch: Callable[[], Any], *, training: bool
+) -> None:
+    """Finds out how each metric is measured; to be called before tracing.
+
+    All processes of a run call this at the same time.
+
+    Args:
+        trainer: the trainer, built and perhaps restored.
+        batch: reads the first batch.
+        training: whether to train or only to evaluate.
+
+    Raises:
+        UserError: a metric cannot be had under this strategy.
+    """
+    metrics = trainer.parts.metrics
+    metrics.in_pieces = not is_whole(trainer, training=True)
+    y_pred = symbolic_outputs(trainer.model)
+    first = _FirstBatch(trainer, batch, training=training)
+    if not metrics.is_bound:
+        known = y_pred is not None and metrics.are_known
+        if known and not trainer.has_own_forward:
+            metrics.bind(None, y_pred)
+        elif not known:
+            metrics.bind(first.y, first.outputs)
+        # Else the traced step says what belongs to what.
+    open_ones = {
+        name: measure
+        for name, measure in metrics.measures.items()
+        if measure.adds_up is None and _is_open(trainer, measure, y_pred)
+    }
+    found = {name: _try(first, name, open_ones[name]) for name in open_ones}
+    if found:
+        # What one process cannot add up, none does.
+        carried = trainer.plugin.any_of([not added for added in found.values()])
+        for (name, added), carry in zip(found.items(), carried, strict=True):
+            del added
+            _decide(first, name, carry)
+    metrics.is_ready = True
+
+
+def _is_open(trainer: "Trainer", measure: Measure, y_pred: Any) -> bool:
+    """Whether a trial must tell how a metric is measured."""
+    metric, whole = measure.metric, is_whole(trainer, training=True)
+    if not is_known(metric) or not stateless.is_built(metric):
+        # A Mean of what a layer gives it adds up over steps.
+        is_plain = type(metric) in (keras.metrics.Mean, keras.metrics.Sum)
+        return not (is_plain and measure.in_layer and whole)
+    if measure.in_layer:
+        return not whole
+    if trainer.has_own_step or whole:
+        return False
+    # Of outputs without a second axis Keras takes the mean of the batch.
+    return y_pred is None or any(
+        len(one.shape) < 2 for one in keras.tree.flatten(y_pred)
+    )
+
+
+class _FirstBatch:
+    """What the model makes of the first batch, and of pieces of it."""
+
+    def __init__(
+        self, trainer: "Trainer", batch: Callable[[], Any], *, training: bool
+    ) -> None:
+        self.trainer = trainer
+        self.training = training
+        self._read = batch
+
+    @functools.cached_property
+    def _batch(self) -> tuple[Any, Any, Any]:
+        batch = self._read()
+        if isinstance(batch, list | tuple) and len(batch) > 3:
+            batch = (batch,)
+        return keras.utils.unpack_x_y_sample_weight(batch)
+
+    @functools.cached_property
+    def rows(self) -> int:
+        """How many examples it has."""
+        return int(tf.nest.flatten(self._batch)[0].shape[0])
+
+    @functools.cached_property
+    def pieces(self) -> list[tuple[int, int]]:
+        """Where uneven pieces of it begin and end."""
+        cuts = sorted({0, -(-self.rows * 3 // 5), self.rows - 1, self.rows})
+        return list(zip(cuts, cuts[1:], strict=False))
+
+    @property
+    def y(self) -> Any:
+        """Its targets."""
+        return self._batch[1]
+
+    @functools.cached_property
+    def outputs(self) -> Any:
+        """The specs of the model's outputs: it is traced, and not run."""
+
+        def forward(x: Any) -> Any:
+            return self._forward(x, training=False)[0]
+
+        traced = graph_function(forward).get_concrete_function(self._batch[0])
+        return traced.structured_outputs
+
+    @functools.cached_property
+    def calls(self) -> dict[str, list[Call]]:
+        """The updates of all metrics by the whole batch."""
+        return self._calls(*self._batch)
+
+    @functools.cached_property
+    def calls_of_pieces(self) -> list[dict[str, list[Call]]]:
+        """The updates by its pieces, where the model sees each by itself."""
+        return [
+            self._calls(
+                *tf.nest.map_structure(
+                    lambda leaf, a=a, b=b: None if leaf is None else leaf[a:b],
+                    self._batch,
+                )
+            )
+            for a, b in self.pieces
+        ]
+
+    def has_rows(self, name: str) -> bool:
+        """Whether a metric is given one row for each example."""
+        return all(
+            leaf.shape.rank and leaf.shape[0] == self.rows
+            for leaf in _leaves(self.calls[name])
+        )
+
+    def sliced(self, name: str) -> list[list[Call]]:
+        """The updates by the rows of each piece."""
+        return [_slice(self.calls[name], a, b) for a, b in self.pieces]
+
+    def _calls(self, x: Any, y: Any, weight: Any) -> dict[str, list[Call]]:
+        metrics = self.trainer.parts.metrics
+        y_pred, noted = self._forward(x, training=False)
+        found = metrics.layer_calls(noted)
+        if self.training and not all(found.values()):
+            _, in_training = self._forward(x, training=True)
+            for name, calls in metrics.layer_calls(in_training).items():
+                found[name] = found[name] or calls
+        if any(not m.in_layer for m in metrics.measures.values()):
+            found |= metrics.calls(y, y_pred, weight)
+        return found
+
+    def _forward(self, x: Any, *, training: bool) -> tuple[Any, Any]:
+        """Calls the model so that nothing of it changes."""
+        layers = self.trainer.parts.metrics.in_layers
+        with keras.StatelessScope(), layers.listening() as noted:
+            forward = converted(self.trainer.forward)
+            y_pred = forward(x, training=training)
+        return y_pred, noted
+
+
+def _try(first: _FirstBatch, name: str, measure: Measure) -> bool | None:
+    """Whether a metric adds up; a stored answer saves the trial."""
+    trainer, metric = first.trainer, measure.metric
+    try:
+        calls = first.calls[name]
+    except Exception:
+        if not trainer.has_own_step:
+            raise
+        # Targets and outputs are known to its step alone.
+        _require_built(name, measure)
+        return is_known(metric)
+    if not calls:  # A layer that has not updated it, such as in training only.
+        return True
+    with trainer.plugin.scope():
+        stateless.build(metric, calls)
+    measure.begin()
+    stored = trainer.parts.metrics.stored_trial.get(name)
+    if isinstance(stored, bool):
+        return stored
+    if first.has_rows(name):
+        return adds_up(metric, calls, first.sliced(name))
+    pieces = [found[name] for found in first.calls_of_pieces]
+    return adds_up(metric, calls, pieces)
+
+
+def _require_built(name: str, measure: Measure) -> None:
+    if not stateless.is_built(measure.metric):
+        raise UserError(
+            f"The metric {name!r} takes its shape from what it is first "
+            "updated by, which only the train_step knows. Update it there "
+            "with what Trainer.forward returns, or give it its shape."
+        )
+
+
+def _decide(first: _FirstBatch, name: str, carry: bool) -> None:
+    """Lets a metric's state be summed, or carried.
+
+    Raises:
+        UserError: it must be carried and cannot.
+    """
+    trainer = first.trainer
+    measure = trainer.parts.metrics.measures[name]
+    if not carry:
+        measure.adds_up = True
+        return
+    kind = type(measure.metric).__name__
+    what = f"The state of the metric {name!r} ({kind}) does not add up"
+    if not trainer.plugin.carries_states:
+        raise UserError(
+            f"{what}: it depends on the order and size of batches, which the "
+            f"strategy {trainer.plugin.name!r} has not. Valid are metrics that "
+            "sum over examples, such as those made of keras.metrics.Mean."
+        )
+    if not is_whole(trainer, training=True):
+        examples_in_a_slot(trainer, training=first.training)
+        _check_rows(first, name, what)
+    measure.carry()
+
+
+def _check_rows(first: _FirstBatch, name: str, what: str) -> None:
+    if first.trainer.has_own_step:
+        return  # Its step checks when it is traced.
+    if not first.has_rows(name):
+        metrics = first.trainer.parts.metrics
+        measure, giver = metrics.measures[name], "the model"
+        if measure.in_layer:
+            giver = f"the layer {metrics.in_layers.layer_of(measure.metric)!r}"
+        raise UserError(
+            f"{what} over the pieces of a batch, which {giver} gives it no "
+            "row per example of. Update it with one value for each example, "
+            "of shape [batch] or [batch, ...]."
+        )
+    slots = Slots(tf.constant(0), 1, first.rows)
+    write_slots(_leaves(first.calls[name]), slots)
+
+
+def _leaves(calls: Sequence[Call]) -> list[Any]:
+    return [
+        leaf
+        for leaf in tf.nest.flatten([tuple(call) for call in calls])
+        if tf.is_tensor(leaf)
+    ]
+
+
+def _slice(calls: Sequence[Call], begin: int, end: int) -> list[Call]:
+    def cut(leaf: Any) -> Any:
+        if not tf.is_tensor(leaf):
+            return leaf
+        part = leaf[begin:end]
+        mask = keras_mask(leaf)
+        if mask is not None:
+            set_keras_mask(part, mask[begin:end])
+        return part
+
+    return [Call(*tf.nest.map_structure(cut, tuple(call))) for call in calls]

@@ -1,0 +1,1 @@
+"""The base class of strategy plugins, and what finds them."""

@@ -1,0 +1,349 @@
+"""Builds what a step needs: model, optimizers, metrics, state variables."""
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import keras
+import tensorflow as tf
+from absl import logging
+
+from trainer.errors import UserError, nearest
+from trainer.step.divergence_guard import Guard, Watch
+from trainer.step.ema import MovingAverage
+from trainer.step.loss_scale import LossScale
+from trainer.step.metrics.metric_set import MetricSet, build_metrics
+from trainer.step.model import batch_norm
+from trainer.step.model.assignments import NotedVariables, count_by_examples
+from trainer.step.model.keras_private import (
+    all_layers,
+    count_steps_natively,
+    leave_losses_whole,
+    native,
+    separate_added_losses,
+    skip_own_reduction,
+)
+from trainer.step.model.untracked import Untracked
+from trainer.step.pieces import current_piece
+from trainer.step.rng import StepRandomness
+from trainer.strategy.plugin import StrategyPlugin
+
+PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
+
+
+@dataclasses.dataclass(frozen=True)
+class Parts:
+    """Everything of a run that lives in the strategy's scope.
+
+    Attributes:
+        model: the built model, compiled with the first optimizer.
+        optimizers: by name; a single one is named `"optimizer"`.
+        metrics: what is measured.
+        trained: the variables that are trainable when the model is built.
+        step: int64 scalar variable, the optimizer steps that are done.
+        randomness: gives each replica its random numbers.
+        loss_scale: set where a layer computes in float16.
+        ema: set where averaged weights are asked for.
+        watch: set where there is a guard.
+        untracked: what else the steps may touch, and checkpoints hold.
+    """
+
+    model: keras.Model
+    optimizers: dict[str, keras.optimizers.Optimizer]
+    metrics: MetricSet
+    trained: list[Any]
+    step: tf.Variable
+    randomness: StepRandomness
+    loss_scale: LossScale | None
+    ema: MovingAverage | None
+    watch: Watch | None
+    untracked: Untracked
+
+
+def build_parts(
+    plugin: StrategyPlugin,
+    *,
+    model: Callable[[], keras.Model],
+    optimizer: Any,
+    metrics: Any,
+    seed: int,
+    learning_rate: float | None,
+    precision: str | None,
+    ema_momentum: float | None,
+    sync_batch_norm: bool,
+    guard: Guard | None,
+    own_step: bool,
+    call_once: Callable[[keras.Model], None],
+) -> Parts:
+    """Calls the factories of a run under the strategy's scope.
+
+    Args:
+        plugin: owns the scope.
+        model: returns the model.
+        optimizer: a factory, a Keras name, or a dict of these.
+        metrics: see `build_metrics`.
+        seed: makes initial weights and dropout reproducible.
+        learning_rate: replaces the optimizer's own; `None` keeps it.
+        precision: a Keras dtype policy; `None` keeps the global one.
+        ema_momentum: averages the weights with this momentum if set.
+        sync_batch_norm: take BatchNormalization's statistics over the whole
+            global batch, so that they do not depend on the replica count.
+        guard: what counts as divergence; `None` checks nothing.
+        own_step: whether the Trainer has a `train_step` of its own.
+        call_once: calls a model that is not built yet on a batch.
+
+    Raises:
+        UserError: a factory is not one, or an option cannot be honoured.
+    """
+    keras.utils.set_random_seed(seed)
+    noted = NotedVariables()
+    with plugin.scope():
+        with tf.variable_creator_scope(noted):
+            made = build_model(model, precision)
+            if made.compiled:
+                logging.warning(
+                    "The model function compiles its model, which is not "
+                    "used: the Trainer's own loss, optimizer and metrics "
+                    "count."
+                )
+            half = any(
+                one.compute_dtype == "float16" for one in all_layers(made)
+            )
+            if half and own_step:
+                raise UserError(
+                    "The model computes in float16, and a train_step of one's "
+                    "own cannot be reached by its loss scale. Use "
+                    "mixed_bfloat16."
+                )
+            if sync_batch_norm and plugin.num_replicas > 1:
+                batch_norm.synchronize(made)
+            if not made.built:
+                call_once(made)
+        if plugin.num_replicas > 1:
+            separate_added_losses(made)
+            batch_norm.synchronize_masked(made)
+            leave_losses_whole(lambda: current_piece() is not None)
+        count_by_examples(noted, but=_equal_on_replicas(made))
+        trainable = made.trainable_variables
+        with tf.variable_creator_scope(noted):
+            optimizers = _built_optimizers(
+                made, trainable, factory=optimizer, learning_rate=learning_rate
+            )
+        # Keras callbacks read model.optimizer and model.stop_training.
+        made.compile(
+            optimizer=next(iter(optimizers.values())),
+            auto_scale_loss=False,
+            jit_compile=False,
+        )
+        weights = [native(v) for v in trainable]
+        # What this framework makes for itself, checkpoints hold or need not.
+        ours = NotedVariables()
+        with tf.variable_creator_scope(ours):
+            rest = {
+                "metrics": build_metrics(
+                    metrics, model=made, own_step=own_step
+                ),
+                "step": tf.Variable(
+                    0, dtype=tf.int64, trainable=False, name="step"
+                ),
+                "loss_scale": LossScale() if half else None,
+                "ema": None
+                if ema_momentum is None
+                else MovingAverage(
+                    weights, momentum=ema_momentum, strategy=plugin.strategy
+                ),
+                "watch": None if guard is None else Watch(guard),
+            }
+        saved = [made, *optimizers.values()]
+        known = [v for one in saved for v in one.variables] + ours.variables
+        return Parts(
+            model=made,
+            optimizers=optimizers,
+            trained=list(trainable),
+            randomness=StepRandomness(made, seed),
+            untracked=Untracked(noted.variables, known=known),
+            **rest,
+        )
+
+
+def build_model(
+    factory: Callable[[], keras.Model], precision: str | None
+) -> keras.Model:
+    """Calls the model's factory under a dtype policy.
+
+    Raises:
+        UserError: it is a model, or does not return one; or the precision
+            is unknown.
+    """
+    if isinstance(factory, keras.Model) or not callable(factory):
+        raise UserError(
+            f"model is a {type(factory).__name__}. Pass a function that "
+            "builds the model, such as lambda: keras.Sequential([...]), so "
+            "that its variables are created in the strategy's scope."
+        )
+    with _dtype_policy(precision):
+        model = factory()
+    if not isinstance(model, keras.Model):
+        raise UserError(
+            f"The model function {getattr(factory, '__name__', factory)} "
+            f"returned a {type(model).__name__}, not a keras.Model."
+        )
+    return model
+
+
+@contextmanager
+def _dtype_policy(precision: str | None) -> Iterator[None]:
+    if precision is None:
+        yield
+        return
+    if precision not in PRECISIONS:
+        raise UserError(
+            f"Unknown precision {precision!r}. {nearest(precision, PRECISIONS)}"
+        )
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(precision)
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)
+
+
+def _equal_on_replicas(model: keras.Model) -> list[tf.Variable]:
+    """The variables to which all replicas assign the same."""
+    return [
+        native(variable)
+        for layer in all_layers(model)
+        if isinstance(layer, keras.layers.BatchNormalization)
+        and layer.synchronized
+        for variable in layer.variables
+    ]
+
+
+def _built_optimizers(
+    model: keras.Model,
+    trainable: list[Any],
+    *,
+    factory: Any,
+    learning_rate: float | None,
+) -> dict[str, keras.optimizers.Optimizer]:
+    """Optimizers with their state, which begins on the present weights."""
+    found = _make_optimizers(factory, learning_rate)
+    for name, one in found.items():
+        is_single = len(found) == 1
+        one.build(trainable if is_single else _variables_of(model, name))
+        skip_own_reduction(one)
+        count_steps_natively(one)
+    return found
+
+
+def _make_optimizers(
+    factory: Any, learning_rate: float | None
+) -> dict[str, keras.optimizers.Optimizer]:
+    if not isinstance(factory, dict):
+        return {"optimizer": _make_optimizer(factory, learning_rate)}
+    if learning_rate is not None:
+        raise UserError(
+            f"learning_rate = {learning_rate}: there are several optimizers "
+            f"({', '.join(factory)}). Set each one's own learning rate."
+        )
+    return {name: _make_optimizer(one, None) for name, one in factory.items()}
+
+
+def restart_optimizers(
+    parts: Parts, factory: Any, learning_rate: float | None
+) -> None:
+    """Gives optimizers the state that they begin with on the present weights.
+
+    Most begin with zeros. ScheduleFreeAdamW keeps a copy of the weights, and
+    one of a user's own may do what it likes.
+    """
+    if all(_begins_with_constants(one) for one in parts.optimizers.values()):
+        return
+    fresh = _built_optimizers(
+        parts.model, parts.trained, factory=factory, learning_rate=learning_rate
+    )
+    for name, old in parts.optimizers.items():
+        values = fresh[name].variables
+        for variable, value in zip(old.variables, values, strict=True):
+            variable.assign(value)
+
+
+def _begins_with_constants(optimizer: keras.optimizers.Optimizer) -> bool:
+    kind = type(optimizer)
+    known = getattr(keras.optimizers, kind.__name__, None) is kind
+    return known and kind is not keras.optimizers.ScheduleFreeAdamW
+
+
+def _variables_of(model: keras.Model, optimizer: str) -> list[Any]:
+    """What an optimizer keeps state for; made before the first step.
+
+    Later is too late: a checkpoint is restored before the first step, and
+    replicas cannot create variables.
+    """
+    for layer in model.layers:
+        if layer.name == optimizer:
+            return list(layer.trainable_variables)
+    return list(model.trainable_variables)
+
+
+def _make_optimizer(
+    factory: Any, learning_rate: float | None
+) -> keras.optimizers.Optimizer:
+    if isinstance(factory, str):
+        try:
+            factory = type(keras.optimizers.get(factory))
+        except ValueError:
+            raise UserError(
+                f"Unknown optimizer {factory!r}. Name one of "
+                "keras.optimizers, such as 'adam'."
+            ) from None
+    if isinstance(factory, keras.optimizers.Optimizer) or not callable(factory):
+        raise UserError(
+            f"optimizer is a {type(factory).__name__} object. Pass what makes "
+            "it, such as lambda: keras.optimizers.Adam(1e-3) (in gin @Adam, "
+            "not @Adam()), so that it is created in the strategy's scope."
+        )
+    if learning_rate is None:
+        optimizer = factory()
+    elif "learning_rate" in inspect.signature(factory).parameters:
+        optimizer = factory(learning_rate=learning_rate)
+    else:
+        optimizer = factory()
+        optimizer.learning_rate = learning_rate
+    _refuse_own_versions(optimizer)
+    return optimizer
+
+
+def _refuse_own_versions(optimizer: keras.optimizers.Optimizer) -> None:
+    """Refuses options that Keras cannot keep under several replicas."""
+    name = type(optimizer).__name__
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        raise UserError(
+            f"{name} decides on unreduced gradients, differently on each "
+            "replica. Use the inner optimizer: precision = 'mixed_float16' "
+            "brings a loss scale that all replicas agree on."
+        )
+    if isinstance(optimizer, keras.optimizers.MultiOptimizer):
+        raise UserError(
+            f"{name} hides several optimizers in one. Pass a dict of "
+            "optimizers to the Trainer, each by the name of its layer, and "
+            "apply them in a train_step of your own."
+        )
+    if optimizer.gradient_accumulation_steps:
+        raise UserError(
+            f"{name}.gradient_accumulation_steps does not work under a "
+            "strategy. Use Trainer.accumulation_steps."
+        )
+    if optimizer.use_ema:
+        raise UserError(
+            f"{name}.use_ema would keep averages that nothing reads. Use "
+            "Trainer.ema_momentum, which evaluates and exports with them."
+        )
+    if optimizer.loss_scale_factor is not None:
+        raise UserError(
+            f"{name}.loss_scale_factor divides gradients of a loss that "
+            "nobody has multiplied. Leave it out: precision = 'mixed_float16' "
+            "brings a loss scale."
+        )

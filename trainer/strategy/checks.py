@@ -1,0 +1,289 @@
+"""Checks of a Trainer's arguments, alone and against its strategy."""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import keras
+
+from trainer.errors import UserError, nearest
+from trainer.step.losses.loss_terms import AddedLosses
+from trainer.step.model.keras_private import all_layers, function_loss
+from trainer.strategy.plugin import StrategyPlugin
+
+
+def require_positive(**numbers: int) -> None:
+    """Checks that each number is an integer of at least 1.
+
+    Raises:
+        UserError: one is not; it is named.
+    """
+    for name, value in numbers.items():
+        if not isinstance(value, int) or value < 1:
+            raise UserError(
+                f"{name} = {value!r} must be a whole number, at least 1."
+            )
+
+
+def check_against_strategy(
+    plugin: StrategyPlugin,
+    *,
+    batch_size: int,
+    accumulation_steps: int,
+    jit_compile: bool,
+) -> None:
+    """Checks what a strategy must be able to do.
+
+    Raises:
+        UserError: it cannot.
+    """
+    pieces = plugin.num_replicas * accumulation_steps
+    if plugin.static_shapes and batch_size % pieces:
+        below = batch_size // pieces * pieces
+        near = f"{below} or {below + pieces}" if below else f"{pieces}"
+        raise UserError(
+            f"batch_size = {batch_size} must be a multiple of {pieces} "
+            f"({plugin.num_replicas} replicas times {accumulation_steps} "
+            f"micro-batches) under the strategy {plugin.name!r}. Nearest: "
+            f"{near}."
+        )
+    reason = plugin.why_not_compiled()
+    if jit_compile and reason:
+        raise UserError(f"jit_compile: {reason}. Leave it off.")
+
+
+def check_dtypes(plugin: StrategyPlugin, model: keras.Model) -> None:
+    """Checks that a strategy's devices can compute what layers compute in.
+
+    Raises:
+        UserError: they cannot; the first such layer is named.
+    """
+    for layer in all_layers(model):
+        reason = plugin.why_not_computed_in(layer.compute_dtype)
+        if reason:
+            raise UserError(
+                f"The layer {layer.name!r} computes in {layer.compute_dtype}: "
+                f"{reason}"
+            )
+
+
+def check_micro_batches(
+    model: keras.Model, last_size: int | None, *, accumulation_steps: int
+) -> None:
+    """Checks that no micro-batch is empty where that would change a result.
+
+    Args:
+        model: the built model.
+        last_size: examples in an epoch's last batch; `None` if unknown.
+        accumulation_steps: micro-batches in a batch.
+
+    Raises:
+        UserError: BatchNormalization would take the statistics of nothing.
+    """
+    if last_size is None or last_size >= accumulation_steps:
+        return
+    norm = keras.layers.BatchNormalization
+    if any(isinstance(layer, norm) for layer in all_layers(model)):
+        raise UserError(
+            f"An epoch's last batch has {last_size} examples for "
+            f"{accumulation_steps} micro-batches, and BatchNormalization "
+            "would see an empty one. Choose another batch_size or a smaller "
+            "accumulation_steps."
+        )
+
+
+def check_own_train_step(
+    name: str, *, accumulation_steps: int, precision: str | None
+) -> None:
+    """Checks what a `train_step` of one's own must do without.
+
+    Raises:
+        UserError: an option needs the Trainer's own step.
+    """
+    if accumulation_steps > 1:
+        raise UserError(
+            f"{name} has a train_step of its own, so it must accumulate by "
+            "itself. Leave accumulation_steps at 1."
+        )
+    if precision == "mixed_float16":
+        raise UserError(
+            f"{name} has a train_step of its own, which the loss scale of "
+            "mixed_float16 cannot reach. Use mixed_bfloat16."
+        )
+
+
+def check_added_losses(kinds: AddedLosses, model: keras.Model) -> None:
+    """Checks what was said of the losses that layers add.
+
+    Raises:
+        UserError: a kind or a layer is unknown.
+    """
+    by_layer = kinds if isinstance(kinds, dict) else {}
+    for kind in by_layer.values() if by_layer else [kinds]:
+        if kind not in (None, "mean", "sum"):
+            raise UserError(
+                f"added_losses has {kind!r}. {nearest(kind, ['mean', 'sum'])}"
+            )
+    names = {layer.name for layer in all_layers(model)}
+    for name in by_layer:
+        if name not in names:
+            raise UserError(
+                f"added_losses names {name!r}, which is no layer of the "
+                f"model. {nearest(name, names)}"
+            )
+
+
+def check_global_loss(
+    name: str,
+    *,
+    accumulation_steps: int,
+    class_weight: Mapping[int, float] | None,
+) -> None:
+    """Checks what a `global_loss` must do without.
+
+    Raises:
+        UserError: an option would cut the batch, or weigh its examples.
+    """
+    if accumulation_steps > 1:
+        raise UserError(
+            f"{name} has a global_loss, which sees the whole global batch; "
+            f"accumulation_steps = {accumulation_steps} would cut it. Leave "
+            "it at 1."
+        )
+    if class_weight is not None:
+        raise UserError(
+            f"{name} has a global_loss, which class_weight cannot weigh. "
+            "Weigh classes there."
+        )
+
+
+# What `fit` would call of a model, and what says the same here.
+_STEPS_OF_FIT = {
+    "train_step": "Trainer.train_step",
+    "compute_loss": "Trainer.per_example_loss",
+    "test_step": "Trainer.eval_step",
+    "compute_metrics": "Trainer.metrics",
+    "get_metrics_result": "Trainer.metrics",
+    "make_train_function": "Trainer.train_step",
+    "make_test_function": "Trainer.eval_step",
+}
+
+
+def check_steps_of_model(
+    model: keras.Model, *, own_step: bool, own_eval_step: bool
+) -> None:
+    """Checks that a model has no step of its own, which nobody would call.
+
+    Args:
+        model: what the model function returned.
+        own_step: whether the Trainer's class has a `train_step`.
+        own_eval_step: whether it has an `eval_step`. A step of one's own may
+            call what the model has.
+
+    Raises:
+        UserError: it has one.
+    """
+    for name, instead in _STEPS_OF_FIT.items():
+        in_training = name in ("train_step", "compute_loss")
+        if own_step and (in_training or own_eval_step):
+            continue
+        if own_eval_step and name == "test_step":
+            continue
+        if not _is_of_keras(model, name):
+            raise UserError(
+                f"{type(model).__name__}.{name} is its own, but only "
+                f"keras.Model.fit calls it. Move it to {instead}."
+            )
+
+
+def check_trainable(
+    model: keras.Model, known: Collection[Any], *, own_step: bool
+) -> None:
+    """Checks that the optimizer knows what is to be trained.
+
+    Args:
+        model: the built model.
+        known: the variables that were trainable when it was built.
+        own_step: whether a `train_step` of one's own chooses variables.
+
+    Raises:
+        UserError: a layer has become trainable since.
+    """
+    ids = {id(variable) for variable in known}
+    for variable in model.trainable_variables:
+        if id(variable) not in ids and not own_step:
+            raise UserError(
+                f"{variable.path} was not trainable when the model was built, "
+                "so the optimizer has no state for it. Set trainable in the "
+                "model function; freezing later is possible, thawing is not."
+            )
+
+
+def _is_of_keras(model: keras.Model, name: str) -> bool:
+    """Whether a method of a model is the one that Keras gives it."""
+    if name in vars(model):
+        return False
+    owner = next((k for k in type(model).__mro__ if name in vars(k)), None)
+    return owner is None or owner.__module__.partition(".")[0] == "keras"
+
+
+def check_class_weight(
+    weights: Mapping[int, float] | None,
+) -> dict[int, float] | None:
+    """Checks weights by class.
+
+    Raises:
+        UserError: a class is no whole number, or a weight no number.
+    """
+    if weights is None:
+        return None
+    for label, weight in weights.items():
+        if (
+            not isinstance(label, int)
+            or label < 0
+            or not isinstance(weight, int | float)
+        ):
+            raise UserError(
+                f"class_weight has {label!r}: {weight!r}. Valid: the number of "
+                "a class, from 0, to a number, such as {0: 1.0, 1: 2.5}."
+            )
+    return dict(weights)
+
+
+def as_loss(loss: Any) -> keras.losses.Loss | None:
+    """A Keras loss from a name, a class, a function or a loss.
+
+    Raises:
+        UserError: the name is unknown, or the loss reduces by itself.
+    """
+    if isinstance(loss, str):
+        try:
+            loss = keras.losses.get(loss)
+        except ValueError:
+            raise UserError(
+                f"Unknown loss {loss!r}. Name one of keras.losses, such as "
+                "'SparseCategoricalCrossentropy'."
+            ) from None
+    if isinstance(loss, type):
+        loss = loss()
+    if loss is None:
+        return None
+    if isinstance(loss, keras.losses.Loss):
+        _check_call(loss)
+        return loss
+    if not callable(loss):
+        raise UserError(
+            f"loss is a {type(loss).__name__}. Valid: a Keras loss, its name, "
+            "or a function of (y_true, y_pred)."
+        )
+    return function_loss(loss)
+
+
+def _check_call(loss: keras.losses.Loss) -> None:
+    """Refuses a `__call__` of a loss's own, which nobody would call."""
+    kind = type(loss)
+    if kind.__call__ is not keras.losses.Loss.__call__:
+        raise UserError(
+            f"The loss {kind.__name__} overrides __call__, where Keras weighs "
+            "and divides; here the Trainer does, over all replicas. Override "
+            "call(y_true, y_pred), and return one value for each example."
+        )

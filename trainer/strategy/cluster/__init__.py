@@ -1,0 +1,1 @@
+"""Cluster specs: which tasks there are, and which one this is."""

@@ -1,0 +1,127 @@
+"""The cluster in `--worker_hosts --ps_hosts --task_type --task_index`.
+
+The flags keep the meaning that they have had since TensorFlow 1: with
+`--ps_hosts`, the first of the `--worker_hosts` is the chief. It may be called
+`--task_type=worker --task_index=0` or `--task_type=chief`. TensorFlow's own
+worker numbers start behind it.
+"""
+
+from collections.abc import Sequence
+
+from trainer import UserError
+from trainer.plugin_api import nearest
+from trainer.strategy.cluster.spec import JOBS, Cluster
+
+SOURCE = "flags"
+
+
+def detect(
+    *,
+    worker_hosts: str | Sequence[str] | None = None,
+    ps_hosts: str | Sequence[str] | None = None,
+    task_type: str | None = None,
+    task_index: int | None = None,
+) -> bool:
+    """Whether any of the flags was given."""
+    given = (worker_hosts, ps_hosts, task_type, task_index)
+    return any(value is not None for value in given)
+
+
+def resolve(
+    *,
+    worker_hosts: str | Sequence[str] | None = None,
+    ps_hosts: str | Sequence[str] | None = None,
+    task_type: str | None = None,
+    task_index: int | None = None,
+) -> Cluster:
+    """Reads the flags.
+
+    Args:
+        worker_hosts: `host:port` of every worker; text is a comma list.
+        ps_hosts: `host:port` of every parameter server, if there are some.
+        task_type: this process's job; `"worker"` by default.
+        task_index: this process's number within its job's hosts. Needed
+            except for a chief or an evaluator.
+
+    Raises:
+        UserError: the flags contradict each other, or one is missing.
+    """
+    workers, servers = _hosts(worker_hosts), _hosts(ps_hosts)
+    if not workers:
+        raise UserError(
+            "--ps_hosts, --task_type and --task_index need --worker_hosts: "
+            "every worker's host:port, such as --worker_hosts=n1:2222,n2:2222."
+        )
+    job = task_type or "worker"
+    if job not in JOBS:
+        raise UserError(
+            f"--task_type={job}: there is no such job. {nearest(job, JOBS)}"
+        )
+    index = _index(job, task_index)
+    if not servers:
+        return _without_ps(workers, job, index)
+    return _with_ps(workers, servers, job, index)
+
+
+def _hosts(value: str | Sequence[str] | None) -> list[str]:
+    parts = value.split(",") if isinstance(value, str) else value or ()
+    return [part.strip() for part in parts if part.strip()]
+
+
+def _index(job: str, index: int | None) -> int:
+    if index is None:
+        if job in ("worker", "ps"):
+            raise UserError(
+                f"--task_index is missing: which of the {job}s is this "
+                "process? The first has --task_index=0."
+            )
+        return 0
+    return index
+
+
+def _without_ps(workers: list[str], job: str, index: int) -> Cluster:
+    if job == "ps":
+        raise UserError(
+            "--task_type=ps needs --ps_hosts: every parameter server's "
+            "host:port."
+        )
+    if job == "chief":
+        _check_chief(index)
+        job = "worker"
+    elif job == "worker":
+        _check_index("worker", index, workers)
+    return Cluster({"worker": workers}, job, index, SOURCE)
+
+
+def _with_ps(
+    workers: list[str], servers: list[str], job: str, index: int
+) -> Cluster:
+    if len(workers) < 2:
+        raise UserError(
+            "--worker_hosts needs at least two hosts beside --ps_hosts: the "
+            "first coordinates, the others train."
+        )
+    jobs = {"chief": workers[:1], "worker": workers[1:], "ps": servers}
+    if job == "ps":
+        _check_index("ps", index, servers)
+    elif job == "chief":
+        _check_chief(index)
+    elif job == "worker":
+        _check_index("worker", index, workers)
+        job, index = ("worker", index - 1) if index else ("chief", 0)
+    return Cluster(jobs, job, index, SOURCE)
+
+
+def _check_chief(index: int) -> None:
+    if index:
+        raise UserError(
+            f"--task_index={index}: there is one chief, with --task_index=0."
+        )
+
+
+def _check_index(job: str, index: int, hosts: list[str]) -> None:
+    if not 0 <= index < len(hosts):
+        raise UserError(
+            f"--task_index={index} is out of range: --{job}_hosts lists "
+            f"{len(hosts)}. Valid: 0 to {len(hosts) - 1}."
+        )

@@ -1,0 +1,105 @@
+"""Turns numbered, equal tasks into a cluster's jobs."""
+
+from collections.abc import Mapping
+
+from trainer import UserError
+from trainer.strategy.cluster.spec import Cluster
+
+NUM_PS = "TRAINER_NUM_PS"
+
+
+def number_of_ps(environ: Mapping[str, str], *, wanted: bool) -> int:
+    """How many of the tasks are parameter servers.
+
+    Args:
+        environ: its `TRAINER_NUM_PS` says how many.
+        wanted: whether the strategy needs some: then there is at least one.
+
+    Raises:
+        UserError: the variable is no number, or is 0 where some are needed.
+    """
+    count = read_number(environ, NUM_PS, default=int(wanted))
+    if wanted and not count:
+        raise UserError(
+            f"{NUM_PS}=0, but the strategy needs parameter servers. Set it "
+            "to at least 1."
+        )
+    return count
+
+
+def cluster_of_ranks(
+    addresses: list[str], rank: int, *, num_ps: int, source: str
+) -> Cluster:
+    """Gives every rank its job.
+
+    Without parameter servers all ranks are workers. With them, rank 0 is the
+    chief, ranks 1 to `num_ps` hold the variables and the rest are workers.
+
+    Args:
+        addresses: the `host:port` of every rank, in order.
+        rank: this process's.
+        num_ps: how many parameter servers there are.
+        source: see `Cluster`.
+
+    Raises:
+        UserError: too few ranks, or this rank is not among them.
+    """
+    total = len(addresses)
+    if not 0 <= rank < total:
+        raise UserError(
+            f"{source}: this process has rank {rank}, but there are {total} "
+            f"tasks. Valid ranks: 0 to {total - 1}."
+        )
+    if not num_ps:
+        return Cluster({"worker": addresses}, "worker", rank, source)
+    first_worker = 1 + num_ps
+    if total <= first_worker:
+        raise UserError(
+            f"{source}: {total} tasks are too few for a chief, {num_ps} "
+            f"parameter servers and a worker. Start at least "
+            f"{first_worker + 1}."
+        )
+    jobs = {
+        "chief": addresses[:1],
+        "worker": addresses[first_worker:],
+        "ps": addresses[1:first_worker],
+    }
+    if rank == 0:
+        return Cluster(jobs, "chief", 0, source)
+    if rank < first_worker:
+        return Cluster(jobs, "ps", rank - 1, source)
+    return Cluster(jobs, "worker", rank - first_worker, source)
+
+
+def read_number(
+    environ: Mapping[str, str],
+    name: str,
+    *,
+    default: int | None = None,
+    least: int = 0,
+    most: int | None = None,
+) -> int:
+    """Reads a whole number from the environment.
+
+    Args:
+        environ: the environment.
+        name: the variable.
+        default: its value where it is not set; `None` if it must be.
+        least: the smallest number that is valid.
+        most: the largest number that is valid, if there is one.
+
+    Raises:
+        UserError: it is missing, or is no such number.
+    """
+    text = environ.get(name, "").strip()
+    if not text and default is not None:
+        return default
+    valid = text.isascii() and text.isdigit()
+    valid = valid and int(text) >= least and (most is None or int(text) <= most)
+    if not valid:
+        limits = f"at least {least}"
+        if most is not None:
+            limits = f"from {least} to {most}"
+        shown = f"{name}={text!r}" if text else f"{name} is not set"
+        raise UserError(f"{shown}: it must be a whole number, {limits}.")
+    return int(text)

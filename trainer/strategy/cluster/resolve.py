@@ -1,0 +1,66 @@
+"""Finds out which cluster this process belongs to."""
+
+import os
+from collections.abc import Mapping, Sequence
+
+from absl import logging
+
+from trainer.strategy.cluster import flags, kubernetes, slurm, tf_config
+from trainer.strategy.cluster.spec import Cluster
+
+
+def resolve_cluster(
+    *,
+    worker_hosts: str | Sequence[str] | None = None,
+    ps_hosts: str | Sequence[str] | None = None,
+    task_type: str | None = None,
+    task_index: int | None = None,
+    ps: bool = False,
+    environ: Mapping[str, str] = os.environ,
+) -> Cluster | None:
+    """Finds this process's cluster.
+
+    The first that is there decides: the flags, `TF_CONFIG`, a Slurm step of
+    several tasks, a Kubernetes StatefulSet. Kubeflow's TFJob sets
+    `TF_CONFIG`, and so do Vertex AI and `python -m trainer.launch`. It reads
+    the environment only and imports no TensorFlow.
+
+    Args:
+        worker_hosts: see `trainer.strategy.cluster.flags.resolve`.
+        ps_hosts: see there.
+        task_type: see there.
+        task_index: see there.
+        ps: whether the strategy needs parameter servers. Under Slurm and
+            Kubernetes, whose tasks are all equal, some then become parameter
+            servers, as with `TRAINER_NUM_PS`.
+        environ: the environment.
+
+    Returns:
+        The cluster, or `None` where there is none.
+
+    Raises:
+        UserError: what was found contradicts itself.
+    """
+    given = {
+        "worker_hosts": worker_hosts,
+        "ps_hosts": ps_hosts,
+        "task_type": task_type,
+        "task_index": task_index,
+    }
+    cluster = None
+    if flags.detect(**given):  # type: ignore[arg-type]
+        cluster = flags.resolve(**given)  # type: ignore[arg-type]
+    elif tf_config.detect(environ):
+        cluster = tf_config.resolve(environ)
+    if cluster is None and slurm.detect(environ):
+        cluster = slurm.resolve(environ, ps=ps)
+    if cluster is None and kubernetes.detect(environ):
+        cluster = kubernetes.resolve(environ, ps=ps)
+    if cluster is not None:
+        logging.info(
+            "Cluster from %s: this is %s of %s.",
+            cluster.source,
+            cluster.name,
+            cluster.jobs,
+        )
+    return cluster

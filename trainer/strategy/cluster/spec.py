@@ -1,0 +1,179 @@
+"""A cluster: the addresses of its tasks, and this process's place in it."""
+
+import dataclasses
+import json
+from collections.abc import Collection
+from typing import Any
+
+from trainer import UserError
+from trainer.plugin_api import nearest
+
+# "chief" coordinates, "ps" holds variables, "evaluator" stands beside.
+JOBS = ("chief", "worker", "ps", "evaluator")
+
+
+@dataclasses.dataclass(frozen=True)
+class Cluster:
+    """The tasks of a cluster and which of them this process is.
+
+    Attributes:
+        jobs: job name to the `host:port` of each of its tasks.
+        job: this process's job.
+        index: this process's number within its job.
+        source: what the cluster was read from, such as `"TF_CONFIG"`.
+        origin: the cluster as it was given, where this one is what is left
+            of it; its tasks may have other names there.
+
+    Raises:
+        UserError: the specification contradicts itself.
+    """
+
+    jobs: dict[str, list[str]]
+    job: str
+    index: int
+    source: str
+    origin: "Cluster | None" = None
+
+    def __post_init__(self) -> None:
+        for job in [*self.jobs, self.job]:
+            if job not in JOBS:
+                raise UserError(
+                    f"{self.source}: unknown job {job!r}. {nearest(job, JOBS)}"
+                )
+        for job, addresses in self.jobs.items():
+            for address in addresses:
+                self._check_address(job, address)
+        self._check_unique()
+        if len(self.jobs.get("chief", [])) > 1:
+            raise UserError(
+                f"{self.source}: there are {len(self.jobs['chief'])} chiefs. "
+                "Name one; the others are workers."
+            )
+        # An evaluator stands beside the cluster: it may have no address.
+        count = len(self.jobs.get(self.job, []))
+        if self.job != "evaluator" and not 0 <= self.index < count:
+            raise UserError(
+                f"{self.source}: this process is {self.job} {self.index}, but "
+                f"there are {count} {self.job} addresses. Valid indices: "
+                f"{', '.join(map(str, range(count))) or 'none'}."
+            )
+
+    @property
+    def address(self) -> str:
+        """This process's `host:port`."""
+        return self.jobs[self.job][self.index]
+
+    @property
+    def name(self) -> str:
+        """This process, such as `"worker 1"`."""
+        return f"{self.job} {self.index}"
+
+    def tasks(self, *jobs: str) -> list[tuple[str, str]]:
+        """Name and address of every task of some jobs, the chief first."""
+        return [
+            (f"{job} {i}", address)
+            for job in JOBS
+            if job in jobs
+            for i, address in enumerate(self.jobs.get(job, []))
+        ]
+
+    def absent(self) -> list[tuple[str, str]]:
+        """Given name and address of each task that was left out."""
+        if self.origin is None:
+            return []
+        here = {address for _, address in self.tasks(*JOBS)}
+        return [t for t in self.origin.tasks(*JOBS) if t[1] not in here]
+
+    def given_name(self, name: str) -> str:
+        """What a task of this cluster is called in the one that was given.
+
+        Args:
+            name: its name here, such as `"worker 0"`.
+        """
+        address = dict(self.tasks(*JOBS))[name]
+        given = (self.origin or self).tasks(*JOBS)
+        return next(n for n, a in given if a == address)
+
+    def label(self, name: str) -> str:
+        """A task of this cluster as messages show it.
+
+        Args:
+            name: its name here; a message has the given one.
+
+        Returns:
+            Such as `"worker 1 (n1:2222)"`.
+        """
+        return f"{self.given_name(name)} ({dict(self.tasks(*JOBS))[name]})"
+
+    def among(self, names: Collection[str]) -> "Cluster":
+        """What is left of this cluster with some of its workers only.
+
+        Args:
+            names: the chief or workers that stay, this task among them.
+
+        Returns:
+            The smaller cluster, its workers numbered anew in order; this one
+            if all stay.
+        """
+        jobs = dict(self.jobs)
+        for job in ("chief", "worker"):
+            stay = [a for name, a in self.tasks(job) if name in names]
+            if stay or job in jobs:
+                jobs[job] = stay
+        jobs = {job: addresses for job, addresses in jobs.items() if addresses}
+        if jobs == self.jobs:
+            return self
+        index = jobs[self.job].index(self.address)
+        return Cluster(jobs, self.job, index, self.source, origin=self)
+
+    def tf_config(self) -> str:
+        """The cluster as TensorFlow's `TF_CONFIG` says it."""
+        task: dict[str, Any] = {"type": self.job, "index": self.index}
+        return json.dumps({"cluster": self.jobs, "task": task})
+
+    def describe(self) -> dict[str, Any]:
+        """What `run.json` says of it."""
+        described = {
+            "source": self.source,
+            "task": self.name,
+            "jobs": self.jobs,
+        }
+        if self.origin is not None:
+            described["given"] = {
+                "task": self.origin.name,
+                "jobs": self.origin.jobs,
+            }
+        return described
+
+    def _check_address(self, job: str, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdigit() or not 0 < int(port) < 65536:
+            raise UserError(
+                f"{self.source}: {address!r} of job {job!r} is no address. "
+                "Write host:port, such as 10.0.0.2:2222."
+            )
+
+    def _check_unique(self) -> None:
+        owners: dict[str, str] = {}
+        for name, address in self.tasks(*JOBS):
+            host, port = split_address(address)
+            key = f"{'127.0.0.1' if host == 'localhost' else host}:{port}"
+            if key in owners:
+                raise UserError(
+                    f"{self.source}: {owners[key]} and {name} have the "
+                    f"same address {address}. Give each its own port."
+                )
+            owners[key] = name
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Splits `host:port`; an IPv6 host loses its brackets.
+
+    Args:
+        address: such as `"n1:2222"` or `"[::1]:2222"`.
+
+    Returns:
+        The host in lower case and the port.
+    """
+    host, _, port = address.rpartition(":")
+    return host.removeprefix("[").removesuffix("]").lower(), int(port)

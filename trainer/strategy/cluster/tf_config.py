@@ -1,0 +1,109 @@
+"""The cluster in `TF_CONFIG`, as TensorFlow, TFJob and Vertex AI write it."""
+
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from trainer import UserError
+from trainer.plugin_api import nearest
+from trainer.strategy.cluster.spec import JOBS, Cluster
+
+_NAME = "TF_CONFIG"
+# TensorFlow 1 called the chief so, and older operators still do.
+_ALIASES = {"master": "chief"}
+
+
+def detect(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether `TF_CONFIG` is set and not empty."""
+    return environ.get(_NAME, "").strip() not in ("", "{}")
+
+
+def resolve(environ: Mapping[str, str] = os.environ) -> Cluster | None:
+    """Reads `TF_CONFIG`.
+
+    Args:
+        environ: the environment.
+
+    Returns:
+        The cluster as it is written there, even if it has one task only;
+        `None` where `TF_CONFIG` has no `cluster`: some launchers set it for
+        a single process too.
+
+    Raises:
+        UserError: it is not valid JSON, or is no cluster specification.
+    """
+    config = _parse(environ.get(_NAME, ""))
+    if "sparseCluster" in config:
+        raise UserError(
+            f"{_NAME} has a 'sparseCluster' (TFJob's enableDynamicWorker), "
+            "which lists no peers. Turn enableDynamicWorker off."
+        )
+    cluster = config.get("cluster") or {}
+    if not cluster:
+        return None
+    if not isinstance(cluster, dict):
+        raise UserError(
+            f"{_NAME}: 'cluster' is a {type(cluster).__name__}. It must be "
+            'an object, such as {"worker": ["n1:2222", "n2:2222"]}.'
+        )
+    jobs = {
+        str(_ALIASES.get(job, job)): _addresses(job, value)
+        for job, value in cluster.items()
+    }
+    job, index = _task(config.get("task"))
+    return Cluster(jobs, job, index, _NAME)
+
+
+def _parse(text: str) -> dict[str, Any]:
+    try:
+        config = json.loads(text)
+    except ValueError as error:
+        raise UserError(f"{_NAME} is not valid JSON: {error}.") from None
+    if not isinstance(config, dict):
+        raise UserError(
+            f"{_NAME} is a JSON {type(config).__name__}. It must be an "
+            "object with the keys 'cluster' and 'task'."
+        )
+    return config
+
+
+def _addresses(job: str, value: Any) -> list[str]:
+    """A list of addresses; TensorFlow takes {"0": address, ...} too."""
+    if isinstance(value, dict):
+        keys = [str(i) for i in range(len(value))]
+        if sorted(value, key=str) != sorted(keys):
+            raise UserError(
+                f"{_NAME}: the tasks of job {job!r} are numbered "
+                f"{', '.join(map(str, value))}. Number them from 0 on, "
+                "without gaps."
+            )
+        value = [value[key] for key in keys]
+    if isinstance(value, str) or not isinstance(value, list):
+        value = [value]
+    for address in value:
+        if not isinstance(address, str):
+            raise UserError(
+                f"{_NAME}: {address!r} of job {job!r} is no address. Write "
+                "host:port, such as 10.0.0.2:2222."
+            )
+    return value
+
+
+def _task(task: Any) -> tuple[str, int]:
+    if not isinstance(task, dict) or not task.get("type"):
+        raise UserError(
+            f"{_NAME} does not say which task this process is. Add "
+            '"task": {"type": "worker", "index": 0}.'
+        )
+    job = str(task["type"])
+    if _ALIASES.get(job, job) not in JOBS:
+        raise UserError(
+            f"{_NAME}: unknown task type {job!r}. {nearest(job, JOBS)}"
+        )
+    index = str(task.get("index", 0))
+    if not (index.isascii() and index.isdigit()):
+        raise UserError(
+            f"{_NAME}: the task index {index!r} is no whole number from 0 on."
+        )
+    return _ALIASES.get(job, job), int(index)

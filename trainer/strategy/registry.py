@@ -1,0 +1,102 @@
+"""Finds plugins: what is imported, and what is installed.
+
+A package offers plugins through the entry point group `trainer.plugins`:
+
+    [options.entry_points]
+    trainer.plugins =
+        my_strategy = my_package.my_strategy:MyStrategy
+
+Importing the module (gin's `import`, say) is enough for a strategy to be
+found by its `name` too.
+"""
+
+import functools
+import importlib.metadata
+import inspect
+from typing import Any
+
+from absl import logging
+
+from trainer.errors import UserError, nearest
+from trainer.strategy.plugin import StrategyPlugin
+
+GROUP = "trainer.plugins"
+
+
+@functools.cache
+def load_plugins() -> dict[str, Any]:
+    """Imports every installed plugin, once.
+
+    A plugin that cannot be imported is left out with a warning: a broken
+    package that a run does not use must not stop it.
+
+    Returns:
+        Entry point name to the object it names.
+    """
+    found = {}
+    for entry in importlib.metadata.entry_points(group=GROUP):
+        try:
+            found[entry.name] = entry.load()
+        except Exception as error:
+            logging.warning(
+                "Plugin %s (%s) cannot be imported: %s",
+                entry.name,
+                entry.value,
+                error,
+            )
+    return found
+
+
+def strategies() -> dict[str, type[StrategyPlugin]]:
+    """Every strategy plugin that is installed or imported, by name."""
+    load_plugins()
+    return dict(StrategyPlugin.known)
+
+
+def find_strategy(name: str, **options: Any) -> StrategyPlugin:
+    """Makes the strategy plugin of a name.
+
+    Args:
+        name: a plugin's name, or `"auto"` for the one that fits best.
+        **options: constructor arguments that only some plugins take, such as
+            `devices`; `None` means not given.
+
+    Raises:
+        UserError: there is no such strategy, or it does not take an option.
+    """
+    known = strategies()
+    if name == "auto":
+        name = _best(known)
+    if name not in known:
+        raise UserError(
+            f"Unknown strategy {name!r}. {nearest(name, ['auto', *known])}"
+        )
+    given = {key: value for key, value in options.items() if value is not None}
+    for option in given:
+        if not _takes(known[name], option):
+            takers = [key for key in known if _takes(known[key], option)]
+            raise UserError(
+                f"--{option} means nothing to the strategy {name!r}. It is "
+                f"for: {', '.join(sorted(takers)) or 'none installed'}."
+            )
+    return known[name](**given)
+
+
+def _takes(plugin: type[StrategyPlugin], option: str) -> bool:
+    return option in inspect.signature(plugin).parameters
+
+
+def _best(known: dict[str, type[StrategyPlugin]]) -> str:
+    detected = {
+        name: detection
+        for name, plugin in known.items()
+        if (detection := plugin.detect()) is not None
+    }
+    if not detected:
+        raise UserError(
+            "No strategy plugin fits this machine. Install this project "
+            "(pip install -e .) or name one with --strategy=NAME."
+        )
+    best = max(detected, key=lambda name: detected[name].rank)
+    logging.info("Strategy %s: %s", best, detected[best].found)
+    return best
