@@ -10,8 +10,8 @@ import pytest
 
 from tests.trainer.launch.programs import ends, failing, stays, stops
 from trainer.cli.run_status import RunIsOver
-from trainer.launch import main as launch_module
 from trainer.launch import arguments
+from trainer.launch import main as launch_module
 
 SOON = {"server": 0.5, "chief": 0.5, "worker": 0.5, "evaluator": 0.5}
 

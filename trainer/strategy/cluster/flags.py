@@ -8,8 +8,7 @@ worker numbers start behind it.
 
 from collections.abc import Sequence
 
-from trainer import UserError
-from trainer.plugin_api import nearest
+from trainer.errors import UserError, nearest
 from trainer.strategy.cluster.spec import JOBS, Cluster
 
 SOURCE = "flags"

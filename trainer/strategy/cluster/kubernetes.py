@@ -19,7 +19,7 @@ import re
 import socket
 from collections.abc import Mapping
 
-from trainer import UserError
+from trainer.errors import UserError
 from trainer.strategy.cluster.ranks import (
     cluster_of_ranks,
     number_of_ps,

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from trainer import UserError
+from trainer.errors import UserError
 from trainer.strategy.cluster.spec import Cluster
 
 NUM_PS = "TRAINER_NUM_PS"

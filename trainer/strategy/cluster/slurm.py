@@ -8,7 +8,7 @@ them out, and each process checks the result against the node that it is on.
 import os
 from collections.abc import Mapping
 
-from trainer import UserError
+from trainer.errors import UserError
 from trainer.strategy.cluster.ranks import (
     cluster_of_ranks,
     number_of_ps,

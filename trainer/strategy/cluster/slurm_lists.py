@@ -3,7 +3,7 @@
 import itertools
 import re
 
-from trainer import UserError
+from trainer.errors import UserError
 
 _COUNT = re.compile(r"(?P<count>\d+)(?:\(x(?P<times>\d+)\))?")
 _RANGE = re.compile(r"(?P<first>\d+)(?:-(?P<last>\d+))?")

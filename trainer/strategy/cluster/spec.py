@@ -5,8 +5,7 @@ import json
 from collections.abc import Collection
 from typing import Any
 
-from trainer import UserError
-from trainer.plugin_api import nearest
+from trainer.errors import UserError, nearest
 
 # "chief" coordinates, "ps" holds variables, "evaluator" stands beside.
 JOBS = ("chief", "worker", "ps", "evaluator")

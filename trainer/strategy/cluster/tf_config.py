@@ -5,8 +5,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from trainer import UserError
-from trainer.plugin_api import nearest
+from trainer.errors import UserError, nearest
 from trainer.strategy.cluster.spec import JOBS, Cluster
 
 _NAME = "TF_CONFIG"
