@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from trainer.runtime.atomic_files import REFUSALS, write_whole
     from trainer.runtime.process_exit import give_up, skip_teardown
     from trainer.step.graph import graph_function, repeat
+    from trainer.step.options import StrategyOptions
     from trainer.step.reductions.sums import Sums
     from trainer.strategy.checks import require_positive
     from trainer.strategy.cluster.resolve import resolve_cluster
@@ -45,6 +46,7 @@ _HOMES = {
     "Runner": "trainer.strategy.plugin",
     "Staging": "trainer.checkpoint.host_buffers",
     "Step": "trainer.strategy.plugin",
+    "StrategyOptions": "trainer.step.options",
     "Sums": "trainer.step.reductions.sums",
     "Ticker": "trainer.loop.schedule",
     "atomic_files": "trainer.runtime",
@@ -78,6 +80,7 @@ __all__ = [
     "Runner",
     "Staging",
     "Step",
+    "StrategyOptions",
     "Sums",
     "Ticker",
     "atomic_files",

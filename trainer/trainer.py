@@ -16,16 +16,21 @@ from trainer.loop.goodput import Accounts
 from trainer.loop.loop import Loop
 from trainer.step import gradients as grads
 from trainer.step.divergence_guard import Guard
-from trainer.step.gradient_sums import batch_sums, measure, reduce_gradients
-from trainer.step.graph import converted
+from trainer.step.gradient_sums import (
+    GradientSums,
+    Reduced,
+    gradient_sums,
+    measure,
+    reduce_gradients,
+)
 from trainer.step.logs import StepLogs
 from trainer.step.losses import loss_terms, per_output
 from trainer.step.pieces import current_piece, open_piece
 from trainer.step.reductions.all_gather import Gathered, all_gather
 from trainer.step.reductions.average import Average
+from trainer.step.spec import OVERRIDABLE, Parts, StepSpec
 from trainer.step.train_step import make_train_step
 from trainer.strategy.build import (
-    Parts,
     build_model,
     build_parts,
     restart_optimizers,
@@ -35,6 +40,7 @@ from trainer.strategy.checks import (
     check_added_losses,
     check_against_strategy,
     check_class_weight,
+    check_dtypes,
     check_global_loss,
     check_own_train_step,
     check_steps_of_model,
@@ -173,13 +179,13 @@ class Trainer:
                 f"guard is {guard!r}. Pass a Guard (in gin @Guard(), with "
                 "parentheses)."
             )
-        if self.has_own_step:
+        if self._has_own("train_step"):
             check_own_train_step(
                 type(self).__name__,
                 accumulation_steps=accumulation_steps,
                 precision=precision,
             )
-        if self.has_global_loss:
+        if self._has_own("global_loss"):
             check_global_loss(
                 type(self).__name__,
                 accumulation_steps=accumulation_steps,
@@ -207,7 +213,6 @@ class Trainer:
         self.accumulation_steps = accumulation_steps
         self.jit_compile = jit_compile
         self._traced_for: list[int] | None = None
-        self.has_tried_losses = self.has_tried_layers = False
         self.step = 0
         self.model_dir: str | None = None
         self.stop_reason: str | None = None
@@ -240,7 +245,7 @@ class Trainer:
             seed=self.seed,
             precision=self._precision,
             guard=self.guard,
-            own_step=self.has_own_step,
+            own_step=self._has_own("train_step"),
             call_once=self._call_once,
             **self._factories,
         )
@@ -256,11 +261,12 @@ class Trainer:
         _ = self.parts
         check_steps_of_model(
             self.model,
-            own_step=self.has_own_step,
-            own_eval_step=self.has_own_eval_step,
+            own_step=self._has_own("train_step"),
+            own_eval_step=self._has_own("eval_step"),
         )
         check_added_losses(self.added_losses, self.model)
-        per_output.check(self)
+        check_dtypes(self.plugin, self.model)
+        per_output.check(self.spec)
 
     def restart_optimizers(self) -> None:
         """Lets the optimizers begin anew on the present weights."""
@@ -278,7 +284,7 @@ class Trainer:
             UserError: a layer has become trainable since it was built.
         """
         check_trainable(
-            self.model, self.parts.trained, own_step=self.has_own_step
+            self.model, self.parts.trained, own_step=self._has_own("train_step")
         )
         now = [id(variable) for variable in self.model.trainable_variables]
         if self._traced_for not in (None, now):
@@ -311,30 +317,9 @@ class Trainer:
         """The optimizer; the first one if there are several."""
         return next(iter(self.parts.optimizers.values()))
 
-    @property
-    def has_own_step(self) -> bool:
-        """Whether a subclass has a `train_step` of its own."""
-        return type(self).train_step is not Trainer.train_step
-
-    @property
-    def has_own_eval_step(self) -> bool:
-        """Whether a subclass has an `eval_step` of its own."""
-        return type(self).eval_step is not Trainer.eval_step
-
-    @property
-    def has_own_loss(self) -> bool:
-        """Whether a subclass has a `per_example_loss` of its own."""
-        return type(self).per_example_loss is not Trainer.per_example_loss
-
-    @property
-    def has_global_loss(self) -> bool:
-        """Whether a subclass has a `global_loss`."""
-        return type(self).global_loss is not Trainer.global_loss
-
-    @property
-    def has_own_forward(self) -> bool:
-        """Whether a subclass calls the model in a way of its own."""
-        return type(self).forward is not Trainer.forward
+    def _has_own(self, method: str) -> bool:
+        """Whether a subclass has a method of a step of its own."""
+        return getattr(type(self), method) is not getattr(Trainer, method)
 
     @property
     def fired_step(self) -> int:
@@ -367,7 +352,7 @@ class Trainer:
             batch_size=self.batch_size,
             seed=self.seed,
             data_dir=self._data_dir,
-            drop_remainder=self.plugin.static_shapes,
+            drop_remainder=self.plugin.options.static_shapes,
         )
 
     # What research code overrides.
@@ -389,7 +374,7 @@ class Trainer:
             such a tensor. Masks and sample weights are applied afterwards,
             and the division by the global batch.
         """
-        return per_output.per_example(self, y, y_pred)
+        return per_output.per_example(self.spec, y, y_pred)
 
     def global_loss(self, x: Any, y: Any, y_pred: Any) -> tf.Tensor:
         """A loss over the global batch, such as one over pairs of examples.
@@ -423,8 +408,9 @@ class Trainer:
             scalar (averaged over replicas and steps), or the result of
             `metric_increments`.
         """
-        sums, logs = batch_sums(self, batch)
-        converted(self.apply_gradients)(reduce_gradients(self, sums))
+        sums, logs = self.gradient_sums(batch)
+        reduced = self.reduce_gradients(sums)
+        self.apply_gradients(reduced.gradients)
         return logs
 
     def eval_step(self, batch: Any) -> StepLogs:
@@ -433,10 +419,33 @@ class Trainer:
         Under a strategy with static shapes the batch is `(x, y,
         sample_weight)` whatever the data yields: padding has the weight 0.
         """
-        _, logs = measure(self, batch, training=False)
+        _, logs = measure(self.spec, batch, training=False)
         return logs
 
-    # What a train_step of one's own is made of; all in replica context.
+    # What a step is made of; all in replica context.
+
+    def gradient_sums(self, batch: Any) -> tuple[GradientSums, StepLogs]:
+        """A replica's sums of loss and gradients, not yet divided.
+
+        Args:
+            batch: `x`, `(x, y)` or `(x, y, sample_weight)`.
+
+        Returns:
+            The sums, and what the step returns of the batch.
+        """
+        return gradient_sums(self.spec, batch)
+
+    def reduce_gradients(self, sums: GradientSums) -> Reduced:
+        """The gradients of the global loss: one SUM, then the division.
+
+        Args:
+            sums: this replica's, over all its micro-batches.
+
+        Returns:
+            `gradients`, variable number to gradient, equal on every replica,
+            the regularizers' among them; and what a guard must know.
+        """
+        return reduce_gradients(self.spec, sums)
 
     def gradients(
         self, tape: tf.GradientTape, loss: Average, variables: list[Any]
@@ -456,7 +465,7 @@ class Trainer:
         piece = current_piece()
         if piece is not None:
             local, loss = piece.or_zeros(local), piece.or_nothing(loss)
-        if not self.plugin.reduces_sparse:
+        if not self.plugin.options.reduces_sparse:
             local = grads.densify(local)
         total, count = grads.reduce_sum((local, loss.count))
         factor = tf.math.divide_no_nan(1.0, count)
@@ -602,9 +611,29 @@ class Trainer:
     # Below here: how.
 
     @functools.cached_property
+    def spec(self) -> StepSpec:
+        """What the steps are made of."""
+        return StepSpec(
+            methods=self,
+            overridden=frozenset(filter(self._has_own, OVERRIDABLE)),
+            parts=self.parts,
+            plugin=self.plugin,
+            batches=self.batches,
+            saves=lambda: self.loop is not None and self.loop.callbacks.save,
+            batch_size=self.batch_size,
+            accumulation_steps=self.accumulation_steps,
+            jit_compile=self.jit_compile,
+            guard=self.guard,
+            loss=self.loss,
+            loss_weights=self.loss_weights,
+            class_weight=self.class_weight,
+            added_losses=self.added_losses,
+        )
+
+    @functools.cached_property
     def train_runner(self) -> Runner:
         """The loop of training steps; traced once, however often it runs."""
-        return self.plugin.runner(make_train_step(self), training=True)
+        return self.plugin.runner(make_train_step(self.spec), training=True)
 
     def _run(self, steps: int, **options: Any) -> dict[str, float]:
         return Loop(self, steps=steps, **options).run()

@@ -53,7 +53,7 @@ def main():
     else:
         results = run_all(plugin, arguments.directory, arguments.only)
     results["num_replicas"] = np.array(plugin.num_replicas)
-    results["carries_states"] = np.array(plugin.carries_states)
+    results["carries_states"] = np.array(plugin.options.carries_states)
     if plugin.is_chief:
         np.savez(os.path.join(arguments.directory, "results.npz"), **results)
     plugin.finish()

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from trainer.data import feeder, padded
 from trainer.errors import UserError
+from trainer.step.eval_step import make_eval_step
 from trainer.step.logs import Totals
 from trainer.step.metrics.carried import EVAL
-from trainer.step.train_step import make_eval_step
 from trainer.step.trials.prepare import prepare
 from trainer.strategy.plugin import Runner
 
@@ -55,7 +55,7 @@ class Evaluator:
                 "The eval data is endless, or longer than anybody has counted: "
                 "set eval_steps."
             )
-        prepare(self._trainer, training=False)
+        prepare(self._trainer.spec, training=False)
         iterator = self._input()
         totals = Totals(trainer.parts.metrics, EVAL)
         totals.reset()
@@ -70,7 +70,7 @@ class Evaluator:
 
     def trace(self) -> None:
         """Builds the graph without evaluating."""
-        prepare(self._trainer, training=False)
+        prepare(self._trainer.spec, training=False)
         self._runner.trace(self._input())
 
     def averaged_weights(self) -> contextlib.AbstractContextManager[None]:
@@ -85,12 +85,12 @@ class Evaluator:
             start=0,
             num_replicas=plugin.num_replicas,
             micro=1,
-            fit=padded if plugin.static_shapes else None,
+            fit=padded if plugin.options.static_shapes else None,
         )
         return plugin.distribute(pieces, training=False)
 
     @functools.cached_property
     def _runner(self) -> Runner:
         return self._trainer.plugin.runner(
-            make_eval_step(self._trainer), training=False
+            make_eval_step(self._trainer.spec), training=False
         )

@@ -237,7 +237,7 @@ class Loop:
     def _trace(self) -> Any:
         trainer = self.trainer
         trainer.follow_trainable()
-        prepare(trainer, training=True)
+        prepare(trainer.spec, training=True)
         for totals in self.reports.totals.values():
             totals.give_states()
         pieces = feeder(
@@ -245,7 +245,7 @@ class Loop:
             start=trainer.step,
             num_replicas=trainer.plugin.num_replicas,
             micro=trainer.accumulation_steps,
-            fit=exact if trainer.plugin.static_shapes else None,
+            fit=exact if trainer.plugin.options.static_shapes else None,
         )
         iterator = trainer.plugin.distribute(pieces, training=True)
         trainer.train_runner.trace(iterator)
@@ -261,7 +261,7 @@ class Loop:
         while (fault := self._train_on(iterator)) is not None:
             with self.trainer.accounts.phase("lost"):
                 go_back(self, fault)
-                if self.trainer.plugin.batches_by_step:
+                if self.trainer.plugin.options.batches_by_step:
                     iterator = self._trace()
 
     def _train_on(self, iterator: Any) -> Fault | None:

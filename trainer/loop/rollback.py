@@ -113,7 +113,7 @@ def without_skipped(trainer: "Trainer", batches: Batches) -> Batches:
             FILE_NAME,
             batches.batch_size,
         )
-    if not positions or not trainer.plugin.batches_by_step:
+    if not positions or not trainer.plugin.options.batches_by_step:
         return batches
     return SteppingOver(batches, positions)
 
@@ -189,7 +189,7 @@ def _entry(
 ) -> dict[str, Any]:
     """What the file says of a fault; strict JSON has no NaN."""
     where: dict[str, Any] = {"step": fault.step}
-    if trainer.plugin.batches_by_step:
+    if trainer.plugin.options.batches_by_step:
         where["batch"] = position_of(fault.step, skipped.positions)
         where["batch_size"] = skipped.batch_size
     else:

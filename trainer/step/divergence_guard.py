@@ -168,7 +168,7 @@ class Watch:
         step: tf.Tensor,
         apply: Callable[[], None],
         overflowed: tf.Tensor | bool = False,
-    ) -> None:
+    ) -> tf.Tensor:
         """Applies a step's update, or notes the step as bad.
 
         To be called while tracing, where the update may be in a condition.
@@ -179,6 +179,9 @@ class Watch:
             apply: makes the update.
             overflowed: whether the gradient only shows that the loss scale
                 is too large; a boolean scalar.
+
+        Returns:
+            Whether it was applied, a boolean scalar.
         """
         usual, count = tf.unstack(self._usual.read_value())
         loss_is_sound = self._loss_is_sound(measured)
@@ -193,6 +196,7 @@ class Watch:
             only_if(is_fault, lambda: self._note(measured, usual, step))
 
         only_if(sound, go_on, stop)
+        return sound
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[list[tf.Tensor]]:

@@ -5,7 +5,7 @@ division. See `trainer.step.losses.loss_terms` for the equation.
 """
 
 import functools
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
@@ -20,9 +20,7 @@ from trainer.step.losses.global_loss import global_term
 from trainer.step.measuring import examples_in_a_slot
 from trainer.step.padding import real_rows
 from trainer.step.pieces import Piece, open_piece
-
-if TYPE_CHECKING:
-    from trainer.trainer import Trainer
+from trainer.step.spec import StepSpec
 
 
 class GradientSums(NamedTuple):
@@ -40,22 +38,34 @@ class GradientSums(NamedTuple):
     losses: dict[str, tf.Tensor]
 
 
-def piece_of(trainer: "Trainer", batch: Any, *, training: bool) -> Piece:
+class Reduced(NamedTuple):
+    """What all replicas agree on, equal on each.
+
+    Attributes:
+        gradients: variable number to the gradient of the global loss.
+        measured: what a guard judges by; empty without one.
+    """
+
+    gradients: dict[int, grads.Gradient]
+    measured: tuple[Measured, ...]
+
+
+def piece_of(spec: StepSpec, batch: Any, *, training: bool) -> Piece:
     """A replica's batch as one of the pieces of a global batch."""
-    micro = trainer.accumulation_steps if training else 1
+    micro = spec.accumulation_steps if training else 1
     slot = None
-    if not trainer.plugin.is_alone:
+    if not spec.plugin.is_alone:
         slot = functools.partial(
             examples_in_a_slot,
-            trainer,
+            spec,
             training=training,
             why="all_gather exchanges examples between processes",
         )
-    return Piece(batch, pieces=trainer.plugin.num_replicas * micro, slot=slot)
+    return Piece(batch, pieces=spec.plugin.num_replicas * micro, slot=slot)
 
 
 def measure(
-    trainer: "Trainer",
+    spec: StepSpec,
     batch: Any,
     *,
     training: bool,
@@ -64,7 +74,7 @@ def measure(
     """Runs the model on a replica's batch.
 
     Args:
-        trainer: whose step it is.
+        spec: whose step it is.
         batch: `x`, `(x, y)` or `(x, y, sample_weight)`.
         training: whether to train or to evaluate.
         piece: the same batch, where the caller has counted it already.
@@ -73,54 +83,52 @@ def measure(
         The terms of the loss, and what a step returns of them.
     """
     x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
-    piece = piece or piece_of(trainer, batch, training=training)
+    piece = piece or piece_of(spec, batch, training=training)
     with open_piece(piece):
-        y_pred = converted(trainer.forward)(x, training=training)
+        y_pred = converted(spec.methods.forward)(x, training=training)
         y = per_output.in_floatx(y)
-        values = converted(trainer.per_example_loss)(x, y, y_pred)
+        values = converted(spec.methods.per_example_loss)(x, y, y_pred)
     terms, by_output = per_output.terms(
-        trainer,
+        spec,
         values,
         y_pred=y_pred,
-        sample_weight=per_output.weights(trainer, y, weight, training=training),
+        sample_weight=per_output.weights(spec, y, weight, training=training),
         examples=piece.examples,
         parts=piece.pieces,
         real=real_rows(batch),
         rows=piece.rows,
     )
-    if trainer.has_global_loss:
+    if spec.has_own("global_loss"):
         with open_piece(piece):
             whole = (x, y, y_pred)
-            terms.append(global_term(trainer, batch, piece=piece, parts=whole))
-    terms += loss_terms.added_terms(trainer.model, piece, trainer.added_losses)
-    logs = (
-        loss_terms.loss_logs(trainer.model, terms, piece.examples) | by_output
-    )
-    increments = converted(trainer.metric_increments)
+            terms.append(global_term(spec, batch, piece=piece, parts=whole))
+    terms += loss_terms.added_terms(spec.model, piece, spec.added_losses)
+    logs = loss_terms.loss_logs(spec.model, terms, piece.examples) | by_output
+    increments = converted(spec.methods.metric_increments)
     return terms, logs | increments(y, y_pred, weight)
 
 
-def batch_sums(trainer: "Trainer", batch: Any) -> tuple[GradientSums, StepLogs]:
+def gradient_sums(spec: StepSpec, batch: Any) -> tuple[GradientSums, StepLogs]:
     """Loss and gradient sums of one replica's (micro-)batch.
 
     Raises:
         UserError: there is nothing to minimize.
     """
-    variables = [v.value for v in trainer.model.trainable_variables]
-    piece = piece_of(trainer, batch, training=True)
+    variables = [v.value for v in spec.model.trainable_variables]
+    piece = piece_of(spec, batch, training=True)
     with tf.GradientTape(persistent=True) as tape:
-        terms, logs = measure(trainer, batch, training=True, piece=piece)
+        terms, logs = measure(spec, batch, training=True, piece=piece)
         if not terms:
             raise UserError(
                 "There is no loss: pass loss=..., override per_example_loss or "
                 "global_loss, or call add_loss in the model."
             )
         merged = loss_terms.merge_terms(terms)
-        scaled = [term.total * _loss_factor(trainer) for term in merged]
+        scaled = [term.total * _loss_factor(spec) for term in merged]
     found = {}
     for term, total in zip(merged, scaled, strict=True):
         local = piece.or_zeros(tape.gradient(total, variables))
-        if trainer.accumulation_steps > 1 or not trainer.plugin.reduces_sparse:
+        if spec.accumulation_steps > 1 or not spec.options.reduces_sparse:
             local = grads.densify(local)
         found[term.group] = {
             i: gradient
@@ -128,63 +136,50 @@ def batch_sums(trainer: "Trainer", batch: Any) -> tuple[GradientSums, StepLogs]:
             if gradient is not None
         }
     counts = {term.group: term.count for term in merged}
-    guarded = trainer.guard is not None
+    guarded = spec.guard is not None
     totals = {term.group: term.total for term in merged if guarded}
     return GradientSums(found, counts, totals), logs
 
 
-def reduce_gradients(
-    trainer: "Trainer", sums: GradientSums
-) -> dict[int, grads.Gradient]:
+def reduce_gradients(spec: StepSpec, sums: GradientSums) -> Reduced:
     """Sums over replicas, divides, and adds the regularizers' gradient.
 
-    Returns:
-        Variable number to gradient, equal on every replica.
-    """
-    return _divide(trainer, GradientSums(*grads.reduce_sum(sums)))
-
-
-def reduce_and_measure(
-    trainer: "Trainer", sums: GradientSums
-) -> tuple[dict[int, grads.Gradient], Measured]:
-    """Does as `reduce_gradients`, and says what a guard must know.
-
-    The loss travels with the gradients: no transfer is added.
+    All that a guard must know travels with the gradients: no transfer is
+    added.
     """
     sums = GradientSums(*grads.reduce_sum(sums))
-    gradients = _divide(trainer, sums)
-    loss = loss_terms.regularization(
-        loss_terms.regularized_variables(trainer.model)
-    )
+    gradients = _divide(spec, sums)
+    if spec.guard is None:
+        return Reduced(gradients, ())
+    regularized = loss_terms.regularized_variables(spec.model)
+    loss = loss_terms.regularization(regularized)
     for group, total in sums.losses.items():
         loss += tf.math.divide_no_nan(total, sums.counts[group])
-    true = grads.rows_once([*gradients.values()], dense=trainer.jit_compile)
-    return gradients, Measured(loss, grads.global_norm(true))
+    true = grads.rows_once([*gradients.values()], dense=spec.jit_compile)
+    return Reduced(gradients, (Measured(loss, grads.global_norm(true)),))
 
 
-def _divide(
-    trainer: "Trainer", sums: GradientSums
-) -> dict[int, grads.Gradient]:
+def _divide(spec: StepSpec, sums: GradientSums) -> dict[int, grads.Gradient]:
     """The gradient of the global loss from sums over all replicas."""
-    scale = _loss_factor(trainer)
+    scale = _loss_factor(spec)
     result: dict[int, grads.Gradient] = {}
     for group, found in sums.gradients.items():
         factor = tf.math.divide_no_nan(1.0, sums.counts[group])
         for i, gradient in found.items():
             divided = grads.scale(gradient, factor / scale)
             result[i] = grads.add(result.get(i), divided)
-    for i, gradient in _regularizer_gradients(trainer.model).items():
+    for i, gradient in _regularizer_gradients(spec.model).items():
         result[i] = grads.add(result.get(i), gradient)
     return result
 
 
-def _loss_factor(trainer: "Trainer") -> tf.Tensor:
+def _loss_factor(spec: StepSpec) -> tf.Tensor:
     """What the loss is multiplied by, so that float16 gradients fit."""
-    loss_scale = trainer.parts.loss_scale
+    loss_scale = spec.parts.loss_scale
     if loss_scale is None:
         return tf.constant(1.0)
     # The sum of a batch would overflow where its mean does not.
-    return loss_scale.value / trainer.batch_size
+    return loss_scale.value / spec.batch_size
 
 
 def _regularizer_gradients(model: keras.Model) -> dict[int, tf.Tensor]:

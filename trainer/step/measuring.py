@@ -2,22 +2,52 @@
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tensorflow as tf
 
 from trainer.errors import UserError
 from trainer.step.gradients import reduce_sum
-from trainer.step.logs import StepLogs
+from trainer.step.logs import DATA_WAIT, EXAMPLES, StepLogs
+from trainer.step.pieces import Piece
+from trainer.step.reductions.average import Average, average
 from trainer.step.reductions.slots import Slots, slot_rows
+from trainer.step.spec import StepSpec
 
-if TYPE_CHECKING:
-    from trainer.trainer import Trainer
+
+def replica_logs(
+    spec: StepSpec,
+    logs: StepLogs,
+    piece: Piece,
+    waited: tf.Tensor | None = None,
+) -> StepLogs:
+    """Completes what a step returned, so that it adds up.
+
+    Args:
+        spec: what the step is made of.
+        logs: as research code returned them: a plain scalar is averaged over
+            replicas and steps.
+        piece: the replica's piece of the batch.
+        waited: seconds for data, in which all replicas waited.
+    """
+    complete: StepLogs = {}
+    for name, value in logs.items():
+        value = average(value) if isinstance(value, tf.Tensor) else value
+        if isinstance(value, Average):
+            complete[name] = piece.or_nothing(value)
+        else:
+            complete[name] = piece.or_zeros(value)
+    complete[EXAMPLES] = average(piece.examples, 0.0)
+    if waited is not None:
+        # What all replicas log is summed.
+        part = waited / spec.plugin.num_replicas
+        complete[DATA_WAIT] = average(part, 0.0)
+    return reduce_sum(complete) if spec.options.reduces_logs else complete
 
 
 @contextlib.contextmanager
 def measuring(
-    trainer: "Trainer",
+    spec: StepSpec,
     batch: Any,
     *,
     micro: tf.Tensor | int = 0,
@@ -29,10 +59,10 @@ def measuring(
         A function that adds to the step's results what layers have measured;
         to be called afterwards.
     """
-    metrics = trainer.parts.metrics
+    metrics = spec.parts.metrics
     with metrics.in_layers.listening() as noted:
         yield lambda logs: _complete(
-            trainer,
+            spec,
             logs | metrics.logs(metrics.layer_calls(noted)),
             batch,
             micro=micro,
@@ -40,28 +70,26 @@ def measuring(
         )
 
 
-def carry(
-    trainer: "Trainer", logs: StepLogs, kept_for: Sequence[str]
-) -> StepLogs:
+def carry(spec: StepSpec, logs: StepLogs, kept_for: Sequence[str]) -> StepLogs:
     """Updates the metrics that do not add up, in cross-replica context.
 
     Returns:
         The rest of the step's results.
     """
-    strategy = trainer.plugin.strategy
+    strategy = spec.plugin.strategy
 
     def reduce(values: Any) -> Any:
-        if not trainer.plugin.reduces_logs:
+        if not spec.options.reduces_logs:
             values = strategy.run(reduce_sum, args=(values,))
         return tf.nest.map_structure(
             lambda value: strategy.experimental_local_results(value)[0], values
         )
 
-    return trainer.parts.metrics.carry(logs, kept_for, reduce)
+    return spec.parts.metrics.carry(logs, kept_for, reduce)
 
 
 def examples_in_a_slot(
-    trainer: "Trainer",
+    spec: StepSpec,
     *,
     training: bool,
     why: str = (
@@ -72,14 +100,14 @@ def examples_in_a_slot(
     """The most examples that a replica gets of a (micro-)batch.
 
     Args:
-        trainer: whose batches they are.
+        spec: whose batches they are.
         training: of training or of evaluation.
         why: what needs the number, for the error message.
 
     Raises:
         UserError: the data does not say.
     """
-    batch_size = trainer.batches("train" if training else "eval").batch_size
+    batch_size = spec.batches("train" if training else "eval").batch_size
     if batch_size is None:
         raise UserError(
             f"{why}, and the data does not say how many a batch holds: set its "
@@ -87,29 +115,29 @@ def examples_in_a_slot(
         )
     return slot_rows(
         batch_size,
-        micro=trainer.accumulation_steps if training else 1,
-        num_replicas=trainer.plugin.num_replicas,
+        micro=spec.accumulation_steps if training else 1,
+        num_replicas=spec.plugin.num_replicas,
     )
 
 
 def _complete(
-    trainer: "Trainer",
+    spec: StepSpec,
     logs: StepLogs,
     batch: Any,
     *,
     micro: tf.Tensor | int,
     training: bool,
 ) -> StepLogs:
-    metrics = trainer.parts.metrics
+    metrics = spec.parts.metrics
     if not metrics.has_carried:
         return logs
-    replicas = trainer.plugin.num_replicas
+    replicas = spec.plugin.num_replicas
     context = tf.distribute.get_replica_context()
     replica = context.replica_id_in_sync_group if context else 0
-    micro_batches = trainer.accumulation_steps if training else 1
+    micro_batches = spec.accumulation_steps if training else 1
     slots = Slots(
         number=micro * replicas + replica,
         pieces=replicas * micro_batches,
-        rows=examples_in_a_slot(trainer, training=training),
+        rows=examples_in_a_slot(spec, training=training),
     )
     return metrics.as_pieces(logs, batch, slots)

@@ -1,181 +1,276 @@
-"""One training or evaluation step in cross-replica context."""
+"""One optimizer step: the algorithm, and the programs that it is run as.
+
+With the sums over micro-batches and replicas of gradients g, losses l and
+denominators D (see `trainer.step.losses.loss_terms`), a step is
+
+    1. sums:    each replica adds up g, l and D over its micro-batches
+    2. reduce:  one SUM over replicas, then g / D, then the regularizers
+    3. apply:   if the result is sound: clip, update, move the averages
+
+`optimizer_step` says this once. It does not know whether it is one program on
+each replica or goes around them, which is all that `run` differs in:
+
+- One program (`_as_one_program`): `run` is a plain call inside
+  `strategy.run`. All of it can be compiled, and is on a TPU.
+- Around the replicas (`_around_replicas`): `run` is `strategy.run`. A
+  reduction may not stand in a loop or a condition of a replica: on anything
+  but a TPU the replicas would wait for each other in different places. So
+  micro-batches (a loop) and the update of a guarded step (a condition) are
+  around the replicas there, and the reduction is between the two.
+
+A `train_step` of research code's own is the whole of a replica's program.
+"""
 
 import contextlib
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 from absl import logging
 
-# No public name tells whether determinism was asked for.
-from tensorflow.python.framework import config
-
-from trainer.data.static_shapes import Padded
+from trainer.step import timed_input
 from trainer.step.divergence_guard import Measured
-from trainer.step.gradient_sums import (
-    GradientSums,
-    batch_sums,
-    piece_of,
-    reduce_and_measure,
-    reduce_gradients,
-)
+from trainer.step.gradient_sums import GradientSums, Reduced, piece_of
 from trainer.step.gradients import all_finite, reduce_sum
 from trainer.step.graph import converted, graph_function, only_if, repeat
-from trainer.step.logs import DATA_WAIT, EXAMPLES, LOSS_PART, StepLogs
-from trainer.step.measuring import carry, measuring
-from trainer.step.metrics.carried import EVAL, TRAINING
+from trainer.step.logs import LOSS_PART, StepLogs
+from trainer.step.measuring import carry, measuring, replica_logs
+from trainer.step.metrics.carried import TRAINING
 from trainer.step.model import untracked
-from trainer.step.padding import weighted
-from trainer.step.pieces import Piece, open_piece
-from trainer.step.reductions.average import Average, average
-from trainer.strategy.checks import check_dtypes
+from trainer.step.pieces import open_piece
+from trainer.step.spec import StepSpec
 
-if TYPE_CHECKING:
-    from trainer.trainer import Trainer
+# Calls a function on the replicas: `run(f, args=(...))`.
+Run: TypeAlias = Callable[..., Any]
+# From the number of a micro-batch to the micro-batch and the seconds that it
+# was waited for.
+ReadMicroBatch: TypeAlias = Callable[[tf.Tensor], tuple[Any, tf.Tensor]]
 
-TRAIN_STREAM, EVAL_STREAM = 0, 1
 
+def make_train_step(spec: StepSpec) -> Callable[[Any], StepLogs]:
+    """The step of a run, as a function of the input iterator."""
+    parts = spec.parts
+    update = _as_one_program(spec) if _is_one(spec) else _around_replicas(spec)
 
-def make_train_step(trainer: "Trainer") -> Callable[[Any], StepLogs]:
-    """The step that `trainer` takes: a function of the input iterator.
-
-    With one micro-batch, no loss scale and no guard it is
-    `Trainer.train_step` on each replica. Otherwise its phases are run one by
-    one, because what must surround them (a loop, a condition) may not
-    surround a reduction inside a replica, unless the plugin says so.
-    """
-    parts, strategy = trainer.parts, trainer.plugin.strategy
-    check_dtypes(trainer.plugin, parts.model)
-    micro_batches = trainer.accumulation_steps
-    guarded = parts.watch is not None and not trainer.has_own_step
-    phases = micro_batches > 1 or guarded
-    on_replicas = phases and trainer.plugin.loops_on_replicas
-    in_phases = parts.loss_scale is not None or (phases and not on_replicas)
-
-    def whole(
-        waited: tf.Tensor, *batches: Any
-    ) -> tuple[StepLogs, tuple[Measured, ...]]:
-        if on_replicas:
-            return _phases_on_replica(trainer, batches, waited), ()
-        (batch,) = batches
-        return _own_step(trainer, batch, waited)
-
-    def step(iterator: Any) -> StepLogs:
+    def train_step(iterator: Any) -> StepLogs:
         before = untracked.captured()
-        if in_phases:
-            logs = _step_in_phases(trainer, iterator)
-        else:
-            batches, waited = _read(iterator, micro_batches)
-            logs, seen = strategy.run(compiled, args=(waited, *batches))
-            for measured in seen:
-                _look_back(trainer, measured)
-            if parts.ema is not None:
-                parts.ema.update()
-        logs = carry(trainer, logs, TRAINING)
+        logs, applied = update(iterator)
+        if parts.ema is not None:
+            # In cross-replica context: the averages are copies of all.
+            _where(applied, parts.ema.update)
+        logs = carry(spec, logs, TRAINING)
         parts.step.assign_add(1)
-        untracked.check(trainer, before)
+        untracked.check(
+            parts.untracked,
+            parts.model,
+            before,
+            known=parts.metrics.carried_variables,
+            training=True,
+            refuse=spec.saves(),
+        )
         return logs
+
+    return train_step
+
+
+def optimizer_step(
+    spec: StepSpec, read: ReadMicroBatch, run: Run
+) -> tuple[StepLogs, tf.Tensor | bool]:
+    """One optimizer step over the micro-batches of a global batch.
+
+    Args:
+        spec: what the step is made of.
+        read: gives a micro-batch, or one for each replica.
+        run: calls a function on a replica, or on all.
+
+    Returns:
+        What the step measured, summed over micro-batches; and whether the
+        update was made, a boolean scalar.
+    """
+    sums, logs = _sums_of_micro_batches(spec, read, run)
+    reduced = run(converted(spec.methods.reduce_gradients), args=(sums,))
+    return logs, _apply_if_sound(spec, reduced, run)
+
+
+def _sums_of_micro_batches(
+    spec: StepSpec, read: ReadMicroBatch, run: Run
+) -> tuple[GradientSums, StepLogs]:
+    """1. Sums of gradients, losses and denominators, not yet reduced."""
+
+    def local_sums(
+        batch: Any, micro: tf.Tensor, waited: tf.Tensor
+    ) -> tuple[GradientSums, StepLogs]:
+        step = spec.parts.step.read_value()
+        with (
+            spec.parts.randomness.at(step, micro),
+            measuring(spec, batch, micro=micro) as complete,
+        ):
+            sums, logs = converted(spec.methods.gradient_sums)(batch)
+        piece = piece_of(spec, batch, training=True)
+        return sums, replica_logs(spec, complete(logs), piece, waited)
+
+    def of_micro_batch(micro: tf.Tensor) -> tuple[GradientSums, StepLogs]:
+        batch, waited = read(micro)
+        return run(compiled, args=(batch, micro, waited))
+
+    def add(left: Any, right: Any) -> Any:
+        return tf.nest.map_structure(tf.add, left, right)
+
+    def one_more(micro: tf.Tensor, total: Any) -> Any:
+        return run(add, args=(total, of_micro_batch(micro)))
+
+    # Elsewhere all of the step is compiled, or nothing.
+    alone = not (_is_one(spec) or _compiles_at_once(spec))
+    compiled = (
+        graph_function(local_sums, jit_compile=True)
+        if spec.jit_compile and alone
+        else local_sums
+    )
+    total = of_micro_batch(tf.constant(0))
+    if spec.accumulation_steps > 1:  # A sparse gradient fits into no loop.
+        total = repeat(one_more, total, start=1, stop=spec.accumulation_steps)
+    return total
+
+
+def _apply_if_sound(
+    spec: StepSpec, reduced: Reduced, run: Run
+) -> tf.Tensor | bool:
+    """3. Makes the update, unless loss scale or guard find it unsound.
+
+    All replicas decide alike: what they decide by is reduced.
+
+    Returns:
+        Whether it was made, a boolean scalar.
+    """
+    parts = spec.parts
+
+    def apply() -> None:
+        gradients = (reduced.gradients,)
+        run(converted(spec.methods.apply_gradients), args=gradients)
+
+    finite: tf.Tensor | bool = True
+    overflowed: tf.Tensor | bool = False
+    if parts.loss_scale is not None:
+        found = run(
+            lambda gradients: all_finite(list(gradients.values())),
+            args=(reduced.gradients,),
+        )
+        finite = _one_of(spec, found, run)
+        overflowed = ~finite & (parts.loss_scale.value > 1.0)
+    if parts.watch is None:
+        applied = finite
+        _where(applied, apply)
+    else:
+        (measured,) = reduced.measured
+        applied = parts.watch.apply_if_sound(
+            _one_of(spec, measured, run),
+            step=parts.step.read_value(),
+            apply=apply,
+            overflowed=overflowed,
+        )
+    if parts.loss_scale is not None:
+        parts.loss_scale.update(finite)
+    return applied
+
+
+def _is_one(spec: StepSpec) -> bool:
+    """Whether a replica's program holds the whole step."""
+    if spec.parts.loss_scale is not None:
+        return False  # It is adjusted in cross-replica context.
+    own = spec.has_own("train_step")
+    guarded = spec.parts.watch is not None and not own
+    surrounded = spec.accumulation_steps > 1 or guarded
+    return spec.options.loops_on_replicas or not surrounded
+
+
+def _as_one_program(spec: StepSpec) -> Callable[[Any], Any]:
+    """The step inside `strategy.run`."""
+    strategy = spec.plugin.strategy
+    count = spec.accumulation_steps
+    own, guard = spec.has_own("train_step"), spec.parts.watch
+
+    def program(waited: tf.Tensor, *batches: Any) -> Any:
+        if own:
+            return _own_step(spec, batches[0], waited)
+        if count == 1:
+            return judged(lambda _: (batches[0], waited))
+        stacked = tf.nest.map_structure(lambda *same: tf.stack(same), *batches)
+
+        def read(micro: tf.Tensor) -> tuple[Any, tf.Tensor]:
+            batch = tf.nest.map_structure(lambda part: part[micro], stacked)
+            return batch, waited / count
+
+        return judged(read)
+
+    def judged(read: ReadMicroBatch) -> tuple[StepLogs, tuple[tf.Tensor, ...]]:
+        logs, applied = optimizer_step(spec, read, _call)
+        # A replica returns tensors alone.
+        return logs, () if guard is None else (tf.convert_to_tensor(applied),)
 
     compiled = (
-        graph_function(whole, jit_compile=True)
-        if trainer.jit_compile
-        else whole
+        graph_function(program, jit_compile=True)
+        if spec.jit_compile
+        else program
     )
-    return step
+
+    def update(iterator: Any) -> tuple[StepLogs, tf.Tensor | bool]:
+        batches, waited = timed_input.read(iterator, count)
+        logs, result = strategy.run(compiled, args=(waited, *batches))
+        if guard is None:
+            return logs, True
+        (judged_by,) = _one_of(spec, result, strategy.run)
+        return logs, _look_back(spec, judged_by) if own else judged_by
+
+    return update
 
 
-def make_eval_step(trainer: "Trainer") -> Callable[[Any], StepLogs]:
-    """`Trainer.eval_step` on each replica, as a function of the iterator.
+def _around_replicas(spec: StepSpec) -> Callable[[Any], Any]:
+    """The step with `strategy.run` for each of its phases."""
+    run = spec.plugin.strategy.run
 
-    Under a strategy with static shapes a batch comes as `(x, y,
-    sample_weight)` whatever the data yields: padding has the weight zero.
-    """
-    parts, strategy = trainer.parts, trainer.plugin.strategy
-    check_dtypes(trainer.plugin, parts.model)
+    def update(iterator: Any) -> tuple[StepLogs, tf.Tensor | bool]:
+        def read(micro: tf.Tensor) -> tuple[Any, tf.Tensor]:
+            (batch,), waited = timed_input.read(iterator)
+            return batch, waited
 
-    def replica_step(batch: Any) -> StepLogs:
-        if isinstance(batch, Padded):
-            batch = weighted(batch)
-        piece = piece_of(trainer, batch, training=False)
-        with (
-            parts.randomness.at(parts.step.read_value(), 0, EVAL_STREAM),
-            open_piece(piece),
-            measuring(trainer, batch, training=False) as complete,
-        ):
-            logs = converted(trainer.eval_step)(batch)
-        return _as_logs(trainer, complete(logs), piece)
+        if not _compiles_at_once(spec):
+            return optimizer_step(spec, read, run)
 
-    # Named, not a lambda: TPU clusters take the name of the function around.
-    def eval_step(iterator: Any) -> StepLogs:
-        before = untracked.captured()
-        logs = strategy.run(replica_step, args=(next(iterator),))
-        logs = carry(trainer, logs, (EVAL,))
-        untracked.check(trainer, before, training=False)
-        return logs
+        def at_once(batch: Any, waited: tf.Tensor) -> Any:
+            return optimizer_step(spec, lambda _: (batch, waited), run)
 
-    return eval_step
+        compiled = graph_function(at_once, jit_compile=True)
+        return compiled(*read(tf.constant(0)))
+
+    return update
 
 
-def _read(iterator: Any, count: int) -> tuple[tuple[Any, ...], tf.Tensor]:
-    """The next batches, and how many seconds they were waited for.
-
-    A clock is no deterministic op: where only those are allowed, nothing is
-    measured.
-    """
-    if config.is_op_determinism_enabled():
-        return tuple(next(iterator) for _ in range(count)), tf.constant(0.0)
-    with tf.device("CPU:0"):
-        before = tf.timestamp()
-    with tf.control_dependencies([before]):
-        batches = tuple(next(iterator) for _ in range(count))
-    read = tf.nest.flatten(batches, expand_composites=True)
-    with tf.control_dependencies(read), tf.device("CPU:0"):
-        waited = tf.cast(tf.timestamp() - before, tf.float32)
-    return batches, waited
-
-
-def _as_logs(
-    trainer: "Trainer",
-    logs: dict[str, Any],
-    piece: Piece,
-    waited: tf.Tensor | None = None,
-) -> StepLogs:
-    """Completes what a step returned: plain scalars average over steps."""
-    complete = {}
-    for name, value in logs.items():
-        value = average(value) if isinstance(value, tf.Tensor) else value
-        if isinstance(value, Average):
-            complete[name] = piece.or_nothing(value)
-        else:
-            complete[name] = piece.or_zeros(value)
-    complete[EXAMPLES] = average(piece.examples, 0.0)
-    if waited is not None:
-        # All replicas waited; what they log is summed.
-        part = waited / trainer.plugin.num_replicas
-        complete[DATA_WAIT] = average(part, 0.0)
-    return reduce_sum(complete) if trainer.plugin.reduces_logs else complete
+def _compiles_at_once(spec: StepSpec) -> bool:
+    """Whether nothing but the input stands between the phases of a step."""
+    alone = spec.accumulation_steps == 1 and spec.parts.loss_scale is None
+    return spec.jit_compile and alone
 
 
 def _own_step(
-    trainer: "Trainer", batch: Any, waited: tf.Tensor
+    spec: StepSpec, batch: Any, waited: tf.Tensor
 ) -> tuple[StepLogs, tuple[Measured, ...]]:
-    """`Trainer.train_step` on one replica, and what a guard must know of it."""
-    parts = trainer.parts
+    """Research code's `train_step`, and what a guard must know of it."""
+    parts = spec.parts
     watched: contextlib.AbstractContextManager[list[Any]] = (
         contextlib.nullcontext([])
         if parts.watch is None
         else parts.watch.listening()
     )
-    piece = piece_of(trainer, batch, training=True)
+    piece = piece_of(spec, batch, training=True)
     with (
         parts.randomness.at(parts.step.read_value()),
         open_piece(piece),
-        measuring(trainer, batch) as complete,
+        measuring(spec, batch) as complete,
         watched as norms,
     ):
-        logs = converted(trainer.train_step)(batch)
-        _tell_left_out(trainer, logs)
-    logs = _as_logs(trainer, complete(logs), piece, waited)
+        logs = converted(spec.methods.train_step)(batch)
+        _warn_of_left_out(spec, logs)
+    logs = replica_logs(spec, complete(logs), piece, waited)
     if parts.watch is None:
         return logs, ()
     losses = {
@@ -183,14 +278,14 @@ def _own_step(
         for name, value in logs.items()
         if name == "loss" or name.startswith(LOSS_PART)
     }
-    if not trainer.plugin.reduces_logs:
+    if not spec.options.reduces_logs:
         losses = reduce_sum(losses)
     loss = sum((one.value for one in losses.values()), tf.constant(0.0))
     return logs, (Measured(loss, tf.norm([0.0, *norms])),)
 
 
-def _tell_left_out(trainer: "Trainer", logs: StepLogs) -> None:
-    names = trainer.parts.metrics.left_out(logs)
+def _warn_of_left_out(spec: StepSpec, logs: StepLogs) -> None:
+    names = spec.parts.metrics.left_out(logs)
     if names:
         logging.warning(
             "The train_step returns nothing of the metrics %s, which are only "
@@ -200,153 +295,36 @@ def _tell_left_out(trainer: "Trainer", logs: StepLogs) -> None:
         )
 
 
-def _look_back(trainer: "Trainer", measured: Measured) -> None:
-    """Judges a step of one's own, whose update has been made already."""
-    parts, strategy = trainer.parts, trainer.plugin.strategy
-    assert parts.watch is not None
-    parts.watch.apply_if_sound(
-        _local(strategy, measured),
-        step=parts.step.read_value(),
-        apply=lambda: None,
-    )
+def _look_back(spec: StepSpec, measured: Measured) -> tf.Tensor:
+    """Judges research code's own step, whose update has been made already.
 
-
-def _micro_batch_sums(
-    trainer: "Trainer", batch: Any, micro: tf.Tensor, waited: tf.Tensor
-) -> tuple[GradientSums, StepLogs]:
-    """Sums of one replica's micro-batch, and what the step returns of it."""
-    parts = trainer.parts
-    with (
-        parts.randomness.at(parts.step.read_value(), micro),
-        measuring(trainer, batch, micro=micro) as complete,
-    ):
-        sums, logs = batch_sums(trainer, batch)
-    piece = piece_of(trainer, batch, training=True)
-    return sums, _as_logs(trainer, complete(logs), piece, waited)
-
-
-def _phases_on_replica(
-    trainer: "Trainer", batches: Sequence[Any], waited: tf.Tensor
-) -> StepLogs:
-    """A step's micro-batches in a loop on one replica, then the update.
-
-    Args:
-        trainer: whose step it is.
-        batches: the replica's micro-batches, of one shape.
-        waited: seconds, for all of them.
+    Returns:
+        Whether it was sound: if not, the averages stay where they are.
     """
-    share = waited / len(batches)
-    parts = trainer.parts
-    stacked = tf.nest.map_structure(lambda *same: tf.stack(same), *batches)
-
-    def sums_of(micro: tf.Tensor) -> tuple[Any, StepLogs]:
-        batch = tf.nest.map_structure(lambda part: part[micro], stacked)
-        return _micro_batch_sums(trainer, batch, micro, share)
-
-    def one_more(micro: tf.Tensor, total: Any) -> Any:
-        return tf.nest.map_structure(tf.add, total, sums_of(micro))
-
-    total = sums_of(tf.constant(0))
-    if len(batches) > 1:
-        total = repeat(one_more, total, start=1, stop=len(batches))
-    gradient_sums, logs = total
-    if parts.watch is None:
-        reduced = reduce_gradients(trainer, gradient_sums)
-        converted(trainer.apply_gradients)(reduced)
-        return logs
-    gradients, measured = reduce_and_measure(trainer, gradient_sums)
-    parts.watch.apply_if_sound(
-        measured,
-        step=parts.step.read_value(),
-        apply=lambda: converted(trainer.apply_gradients)(gradients),
-    )
-    return logs
-
-
-def _step_in_phases(trainer: "Trainer", iterator: Any) -> StepLogs:
-    """Sums over micro-batches; reduces; applies if all agree it is sound."""
-    strategy = trainer.plugin.strategy
-
-    def replica_sums(
-        batch: Any, micro: tf.Tensor, waited: tf.Tensor
-    ) -> tuple[GradientSums, StepLogs]:
-        return _micro_batch_sums(trainer, batch, micro, waited)
-
-    def micro_batch(micro: tf.Tensor) -> tuple[Any, StepLogs]:
-        (batch,), waited = _read(iterator, 1)
-        return strategy.run(compiled, args=(batch, micro, waited))
-
-    def add(left: Any, right: Any) -> Any:
-        return tf.nest.map_structure(tf.add, left, right)
-
-    def all_at_once(batch: Any, waited: tf.Tensor) -> StepLogs:
-        arguments = (batch, tf.constant(0), waited)
-        gradient_sums, logs = strategy.run(replica_sums, args=arguments)
-        _reduce_and_apply(trainer, gradient_sums)
-        return logs
-
-    if trainer.jit_compile and _is_one_program(trainer):
-        (batch,), waited = _read(iterator, 1)
-        return graph_function(all_at_once, jit_compile=True)(batch, waited)
-    compiled = (
-        graph_function(replica_sums, jit_compile=True)
-        if trainer.jit_compile
-        else replica_sums
+    assert spec.parts.watch is not None
+    return spec.parts.watch.apply_if_sound(
+        measured, step=spec.parts.step.read_value(), apply=lambda: None
     )
 
-    def one_more(micro: tf.Tensor, sums: Any) -> Any:
-        return strategy.run(add, args=(sums, micro_batch(micro)))
 
-    sums = micro_batch(tf.constant(0))
-    if trainer.accumulation_steps > 1:  # A sparse gradient fits into no loop.
-        sums = repeat(one_more, sums, start=1, stop=trainer.accumulation_steps)
-    gradient_sums, logs = sums
-    _reduce_and_apply(trainer, gradient_sums)
-    return logs
+def _call(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    """Runs a function where the caller is: inside a replica's program."""
+    return function(*args)
 
 
-def _is_one_program(trainer: "Trainer") -> bool:
-    """Whether nothing but the input stands between the phases of a step."""
-    return trainer.accumulation_steps == 1 and trainer.parts.loss_scale is None
-
-
-def _reduce_and_apply(trainer: "Trainer", sums: GradientSums) -> None:
-    """Makes the update, unless loss scale or guard find it unsound."""
-    parts, strategy = trainer.parts, trainer.plugin.strategy
-    reduce = reduce_gradients if parts.watch is None else reduce_and_measure
-    reduced = strategy.run(lambda s: reduce(trainer, s), args=(sums,))
-    gradients = reduced if parts.watch is None else reduced[0]
-
-    def apply() -> None:
-        strategy.run(converted(trainer.apply_gradients), args=(gradients,))
-        if parts.ema is not None:
-            parts.ema.update()
-
-    if parts.watch is None and parts.loss_scale is None:
-        apply()
-        return
-    finite, overflowed = True, False
-    if parts.loss_scale is not None:
-        flags = strategy.run(
-            lambda g: all_finite(list(g.values())), args=(gradients,)
-        )
-        finite = _local(strategy, flags)
-        overflowed = ~finite & (parts.loss_scale.value > 1.0)
-    if parts.watch is not None:
-        parts.watch.apply_if_sound(
-            _local(strategy, reduced[1]),
-            step=parts.step.read_value(),
-            apply=apply,
-            overflowed=overflowed,
-        )
+def _where(condition: tf.Tensor | bool, act: Callable[[], object]) -> None:
+    """Acts if a scalar is true, which may be known while tracing."""
+    if condition is True:
+        act()
     else:
-        only_if(finite, apply)
-    if parts.loss_scale is not None:
-        parts.loss_scale.update(finite)
+        only_if(condition, act)
 
 
-def _local(strategy: tf.distribute.Strategy, structure: Any) -> Any:
-    """A replica's values, where they are equal on all: any one will do."""
+def _one_of(spec: StepSpec, structure: Any, run: Run) -> Any:
+    """What `run` returned, where it is equal on all replicas: any will do."""
+    if run is _call:
+        return structure
+    strategy = spec.plugin.strategy
     return tf.nest.map_structure(
         lambda value: strategy.experimental_local_results(value)[0], structure
     )

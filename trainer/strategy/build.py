@@ -1,6 +1,5 @@
 """Builds what a step needs: model, optimizers, metrics, state variables."""
 
-import dataclasses
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,7 +13,7 @@ from trainer.errors import UserError, nearest
 from trainer.step.divergence_guard import Guard, Watch
 from trainer.step.ema import MovingAverage
 from trainer.step.loss_scale import LossScale
-from trainer.step.metrics.metric_set import MetricSet, build_metrics
+from trainer.step.metrics.metric_set import build_metrics
 from trainer.step.model import batch_norm
 from trainer.step.model.assignments import NotedVariables, count_by_examples
 from trainer.step.model.keras_private import (
@@ -28,38 +27,10 @@ from trainer.step.model.keras_private import (
 from trainer.step.model.untracked import Untracked
 from trainer.step.pieces import current_piece
 from trainer.step.rng import StepRandomness
+from trainer.step.spec import Parts
 from trainer.strategy.plugin import StrategyPlugin
 
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
-
-
-@dataclasses.dataclass(frozen=True)
-class Parts:
-    """Everything of a run that lives in the strategy's scope.
-
-    Attributes:
-        model: the built model, compiled with the first optimizer.
-        optimizers: by name; a single one is named `"optimizer"`.
-        metrics: what is measured.
-        trained: the variables that are trainable when the model is built.
-        step: int64 scalar variable, the optimizer steps that are done.
-        randomness: gives each replica its random numbers.
-        loss_scale: set where a layer computes in float16.
-        ema: set where averaged weights are asked for.
-        watch: set where there is a guard.
-        untracked: what else the steps may touch, and checkpoints hold.
-    """
-
-    model: keras.Model
-    optimizers: dict[str, keras.optimizers.Optimizer]
-    metrics: MetricSet
-    trained: list[Any]
-    step: tf.Variable
-    randomness: StepRandomness
-    loss_scale: LossScale | None
-    ema: MovingAverage | None
-    watch: Watch | None
-    untracked: Untracked
 
 
 def build_parts(

@@ -37,7 +37,7 @@ def check_against_strategy(
         UserError: it cannot.
     """
     pieces = plugin.num_replicas * accumulation_steps
-    if plugin.static_shapes and batch_size % pieces:
+    if plugin.options.static_shapes and batch_size % pieces:
         below = batch_size // pieces * pieces
         near = f"{below} or {below + pieces}" if below else f"{pieces}"
         raise UserError(

@@ -19,6 +19,7 @@ from trainer.errors import outside_graph
 from trainer.step.gradients import among_zeros, reduce_sum
 from trainer.step.graph import graph_function, repeat
 from trainer.step.model.creation import portable_variables
+from trainer.step.options import StrategyOptions
 from trainer.step.reductions.sums import Layout, Sums, stacked
 
 # See `trainer.data.feeder`: gives the pieces of the global batches that belong
@@ -53,35 +54,20 @@ class StrategyPlugin(abc.ABC):
         name: what `--strategy=` takes.
         facts: what must be equal in all processes before they start, such
             as the configuration's hash; set before `create`.
-        static_shapes: every batch has the same shape: a short training
-            batch is dropped, a short evaluation batch is padded. There
-            `Trainer.eval_step` gets `(x, y, sample_weight)` whatever the data
-            yields; the weight of padding is zero.
-        loops_on_replicas: a replica may reduce inside a loop, so micro-batches
-            are run in one there; elsewhere the loop is around the replicas.
-            Needs static shapes.
-        reduces_logs: a step's results are summed over replicas within it, not
-            by the loop, which then reads those of one replica.
-        reduces_sparse: gradients of embeddings travel as the rows they touch;
-            otherwise they are made dense first.
-        batches_by_step: which batch a step takes follows from its number, as
-            `distribute` was given them.
-        carries_states: each step sees what the one before it left, so that
-            metrics may depend on the order of batches.
+        options: which forms of a step it allows.
     """
 
     name: ClassVar[str] = ""
-    static_shapes: ClassVar[bool] = False
-    loops_on_replicas: ClassVar[bool] = False
-    reduces_logs: ClassVar[bool] = False
-    reduces_sparse: ClassVar[bool] = True
-    batches_by_step: ClassVar[bool] = True
-    carries_states: ClassVar[bool] = True
+    options: ClassVar[StrategyOptions] = StrategyOptions()
     known: ClassVar[dict[str, "type[StrategyPlugin]"]] = {}
     facts: Mapping[str, Any] = MappingProxyType({})
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        # Each was an attribute of its own once.
+        names = (field.name for field in dataclasses.fields(StrategyOptions))
+        given = {name: vars(cls)[name] for name in names if name in vars(cls)}
+        cls.options = dataclasses.replace(cls.options, **given)
         if "name" in cls.__dict__:
             StrategyPlugin.known[cls.name] = cls
 

@@ -14,6 +14,7 @@ from trainer.plugin_api import (
     Detection,
     Runner,
     Step,
+    StrategyOptions,
     graph_function,
     nearest,
     resolve_cluster,
@@ -83,7 +84,7 @@ class MultiWorkerMirrored(ClusterStrategy):
     name = "multi_worker_mirrored"
     # TensorFlow's collective gather keeps the shape of its first call: the
     # rows that a step touches vary.
-    reduces_sparse = False
+    options = StrategyOptions(reduces_sparse=False)
 
     def __init__(
         self,

@@ -16,6 +16,7 @@ from trainer.plugin_api import (
     MakePieces,
     Runner,
     Step,
+    StrategyOptions,
     nearest,
     require_positive,
     resolve_cluster,
@@ -93,8 +94,7 @@ class ParameterServer(ClusterStrategy):
     """
 
     name = "parameter_server"
-    batches_by_step = False
-    carries_states = False
+    options = StrategyOptions(batches_by_step=False, carries_states=False)
 
     def __init__(
         self,

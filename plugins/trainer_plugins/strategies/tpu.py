@@ -15,6 +15,7 @@ from trainer.plugin_api import (
     MakePieces,
     Runner,
     Step,
+    StrategyOptions,
     Sums,
     repeat,
 )
@@ -54,11 +55,13 @@ class TPU(StrategyPlugin):
     """
 
     name = "tpu"
-    static_shapes = True
-    loops_on_replicas = True
-    reduces_logs = True
-    # TensorFlow has no sparse update of a variable on a TPU.
-    reduces_sparse = False
+    options = StrategyOptions(
+        static_shapes=True,
+        loops_on_replicas=True,
+        reduces_logs=True,
+        # TensorFlow has no sparse update of a variable on a TPU.
+        reduces_sparse=False,
+    )
 
     def __init__(self, *, tpu: str | None = None) -> None:
         self._tpu = tpu or default_tpu()

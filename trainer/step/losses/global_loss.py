@@ -5,7 +5,7 @@ as the replica has examples, so that their sum is the loss, and the sum of
 their gradients its gradient.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -17,15 +17,13 @@ from trainer.step.model.keras_private import keras_mask, set_keras_mask
 from trainer.step.padding import is_weighted, real_rows
 from trainer.step.pieces import Piece
 from trainer.step.reductions.all_gather import all_gather
-
-if TYPE_CHECKING:
-    from trainer.trainer import Trainer
+from trainer.step.spec import StepSpec
 
 _STREAM = 3
 
 
 def global_term(
-    trainer: "Trainer",
+    spec: StepSpec,
     batch: Any,
     *,
     piece: Piece,
@@ -34,7 +32,7 @@ def global_term(
     """What `global_loss` adds to the loss, on one replica.
 
     Args:
-        trainer: whose loss it is.
+        spec: whose loss it is.
         batch: the replica's.
         piece: the same, counted.
         parts: inputs, targets and outputs.
@@ -43,13 +41,14 @@ def global_term(
         UserError: there are sample weights or padding, which it would not
             honour, or it is no scalar.
     """
-    name = f"{type(trainer).__name__}.global_loss"
-    _check_batch(trainer, batch, name)
-    step = trainer.parts.step.read_value()
-    whole = _gathered(trainer, parts)
+    name = f"{type(spec.methods).__name__}.global_loss"
+    _check_batch(spec, batch, name)
+    step = spec.parts.step.read_value()
+    whole = _gathered(spec, parts)
     # All replicas draw what the first one does: they compute the same.
-    with trainer.parts.randomness.at(step, 0, _STREAM, replica=0):
-        value = tf.convert_to_tensor(converted(trainer.global_loss)(*whole))
+    with spec.parts.randomness.at(step, 0, _STREAM, replica=0):
+        global_loss = converted(spec.methods.global_loss)
+        value = tf.convert_to_tensor(global_loss(*whole))
     if value.shape.rank != 0:
         raise UserError(
             f"{name} returned the shape {value.shape}. Return a scalar, such "
@@ -59,7 +58,7 @@ def global_term(
     return Term(EXAMPLES, piece.or_zeros(total), piece.examples)
 
 
-def _check_batch(trainer: "Trainer", batch: Any, name: str) -> None:
+def _check_batch(spec: StepSpec, batch: Any, name: str) -> None:
     if is_weighted(batch):
         raise UserError(
             f"The data has sample weights, which {name} does not get. Yield "
@@ -67,22 +66,22 @@ def _check_batch(trainer: "Trainer", batch: Any, name: str) -> None:
         )
     if real_rows(batch) is None:
         return
-    data = trainer.batches("eval")
+    data = spec.batches("eval")
     if data.last_size is None or data.last_size != data.batch_size:
         raise UserError(
             f"{name} cannot tell examples from padding, which the last "
-            f"evaluation batch gets under the strategy {trainer.plugin.name!r}."
+            f"evaluation batch gets under the strategy {spec.plugin.name!r}."
             " Choose a batch_size that divides the evaluation data."
         )
 
 
-def _gathered(trainer: "Trainer", parts: tuple[Any, Any, Any]) -> Any:
+def _gathered(spec: StepSpec, parts: tuple[Any, Any, Any]) -> Any:
     """Inputs, targets and outputs of the global batch, with their masks."""
-    if trainer.plugin.num_replicas == 1:
+    if spec.plugin.num_replicas == 1:
         return parts
     leaves = tf.nest.flatten(parts)
     masks = [None if leaf is None else keras_mask(leaf) for leaf in leaves]
-    used = _used(trainer, parts, masks)
+    used = _used(spec, parts, masks)
     own = next(leaf for leaf in leaves if leaf is not None)
     found = all_gather(
         {
@@ -116,7 +115,7 @@ def _nothing_like(leaf: tf.Tensor, *, rows: tf.Tensor) -> tf.Tensor:
 
 
 def _used(
-    trainer: "Trainer", parts: tuple[Any, Any, Any], masks: list[Any]
+    spec: StepSpec, parts: tuple[Any, Any, Any], masks: list[Any]
 ) -> list[bool]:
     """Which leaves `global_loss` looks at: the others need not travel.
 
@@ -133,22 +132,23 @@ def _used(
             if masks[i] is not None:
                 set_keras_mask(tensor, next(left))
         zero = tf.constant(0)
-        drawing = trainer.parts.randomness.at(zero, 0, _STREAM, replica=0)
+        drawing = spec.parts.randomness.at(zero, 0, _STREAM, replica=0)
         with keras.StatelessScope(), drawing:
             packed = tf.nest.pack_sequence_as(parts, whole)
-            return tf.convert_to_tensor(converted(trainer.global_loss)(*packed))
+            global_loss = converted(spec.methods.global_loss)
+            return tf.convert_to_tensor(global_loss(*packed))
 
-    def spec(leaf: Any) -> tf.TensorSpec:
+    def spec_of(leaf: Any) -> tf.TensorSpec:
         rows = leaf.shape[0]
         if rows is not None:
-            rows *= trainer.plugin.num_replicas
+            rows *= spec.plugin.num_replicas
         return tf.TensorSpec([rows, *leaf.shape[1:]], leaf.dtype)
 
     if any(isinstance(leaves[i], tf.SparseTensor) for i in numbers):
         return [leaf is not None for leaf in leaves]
     traced = graph_function(look).get_concrete_function(
-        [spec(leaves[i]) for i in numbers],
-        [spec(mask) for mask in masks if mask is not None],
+        [spec_of(leaves[i]) for i in numbers],
+        [spec_of(mask) for mask in masks if mask is not None],
     )
     used = [False] * len(leaves)
     for i, placeholder in zip(numbers, traced.inputs, strict=False):

@@ -1,7 +1,7 @@
 """Losses output by output, and what weighs them."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -12,27 +12,25 @@ from trainer.step.losses import loss_terms, shapes
 from trainer.step.losses.outputs import Outputs
 from trainer.step.model.keras_private import symbolic_outputs
 from trainer.step.reductions.average import average
-
-if TYPE_CHECKING:
-    from trainer.trainer import Trainer
+from trainer.step.spec import StepSpec
 
 
-def check(trainer: "Trainer") -> None:
+def check(spec: StepSpec) -> None:
     """Checks before the first step that losses are for outputs that exist.
 
     Raises:
         UserError: one is not; the outputs are listed.
     """
-    y_pred = symbolic_outputs(trainer.model)
-    if y_pred is None or trainer.has_own_step or trainer.has_own_forward:
+    y_pred = symbolic_outputs(spec.model)
+    if y_pred is None or spec.has_own("train_step") or spec.has_own("forward"):
         return
-    if not trainer.has_own_loss:
-        outputs = _outputs(trainer, y_pred)
-        _by_output(trainer, outputs)
-        _weights_by_output(trainer, outputs)
+    if not spec.has_own("per_example_loss"):
+        outputs = _outputs(spec, y_pred)
+        _by_output(spec, outputs)
+        _weights_by_output(spec, outputs)
 
 
-def per_example(trainer: "Trainer", y: Any, y_pred: Any) -> Any:
+def per_example(spec: StepSpec, y: Any, y_pred: Any) -> Any:
     """The values of the Trainer's losses, before weights and division.
 
     Returns:
@@ -41,8 +39,8 @@ def per_example(trainer: "Trainer", y: Any, y_pred: Any) -> Any:
     Raises:
         UserError: a loss is for no output, or an output's target is missing.
     """
-    outputs = _outputs(trainer, y_pred)
-    chosen = _by_output(trainer, outputs)
+    outputs = _outputs(spec, y_pred)
+    chosen = _by_output(spec, outputs)
     targets, predicted = outputs.tensors(y), outputs.tensors(y_pred)
     if outputs.is_single:
         return loss_terms.per_example(chosen[0], targets[0], predicted[0])
@@ -61,7 +59,7 @@ def per_example(trainer: "Trainer", y: Any, y_pred: Any) -> Any:
 
 
 def terms(
-    trainer: "Trainer",
+    spec: StepSpec,
     values: Any,
     *,
     y_pred: Any,
@@ -72,7 +70,7 @@ def terms(
     """The terms of a batch's loss, and each output's loss for the logs.
 
     Args:
-        trainer: whose losses choose the denominators.
+        spec: whose losses choose the denominators.
         values: what `per_example_loss` returned.
         y_pred: the model's outputs.
         sample_weight: weights, a tensor or by output.
@@ -82,17 +80,17 @@ def terms(
     Raises:
         UserError: a loss has not one row for each example.
     """
-    outputs = _outputs(trainer, y_pred)
+    outputs = _outputs(spec, y_pred)
     if isinstance(values, list | tuple) and len(values) == len(outputs.names):
         values = dict(zip(outputs.names, values, strict=True))
-    values = checked(trainer, values, y_pred=y_pred, rows=rows)
-    weights = _weights_by_output(trainer, _parts(trainer, outputs, values))
+    values = checked(spec, values, y_pred=y_pred, rows=rows)
+    weights = _weights_by_output(spec, _parts(spec, outputs, values))
     if not isinstance(values, Mapping) or len(values) < 2:
         return _single(
-            trainer, outputs, values, y_pred, sample_weight, weights, options
+            spec, outputs, values, y_pred, sample_weight, weights, options
         ), {}
-    parts = _parts(trainer, outputs, values)
-    chosen = dict(zip(parts.names, _by_output(trainer, parts), strict=True))
+    parts = _parts(spec, outputs, values)
+    chosen = dict(zip(parts.names, _by_output(spec, parts), strict=True))
     predicted = _named(outputs, y_pred)
     given = _named(outputs, sample_weight)
     found, logs = [], {}
@@ -110,18 +108,18 @@ def terms(
 
 
 def checked(
-    trainer: "Trainer", values: Any, *, y_pred: Any, rows: int | tf.Tensor
+    spec: StepSpec, values: Any, *, y_pred: Any, rows: int | tf.Tensor
 ) -> Any:
     """The values of losses, with one row for each example.
 
     Raises:
         UserError: one has another number of rows.
     """
-    outputs = _outputs(trainer, y_pred)
-    parts = _parts(trainer, outputs, values)
+    outputs = _outputs(spec, y_pred)
+    parts = _parts(spec, outputs, values)
     chosen: dict[str, Any] = {}
-    if not trainer.has_own_loss:
-        chosen = dict(zip(parts.names, _by_output(trainer, parts), strict=True))
+    if not spec.has_own("per_example_loss"):
+        chosen = dict(zip(parts.names, _by_output(spec, parts), strict=True))
     predicted = _named(outputs, y_pred)
     named = isinstance(values, Mapping)
 
@@ -143,14 +141,14 @@ def checked(
 
 
 def weights(
-    trainer: "Trainer", y: Any, sample_weight: Any, *, training: bool
+    spec: StepSpec, y: Any, sample_weight: Any, *, training: bool
 ) -> Any:
     """The sample weights of a loss, from the data or from the classes.
 
     Raises:
         UserError: there are both, or several outputs.
     """
-    classes = trainer.class_weight
+    classes = spec.class_weight
     if classes is None or not training:
         return sample_weight
     if sample_weight is not None:
@@ -193,19 +191,19 @@ def in_floatx(y: Any) -> Any:
     return tf.nest.map_structure(cast, y)
 
 
-def _outputs(trainer: "Trainer", y_pred: Any) -> Outputs:
-    return Outputs(y_pred, getattr(trainer.model, "output_names", None))
+def _outputs(spec: StepSpec, y_pred: Any) -> Outputs:
+    return Outputs(y_pred, getattr(spec.model, "output_names", None))
 
 
-def _parts(trainer: "Trainer", outputs: Outputs, values: Any) -> Outputs:
+def _parts(spec: StepSpec, outputs: Outputs, values: Any) -> Outputs:
     """What losses are told apart by: a loss of one's own may name others."""
-    named = isinstance(values, Mapping) and trainer.has_own_loss
+    named = isinstance(values, Mapping) and spec.has_own("per_example_loss")
     return Outputs(values) if named and values else outputs
 
 
-def _by_output(trainer: "Trainer", outputs: Outputs) -> list[Any]:
+def _by_output(spec: StepSpec, outputs: Outputs) -> list[Any]:
     """Each output's loss; a single one is for all of them."""
-    loss = trainer.loss
+    loss = spec.loss
     if not isinstance(loss, Mapping | list | tuple):
         return [loss] * len(outputs.names)
     found = []
@@ -222,10 +220,8 @@ def _by_output(trainer: "Trainer", outputs: Outputs) -> list[Any]:
     return found
 
 
-def _weights_by_output(
-    trainer: "Trainer", outputs: Outputs
-) -> dict[str, float]:
-    given = trainer.loss_weights
+def _weights_by_output(spec: StepSpec, outputs: Outputs) -> dict[str, float]:
+    given = spec.loss_weights
     if given is None:
         return {}
     found = dict(
@@ -245,7 +241,7 @@ def _weights_by_output(
 
 
 def _single(
-    trainer: "Trainer",
+    spec: StepSpec,
     outputs: Outputs,
     values: Any,
     y_pred: Any,
@@ -254,16 +250,16 @@ def _single(
     options: dict[str, Any],
 ) -> list[loss_terms.Term]:
     """The terms of one loss, whatever structures it stands in."""
-    loss = trainer.loss
+    loss = spec.loss
     if outputs.is_single:
-        (loss,) = _by_output(trainer, outputs)
+        (loss,) = _by_output(spec, outputs)
         (y_pred,) = outputs.tensors(y_pred)
         (sample_weight,) = outputs.tensors(sample_weight)
         if isinstance(values, Mapping) and values:
             (values,) = values.values()
     elif isinstance(values, Mapping):
-        parts = _parts(trainer, outputs, values)
-        chosen = _by_output(trainer, parts)
+        parts = _parts(spec, outputs, values)
+        chosen = _by_output(spec, parts)
         loss = dict(zip(parts.names, chosen, strict=True))
         y_pred = _named(outputs, y_pred)
         sample_weight = _named(outputs, sample_weight)

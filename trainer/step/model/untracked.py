@@ -16,7 +16,7 @@ random operations that keep a state of their own:
 import re
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import numpy as np
@@ -28,9 +28,6 @@ from tensorflow.python.ops import resource_variable_ops
 
 from trainer.errors import UserError
 from trainer.step.model.keras_private import all_layers, native
-
-if TYPE_CHECKING:
-    from trainer.trainer import Trainer
 
 # What reads a variable, and leaves it as it is.
 _READS = {
@@ -161,16 +158,25 @@ def captured() -> set[int]:
 
 @tf.autograph.experimental.do_not_convert
 def check(
-    trainer: "Trainer", before: set[int], *, training: bool = True
+    untracked: Untracked,
+    model: keras.Model,
+    before: set[int],
+    *,
+    known: Sequence[tf.Variable],
+    training: bool = False,
+    refuse: bool = False,
 ) -> None:
     """Looks through the graph that is being traced, at the end of a step.
 
     Args:
-        trainer: whose step it is.
+        untracked: is told what the step touches.
+        model: whose layers are named.
         before: what `captured` returned at its beginning: the rest is that of
             the strategy.
+        known: what is saved, or need not be, beside what `untracked` knows.
         training: whether it is a training step. What an evaluation leaves is
             never refused.
+        refuse: whether the run saves.
 
     Raises:
         UserError: a run that saves would go on in another way than it would
@@ -179,10 +185,8 @@ def check(
     if tf.executing_eagerly():
         return
     graph = tf.compat.v1.get_default_graph()
-    loop = trainer.loop
-    untracked = trainer.parts.untracked
-    layers = {layer.name for layer in all_layers(trainer.model)}
-    untracked.know(trainer.parts.metrics.carried_variables)
+    layers = {layer.name for layer in all_layers(model)}
+    untracked.know(known)
     lost: list[str] = []
     warned: list[str] = []
     for outer, inner in graph.captures:
@@ -203,7 +207,7 @@ def check(
             lost.append(_of_operation(op.type, where))
     if training:
         untracked.lost = lost
-        if loop is not None and loop.callbacks.save:
+        if refuse:
             untracked.require_nothing_lost()
     for message in lost + warned:
         logging.warning(message)

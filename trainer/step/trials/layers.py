@@ -7,7 +7,7 @@ not for a sum. What of the two is meant no look at the code can tell.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import numpy as np
@@ -23,26 +23,25 @@ from trainer.step.model.keras_private import (
     without_batch_statistics,
 )
 from trainer.step.pieces import Notes, open_piece
-from trainer.step.trials.trial import TRIAL_STREAM, Trial, is_whole, near
-
-if TYPE_CHECKING:
-    from trainer.trainer import Trainer
+from trainer.step.spec import StepSpec
+from trainer.step.trials.trial import TRIAL_STREAM, Trial, near
 
 # Of what kind a change is, whose, and its number or dtype.
 _Name = tuple[str, str, str]
 _ADDED, _KEPT = "added", "kept"
+_NAME = "layers"  # In `StepSpec.tried`.
 _NORMS = (keras.regularizers.L1, keras.regularizers.L2, keras.regularizers.L1L2)
 
 
 def prepare_layers(
-    trainer: "Trainer", batch: Callable[[], Any], *, training: bool
+    spec: StepSpec, batch: Callable[[], Any], *, training: bool
 ) -> None:
     """Tries the layers that are not Keras' own, on a few examples.
 
     Nothing is tried where a global batch is one piece.
 
     Args:
-        trainer: the trainer, built.
+        spec: what the step is made of.
         batch: reads the first batch.
         training: whether to train or only to evaluate.
 
@@ -50,12 +49,12 @@ def prepare_layers(
         UserError: a layer keeps or adds what is no mean over the batch, and
             nobody said what it is.
     """
-    if trainer.has_tried_layers or is_whole(trainer, training=training):
+    if _NAME in spec.tried or spec.is_whole(training=training):
         return
-    if not any(_is_open(layer) for layer in all_layers(trainer.model)):
+    if not any(_is_open(layer) for layer in all_layers(spec.model)):
         return
-    trainer.has_tried_layers = True
-    trial = Trial(trainer, batch())
+    spec.tried.add(_NAME)
+    trial = Trial(spec, batch())
     try:
         if trial.count and not _try(trial, training=True):
             _try(trial, training=False)
@@ -99,9 +98,7 @@ def _try(trial: Trial, *, training: bool) -> bool:
         and near(whole[name], again[name])
     ]
     for name in fixed:
-        _require_mean(
-            trial.trainer, name, whole[name], *(o[name] for o in others)
-        )
+        _require_mean(trial.spec, name, whole[name], *(o[name] for o in others))
     return len(fixed) == len(whole)
 
 
@@ -109,26 +106,26 @@ def _changes(
     trial: Trial, index: list[int], *, training: bool, draw: int = 0
 ) -> dict[_Name, np.ndarray]:
     """What layers add, and how far they move variables, for some examples."""
-    trainer, notes = trial.trainer, Notes()
-    model = trainer.model
+    spec, notes = trial.spec, Notes()
+    model = spec.model
     x, _, _ = keras.utils.unpack_x_y_sample_weight(
         trial.rows(trial.batch, index)
     )
     with (
-        trainer.parts.randomness.at(tf.constant(0), draw, TRIAL_STREAM),
-        trainer.parts.metrics.in_layers.listening(),
+        spec.parts.randomness.at(tf.constant(0), draw, TRIAL_STREAM),
+        spec.parts.metrics.in_layers.listening(),
         without_batch_statistics(model),
         noting_added_losses(model) as added,
         open_piece(notes),
         keras.StatelessScope() as scope,
     ):
-        trainer.forward(x, training=training)
+        spec.methods.forward(x, training=training)
     found = {
         (_ADDED, layer, str(i)): np.asarray(value)
         for i, (layer, value) in enumerate(added)
-        if kind_of_added(trainer.added_losses, layer) is None
+        if kind_of_added(spec.added_losses, layer) is None
     }
-    if trainer.plugin.num_replicas == 1:
+    if spec.plugin.num_replicas == 1:
         return found  # Micro-batches assign one after the other.
     moved = dict(notes.assigned)
     for variable in model.non_trainable_weights:
@@ -142,7 +139,7 @@ def _changes(
 
 
 def _require_mean(
-    trainer: "Trainer",
+    spec: StepSpec,
     name: _Name,
     whole: np.ndarray,
     twice: np.ndarray,
@@ -152,7 +149,7 @@ def _require_mean(
     """Checks that the mean over pieces is that of the whole.
 
     Args:
-        trainer: whose layers they are.
+        spec: whose layers they are.
         name: of the change.
         whole: what all examples make.
         twice: what the first half makes, twice over.

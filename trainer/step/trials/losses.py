@@ -5,7 +5,7 @@ a loss would depend on how many there are.
 """
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import numpy as np
@@ -15,14 +15,14 @@ from absl import logging
 from trainer.errors import UserError
 from trainer.step.losses import per_output
 from trainer.step.losses.shapes import is_by_example
-from trainer.step.trials.trial import TRIAL_STREAM, Trial, is_whole, near
+from trainer.step.spec import StepSpec
+from trainer.step.trials.trial import TRIAL_STREAM, Trial, near
 
-if TYPE_CHECKING:
-    from trainer.trainer import Trainer
+_NAME = "losses"  # In `StepSpec.tried`.
 
 
 def prepare_losses(
-    trainer: "Trainer", batch: Callable[[], Any], *, training: bool
+    spec: StepSpec, batch: Callable[[], Any], *, training: bool
 ) -> None:
     """Tries losses that are not known to keep examples apart.
 
@@ -30,20 +30,20 @@ def prepare_losses(
     what it is in Keras.
 
     Args:
-        trainer: the trainer, built.
+        spec: what the step is made of.
         batch: reads the first batch.
         training: whether to train or only to evaluate.
 
     Raises:
         UserError: an example's value depends on the others.
     """
-    own = trainer.has_own_step if training else trainer.has_own_eval_step
-    if own or is_whole(trainer, training=training) or not _is_open(trainer):
+    own = spec.has_own("train_step") if training else spec.has_own("eval_step")
+    if own or spec.is_whole(training=training) or not _is_open(spec):
         return
-    if trainer.has_tried_losses:
+    if _NAME in spec.tried:
         return
-    trainer.has_tried_losses = True
-    trial = Trial(trainer, batch())
+    spec.tried.add(_NAME)
+    trial = Trial(spec, batch())
     if not trial.count:
         logging.warning(
             "The loss could not be tried: the first batch has sparse parts, or "
@@ -64,10 +64,10 @@ def prepare_losses(
         )
 
 
-def _is_open(trainer: "Trainer") -> bool:
-    if trainer.has_own_loss:
+def _is_open(spec: StepSpec) -> bool:
+    if spec.has_own("per_example_loss"):
         return True
-    losses = keras.tree.flatten(trainer.loss)
+    losses = keras.tree.flatten(spec.loss)
     return any(one is not None and not is_by_example(one) for one in losses)
 
 
@@ -104,20 +104,20 @@ def _losses(
         `None` if it has called the model in training, whose normalization
         may mix examples.
     """
-    trainer = trial.trainer
+    spec = trial.spec
     x, y, _ = keras.utils.unpack_x_y_sample_weight(
         trial.rows(trial.batch, index)
     )
-    at = trainer.parts.randomness.at(tf.constant(0), draw, TRIAL_STREAM)
-    listening = trainer.parts.metrics.in_layers.listening()
+    at = spec.parts.randomness.at(tf.constant(0), draw, TRIAL_STREAM)
+    listening = spec.parts.metrics.in_layers.listening()
     with at, keras.StatelessScope() as scope, listening:
         if draw:  # Moves on Keras' own generator, within the scope.
             keras.random.normal(())
-        values = trainer.per_example_loss(x, per_output.in_floatx(y), outputs)
-    values = per_output.checked(
-        trainer, values, y_pred=outputs, rows=len(index)
-    )
-    state = trainer.model.non_trainable_variables
+        values = spec.methods.per_example_loss(
+            x, per_output.in_floatx(y), outputs
+        )
+    values = per_output.checked(spec, values, y_pred=outputs, rows=len(index))
+    state = spec.model.non_trainable_variables
     if any(scope.get_current_value(one) is not None for one in state):
         return None
     if isinstance(values, list | tuple):

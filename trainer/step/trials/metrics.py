@@ -7,7 +7,7 @@ from step to step.
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -25,34 +25,31 @@ from trainer.step.model.keras_private import (
     symbolic_outputs,
 )
 from trainer.step.reductions.slots import Slots, write_slots
-from trainer.step.trials.trial import is_whole
-
-if TYPE_CHECKING:
-    from trainer.trainer import Trainer
+from trainer.step.spec import StepSpec
 
 
 def prepare_metrics(
-    trainer: "Trainer", batch: Callable[[], Any], *, training: bool
+    spec: StepSpec, batch: Callable[[], Any], *, training: bool
 ) -> None:
     """Finds out how each metric is measured; to be called before tracing.
 
     All processes of a run call this at the same time.
 
     Args:
-        trainer: the trainer, built and perhaps restored.
+        spec: what the step is made of, perhaps restored.
         batch: reads the first batch.
         training: whether to train or only to evaluate.
 
     Raises:
         UserError: a metric cannot be had under this strategy.
     """
-    metrics = trainer.parts.metrics
-    metrics.in_pieces = not is_whole(trainer, training=True)
-    y_pred = symbolic_outputs(trainer.model)
-    first = _FirstBatch(trainer, batch, training=training)
+    metrics = spec.parts.metrics
+    metrics.in_pieces = not spec.is_whole(training=True)
+    y_pred = symbolic_outputs(spec.model)
+    first = _FirstBatch(spec, batch, training=training)
     if not metrics.is_bound:
         known = y_pred is not None and metrics.are_known
-        if known and not trainer.has_own_forward:
+        if known and not spec.has_own("forward"):
             metrics.bind(None, y_pred)
         elif not known:
             metrics.bind(first.y, first.outputs)
@@ -60,28 +57,28 @@ def prepare_metrics(
     open_ones = {
         name: measure
         for name, measure in metrics.measures.items()
-        if measure.adds_up is None and _is_open(trainer, measure, y_pred)
+        if measure.adds_up is None and _is_open(spec, measure, y_pred)
     }
     found = {name: _try(first, name, open_ones[name]) for name in open_ones}
     if found:
         # What one process cannot add up, none does.
-        carried = trainer.plugin.any_of([not added for added in found.values()])
+        carried = spec.plugin.any_of([not added for added in found.values()])
         for (name, added), carry in zip(found.items(), carried, strict=True):
             del added
             _decide(first, name, carry)
     metrics.is_ready = True
 
 
-def _is_open(trainer: "Trainer", measure: Measure, y_pred: Any) -> bool:
+def _is_open(spec: StepSpec, measure: Measure, y_pred: Any) -> bool:
     """Whether a trial must tell how a metric is measured."""
-    metric, whole = measure.metric, is_whole(trainer, training=True)
+    metric, whole = measure.metric, spec.is_whole(training=True)
     if not is_known(metric) or not stateless.is_built(metric):
         # A Mean of what a layer gives it adds up over steps.
         is_plain = type(metric) in (keras.metrics.Mean, keras.metrics.Sum)
         return not (is_plain and measure.in_layer and whole)
     if measure.in_layer:
         return not whole
-    if trainer.has_own_step or whole:
+    if spec.has_own("train_step") or whole:
         return False
     # Of outputs without a second axis Keras takes the mean of the batch.
     return y_pred is None or any(
@@ -93,9 +90,9 @@ class _FirstBatch:
     """What the model makes of the first batch, and of pieces of it."""
 
     def __init__(
-        self, trainer: "Trainer", batch: Callable[[], Any], *, training: bool
+        self, spec: StepSpec, batch: Callable[[], Any], *, training: bool
     ) -> None:
-        self.trainer = trainer
+        self.spec = spec
         self.training = training
         self._read = batch
 
@@ -162,7 +159,7 @@ class _FirstBatch:
         return [_slice(self.calls[name], a, b) for a, b in self.pieces]
 
     def _calls(self, x: Any, y: Any, weight: Any) -> dict[str, list[Call]]:
-        metrics = self.trainer.parts.metrics
+        metrics = self.spec.parts.metrics
         y_pred, noted = self._forward(x, training=False)
         found = metrics.layer_calls(noted)
         if self.training and not all(found.values()):
@@ -175,30 +172,30 @@ class _FirstBatch:
 
     def _forward(self, x: Any, *, training: bool) -> tuple[Any, Any]:
         """Calls the model so that nothing of it changes."""
-        layers = self.trainer.parts.metrics.in_layers
+        layers = self.spec.parts.metrics.in_layers
         with keras.StatelessScope(), layers.listening() as noted:
-            forward = converted(self.trainer.forward)
+            forward = converted(self.spec.methods.forward)
             y_pred = forward(x, training=training)
         return y_pred, noted
 
 
 def _try(first: _FirstBatch, name: str, measure: Measure) -> bool | None:
     """Whether a metric adds up; a stored answer saves the trial."""
-    trainer, metric = first.trainer, measure.metric
+    spec, metric = first.spec, measure.metric
     try:
         calls = first.calls[name]
     except Exception:
-        if not trainer.has_own_step:
+        if not spec.has_own("train_step"):
             raise
         # Targets and outputs are known to its step alone.
         _require_built(name, measure)
         return is_known(metric)
     if not calls:  # A layer that has not updated it, such as in training only.
         return True
-    with trainer.plugin.scope():
+    with spec.plugin.scope():
         stateless.build(metric, calls)
     measure.begin()
-    stored = trainer.parts.metrics.stored_trial.get(name)
+    stored = spec.parts.metrics.stored_trial.get(name)
     if isinstance(stored, bool):
         return stored
     if first.has_rows(name):
@@ -222,30 +219,30 @@ def _decide(first: _FirstBatch, name: str, carry: bool) -> None:
     Raises:
         UserError: it must be carried and cannot.
     """
-    trainer = first.trainer
-    measure = trainer.parts.metrics.measures[name]
+    spec = first.spec
+    measure = spec.parts.metrics.measures[name]
     if not carry:
         measure.adds_up = True
         return
     kind = type(measure.metric).__name__
     what = f"The state of the metric {name!r} ({kind}) does not add up"
-    if not trainer.plugin.carries_states:
+    if not spec.options.carries_states:
         raise UserError(
             f"{what}: it depends on the order and size of batches, which the "
-            f"strategy {trainer.plugin.name!r} has not. Valid are metrics that "
+            f"strategy {spec.plugin.name!r} has not. Valid are metrics that "
             "sum over examples, such as those made of keras.metrics.Mean."
         )
-    if not is_whole(trainer, training=True):
-        examples_in_a_slot(trainer, training=first.training)
+    if not spec.is_whole(training=True):
+        examples_in_a_slot(spec, training=first.training)
         _check_rows(first, name, what)
     measure.carry()
 
 
 def _check_rows(first: _FirstBatch, name: str, what: str) -> None:
-    if first.trainer.has_own_step:
+    if first.spec.has_own("train_step"):
         return  # Its step checks when it is traced.
     if not first.has_rows(name):
-        metrics = first.trainer.parts.metrics
+        metrics = first.spec.parts.metrics
         measure, giver = metrics.measures[name], "the model"
         if measure.in_layer:
             giver = f"the layer {metrics.in_layers.layer_of(measure.metric)!r}"

@@ -1,31 +1,28 @@
 """What the first batch must tell before a step is traced."""
 
 import functools
-from typing import TYPE_CHECKING
 
+from trainer.step.spec import StepSpec
 from trainer.step.trials.layers import prepare_layers
 from trainer.step.trials.losses import prepare_losses
 from trainer.step.trials.metrics import prepare_metrics
 from trainer.step.trials.trial import first_batch
 
-if TYPE_CHECKING:
-    from trainer.trainer import Trainer
 
-
-def prepare(trainer: "Trainer", *, training: bool) -> None:
+def prepare(spec: StepSpec, *, training: bool) -> None:
     """Tries losses, layers and metrics that are not known.
 
     The first batch is read once, and not at all where nothing must be tried.
     All processes of a run call this at the same time.
 
     Args:
-        trainer: the trainer, built and perhaps restored.
+        spec: what the step is made of, perhaps restored.
         training: whether to train or only to evaluate.
 
     Raises:
         UserError: one of them cannot be had under this strategy.
     """
-    batch = functools.cache(lambda: first_batch(trainer, training=training))
-    prepare_losses(trainer, batch, training=training)
-    prepare_layers(trainer, batch, training=training)
-    prepare_metrics(trainer, batch, training=training)
+    batch = functools.cache(lambda: first_batch(spec, training=training))
+    prepare_losses(spec, batch, training=training)
+    prepare_layers(spec, batch, training=training)
+    prepare_metrics(spec, batch, training=training)

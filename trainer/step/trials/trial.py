@@ -6,30 +6,22 @@ examples beside others.
 """
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from trainer.step.model.keras_private import keras_mask, set_keras_mask
-
-if TYPE_CHECKING:
-    from trainer.trainer import Trainer
+from trainer.step.spec import StepSpec
 
 TRIAL_STREAM = 2
 _ROWS = 4  # An even number: as many as a half, twice.
 
 
-def is_whole(trainer: "Trainer", *, training: bool) -> bool:
-    """Whether every step sees its global batch in one piece."""
-    micro = trainer.accumulation_steps if training else 1
-    return trainer.plugin.num_replicas * micro == 1
-
-
-def first_batch(trainer: "Trainer", *, training: bool) -> Any:
+def first_batch(spec: StepSpec, *, training: bool) -> Any:
     """The first global batch of a split, whole."""
-    pieces = trainer.batches("train" if training else "eval").pieces(
+    pieces = spec.batches("train" if training else "eval").pieces(
         start=0, replicas=range(1), num_replicas=1, micro=1
     )
     return next(iter(pieces))
@@ -39,7 +31,7 @@ class Trial:
     """Some examples of the first batch, and calls with them.
 
     Args:
-        trainer: the trainer, built.
+        spec: what the step is made of.
         batch: the first batch of a split, whole.
 
     Attributes:
@@ -47,8 +39,8 @@ class Trial:
             fewer than two, or sparse parts.
     """
 
-    def __init__(self, trainer: "Trainer", batch: Any) -> None:
-        self.trainer = trainer
+    def __init__(self, spec: StepSpec, batch: Any) -> None:
+        self.spec = spec
         leaves = tf.nest.flatten(batch)
         sparse = any(isinstance(leaf, tf.SparseTensor) for leaf in leaves)
         self.count = 0
@@ -93,11 +85,11 @@ class Trial:
         x, _, _ = keras.utils.unpack_x_y_sample_weight(
             self.rows(self.batch, index)
         )
-        trainer = self.trainer
-        at = trainer.parts.randomness.at(tf.constant(0), draw, TRIAL_STREAM)
-        listening = trainer.parts.metrics.in_layers.listening()
+        spec = self.spec
+        at = spec.parts.randomness.at(tf.constant(0), draw, TRIAL_STREAM)
+        listening = spec.parts.metrics.in_layers.listening()
         with at, keras.StatelessScope(), listening:
-            return trainer.forward(x, training=training)
+            return spec.methods.forward(x, training=training)
 
 
 def near(left: Any, right: Any) -> bool:

@@ -1,0 +1,54 @@
+"""One evaluation step in cross-replica context."""
+
+from collections.abc import Callable
+from typing import Any
+
+from trainer.data.static_shapes import Padded
+from trainer.step.gradient_sums import piece_of
+from trainer.step.graph import converted
+from trainer.step.logs import StepLogs
+from trainer.step.measuring import carry, measuring, replica_logs
+from trainer.step.metrics.carried import EVAL
+from trainer.step.model import untracked
+from trainer.step.padding import weighted
+from trainer.step.pieces import open_piece
+from trainer.step.spec import StepSpec
+
+# Of random numbers: those of training steps are another stream.
+_STREAM = 1
+
+
+def make_eval_step(spec: StepSpec) -> Callable[[Any], StepLogs]:
+    """`Trainer.eval_step` on each replica, as a function of the iterator.
+
+    Under a strategy with static shapes a batch comes as `(x, y,
+    sample_weight)` whatever the data yields: padding has the weight zero.
+    """
+    parts, strategy = spec.parts, spec.plugin.strategy
+
+    def replica_step(batch: Any) -> StepLogs:
+        if isinstance(batch, Padded):
+            batch = weighted(batch)
+        piece = piece_of(spec, batch, training=False)
+        with (
+            parts.randomness.at(parts.step.read_value(), 0, _STREAM),
+            open_piece(piece),
+            measuring(spec, batch, training=False) as complete,
+        ):
+            logs = converted(spec.methods.eval_step)(batch)
+        return replica_logs(spec, complete(logs), piece)
+
+    # Named, not a lambda: TPU clusters take the name of the function around.
+    def eval_step(iterator: Any) -> StepLogs:
+        before = untracked.captured()
+        logs = strategy.run(replica_step, args=(next(iterator),))
+        logs = carry(spec, logs, (EVAL,))
+        untracked.check(
+            parts.untracked,
+            parts.model,
+            before,
+            known=parts.metrics.carried_variables,
+        )
+        return logs
+
+    return eval_step

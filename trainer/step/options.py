@@ -1,0 +1,33 @@
+"""Which forms of a step a strategy allows."""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StrategyOptions:
+    """What a strategy plugin can do, and what its devices ask for.
+
+    Attributes:
+        static_shapes: every batch has the same shape: a short training
+            batch is dropped, a short evaluation batch is padded. There
+            `Trainer.eval_step` gets `(x, y, sample_weight)` whatever the data
+            yields; the weight of padding is zero.
+        loops_on_replicas: a replica may reduce inside a loop or a condition,
+            so the whole step is one program there; elsewhere loops and
+            conditions are around the replicas. Needs static shapes.
+        reduces_logs: a step's results are summed over replicas within it, not
+            by the loop, which then reads those of one replica.
+        reduces_sparse: gradients of embeddings travel as the rows they touch;
+            otherwise they are made dense first.
+        batches_by_step: which batch a step takes follows from its number, as
+            `StrategyPlugin.distribute` was given them.
+        carries_states: each step sees what the one before it left, so that
+            metrics may depend on the order of batches.
+    """
+
+    static_shapes: bool = False
+    loops_on_replicas: bool = False
+    reduces_logs: bool = False
+    reduces_sparse: bool = True
+    batches_by_step: bool = True
+    carries_states: bool = True

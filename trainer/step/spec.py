@@ -1,0 +1,177 @@
+"""What a step is made of: everything that it takes from a Trainer."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, ClassVar, Protocol
+
+import keras
+import tensorflow as tf
+
+from trainer.data.batches import Batches
+from trainer.step.divergence_guard import Guard, Watch
+from trainer.step.ema import MovingAverage
+from trainer.step.logs import StepLogs
+from trainer.step.loss_scale import LossScale
+from trainer.step.losses.loss_terms import AddedLosses
+from trainer.step.metrics.metric_set import MetricSet
+from trainer.step.model.untracked import Untracked
+from trainer.step.options import StrategyOptions
+from trainer.step.rng import StepRandomness
+
+# What may be research code's own; the rest of `StepMethods` is made of these.
+OVERRIDABLE = (
+    "forward",
+    "per_example_loss",
+    "global_loss",
+    "train_step",
+    "eval_step",
+)
+
+
+class StepMethods(Protocol):
+    """The methods of a step that research code may override.
+
+    They are those of `trainer.Trainer`, which describes them.
+    """
+
+    def forward(self, x: Any, *, training: bool) -> Any:
+        """Calls the model on a replica's inputs."""
+
+    def per_example_loss(self, x: Any, y: Any, y_pred: Any) -> Any:
+        """The loss of each example, before weights and division."""
+
+    def global_loss(self, x: Any, y: Any, y_pred: Any) -> tf.Tensor:
+        """A loss over the global batch."""
+
+    def metric_increments(
+        self, y: Any, y_pred: Any, sample_weight: Any = None
+    ) -> StepLogs:
+        """What a batch adds to each metric."""
+
+    def gradient_sums(self, batch: Any) -> Any:
+        """A replica's sums of loss and gradients, undivided."""
+
+    def reduce_gradients(self, sums: Any) -> Any:
+        """The gradients of the global loss from the replicas' sums."""
+
+    def apply_gradients(self, gradients: Any) -> None:
+        """Clips reduced gradients as the optimizer says, and applies them."""
+
+    def train_step(self, batch: Any) -> StepLogs:
+        """One optimizer step on one replica."""
+
+    def eval_step(self, batch: Any) -> StepLogs:
+        """Measures one replica's batch."""
+
+
+class StepStrategy(Protocol):
+    """What a step must know of the strategy that it runs under."""
+
+    name: ClassVar[str]
+    options: ClassVar[StrategyOptions]
+
+    @property
+    def strategy(self) -> tf.distribute.Strategy:
+        """TensorFlow's own object."""
+
+    @property
+    def num_replicas(self) -> int:
+        """How many replicas share one global batch."""
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether this process is the only one that trains."""
+
+    def any_of(self, flags: Sequence[bool]) -> list[bool]:
+        """Which flags are set in any process of the run."""
+
+    def scope(self) -> AbstractContextManager[None]:
+        """The context in which every variable of a run is created."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Parts:
+    """Everything of a run that lives in the strategy's scope.
+
+    Attributes:
+        model: the built model, compiled with the first optimizer.
+        optimizers: by name; a single one is named `"optimizer"`.
+        metrics: what is measured.
+        trained: the variables that are trainable when the model is built.
+        step: int64 scalar variable, the optimizer steps that are done.
+        randomness: gives each replica its random numbers.
+        loss_scale: set where a layer computes in float16.
+        ema: set where averaged weights are asked for.
+        watch: set where there is a guard.
+        untracked: what else the steps may touch, and checkpoints hold.
+    """
+
+    model: keras.Model
+    optimizers: dict[str, keras.optimizers.Optimizer]
+    metrics: MetricSet
+    trained: list[Any]
+    step: tf.Variable
+    randomness: StepRandomness
+    loss_scale: LossScale | None
+    ema: MovingAverage | None
+    watch: Watch | None
+    untracked: Untracked
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StepSpec:
+    """The methods, the state and the options of a run's steps.
+
+    Attributes:
+        methods: what a step calls.
+        overridden: which of the methods are research code's own.
+        parts: the variables, and what is made of them.
+        plugin: the strategy.
+        batches: gives the global batches of a split.
+        saves: whether the run that is going on saves checkpoints.
+        batch_size: see `trainer.Trainer`, as all that follow.
+        accumulation_steps: see `trainer.Trainer`.
+        jit_compile: see `trainer.Trainer`.
+        guard: see `trainer.Trainer`.
+        loss: Keras losses.
+        loss_weights: see `trainer.Trainer`.
+        class_weight: see `trainer.Trainer`.
+        added_losses: see `trainer.Trainer`.
+        tried: which trials have been made; see `trainer.step.trials`.
+    """
+
+    methods: StepMethods
+    overridden: frozenset[str]
+    parts: Parts
+    plugin: StepStrategy
+    batches: Callable[[str], Batches]
+    saves: Callable[[], bool]
+    batch_size: int
+    accumulation_steps: int
+    jit_compile: bool
+    guard: Guard | None
+    loss: Any
+    loss_weights: Any
+    class_weight: dict[int, float] | None
+    added_losses: AddedLosses
+    tried: set[str] = dataclasses.field(default_factory=set)
+
+    @property
+    def model(self) -> keras.Model:
+        """The model; its variables live in the strategy's scope."""
+        return self.parts.model
+
+    @property
+    def options(self) -> StrategyOptions:
+        """What the strategy allows."""
+        return self.plugin.options
+
+    def has_own(self, method: str) -> bool:
+        """Whether research code has overridden a method."""
+        return method in self.overridden
+
+    def is_whole(self, *, training: bool) -> bool:
+        """Whether every step sees its global batch in one piece."""
+        micro = self.accumulation_steps if training else 1
+        return self.plugin.num_replicas * micro == 1
