@@ -15,9 +15,10 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from trainer.checkpoint import schema, storage
+from trainer.checkpoint import storage
 from trainer.errors import UserError, nearest
 from trainer.loop.monitor import Monitor
+from trainer.runtime import schema
 from trainer.runtime.atomic_files import (
     exists,
     read_json,

@@ -7,8 +7,8 @@ import gin
 import keras
 import tensorflow as tf
 
-from trainer.checkpoint.init_from import InitReport, initialize_from
-from trainer.checkpoint.stateful import restore_newest, usable
+from trainer.checkpoint.init_from import initialize_from
+from trainer.checkpoint.stateful import usable
 from trainer.errors import UserError, nearest
 from trainer.loop.loop import Loop
 from trainer.runtime import fingerprints
@@ -165,8 +165,15 @@ def run(
         if init_from is not None and not _goes_on(directory):
             report = initialize_from(made, init_from, only=init_only)
         if mode == "check":
-            return _check(loop, before_first_step)
-        values = loop.run(_before_first_step(before_first_step, report))
+            return _check(made, loop, before_first_step)
+
+        def nothing_can_be_refused() -> None:
+            if before_first_step is not None:
+                before_first_step(made)
+            if report is not None and plugin.is_chief:
+                report.write(model_dir)
+
+        values = loop.run(nothing_can_be_refused)
         plugin.finish()
         return values
     finally:
@@ -214,7 +221,7 @@ def _goes_on(directory: str) -> bool:
 
 
 def _restore(trainer: Trainer, directory: str) -> None:
-    if not restore_newest(trainer, directory):
+    if not trainer.state.restore_newest(directory):
         raise UserError(
             f"{directory} holds no usable checkpoint. Train first with the "
             "same --model_dir."
@@ -232,30 +239,16 @@ def _export(loop: Loop) -> dict[str, float]:
     return {}
 
 
-def _before_first_step(
-    first: Callable[[Trainer], None] | None, report: InitReport | None
-) -> Callable[[Trainer], None]:
-    """What runs when nothing more can be refused."""
-
-    def call(trainer: Trainer) -> None:
-        if first is not None:
-            first(trainer)
-        if report is not None and trainer.plugin.is_chief:
-            assert trainer.model_dir is not None
-            report.write(trainer.model_dir)
-
-    return call
-
-
 def _check(
-    loop: Loop, before_first_step: Callable[[Trainer], None] | None
+    trainer: Trainer,
+    loop: Loop,
+    before_first_step: Callable[[Trainer], None] | None,
 ) -> dict[str, float]:
     """Traces every graph of a run without running or writing anything."""
     loop.trace()
     if before_first_step is not None:
-        before_first_step(loop.trainer)
-    model = loop.trainer.model
+        before_first_step(trainer)
     return {
-        "parameters": float(model.count_params()),
+        "parameters": float(trainer.model.count_params()),
         "train_steps": float(loop.steps),
     }

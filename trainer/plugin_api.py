@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from trainer.runtime.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from trainer.checkpoint import schema, stateful, storage
+    from trainer.checkpoint import storage
     from trainer.checkpoint.host_buffers import Staging
     from trainer.data import Padded
     from trainer.errors import EXIT_START_AGAIN, nearest, outside_graph
     from trainer.loop.monitor import Monitor
     from trainer.loop.schedule import Period, Ticker, parse_period
-    from trainer.runtime import atomic_files
+    from trainer.runtime import atomic_files, schema
     from trainer.runtime.atomic_files import REFUSALS, write_whole
     from trainer.runtime.process_exit import give_up, skip_teardown
     from trainer.step.graph import graph_function, repeat
@@ -58,10 +58,9 @@ _HOMES = {
     "repeat": "trainer.step.graph",
     "require_positive": "trainer.strategy.checks",
     "resolve_cluster": "trainer.strategy.cluster.resolve",
-    "schema": "trainer.checkpoint",
+    "schema": "trainer.runtime",
     "skip_teardown": "trainer.runtime.process_exit",
     "split_address": "trainer.strategy.cluster.spec",
-    "stateful": "trainer.checkpoint",
     "storage": "trainer.checkpoint",
     "write_whole": "trainer.runtime.atomic_files",
 }
@@ -95,7 +94,6 @@ __all__ = [
     "schema",
     "skip_teardown",
     "split_address",
-    "stateful",
     "storage",
     "write_whole",
 ]

@@ -1,29 +1,25 @@
 """The evaluator beside a training process: follows its checkpoints."""
 
-import functools
 import os
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import keras
 from absl import logging
 
 from trainer.best_checkpoint import Best
 from trainer.checkpoint import storage
-from trainer.checkpoint.stateful import EVALUATED, check_fits, restore
+from trainer.checkpoint.stateful import EVALUATED
 from trainer.errors import UserError
 from trainer.loop.callback_list import CallbackList
 from trainer.loop.monitor import Monitor
+from trainer.loop.running_trainer import RunningTrainer
 from trainer.loop.schedule import parse_period
 from trainer.runtime.atomic_files import prepare_directory
 
-if TYPE_CHECKING:
-    from trainer.trainer import Trainer
-
 
 def follow(
-    trainer: "Trainer",
+    trainer: RunningTrainer,
     *,
     model_dir: str,
     train_steps: int,
@@ -91,7 +87,7 @@ def follow(
             snapshot = storage.load_newer(
                 os.path.join(model_dir, "checkpoints"),
                 best.last_step,
-                functools.partial(check_fits, trainer),
+                trainer.state.check_fits,
             )
             if snapshot is not None:
                 evaluated = _evaluate(
@@ -117,13 +113,13 @@ def follow(
 
 
 def _evaluate(
-    trainer: "Trainer",
+    trainer: RunningTrainer,
     snapshot: storage.Snapshot,
     best: Best,
     watching: CallbackList,
     eval_steps: int | None,
 ) -> dict[str, float]:
-    restore(trainer, snapshot, groups=EVALUATED)
+    trainer.state.restore(snapshot, groups=EVALUATED)
     values = trainer.evaluate(eval_steps)
     best.take(snapshot, values)
     watching.call("on_log", snapshot.step, "eval", values)
@@ -132,7 +128,7 @@ def _evaluate(
 
 
 def _watching(
-    callbacks: Sequence[keras.callbacks.Callback], trainer: "Trainer"
+    callbacks: Sequence[keras.callbacks.Callback], trainer: RunningTrainer
 ) -> CallbackList:
     """Those callbacks that have nothing to do with training."""
     every = CallbackList(callbacks, trainer)

@@ -8,9 +8,11 @@ import gin
 import keras
 import tensorflow as tf
 
+from trainer.checkpoint.stateful import RunState
 from trainer.data import Batches, as_batches
 from trainer.data.rows import take_rows
 from trainer.errors import UserError
+from trainer.loop.control import Control
 from trainer.loop.evaluator import Evaluator
 from trainer.loop.goodput import Accounts
 from trainer.loop.loop import Loop
@@ -213,12 +215,10 @@ class Trainer:
         self.accumulation_steps = accumulation_steps
         self.jit_compile = jit_compile
         self._traced_for: list[int] | None = None
-        self.step = 0
         self.model_dir: str | None = None
-        self.stop_reason: str | None = None
-        self.again_reason: str | None = None
-        self.save_asked = False
+        self.control = Control()
         self.accounts = Accounts()
+        self.state = RunState(lambda: self.parts, lambda: self.plugin)
         self.loop: Loop | None = None
 
     # What is built, on first use.
@@ -290,7 +290,7 @@ class Trainer:
         if self._traced_for not in (None, now):
             # Traced for other variables.
             self.__dict__.pop("train_runner", None)
-            self.__dict__.pop("_evaluator", None)
+            self.__dict__.pop("evaluator", None)
         self._traced_for = now
 
     def check_still_trainable(self) -> None:
@@ -322,17 +322,31 @@ class Trainer:
         return getattr(type(self), method) is not getattr(Trainer, method)
 
     @property
+    def step(self) -> int:
+        """The optimizer steps that are done."""
+        return self.state.step
+
+    @step.setter
+    def step(self, step: int) -> None:
+        self.state.step = step
+
+    @property
+    def stop_reason(self) -> str | None:
+        """Why training ended early, or is about to; `None` if it did not."""
+        return self.control.stop_reason
+
+    @property
     def fired_step(self) -> int:
         """The last step at which everything that was due has been called."""
         return self.step if self.loop is None else self.loop.fired_step
 
     @property
     def taken_back(self) -> Sequence[str]:
-        """Splits whose logs of `fired_step` only an earlier end asked for.
+        """Splits that `fired_step` logged only because it was an earlier end.
 
-        A run that goes on from there has none.
+        A run that goes on from there has no such logs.
         """
-        return () if self.loop is None else self.loop.reports.taken_back
+        return () if self.loop is None else self.loop.reporter.taken_back
 
     @functools.cache  # noqa: B019 - one entry a split, lives as the trainer
     def batches(self, split: str) -> Batches:
@@ -555,19 +569,19 @@ class Trainer:
         Returns:
             Loss and metrics by name, over all examples.
         """
-        return self._evaluator(steps)
+        return self.evaluator(steps)
 
     def trace_evaluation(self) -> None:
         """Builds the evaluation's graph without evaluating."""
-        self._evaluator.trace()
+        self.evaluator.trace()
 
     def stop(self, reason: str) -> None:
         """Ends training at the next boundary of the host loop."""
-        self.stop_reason = reason
+        self.control.stop_reason = reason
 
     def save_soon(self) -> None:
         """Saves a checkpoint at the next boundary; from any thread."""
-        self.save_asked = True
+        self.control.save_requested = True
 
     def start_again(self, reason: str) -> None:
         """Saves at the next boundary and raises `StartAgain`.
@@ -577,7 +591,7 @@ class Trainer:
         Args:
             reason: such as `"SIGTERM"`.
         """
-        self.again_reason = reason
+        self.control.restart_reason = reason
 
     def learning_rates(self) -> dict[str, float]:
         """The optimizers' present learning rates."""
@@ -639,8 +653,13 @@ class Trainer:
         return Loop(self, steps=steps, **options).run()
 
     @functools.cached_property
-    def _evaluator(self) -> Evaluator:
-        return Evaluator(self)
+    def evaluator(self) -> Evaluator:
+        """Measures the eval split; traced once, however often it runs."""
+
+        def has_to_leave() -> bool:
+            return self.loop is not None and self.loop.reporter.has_to_leave()
+
+        return Evaluator(self.spec, self.plugin, has_to_leave=has_to_leave)
 
     def _call_once(self, model: keras.Model) -> None:
         """Builds a model that learns its shapes from a first batch."""

@@ -8,7 +8,6 @@ import numpy as np
 import tensorflow as tf
 
 from trainer import ArrayExamples, Callback, Trainer, UserError, average
-from trainer.checkpoint.stateful import capture, restore_newest
 from trainer.checkpoint.storage import load_newest
 from trainer_experiments.contrastive import SimCLR
 from trainer_experiments.digits import digits
@@ -368,7 +367,7 @@ def resume(strategy, directory):
 
 def _state_of(trainer):
     """Every variable of a run: model, optimizer, averages, step."""
-    arrays = capture(trainer).arrays
+    arrays = trainer.state.capture().arrays
     return {
         name: np.asarray(value)
         for name, value in arrays.items()
@@ -395,8 +394,8 @@ def restore_saved(strategy, sources):
     for i, source in enumerate(sources):
         trainer = regression_trainer(strategy, ema_momentum=0.9, seed=i + 1)
         trainer.build()
-        assert restore_newest(
-            trainer, os.path.join(source, "saved", "checkpoints")
+        assert trainer.state.restore_newest(
+            os.path.join(source, "saved", "checkpoints")
         )
         found = _state_of(trainer)
         found["eval"] = np.array(trainer.evaluate()["loss"])
@@ -430,7 +429,7 @@ def counts(strategy, directory):
         strategy, data=in_order((x[:whole], y[:whole]))
     )
     logs = trainer.train(400, log_every=1000, steps_per_loop=100)
-    totals = trainer.loop.reports.totals["interval"]
+    totals = trainer.loop.reporter.totals["interval"]
     metric_count = totals.state()["metric:mean_absolute_error"][1].sum()
     return {
         "counts.steps": np.array(trainer.parts.step),

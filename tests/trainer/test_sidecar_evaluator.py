@@ -12,7 +12,6 @@ import pytest
 from tests.helpers import best_of, read_lines
 from trainer import Trainer, UserError
 from trainer.checkpoint import storage
-from trainer.checkpoint.stateful import capture
 from trainer.sidecar_evaluator import follow
 from trainer_plugins.callbacks.checkpoint import Checkpoint
 from trainer_plugins.callbacks.early_stopping import EarlyStopping
@@ -46,7 +45,7 @@ def write_checkpoint(model_dir, step, weight):
     trainer = make_trainer()
     trainer.model.set_weights([np.array([[weight]], "float32")])
     trainer.step = step
-    return storage.save(str(model_dir / "checkpoints"), capture(trainer))
+    return storage.save(str(model_dir / "checkpoints"), trainer.state.capture())
 
 
 def follow_to(model_dir, train_steps, **options):

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from trainer.checkpoint.schema import (
+from trainer.checkpoint.storage import Snapshot
+from trainer.runtime.schema import (
     Misfit,
     boolean,
     integer,
@@ -21,7 +22,6 @@ from trainer.checkpoint.schema import (
     record,
     text,
 )
-from trainer.checkpoint.storage import Snapshot
 from trainer.step.logs import METRIC, STATE
 
 # From this format on, sums are kept for each replica.

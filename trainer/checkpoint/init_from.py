@@ -7,23 +7,32 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import keras
 import tensorflow as tf
 from absl import logging
 
-from trainer.checkpoint.stateful import describe
+from trainer.checkpoint.structure import describe
 from trainer.checkpoint.weights_reader import StoredVariable, open_model
 from trainer.errors import UserError
 from trainer.runtime.atomic_files import make_directory, write_whole
 from trainer.step.model.keras_private import all_layers
-
-if TYPE_CHECKING:
-    from trainer.trainer import Trainer
+from trainer.step.spec import Parts
 
 REPORT_NAME = "init_report.json"
 _NUMBER = re.compile(r"_\d+$")
+
+
+class NewRun(Protocol):
+    """What takes over weights, such as a `trainer.Trainer`."""
+
+    @property
+    def parts(self) -> Parts:
+        """Model, optimizers, metrics and state variables."""
+
+    def restart_optimizers(self) -> None:
+        """Gives the optimizers the state they begin with on the weights."""
 
 
 @dataclasses.dataclass
@@ -79,7 +88,7 @@ class InitReport:
 
 
 def initialize_from(
-    trainer: "Trainer", path: str, *, only: str | None = None
+    trainer: NewRun, path: str, *, only: str | None = None
 ) -> InitReport:
     """Fills the model with the weights that another run or a file holds.
 

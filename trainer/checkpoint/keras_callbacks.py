@@ -12,8 +12,8 @@ import keras
 import numpy as np
 from absl import logging
 
-from trainer.checkpoint import schema
-from trainer.checkpoint.schema import Misfit
+from trainer.runtime import schema
+from trainer.runtime.schema import Misfit
 
 _ARRAYS = schema.record(
     {"arrays": schema.integer(1), "is_list": schema.boolean}

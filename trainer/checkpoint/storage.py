@@ -26,9 +26,8 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from trainer.checkpoint import schema
 from trainer.errors import UserError
-from trainer.runtime import atomic_files
+from trainer.runtime import atomic_files, schema
 from trainer.runtime.atomic_files import (
     make_directory,
     remove_if_possible,

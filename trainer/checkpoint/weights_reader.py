@@ -19,10 +19,10 @@ import tensorflow as tf
 from absl import logging
 
 from trainer.checkpoint import contents, stateful, storage
-from trainer.checkpoint.schema import Misfit
 from trainer.errors import UserError
 from trainer.runtime.atomic_files import REFUSALS
 from trainer.runtime.local_files import is_file, is_local
+from trainer.runtime.schema import Misfit
 
 # What a weights file holds besides the model.
 _NOT_MODEL = {"optimizer", "_optimizer", "metrics", "_metrics"}

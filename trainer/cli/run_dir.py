@@ -12,12 +12,12 @@ import gin
 import tensorflow as tf
 from absl import logging
 
-from trainer.checkpoint import schema
 from trainer.cli import provenance
 from trainer.cli.config import diff
 from trainer.cli.config.errors import sentence
 from trainer.errors import UserError
 from trainer.loop.goodput import Accounts
+from trainer.runtime import schema
 from trainer.runtime.atomic_files import (
     REFUSALS,
     exists,

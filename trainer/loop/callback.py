@@ -1,11 +1,10 @@
 """The base class of callbacks that know about steps, state and saving."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 
-if TYPE_CHECKING:
-    from trainer.trainer import Trainer
+from trainer.loop.running_trainer import RunningTrainer
 
 
 class Callback(keras.callbacks.Callback):
@@ -51,7 +50,7 @@ class Callback(keras.callbacks.Callback):
 
     def __init__(self) -> None:
         super().__init__()
-        self.trainer: Trainer = None  # type: ignore[assignment]
+        self.trainer: RunningTrainer = None  # type: ignore[assignment]
 
     def setup(self) -> None:
         """Called once, in callback order, before the first event."""

@@ -3,20 +3,18 @@
 import contextlib
 import copy
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 from absl import logging
 
 from trainer.checkpoint import keras_callbacks
-from trainer.checkpoint.schema import Misfit
 from trainer.errors import UserError
 from trainer.loop.callback import Callback
 from trainer.loop.monitor import Monitor
+from trainer.loop.running_trainer import RunningTrainer
 from trainer.runtime.exit_report import headline
-
-if TYPE_CHECKING:
-    from trainer.trainer import Trainer
+from trainer.runtime.schema import Misfit
 
 
 class CallbackList:
@@ -33,7 +31,7 @@ class CallbackList:
     def __init__(
         self,
         callbacks: Sequence[keras.callbacks.Callback],
-        trainer: "Trainer",
+        trainer: RunningTrainer,
     ) -> None:
         for callback in callbacks:
             if not isinstance(callback, keras.callbacks.Callback):

@@ -1,43 +1,76 @@
-"""What is asked of a run from outside of its loop, by any of its processes."""
+"""What is requested of a run while it trains: stop, save, restart."""
 
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from trainer.trainer import Trainer
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
 
-class Asked(NamedTuple):
-    """What some process of the run asks for; equal in all of them.
+class Requests(NamedTuple):
+    """What some process of the run requests; equal in all of them.
 
     Attributes:
         stop: end training here.
         save: save a checkpoint.
-        again: save and leave, to be started again.
+        restart: save and leave, to be started again.
         shorter: make the graph calls shorter.
     """
 
     stop: bool
     save: bool
-    again: bool
+    restart: bool
     shorter: bool
 
 
-def ask(trainer: "Trainer", *, shorter: bool = False) -> Asked:
-    """One exchange among all processes, at one step.
+class _Processes(Protocol):
+    """What the processes of a run know of each other."""
 
-    Args:
-        trainer: what its users and callbacks have asked for.
-        shorter: whether this process asks for shorter calls.
+    def any_of(self, flags: Sequence[bool]) -> list[bool]:
+        """Which flags are set in any process of the run."""
+
+    def why_start_again(self) -> str | None:
+        """Why the run should save and be started again."""
+
+
+class Control:
+    """The requests of users, callbacks and signals, from any thread.
+
+    Attributes:
+        stop_reason: why training ends early; `None` if it does not.
+        restart_reason: why the run saves and leaves, to be started again.
+        save_requested: whether a checkpoint is wanted.
     """
-    flags = Asked(
-        stop=trainer.loop is not None and trainer.loop.is_stopped,
-        save=trainer.save_asked,
-        again=why_again(trainer) is not None,
-        shorter=shorter,
-    )
-    return Asked(*trainer.plugin.any_of(flags))
 
+    def __init__(self) -> None:
+        self.stop_reason: str | None = None
+        self.restart_reason: str | None = None
+        self.save_requested = False
 
-def why_again(trainer: "Trainer") -> str | None:
-    """Why this process asks to leave; `None` if it does not."""
-    return trainer.again_reason or trainer.plugin.why_start_again()
+    def clear(self) -> None:
+        """Forgets every request, at the beginning of a run."""
+        self.stop_reason = self.restart_reason = None
+        self.save_requested = False
+
+    def why_restart(self, processes: _Processes) -> str | None:
+        """Why this process requests a restart; `None` if it does not."""
+        return self.restart_reason or processes.why_start_again()
+
+    def agree(
+        self,
+        processes: _Processes,
+        *,
+        stopped: bool = False,
+        shorter: bool = False,
+    ) -> Requests:
+        """One exchange among all processes of the run, at one step.
+
+        Args:
+            processes: the strategy plugin.
+            stopped: whether this process's model or callbacks stop training.
+            shorter: whether this process requests shorter graph calls.
+        """
+        own = Requests(
+            stop=stopped or self.stop_reason is not None,
+            save=self.save_requested,
+            restart=self.why_restart(processes) is not None,
+            shorter=shorter,
+        )
+        return Requests(*processes.any_of(own))

@@ -2,18 +2,17 @@
 
 import contextlib
 import functools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from trainer.data import feeder, padded
 from trainer.errors import UserError
 from trainer.step.eval_step import make_eval_step
 from trainer.step.logs import Totals
 from trainer.step.metrics.carried import EVAL
+from trainer.step.spec import StepSpec
 from trainer.step.trials.prepare import prepare
-from trainer.strategy.plugin import Runner
-
-if TYPE_CHECKING:
-    from trainer.trainer import Trainer
+from trainer.strategy.plugin import Runner, StrategyPlugin
 
 # Batches in one graph call: a run that has to leave need not wait long.
 _BATCHES_PER_CALL = 100
@@ -27,11 +26,21 @@ class Evaluator:
     """Measures the eval split; traced once, whatever it is called for.
 
     Args:
-        trainer: whose model, data and strategy are used.
+        spec: what the steps are made of.
+        plugin: the strategy.
+        has_to_leave: says between two graph calls whether to give up.
     """
 
-    def __init__(self, trainer: "Trainer") -> None:
-        self._trainer = trainer
+    def __init__(
+        self,
+        spec: StepSpec,
+        plugin: StrategyPlugin,
+        *,
+        has_to_leave: Callable[[], bool],
+    ) -> None:
+        self._spec = spec
+        self._plugin = plugin
+        self._has_to_leave = has_to_leave
 
     def __call__(self, steps: int | None = None) -> dict[str, float]:
         """Evaluates with the averaged weights, if there are any.
@@ -47,50 +56,45 @@ class Evaluator:
             UserError: the data is endless and `steps` is not given.
             Interrupted: the loop around it has to leave.
         """
-        trainer = self._trainer
-        batches = trainer.batches("eval")
-        steps = steps or batches.steps_per_epoch
+        steps = steps or self._spec.batches("eval").steps_per_epoch
         if steps is None:
             raise UserError(
-                "The eval data is endless, or longer than anybody has counted: "
+                "The eval data is endless, or longer than has been counted: "
                 "set eval_steps."
             )
-        prepare(self._trainer.spec, training=False)
+        prepare(self._spec, training=False)
         iterator = self._input()
-        totals = Totals(trainer.parts.metrics, EVAL)
+        totals = Totals(self._spec.parts.metrics, EVAL)
         totals.reset()
-        loop = trainer.loop
-        with self.averaged_weights():
+        with self._averaged_weights():
             for start in range(0, steps, _BATCHES_PER_CALL):
-                if start and loop and loop.reports.has_to_leave():
+                if start and self._has_to_leave():
                     raise Interrupted
                 count = min(_BATCHES_PER_CALL, steps - start)
-                (totals.sums,) = self._runner(iterator, count, [totals.sums])
+                (totals.sums,) = self.runner(iterator, count, [totals.sums])
         return totals.values()
 
     def trace(self) -> None:
         """Builds the graph without evaluating."""
-        prepare(self._trainer.spec, training=False)
-        self._runner.trace(self._input())
+        prepare(self._spec, training=False)
+        self.runner.trace(self._input())
 
-    def averaged_weights(self) -> contextlib.AbstractContextManager[None]:
+    @functools.cached_property
+    def runner(self) -> Runner:
+        """The loop of evaluation steps."""
+        return self._plugin.runner(make_eval_step(self._spec), training=False)
+
+    def _averaged_weights(self) -> contextlib.AbstractContextManager[None]:
         """Puts the moving averages into the model while it is open."""
-        ema = self._trainer.parts.ema
+        ema = self._spec.parts.ema
         return contextlib.nullcontext() if ema is None else ema.swapped_in()
 
     def _input(self) -> Any:
-        plugin = self._trainer.plugin
         pieces = feeder(
-            self._trainer.batches("eval"),
+            self._spec.batches("eval"),
             start=0,
-            num_replicas=plugin.num_replicas,
+            num_replicas=self._plugin.num_replicas,
             micro=1,
-            fit=padded if plugin.options.static_shapes else None,
+            fit=padded if self._plugin.options.static_shapes else None,
         )
-        return plugin.distribute(pieces, training=False)
-
-    @functools.cached_property
-    def _runner(self) -> Runner:
-        return self._trainer.plugin.runner(
-            make_eval_step(self._trainer.spec), training=False
-        )
+        return self._plugin.distribute(pieces, training=False)

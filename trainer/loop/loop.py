@@ -2,26 +2,20 @@
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import keras
 
-from trainer.checkpoint.stateful import check_alike, unchanged
 from trainer.data import exact, feeder
 from trainer.errors import StartAgain, UserError
 from trainer.loop.call_times import Calls
 from trainer.loop.callback_list import CallbackList
-from trainer.loop.control import Asked, ask, why_again
+from trainer.loop.control import Requests
 from trainer.loop.evaluator import Interrupted
-from trainer.loop.loop_state import go_on
-from trainer.loop.reporter import Reports
-from trainer.loop.rollback import (
-    Skipped,
-    check_way_back,
-    go_back,
-    save_beginning,
-    without_skipped,
-)
+from trainer.loop.loop_state import LoopState
+from trainer.loop.reporter import Reporter
+from trainer.loop.rollback import Rollback, Skipped, without_skipped
+from trainer.loop.running_trainer import RunningTrainer
 from trainer.loop.schedule import Period, parse_period
 from trainer.runtime.local_files import check_path, plain
 from trainer.runtime.run_lock import locked
@@ -30,9 +24,6 @@ from trainer.step.logs import DATA_WAIT
 from trainer.step.reductions.sums import Growth
 from trainer.step.trials.prepare import prepare
 from trainer.strategy.checks import check_micro_batches
-
-if TYPE_CHECKING:
-    from trainer.trainer import Trainer
 
 
 class Loop:
@@ -60,13 +51,12 @@ class Loop:
             because a run that is asked to leave does so between two calls.
 
     Attributes:
-        steps_per_call: the most steps in one graph call.
-        is_within: whether a host loop has begun, and not come to its end.
-        save_now: in `on_save`, whether somebody asked for a checkpoint.
-        unfired_from: the step before the last graph call, if what is due
-            after it has not been called yet: a run that is asked to leave
-            saves at once, and the next attempt makes up for it.
-        reports: what is told of the run between its graph calls.
+        steps: the step at which training ends.
+        steps_per_epoch: `None` if it is not known.
+        callbacks: of this run.
+        reporter: evaluates, logs and ends epochs.
+        state: where the loop is, as checkpoints hold it.
+        save_now: in `on_save`, whether a checkpoint was requested.
         has_ended: whether it is over, and without an error.
 
     Raises:
@@ -75,7 +65,7 @@ class Loop:
 
     def __init__(
         self,
-        trainer: "Trainer",
+        trainer: RunningTrainer,
         *,
         steps: int,
         evaluate: bool,
@@ -104,10 +94,9 @@ class Loop:
         )
         self.batches.learn_length(at_most=steps)
         self.steps_per_epoch = self.batches.steps_per_epoch
-        self.steps_per_loop = self.steps_per_call = steps_per_loop
         self.callbacks = CallbackList(callbacks, trainer)
         evaluation = self._eval_period(eval_every)
-        self.reports = Reports(
+        self.reporter = Reporter(
             trainer,
             self.callbacks,
             log=self.period(log_every, "log_every"),
@@ -117,14 +106,25 @@ class Loop:
         )
         if evaluate:
             trainer.batches("eval")  # What is wrong there shows now.
-        self.save_now = self.is_within = False
-        self.unfired_from: int | None = None
+        self.state = LoopState(
+            steps=steps,
+            steps_per_loop=steps_per_loop,
+            configuration=trainer.plugin.facts.get("configuration"),
+            reporter=self.reporter,
+            callbacks=self.callbacks,
+            control=trainer.control,
+            accounts=trainer.accounts,
+            model=trainer.model,
+        )
+        self.save_now = False
         self.has_ended = False
+        self._rollback: Rollback | None = None
         self._calls = Calls(trainer.accounts, longest_seconds=loop_seconds)
         # What a call of `train` before this one has left; it ended in order.
         last = trainer.loop
         self._last = last if last is not None and last.has_ended else None
         trainer.loop = self
+        trainer.state.host = self.state
         if model_dir is not None:
             model_dir = plain(model_dir)
             check_path(model_dir)
@@ -142,27 +142,21 @@ class Loop:
     @property
     def epoch(self) -> int:
         """The number of complete epochs; zero while epochs are not known."""
-        return self.reports.epoch_of(self.trainer.step)
+        return self.reporter.epoch_of(self.trainer.step)
 
     @property
     def fired_step(self) -> int:
         """The last step at which everything that was due has been called."""
-        left_at = self.unfired_from
+        left_at = self.state.unfired_from
         return self.trainer.step if left_at is None else left_at
-
-    @property
-    def is_stopped(self) -> bool:
-        """Whether this process asks to end training before its last step."""
-        trainer = self.trainer
-        return bool(trainer.stop_reason or trainer.model.stop_training)
 
     @property
     def is_ending(self) -> bool:
         """Whether no further step is wanted."""
-        return self.trainer.step >= self.steps or self.is_stopped
+        return self.trainer.step >= self.steps or self.state.is_stopped
 
     def run(
-        self, before_first_step: Callable[["Trainer"], None] | None = None
+        self, before_first_step: Callable[[], object] | None = None
     ) -> dict[str, float]:
         """Trains to the end, or to where a callback stops it.
 
@@ -178,9 +172,14 @@ class Loop:
             Diverged: the guard found a bad step, and there is no way back.
         """
         trainer = self.trainer
-        check_way_back(self)
-        trainer.stop_reason = trainer.again_reason = None
-        trainer.save_asked = False
+        if trainer.spec.guard is not None:
+            self._rollback = Rollback(
+                trainer.spec.guard,
+                trainer,
+                self.callbacks,
+                batch_size=self.batches.batch_size,
+            )
+        trainer.control.clear()
         trainer.model.stop_training = False
         writes_to = trainer.model_dir if trainer.plugin.is_chief else None
         with locked(writes_to) as self._check_lock:
@@ -189,29 +188,36 @@ class Loop:
                     Skipped(writes_to, self.batches.batch_size).mend()
                 self._attach()
                 if self._last is not None:
-                    go_on(self, self._last)
+                    self.state.continue_from(
+                        self._last.state,
+                        step=trainer.step,
+                        evaluates=self.evaluate,
+                    )
                 self._last = None
                 self.callbacks.call("setup")
-                check_alike(trainer)
+                trainer.state.check_alike()
                 iterator = self.trace()
                 if before_first_step is not None:
-                    before_first_step(trainer)
+                    before_first_step()
                 trainer.accounts.started()
                 self._begin()
-                save_beginning(self)
+                if self._rollback and self._rollback.needs_a_checkpoint:
+                    self.save_now = True
+                    logs = dict(self.reporter.logs)
+                    self.callbacks.call("on_save", trainer.step, logs)
                 if self.evaluate and self.fired_step >= self.steps:
-                    self.reports.evaluate_again()
+                    self.reporter.evaluate_again()
                 self._train(iterator)
-                self.callbacks.end(dict(self.reports.logs))
+                self.callbacks.end(dict(self.reporter.logs))
                 self.has_ended = True
             finally:
                 self.callbacks.close()
-        return dict(self.reports.logs)
+        return dict(self.reporter.logs)
 
     def _begin(self) -> None:
-        resumed = self.reports.begun_epoch is not None
+        resumed = self.reporter.begun_epoch is not None
         if resumed and self.callbacks.keras_has("on_train_begin"):
-            with unchanged(self.trainer):
+            with self.trainer.state.unchanged():
                 self.callbacks.begin()
         else:
             self.callbacks.begin()
@@ -238,10 +244,14 @@ class Loop:
         trainer = self.trainer
         trainer.follow_trainable()
         prepare(trainer.spec, training=True)
-        for totals in self.reports.totals.values():
+        for totals in self.reporter.totals.values():
             totals.give_states()
         pieces = feeder(
-            without_skipped(trainer, self.batches),
+            without_skipped(
+                self.batches,
+                trainer.model_dir,
+                by_step=trainer.plugin.options.batches_by_step,
+            ),
             start=trainer.step,
             num_replicas=trainer.plugin.num_replicas,
             micro=trainer.accumulation_steps,
@@ -260,7 +270,8 @@ class Loop:
         """Trains to the end, as often as the guard sends it back."""
         while (fault := self._train_on(iterator)) is not None:
             with self.trainer.accounts.phase("lost"):
-                go_back(self, fault)
+                assert self._rollback is not None
+                self._rollback.go_back(fault)
                 if self.trainer.plugin.options.batches_by_step:
                     iterator = self._trace()
 
@@ -270,29 +281,29 @@ class Loop:
         if begin >= self.steps:
             return None
         if begin == trainer.step:
-            # It may have been asked during its start, or in an attempt before
+            # A request may date from its start, or from an attempt before
             # that was killed after its last save.
-            asked = ask(trainer)
-            if asked.again:
+            requests = self._agree()
+            if requests.restart:
                 self._leave(None)
-            if asked.stop:
+            if requests.stop:
                 return None
-        self.reports.start(begin)
-        self.reports.begin_epoch(self.reports.epoch_of(begin))
+        self.reporter.start(begin)
+        self.reporter.begin_epoch(self.reporter.epoch_of(begin))
         stopping = begin < trainer.step and self._after_steps(begin)
         checked_for = None
         while trainer.step < self.steps and not stopping:
-            if checked_for != self.reports.begun_epoch:
+            if checked_for != self.reporter.begun_epoch:
                 # Once an epoch: to look through a large model takes a while.
                 trainer.check_still_trainable()
-                checked_for = self.reports.begun_epoch
+                checked_for = self.reporter.begun_epoch
             first = trainer.step
             fault = self._run_steps(iterator, self._next_boundary(first))
             if fault is not None:
                 return fault
             stopping = self._after_steps(first)
         if self.steps_per_epoch is None:
-            self.callbacks.call("on_epoch_end", 0, dict(self.reports.logs))
+            self.callbacks.call("on_epoch_end", 0, dict(self.reporter.logs))
         return None
 
     def _run_steps(self, iterator: Any, end: int) -> Fault | None:
@@ -306,22 +317,22 @@ class Loop:
             UserError: another run has taken the directory.
         """
         trainer = self.trainer
-        if not self.is_within:
+        if not self.state.is_within:
             in_epoch = trainer.step % (self.steps_per_epoch or self.steps)
             self.callbacks.call("on_train_batch_begin", in_epoch, {})
-            self.is_within = True
+            self.state.is_within = True
         while True:
-            count = min(self.steps_per_call, end - trainer.step)
+            count = min(self.state.steps_per_call, end - trainer.step)
             fault = self._call(iterator, count)
             if fault is not None:
-                self.is_within = False
+                self.state.is_within = False
                 return fault
             if trainer.step >= end:
                 break
             self._between_calls()
-        self.is_within = False
+        self.state.is_within = False
         wanted = self.callbacks.wants_batch_logs
-        logs = self.reports.epoch_values() if wanted else {}
+        logs = self.reporter.epoch_values() if wanted else {}
         last = (end - 1) % (self.steps_per_epoch or self.steps)
         self.callbacks.call("on_train_batch_end", last, logs)
         return None
@@ -331,13 +342,13 @@ class Loop:
         trainer = self.trainer
         begin = time.perf_counter()
         with trainer.accounts.phase("step"):
-            before = self.reports.sums
+            before = self.reporter.sums
             after = trainer.train_runner(iterator, count, before)
             trainer.step += count
             watch = trainer.parts.watch
             fault = None if watch is None else watch.fault()
             seconds = time.perf_counter() - begin
-            self.reports.take(after, seconds=seconds)
+            self.reporter.take(after, seconds=seconds)
         waited = Growth(DATA_WAIT, before[0], after[0])
         self._calls.book(count, seconds=seconds, waited=waited)
         return fault
@@ -349,29 +360,36 @@ class Loop:
             StartAgain: a process is asked to leave.
             UserError: another run has taken the directory.
         """
-        asked = self._ask()
-        if asked.again:
+        requests = self._agree_after_call()
+        if requests.restart:
             self._leave(None)
-        if not asked.stop:
-            self.save_now = asked.save
+        if not requests.stop:
+            self.save_now = requests.save
             self._save(only_savers=True)
 
-    def _ask(self) -> Asked:
+    def _agree_after_call(self) -> Requests:
         self._check_lock()
-        asked = ask(self.trainer, shorter=self._calls.too_long)
-        if asked.shorter and self.steps_per_call > 1:
-            self.steps_per_call //= 2
-        return asked
+        requests = self._agree(shorter=self._calls.too_long)
+        if requests.shorter and self.state.steps_per_call > 1:
+            self.state.steps_per_call //= 2
+        return requests
+
+    def _agree(self, *, shorter: bool = False) -> Requests:
+        return self.trainer.control.agree(
+            self.trainer.plugin,
+            stopped=self.state.is_stopped,
+            shorter=shorter,
+        )
 
     def _save(self, *, only_savers: bool = False) -> None:
-        logs = dict(self.reports.logs)
+        logs = dict(self.reporter.logs)
         event = "on_save", self.trainer.step, logs
         if only_savers:
             self.callbacks.call_savers(*event)
         else:
             self.callbacks.call(*event)
         if self.save_now:
-            self.trainer.save_asked = False
+            self.trainer.control.save_requested = False
 
     def _after_steps(self, first: int) -> bool:
         """Whatever is due after a host loop; whether training must stop.
@@ -383,39 +401,40 @@ class Loop:
             StartAgain: a process is asked to leave.
             UserError: another run has taken the directory.
         """
-        asked = self._ask()
-        if asked.again:
+        requests = self._agree_after_call()
+        if requests.restart:
             self._leave(first)
-        self.save_now = asked.save
-        ending = self.trainer.step >= self.steps or asked.stop
+        self.save_now = requests.save
+        ending = self.trainer.step >= self.steps or requests.stop
         try:
-            self.reports.fire(first, ending=ending)
+            self.reporter.fire(first, ending=ending)
         except Interrupted:
             self._leave(first)
-        self.unfired_from = None
+        self.state.unfired_from = None
         self._save()
-        asked = ask(self.trainer)
-        if asked.again:
+        requests = self._agree()
+        if requests.restart:
             self._leave(None)
-        return asked.stop
+        return requests.stop
 
     def _leave(self, unfired_from: int | None) -> NoReturn:
         """Lets callbacks save, and ends this attempt."""
-        self.unfired_from = unfired_from
-        reason = why_again(self.trainer) or "another process has to leave"
+        self.state.unfired_from = unfired_from
+        control, plugin = self.trainer.control, self.trainer.plugin
+        reason = control.why_restart(plugin) or "another process has to leave"
         self.callbacks.call("on_leave", self.trainer.step)
         self.has_ended = True
         raise StartAgain(
             f"{reason}; left at step {self.trainer.step}",
-            for_others=self.trainer.again_reason is None,
+            for_others=control.restart_reason is None,
         )
 
     def _next_boundary(self, step: int) -> int:
         ends = [
             self.steps,
-            Period(steps=self.steps_per_loop).next_step(step),
+            Period(steps=self.state.steps_per_loop).next_step(step),
             self.callbacks.next_due(step),
-            self.reports.next_step(step),
+            self.reporter.next_step(step),
         ]
         return min(end for end in ends if end is not None)
 

@@ -2,125 +2,245 @@
 
 import contextlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import keras
+import numpy as np
 from absl import logging
 
-from trainer.checkpoint.schema import Misfit
-
-if TYPE_CHECKING:
-    from trainer.loop.loop import Loop
-
-
-def capture(loop: "Loop") -> dict[str, Any]:
-    """The loop's state between two graph calls, as JSON values."""
-    trainer = loop.trainer
-    stopped = None
-    if loop.is_stopped:
-        stopped = {
-            "reason": trainer.stop_reason,
-            "by_model": bool(trainer.model.stop_training),
-            **_asked(loop),
-        }
-    return {
-        "unfired_from": loop.unfired_from,
-        "begun_epoch": loop.reports.begun_epoch,
-        "is_within": loop.is_within,
-        # By the names that these had in the first format.
-        "steps_per_loop": loop.steps_per_call,
-        "asked_steps_per_loop": loop.steps_per_loop,
-        "stopped": stopped,
-        "before_end": loop.reports.before_end,
-    }
+from trainer.checkpoint import keras_callbacks
+from trainer.checkpoint.contents import totals_by_replica
+from trainer.checkpoint.storage import Snapshot
+from trainer.loop.callback_list import CallbackList
+from trainer.loop.control import Control
+from trainer.loop.goodput import Accounts
+from trainer.loop.reporter import Reporter
+from trainer.runtime.schema import Misfit
 
 
-def before_end(
-    loop: "Loop", state: Mapping[str, Any], step: int
-) -> dict[str, Any] | None:
-    """What a run that goes on where another one ended goes on from.
+class LoopState:
+    """Where a host loop is, and what its callbacks and logs have kept.
 
     Args:
-        loop: is about to run.
-        state: what `capture` returned at the end of the other one.
-        step: where that was.
+        steps: the step at which training ends.
+        steps_per_loop: the most steps in one host loop.
+        configuration: a fingerprint; `None` if there is none.
+        reporter: keeps the logs.
+        callbacks: of the run.
+        control: says whether the run was stopped.
+        accounts: where the time went.
+        model: says so, too, by `stop_training`.
 
-    Returns:
-        Logs and callbacks' states without what only the end had asked for;
-        `None` if that was nothing, or if there is no step left to do.
+    Attributes:
+        steps_per_call: the most steps in one graph call.
+        is_within: whether a host loop has begun, and not come to its end.
+        unfired_from: the step before the last graph call, if what is due
+            after it has not been called yet.
     """
-    stopped = state["stopped"]
-    is_over = loop.steps <= step
-    if is_over or (stopped is not None and _stays_stopped(loop, stopped)):
-        return None
-    found: dict[str, Any] | None = state.get("before_end")
-    return found
 
+    def __init__(
+        self,
+        *,
+        steps: int,
+        steps_per_loop: int,
+        configuration: Any,
+        reporter: Reporter,
+        callbacks: CallbackList,
+        control: Control,
+        accounts: Accounts,
+        model: keras.Model,
+    ) -> None:
+        self.steps = steps
+        self.steps_per_loop = self.steps_per_call = steps_per_loop
+        self.is_within = False
+        self.unfired_from: int | None = None
+        self._configuration = configuration
+        self._reporter = reporter
+        self._callbacks = callbacks
+        self._control = control
+        self._accounts = accounts
+        self._model = model
 
-def restore(loop: "Loop", state: Mapping[str, Any]) -> None:
-    """Lets a loop go on where another one was."""
-    loop.unfired_from = state["unfired_from"]
-    loop.reports.begun_epoch = state["begun_epoch"]
-    loop.is_within = state.get("is_within", False)
-    # What was found to be too long stays so, until somebody asks anew.
-    if state["asked_steps_per_loop"] == loop.steps_per_loop:
-        loop.steps_per_call = state["steps_per_loop"]
-    ended = before_end(loop, state, loop.trainer.step)
-    loop.reports.taken_back = () if ended is None else ended["splits"]
-    if ended is None:
-        loop.reports.before_end = state.get("before_end")
-    _restore_stop(loop, state["stopped"])
+    @property
+    def is_stopped(self) -> bool:
+        """Whether this process wants to end training before its last step."""
+        stopped = self._control.stop_reason is not None
+        return stopped or bool(self._model.stop_training)
 
-
-def go_on(loop: "Loop", last: "Loop") -> None:
-    """Lets a loop go on where the last one of its trainer came to its end.
-
-    What is asked for now is not what was stopped then.
-    """
-    state = {**capture(last), "stopped": None}
-    ended = before_end(loop, state, loop.trainer.step)
-    ended = ended or {"logs": last.reports.logs, "callbacks": {}}
-    # One of another class may have the same name.
-    with contextlib.suppress(Misfit):
-        loop.callbacks.load_states(last.callbacks.states() | ended["callbacks"])
-    restore(loop, state)
-    loop.reports.logs = dict(ended["logs"])
-    if loop.evaluate and loop.steps <= loop.trainer.step:
-        # Whoever calls again wants to know what is so now.
-        loop.reports.forget_evaluation()
-    loop.reports.load_times(last.reports.times())
-    for name, totals in last.reports.totals.items():
-        loop.reports.totals[name].load_state(totals.state())
-
-
-def _restore_stop(loop: "Loop", stopped: Mapping[str, Any] | None) -> None:
-    """A run that was stopped stays so, unless something else is asked."""
-    trainer = loop.trainer
-    trainer.model.stop_training = False
-    if stopped is None:
-        return
-    why = stopped["reason"] or "a callback set stop_training"
-    if _stays_stopped(loop, stopped):
-        trainer.stop_reason = stopped["reason"]
-        trainer.model.stop_training = stopped["by_model"]
-        logging.warning(
-            "The run was stopped at step %d (%s), and stays so. To train on, "
-            "change train_steps, or what stopped it.",
-            trainer.step,
-            why,
+    def capture(self, *, over: bool) -> tuple[dict[str, Any], dict[str, Any]]:
+        """See `trainer.checkpoint.stateful.HostState`."""
+        callbacks, of_callbacks = keras_callbacks.split(
+            self._callbacks.states()
         )
-    else:
-        logging.info(
-            "The run was stopped at step %d (%s). Something else is asked "
-            "for now: it goes on.",
-            trainer.step,
-            why,
+        arrays = {
+            f"callbacks/{name}": np.array(array)
+            for name, array in of_callbacks.items()
+        }
+        host: dict[str, Any] = {
+            "callbacks": callbacks,
+            "logs": self._reporter.logs,
+            "loop": self.position(),
+            "times": {
+                **self._reporter.times(),
+                "accounts": self._accounts.state(over=over),
+            },
+            "totals": {},
+        }
+        for name, totals in self._reporter.totals.items():
+            state = totals.state()
+            host["totals"][name] = {key: len(state[key]) for key in state}
+            for key, values in state.items():
+                for i, value in enumerate(values):
+                    arrays[f"totals/{name}/{key}/{i}"] = value
+        return host, arrays
+
+    def position(self) -> dict[str, Any]:
+        """Where the loop is between two graph calls, as JSON values."""
+        stopped = None
+        if self.is_stopped:
+            stopped = {
+                "reason": self._control.stop_reason,
+                "by_model": bool(self._model.stop_training),
+                **self._wanted(),
+            }
+        return {
+            "unfired_from": self.unfired_from,
+            "begun_epoch": self._reporter.begun_epoch,
+            "is_within": self.is_within,
+            # By the names that these had in the first format.
+            "steps_per_loop": self.steps_per_call,
+            "asked_steps_per_loop": self.steps_per_loop,
+            "stopped": stopped,
+            "before_end": self._reporter.before_end,
+        }
+
+    def load_callbacks(self, snapshot: Snapshot) -> None:
+        """See `trainer.checkpoint.stateful.HostState`."""
+        states = keras_callbacks.join(
+            snapshot.host.get("callbacks", {})
+            | self._kept_at_end(snapshot)["callbacks"],
+            {
+                name.removeprefix("callbacks/"): array
+                for name, array in snapshot.arrays.items()
+            },
         )
+        self._callbacks.load_states(states)
 
+    def load(self, snapshot: Snapshot, *, going_back: bool) -> None:
+        """See `trainer.checkpoint.stateful.HostState`."""
+        host = snapshot.host
+        self._reporter.logs = dict(self._kept_at_end(snapshot)["logs"])
+        if "loop" in host:
+            self._load_position(host["loop"], step=snapshot.step)
+        for name, counts in host.get("totals", {}).items():
+            self._reporter.totals[name].load_state(
+                totals_by_replica(snapshot, name, counts)
+            )
+        if "times" not in host:
+            return
+        # Last: what is added to accounts cannot be taken back.
+        self._reporter.load_times(host["times"])
+        then = host["times"]["accounts"]
+        if going_back:
+            self._accounts.lose_since(then)
+        else:
+            self._accounts.load_state(then)
 
-def _stays_stopped(loop: "Loop", stopped: Mapping[str, Any]) -> bool:
-    return all(stopped[name] == value for name, value in _asked(loop).items())
+    def continue_from(
+        self, last: "LoopState", *, step: int, evaluates: bool
+    ) -> None:
+        """Goes on where the last loop of the same trainer came to its end.
 
+        What is wanted now is not what was stopped then.
 
-def _asked(loop: "Loop") -> dict[str, Any]:
-    configuration = loop.trainer.plugin.facts.get("configuration")
-    return {"steps": loop.steps, "configuration": configuration}
+        Args:
+            last: of that loop.
+            step: where it ended.
+            evaluates: whether this one does.
+        """
+        position = {**last.position(), "stopped": None}
+        ended = self._before_end(position, step=step)
+        ended = ended or {"logs": last._reporter.logs, "callbacks": {}}
+        states = last._callbacks.states() | ended["callbacks"]
+        # One of another class may have the same name.
+        with contextlib.suppress(Misfit):
+            self._callbacks.load_states(states)
+        self._load_position(position, step=step)
+        self._reporter.logs = dict(ended["logs"])
+        if evaluates and self.steps <= step:
+            # A second call is about the weights as they are now.
+            self._reporter.forget_evaluation()
+        self._reporter.load_times(last._reporter.times())
+        for name, totals in last._reporter.totals.items():
+            self._reporter.totals[name].load_state(totals.state())
+
+    def _kept_at_end(self, snapshot: Snapshot) -> dict[str, Any]:
+        """Logs and callbacks' states that a run goes on from."""
+        host = snapshot.host
+        ended = None
+        if "loop" in host:
+            ended = self._before_end(host["loop"], step=snapshot.step)
+        return ended or {"logs": host.get("logs", {}), "callbacks": {}}
+
+    def _before_end(
+        self, position: Mapping[str, Any], *, step: int
+    ) -> dict[str, Any] | None:
+        """What a run that goes on where another one ended goes on from.
+
+        Returns:
+            Logs and callbacks' states without what was logged only because
+            it was the end; `None` if that was nothing, or if there is no step
+            left to do.
+        """
+        stopped = position["stopped"]
+        if self.steps <= step:
+            return None
+        if stopped is not None and self._stays_stopped(stopped):
+            return None
+        found: dict[str, Any] | None = position.get("before_end")
+        return found
+
+    def _load_position(self, position: Mapping[str, Any], *, step: int) -> None:
+        self.unfired_from = position["unfired_from"]
+        self._reporter.begun_epoch = position["begun_epoch"]
+        self.is_within = position.get("is_within", False)
+        # What was found to be too long stays so, until another is wanted.
+        if position["asked_steps_per_loop"] == self.steps_per_loop:
+            self.steps_per_call = position["steps_per_loop"]
+        ended = self._before_end(position, step=step)
+        self._reporter.taken_back = () if ended is None else ended["splits"]
+        if ended is None:
+            self._reporter.before_end = position.get("before_end")
+        self._load_stop(position["stopped"], step=step)
+
+    def _load_stop(
+        self, stopped: Mapping[str, Any] | None, *, step: int
+    ) -> None:
+        """A run that was stopped stays so, unless something else is wanted."""
+        self._model.stop_training = False
+        if stopped is None:
+            return
+        why = stopped["reason"] or "a callback set stop_training"
+        if self._stays_stopped(stopped):
+            self._control.stop_reason = stopped["reason"]
+            self._model.stop_training = stopped["by_model"]
+            logging.warning(
+                "The run was stopped at step %d (%s), and stays so. To train "
+                "on, change train_steps, or what stopped it.",
+                step,
+                why,
+            )
+        else:
+            logging.info(
+                "The run was stopped at step %d (%s). The configuration has "
+                "changed since: it goes on.",
+                step,
+                why,
+            )
+
+    def _stays_stopped(self, stopped: Mapping[str, Any]) -> bool:
+        wanted = self._wanted()
+        return all(stopped[name] == value for name, value in wanted.items())
+
+    def _wanted(self) -> dict[str, Any]:
+        return {"steps": self.steps, "configuration": self._configuration}

@@ -1,27 +1,23 @@
-"""What a run tells of itself between graph calls: evaluation, logs, epochs."""
+"""Evaluates, logs and ends epochs between graph calls, when they are due."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from trainer.checkpoint.stateful import unchanged
 from trainer.loop.callback_list import CallbackList
-from trainer.loop.control import ask
 from trainer.loop.evaluator import Interrupted
+from trainer.loop.running_trainer import RunningTrainer
 from trainer.loop.schedule import Period, Ticker
 from trainer.step.logs import Totals
 from trainer.step.metrics.carried import TRAINING
 from trainer.step.reductions.sums import Sums
 
-if TYPE_CHECKING:
-    from trainer.trainer import Trainer
 
-
-class Reports:
+class Reporter:
     """Measures, and calls the callbacks of what is due.
 
     Args:
         trainer: whose steps are reported.
-        callbacks: hear of it.
+        callbacks: are called.
         log: the period of training logs.
         evaluation: the period of evaluations; `None` makes none.
         eval_steps: batches in an evaluation; `None` means all.
@@ -34,15 +30,15 @@ class Reports:
         tickers: when logs and evaluations are due.
         begun_epoch: the last epoch whose `on_epoch_begin` has been called,
             in any attempt.
-        before_end: what a longer run goes on from, if the end has asked for
-            logs that were not due.
-        taken_back: splits whose logs of the present step only an earlier end
-            has asked for: a run that goes on has none.
+        before_end: what a longer run goes on from, if there were logs at the
+            end that were not due.
+        taken_back: splits that were logged at the present step only because
+            it was an earlier end: a run that goes on has no such logs.
     """
 
     def __init__(
         self,
-        trainer: "Trainer",
+        trainer: RunningTrainer,
         callbacks: CallbackList,
         *,
         log: Period,
@@ -126,7 +122,7 @@ class Reports:
             self._callbacks.call(event, epoch, {})
             self.begun_epoch = epoch
         elif self._callbacks.have(event):
-            with unchanged(self._trainer):
+            with self._trainer.state.unchanged():
                 self._callbacks.repeat(event, epoch, {})
 
     def fire(self, first: int, *, ending: bool) -> None:
@@ -166,7 +162,7 @@ class Reports:
             if not eval_due:
                 self._log_evaluation(step, evaluated)
         if log_due:
-            # A log that only the end asked for leaves the interval open, so
+            # A log that is there only for the end leaves the interval open, so
             # that a longer run later logs the same values.
             self.totals["interval"].reset()
             self.interval_seconds = 0.0
@@ -184,7 +180,7 @@ class Reports:
             self.logs |= {f"val_{k}": v for k, v in values.items()}
 
     def forget_evaluation(self) -> None:
-        """Lets `evaluate_again` measure anew."""
+        """Lets `evaluate_again` measure once more."""
         self.logs = {
             name: value
             for name, value in self.logs.items()
@@ -193,7 +189,11 @@ class Reports:
 
     def has_to_leave(self) -> bool:
         """Whether the evaluation that is under way should be given up."""
-        return self._is_evaluating and ask(self._trainer).again
+        if not self._is_evaluating:
+            return False
+        trainer = self._trainer
+        requests = trainer.control.agree(trainer.plugin)
+        return requests.restart
 
     def _evaluate(self) -> dict[str, float]:
         self._callbacks.call("on_test_begin", {})

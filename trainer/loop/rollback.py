@@ -4,26 +4,24 @@ import datetime
 import json
 import math
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from absl import logging
 
-from trainer.checkpoint import schema, storage
-from trainer.checkpoint.stateful import check_alike, restore_newest
+from trainer.checkpoint import storage
 from trainer.data.batches import Batches
 from trainer.data.skip_batches import SteppingOver, position_of
 from trainer.errors import Diverged, UserError
+from trainer.loop.callback_list import CallbackList
+from trainer.loop.running_trainer import RunningTrainer
+from trainer.runtime import schema
 from trainer.runtime.atomic_files import (
     exists,
     read_json,
     set_aside,
     write_whole,
 )
-from trainer.step.divergence_guard import Fault
-
-if TYPE_CHECKING:
-    from trainer.loop.loop import Loop
-    from trainer.trainer import Trainer
+from trainer.step.divergence_guard import Fault, Guard
 
 FILE_NAME = "skipped_batches.json"
 _ENTRY = schema.record(
@@ -101,9 +99,17 @@ class Skipped:
         write_whole(self._path, json.dumps(content, indent=1) + "\n")
 
 
-def without_skipped(trainer: "Trainer", batches: Batches) -> Batches:
-    """The training batches that are left, as the run directory says."""
-    skipped = Skipped(trainer.model_dir, batches.batch_size)
+def without_skipped(
+    batches: Batches, model_dir: str | None, *, by_step: bool
+) -> Batches:
+    """The training batches that are left, as the run directory says.
+
+    Args:
+        batches: all of them.
+        model_dir: where the run lives.
+        by_step: whether it is known which batch a step takes.
+    """
+    skipped = Skipped(model_dir, batches.batch_size)
     positions = skipped.positions
     if others := skipped.of_another_size:
         logging.warning(
@@ -113,96 +119,119 @@ def without_skipped(trainer: "Trainer", batches: Batches) -> Batches:
             FILE_NAME,
             batches.batch_size,
         )
-    if not positions or not trainer.plugin.options.batches_by_step:
+    if not positions or not by_step:
         return batches
     return SteppingOver(batches, positions)
 
 
-def check_way_back(loop: "Loop") -> None:
-    """Checks that a guard which rolls back finds checkpoints.
+class Rollback:
+    """What happens when the guard has found a bad step.
+
+    Args:
+        guard: says what counts as one, and what then happens.
+        trainer: whose run it is.
+        callbacks: of the run.
+        batch_size: that of the training data; `None` if unknown.
 
     Raises:
-        UserError: nobody saves any.
+        UserError: the guard rolls back, and there are no checkpoints.
     """
-    guard = loop.trainer.guard
-    if guard is None or not guard.rolls_back:
-        return
-    if loop.trainer.model_dir is None or not loop.callbacks.save:
-        raise UserError(
-            "Guard.action = 'roll_back' needs checkpoints to go back to: add "
-            "@Checkpoint() to run.callbacks, and set --model_dir; or choose "
-            "'stop'."
-        )
 
+    def __init__(
+        self,
+        guard: Guard,
+        trainer: RunningTrainer,
+        callbacks: CallbackList,
+        *,
+        batch_size: int | None,
+    ) -> None:
+        self._guard = guard
+        self._trainer = trainer
+        self._callbacks = callbacks
+        self._batch_size = batch_size
+        if not guard.rolls_back:
+            return
+        if trainer.model_dir is None or not callbacks.save:
+            raise UserError(
+                "Guard.action = 'roll_back' needs checkpoints to go back to: "
+                "add @Checkpoint() to run.callbacks, and set --model_dir; or "
+                "choose 'stop'."
+            )
 
-def save_beginning(loop: "Loop") -> None:
-    """Gives a run that may go back something to go back to."""
-    trainer = loop.trainer
-    if trainer.guard is None or not trainer.guard.rolls_back:
-        return
-    nothing = not trainer.step or not storage.listing(_directory(trainer))
-    if trainer.plugin.any_process(nothing):
-        loop.save_now = True
-        loop.callbacks.call("on_save", trainer.step, dict(loop.reports.logs))
+    @property
+    def needs_a_checkpoint(self) -> bool:
+        """Whether the beginning must be saved, to have one to go back to.
 
+        All processes of a run ask at the same time.
+        """
+        if not self._guard.rolls_back:
+            return False
+        nothing = not self._trainer.step or not storage.listing(self._directory)
+        return self._trainer.plugin.any_process(nothing)
 
-def go_back(loop: "Loop", fault: Fault) -> None:
-    """Restores the newest checkpoint, to go on without the batch at fault.
+    def go_back(self, fault: Fault) -> None:
+        """Restores the newest checkpoint, to go on without the batch at fault.
 
-    All processes of a run call this at the same step.
+        All processes of a run call this at the same step.
 
-    Raises:
-        Diverged: the guard says stop, the run has gone back too often, or
-            there is nothing to go back to.
-    """
-    trainer, guard = loop.trainer, loop.trainer.guard
-    assert guard is not None
-    assert trainer.parts.watch is not None
-    # Saves that are under way come to their end, in all processes.
-    loop.callbacks.call("on_divergence", trainer.step)
-    skipped = Skipped(trainer.model_dir, loop.batches.batch_size)
-    entry = _entry(trainer, fault, skipped)
-    story = _story(entry, fault)
-    if not guard.rolls_back:
-        raise Diverged(f"{story}. {_newest(trainer)}")
-    if len(skipped.entries) >= guard.max_rollbacks:
-        raise Diverged(
-            f"{story}, and the run has rolled back {len(skipped.entries)} "
-            f"times already (Guard.max_rollbacks). {_newest(trainer)}"
-        )
-    # What follows reads what is written here.
-    trainer.plugin.any_process(False)
-    if trainer.plugin.is_chief:
-        skipped.add(entry)
-    trainer.plugin.any_process(False)
-    if not restore_newest(trainer, _directory(trainer), going_back=True):
-        raise Diverged(f"{story}. {_newest(trainer)}")
-    trainer.parts.watch.forget()
-    check_alike(trainer)
-    logging.warning("%s. Going on from step %d.", story, trainer.step)
-    loop.callbacks.give_states()
-    loop.callbacks.call("on_roll_back", trainer.step)
+        Raises:
+            Diverged: the guard says stop, the run has gone back too often, or
+                there is nothing to go back to.
+        """
+        trainer, guard = self._trainer, self._guard
+        assert trainer.parts.watch is not None
+        # Saves that are under way come to their end, in all processes.
+        self._callbacks.call("on_divergence", trainer.step)
+        skipped = Skipped(trainer.model_dir, self._batch_size)
+        entry = self._entry(fault, skipped)
+        story = _story(entry, fault)
+        if not guard.rolls_back:
+            raise Diverged(f"{story}. {self._newest()}")
+        if len(skipped.entries) >= guard.max_rollbacks:
+            raise Diverged(
+                f"{story}, and the run has rolled back {len(skipped.entries)} "
+                f"times already (Guard.max_rollbacks). {self._newest()}"
+            )
+        # All processes read below what the chief writes between these two.
+        trainer.plugin.any_process(False)
+        if trainer.plugin.is_chief:
+            skipped.add(entry)
+        trainer.plugin.any_process(False)
+        if not trainer.state.restore_newest(self._directory, going_back=True):
+            raise Diverged(f"{story}. {self._newest()}")
+        trainer.parts.watch.forget()
+        trainer.state.check_alike()
+        logging.warning("%s. Going on from step %d.", story, trainer.step)
+        self._callbacks.give_states()
+        self._callbacks.call("on_roll_back", trainer.step)
 
+    def _entry(self, fault: Fault, skipped: Skipped) -> dict[str, Any]:
+        """What the file says of a fault; strict JSON has no NaN."""
+        where: dict[str, Any] = {"step": fault.step}
+        if self._trainer.plugin.options.batches_by_step:
+            where["batch"] = position_of(fault.step, skipped.positions)
+            where["batch_size"] = skipped.batch_size
+        else:
+            where["until_step"] = self._trainer.step
+        now = datetime.datetime.now(datetime.UTC)
+        return {
+            **where,
+            "reason": fault.reason,
+            "loss": _finite(fault.loss),
+            "gradient_norm": _finite(fault.gradient_norm),
+            "time": now.isoformat(timespec="seconds"),
+        }
 
-def _entry(
-    trainer: "Trainer", fault: Fault, skipped: Skipped
-) -> dict[str, Any]:
-    """What the file says of a fault; strict JSON has no NaN."""
-    where: dict[str, Any] = {"step": fault.step}
-    if trainer.plugin.options.batches_by_step:
-        where["batch"] = position_of(fault.step, skipped.positions)
-        where["batch_size"] = skipped.batch_size
-    else:
-        where["until_step"] = trainer.step
-    return {
-        **where,
-        "reason": fault.reason,
-        "loss": _finite(fault.loss),
-        "gradient_norm": _finite(fault.gradient_norm),
-        "time": datetime.datetime.now(datetime.UTC).isoformat(
-            timespec="seconds"
-        ),
-    }
+    @property
+    def _directory(self) -> str:
+        return os.path.join(self._trainer.model_dir or "", "checkpoints")
+
+    def _newest(self) -> str:
+        if self._trainer.model_dir is not None:
+            found = storage.listing(self._directory)
+            if found:
+                return f"The newest checkpoint is {found[-1]}"
+        return "There is no checkpoint to go back to"
 
 
 def _finite(value: float) -> float | None:
@@ -217,15 +246,3 @@ def _story(entry: dict[str, Any], fault: Fault) -> str:
         f"Training diverged {where}: {fault.reason} (loss {fault.loss:g}, "
         f"gradient norm {fault.gradient_norm:g})"
     )
-
-
-def _directory(trainer: "Trainer") -> str:
-    return os.path.join(trainer.model_dir or "", "checkpoints")
-
-
-def _newest(trainer: "Trainer") -> str:
-    if trainer.model_dir is not None:
-        found = storage.listing(_directory(trainer))
-        if found:
-            return f"The newest checkpoint is {found[-1]}"
-    return "There is no checkpoint to go back to"

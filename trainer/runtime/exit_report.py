@@ -14,14 +14,10 @@ import contextlib
 import json
 import os
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from trainer.checkpoint import schema
 from trainer.errors import StartAgain
-from trainer.runtime import local_files
-
-if TYPE_CHECKING:
-    from trainer.trainer import Trainer
+from trainer.runtime import local_files, schema
 
 VARIABLE = "TRAINER_EXIT_REPORT"
 # Names the launcher, the same in all processes that it starts.
@@ -43,6 +39,10 @@ _REPORT = schema.record(
 )
 
 
+class _HasStep(Protocol):
+    step: int
+
+
 class ExitReport:
     """Writes how this process ends, if somebody asked for it.
 
@@ -51,7 +51,7 @@ class ExitReport:
     """
 
     def __init__(self) -> None:
-        self.trainer: Trainer | None = None
+        self.trainer: _HasStep | None = None
 
     def write(self, exit_code: int, error: BaseException | None = None) -> None:
         """Writes the report.

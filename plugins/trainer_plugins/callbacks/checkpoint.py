@@ -16,7 +16,6 @@ from trainer.plugin_api import (
     Ticker,
     atomic_files,
     schema,
-    stateful,
     storage,
 )
 
@@ -111,17 +110,17 @@ class Checkpoint(Callback):
         )
         if self.trainer.plugin.is_chief:
             storage.remove_leftovers(self.directory)
-        if stateful.restore_newest(self.trainer, self.directory):
+        if self.trainer.state.restore_newest(self.directory):
             logging.info("Resuming at step %d.", self.trainer.step)
             # One that was left before its events is saved again after them.
-            if loop.unfired_from is None:
+            if loop.state.unfired_from is None:
                 self._note_saved(over=loop.is_ending)
         self._ticker.start(loop.fired_step)
 
     def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
         """Takes memory for the first save, in the background."""
         if self._staging is not None and self.trainer.plugin.is_chief:
-            specs = stateful.specs(self.trainer)
+            specs = self.trainer.state.specs()
             self._writing = self._writer.submit(self._staging.reserve, specs)
 
     def next_due(self, step: int) -> int | None:
@@ -197,14 +196,14 @@ class Checkpoint(Callback):
         loop = self.trainer.loop
         assert loop is not None
         if over and loop.callbacks.keras_has("on_train_end"):
-            self._saved_digests = stateful.digests(self.trainer)
+            self._saved_digests = self.trainer.state.digests()
 
     def _end_is_saved(self) -> bool:
         """Whether nothing has changed since, such as to the best weights."""
         if self._saved_step != self.trainer.step or not self._saved_as_over:
             return False
         saved = self._saved_digests
-        return saved is None or saved == stateful.digests(self.trainer)
+        return saved is None or saved == self.trainer.state.digests()
 
     def _finish(self) -> bool:
         """Waits until the chief has written; whether it could."""
@@ -238,7 +237,7 @@ class Checkpoint(Callback):
             self._saved_step = step
             return
         self._note_saved(over=over)
-        snapshot = stateful.capture(self.trainer, over=over)
+        snapshot = self.trainer.state.capture(over=over)
         if self._staging is not None:
             snapshot = self._staging.copy(snapshot)
         self._writing = self._writer.submit(self._write, snapshot)

@@ -120,7 +120,7 @@ def main():
         trainer.build()
         Loop(trainer, steps=10, evaluate=True).trace()
         train = trainer.train_runner
-        evaluation = trainer._evaluator._runner
+        evaluation = trainer.evaluator.runner
         (loop,) = train._loop._list_all_concrete_functions()
         result = {
             "name": name,

@@ -11,11 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.helpers import lines, make_trainer, read_lines
-from tests.trainer.checkpoint.test_schema import JSON
+from tests.trainer.runtime.test_schema import JSON
 from trainer import Callback, UserError
 from trainer.checkpoint import keras_callbacks, storage
-from trainer.checkpoint.schema import Misfit
 from trainer.loop.callback_list import CallbackList
+from trainer.runtime.schema import Misfit
 from trainer_plugins.callbacks.checkpoint import Checkpoint
 from trainer_plugins.callbacks.early_stopping import EarlyStopping
 from trainer_plugins.callbacks.json_lines import JsonLines

@@ -14,13 +14,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.helpers import make_trainer, saved_steps
-from tests.trainer.checkpoint.test_schema import JSON
+from tests.trainer.runtime.test_schema import JSON
 from trainer import UserError
 from trainer.checkpoint import contents, storage
 from trainer.checkpoint.init_from import initialize_from
-from trainer.checkpoint.schema import Misfit
 from trainer.checkpoint.weights_reader import open_model
 from trainer.loop.callback_list import CallbackList
+from trainer.runtime.schema import Misfit
 from trainer.sidecar_evaluator import follow
 from trainer_plugins.callbacks.checkpoint import Checkpoint
 from trainer_plugins.callbacks.early_stopping import EarlyStopping

@@ -6,7 +6,7 @@ import pytest
 
 from tests.helpers import make_trainer
 from trainer import Callback, StartAgain
-from trainer.checkpoint import stateful, storage
+from trainer.checkpoint import storage
 from trainer_plugins.callbacks.checkpoint import Checkpoint
 
 X = np.random.default_rng(0).normal(size=(64, 4)).astype("float32")
@@ -114,7 +114,7 @@ def test_a_snapshot_does_not_change_while_it_is_written(tmp_path):
 
         def on_save(self, step, logs):
             if step == EPOCH:
-                self.seen = stateful.capture(self.trainer)
+                self.seen = self.trainer.state.capture()
                 self.then = repr(self.seen.host["callbacks"]), dict(logs)
 
     watch, history = Watch(), keras.callbacks.History()
@@ -181,7 +181,7 @@ def test_a_run_that_is_asked_to_leave_at_its_start_takes_no_step(tmp_path):
 def test_more_steps_in_a_loop_are_taken_when_they_are_asked_for(tmp_path):
     train(tmp_path, 8, steps_per_loop=2)
     assert newest(tmp_path).host["loop"]["steps_per_loop"] == 2
-    assert train(tmp_path, 16, steps_per_loop=8).loop.steps_per_call == 8
+    assert train(tmp_path, 16, steps_per_loop=8).loop.state.steps_per_call == 8
 
 
 def test_a_period_in_seconds_goes_on_with_the_next_attempt(tmp_path):
@@ -194,8 +194,8 @@ def test_a_period_in_seconds_goes_on_with_the_next_attempt(tmp_path):
 
     class Age(Callback):
         def on_train_batch_begin(self, batch, logs=None):
-            self.trainer.loop.reports.tickers["eval"].carry(3599.5)
-            self.trainer.loop.reports.tickers["eval"].start(0)
+            self.trainer.loop.reporter.tickers["eval"].carry(3599.5)
+            self.trainer.loop.reporter.tickers["eval"].start(0)
 
     def attempt(*callbacks):
         make().train_and_evaluate(
@@ -212,7 +212,7 @@ def test_a_period_in_seconds_goes_on_with_the_next_attempt(tmp_path):
 
     class Wait(Callback):
         def on_train_batch_begin(self, batch, logs=None):
-            ticker = self.trainer.loop.reports.tickers["eval"]
+            ticker = self.trainer.loop.reporter.tickers["eval"]
             while self.trainer.step == 8 and ticker.elapsed < 3600:
                 pass
 

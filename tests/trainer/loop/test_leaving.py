@@ -146,11 +146,11 @@ def test_an_evaluation_is_given_up_and_done_again(tmp_path, whole):
 
 def test_long_calls_are_halved_also_by_the_next_attempt(tmp_path):
     made = train(tmp_path, steps_per_loop=8, loop_seconds=0.0)
-    assert made.loop.steps_per_call == 1
+    assert made.loop.state.steps_per_call == 1
     found = storage.load_newest(str(tmp_path / "checkpoints"))
     assert found.host["loop"]["steps_per_loop"] == 1
     again = train(tmp_path, steps_per_loop=8)
-    assert again.loop.steps_per_call == 1
+    assert again.loop.state.steps_per_call == 1
 
 
 def test_a_run_that_was_stopped_stays_stopped(tmp_path):

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tests.helpers import lines, make_trainer, saved_steps
-from tests.trainer.checkpoint.test_schema import JSON
 from tests.trainer.runtime.test_links import model, train
+from tests.trainer.runtime.test_schema import JSON
 from trainer import UserError
 from trainer.best_checkpoint import Best
 from trainer.checkpoint import storage

@@ -118,6 +118,25 @@ def test_a_bad_step_leaves_the_weights_alone(way, value):
 
 
 @pytest.mark.parametrize("way", WAYS)
+def test_averages_stay_where_they_are_when_an_update_is_refused(way):
+    """By NumPy: the sixth step moves neither the weights nor their average."""
+    x, y = batches_of(12)
+    x[5, 2, 1] = math.nan
+    trainer = make((x, y), Guard(), ema_momentum=0.5, **WAYS[way])
+    linear = Linear()
+    average = linear.weight.copy()
+    for step, (inputs, targets) in enumerate(zip(x, y, strict=True)):
+        if step == 5:
+            continue
+        _, norm = linear.measure(inputs, targets)
+        linear.update(norm)
+        average += 0.5 * (linear.weight - average)
+    take(trainer, 12)
+    (found,) = trainer.parts.ema.variables
+    np.testing.assert_allclose(found.numpy(), average, atol=1e-6)
+
+
+@pytest.mark.parametrize("way", WAYS)
 def test_a_guard_that_finds_nothing_changes_nothing(way):
     arrays = batches_of(12)
     guard = Guard(max_loss=1e3, max_gradient_norm=1e3, max_growth=1e3)

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainer.checkpoint import schema
-from trainer.checkpoint.schema import Misfit
+from trainer.runtime import schema
+from trainer.runtime.schema import Misfit
 
 JSON = st.recursive(
     st.none()

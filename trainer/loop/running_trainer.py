@@ -1,0 +1,106 @@
+"""What the host loop and callbacks may use of a Trainer."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import keras
+
+from trainer.checkpoint.stateful import RunState
+from trainer.data.batches import Batches
+from trainer.loop.control import Control
+from trainer.loop.goodput import Accounts
+from trainer.step.spec import Parts, StepSpec
+from trainer.strategy.plugin import Runner, StrategyPlugin
+
+
+class RunningTrainer(Protocol):
+    """The part of `trainer.Trainer` that a run needs.
+
+    Attributes:
+        step: the optimizer steps that are done.
+        model_dir: where the run lives; `None` writes nothing.
+        batch_size: examples in a global batch.
+        accumulation_steps: micro-batches in a global batch.
+        control: what is requested of the run.
+        accounts: where its time goes.
+        state: what its checkpoints hold.
+        loop: the host loop, once there is one.
+    """
+
+    step: int
+    model_dir: str | None
+    batch_size: int
+    accumulation_steps: int
+    control: Control
+    accounts: Accounts
+    state: RunState
+    loop: Any
+
+    @property
+    def plugin(self) -> StrategyPlugin:
+        """The strategy plugin that runs the steps."""
+
+    @property
+    def parts(self) -> Parts:
+        """Model, optimizers, metrics and state variables."""
+
+    @property
+    def spec(self) -> StepSpec:
+        """What the steps are made of."""
+
+    @property
+    def model(self) -> keras.Model:
+        """The model; its variables live in the strategy's scope."""
+
+    @property
+    def optimizer(self) -> keras.optimizers.Optimizer:
+        """The optimizer; the first one if there are several."""
+
+    @property
+    def train_runner(self) -> Runner:
+        """The loop of training steps."""
+
+    @property
+    def stop_reason(self) -> str | None:
+        """Why training ends early."""
+
+    @property
+    def fired_step(self) -> int:
+        """The last step at which everything that was due has been called."""
+
+    @property
+    def taken_back(self) -> Sequence[str]:
+        """Splits whose logs of `fired_step` only an earlier end caused."""
+
+    def build(self) -> None:
+        """Creates strategy, model and optimizer."""
+
+    def batches(self, split: str) -> Batches:
+        """The global batches of a split."""
+
+    def follow_trainable(self) -> None:
+        """Lets the next step train what is trainable now."""
+
+    def check_still_trainable(self) -> None:
+        """Checks that the steps train what they were traced for."""
+
+    def evaluate(self, steps: int | None = None) -> dict[str, float]:
+        """Measures the eval split."""
+
+    def trace_evaluation(self) -> None:
+        """Builds the evaluation's graph without evaluating."""
+
+    def learning_rates(self) -> dict[str, float]:
+        """The optimizers' present learning rates."""
+
+    def single_device_model(self) -> keras.Model:
+        """A copy of the model outside the strategy, for export."""
+
+    def stop(self, reason: str) -> None:
+        """Ends training at the next boundary of the host loop."""
+
+    def save_soon(self) -> None:
+        """Saves a checkpoint at the next boundary; from any thread."""
+
+    def start_again(self, reason: str) -> None:
+        """Saves at the next boundary and raises `StartAgain`."""
