@@ -64,7 +64,7 @@ def wheel(tmp_path_factory):
     caches = shutil.ignore_patterns("__pycache__")
     for folder in ("trainer", "plugins", "experiments", "tests/conformance"):
         shutil.copytree(ROOT / folder, copy / folder, ignore=caches)
-    for name in ("README.md", "pyproject.toml", "setup.cfg"):
+    for name in ("README.md", "LICENSE", "pyproject.toml", "setup.cfg"):
         shutil.copy(ROOT / name, copy)
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps"]
     done = subprocess.run(

@@ -102,6 +102,8 @@ def run(
     Raises:
         UserError: something that was asked for cannot be done.
     """
+    # Long because its parameters are what a gin file may set: they are listed,
+    # checked and handed on here, and nowhere else.
     if mode not in MODES:
         raise UserError(f"Unknown mode {mode!r}. {nearest(mode, MODES)}")
     model_dir = plain(model_dir)

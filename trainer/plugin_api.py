@@ -24,28 +24,23 @@ if TYPE_CHECKING:
     from trainer.strategy.checks import require_positive
     from trainer.strategy.cluster.resolve import resolve_cluster
     from trainer.strategy.cluster.spec import JOBS, Cluster, split_address
-    from trainer.strategy.plugin import (
-        Detection,
-        GraphLoop,
-        MakePieces,
-        Runner,
-        Step,
-    )
+    from trainer.strategy.graph_loop import GraphLoop, Runner, Step
+    from trainer.strategy.plugin import Detection, MakePieces
 
 _HOMES = {
     "Cluster": "trainer.strategy.cluster.spec",
     "Detection": "trainer.strategy.plugin",
     "EXIT_START_AGAIN": "trainer.errors",
-    "GraphLoop": "trainer.strategy.plugin",
+    "GraphLoop": "trainer.strategy.graph_loop",
     "JOBS": "trainer.strategy.cluster.spec",
     "MakePieces": "trainer.strategy.plugin",
     "Monitor": "trainer.loop.monitor",
     "Padded": "trainer.data",
     "Period": "trainer.loop.schedule",
     "REFUSALS": "trainer.runtime.atomic_files",
-    "Runner": "trainer.strategy.plugin",
+    "Runner": "trainer.strategy.graph_loop",
     "Staging": "trainer.checkpoint.host_buffers",
-    "Step": "trainer.strategy.plugin",
+    "Step": "trainer.strategy.graph_loop",
     "StrategyOptions": "trainer.step.options",
     "Sums": "trainer.step.reductions.sums",
     "Ticker": "trainer.loop.schedule",

@@ -1,4 +1,8 @@
-"""The Trainer: a model, its losses and metrics, and the distributed step."""
+"""The Trainer: a model, its losses and metrics, and the distributed step.
+
+The class that research code subclasses stands in one file, more than half of
+which says what each argument and method means.
+"""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -35,7 +39,6 @@ from trainer.step.train_step import make_train_step
 from trainer.strategy.build import (
     build_model,
     build_parts,
-    restart_optimizers,
 )
 from trainer.strategy.checks import (
     as_loss,
@@ -49,7 +52,9 @@ from trainer.strategy.checks import (
     check_trainable,
     require_positive,
 )
-from trainer.strategy.plugin import Runner, StrategyPlugin
+from trainer.strategy.graph_loop import Runner
+from trainer.strategy.optimizers import restart_optimizers
+from trainer.strategy.plugin import StrategyPlugin
 from trainer.strategy.registry import find_strategy
 
 

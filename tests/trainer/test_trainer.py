@@ -196,7 +196,7 @@ class Own(Trainer):
         ({"model": lambda: 3}, "returned a int"),
         ({"optimizer": keras.optimizers.SGD()}, "Pass what makes it"),
         ({"optimizer": "adm"}, "Unknown optimizer 'adm'"),
-        ({"metrics": ["accurracy"]}, "no keras.Metric"),
+        ({"metrics": ["accurracy"]}, "not a keras.Metric"),
         ({"batch_size": 0}, "at least 1"),
         ({"batch_size": 2.5}, "whole number"),
         ({"accumulation_steps": 0}, "at least 1"),

@@ -12,7 +12,8 @@ from trainer.step.logs import Totals
 from trainer.step.metrics.carried import EVAL
 from trainer.step.spec import StepSpec
 from trainer.step.trials.prepare import prepare
-from trainer.strategy.plugin import Runner, StrategyPlugin
+from trainer.strategy.graph_loop import Runner
+from trainer.strategy.plugin import StrategyPlugin
 
 # Batches in one graph call: a run that has to leave need not wait long.
 _BATCHES_PER_CALL = 100

@@ -1,4 +1,7 @@
-"""The host loop: how many steps until something is due, in what order."""
+"""The host loop: how many steps until something is due, in what order.
+
+One file, although a long one: the order of events is read from top to bottom.
+"""
 
 import time
 from collections.abc import Callable, Sequence

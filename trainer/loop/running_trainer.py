@@ -10,7 +10,8 @@ from trainer.data.batches import Batches
 from trainer.loop.control import Control
 from trainer.loop.goodput import Accounts
 from trainer.step.spec import Parts, StepSpec
-from trainer.strategy.plugin import Runner, StrategyPlugin
+from trainer.strategy.graph_loop import Runner
+from trainer.strategy.plugin import StrategyPlugin
 
 
 class RunningTrainer(Protocol):

@@ -9,8 +9,6 @@ updated by, and its state is carried from step to step
 (`trainer.step.metrics.carried`).
 """
 
-import dataclasses
-import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,11 +19,11 @@ import tensorflow as tf
 from trainer.errors import UserError
 from trainer.step.losses.outputs import Outputs
 from trainer.step.metrics.additivity import is_known
-from trainer.step.metrics.carried import Carried
+from trainer.step.metrics.factories import by_shape, make_metric
+from trainer.step.metrics.measure import Measure, as_numbers, sum_state
 from trainer.step.metrics.of_layers import LayerMetrics
 from trainer.step.metrics.stateless import (
     Call,
-    initial_state,
     is_built,
     result,
     updated,
@@ -42,46 +40,8 @@ from trainer.step.reductions.slots import (
 METRIC = "metric:"  # Lists of increments stand under this prefix.
 VALUES = "values:"  # And under this one, what carried states are updated by.
 _MARKS = "_marks"
-# Names for which Keras looks at targets and outputs.
-_BY_SHAPE = ("accuracy", "acc", "crossentropy", "ce")
 
 Logs = dict[str, Any]
-
-
-@dataclasses.dataclass
-class Measure:
-    """One metric of a run.
-
-    Attributes:
-        metric: what is measured.
-        output: the number of the output that it belongs to, or its key;
-            `None` for what a layer measures, or a step of one's own.
-        in_layer: whether a layer updates it.
-        carried: its states, if it does not add up.
-        adds_up: whether it does; `None` until that is known.
-        initial: its state before any update.
-        kept_for: which of the carried states the traced steps update.
-    """
-
-    metric: keras.Metric
-    output: int | str | None = None
-    in_layer: bool = False
-    carried: Carried | None = None
-    adds_up: bool | None = None
-    initial: list[np.ndarray] = dataclasses.field(default_factory=list)
-    kept_for: set[str] = dataclasses.field(default_factory=set)
-
-    def __post_init__(self) -> None:
-        self.begin()
-
-    def begin(self) -> None:
-        """Takes the state that the variables have as the initial one."""
-        with tf.init_scope():
-            self.initial = initial_state(self.metric)
-
-    def carry(self) -> None:
-        """Makes the variables that its states are carried in."""
-        self.adds_up, self.carried = False, Carried(self.metric, self.initial)
 
 
 class MetricSet:
@@ -145,7 +105,7 @@ class MetricSet:
             for one in keras.tree.flatten(group):
                 if one is None:
                     continue
-                made = _by_shape(one, targets[i], predicted[i])
+                made = by_shape(one, targets[i], predicted[i])
                 self._add(f"{prefix}{made.name}", Measure(made, i))
         self._outputs = outputs
         self._add_layers()
@@ -302,11 +262,11 @@ class MetricSet:
                     continue  # A train_step of one's own leaves it out.
                 found = measure.carried.result(kept_for)
             elif name in sums:
-                state = _sum_state(measure.initial, sums[name])
+                state = sum_state(measure.initial, sums[name])
                 found = result(measure.metric, state)
             else:
                 continue
-            values |= _as_numbers(name, found, values)
+            values |= as_numbers(name, found, values)
         return values
 
     def reset(self, kept_for: str) -> None:
@@ -354,7 +314,7 @@ class MetricSet:
             return [(np.asarray(a, np.float64) - b)[None] for a, b in pairs]
         if is_sum:
             whole = [np.sum(array, axis=0) for array in arrays]
-            arrays = _sum_state(measure.initial, whole)
+            arrays = sum_state(measure.initial, whole)
         measure.carried.load(kept_for, arrays)
         return None
 
@@ -424,7 +384,7 @@ class MetricSet:
         )
         for key, group in by_key.items():
             for one in keras.tree.flatten(group):
-                made = _by_shape(one, None, None)
+                made = by_shape(one, None, None)
                 name = f"{key}_{made.name}" if key else made.name
                 self._add(name, Measure(made, key))
         self.is_bound = True
@@ -459,117 +419,8 @@ def build_metrics(
     """
     # Else the second run of a process would log other names.
     with fresh_names():
-        made = keras.tree.map_structure(_make, factories)
+        made = keras.tree.map_structure(make_metric, factories)
     return MetricSet(made, model=model, own_step=own_step)
-
-
-def _make(factory: Any) -> Any:
-    given = factory
-    if factory is None or factory in _BY_SHAPE:
-        return factory
-    if isinstance(factory, str):
-        try:
-            factory = getattr(keras.metrics, factory, None) or _loss_of(factory)
-        except ValueError:
-            factory = given
-        if isinstance(factory, keras.Metric):
-            # Under a short name, such as "mae", Keras logs it by that.
-            factory.name = given
-            return factory
-    if callable(factory) and not isinstance(factory, keras.Metric):
-        if _is_function_of_values(factory):
-            if (made := _from_configuration(factory)) is not None:
-                return made
-            name = given if isinstance(given, str) else None
-            name = name or getattr(factory, "__name__", None)
-            return keras.metrics.MeanMetricWrapper(factory, name=name)
-        factory = factory()
-    if not isinstance(factory, keras.Metric):
-        raise UserError(
-            f"Metric {factory!r} is no keras.Metric. Name the class "
-            "exactly, such as SparseCategoricalAccuracy."
-        )
-    return factory
-
-
-def _loss_of(name: str) -> Any:
-    """What Keras finds under a name such as "mae"."""
-    return keras.metrics.get(name)
-
-
-def _is_function_of_values(function: Any) -> bool:
-    """Whether a function takes targets and outputs, or makes a metric."""
-    if inspect.isclass(function):
-        return False
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
-        return False
-    needed = [
-        p
-        for p in parameters
-        if p.default is p.empty
-        and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
-    ]
-    return len(needed) >= 2
-
-
-def _from_configuration(function: Any) -> keras.Metric | None:
-    """What a function makes whose arguments all come from a configuration."""
-    try:
-        made = function()
-    except TypeError:
-        return None
-    return made if isinstance(made, keras.Metric) else None
-
-
-def _by_shape(metric: Any, target: Any, predicted: Any) -> keras.Metric:
-    """The metric that Keras takes "accuracy" or "crossentropy" for."""
-    if not isinstance(metric, str):
-        return metric
-    if target is None or predicted is None:
-        raise UserError(
-            f"Metric {metric!r} depends on the shapes of targets and outputs, "
-            "which are not known here. Name the class exactly, such as "
-            "SparseCategoricalAccuracy."
-        )
-    classes = int(predicted.shape[-1])
-    kind = "Categorical"
-    if classes == 1:
-        kind = "Binary"
-    elif len(target.shape) < len(predicted.shape) or target.shape[-1] == 1:
-        kind = "SparseCategorical"
-    what = "Accuracy" if metric in ("accuracy", "acc") else "Crossentropy"
-    return getattr(keras.metrics, kind + what)(name=metric)
-
-
-def _sum_state(
-    initial: list[np.ndarray], total: Sequence[Any]
-) -> list[tf.Tensor]:
-    return [
-        tf.cast(before + added, before.dtype)
-        for before, added in zip(initial, total, strict=True)
-    ]
-
-
-def _as_numbers(
-    name: str, found: Any, taken: dict[str, float]
-) -> dict[str, float]:
-    """A metric's result as numbers by name."""
-    if isinstance(found, dict):
-        values: dict[str, float] = {}
-        for key, value in found.items():
-            # As `fit` does, where no other metric has that key.
-            full = key if key not in taken else f"{name}_{key}"
-            values |= _as_numbers(full, value, taken)
-        return values
-    if np.ndim(found):
-        # One value per class, such as F1Score(average=None).
-        return {
-            f"{name}_{i}": float(value)
-            for i, value in enumerate(np.ravel(found))
-        }
-    return {name: float(found)}
 
 
 def _mask_weight(weight: Any, mask: tf.Tensor | None) -> Any:

@@ -7,12 +7,13 @@ moves one fails at start-up with a sentence, not with a wrong number.
 import collections
 import contextlib
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
 import tensorflow as tf
+
+from trainer.step.model.thread_list import ThreadList
 
 
 def native(variable: Any) -> tf.Variable:
@@ -153,28 +154,6 @@ def all_layers(model: keras.Model) -> Iterator[keras.Layer]:
     return iter(model._flatten_layers())
 
 
-class _ListOfThread(threading.local):
-    """A list of which each thread sees its own."""
-
-    def __init__(self) -> None:
-        self._items: list[Any] = []
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._items[index]
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def append(self, item: Any) -> None:
-        self._items.append(item)
-
-    def extend(self, items: Any) -> None:
-        self._items.extend(items)
-
-    def clear(self) -> None:
-        self._items.clear()
-
-
 def separate_added_losses(model: keras.Model) -> None:
     """Keeps apart what replicas, which trace in threads, pass to `add_loss`.
 
@@ -190,7 +169,7 @@ def separate_added_losses(model: keras.Model) -> None:
                 f"keras {keras.__version__}: Layer._losses is gone; losses "
                 "of replicas would be mixed up."
             )
-        object.__setattr__(layer, "_losses", _ListOfThread())
+        object.__setattr__(layer, "_losses", ThreadList())
 
 
 def added_losses(model: keras.Model) -> list[tuple[str, tf.Tensor]]:

@@ -17,7 +17,7 @@ from trainer.step.graph import converted, graph_function
 from trainer.step.measuring import examples_in_a_slot
 from trainer.step.metrics import stateless
 from trainer.step.metrics.additivity import adds_up, is_known
-from trainer.step.metrics.metric_set import Measure
+from trainer.step.metrics.measure import Measure
 from trainer.step.metrics.stateless import Call
 from trainer.step.model.keras_private import (
     keras_mask,

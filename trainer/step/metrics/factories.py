@@ -1,0 +1,105 @@
+"""Makes metrics of what users write: objects, factories, names, functions."""
+
+import inspect
+from typing import Any
+
+import keras
+
+from trainer.errors import UserError
+
+# Names for which Keras looks at targets and outputs.
+_BY_SHAPE = ("accuracy", "acc", "crossentropy", "ce")
+
+
+def make_metric(factory: Any) -> Any:
+    """Makes one metric.
+
+    Args:
+        factory: a metric, a function that returns one, the name of either a
+            class or a function of `keras.metrics`, or a function of targets
+            and outputs.
+
+    Returns:
+        The metric; a name that depends on the outputs' shape as it is, see
+        `by_shape`.
+
+    Raises:
+        UserError: it makes no metric.
+    """
+    given = factory
+    if factory is None or factory in _BY_SHAPE:
+        return factory
+    if isinstance(factory, str):
+        try:
+            factory = getattr(keras.metrics, factory, None) or _loss_of(factory)
+        except ValueError:
+            factory = given
+        if isinstance(factory, keras.Metric):
+            # Under a short name, such as "mae", Keras logs it by that.
+            factory.name = given
+            return factory
+    if callable(factory) and not isinstance(factory, keras.Metric):
+        if _is_function_of_values(factory):
+            if (made := _from_configuration(factory)) is not None:
+                return made
+            name = given if isinstance(given, str) else None
+            name = name or getattr(factory, "__name__", None)
+            return keras.metrics.MeanMetricWrapper(factory, name=name)
+        factory = factory()
+    if not isinstance(factory, keras.Metric):
+        raise UserError(
+            f"Metric {factory!r} is not a keras.Metric. Name the "
+            "class exactly, such as SparseCategoricalAccuracy."
+        )
+    return factory
+
+
+def _loss_of(name: str) -> Any:
+    """What Keras finds under a name such as "mae"."""
+    return keras.metrics.get(name)
+
+
+def _is_function_of_values(function: Any) -> bool:
+    """Whether a function takes targets and outputs, or makes a metric."""
+    if inspect.isclass(function):
+        return False
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    needed = [
+        p
+        for p in parameters
+        if p.default is p.empty
+        and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+    ]
+    return len(needed) >= 2
+
+
+def _from_configuration(function: Any) -> keras.Metric | None:
+    """What a function makes whose arguments all come from a configuration."""
+    try:
+        made = function()
+    except TypeError:
+        return None
+    return made if isinstance(made, keras.Metric) else None
+
+
+def by_shape(metric: Any, target: Any, predicted: Any) -> keras.Metric:
+    """The metric that Keras takes "accuracy" or "crossentropy" for."""
+    if not isinstance(metric, str):
+        return metric
+    if target is None or predicted is None:
+        raise UserError(
+            f"Metric {metric!r} depends on the shapes of targets and outputs, "
+            "which are not known here. Name the class exactly, such as "
+            "SparseCategoricalAccuracy."
+        )
+    classes = int(predicted.shape[-1])
+    kind = "Categorical"
+    if classes == 1:
+        kind = "Binary"
+    elif len(target.shape) < len(predicted.shape) or target.shape[-1] == 1:
+        kind = "SparseCategorical"
+    what = "Accuracy" if metric in ("accuracy", "acc") else "Crossentropy"
+    return getattr(keras.metrics, kind + what)(name=metric)

@@ -1,0 +1,167 @@
+"""Runs many steps in one call: what a strategy's runner does."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import tensorflow as tf
+
+from trainer.errors import outside_graph
+from trainer.step.gradients import among_zeros, reduce_sum
+from trainer.step.graph import graph_function, repeat
+from trainer.step.reductions.sums import Layout, Sums, stacked
+
+# One optimizer or evaluation step in cross-replica context: takes the
+# iterator, returns a structure of per-replica tensors that add up over steps.
+Step = Callable[[Any], Any]
+
+
+class Runner(Protocol):
+    """Runs many steps in one call."""
+
+    def __call__(
+        self,
+        iterator: Any,
+        num_steps: int,
+        carried: Sequence[Sums | None] = (None,),
+    ) -> list[Sums]:
+        """Runs `num_steps` steps.
+
+        Args:
+            iterator: what `StrategyPlugin.distribute` returned.
+            num_steps: how many steps, at least one.
+            carried: sums that earlier calls have returned; `None` begins one.
+
+        Returns:
+            Each of these sums with the results of the steps added, step by
+            step in their order.
+        """
+
+    def trace(self, iterator: Any) -> None:
+        """Builds the graph without running a step."""
+
+
+class GraphLoop:
+    """Runs a step n times in one `tf.function`, n being a tensor.
+
+    Each replica adds its results up by itself, over all steps and calls: no
+    step waits for a metric.
+
+    Attributes:
+        layout: where a step's results stand in what is summed; known once
+            the step has been traced.
+    """
+
+    def __init__(self, step: Step, strategy: tf.distribute.Strategy) -> None:
+        self._strategy = strategy
+        self._step = graph_function(step)
+        self._loop = graph_function(self.many_steps)
+        self.layout: Layout | None = None
+
+    def __call__(
+        self,
+        iterator: Any,
+        num_steps: int,
+        carried: Sequence[Sums | None] = (None,),
+    ) -> list[Sums]:
+        """See `Runner.__call__`."""
+        with outside_graph():
+            layout = self.layout or self.lay_out(iterator)
+            sums = self._loop(
+                iterator,
+                tf.constant(num_steps, tf.int64),
+                tf.convert_to_tensor(stacked(carried, layout, self._num_rows)),
+            )
+            return [Sums(layout, sums, i) for i in range(len(carried))]
+
+    def trace(self, iterator: Any) -> None:
+        """See `Runner.trace`."""
+        with outside_graph():
+            layout = self.lay_out(iterator)
+            self._loop.get_concrete_function(
+                iterator,
+                tf.constant(1, tf.int64),
+                # As many sums as are asked for.
+                tf.TensorSpec([None, self._num_rows, layout.size], tf.float64),
+            )
+
+    @property
+    def traces(self) -> int:
+        """How often the loop was traced; more than once is a slow surprise."""
+        return int(self._loop.experimental_get_tracing_count())
+
+    def many_steps(
+        self, iterator: Any, num_steps: tf.Tensor, carried: tf.Tensor
+    ) -> tf.Tensor:
+        """The loop itself, to be traced.
+
+        Args:
+            iterator: see `Runner.__call__`.
+            num_steps: int64 scalar.
+            carried: float64 of shape `[sums, replicas, layout.size]`.
+
+        Returns:
+            The like of `carried`, equal in all processes.
+        """
+        layout = self.layout or self.lay_out(iterator)
+
+        def add(sums: tf.Tensor, results: Any) -> tf.Tensor:
+            return sums + layout.pack(results)
+
+        def one_more(_: tf.Tensor, sums: Any) -> Any:
+            return self._strategy.run(add, args=(sums, self._step(iterator)))
+
+        sums = self._strategy.run(_own_row, args=(carried,))
+        sums = repeat(one_more, sums, stop=num_steps)
+        return self._first(self._strategy.run(_all_rows, args=(sums,)))
+
+    def each_step(self, iterator: Any, num_steps: tf.Tensor) -> tf.Tensor:
+        """Runs steps of a single replica, to be traced.
+
+        Returns:
+            The results of each: float64 of shape `[num_steps, layout.size]`.
+        """
+        layout = self.layout or self.lay_out(iterator)
+        count = tf.cast(num_steps, tf.int32)
+        results = tf.TensorArray(tf.float64, count, element_shape=[layout.size])
+
+        def one_more(i: tf.Tensor, results: tf.TensorArray) -> tf.TensorArray:
+            logs = tf.nest.map_structure(self._first, self._step(iterator))
+            return results.write(i, layout.pack(logs))
+
+        return repeat(one_more, results, stop=count).stack()
+
+    def lay_out(self, iterator: Any) -> Layout:
+        """Finds out from its one trace what the step returns."""
+        traced = self._step.get_concrete_function(iterator)
+        self.layout = Layout(
+            tf.nest.map_structure(self._first, traced.structured_outputs)
+        )
+        return self.layout
+
+    @property
+    def _num_rows(self) -> int:
+        """How many replicas add up results of their own."""
+        return int(self._strategy.num_replicas_in_sync)
+
+    def _first(self, value: Any) -> Any:
+        """One replica's part of a per-replica value."""
+        return self._strategy.experimental_local_results(value)[0]
+
+
+def _own_row(carried: tf.Tensor) -> tf.Tensor:
+    """This replica's sums: `[sums, size]`."""
+    context = tf.distribute.get_replica_context()
+    if context.num_replicas_in_sync == 1:
+        return carried[:, 0]
+    return tf.gather(carried, context.replica_id_in_sync_group, axis=1)
+
+
+def _all_rows(sums: tf.Tensor) -> tf.Tensor:
+    """All replicas' sums: `[sums, replicas, size]`, equal on all of them."""
+    context = tf.distribute.get_replica_context()
+    count = context.num_replicas_in_sync
+    if count == 1:
+        return sums[:, tf.newaxis]
+    # Nothing is added to a sum but zeros.
+    own = among_zeros(sums, context.replica_id_in_sync_group, count)
+    return tf.transpose(reduce_sum(own), [1, 0, 2])

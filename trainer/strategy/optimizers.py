@@ -1,0 +1,141 @@
+"""Builds optimizers on the weights of a model, under the strategy's scope."""
+
+import inspect
+from typing import Any
+
+import keras
+
+from trainer.errors import UserError
+from trainer.step.model.keras_private import (
+    count_steps_natively,
+    skip_own_reduction,
+)
+from trainer.step.spec import Parts
+
+
+def build_optimizers(
+    model: keras.Model,
+    trainable: list[Any],
+    *,
+    factory: Any,
+    learning_rate: float | None,
+) -> dict[str, keras.optimizers.Optimizer]:
+    """Optimizers with their state, which begins on the present weights."""
+    found = _make_optimizers(factory, learning_rate)
+    for name, one in found.items():
+        is_single = len(found) == 1
+        one.build(trainable if is_single else _variables_of(model, name))
+        skip_own_reduction(one)
+        count_steps_natively(one)
+    return found
+
+
+def _make_optimizers(
+    factory: Any, learning_rate: float | None
+) -> dict[str, keras.optimizers.Optimizer]:
+    if not isinstance(factory, dict):
+        return {"optimizer": _make_optimizer(factory, learning_rate)}
+    if learning_rate is not None:
+        raise UserError(
+            f"learning_rate = {learning_rate}: there are several optimizers "
+            f"({', '.join(factory)}). Set each one's own learning rate."
+        )
+    return {name: _make_optimizer(one, None) for name, one in factory.items()}
+
+
+def restart_optimizers(
+    parts: Parts, factory: Any, learning_rate: float | None
+) -> None:
+    """Gives optimizers the state that they begin with on the present weights.
+
+    Most begin with zeros. ScheduleFreeAdamW keeps a copy of the weights, and
+    one of a user's own may do what it likes.
+    """
+    if all(_begins_with_constants(one) for one in parts.optimizers.values()):
+        return
+    fresh = build_optimizers(
+        parts.model, parts.trained, factory=factory, learning_rate=learning_rate
+    )
+    for name, old in parts.optimizers.items():
+        values = fresh[name].variables
+        for variable, value in zip(old.variables, values, strict=True):
+            variable.assign(value)
+
+
+def _begins_with_constants(optimizer: keras.optimizers.Optimizer) -> bool:
+    kind = type(optimizer)
+    known = getattr(keras.optimizers, kind.__name__, None) is kind
+    return known and kind is not keras.optimizers.ScheduleFreeAdamW
+
+
+def _variables_of(model: keras.Model, optimizer: str) -> list[Any]:
+    """What an optimizer keeps state for; made before the first step.
+
+    Later is too late: a checkpoint is restored before the first step, and
+    replicas cannot create variables.
+    """
+    for layer in model.layers:
+        if layer.name == optimizer:
+            return list(layer.trainable_variables)
+    return list(model.trainable_variables)
+
+
+def _make_optimizer(
+    factory: Any, learning_rate: float | None
+) -> keras.optimizers.Optimizer:
+    if isinstance(factory, str):
+        try:
+            factory = type(keras.optimizers.get(factory))
+        except ValueError:
+            raise UserError(
+                f"Unknown optimizer {factory!r}. Name one of "
+                "keras.optimizers, such as 'adam'."
+            ) from None
+    if isinstance(factory, keras.optimizers.Optimizer) or not callable(factory):
+        raise UserError(
+            f"optimizer is a {type(factory).__name__} object. Pass what makes "
+            "it, such as lambda: keras.optimizers.Adam(1e-3) (in gin @Adam, "
+            "not @Adam()), so that it is created in the strategy's scope."
+        )
+    if learning_rate is None:
+        optimizer = factory()
+    elif "learning_rate" in inspect.signature(factory).parameters:
+        optimizer = factory(learning_rate=learning_rate)
+    else:
+        optimizer = factory()
+        optimizer.learning_rate = learning_rate
+    _refuse_own_versions(optimizer)
+    return optimizer
+
+
+def _refuse_own_versions(optimizer: keras.optimizers.Optimizer) -> None:
+    """Refuses options that Keras cannot keep under several replicas."""
+    name = type(optimizer).__name__
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        raise UserError(
+            f"{name} decides on unreduced gradients, differently on each "
+            "replica. Use the inner optimizer: precision = 'mixed_float16' "
+            "brings a loss scale that all replicas agree on."
+        )
+    if isinstance(optimizer, keras.optimizers.MultiOptimizer):
+        raise UserError(
+            f"{name} hides several optimizers in one. Pass a dict of "
+            "optimizers to the Trainer, each by the name of its layer, and "
+            "apply them in a train_step of your own."
+        )
+    if optimizer.gradient_accumulation_steps:
+        raise UserError(
+            f"{name}.gradient_accumulation_steps does not work under a "
+            "strategy. Use Trainer.accumulation_steps."
+        )
+    if optimizer.use_ema:
+        raise UserError(
+            f"{name}.use_ema would keep averages that nothing reads. Use "
+            "Trainer.ema_momentum, which evaluates and exports with them."
+        )
+    if optimizer.loss_scale_factor is not None:
+        raise UserError(
+            f"{name}.loss_scale_factor divides gradients of a loss that "
+            "nobody has multiplied. Leave it out: precision = 'mixed_float16' "
+            "brings a loss scale."
+        )
