@@ -54,6 +54,12 @@ def pytest_configure(config):
         client.install()
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config):
+    if not config.getoption("plain_starts"):
+        client.offer_servers()
+
+
 @pytest.fixture(scope="module", autouse=True)
 def small_heap():
     """Garbage is looked for only in what a file's own tests have made.

@@ -475,7 +475,7 @@ def run_all(strategy, directory, only=None):
         if only and name not in only:
             continue
         gin.clear_config()
-        keras.backend.clear_session()
+        keras.backend.clear_session(free_memory=False)
         for key, value in function(strategy, directory).items():
             results[f"{name}.{key}"] = value
     return results
