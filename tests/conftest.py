@@ -35,6 +35,8 @@ LONG_FILES = (
     "conformance/test_asynchronous.py",
     "plugins/strategies/test_cluster_faults.py",
     "faults/test_one_process.py",
+    "trainer/test_run_lock.py",
+    "faults/test_elastic.py",
 )
 
 
@@ -52,6 +54,12 @@ def pytest_configure(config):
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if not config.getoption("plain_starts"):
         client.install()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config):
+    if not config.getoption("plain_starts"):
+        client.offer_servers()
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -145,7 +145,7 @@ def metrics_in_order(strategy, directory):
         return {"refused": np.array(str(error))}
     x, _, _ = models.regression_data()
     return {
-        "predicted": trainer.single_device_model().predict(x, verbose=0),
+        "predicted": np.array(trainer.single_device_model()(x)),
         "train": np.array(logs["decaying"]),
         "eval": np.array(logs["val_decaying"]),
     }
@@ -155,21 +155,28 @@ def metrics_in_order(strategy, directory):
 def moving_average(strategy, directory):
     """Averaged weights, used by evaluation and gone afterwards.
 
-    And a metric of all examples of 20 steps, whatever the graph calls.
+    And a metric of all examples of 20 steps, whatever the graph calls; and a
+    checkpoint for other strategies, with what it evaluates to.
     """
     trainer = regression_trainer(
         strategy, ema_momentum=0.9, accumulation_steps=models.MICRO
     )
     result = initial_of(trainer)
     logs = trainer.train_and_evaluate(
-        20, eval_every=20, steps_per_loop=7, log_every=20
+        20,
+        eval_every=20,
+        steps_per_loop=7,
+        log_every=20,
+        model_dir=os.path.join(directory, "saved"),
+        callbacks=[Checkpoint()],
     )
     result["error"] = np.array(logs["mean_absolute_error"])
     result |= weights_of(trainer)
     for i, value in enumerate(trainer.parts.ema.variables):
         result[f"average{i}"] = np.array(value)
     result["eval_loss"] = np.array(logs["val_loss"])
-    return result
+    saved = _state_of(trainer) | {"eval": result["eval_loss"]}
+    return result | {f"saved_{key}": value for key, value in saved.items()}
 
 
 @case
@@ -375,21 +382,8 @@ def _state_of(trainer):
     }
 
 
-@case
-def saved(strategy, directory):
-    """A checkpoint for other strategies, and what it evaluates to."""
-    trainer = regression_trainer(strategy, ema_momentum=0.9)
-    logs = trainer.train_and_evaluate(
-        7,
-        eval_every=7,
-        model_dir=os.path.join(directory, "saved"),
-        callbacks=[Checkpoint()],
-    )
-    return _state_of(trainer) | {"eval": np.array(logs["val_loss"])}
-
-
 def restore_saved(strategy, sources):
-    """Restores what `saved` wrote in other runs."""
+    """Restores what `moving_average` saved in other runs."""
     results = {}
     for i, source in enumerate(sources):
         trainer = regression_trainer(strategy, ema_momentum=0.9, seed=i + 1)
@@ -474,7 +468,7 @@ def run_all(strategy, directory, only=None):
         if only and name not in only:
             continue
         gin.clear_config()
-        keras.backend.clear_session()
+        keras.backend.clear_session(free_memory=False)
         for key, value in function(strategy, directory).items():
             results[f"{name}.{key}"] = value
     return results

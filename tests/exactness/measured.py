@@ -30,7 +30,7 @@ class _Losses(Callback):
 
 def by_keras(case: Case) -> Numbers | Refused:
     """What Keras makes of a case with its own means, batch by batch."""
-    keras.backend.clear_session()
+    keras.backend.clear_session(free_memory=False)
     model = (case.reference or case.model)()
     try:
         if case.metric is not None:

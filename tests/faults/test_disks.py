@@ -95,10 +95,33 @@ def test_a_full_disk_that_is_freed_meanwhile(runs, disk, undisturbed):
     assert reading.record(runs.model_dir)["exit_reason"] == "done"
 
 
+@pytest.fixture
+def read_only(disk):
+    """Makes the disk read-only, and writable again.
+
+    The run keeps its lock open, and no disk with an open file can be mounted
+    anew: a read-only view of it is put on top.
+    """
+    tops = []
+
+    def switch(on):
+        if on:
+            subprocess.run(["mount", "--bind", disk, disk], check=True)
+            tops.append(disk)
+            options = "remount,bind,ro"
+            subprocess.run(["mount", "-o", options, disk], check=True)
+        else:
+            subprocess.run(["umount", "-l", tops.pop()], check=True)
+
+    yield switch
+    while tops:
+        switch(False)
+
+
 @pytest.mark.long
-def test_a_disk_that_becomes_read_only(runs, disk, undisturbed):
+def test_a_disk_that_becomes_read_only(runs, disk, read_only, undisturbed):
     process = hold(runs)
-    subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+    read_only(True)
     runs.release()
     process.must_end(2)
     assert "Read-only file system" in process.log
@@ -107,7 +130,7 @@ def test_a_disk_that_becomes_read_only(runs, disk, undisturbed):
     process = runs.train().must_end(2)
     process.sentence("error", str(runs.model_dir))
     assert "Traceback" not in process.log
-    subprocess.run(["mount", "-o", "remount,rw", disk], check=True)
+    read_only(False)
     assert reading.whole_steps(runs.model_dir) == [6]
     runs.train().must_end(0)
     must_be_whole(runs, undisturbed)

@@ -27,7 +27,7 @@ def main():
     ended = []
     for arguments in json.loads(path.read_text()):
         gin.clear_config()
-        keras.backend.clear_session()
+        keras.backend.clear_session(free_memory=False)
         ended.append(_run(arguments))
         path.with_suffix(".ended").write_text(json.dumps(ended))
 

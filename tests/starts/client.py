@@ -9,20 +9,27 @@ import subprocess
 import sys
 import tempfile
 import threading
+from _posixsubprocess import fork_exec as _plain_start
 
 from tests.starts import fork_server
 
 _SERVER = pathlib.Path(fork_server.__file__)
 _PR_SET_CHILD_SUBREAPER = 36
-_plain_start = subprocess._fork_exec
 
 
 class ForkedStarts:
-    """Takes the place of `subprocess._fork_exec`; starts its server late."""
+    """Takes the place of `subprocess._fork_exec`.
+
+    It starts its server late, unless this process came with one.
+    """
 
     def __init__(self):
         self._lock = threading.Lock()
         self._requests = None
+        given = os.environ.pop(fork_server.WANTS_A_SERVER, None)
+        if given:
+            self._requests = socket.socket(fileno=int(given))
+            _adopt_orphans()
         environ = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
         self._environ = environ
         self._imported_with = fork_server.read_at_import(environ)
@@ -40,9 +47,7 @@ class ForkedStarts:
             return fork_server.send(self._requests, *found)
 
     def _start_server(self):
-        # The server's orphans become children of this process.
-        prctl = ctypes.CDLL(None).prctl
-        assert prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
+        _adopt_orphans()
         self._requests, other = socket.socketpair()
         with other, plain_starts(), tempfile.TemporaryFile() as said:
             # It ends when this process does, and the socket with it.
@@ -59,6 +64,12 @@ class ForkedStarts:
                 raise OSError(said.read().decode(errors="replace"))
 
 
+def _adopt_orphans():
+    """The server's orphans become children of this process."""
+    prctl = ctypes.CDLL(None).prctl
+    assert prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
+
+
 @contextlib.contextmanager
 def plain_starts():
     """Starts Python as ever meanwhile."""
@@ -68,6 +79,15 @@ def plain_starts():
         yield
     finally:
         subprocess._fork_exec = before
+
+
+def offer_servers():
+    """Gives each process that is forked from now on a server of its own.
+
+    One made at once is a copy of what has imported TensorFlow; one made later
+    has to import it again.
+    """
+    os.environ[fork_server.WANTS_A_SERVER] = "yes"
 
 
 def install():

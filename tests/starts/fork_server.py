@@ -31,6 +31,9 @@ import traceback
 import types
 import warnings
 
+# The environment variable by which a process asks for a server of its own,
+# and learns of the file descriptor to reach it.
+WANTS_A_SERVER = "TESTS_FORK_SERVER"
 _plain_start = subprocess._fork_exec
 # By name, or by how a name begins: read by what is imported here.
 _READ_AT_IMPORT = ("HOME", "KERAS_", "LANG", "LC_", "LD_", "OMP_", "TF_")
@@ -123,6 +126,8 @@ def read_at_import(environ: dict[str, str]) -> dict[str, str]:
 
 
 def _runs_code(arguments: list[str]) -> bool:
+    if arguments[:1] == ["-u"]:
+        arguments = arguments[1:]
     if not arguments:
         return False
     first = arguments[0]
@@ -211,8 +216,12 @@ def _become(start: Start, fds: list[int], prepare=None) -> None:
         _keep(start.fds, fds)
         os.environ.clear()
         os.environ.update(start.environ)
-        _forget_the_server()
-        code = _run(start.arguments)
+        if WANTS_A_SERVER in os.environ:
+            os.environ[WANTS_A_SERVER] = str(_fork_server())
+        arguments = start.arguments
+        is_unbuffered = arguments[0] == "-u"
+        _forget_the_server(is_unbuffered)
+        code = _run(arguments[is_unbuffered:])
     except BaseException:
         traceback.print_exc()
     finally:
@@ -238,13 +247,27 @@ def _keep(numbers: list[int], fds: list[int]) -> None:
     os.closerange(_HIGH_FD, _HIGH_FD + 2 * _MANY_FDS)
 
 
-def _forget_the_server() -> None:
+def _fork_server() -> int:
+    """Forks a server for this process; returns what to reach it by."""
+    requests, other = socket.socketpair()
+    if _fork() == 0:
+        requests.close()
+        for fd in (0, 1):
+            os.dup2(os.open(os.devnull, os.O_RDWR), fd)
+        del os.environ[WANTS_A_SERVER]
+        _serve(other)
+        os._exit(0)
+    other.close()
+    return requests.detach()
+
+
+def _forget_the_server(is_unbuffered: bool) -> None:
     import numpy as np
 
     np.random.seed()
     tempfile.tempdir = None
     time.tzset()
-    unbuffered = bool(os.environ.get("PYTHONUNBUFFERED"))
+    unbuffered = is_unbuffered or bool(os.environ.get("PYTHONUNBUFFERED"))
     sys.stdout = _text_file(1, unbuffered, line_buffering=os.isatty(1))
     sys.stderr = _text_file(2, unbuffered, line_buffering=True)
     subprocess._fork_exec = _fork_child
@@ -335,6 +358,10 @@ def main() -> None:
     gc.freeze()
     requests = socket.socket(fileno=int(sys.argv[1]))
     requests.sendall(b"ready\n")
+    _serve(requests)
+
+
+def _serve(requests: socket.socket) -> None:
     while (received := _receive(requests)) is not None:
         start, fds = received
         number = _fork_orphan(start, fds)

@@ -8,6 +8,7 @@ has vanished, or for a frozen process, for ever.
 """
 
 import contextlib
+import math
 import socket
 import threading
 import time
@@ -43,6 +44,9 @@ class Lifeline:
         connections: the first task has one to each other task, by name;
             another task has one, to the first.
         silence_seconds: a task that is silent for so long is lost.
+        leave_seconds: how long after the run is over this task may be busy
+            with something else, such as a callback of the user's; then the
+            process ends as in `waiting`.
         spare: the tasks whose loss does not end the run.
         on_lost: called on a thread of its own for each such task that is
             lost, with this and its name.
@@ -64,6 +68,7 @@ class Lifeline:
         connections: Mapping[str, socket.socket],
         *,
         silence_seconds: float = SILENCE_SECONDS,
+        leave_seconds: float = math.inf,
         spare: Collection[str] = (),
         on_lost: Callable[["Lifeline", str], None] | None = None,
         on_over: Callable[[str], None] | None = None,
@@ -74,6 +79,7 @@ class Lifeline:
         self.losses = 0
         self._tasks = dict(tasks)
         self._spare = frozenset(spare)
+        self._leave_seconds = leave_seconds
         self._on_lost = on_lost
         self._on_over = on_over
         self._telling = threading.Lock()
@@ -249,6 +255,7 @@ class Lifeline:
 
     def _bound_waiting(self, now: float) -> None:
         if self._waiting is None:
+            self._bound_leaving(now)
             return
         since, until = self._waiting
         if now > until:
@@ -258,6 +265,13 @@ class Lifeline:
             return
         if self._over is not None:
             self.tell({"end": self._over})
+            give_up(self._over)
+
+    def _bound_leaving(self, now: float) -> None:
+        if self._over is None or self._ended_well or self._has_left:
+            return
+        # Its peers cannot start again before it has ended.
+        if now > self._over_since + self._leave_seconds:
             give_up(self._over)
 
     def _obey(self, line: Line, message: Mapping[str, Any]) -> None:
@@ -270,7 +284,8 @@ class Lifeline:
         elif self._lines.drop(line):
             # The other end has said why it ends.
             why = message["end"]
-            self._ended_well = why is None and self._over is None
+            if self._over is None:
+                self._ended_well = why is None
             reason = why or f"{self.cluster.label(line.name)} ended"
             self._without(line.name, reason, message.get("lost"))
 

@@ -65,7 +65,8 @@ class MultiWorkerMirrored(ClusterStrategy):
         bytes_per_pack: gradients are packed into transfers of about this
             many bytes; 0 leaves it to TensorFlow.
         timeout_seconds: a host loop, evaluation or start that takes longer
-            than this is given up with exit code 75.
+            than this is given up with exit code 75; so is a worker that is
+            in a callback for so long after the others have given up.
         start_seconds: how long to wait for peers at the start.
         silence_seconds: a worker that gives no sign of life for so long, such
             as one that is frozen, is lost.
@@ -166,6 +167,7 @@ class MultiWorkerMirrored(ClusterStrategy):
             met.cluster,
             jobs=_JOBS,
             silence_seconds=self._silence_seconds,
+            leave_seconds=self._timeout_seconds,
             on_over=abort_collectives,
         )
         self._peers = Peers(

@@ -73,7 +73,8 @@ class ParameterServer(ClusterStrategy):
             defaults to the number of workers and two more. With one, a
             coordinator waits for itself for ever.
         timeout_seconds: a host loop or evaluation that takes longer than
-            this is given up with exit code 75.
+            this is given up with exit code 75; so is a chief that is in a
+            callback for so long after a server was lost.
         start_seconds: how long to wait for peers at the start.
         silence_seconds: a task that gives no sign of life for so long, such
             as one that is frozen, is lost.
@@ -276,6 +277,7 @@ class ParameterServer(ClusterStrategy):
             jobs=_JOBS,
             line=met.line,
             silence_seconds=self._silence_seconds,
+            leave_seconds=self._timeout_seconds,
             # Only the chief has lines to workers.
             spare=[name for name, _ in self.cluster.tasks("worker")],
             on_lost=functools.partial(

@@ -1,6 +1,7 @@
 """Lifelines between tasks of this process, over real TCP."""
 
 import json
+import queue
 import re
 import signal
 import socket
@@ -111,6 +112,21 @@ def test_a_call_that_waits_is_bounded_by_the_run(lifelines):
     assert first.why_over(30).endswith("ended: preempted")
     with pytest.raises(StartAgain, match="ended: preempted"):
         first.waiting(60).__enter__()
+
+
+def test_a_task_that_does_not_leave_is_given_up(lifelines, monkeypatch):
+    """Its main thread is elsewhere, and may never come to wait again."""
+    given_up = queue.Queue()
+    monkeypatch.setattr(channel, "give_up", given_up.put)
+    first, second, third = lifelines(3, leave_seconds=1.5)
+    third.leave(StartAgain("out of patience"))
+    said = first.why_over(30)
+    since = time.monotonic()
+    assert said.endswith("ended: out of patience")
+    second.leave(StartAgain(said))
+    assert given_up.get(timeout=30) == said
+    assert 1.0 < time.monotonic() - since < 15
+    first.leave()
 
 
 def test_facts_that_differ_are_told_to_all(lifelines):

@@ -90,10 +90,10 @@ def train(plugin, steps, *, pause, fails, tells, slow, directory, facts):
     from trainer import Callback, Trainer
     from trainer_plugins.callbacks.checkpoint import Checkpoint
 
-    class Report(Callback):
-        def on_train_begin(self, logs=None):
-            plugin.check_alike(facts)
+    _ = plugin.strategy  # Only then have the tasks met.
+    plugin.check_alike(facts)
 
+    class Report(Callback):
         def on_save(self, step, logs):
             threads = len(os.listdir("/proc/self/task"))
             say(f"step {step} threads {threads}")

@@ -1,11 +1,12 @@
 """Does one thing to checkpoints again and again, killed ever later.
 
-    python cut_saves.py <library> <scenario> <folder>
+    python cut_saves.py <library> <folder>
 
-`library` is the compiled cut_after.c, which is preloaded too. In `folder`
-there is `start/`, which each attempt finds as `<n>/`, and is killed after its
-n-th operation there; `0/` is not cut, and `0.log` holds its operations. Each
-attempt is a process of its own, forked before TensorFlow has any threads.
+`library` is the compiled cut_after.c, which is preloaded too. `folder` has a
+folder for each scenario, and there is `start/`, which each attempt finds as
+`<n>/`, and is killed after its n-th operation there; `0/` is not cut, and
+`0.log` holds its operations. Each attempt is a process of its own, forked
+before TensorFlow has any threads.
 """
 
 import ctypes
@@ -74,12 +75,14 @@ def attempt(library, scenario, folder, number):
     return True
 
 
-def main(library, scenario, folder):
-    assert attempt(library, scenario, folder, 0)
-    number = 1
-    while not attempt(library, scenario, folder, number):
-        number += 1
-    print(number - 1)
+def main(library, folder):
+    for scenario in SCENARIOS:
+        own = os.path.join(folder, scenario)
+        assert attempt(library, scenario, own, 0)
+        number = 1
+        while not attempt(library, scenario, own, number):
+            number += 1
+        print(scenario, number - 1)
 
 
 if __name__ == "__main__":

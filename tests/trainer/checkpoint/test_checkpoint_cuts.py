@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.trainer.checkpoint.cut_saves import snapshot
+from tests.trainer.checkpoint.cut_saves import SCENARIOS, snapshot
 from trainer.checkpoint import storage
 
 HERE = pathlib.Path(__file__).parent
@@ -28,31 +28,50 @@ def library(tmp_path_factory):
     return str(path)
 
 
+@pytest.fixture(scope="module")
+def cuts(root, library, tmp_path_factory):
+    """Runs all scenarios; the folder of each, and how often it was cut."""
+    folder = tmp_path_factory.mktemp("cuts")
+    for scenario in SCENARIOS:
+        start = folder / scenario / "start"
+        for step in (10, 20):
+            storage.save(str(start), snapshot(step, float(step)))
+    leave_leftovers(folder / "start_again" / "start")
+    # One process: what is preloaded cannot come from the fork server.
+    done = subprocess.run(
+        [sys.executable, HERE / "cut_saves.py", library, str(folder)],
+        env=os.environ | {"LD_PRELOAD": library, "PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    said = [line.split() for line in done.stdout.splitlines()]
+    return {scenario: (folder / scenario, int(n)) for scenario, n in said}
+
+
+def leave_leftovers(start):
+    """Of all kinds, as attempts before have left them."""
+    shutil.copytree(start / "step_00000020", start / "old_00000020")
+    shutil.copytree(start / "step_00000010", start / "old_00000015")
+    (start / "old_00000015" / "state.json").unlink()
+    shutil.copytree(start / "step_00000010", start / "tmp_a")
+    (start / "tmp_b").mkdir()
+
+
 @pytest.fixture
-def cut(root, library, tmp_path):
-    """Runs a scenario; returns the folders that its cuts have left."""
-    start = tmp_path / "start"
-    for step in (10, 20):
-        storage.save(str(start), snapshot(step, float(step)))
+def cut(cuts):
+    """Returns the folders that a scenario's cuts have left."""
 
-    def run(scenario):
-        done = subprocess.run(
-            [sys.executable, HERE / "cut_saves.py", library, scenario]
-            + [str(tmp_path)],
-            env=os.environ | {"LD_PRELOAD": library, "PYTHONPATH": str(root)},
-            capture_output=True,
-            text=True,
-            timeout=500,
-        )
-        assert done.returncode == 0, done.stderr[-4000:]
-        cuts = int(done.stdout)
+    def find(scenario):
+        folder, count = cuts[scenario]
         # As many as there are operations: the run that was not cut says so.
-        log = (tmp_path / "0.log").read_text().splitlines()
-        assert cuts == len(log) > 15
-        print(f"{scenario}: {cuts} cuts")
-        return [tmp_path / str(number) for number in range(1, cuts + 1)]
+        log = (folder / "0.log").read_text().splitlines()
+        assert count == len(log) > 15
+        print(f"{scenario}: {count} cuts")
+        return [folder / str(number) for number in range(1, count + 1)]
 
-    return run
+    return find
 
 
 def newest(directory):
@@ -107,14 +126,8 @@ def test_the_first_save_of_a_run(cut):
         assert_goes_on(folder / "new")
 
 
-def test_a_start_after_a_cut_that_is_cut_again(cut, tmp_path):
+def test_a_start_after_a_cut_that_is_cut_again(cut):
     """Leftovers of all kinds, while they are tidied up."""
-    start = tmp_path / "start"
-    shutil.copytree(start / "step_00000020", start / "old_00000020")
-    shutil.copytree(start / "step_00000010", start / "old_00000015")
-    (start / "old_00000015" / "state.json").unlink()
-    shutil.copytree(start / "step_00000010", start / "tmp_a")
-    (start / "tmp_b").mkdir()
     for folder in cut("start_again"):
         assert newest(folder) in ((20, 20.0), (30, 3.0))
         assert_goes_on_without(folder, "step_00000015")
@@ -127,19 +140,19 @@ def assert_goes_on_without(folder, damaged):
     assert_goes_on(folder)
 
 
-def test_what_a_name_stands_for_is_on_disk_before_the_name(cut, tmp_path):
+def test_what_a_name_stands_for_is_on_disk_before_the_name(cut):
     """A power cut differs from a kill: only what was flushed is there."""
-    cut("first_save")
+    folder = cut("first_save")[0].parent
     log = [
         line.split(" ", 1)
-        for line in (tmp_path / "0.log").read_text().splitlines()
+        for line in (folder / "0.log").read_text().splitlines()
     ]
-    directory = str(tmp_path / "0" / "new")
+    directory = str(folder / "0" / "new")
     final = f"{directory}/step_00000020"
     renamed = log.index(["rename", final])
     temporary = next(path for _, path in log if "/tmp_" in path)
     temporary = temporary[: len(directory) + 1 + len("tmp_") + 32]
-    for name in (*os.listdir(tmp_path / "0" / "new" / final), ""):
+    for name in (*os.listdir(final), ""):
         path = f"{temporary}/{name}".rstrip("/")
         written = max(
             i
@@ -150,4 +163,4 @@ def test_what_a_name_stands_for_is_on_disk_before_the_name(cut, tmp_path):
     assert ["fsync", directory] in log[renamed:]
     # The directory of checkpoints is new as well.
     made = log.index(["mkdir", directory])
-    assert ["fsync", str(tmp_path / "0")] in log[made:renamed]
+    assert ["fsync", str(folder / "0")] in log[made:renamed]

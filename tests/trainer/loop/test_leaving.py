@@ -17,7 +17,7 @@ STEPS = 30
 
 def trainer():
     # Keras counts its names up; what is compared here must have the same.
-    keras.utils.clear_session()
+    keras.utils.clear_session(free_memory=False)
 
     def data(split):
         return (X, Y) if split == "train" else (X[:, ::-1], Y)

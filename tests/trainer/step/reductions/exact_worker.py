@@ -40,7 +40,7 @@ def main():
     results = {}
     for case, names in cases.items():
         for name in names:
-            keras.backend.clear_session()
+            keras.backend.clear_session(free_memory=False)
             for key, value in case(STRATEGIES[name]()).items():
                 results[f"{case.__name__}.{name}.{key}"] = np.asarray(value)
     np.savez(os.path.join(sys.argv[2], "results.npz"), **results)
