@@ -35,7 +35,7 @@ LONG_FILES = (
     "conformance/test_asynchronous.py",
     "plugins/strategies/test_cluster_faults.py",
     "faults/test_one_process.py",
-    "trainer/test_run_lock.py",
+    "trainer/runtime/test_run_lock.py",
     "faults/test_elastic.py",
 )
 
