@@ -4,6 +4,7 @@ import ast
 import importlib
 import importlib.metadata
 import inspect
+import os
 import shutil
 import subprocess
 import sys
@@ -98,6 +99,39 @@ def test_wheel_holds_every_file(wheel):
     assert {f"{package}/py.typed" for package in PACKAGES} <= expected
     shipped = {name for name in wheel.namelist() if ".dist-info/" not in name}
     assert shipped == expected
+
+
+def test_packages_of_a_users_own_win(wheel, tmp_path):
+    """Names that a research repository often has collide with none of ours."""
+    installed, here = tmp_path / "installed", tmp_path / "here"
+    wheel.extractall(installed)
+    for name in ("plugins", "experiments"):
+        (here / name).mkdir(parents=True)
+        (here / name / "__init__.py").write_text(f"MINE = {name!r}\n")
+    (here / "trainer_x.py").write_text(
+        "import experiments, plugins, trainer\n"
+        "assert plugins.MINE == 'plugins'\n"
+        "assert experiments.MINE == 'experiments'\n"
+        "print('trainer at', trainer.__file__)\n"
+    )
+    (here / "mine.gin").write_text(
+        "import trainer_x\ninclude 'experiments/digits.gin'\n"
+        # As it was called before, and not in the user's own package.
+        "import experiments.models\nplugins.callbacks.Checkpoint.keep_last = 1"
+    )
+    command = [sys.executable, "-m", "trainer", "--gin_file=mine.gin"]
+    done = subprocess.run(
+        [*command, "--train_steps=5", "--model_dir=run"],
+        cwd=here,
+        env={**os.environ, "PYTHONPATH": str(installed)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert f"trainer at {installed}" in done.stdout
+    assert "cannot be imported" not in done.stderr
+    assert (here / "run" / "checkpoints" / "step_00000005").is_dir()
 
 
 def test_wheel_needs_tensorflow_only_by_extra(wheel):

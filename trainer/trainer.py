@@ -333,6 +333,7 @@ class Trainer:
 
     @step.setter
     def step(self, step: int) -> None:
+        """Sets it, as restoring a checkpoint does."""
         self.state.step = step
 
     @property
