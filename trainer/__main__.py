@@ -1,8 +1,14 @@
 """`python -m trainer`."""
 
-from trainer.cli import main as command_line
-from trainer.errors import EXIT_FAILED, EXIT_START_AGAIN
-from trainer.runtime.process_exit import end_process
+from trainer.runtime import signals
+
+# A process that `multiprocessing` spawns imports this module, too.
+if __name__ == "__main__":
+    signals.hold()
+
+from trainer.cli import main as command_line  # noqa: E402 - after the hold
+from trainer.errors import EXIT_FAILED, EXIT_START_AGAIN  # noqa: E402
+from trainer.runtime.process_exit import end_process  # noqa: E402
 
 
 def main() -> None:

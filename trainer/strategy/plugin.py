@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Protocol
 import tensorflow as tf
 
 from trainer.errors import outside_graph
+from trainer.runtime import signals
 from trainer.step.gradients import among_zeros, reduce_sum
 from trainer.step.graph import graph_function, repeat
 from trainer.step.model.creation import portable_variables
@@ -101,7 +102,9 @@ class StrategyPlugin(abc.ABC):
     @functools.cached_property
     def strategy(self) -> tf.distribute.Strategy:
         """The strategy, made on first use."""
-        return self.create()
+        # TensorFlow swallows SIGTERM from there on, if it is let.
+        with signals.kept():
+            return self.create()
 
     @property
     def num_replicas(self) -> int:

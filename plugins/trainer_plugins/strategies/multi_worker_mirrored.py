@@ -24,11 +24,7 @@ from trainer_plugins.control_plane.open_channel import open_lifeline
 from trainer_plugins.control_plane.peers import Peers
 from trainer_plugins.control_plane.rendezvous import meet
 from trainer_plugins.control_plane.returning import Returning
-from trainer_plugins.strategies.connecting import (
-    bounded,
-    lock_released,
-    own_sigterm,
-)
+from trainer_plugins.strategies.connecting import bounded, lock_released
 from trainer_plugins.strategies.processes import (
     ClusterStrategy,
     WatchedRunner,
@@ -140,12 +136,7 @@ class MultiWorkerMirrored(ClusterStrategy):
         cluster = self._meet(cluster)
         # TensorFlow's workers wait for each other here, too.
         limit = self._start_seconds
-        with (
-            self._watched(),
-            own_sigterm(),
-            bounded(limit),
-            lock_released(),
-        ):
+        with self._watched(), bounded(limit), lock_released():
             return tf.distribute.MultiWorkerMirroredStrategy(
                 cluster_resolver=server_def_resolver(cluster, _JOBS),
                 communication_options=self._options,
