@@ -263,14 +263,30 @@ def _unblocked(start: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _forget() -> None:
-    """A forked child has none of these threads, and dies of SIGTERM."""
+def _before_fork() -> None:
+    """Until the child has forgotten the handlers, a signal waits."""
+    _mask.before = signal.pthread_sigmask(signal.SIG_BLOCK, _HELD)
+
+
+def _after_fork() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _mask.before)
+
+
+def _after_fork_in_child() -> None:
+    """A child has none of the threads here, and dies of SIGTERM."""
     global _hold, _interruption
     for listener in reversed(_listeners.copy()):
         listener.stop()
     _hold = _interruption = None
-    if _has_held:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _HELD)
+    signal.pthread_sigmask(
+        signal.SIG_SETMASK,
+        _mask.before - ({*_HELD} if _has_held else set()),
+    )
 
 
-os.register_at_fork(after_in_child=_forget)
+_mask = threading.local()
+os.register_at_fork(
+    before=_before_fork,
+    after_in_parent=_after_fork,
+    after_in_child=_after_fork_in_child,
+)
