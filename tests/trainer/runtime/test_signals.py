@@ -145,7 +145,8 @@ def test_children_of_user_code_can_be_asked_to_end(runs):
     tasks["worker_0"].must_end(0)
     found = dict(line.split(" ", 1) for line in path.read_text().splitlines())
     assert found.keys() == {"import", "data", "training", "thread"}
-    codes = dict.fromkeys(
+    kinds = ("popen", "preexec", "fork", "spawn", "system")
+    codes = dict.fromkeys(kinds, -signal.SIGTERM)
         ("popen", "preexec", "fork", "spawn", "system"), -signal.SIGTERM
     )
     assert set(found.values()) == {str(sorted(codes.items()))}
