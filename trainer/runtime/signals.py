@@ -1,21 +1,21 @@
-"""Hears signals: from the first line of a process, in all its phases.
+"""Signals: none is lost, from the first line of a process to the last.
 
 Python runs a handler in the main thread, which may be inside TensorFlow for
-minutes, and TensorFlow installs a handler of its own that swallows SIGTERM
-once a multi-worker strategy exists. So each role of a process hears signals
-through a `Listener`, on a thread, and `python -m trainer` begins with `hold`:
+minutes; and with a multi-worker strategy TensorFlow installs a handler of its
+own, which ignores SIGTERM. So `python -m trainer` goes through three phases:
 
-    hold       the first line: SIGTERM is blocked in this thread and in all
-               that it starts. Nobody's handler runs; one thread waits for the
-               signal in `sigwait` and hands it to Python's own handler.
-    kept       around whatever may install another handler, that is, where the
-               strategy is made. Then ours is back, and the main thread no
-               longer blocks the signal.
-    Listener   whoever has something to save, such as a training run.
+    hold              The first line. SIGTERM is blocked in this thread and in
+                      all that it starts, so that no handler of C code can run.
+                      One thread takes it, in `sigwait`, and passes it on to
+                      Python's handler.
+    handler_restored  Around the creation of the strategy. Our handler is back
+                      then, and the main thread unblocks the signal.
+    Listener          In training and in serving, where there is something to
+                      save: its callback runs on a thread of its own, at once.
 
-As long as nobody listens, SIGTERM ends the process with `StartAgain`. A
-program that has not called `hold`, such as a notebook, keeps its own handlers
-but for the time of a `Listener`.
+Without a listener SIGTERM raises `StartAgain` in the main thread. A program
+that does not call `hold`, such as a notebook, keeps its own handlers, except
+while a listener is at work.
 """
 
 import _posixsubprocess
@@ -37,11 +37,11 @@ from trainer.errors import StartAgain
 from trainer.runtime.process_exit import give_up
 
 _HELD = (signal.SIGTERM,)
-# Who has nothing to save needs no longer to say goodbye.
-_GOODBYE_SECONDS = 10.0
+# To tell the peers and to close files; there is nothing to save.
+_END_SECONDS = 10.0
 # More than C's `struct sigaction` takes anywhere.
 _ACTION_BYTES = 256
-# What starts processes without `os.fork`, whose children have a hook.
+# They start processes past the hooks of `os.register_at_fork`.
 _STARTS = (
     (subprocess, "_fork_exec"),
     (_posixsubprocess, "fork_exec"),
@@ -52,27 +52,27 @@ _STARTS = (
 
 
 class Listener:
-    """Hears signals on a thread of its own, whatever the main thread does.
+    """Reacts to signals on a thread of its own, whatever the main thread does.
 
-    What arrives at Python's wake-up descriptor does so at once. Listeners may
-    be nested: the last one that was started hears, and stops first.
+    It reads Python's wake-up descriptor, which is written at once. Listeners
+    can be nested: the innermost one gets the signals.
 
     Args:
-        numbers: the signals. What is ignored on purpose, as under nohup, stays
-            ignored.
-        hear: called with a signal's number, on the listener's thread.
+        numbers: the signals. One that is ignored on purpose, as under nohup,
+            stays ignored.
+        on_signal: called with a signal's number, on the listener's thread.
         in_main: called with it in the main thread as well, as soon as that
-            gets to run Python; what it raises is raised there.
+            runs Python; what it raises is raised there.
     """
 
     def __init__(
         self,
         numbers: Sequence[int],
-        hear: Callable[[int], None],
+        on_signal: Callable[[int], None],
         in_main: Callable[[int], None] | None = None,
     ) -> None:
         self._numbers = numbers
-        self._hear = hear
+        self._on_signal = on_signal
         self._in_main = in_main
         self._handlers: dict[int, Any] = {}
         self._waking: socket.socket | None = None
@@ -88,8 +88,8 @@ class Listener:
             return False
         hearing, self._waking = socket.socketpair()
         self._waking.setblocking(False)
-        # Before the handlers: a signal in between is heard by either of two
-        # listeners, and not by none.
+        # Before the handlers: a signal in between then reaches one of two
+        # listeners at least.
         self._fd_before = signal.set_wakeup_fd(
             self._waking.fileno(), warn_on_full_buffer=False
         )
@@ -130,7 +130,7 @@ class Listener:
                 for number in numbers:
                     # The descriptor gets those of other handlers, too.
                     if number in self._numbers:
-                        self._hear(number)
+                        self._on_signal(number)
 
 
 class _Hold:
@@ -150,8 +150,8 @@ class _Hold:
             signal.sigwait(_HELD)
             with self._lock:
                 is_over = self._is_over
-                # `end` wakes this thread by one more: where another is left,
-                # either of the two is real.
+                # `end` sends one of its own to wake this thread. If another
+                # one is pending then, one of the two is real.
                 is_real = not is_over or signal.SIGTERM in signal.sigpending()
             if is_real:
                 # No C code can be in the way of this one.
@@ -162,8 +162,10 @@ class _Hold:
         with self._lock:
             self._is_over = True
             signal.pthread_kill(self._taker.ident or 0, signal.SIGTERM)
-        self._taker.join()
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _HELD)
+        try:
+            self._taker.join()
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _HELD)
 
 
 _listeners: list[Listener] = []
@@ -173,16 +175,16 @@ _interruption: StartAgain | None = None
 
 
 def hold() -> None:
-    """Keeps SIGTERM from being lost; the first line of a process.
+    """Keeps SIGTERM from being lost; to be called on the first line.
 
-    Later threads inherit what is blocked, so there must be none yet.
+    Threads inherit what is blocked, so there must be no other thread yet.
     """
     global _hold, _has_held
     if signal.getsignal(signal.SIGTERM) is signal.SIG_IGN:
         return
     _has_held = True
     signal.pthread_sigmask(signal.SIG_BLOCK, _HELD)
-    Listener(_HELD, _see_it_end, in_main=_interrupt).start()
+    Listener(_HELD, _enforce_end, in_main=_interrupt).start()
     _hold = _Hold()
     for module, name in _STARTS:
         start = getattr(module, name, None)
@@ -191,11 +193,11 @@ def hold() -> None:
 
 
 @contextlib.contextmanager
-def kept() -> Iterator[None]:
-    """What SIGTERM does is the same afterwards, whatever is made inside.
+def handler_restored() -> Iterator[None]:
+    """Restores what SIGTERM does, whatever is created inside.
 
-    After `hold` nothing is lost meanwhile, and the main thread does not block
-    the signal any more: what it starts from now on need not, either.
+    After `hold` no signal is lost meanwhile. The hold ends here: the main
+    thread, and all that it starts later, no longer block SIGTERM.
     """
     global _hold
     libc = ctypes.CDLL(None)
@@ -203,12 +205,12 @@ def kept() -> Iterator[None]:
     libc.sigaction(signal.SIGTERM, None, action)
     handler = signal.getsignal(signal.SIGTERM)
     if _hold is not None:
-        # Starting a helper of `multiprocessing` may have lifted it.
+        # A start of multiprocessing's resource tracker unblocks it.
         signal.pthread_sigmask(signal.SIG_BLOCK, _HELD)
     try:
         yield
     finally:
-        # Python's table shows whether it was C code that changed it.
+        # A handler that was set in Python is there to stay.
         if signal.getsignal(signal.SIGTERM) == handler:
             libc.sigaction(signal.SIGTERM, action, None)
         in_main = threading.current_thread() is threading.main_thread()
@@ -218,15 +220,15 @@ def kept() -> Iterator[None]:
 
 
 def interruption() -> StartAgain | None:
-    """What SIGTERM has raised in the main thread while nobody listened.
+    """What SIGTERM raised in the main thread, if it did.
 
-    The code that it broke off may have made another exception of it.
+    The code that it interrupted may have turned it into another exception.
     """
     return _interruption
 
 
 def _interrupt(number: int) -> None:
-    """Raises `StartAgain`, but only once: what it begins is to go on."""
+    """Raises `StartAgain`; only once, so that nothing interrupts the end."""
     global _interruption
     if _interruption is None:
         name = signal.Signals(number).name
@@ -234,22 +236,22 @@ def _interrupt(number: int) -> None:
         raise _interruption
 
 
-def _see_it_end(number: int) -> None:
+def _enforce_end(number: int) -> None:
     """Ends the process if the main thread does not get to do so."""
-    # This thread ends with the process, which is what it waits for.
-    time.sleep(_GOODBYE_SECONDS)
+    # Most often the process ends meanwhile, and this thread with it.
+    time.sleep(_END_SECONDS)
     give_up(
         f"{signal.Signals(number).name}; nothing more was saved, and what was "
-        f"under way has not ended within {_GOODBYE_SECONDS:g} s"
+        f"under way has not ended within {_END_SECONDS:g} s"
     )
 
 
 def _unblocked(start: Callable[..., Any]) -> Callable[..., Any]:
-    """Starts processes that do not inherit a blocked SIGTERM.
+    """Makes a function start processes that do not block SIGTERM.
 
-    Else `Popen.terminate` would do nothing. Threads that were started while
-    it was held block it for good, and may run Python: in a `py_function`,
-    where a generator gives the data.
+    `Popen.terminate` would do nothing to one that does. It is needed after the
+    hold, too: threads that were started before its end block the signal for
+    good, and TensorFlow runs user code in some, such as a data generator.
     """
 
     @functools.wraps(start)

@@ -102,8 +102,8 @@ class StrategyPlugin(abc.ABC):
     @functools.cached_property
     def strategy(self) -> tf.distribute.Strategy:
         """The strategy, made on first use."""
-        # TensorFlow swallows SIGTERM from there on, if it is let.
-        with signals.kept():
+        # TensorFlow may install a handler of its own, which ignores SIGTERM.
+        with signals.handler_restored():
             return self.create()
 
     @property

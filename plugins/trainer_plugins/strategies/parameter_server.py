@@ -169,7 +169,7 @@ class ParameterServer(ClusterStrategy):
         if self.cluster.job not in ("worker", "ps"):
             return False
         lifeline = self._meet()
-        with signals.kept():
+        with signals.handler_restored():
             server = start_server(self.cluster, _JOBS, threads=self._threads)
         logging.info("%s serves at %s.", self.cluster.name, server.target)
         with departing(lifeline, holds_state=self.cluster.job == "ps"):

@@ -147,8 +147,6 @@ def test_children_of_user_code_can_be_asked_to_end(runs):
     assert found.keys() == {"import", "data", "training", "thread"}
     kinds = ("popen", "preexec", "fork", "spawn", "system")
     codes = dict.fromkeys(kinds, -signal.SIGTERM)
-        ("popen", "preexec", "fork", "spawn", "system"), -signal.SIGTERM
-    )
     assert set(found.values()) == {str(sorted(codes.items()))}
 
 
@@ -188,7 +186,7 @@ if level < 2:
     code = sys.argv[2]
     subprocess.run([sys.executable, "-c", code, str(level + 1), code])
     say()
-with signals.kept():
+with signals.handler_restored():
     pass
 say()
 try:
@@ -227,7 +225,7 @@ def one(pause, work):
         signals.hold()
         os.write(ready, b"!")
         time.sleep(pause)
-        with signals.kept():
+        with signals.handler_restored():
             libc.signal(signal.SIGTERM, harmless)
             time.sleep(work)
         time.sleep(20)
@@ -257,7 +255,7 @@ def test_what_hangs_is_given_up():
     code = """
 import time
 from trainer.runtime import signals
-signals._GOODBYE_SECONDS = 0.5
+signals._END_SECONDS = 0.5
 signals.hold()
 os.kill(os.getpid(), signal.SIGTERM)
 while True:
@@ -278,7 +276,7 @@ from trainer.runtime import signals
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 signals.hold()
 os.kill(os.getpid(), signal.SIGTERM)
-with signals.kept():
+with signals.handler_restored():
     os.kill(os.getpid(), signal.SIGTERM)
 print("there")
 """
@@ -323,7 +321,7 @@ def test_c_code_takes_no_handler_from_a_caller(heard):
     libc = ctypes.CDLL(None)
     libc.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
     ignore = 1
-    with signals.kept():
+    with signals.handler_restored():
         libc.signal(signal.SIGTERM, ignore)
         os.kill(os.getpid(), signal.SIGTERM)
         assert heard == []
@@ -334,7 +332,7 @@ def test_c_code_takes_no_handler_from_a_caller(heard):
 
 
 def test_a_python_handler_set_meanwhile_stays(heard):
-    with signals.kept():
+    with signals.handler_restored():
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.kill(os.getpid(), signal.SIGTERM)
     assert heard == []
