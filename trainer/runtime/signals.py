@@ -177,7 +177,8 @@ _interruption: StartAgain | None = None
 def hold() -> None:
     """Keeps SIGTERM from being lost; to be called on the first line.
 
-    Threads inherit what is blocked, so there must be no other thread yet.
+    Threads inherit what is blocked, so there must be no other thread yet. Not
+    for what a spawned process imports: it has nobody to end the hold.
     """
     global _hold, _has_held
     if signal.getsignal(signal.SIGTERM) is signal.SIG_IGN:
