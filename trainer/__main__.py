@@ -1,13 +1,24 @@
 """`python -m trainer`."""
 
-from trainer.cli import main as command_line
-from trainer.errors import EXIT_FAILED, EXIT_START_AGAIN
+import sys
+
+from trainer.errors import EXIT_FAILED, EXIT_START_AGAIN, StartAgain
+from trainer.runtime import signals
 from trainer.runtime.process_exit import end_process
 
 
 def main() -> None:
     """Runs the command line and ends the process with its exit code."""
-    code = command_line.main()
+    signals.hold()
+    try:
+        # Not before: what is imported here may start threads.
+        from trainer.cli import main as command_line
+
+        code = command_line.main()
+    except StartAgain as error:
+        # SIGTERM may come before the first line of that, or after the last.
+        sys.stderr.write(f"start again: {error}\n")
+        code = EXIT_START_AGAIN
     # After a failure the peers may be gone, and exit handlers of TensorFlow's
     # would wait for them.
     end_process(code, at_once=code in (EXIT_FAILED, EXIT_START_AGAIN))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from trainer.errors import EXIT_START_AGAIN, nearest, outside_graph
     from trainer.loop.monitor import Monitor
     from trainer.loop.schedule import Period, Ticker, parse_period
-    from trainer.runtime import atomic_files, schema
+    from trainer.runtime import atomic_files, schema, signals
     from trainer.runtime.atomic_files import REFUSALS, write_whole
     from trainer.runtime.process_exit import give_up, skip_teardown
     from trainer.step.graph import graph_function, repeat
@@ -54,6 +54,7 @@ _HOMES = {
     "require_positive": "trainer.strategy.checks",
     "resolve_cluster": "trainer.strategy.cluster.resolve",
     "schema": "trainer.runtime",
+    "signals": "trainer.runtime",
     "skip_teardown": "trainer.runtime.process_exit",
     "split_address": "trainer.strategy.cluster.spec",
     "storage": "trainer.checkpoint",
@@ -87,6 +88,7 @@ __all__ = [
     "require_positive",
     "resolve_cluster",
     "schema",
+    "signals",
     "skip_teardown",
     "split_address",
     "storage",

@@ -24,6 +24,7 @@ from trainer.errors import (
     StartAgain,
     UserError,
 )
+from trainer.runtime import signals
 from trainer.runtime.exit_report import ExitReport, headline
 from trainer.runtime.local_files import plain
 from trainer.runtime.process_exit import last_words
@@ -53,7 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     report = ExitReport()
     try:
         _obey(given, report)
-    except (Exception, KeyboardInterrupt) as error:
+    except (Exception, KeyboardInterrupt) as raised:
+        error = signals.interruption() or raised
         code = _tell(error)
         report.write(code, error)
         return code
@@ -158,12 +160,13 @@ def _run(
                 before_first_step=before,
                 is_over=RunIsOver(path),
             )
-    except BaseException as error:
+    except BaseException as raised:
+        error = signals.interruption() or raised
         found = user_error_in(error, origins)
         if found is None and not before.passed:
             found = _unwritable(error, run_dir)
         run_dir.finish(_reason(found or error), headline(found or error))
-        if found is None or found is error:
+        if found is None or found is raised:
             raise
         raise found from error
     run_dir.finish("done")

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 import tensorflow as tf
 
+from trainer.runtime import signals
 from trainer.step.model.creation import portable_variables
 from trainer.step.options import StrategyOptions
 from trainer.strategy.graph_loop import GraphLoop, Runner, Step
@@ -81,7 +82,9 @@ class StrategyPlugin(abc.ABC):
     @functools.cached_property
     def strategy(self) -> tf.distribute.Strategy:
         """The strategy, made on first use."""
-        return self.create()
+        # TensorFlow may install a handler of its own, which ignores SIGTERM.
+        with signals.handler_restored():
+            return self.create()
 
     @property
     def num_replicas(self) -> int:

@@ -4,17 +4,15 @@ import _thread
 import contextlib
 import os
 import signal
-import socket
 import sys
 import threading
-from types import FrameType
 from typing import Any
 
 import gin
 from absl import logging
 
 from trainer import Callback, UserError
-from trainer.plugin_api import give_up
+from trainer.plugin_api import give_up, signals
 from trainer_plugins.callbacks.metadata_server import MetadataServer
 
 _EXIT_INTERRUPTED = 130
@@ -34,9 +32,6 @@ class Preemption(Callback):
     training goes on. A Cloud VM's metadata server is asked too: `preempted`
     and a `maintenance-event` that ends the VM are like SIGTERM, one that
     moves it like SIGUSR1.
-
-    TensorFlow takes SIGTERM for itself once a multi-worker strategy exists,
-    and does nothing with it on a Cloud TPU VM; this callback takes it back.
 
     Args:
         grace_seconds: a process that has not come to a step to save at so
@@ -76,9 +71,9 @@ class Preemption(Callback):
                 metadata_url, poll_seconds=poll_seconds, on_event=self._hear
             )
         )
-        self._previous: dict[int, Any] = {}
-        self._previous_fd = -1
-        self._sockets: tuple[socket.socket, ...] = ()
+        self._listener = signals.Listener(
+            (*_LEAVING, *_SAVING), self._handle, in_main=self._heard
+        )
         self._interrupts = 0
         self._has_raised = False
         self._is_leaving = False
@@ -99,11 +94,9 @@ class Preemption(Callback):
             )
         self._interrupts, self._is_leaving = 0, False
         self._has_raised = False
-        # Signals can only be taken by the main thread: one that trains in
-        # another thread has a program around it that minds them.
-        if threading.current_thread() is threading.main_thread():
-            self._take_signals()
-        else:
+        # Whoever trains in another thread has a program around it that minds
+        # signals.
+        if not self._listener.start():
             logging.warning(
                 "Preemption hears no signals: training is not in the "
                 "process's main thread."
@@ -125,44 +118,10 @@ class Preemption(Callback):
         self._arrived.set()
         if self._metadata is not None:
             self._metadata.stop()
-        if not self._sockets:
-            return
-        signal.set_wakeup_fd(self._previous_fd)
-        for number, handler in self._previous.items():
-            # The echo of a second Ctrl-C may be on its way: it must not break
-            # off the end that the first has begun.
-            if number != signal.SIGINT or self._interrupts < 2:
-                signal.signal(number, handler)
-        for end in self._sockets:
-            end.close()
-        self._sockets, self._previous = (), {}
-
-    def _take_signals(self) -> None:
-        """Lets a thread hear of signals, whatever the main thread does.
-
-        Python's own handlers run in the main thread, which may be inside
-        TensorFlow for minutes; what arrives at the wake-up descriptor does
-        so at once.
-        """
-        hearing, waking = socket.socketpair()
-        waking.setblocking(False)
-        self._sockets = (hearing, waking)
-        self._previous_fd = signal.set_wakeup_fd(
-            waking.fileno(), warn_on_full_buffer=False
-        )
-        for number in (*_LEAVING, *_SAVING):
-            # What was ignored on purpose, as under nohup, stays ignored.
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                self._previous[number] = signal.signal(number, self._heard)
-        threading.Thread(
-            target=self._listen, args=(hearing,), name="signals", daemon=True
-        ).start()
-
-    def _listen(self, hearing: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while numbers := hearing.recv(64):
-                for number in numbers:
-                    self._handle(number)
+        # The echo of a second Ctrl-C may be on its way: it must not break off
+        # the end that the first has begun.
+        again = self._interrupts > 1
+        self._listener.stop(keep=(signal.SIGINT,) if again else ())
 
     def _handle(self, number: int) -> None:
         if number in _SAVING:
@@ -174,8 +133,8 @@ class Preemption(Callback):
             elif self._interrupts < 2:
                 self._hear(signal.Signals(number).name, leave=True)
 
-    def _heard(self, number: int, frame: FrameType | None) -> None:
-        """Takes a signal: the thread that listens does the rest."""
+    def _heard(self, number: int) -> None:
+        """Called in the main thread; the one that listens does the rest."""
         # The second Ctrl-C comes twice: from the kernel, and from the thread
         # that listens. What the first raises must not be interrupted.
         if self._interrupts > 1 and not self._has_raised:

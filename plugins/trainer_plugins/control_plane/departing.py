@@ -9,10 +9,10 @@ import contextlib
 import signal
 import threading
 from collections.abc import Iterator
-from types import FrameType
 
 from absl import logging
 
+from trainer.plugin_api import signals
 from trainer_plugins.control_plane.channel import Lifeline
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -38,32 +38,23 @@ def departing(lifeline: Lifeline, *, holds_state: bool) -> Iterator[None]:
     """
     seconds = _SAVING_SECONDS if holds_state else _WORKING_SECONDS
 
-    def depart(name: str) -> None:
+    def depart(number: int) -> None:
+        name = signal.Signals(number).name
         reason = f"{lifeline.cluster.label(lifeline.name)}: {name}"
+        logging.warning("%s: leaving within %g s.", name, seconds)
         if holds_state:
             lifeline.ask_to_leave(reason)
         timer = threading.Timer(seconds, lifeline.end, (reason,))
         timer.daemon = True
         timer.start()
 
-    def hear(number: int, frame: FrameType | None) -> None:
-        name = signal.Signals(number).name
-        logging.warning("%s: leaving within %g s.", name, seconds)
+    def hear_no_more(number: int) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        # What it calls may wait for a lock that this thread holds.
-        threading.Thread(target=depart, args=(name,), daemon=True).start()
 
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {
-        number: signal.signal(number, hear)
-        for number in _SIGNALS
-        if signal.getsignal(number) is not signal.SIG_IGN
-    }
+    listener = signals.Listener(_SIGNALS, depart, in_main=hear_no_more)
+    listener.start()
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        listener.stop()

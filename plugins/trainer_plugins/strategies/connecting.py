@@ -17,11 +17,6 @@ import tensorflow as tf
 from tensorflow.python import pywrap_tfe
 
 _LIBRARY = "libtensorflow_cc.so.2"
-# Often enough; a thread that wakes every millisecond slows the start down.
-_LOOK_SECONDS = 0.02
-# The handler is what C's `struct sigaction` begins with, on Linux.
-_ACTION_BYTES = 256
-_POINTER_BYTES = ctypes.sizeof(ctypes.c_void_p)
 
 
 @contextlib.contextmanager
@@ -36,38 +31,6 @@ def lock_released() -> Iterator[None]:
         yield
     finally:
         pywrap_tfe.TFE_EnableCollectiveOps = original
-
-
-@contextlib.contextmanager
-def own_sigterm() -> Iterator[None]:
-    """Keeps what SIGTERM does, whatever TensorFlow sets up meanwhile.
-
-    It installs a handler of its own with a multi-worker strategy, which
-    swallows the signal. That is undone within hundredths of a second: a
-    signal that comes before would be lost.
-    """
-    libc = ctypes.CDLL(None)
-    ours, now = (ctypes.create_string_buffer(_ACTION_BYTES) for _ in range(2))
-    libc.sigaction(signal.SIGTERM, None, ours)
-
-    def keep() -> None:
-        libc.sigaction(signal.SIGTERM, None, now)
-        if now.raw[:_POINTER_BYTES] != ours.raw[:_POINTER_BYTES]:
-            libc.sigaction(signal.SIGTERM, ours, None)
-
-    def watch() -> None:
-        while not done.wait(_LOOK_SECONDS):
-            keep()
-
-    done = threading.Event()
-    watcher = threading.Thread(target=watch, name="sigterm", daemon=True)
-    watcher.start()
-    try:
-        yield
-    finally:
-        done.set()
-        watcher.join()
-        keep()
 
 
 @contextlib.contextmanager

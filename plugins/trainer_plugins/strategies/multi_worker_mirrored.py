@@ -8,7 +8,7 @@ from typing import Any
 import gin
 import tensorflow as tf
 
-from trainer import UserError
+from trainer import StartAgain, UserError
 from trainer.plugin_api import (
     Cluster,
     Detection,
@@ -25,11 +25,7 @@ from trainer_plugins.control_plane.open_channel import open_lifeline
 from trainer_plugins.control_plane.peers import Peers
 from trainer_plugins.control_plane.rendezvous import meet
 from trainer_plugins.control_plane.returning import Returning
-from trainer_plugins.strategies.connecting import (
-    bounded,
-    lock_released,
-    own_sigterm,
-)
+from trainer_plugins.strategies.connecting import bounded, lock_released
 from trainer_plugins.strategies.processes import (
     ClusterStrategy,
     WatchedRunner,
@@ -142,16 +138,18 @@ class MultiWorkerMirrored(ClusterStrategy):
         cluster = self._meet(cluster)
         # TensorFlow's workers wait for each other here, too.
         limit = self._start_seconds
-        with (
-            self._watched(),
-            own_sigterm(),
-            bounded(limit),
-            lock_released(),
-        ):
-            return tf.distribute.MultiWorkerMirroredStrategy(
-                cluster_resolver=server_def_resolver(cluster, _JOBS),
-                communication_options=self._options,
-            )
+        try:
+            with self._watched(), bounded(limit), lock_released():
+                return tf.distribute.MultiWorkerMirroredStrategy(
+                    cluster_resolver=server_def_resolver(cluster, _JOBS),
+                    communication_options=self._options,
+                )
+        except RuntimeError as error:
+            # Aborting what a lost worker left behind starts TensorFlow, and
+            # that is then too early for this strategy.
+            if self._lifeline is not None and self._lifeline.over:
+                raise StartAgain(self._lifeline.over) from error
+            raise
 
     def _meet(self, cluster: Cluster) -> Cluster:
         """Finds the tasks that take part, and opens the lines to them."""

@@ -20,6 +20,7 @@ from trainer.plugin_api import (
     nearest,
     require_positive,
     resolve_cluster,
+    signals,
 )
 from trainer_plugins.control_plane.channel import SILENCE_SECONDS, Lifeline
 from trainer_plugins.control_plane.departing import departing
@@ -169,7 +170,8 @@ class ParameterServer(ClusterStrategy):
         if self.cluster.job not in ("worker", "ps"):
             return False
         lifeline = self._meet()
-        server = start_server(self.cluster, _JOBS, threads=self._threads)
+        with signals.handler_restored():
+            server = start_server(self.cluster, _JOBS, threads=self._threads)
         logging.info("%s serves at %s.", self.cluster.name, server.target)
         with departing(lifeline, holds_state=self.cluster.job == "ps"):
             lifeline.wait()

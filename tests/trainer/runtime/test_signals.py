@@ -1,0 +1,358 @@
+"""Real processes and real signals, from the first line to the last."""
+
+import ctypes
+import multiprocessing
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.faults import reading
+from tests.faults.runs import Runs, wait_for
+from tests.helpers import make_trainer
+from tests.plugins.control_plane.meetings import wait_for_port
+from trainer.runtime import signals
+from trainer_plugins.callbacks.preemption import Preemption
+
+PAIR = {"worker": 2}
+NAMES = ("worker_0", "worker_1")
+# Longer than anything here takes.
+LATE = "--gin.MultiWorkerMirrored.start_seconds=100.0"
+START = "import signal, os, subprocess, sys\n"
+
+
+@pytest.fixture
+def runs(tmp_path):
+    made = Runs(tmp_path)
+    yield made
+    made.end()
+
+
+def mask(pid, name="SigBlk"):
+    """Whether a process's main thread blocks SIGTERM, or another set."""
+    text = pathlib.Path(f"/proc/{pid}/status").read_text()
+    bits = int(re.search(rf"^{name}:\s*(\w+)$", text, re.M)[1], 16)
+    return bool(bits >> (signal.SIGTERM - 1) & 1)
+
+
+def must_leave(process, *, seconds=60):
+    """It ends with 75, in order, and says why in its last sentence."""
+    process.must_end(75, seconds=seconds)
+    assert "Traceback" not in process.log
+    assert "most recent call" not in process.log
+    return process.sentence("start again:", "SIGTERM")
+
+
+@pytest.mark.usefixtures("plain_starts")
+def test_sigterm_before_tensorflow_is_imported_ends_it_at_once(runs):
+    process = runs.train()
+    wait_for(lambda: mask(process.pid), "the first line")
+    libraries = pathlib.Path(f"/proc/{process.pid}/maps").read_text()
+    assert "libtensorflow" not in libraries
+    begin = time.monotonic()
+    process.signal(signal.SIGTERM)
+    must_leave(process)
+    assert time.monotonic() - begin < 10
+
+
+@pytest.mark.usefixtures("plain_starts")
+def test_all_threads_hold_it_and_then_the_main_thread_does_not(runs):
+    runs.plan("single import 0 hold", "single setup 0 hold")
+    process = runs.train()
+    process.wait_for(runs.is_held, "the import")
+    tasks = pathlib.Path(f"/proc/{process.pid}/task").iterdir()
+    held = [mask(f"{process.pid}/task/{one.name}") for one in tasks]
+    assert len(held) > 2
+    # The one that waits for it.
+    assert held.count(False) == 1
+    runs.release()
+    process.wait_for(runs.is_held, "the strategy")
+    assert not mask(process.pid)
+    assert mask(process.pid, "SigCgt")
+    process.signal(signal.SIGTERM)
+    must_leave(process)
+
+
+@pytest.mark.parametrize("there", NAMES)
+def test_sigterm_while_a_peer_is_waited_for_ends_it_at_once(runs, there):
+    tasks = runs.tasks(LATE, start=[there], **PAIR)
+    addresses = runs.ports[tuple(PAIR.items())]["worker"]
+    wait_for_port(addresses[NAMES.index(there)]).close()
+    time.sleep(0.5)
+    begin = time.monotonic()
+    tasks[there].signal(signal.SIGTERM)
+    must_leave(tasks[there])
+    assert time.monotonic() - begin < 10
+    assert reading.checkpoints(runs.model_dir) == {}
+
+
+@pytest.mark.parametrize("place", ["connecting", "connected"])
+def test_sigterm_while_tensorflow_connects_is_not_lost(runs, place):
+    """It has a handler of its own by then, which does nothing."""
+    environ = {}
+    if place == "connected":
+        environ = {"worker_1": {"SIGNAL_CODE": "connected"}}
+    else:
+        runs.plan("worker_0 connect 0 hold")
+    tasks = runs.tasks(LATE, *flags(), environ=environ, **PAIR)
+    if place == "connecting":
+        tasks["worker_0"].wait_for(lambda: runs.is_held("worker_0"), "hold")
+        wait_for(lambda: runs.phase("worker_1")[0] == "connect", "worker 1")
+        # It is inside TensorFlow's own function, which nothing interrupts.
+        time.sleep(2.0)
+        tasks["worker_1"].signal(signal.SIGTERM)
+        tasks["worker_1"].must_end(75, seconds=60)
+        tasks["worker_1"].sentence("start again: SIGTERM", "not ended within")
+        runs.release()
+    else:
+        must_leave(tasks["worker_1"])
+    tasks["worker_0"].must_end(75, seconds=60)
+    tasks["worker_0"].sentence("start again:", "worker 1")
+
+
+def test_sigterm_in_training_and_in_a_save_loses_nothing(runs):
+    """Both workers leave at one step; the last attempt ends the run."""
+    for point, step in (("step", 8), ("writing", 12)):
+        runs.plan(f"worker_0 {point} {step} SIGTERM")
+        for process in runs.tasks(**PAIR).values():
+            process.must_end(75)
+        newest = reading.newest(runs.model_dir)
+        assert newest >= step
+        found = reading.checkpoints(runs.model_dir)[newest]
+        assert reading.updates(found) == newest
+    runs.plan()
+    for process in runs.tasks(**PAIR).values():
+        process.must_end(0)
+    assert reading.newest(runs.model_dir) == 24
+
+
+@pytest.mark.usefixtures("plain_starts")
+def test_children_of_user_code_can_be_asked_to_end(runs):
+    """While SIGTERM is held, and later, in any thread that runs Python."""
+    path = runs.folder / "children"
+    environ = {"SIGNAL_CODE": "children", "SIGNAL_FILE": str(path)}
+    tasks = runs.tasks(
+        "--train_steps=4",
+        *flags("Trainer.data = @data_with_children"),
+        environ={"worker_0": environ},
+        worker=1,
+    )
+    tasks["worker_0"].must_end(0)
+    found = dict(line.split(" ", 1) for line in path.read_text().splitlines())
+    assert found.keys() == {"import", "data", "training", "thread"}
+    kinds = ("popen", "preexec", "fork", "spawn", "system")
+    codes = dict.fromkeys(kinds, -signal.SIGTERM)
+    assert set(found.values()) == {str(sorted(codes.items()))}
+
+
+def flags(*lines):
+    """More user code, and what gin gets to know of it."""
+    return [
+        f"--gin_file={pathlib.Path(__file__).parent / 'signals.gin'}",
+        *(f"--gin_param={line}" for line in lines),
+    ]
+
+
+def run(code, *arguments):
+    return subprocess.run(
+        [sys.executable, "-c", START + code, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_a_child_that_runs_python_begins_anew(plain, request):
+    """Also one that the tests' server forks: it holds nothing, and can."""
+    if plain:
+        request.getfixturevalue("plain_starts")
+    code = """
+from trainer.runtime import signals
+def say():
+    blocked = signal.SIGTERM in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    default = signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    print(sys.argv[1], blocked, default, signals.interruption(), flush=True)
+say()
+signals.hold()
+say()
+level = int(sys.argv[1])
+if level < 2:
+    code = sys.argv[2]
+    subprocess.run([sys.executable, "-c", code, str(level + 1), code])
+    say()
+with signals.handler_restored():
+    pass
+say()
+try:
+    os.kill(os.getpid(), signal.SIGTERM)
+    import time; time.sleep(10)
+except BaseException as error:
+    print(type(error).__name__, flush=True)
+"""
+    done = run(code, "0", START + code)
+    assert done.returncode == 0, done.stderr
+    free, held = "{} False True None", "{} True False None"
+    kept = "{} False False None"
+    inner = [free, held, kept, "StartAgain"]
+    outer = [free, held]
+    after = [held, kept, "StartAgain"]
+    expected = [line.format(0) for line in outer]
+    expected += [line.format(1) for line in outer]
+    expected += [line.format(2) for line in inner]
+    expected += [line.format(1) for line in after]
+    expected += [line.format(0) for line in after]
+    assert done.stdout.splitlines() == expected
+
+
+def test_no_moment_is_there_in_which_it_is_lost():
+    """However C code changes handlers, and whenever the hold ends."""
+    code = """
+import ctypes, random, threading, time
+from trainer.runtime import signals
+libc = ctypes.CDLL(None)
+libc.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
+harmless = ctypes.cast(libc.abs, ctypes.c_void_p)
+rng = random.Random(0)
+
+def one(pause, work):
+    try:
+        signals.hold()
+        os.write(ready, b"!")
+        time.sleep(pause)
+        with signals.handler_restored():
+            libc.signal(signal.SIGTERM, harmless)
+            time.sleep(work)
+        time.sleep(20)
+    except BaseException as error:
+        os._exit(75 if str(error).startswith("SIGTERM") else 1)
+    os._exit(2)
+
+codes = []
+for _ in range(300):
+    pause, work, wait = (rng.uniform(0, t) for t in (0.002, 0.002, 0.006))
+    reading, ready = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        one(pause, work)
+    os.read(reading, 1)
+    time.sleep(wait)
+    os.kill(pid, signal.SIGTERM)
+    codes.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    os.close(reading), os.close(ready)
+print(set(codes))
+"""
+    done = run(code)
+    assert (done.stdout, done.stderr) == ("{75}\n", "")
+
+
+def test_what_hangs_is_given_up():
+    code = """
+import time
+from trainer.runtime import signals
+signals._END_SECONDS = 0.5
+signals.hold()
+os.kill(os.getpid(), signal.SIGTERM)
+while True:
+    try:
+        time.sleep(100)
+    except Exception:
+        pass
+"""
+    done = run(code)
+    assert done.returncode == 75
+    assert "start again: SIGTERM; nothing more was saved" in done.stderr
+    assert "most recent call first" in done.stderr
+
+
+def test_what_is_ignored_stays_ignored():
+    code = """
+from trainer.runtime import signals
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+signals.hold()
+os.kill(os.getpid(), signal.SIGTERM)
+with signals.handler_restored():
+    os.kill(os.getpid(), signal.SIGTERM)
+print("there")
+"""
+    done = run(code)
+    assert (done.returncode, done.stdout) == (0, "there\n")
+
+
+@pytest.fixture
+def heard():
+    """Signals that reach this process's own handler, as in a notebook."""
+    found = []
+    before = signal.signal(signal.SIGTERM, lambda *given: found.append(given))
+    yield found
+    signal.signal(signal.SIGTERM, before)
+
+
+def test_a_caller_has_its_handlers_back(heard):
+    own = signal.getsignal(signal.SIGTERM)
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    signal.set_wakeup_fd(writing)
+    try:
+        made = make_trainer(linear)
+        made.train(2, callbacks=[Preemption(metadata_url="")])
+        assert signal.getsignal(signal.SIGTERM) is own
+        signal.raise_signal(signal.SIGTERM)
+        assert len(heard) == 1
+        assert os.read(reading, 9) == bytes([signal.SIGTERM])
+    finally:
+        assert signal.set_wakeup_fd(-1) == writing
+        os.close(reading)
+        os.close(writing)
+
+
+def linear():
+    import keras
+
+    return keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+
+
+def test_c_code_takes_no_handler_from_a_caller(heard):
+    libc = ctypes.CDLL(None)
+    libc.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
+    ignore = 1
+    with signals.handler_restored():
+        libc.signal(signal.SIGTERM, ignore)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert heard == []
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert len(heard) == 1
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    assert signal.SIGTERM not in blocked
+
+
+def test_a_python_handler_set_meanwhile_stays(heard):
+    with signals.handler_restored():
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert heard == []
+
+
+def test_a_forked_child_that_is_asked_to_end_does_so_alone():
+    """Its parent has a descriptor for signals, which the child shares."""
+    heard = []
+    listener = signals.Listener([signal.SIGTERM], heard.append)
+    assert listener.start()
+    try:
+        fork = multiprocessing.get_context("fork")
+        for pause in (0.0, 0.0, 0.0, 0.002, 0.01, 0.3):
+            child = fork.Process(target=time.sleep, args=(60,))
+            child.start()
+            time.sleep(pause)
+            child.terminate()
+            child.join(30)
+            assert child.exitcode == -signal.SIGTERM
+        time.sleep(0.2)
+        assert heard == []
+    finally:
+        listener.stop()

@@ -1,0 +1,295 @@
+"""Signals: none is lost, from the first line of a process to the last.
+
+Python runs a handler in the main thread, which may be inside TensorFlow for
+minutes; and with a multi-worker strategy TensorFlow installs a handler of its
+own, which ignores SIGTERM. So `python -m trainer` goes through three phases:
+
+    hold              The first line. SIGTERM is blocked in this thread and in
+                      all that it starts, so that no handler of C code can run.
+                      One thread takes it, in `sigwait`, and passes it on to
+                      Python's handler.
+    handler_restored  Around the creation of the strategy. Our handler is back
+                      then, and the main thread unblocks the signal.
+    Listener          In training and in serving, where there is something to
+                      save: its callback runs on a thread of its own, at once.
+
+Without a listener SIGTERM raises `StartAgain` in the main thread. A program
+that does not call `hold`, such as a notebook, keeps its own handlers, except
+while a listener is at work.
+"""
+
+import _posixsubprocess
+import _thread
+import contextlib
+import ctypes
+import functools
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
+from typing import Any
+
+from trainer.errors import StartAgain
+from trainer.runtime.process_exit import give_up
+
+_HELD = (signal.SIGTERM,)
+# To tell the peers and to close files; there is nothing to save.
+_END_SECONDS = 10.0
+# More than C's `struct sigaction` takes anywhere.
+_ACTION_BYTES = 256
+# They start processes past the hooks of `os.register_at_fork`.
+_STARTS = (
+    (subprocess, "_fork_exec"),
+    (_posixsubprocess, "fork_exec"),
+    (os, "posix_spawn"),
+    (os, "posix_spawnp"),
+    (os, "system"),
+)
+
+
+class Listener:
+    """Reacts to signals on a thread of its own, whatever the main thread does.
+
+    It reads Python's wake-up descriptor, which is written at once. Listeners
+    can be nested: the innermost one gets the signals.
+
+    Args:
+        numbers: the signals. One that is ignored on purpose, as under nohup,
+            stays ignored.
+        on_signal: called with a signal's number, on the listener's thread.
+        in_main: called with it in the main thread as well, as soon as that
+            runs Python; what it raises is raised there.
+    """
+
+    def __init__(
+        self,
+        numbers: Sequence[int],
+        on_signal: Callable[[int], None],
+        in_main: Callable[[int], None] | None = None,
+    ) -> None:
+        self._numbers = numbers
+        self._on_signal = on_signal
+        self._in_main = in_main
+        self._handlers: dict[int, Any] = {}
+        self._waking: socket.socket | None = None
+        self._fd_before = -1
+
+    def start(self) -> bool:
+        """Starts to listen, which only the main thread can do.
+
+        Returns:
+            Whether it listens now.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            return False
+        hearing, self._waking = socket.socketpair()
+        self._waking.setblocking(False)
+        # Before the handlers: a signal in between then reaches one of two
+        # listeners at least.
+        self._fd_before = signal.set_wakeup_fd(
+            self._waking.fileno(), warn_on_full_buffer=False
+        )
+        for number in self._numbers:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                self._handlers[number] = signal.signal(number, self._handle)
+        threading.Thread(
+            target=self._listen, args=(hearing,), name="signals", daemon=True
+        ).start()
+        _listeners.append(self)
+        return True
+
+    def stop(self, *, keep: Sequence[int] = ()) -> None:
+        """Gives the signals back.
+
+        Args:
+            keep: signals whose handler stays, although nobody listens.
+        """
+        if self._waking is None:
+            return
+        _listeners.remove(self)
+        signal.set_wakeup_fd(self._fd_before)
+        for number, handler in self._handlers.items():
+            if number not in keep:
+                signal.signal(number, handler)
+        self._handlers.clear()
+        # The thread reads to the end of what has come.
+        self._waking.close()
+        self._waking = None
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self._in_main is not None:
+            self._in_main(number)
+
+    def _listen(self, hearing: socket.socket) -> None:
+        with hearing, contextlib.suppress(OSError):
+            while numbers := hearing.recv(64):
+                for number in numbers:
+                    # The descriptor gets those of other handlers, too.
+                    if number in self._numbers:
+                        self._on_signal(number)
+
+
+class _Hold:
+    """A thread that takes SIGTERM while all others block it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._is_over = False
+        self._taker = threading.Thread(
+            target=self._take, name="sigterm", daemon=True
+        )
+        self._taker.start()
+
+    def _take(self) -> None:
+        is_over = False
+        while not is_over:
+            signal.sigwait(_HELD)
+            with self._lock:
+                is_over = self._is_over
+                # `end` sends one of its own to wake this thread. If another
+                # one is pending then, one of the two is real.
+                is_real = not is_over or signal.SIGTERM in signal.sigpending()
+            if is_real:
+                # No C code can be in the way of this one.
+                _thread.interrupt_main(signal.SIGTERM)
+
+    def end(self) -> None:
+        """Lets the main thread, which calls this, have the signal again."""
+        with self._lock:
+            self._is_over = True
+            signal.pthread_kill(self._taker.ident or 0, signal.SIGTERM)
+        try:
+            self._taker.join()
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _HELD)
+
+
+_listeners: list[Listener] = []
+_hold: _Hold | None = None
+_has_held = False
+_interruption: StartAgain | None = None
+
+
+def hold() -> None:
+    """Keeps SIGTERM from being lost; to be called on the first line.
+
+    Threads inherit what is blocked, so there must be no other thread yet. Not
+    for what a spawned process imports: it has nobody to end the hold.
+    """
+    global _hold, _has_held
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_IGN:
+        return
+    _has_held = True
+    signal.pthread_sigmask(signal.SIG_BLOCK, _HELD)
+    Listener(_HELD, _enforce_end, in_main=_interrupt).start()
+    _hold = _Hold()
+    for module, name in _STARTS:
+        start = getattr(module, name, None)
+        if start is not None and not hasattr(start, "__wrapped__"):
+            setattr(module, name, _unblocked(start))
+
+
+@contextlib.contextmanager
+def handler_restored() -> Iterator[None]:
+    """Restores what SIGTERM does, whatever is created inside.
+
+    After `hold` no signal is lost meanwhile. The hold ends here: the main
+    thread, and all that it starts later, no longer block SIGTERM.
+    """
+    global _hold
+    libc = ctypes.CDLL(None)
+    action = ctypes.create_string_buffer(_ACTION_BYTES)
+    libc.sigaction(signal.SIGTERM, None, action)
+    handler = signal.getsignal(signal.SIGTERM)
+    if _hold is not None:
+        # A start of multiprocessing's resource tracker unblocks it.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _HELD)
+    try:
+        yield
+    finally:
+        # A handler that was set in Python is there to stay.
+        if signal.getsignal(signal.SIGTERM) == handler:
+            libc.sigaction(signal.SIGTERM, action, None)
+        in_main = threading.current_thread() is threading.main_thread()
+        if _hold is not None and in_main:
+            ending, _hold = _hold, None
+            ending.end()
+
+
+def interruption() -> StartAgain | None:
+    """What SIGTERM raised in the main thread, if it did.
+
+    The code that it interrupted may have turned it into another exception.
+    """
+    return _interruption
+
+
+def _interrupt(number: int) -> None:
+    """Raises `StartAgain`; only once, so that nothing interrupts the end."""
+    global _interruption
+    if _interruption is None:
+        name = signal.Signals(number).name
+        _interruption = StartAgain(f"{name}; nothing more was saved")
+        raise _interruption
+
+
+def _enforce_end(number: int) -> None:
+    """Ends the process if the main thread does not get to do so."""
+    # Most often the process ends meanwhile, and this thread with it.
+    time.sleep(_END_SECONDS)
+    give_up(
+        f"{signal.Signals(number).name}; nothing more was saved, and what was "
+        f"under way has not ended within {_END_SECONDS:g} s"
+    )
+
+
+def _unblocked(start: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes a function start processes that do not block SIGTERM.
+
+    `Popen.terminate` would do nothing to one that does. It is needed after the
+    hold, too: threads that were started before its end block the signal for
+    good, and TensorFlow runs user code in some, such as a data generator.
+    """
+
+    @functools.wraps(start)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        before = signal.pthread_sigmask(signal.SIG_UNBLOCK, _HELD)
+        try:
+            return start(*args, **kwargs)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    return call
+
+
+def _before_fork() -> None:
+    """Until the child has forgotten the handlers, a signal waits."""
+    _mask.before = signal.pthread_sigmask(signal.SIG_BLOCK, _HELD)
+
+
+def _after_fork() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _mask.before)
+
+
+def _after_fork_in_child() -> None:
+    """A child has none of the threads here, and dies of SIGTERM."""
+    global _hold, _interruption
+    for listener in reversed(_listeners.copy()):
+        listener.stop()
+    _hold = _interruption = None
+    signal.pthread_sigmask(
+        signal.SIG_SETMASK,
+        _mask.before - ({*_HELD} if _has_held else set()),
+    )
+
+
+_mask = threading.local()
+os.register_at_fork(
+    before=_before_fork,
+    after_in_parent=_after_fork,
+    after_in_child=_after_fork_in_child,
+)
