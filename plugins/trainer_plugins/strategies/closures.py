@@ -8,15 +8,15 @@ import tensorflow as tf
 
 from trainer import average
 from trainer.plugin_api import GraphLoop, MakePieces, Step, Sums, graph_function
-from trainer_plugins.strategies.worker_pool import Crew
+from trainer_plugins.strategies.worker_pool import WorkerPool
 
 
 class Evaluation:
     """Runs evaluation on one free worker at a time."""
 
-    def __init__(self, step: Step, crew: Crew) -> None:
-        self._crew = crew
-        self._steps = GraphLoop(step, crew.strategy)
+    def __init__(self, step: Step, worker_pool: WorkerPool) -> None:
+        self._worker_pool = worker_pool
+        self._steps = GraphLoop(step, worker_pool.strategy)
         self._loop = graph_function(self._steps.each_step)
         self._done = 0
         self._pieces: MakePieces | None = None
@@ -31,9 +31,11 @@ class Evaluation:
         if iterator is not self._pieces:
             self._pieces, self._done = iterator, 0
         first = self._done
-        rest = self._crew.iterator(lambda _: iterator(range(1), offset=first))
+        rest = self._worker_pool.iterator(
+            lambda _: iterator(range(1), offset=first)
+        )
         self._done += num_steps
-        results = self._crew.run(self._loop, rest, [num_steps])
+        results = self._worker_pool.run(self._loop, rest, [num_steps])
         return _added(carried, self._steps, results)
 
     def trace(self, iterator: MakePieces) -> None:
@@ -43,10 +45,10 @@ class Evaluation:
 class Closures:
     """Runs training steps on whichever worker is free."""
 
-    def __init__(self, step: Step, crew: Crew) -> None:
-        self._crew = crew
+    def __init__(self, step: Step, worker_pool: WorkerPool) -> None:
+        self._worker_pool = worker_pool
         self._step = step
-        self._steps = GraphLoop(self._measured, crew.strategy)
+        self._steps = GraphLoop(self._measured, worker_pool.strategy)
         self._loop = graph_function(self._steps.each_step)
 
     def __call__(
@@ -56,7 +58,7 @@ class Closures:
         carried: Sequence[Sums | None] = (None,),
     ) -> list[Sums]:
         """See `Runner.__call__`."""
-        results = self._crew.train(self._loop, iterator, num_steps)
+        results = self._worker_pool.train(self._loop, iterator, num_steps)
         return _added(carried, self._steps, results)
 
     def trace(self, iterator: Any) -> None:
@@ -64,7 +66,7 @@ class Closures:
 
     def _measured(self, iterator: Any) -> Any:
         """The step, and how many updates came between its read and its own."""
-        updates = self._crew.updates
+        updates = self._worker_pool.updates
         before = updates.read_value()
         with tf.control_dependencies([before]):
             logs = self._step(iterator)

@@ -18,12 +18,12 @@ from trainer.plugin_api import (
     nearest,
     resolve_cluster,
 )
-from trainer_plugins.control_plane.channel import SILENCE_SECONDS, Lifeline
+from trainer_plugins.control_plane.channel import SILENCE_SECONDS, Channel
 from trainer_plugins.control_plane.difference import compare
-from trainer_plugins.control_plane.open_channel import open_lifeline
+from trainer_plugins.control_plane.open_channel import open_channel
 from trainer_plugins.control_plane.peers import Peers
+from trainer_plugins.control_plane.rejoin import RejoinWatcher
 from trainer_plugins.control_plane.rendezvous import meet
-from trainer_plugins.control_plane.returning import Returning
 from trainer_plugins.strategies.connecting import (
     bounded,
     lock_released,
@@ -111,8 +111,8 @@ class MultiWorkerMirrored(ClusterStrategy):
         self._start_seconds = start_seconds
         self._silence_seconds = silence_seconds
         self._min_workers = min_workers or _min_workers()
-        self._lifeline: Lifeline | None = None
-        self._returning: Returning | None = None
+        self._channel: Channel | None = None
+        self._rejoin_watcher: RejoinWatcher | None = None
         self.cluster = resolve_cluster(
             worker_hosts=worker_hosts,
             task_index=task_index,
@@ -161,20 +161,20 @@ class MultiWorkerMirrored(ClusterStrategy):
             min_workers=self._min_workers,
         )
         self.cluster = met.cluster
-        self._lifeline = open_lifeline(
+        self._channel = open_channel(
             met.cluster,
             jobs=_JOBS,
             silence_seconds=self._silence_seconds,
-            on_over=abort_collectives,
+            on_end=abort_collectives,
         )
         self._peers = Peers(
             met.cluster,
-            self._lifeline,
+            self._channel,
             jobs=_JOBS,
             limit_seconds=self._timeout_seconds,
         )
         if met.cluster.absent() and self.is_chief:
-            self._returning = Returning(met.cluster)
+            self._rejoin_watcher = RejoinWatcher(met.cluster)
         return met.cluster
 
     @property
@@ -215,7 +215,7 @@ class MultiWorkerMirrored(ClusterStrategy):
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
         """See `StrategyPlugin.scope`: variables come from the chief."""
-        _ = self.strategy  # Only then is there a lifeline.
+        _ = self.strategy  # Only then is there a channel.
         with self._watched(), super().scope():
             yield
 
@@ -228,12 +228,12 @@ class MultiWorkerMirrored(ClusterStrategy):
 
     def check_alike(self, facts: Mapping[str, Any]) -> None:
         """See `StrategyPlugin.check_alike`."""
-        if self._lifeline is not None:
-            compare(self._lifeline, facts, seconds=self._timeout_seconds)
+        if self._channel is not None:
+            compare(self._channel, facts, seconds=self._timeout_seconds)
 
     def why_start_again(self) -> str | None:
         """See `StrategyPlugin.why_start_again`: an absent worker is back."""
-        back = self._returning.back if self._returning else None
+        back = self._rejoin_watcher.rejoined if self._rejoin_watcher else None
         return f"{back} is back" if back else None
 
     def finish(self) -> None:
@@ -247,8 +247,8 @@ class MultiWorkerMirrored(ClusterStrategy):
         Raises:
             StartAgain: what ends it comes from a lost peer, which is named.
         """
-        if self._returning is not None:
-            self._returning.close()
+        if self._rejoin_watcher is not None:
+            self._rejoin_watcher.close()
         super().close()
 
     def describe(self) -> dict[str, Any]:

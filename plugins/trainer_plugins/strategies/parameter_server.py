@@ -20,12 +20,12 @@ from trainer.plugin_api import (
     require_positive,
     resolve_cluster,
 )
-from trainer_plugins.control_plane.channel import SILENCE_SECONDS, Lifeline
+from trainer_plugins.control_plane.channel import SILENCE_SECONDS, Channel
 from trainer_plugins.control_plane.departing import departing
-from trainer_plugins.control_plane.open_channel import open_lifeline
+from trainer_plugins.control_plane.open_channel import open_channel
 from trainer_plugins.control_plane.peers import Peers
+from trainer_plugins.control_plane.rejoin import wait_for_rejoin
 from trainer_plugins.control_plane.rendezvous import meet
-from trainer_plugins.control_plane.returning import bring_back
 from trainer_plugins.strategies.closures import Closures, Evaluation
 from trainer_plugins.strategies.processes import (
     ClusterStrategy,
@@ -35,7 +35,7 @@ from trainer_plugins.strategies.processes import (
     versions,
 )
 from trainer_plugins.strategies.step_counts import StepCounts
-from trainer_plugins.strategies.worker_pool import Crew
+from trainer_plugins.strategies.worker_pool import WorkerPool
 
 _JOBS = ("chief", "worker", "ps")
 
@@ -167,11 +167,11 @@ class ParameterServer(ClusterStrategy):
         """Runs this worker's or server's part until the chief has ended."""
         if self.cluster.job not in ("worker", "ps"):
             return False
-        lifeline = self._meet()
+        channel = self._meet()
         server = start_server(self.cluster, _JOBS, threads=self._threads)
         logging.info("%s serves at %s.", self.cluster.name, server.target)
-        with departing(lifeline, holds_state=self.cluster.job == "ps"):
-            lifeline.wait()
+        with departing(channel, holds_state=self.cluster.job == "ps"):
+            channel.wait()
         return True
 
     def create(self) -> tf.distribute.Strategy:
@@ -179,16 +179,16 @@ class ParameterServer(ClusterStrategy):
         if self.is_evaluator:
             return tf.distribute.get_strategy()
         self._set_threads()
-        self._lifeline = self._meet()
+        self._channel = self._meet()
         # TensorFlow connects to all servers, and waits for each of them.
         with self._watched():
             strategy = tf.distribute.ParameterServerStrategy(
                 server_def_resolver(self.cluster, _JOBS)
             )
-            self._crew = Crew(
+            self._worker_pool = WorkerPool(
                 strategy,
                 num_workers=self._num_workers,
-                lifeline=self._lifeline,
+                channel=self._channel,
                 watched=self._watched,
                 scope=self.scope,
                 counts=self._counts,
@@ -212,7 +212,7 @@ class ParameterServer(ClusterStrategy):
 
     def why_start_again(self) -> str | None:
         """See `StrategyPlugin.why_start_again`: a server has to leave."""
-        return None if self.is_evaluator else self._lifeline.asked
+        return None if self.is_evaluator else self._channel.leave_reason
 
     def why_not_compiled(self) -> str | None:
         """Variables on other hosts are out of XLA's reach."""
@@ -221,21 +221,21 @@ class ParameterServer(ClusterStrategy):
     def distribute(self, make_pieces: MakePieces, *, training: bool) -> Any:
         """Gives each worker every n-th batch; one task evaluates alone."""
         if training:
-            return self._crew.deal(make_pieces)
+            return self._worker_pool.deal(make_pieces)
         return make_pieces if self._on_workers else iter(make_pieces(range(1)))
 
     def runner(self, step: Step, *, training: bool) -> Runner:
         """Schedules steps on the workers, or evaluates on the chief."""
         if training:
-            return Closures(step, self._crew)
+            return Closures(step, self._worker_pool)
         if self._on_workers:
-            return Evaluation(step, self._crew)
+            return Evaluation(step, self._worker_pool)
         return WatchedRunner(GraphLoop(step, self.strategy), self._watched)
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
         """See `StrategyPlugin.scope`: variables lie on the servers."""
-        _ = self.strategy  # Only then is there a lifeline.
+        _ = self.strategy  # Only then is there a channel.
         with (
             self._watched(),
             super().scope(),
@@ -263,7 +263,7 @@ class ParameterServer(ClusterStrategy):
     def _set_threads(self) -> None:
         tf.config.threading.set_inter_op_parallelism_threads(self._threads)
 
-    def _meet(self) -> Lifeline:
+    def _meet(self) -> Channel:
         facts = {**versions(), **self.facts}
         met = meet(
             self.cluster,
@@ -271,21 +271,21 @@ class ParameterServer(ClusterStrategy):
             facts=facts,
             timeout_seconds=self._start_seconds,
         )
-        lifeline = open_lifeline(
+        channel = open_channel(
             self.cluster,
             jobs=_JOBS,
-            line=met.line,
+            connection=met.connection,
             silence_seconds=self._silence_seconds,
             # Only the chief has lines to workers.
             spare=[name for name, _ in self.cluster.tasks("worker")],
             on_lost=functools.partial(
-                bring_back, cluster=self.cluster, facts=facts
+                wait_for_rejoin, cluster=self.cluster, facts=facts
             ),
         )
         self._peers = Peers(
             self.cluster,
-            lifeline,
+            channel,
             jobs=("ps",),
             limit_seconds=self._timeout_seconds,
         )
-        return lifeline
+        return channel

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from trainer import StartAgain
 from trainer.plugin_api import MakePieces, outside_graph
-from trainer_plugins.control_plane.channel import Lifeline
+from trainer_plugins.control_plane.channel import Channel
 from trainer_plugins.strategies.step_counts import StepCounts
 
 _worker_index = tf.distribute.coordinator.experimental_get_current_worker_index
@@ -33,7 +33,7 @@ def cut_into_rounds(
     Args:
         num_steps: of the host loop.
         num_workers: how many closures run at once.
-        steps_per_closure: see `Crew`.
+        steps_per_closure: see `WorkerPool`.
         max_staleness: see there.
 
     Returns:
@@ -52,13 +52,13 @@ def cut_into_rounds(
     return [sizes[i : i + per_round] for i in range(0, len(sizes), per_round)]
 
 
-class Crew:
+class WorkerPool:
     """Schedules loops of steps on workers, and waits for them.
 
     Args:
         strategy: the chief's.
         num_workers: how many there are.
-        lifeline: tells when the run cannot go on.
+        channel: tells when the run cannot go on.
         watched: surrounds what waits for peers, such as `Peers.watched`.
         scope: a context in which variables come to lie on the servers.
         counts: the variables that count steps.
@@ -73,7 +73,7 @@ class Crew:
         strategy: tf.distribute.Strategy,
         *,
         num_workers: int,
-        lifeline: Lifeline,
+        channel: Channel,
         watched: Callable[[], contextlib.AbstractContextManager[None]],
         scope: Callable[[], contextlib.AbstractContextManager[None]],
         counts: StepCounts,
@@ -82,7 +82,7 @@ class Crew:
     ) -> None:
         self.strategy = strategy
         self._num_workers = num_workers
-        self._lifeline = lifeline
+        self._channel = channel
         self._watched = watched
         self._scope = scope
         self._counts = counts
@@ -128,7 +128,7 @@ class Crew:
         self, loop: Callable[..., Any], iterator: Any, num_steps: int
     ) -> list[Any]:
         """Runs so many steps, each counted once; see `run`."""
-        before, losses = self._counts.values(), self._lifeline.losses
+        before, losses = self._counts.values(), self._channel.losses
         results = []
         rounds = cut_into_rounds(
             num_steps,
@@ -142,7 +142,7 @@ class Crew:
             before,
             updates=self.updates,
             num_steps=num_steps,
-            losses=self._lifeline.losses - losses,
+            losses=self._channel.losses - losses,
         )
         return results
 
@@ -173,5 +173,5 @@ class Crew:
         # Its public name has no limit.
         queue = self._coordinator._cluster.closure_queue
         while not queue.wait(timeout=_LOOK_SECONDS):
-            if self._lifeline.over is not None:
-                raise StartAgain(self._lifeline.over)
+            if self._channel.end_reason is not None:
+                raise StartAgain(self._channel.end_reason)

@@ -12,7 +12,7 @@ import pytest
 
 from tests.conformance.running import Layout
 from tests.conftest import ROOT
-from tests.plugins.control_plane.meetings import wait_for_port
+from tests.plugins.control_plane.rendezvous_tasks import wait_for_port
 
 
 class Cluster:

@@ -18,7 +18,7 @@ from tests.plugins.strategies.network_hosts import (
     why_not,
 )
 from trainer.checkpoint import storage as saved
-from trainer_plugins.control_plane.disconnect import hang_up
+from trainer_plugins.control_plane.disconnect import disconnect
 
 pytestmark = pytest.mark.long
 STEPS = 60
@@ -252,7 +252,7 @@ def test_only_the_connections_to_that_address_are_ended():
         socket.create_connection(second.getsockname()) as kept,
     ):
         port = first.getsockname()[1]
-        assert hang_up("::ffff:127.0.0.1", port) == 1
+        assert disconnect("::ffff:127.0.0.1", port) == 1
         assert ended.recv(1) == b""
         kept.send(b"x")
         peer, _ = second.accept()
