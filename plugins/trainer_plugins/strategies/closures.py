@@ -1,4 +1,4 @@
-"""Steps as closures that a coordinator hands to free workers."""
+"""Runners that schedule steps as closures on free workers."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +12,7 @@ from trainer_plugins.strategies.worker_pool import WorkerPool
 
 
 class Evaluation:
-    """Runs evaluation on one free worker at a time."""
+    """Evaluates on one free worker at a time."""
 
     def __init__(self, step: Step, worker_pool: WorkerPool) -> None:
         self._worker_pool = worker_pool
@@ -27,23 +27,23 @@ class Evaluation:
         num_steps: int,
         carried: Sequence[Sums | None] = (None,),
     ) -> list[Sums]:
-        """See `Runner.__call__`; each call may find another worker free."""
+        """See `Runner.__call__`; each call may run on another worker."""
         if iterator is not self._pieces:
             self._pieces, self._done = iterator, 0
         first = self._done
-        rest = self._worker_pool.iterator(
+        remaining = self._worker_pool.iterator(
             lambda _: iterator(range(1), offset=first)
         )
         self._done += num_steps
-        results = self._worker_pool.run(self._loop, rest, [num_steps])
+        results = self._worker_pool.run(self._loop, remaining, [num_steps])
         return _added(carried, self._steps, results)
 
     def trace(self, iterator: MakePieces) -> None:
-        """Nothing to do here: a worker traces when it evaluates."""
+        """Does nothing: a worker traces when it evaluates."""
 
 
 class Closures:
-    """Runs training steps on whichever worker is free."""
+    """Runs training steps on free workers."""
 
     def __init__(self, step: Step, worker_pool: WorkerPool) -> None:
         self._worker_pool = worker_pool
@@ -62,10 +62,13 @@ class Closures:
         return _added(carried, self._steps, results)
 
     def trace(self, iterator: Any) -> None:
-        """Nothing to do here: workers trace their first closure."""
+        """Does nothing: workers trace their first closure."""
 
     def _measured(self, iterator: Any) -> Any:
-        """The step, and how many updates came between its read and its own."""
+        """Runs the step, and measures its staleness.
+
+        That is the number of updates between its read and its own update.
+        """
         updates = self._worker_pool.updates
         before = updates.read_value()
         with tf.control_dependencies([before]):
@@ -79,7 +82,7 @@ class Closures:
 def _added(
     carried: Sequence[Sums | None], steps: GraphLoop, results: list[Any]
 ) -> list[Sums]:
-    """Sums with the results of closures added, step by step."""
+    """Adds the results of closures to sums, step by step."""
     layout = steps.layout
     assert layout is not None  # A worker has traced the step.
     found = []

@@ -1,4 +1,4 @@
-"""Copies of the model on the devices of several hosts."""
+"""The strategy multi_worker_mirrored: replicas on several hosts."""
 
 import contextlib
 import os
@@ -48,7 +48,7 @@ _IMPLEMENTATIONS = {
 
 @gin.configurable(module="trainer_plugins.strategies")
 class MultiWorkerMirrored(ClusterStrategy):
-    """A replica on each device of several hosts, all in step.
+    """A replica on each device of several hosts, in lockstep.
 
     Variables are mirrored on every device of every worker; gradients travel
     by collective all-reduce (NCCL between GPUs, else rings over gRPC);
@@ -56,24 +56,25 @@ class MultiWorkerMirrored(ClusterStrategy):
     chief, writes; all must see the same `model_dir`.
 
     Args:
-        worker_hosts: `host:port` of each worker; in a string separated by
+        worker_hosts: `host:port` of each worker; a string is split at
             commas.
-        task_index: which of them this process is.
+        task_index: this process's index within its job.
         task_type: `"worker"` or `"chief"`.
         implementation: `"auto"`, `"ring"` or `"nccl"`.
         bytes_per_pack: gradients are packed into transfers of about this
-            many bytes; 0 leaves it to TensorFlow.
+            many bytes; 0 leaves the size to TensorFlow.
         timeout_seconds: a host loop, evaluation or start that takes longer
-            than this is given up with exit code 75.
+            than this is abandoned with exit code 75.
         start_seconds: how long to wait for peers at the start.
-        silence_seconds: a worker that gives no sign of life for so long, such
-            as one that is frozen, is lost.
-        min_workers: start without some workers if at least so many come; the
-            global batch stays. `None` takes the environment variable
-            `TRAINER_MIN_WORKERS`, and without it waits for all.
+        silence_seconds: a worker that sends no heartbeat for this long, such
+            as a frozen one, counts as lost.
+        min_workers: start without some workers if at least this many are
+            present; the global batch stays the same. `None` takes the
+            environment variable `TRAINER_MIN_WORKERS`; without it, all
+            workers are needed.
 
     Without `worker_hosts` the cluster comes from the environment, see
-    `trainer.strategy.cluster.resolve`; without any there is one worker.
+    `trainer.strategy.cluster.resolve`; without one there is a single worker.
 
     Raises:
         UserError: the cluster is wrong or an option unknown.
@@ -81,8 +82,8 @@ class MultiWorkerMirrored(ClusterStrategy):
     """
 
     name = "multi_worker_mirrored"
-    # TensorFlow's collective gather keeps the shape of its first call: the
-    # rows that a step touches vary.
+    # TensorFlow's collective gather keeps the shape of its first call, but
+    # the number of rows that a sparse gradient touches varies by step.
     reduces_sparse = False
 
     def __init__(
@@ -121,7 +122,7 @@ class MultiWorkerMirrored(ClusterStrategy):
 
     @classmethod
     def detect(cls) -> Detection | None:
-        """Fits where the environment speaks of several workers, and no ps."""
+        """Fits where the environment names several workers, and no servers."""
         cluster = resolve_cluster()
         if cluster is None or cluster.jobs.get("ps"):
             return None
@@ -137,8 +138,8 @@ class MultiWorkerMirrored(ClusterStrategy):
             return tf.distribute.MultiWorkerMirroredStrategy(
                 communication_options=self._options
             )
-        cluster = self._meet(cluster)
-        # TensorFlow's workers wait for each other here, too.
+        cluster = self._rendezvous(cluster)
+        # In here, TensorFlow's workers wait for each other as well.
         limit = self._start_seconds
         with (
             self._watched(),
@@ -151,8 +152,8 @@ class MultiWorkerMirrored(ClusterStrategy):
                 communication_options=self._options,
             )
 
-    def _meet(self, cluster: Cluster) -> Cluster:
-        """Finds the tasks that take part, and opens the lines to them."""
+    def _rendezvous(self, cluster: Cluster) -> Cluster:
+        """Meets the tasks that take part, and opens the channel to them."""
         met = meet(
             cluster,
             jobs=_JOBS,
@@ -215,7 +216,7 @@ class MultiWorkerMirrored(ClusterStrategy):
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
         """See `StrategyPlugin.scope`: variables come from the chief."""
-        _ = self.strategy  # Only then is there a channel.
+        _ = self.strategy  # Creating it opens the channel.
         with self._watched(), super().scope():
             yield
 
@@ -232,20 +233,21 @@ class MultiWorkerMirrored(ClusterStrategy):
             compare(self._channel, facts, seconds=self._timeout_seconds)
 
     def why_start_again(self) -> str | None:
-        """See `StrategyPlugin.why_start_again`: an absent worker is back."""
-        back = self._rejoin_watcher.rejoined if self._rejoin_watcher else None
-        return f"{back} is back" if back else None
+        """See `StrategyPlugin.why_start_again`: a worker is back."""
+        watcher = self._rejoin_watcher
+        rejoined = watcher.rejoined if watcher else None
+        return f"{rejoined} is back" if rejoined else None
 
     def finish(self) -> None:
-        """Waits for the others, so that none sees a peer vanish at the end."""
+        """Waits for the others, so that none loses a peer at the end."""
         self.check_alike({})
         self.close()
 
     def close(self) -> None:
-        """Tells the others why this worker ends, and leaves them.
+        """Sends the others the reason why this worker ends, and leaves.
 
         Raises:
-            StartAgain: what ends it comes from a lost peer, which is named.
+            StartAgain: a lost peer caused the end; it is named.
         """
         if self._rejoin_watcher is not None:
             self._rejoin_watcher.close()
@@ -260,11 +262,11 @@ class MultiWorkerMirrored(ClusterStrategy):
 
     @graph_function
     def _count(self, flags: tf.Tensor) -> tf.Tensor:
-        """On how many replicas each flag is set."""
+        """Counts on how many replicas each flag is set."""
 
         def count() -> tf.Tensor:
             context = tf.distribute.get_replica_context()
-            # An argument of a function has no device, and none to reduce on.
+            # A function argument has no device, and `all_reduce` needs one.
             own = tf.identity(flags)
             return context.all_reduce(tf.distribute.ReduceOp.SUM, own)
 

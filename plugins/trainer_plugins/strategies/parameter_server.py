@@ -1,4 +1,4 @@
-"""Variables on parameter servers, workers that train on their own."""
+"""The strategy parameter_server: asynchronous workers, variables on servers."""
 
 import contextlib
 import functools
@@ -42,49 +42,50 @@ _JOBS = ("chief", "worker", "ps")
 
 @gin.configurable(module="trainer_plugins.strategies")
 class ParameterServer(ClusterStrategy):
-    """Workers that pull weights from servers and push gradients, unawaited.
+    """Workers pull weights from servers and push gradients asynchronously.
 
     Variables live on the parameter servers; each worker computes gradients on
-    batches of its own and applies them as they come; asynchronous. For many
+    its own batches and applies them without waiting; asynchronous. For many
     uneven or unreliable workers, and models with large embeddings. The chief
     schedules, evaluates and writes.
 
-    A global batch is what one worker takes in one step. Steps, examples and
-    metrics are counted exactly; with one worker the result is that of one
-    device.
+    Each worker processes one global batch per step. Steps, examples and
+    metrics are counted exactly; with one worker the result is the same as on
+    one device.
 
     Args:
-        worker_hosts: `host:port` of each worker; in a string separated by
+        worker_hosts: `host:port` of each worker; a string is split at
             commas.
-        ps_hosts: the same of each parameter server.
+        ps_hosts: `host:port` of each parameter server.
         task_type: `"chief"`, `"worker"` or `"ps"`.
-        task_index: this process's number within its job.
-        steps_per_closure: steps that are scheduled as one unit; what a dead
-            worker had done of one is done again. Defaults to an eighth of a
+        task_index: this process's index within its job.
+        steps_per_closure: steps that are scheduled as one unit; a unit that a
+            worker leaves unfinished is repeated. Defaults to an eighth of a
             worker's share of a host loop.
-        evaluate_on: `"chief"`, or `"worker"`: whichever is free. A side-car
+        evaluate_on: `"chief"`, or `"worker"` for any free worker. A side-car
             evaluator needs neither, see `--mode=continuous_eval`.
-        max_staleness: at most so many updates lie between reading weights
-            and applying the gradient, but for a closure that a dead worker
-            leaves to another; 0 is one worker at a time, `None` sets no
+        max_staleness: the most updates between reading the weights and
+            applying the gradient, except in a closure that is repeated after
+            a worker's death. 0 runs one worker at a time, `None` sets no
             bound. The mean is logged as `staleness`.
         inter_op_threads: TensorFlow's threads for independent operations;
-            defaults to the number of workers and two more. With one, a
-            coordinator waits for itself for ever.
+            defaults to the number of workers plus two. With one thread, the
+            coordinator deadlocks.
         timeout_seconds: a host loop or evaluation that takes longer than
-            this is given up with exit code 75.
+            this is abandoned with exit code 75.
         start_seconds: how long to wait for peers at the start.
-        silence_seconds: a task that gives no sign of life for so long, such
-            as one that is frozen, is lost.
+        silence_seconds: a task that sends no heartbeat for this long, such
+            as a frozen one, counts as lost.
 
-    A worker may die at any time: the others do its work. Started again, it
-    is taken in again. A lost server takes variables with it: all tasks end
-    with exit code 75, and go on from the newest checkpoint when they are
-    started again. One that gets SIGTERM asks the chief to save first.
+    A worker may die at any time: the others take over its work. It rejoins
+    when it is restarted. When a server is lost, so are its variables: all
+    tasks end with exit code 75, and continue from the newest checkpoint when
+    they are restarted. A server that receives SIGTERM requests that the chief
+    save first.
 
-    Variables stay whole: Keras 3 cannot train one that is split over servers
-    (it asks a `ShardedVariable` for a handle that it has not). They are
-    spread over the servers in turn, so cut a large embedding into several
+    Variables are not sharded: Keras 3 cannot train a variable that is split
+    over servers, because a `ShardedVariable` has no handle. They are placed
+    on the servers in turn, so split a large embedding into several
     `Embedding` layers, or use the strategy central_storage.
 
     Raises:
@@ -150,7 +151,7 @@ class ParameterServer(ClusterStrategy):
 
     @classmethod
     def detect(cls) -> Detection | None:
-        """Fits where the environment speaks of parameter servers."""
+        """Fits where the environment names parameter servers."""
         cluster = resolve_cluster()
         if cluster is None or not cluster.jobs.get("ps"):
             return None
@@ -164,10 +165,10 @@ class ParameterServer(ClusterStrategy):
         )
 
     def serve(self) -> bool:
-        """Runs this worker's or server's part until the chief has ended."""
+        """Serves as a worker or parameter server until the chief has ended."""
         if self.cluster.job not in ("worker", "ps"):
             return False
-        channel = self._meet()
+        channel = self._rendezvous()
         server = start_server(self.cluster, _JOBS, threads=self._threads)
         logging.info("%s serves at %s.", self.cluster.name, server.target)
         with departing(channel, holds_state=self.cluster.job == "ps"):
@@ -179,8 +180,8 @@ class ParameterServer(ClusterStrategy):
         if self.is_evaluator:
             return tf.distribute.get_strategy()
         self._set_threads()
-        self._channel = self._meet()
-        # TensorFlow connects to all servers, and waits for each of them.
+        self._channel = self._rendezvous()
+        # TensorFlow connects to all servers here, and waits for each of them.
         with self._watched():
             strategy = tf.distribute.ParameterServerStrategy(
                 server_def_resolver(self.cluster, _JOBS)
@@ -195,8 +196,8 @@ class ParameterServer(ClusterStrategy):
                 steps_per_closure=self._steps_per_closure,
                 max_staleness=self._max_staleness,
             )
-        # The chief evaluates by itself; TensorFlow would warn at each call
-        # that it is not a worker.
+        # The chief evaluates on its own. Without this, TensorFlow would warn
+        # at each call that no coordinator schedules it.
         strategy.extended._allow_run_without_coordinator = True
         return strategy
 
@@ -215,13 +216,13 @@ class ParameterServer(ClusterStrategy):
         return None if self.is_evaluator else self._channel.leave_reason
 
     def why_not_compiled(self) -> str | None:
-        """Variables on other hosts are out of XLA's reach."""
+        """XLA cannot reach variables on other hosts."""
         return "XLA cannot compile a step whose variables are on other hosts"
 
     def distribute(self, make_pieces: MakePieces, *, training: bool) -> Any:
         """Gives each worker every n-th batch; one task evaluates alone."""
         if training:
-            return self._worker_pool.deal(make_pieces)
+            return self._worker_pool.distribute(make_pieces)
         return make_pieces if self._on_workers else iter(make_pieces(range(1)))
 
     def runner(self, step: Step, *, training: bool) -> Runner:
@@ -234,8 +235,8 @@ class ParameterServer(ClusterStrategy):
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
-        """See `StrategyPlugin.scope`: variables lie on the servers."""
-        _ = self.strategy  # Only then is there a channel.
+        """See `StrategyPlugin.scope`: variables are placed on the servers."""
+        _ = self.strategy  # Creating it opens the channel.
         with (
             self._watched(),
             super().scope(),
@@ -249,7 +250,7 @@ class ParameterServer(ClusterStrategy):
         return self._evaluate_on == "worker" and not self.is_evaluator
 
     def finish(self) -> None:
-        """Lets the servers go."""
+        """Ends the run on all servers."""
         self.close()
 
     def describe(self) -> dict[str, Any]:
@@ -257,13 +258,13 @@ class ParameterServer(ClusterStrategy):
         return super().describe() | {"cluster": self.cluster.describe()}
 
     def devices(self) -> list[str]:
-        """The workers' names: their devices are their own."""
+        """The names of the workers; each manages its own devices."""
         return [name for name, _ in self.cluster.tasks("worker")]
 
     def _set_threads(self) -> None:
         tf.config.threading.set_inter_op_parallelism_threads(self._threads)
 
-    def _meet(self) -> Channel:
+    def _rendezvous(self) -> Channel:
         facts = {**versions(), **self.facts}
         met = meet(
             self.cluster,
@@ -276,7 +277,7 @@ class ParameterServer(ClusterStrategy):
             jobs=_JOBS,
             connection=met.connection,
             silence_seconds=self._silence_seconds,
-            # Only the chief has lines to workers.
+            # Only the chief is connected to the workers.
             spare=[name for name, _ in self.cluster.tasks("worker")],
             on_lost=functools.partial(
                 wait_for_rejoin, cluster=self.cluster, facts=facts
