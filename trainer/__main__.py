@@ -8,7 +8,7 @@ from trainer.runtime.process_exit import end_process
 def main() -> None:
     """Runs the command line and ends the process with its exit code."""
     code = command_line.main()
-    # After a failure the peers may be gone, and exit handlers of TensorFlow's
+    # After a failure the peers may be gone, and TensorFlow's exit handlers
     # would wait for them.
     end_process(code, at_once=code in (EXIT_FAILED, EXIT_START_AGAIN))
 
