@@ -16,6 +16,7 @@ def experiment_name(gin_files: Sequence[str]) -> str:
 def default_path(experiment: str) -> str:
     """Returns a new path `runs/<experiment>/<YYYYmmdd-HHMMSS>`, local time."""
     path = os.path.join("runs", experiment, time.strftime("%Y%m%d-%H%M%S"))
+    # Two runs may start within the same second.
     unique, count = path, 1
     while os.path.exists(unique):
         count += 1

@@ -134,6 +134,8 @@ def _take_gin_flags(
 
 def _parse_named(arguments: Sequence[str]) -> dict[str, Any]:
     """Returns the named flags that were given, in the order of `FLAGS`."""
+    # A set of our own: the global FLAGS holds those of every imported library,
+    # and would accept and list them.
     values = flags.FlagValues()
     for flag in FLAGS.values():
         _define(flag, values)
@@ -182,6 +184,7 @@ def _check(flag: Flag, value: Any) -> None:
 def _as_binding(flag: Flag, value: Any) -> Binding:
     shown = ",".join(value) if isinstance(value, list) else value
     # The full name, because user code may have another Trainer or run.
+    # `repr` is a gin literal for all the types that flags have.
     text = f"trainer.{flag.binds} = {value!r}"
     return Binding(f"--{flag.name}={shown}", text, flag.binds)
 

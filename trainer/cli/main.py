@@ -47,6 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         130 for an interrupt, 1 for any other failure. The error is on stderr.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
+    # Before parsing: `--help` must work next to a mistyped flag.
     if HELP_FLAGS.intersection(given):
         sys.stdout.write(help_text())
         return EXIT_DONE
@@ -80,6 +81,7 @@ def _print_error(error: BaseException) -> int:
 
 
 def _message(error: BaseException) -> str:
+    # Not at the top, because this imports gin and TensorFlow.
     from trainer.cli.config.errors import plain
 
     return plain(error)
@@ -94,6 +96,8 @@ def _execute(arguments: list[str], report: ExitReport) -> None:
     absl_flags.FLAGS(["trainer"])
     logging.use_absl_handler()
     logging.set_verbosity(request.verbosity)
+    # Only now, so that a mistake in the flags is reported without the seconds
+    # that the import takes.
     load_tensorflow()
     if request.list_strategies:
         from trainer.cli.strategy_table import print_strategies
@@ -140,6 +144,8 @@ def _run(
 
     experiment = experiment_name(request.gin_files)
     path = plain(request.model_dir or default_path(experiment))
+    # On stdout and before the first step, so that a script can read the default
+    # path of a run that is still going on.
     if request.mode != "check":
         sys.stdout.write(f"model_dir: {path}\n")
         sys.stdout.flush()
@@ -160,7 +166,11 @@ def _run(
                 is_over=RunIsOver(path),
             )
     except BaseException as error:
+        # Gin calls constructors during `run`, so a bad binding surfaces here,
+        # far from the line that set it.
         found = user_error_in(error, origins)
+        # A full disk in the middle of a run is a failure; before the first step
+        # it is a mistake in the flags.
         if found is None and not before.passed:
             found = _unwritable(error, run_dir)
         run_dir.finish(_reason(found or error), headline(found or error))

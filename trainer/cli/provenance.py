@@ -12,6 +12,7 @@ _PACKAGES = {
     "gin": ("gin-config",),
     "trainer": ("keras-trainer-plugins",),
 }
+# git can hang on a dead network file system, and a run must not.
 _GIT_SECONDS = 10.0
 
 
@@ -49,6 +50,7 @@ def git(directory: str = ".") -> dict[str, Any] | None:
     commit = _run_git(directory, "rev-parse", "HEAD")
     if not commit:
         return None
+    # Without untracked files: listing them is slow in folders with data.
     changes = _run_git(directory, "status", "--porcelain", "-uno")
     return {"commit": commit, "dirty": bool(changes)}
 

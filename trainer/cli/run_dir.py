@@ -123,6 +123,8 @@ class RunDir:
             record["data_resume"] = data_resume
             make_directory(self.path)
             self._warn_of_changes()
+            # What was configured is known now; what was used changes until the
+            # end, so `finish` writes that file again.
             self._write(_CONFIG, gin.config_str())
             self._write(_OPERATIVE, gin.operative_config_str())
             self._write(_RUN, _as_json(record))
@@ -159,6 +161,8 @@ class RunDir:
 
     def why_not_writable(self) -> UserError | None:
         """Tries to write to the directory; returns `None` if that works."""
+        # Permissions do not tell: root, network file systems and full disks all
+        # behave differently from what the mode bits say.
         probe = os.path.join(self.path, f".probe-{_process()}")
         try:
             tf.io.gfile.makedirs(self.path)
@@ -229,6 +233,7 @@ class RunDir:
         previous = self._previous()
         attempts = previous.pop("previous", [])
         if previous:
+            # Nothing ran after it could have written another reason.
             if previous.get("exit_reason") == "running":
                 previous["exit_reason"] = "killed"
             attempts = [*attempts, previous]
@@ -240,6 +245,7 @@ class RunDir:
             ),
             "versions": provenance.versions(),
             "git": provenance.git(),
+            # The same facts that the tasks compare in the rendezvous.
             "fingerprints": dict(plugin.facts),
             "strategy": cluster.pop("strategy", plugin.name),
             "devices": cluster.pop("devices", []),

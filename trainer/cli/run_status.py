@@ -31,6 +31,8 @@ class RunIsOver:
     ) -> None:
         self._path = os.path.join(path, "run.json")
         self._trust_after = time.monotonic() + start_seconds
+        # Compared as a whole, since a later attempt differs at least in
+        # `start`.
         self._first = self._read()
 
     def __call__(self) -> bool:

@@ -39,6 +39,7 @@ def print_strategies(console: rich.console.Console | None = None) -> None:
 def _found(plugin: type[StrategyPlugin]) -> str:
     try:
         detection = plugin.detect()
+    # A broken TF_CONFIG should show up in its row, and not hide the table.
     except UserError as error:
         return str(error)
     return "-" if detection is None else detection.found

@@ -71,6 +71,8 @@ class Agent:
         self._clock = clock
         self._run_is_over = run_is_over
         self._over_at: float | None = None
+        # A process that is blocked in the kernel may outlive its SIGKILL; it
+        # should be reported once.
         self._killed: list[Process] = []
 
     @property
@@ -215,6 +217,7 @@ class Agent:
 
     def _forward_signals(self) -> None:
         while self._signals.forward:
+            # A handler may append at any time, so take one after the other.
             number = self._signals.forward.pop(0)
             for task in self._tasks:
                 if task.process is not None:
@@ -238,6 +241,8 @@ class Agent:
     def _handle_end(self, task: ManagedTask, end: End) -> Failure | None:
         if not takes_part(task):
             return self._policy.on_end(task, end)
+        # The chief of this run may be on another host. Its record is read only
+        # when a task has ended, since it may be on a slow disk.
         if not self.is_over and self._run_is_over():
             self._finish()
         if not self.is_over:

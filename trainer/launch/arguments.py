@@ -90,6 +90,8 @@ def parse(
                 "--model_dir is missing after the --: the tasks of a cluster "
                 "on several hosts must all see the same directory."
             )
+        # Chosen here, because the default depends on the time and every process
+        # would choose another one.
         model_dir = default_path(experiment_name(request.gin_files))
         behind.append(f"--model_dir={model_dir}")
     model_dir = plain(model_dir)

@@ -87,6 +87,8 @@ class GroupPolicy:
             number = len(recent(task.faults, self._limits))
             self._restart(task, end, after=decision.after, number=number)
             return None
+        # Leaving out a task with a defect would hide it, and the others would
+        # soon fail in the same way.
         if decision.defect or not self._is_dispensable(task):
             return Failure(task, end, decision.why)
         task.left_out = True
@@ -110,6 +112,8 @@ class GroupPolicy:
 
     def _discount_symptoms(self, task: ManagedTask, fault: End) -> None:
         for other in self._tasks:
+            # That task left first, so its end was counted before the cause was
+            # known.
             kept = [end for end in other.faults if not is_symptom(end, fault)]
             if other is not task and len(kept) < len(other.faults):
                 other.faults[:] = kept

@@ -66,6 +66,8 @@ def _unshare() -> None:
         _call_unshare(_NEW_NETWORK)
     except PermissionError:
         user, group = os.getuid(), os.getgid()
+        # A new user namespace grants all rights inside of it, including the one
+        # to create a network namespace.
         _call_unshare(_NEW_USER | _NEW_NETWORK)
         # The kernel lets an unprivileged process map its group only after it
         # has given up `setgroups`.
@@ -88,6 +90,7 @@ def _call_unshare(flags: int) -> None:
 
 
 def _raise_loopback() -> None:
+    # In a new namespace even the loopback interface is down.
     with contextlib.closing(socket.socket()) as handle:
         empty = struct.pack(_INTERFACE, b"lo", 0)
         found = fcntl.ioctl(handle, _GET_FLAGS, empty)

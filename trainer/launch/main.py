@@ -167,6 +167,7 @@ def launch(
     policy = GroupPolicy(
         tasks, limits=limits, min_workers=min_workers, log=_log
     )
+    # Before the first process starts, so that no signal can orphan one.
     with _collected_signals() as signals:
         agent = Agent(
             tasks,

@@ -97,6 +97,7 @@ class ManagedTask:
         """
         self.due = None
         self.started = now
+        # Not `len(faults)`: ends that are due to another task leave that list.
         self.restarts += self._starts > 0
         self._starts += 1
         try:
@@ -122,6 +123,7 @@ class ManagedTask:
         if returncode is None:
             return None
         report = exit_report.read(self._report_path, pid=self.process.pid)
+        # The next process must not inherit this report.
         with contextlib.suppress(OSError):
             os.remove(self._report_path)
         if returncode == 0:

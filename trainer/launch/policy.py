@@ -122,6 +122,7 @@ def decide(ends: Sequence[End], limits: Limits) -> Restart | Stop:
     last = ends[-1]
     if last.returncode == EXIT_USER_ERROR:
         return Stop("", defect=True)
+    # The message of the end itself is enough; no limit was exceeded.
     if not limits.max_restarts:
         return Stop("", defect=not last.is_transient)
     if not last.is_transient and any(_alike(last, end) for end in ends[:-1]):

@@ -44,6 +44,8 @@ class Process:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
+                # Also makes it a group leader, so that its children can be
+                # signalled.
                 start_new_session=True,
                 preexec_fn=_die_with_parent(),
             )
@@ -99,6 +101,7 @@ class Process:
         return output
 
     def _has_ended(self) -> bool:
+        # WNOWAIT leaves a zombie, which keeps the number in use.
         options = os.WEXITED | os.WNOHANG | os.WNOWAIT
         return os.waitid(os.P_PID, self.pid, options) is not None
 

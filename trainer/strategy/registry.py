@@ -37,6 +37,7 @@ def load_plugins() -> dict[str, Any]:
     for entry in importlib.metadata.entry_points(group=GROUP):
         try:
             found[entry.name] = entry.load()
+        # An import can fail in any way, not only with ImportError.
         except Exception as error:
             logging.warning(
                 "Plugin %s (%s) cannot be imported: %s",
@@ -71,6 +72,7 @@ def find_strategy(name: str, **options: Any) -> StrategyPlugin:
         raise UserError(
             f"Unknown strategy {name!r}. {nearest(name, ['auto', *known])}"
         )
+    # A flag that was not given must not override a gin binding.
     given = {key: value for key, value in options.items() if value is not None}
     for option in given:
         if not _takes(known[name], option):

@@ -231,6 +231,7 @@ class Channel:
             self._end_reason = reason
             self._ended_at = time.monotonic()
             self._changed.notify_all()
+        # The others are connected to the first task only, and name its cause.
         if self.name == self.first:
             self.broadcast({"end": reason, "lost": lost})
 
@@ -280,6 +281,7 @@ class Channel:
                 self._changed.notify_all()
         elif self._connections.drop(connection):
             why = message["end"]
+            # A second message must not turn a failure into a success.
             self._ended_well = why is None and self._end_reason is None
             reason = why or f"{self.cluster.label(connection.name)} ended"
             self._task_gone(connection.name, reason, message.get("lost"))

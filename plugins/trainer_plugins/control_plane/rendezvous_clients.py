@@ -90,6 +90,8 @@ class LeaderSearch:
                 connection = connect(targets, seconds=_CONNECT_SECONDS)
             except OSError as error:
                 self._notes[name] = f" ({error.strerror or error})"
+                # Refused means that the host is up but the task is not: retry
+                # soon.
                 if not isinstance(error, ConnectionRefusedError):
                     # The name may resolve to another machine by now.
                     targets, pause = [], _BACKOFF_SECONDS

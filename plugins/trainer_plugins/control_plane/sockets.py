@@ -60,6 +60,7 @@ def listen_on(address: str, *, owner: str, seconds: float) -> socket.socket:
 
 
 def _listen(host: str, port: int) -> socket.socket:
+    # It may resolve to ::1 first, while other tasks use 127.0.0.1.
     if host == "localhost":
         host = "127.0.0.1"
     try:
@@ -76,6 +77,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _listen_everywhere(port: int) -> socket.socket:
+    # One socket for both versions: other tasks may use either.
     if socket.has_dualstack_ipv6():
         return socket.create_server(
             ("", port),
@@ -112,6 +114,7 @@ def look_up(address: str, *, seconds: float) -> list[tuple[Any, Any]]:
         except OSError as error:
             errors.append(error)
 
+    # `getaddrinfo` has no time-out, and cannot be interrupted.
     thread = threading.Thread(target=resolve, daemon=True)
     thread.start()
     thread.join(max(seconds, 0.1))

@@ -28,6 +28,7 @@ class Evaluation:
         carried: Sequence[Sums | None] = (None,),
     ) -> list[Sums]:
         """See `Runner.__call__`; each call may run on another worker."""
+        # A new iterator is a new evaluation, which starts at the first batch.
         if iterator is not self._pieces:
             self._pieces, self._done = iterator, 0
         first = self._done
@@ -71,6 +72,8 @@ class Closures:
         """
         updates = self._worker_pool.updates
         before = updates.read_value()
+        # The read must come before the step, and the count after it; the graph
+        # alone orders neither.
         with tf.control_dependencies([before]):
             logs = self._step(iterator)
         with tf.control_dependencies(tf.nest.flatten(logs)):

@@ -44,6 +44,7 @@ def logical_devices(names: str | Sequence[str] | None = None) -> list[str]:
     if not names:
         return existing["GPU"] or existing["CPU"]
     wanted = names.split(",") if isinstance(names, str) else list(names)
+    # Accept `GPU:0`, `/gpu:0` and `/device:GPU:0`, which TensorFlow prints.
     wanted = [name.strip().lower().removeprefix("/") for name in wanted]
     wanted = [name.removeprefix("device:") for name in wanted]
     valid = existing["GPU"] + existing["CPU"]

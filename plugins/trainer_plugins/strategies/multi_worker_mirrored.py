@@ -134,6 +134,7 @@ class MultiWorkerMirrored(ClusterStrategy):
         cluster = self.cluster
         if self.is_evaluator:
             return tf.distribute.get_strategy()
+        # A single worker: nothing to wait for, and no port to open.
         if cluster is None:
             return tf.distribute.MultiWorkerMirroredStrategy(
                 communication_options=self._options
@@ -166,8 +167,10 @@ class MultiWorkerMirrored(ClusterStrategy):
             met.cluster,
             jobs=_JOBS,
             silence_seconds=self._silence_seconds,
+            # A collective that waits for a lost peer would never return.
             on_end=abort_collectives,
         )
+        # All workers are needed, so each of them is probed after a failure.
         self._peers = Peers(
             met.cluster,
             self._channel,

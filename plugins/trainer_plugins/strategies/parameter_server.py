@@ -179,6 +179,7 @@ class ParameterServer(ClusterStrategy):
         """See `StrategyPlugin.create`; on the chief alone."""
         if self.is_evaluator:
             return tf.distribute.get_strategy()
+        # Must come before the first TensorFlow operation.
         self._set_threads()
         self._channel = self._rendezvous()
         # TensorFlow connects to all servers here, and waits for each of them.
@@ -286,6 +287,7 @@ class ParameterServer(ClusterStrategy):
         self._peers = Peers(
             self.cluster,
             channel,
+            # Workers are spare, so only servers are probed after a failure.
             jobs=("ps",),
             limit_seconds=self._timeout_seconds,
         )

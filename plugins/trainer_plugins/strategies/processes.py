@@ -44,6 +44,7 @@ def server_def_resolver(
         cluster: all tasks, and which of them this process is.
         jobs: the jobs that take part in the strategy.
     """
+    # At exit, TensorFlow would wait for servers that may be gone.
     skip_teardown()
     spec = {job: cluster.jobs[job] for job in jobs if cluster.jobs.get(job)}
     return tf.distribute.cluster_resolver.SimpleClusterResolver(

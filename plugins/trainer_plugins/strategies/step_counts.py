@@ -69,6 +69,7 @@ class StepCounts:
         # Another worker may repeat the steps before the loss is detected, so
         # allow for one even if no loss is known yet.
         apart = max(losses, 1)
+        # The largest count is what was run in fact; the rest is for the log.
         most = num_steps
         for variable, grown in zip(known, growth, strict=True):
             if grown > num_steps and abs(grown - done) <= apart:

@@ -175,6 +175,7 @@ class HostLoop(GraphLoop):
         """
         try:
             return super().__call__(iterator, num_steps, carried)
+        # TensorFlow reports a preempted or restarted TPU in this way.
         except tf.errors.UnavailableError as error:
             reason = error.message.partition("\n")[0]
             raise StartAgain(f"the TPU was lost: {reason}") from error

@@ -12,6 +12,7 @@ HERE_INSTEAD = (
     "To run here, use --strategy=default, or --strategy=mirrored "
     "--virtual_devices=4."
 )
+# TensorFlow itself would retry for minutes.
 _CONNECT_SECONDS = 10.0
 _DEFAULT_PORT = 8470  # TensorFlow's own for an address that has none.
 _ENDPOINT = re.compile(r"grpc://([^:/,\s]+)(?::(\d+))?")

@@ -132,6 +132,8 @@ class WorkerPool:
         self, loop: Callable[..., Any], iterator: Any, num_steps: int
     ) -> list[Any]:
         """Runs a number of steps, each counted once; see `run`."""
+        # A worker that dies within these steps makes another one repeat its
+        # closure.
         before, losses = self._counts.values(), self._channel.losses
         results = []
         rounds = cut_into_rounds(

@@ -192,7 +192,7 @@ def test_a_run_on_the_stand_in_trains_and_evaluates(calls):
         ),
         (
             {"data": lambda split: ragged()},
-            "part 0 of a batch is a RaggedTensor.*make it dense",
+            "part 0 of a batch is a RaggedTensor.*Make it dense",
         ),
         (
             {"model": lambda: keras.Sequential([Python()])},

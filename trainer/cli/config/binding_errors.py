@@ -38,8 +38,12 @@ def user_error_in(error: BaseException, origins: Origins) -> UserError | None:
     calls = [i for i, frame in enumerate(frames) if _is_gin_call(frame.f_code)]
     if not calls:
         return None
+    # The innermost call is the one that failed; outer ones only wanted its
+    # result as an argument.
     call = frames[calls[-1]]
     inside = [f for f in frames[calls[-1] + 1 :] if not _is_gin(f.f_code)]
+    # Gin's wrapper keeps the selector and the bound values in local variables;
+    # the exception itself has neither.
     selector = call.f_locals.get("current_selector")
     if selector is None:
         return None

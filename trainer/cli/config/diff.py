@@ -51,6 +51,7 @@ def _statements(text: str) -> Iterator[str]:
         if statement and not line.startswith(" "):
             yield " ".join(statement)
             statement = []
+        # Gin wraps long statements, at a width that depends on the name.
         statement.append(line.strip().removesuffix("\\").rstrip())
     if statement:
         yield " ".join(statement)

@@ -77,6 +77,7 @@ def bad_binding(
         return UserError(
             f"{where}: '{selector}.{name}' cannot be set in a gin file.{flag}"
         )
+    # Gin has no exception class for this; only the message tells.
     unknown = error is None or "doesn't have a parameter" in str(error)
     matches = internals.matching(selector)
     if not unknown or len(matches) != 1:
@@ -100,6 +101,7 @@ def bad_import(
         module: the module in the import line.
         where: the place of the line.
     """
+    # If the module itself exists, the error is about an import inside of it.
     absent = error.name or module
     if not (module == absent or module.startswith(f"{absent}.")):
         return UserError(

@@ -24,6 +24,7 @@ def bindings() -> Bindings:
 
 def operative() -> Bindings:
     """Returns the parameters that calls have used so far, by active scope."""
+    # Data plugins may call configurables on other threads meanwhile.
     with gin_config._OPERATIVE_CONFIG_LOCK:
         return {
             key: dict(values)
@@ -90,6 +91,7 @@ def parameters(complete_selector: str) -> tuple[list[str], bool]:
         return _of_signature(target)
     names: list[str] = []
     closed = True
+    # `**kwargs` usually goes to the next constructor in this order.
     for base in inspect.getmro(target):
         if "__init__" not in vars(base) or base is object:
             continue

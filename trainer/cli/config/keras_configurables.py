@@ -44,6 +44,8 @@ def _public(module: ModuleType) -> Iterator[tuple[str, type]]:
     for name, member in sorted(vars(module).items()):
         if name.startswith("_") or not inspect.isclass(member):
             continue
+        # Keras exports some classes twice, such as `Conv2D` and
+        # `Convolution2D`; gin would list both as candidates for a name.
         own_name = member.__name__
         if name == own_name or getattr(module, own_name, None) is not member:
             yield name, member

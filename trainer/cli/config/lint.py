@@ -90,6 +90,8 @@ def _used(
     for (active, called), values in operative.items():
         if called != selector or name not in values:
             continue
+        # A call in scope a/b takes a parameter from a/b, else from a, else from
+        # the root scope. Only the innermost of them is used.
         sources = [
             outer
             for outer in _enclosing(active)
@@ -117,6 +119,8 @@ def _exempt(
         for name in values
         if name in flags and origins.get((*key, name)) != flags[name]
     }
+    # The same file runs under several strategies, so the bindings of the
+    # others, and all that those refer to, stay unused.
     idle = [
         key
         for key in bound

@@ -38,6 +38,7 @@ def resolve(selector: str) -> str:
     Raises:
         UserError: it is unknown or ambiguous.
     """
+    # Names in such a file are Python names, which gin resolves itself.
     if internals.dynamic_registration():
         return selector
     matches = internals.matching(selector)

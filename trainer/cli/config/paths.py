@@ -54,6 +54,7 @@ def candidates(
         return [path]
     folders = [folder, "", *search_path]
     found = [os.path.join(one, path) for one in folders]
+    # Without duplicates, but in order: the current folder may be listed twice.
     return list(dict.fromkeys([*found, *_installed(path)]))
 
 
@@ -92,6 +93,7 @@ def _installed(path: str) -> Iterator[str]:
     for package, folder in _installed_folders().items():
         if root == package and rest:
             yield os.path.join(folder, rest)
+        # Also without the prefix: `digits.gin` is enough if it is unique.
         yield os.path.join(folder, path)
 
 

@@ -63,6 +63,7 @@ def load(
         reader.read_file(path)
     for binding in bindings:
         reader.read_binding(binding)
+    # Before `finalize`, which would report them less clearly.
     _check_macros(reader.origins)
     try:
         gin.finalize()
@@ -84,6 +85,8 @@ class _Reader:
         if path in self._open:
             chain = " -> ".join([*self._open, path])
             raise UserError(f"Gin files include each other: {chain}.")
+        # A stack of the files being read, to find cycles and to resolve
+        # relative includes.
         self._open.append(path)
         self._read_text(text, path)
         self._open.pop()
@@ -96,6 +99,8 @@ class _Reader:
 
     def _override_subclasses(self, name: str, source: str) -> None:
         """Lets a flag override the binding of a Trainer subclass, too."""
+        # In a gin file the binding of a subclass wins over `Trainer.x`. A flag
+        # binds `Trainer.x`, too, but must win over everything.
         value = gin.query_parameter(f"trainer.Trainer.{name}")
         for (scope, selector), values in internals.bindings().items():
             target = internals.wrapped(selector)
@@ -201,6 +206,8 @@ def _resolve(selector: str, where: str) -> str:
 
 
 def _import(statement: Any, context: Any, where: str) -> None:
+    # `from __gin__ import ...` switches features of gin. Any other SyntaxError
+    # is in the imported module, and keeps its traceback.
     feature = statement.is_from and statement.module.startswith("__gin__.")
     try:
         _process_import(statement, context)
@@ -221,6 +228,7 @@ def _process_import(statement: Any, context: Any) -> None:
         if renamed is None or not statement.module.startswith(absent):
             raise
         try:
+            # A name from before the packages were renamed.
             context.process_import(statement._replace(module=renamed))
         except ModuleNotFoundError:
             raise error from None

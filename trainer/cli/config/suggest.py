@@ -18,6 +18,7 @@ def did_you_mean(
     Returns:
         `" Did you mean 'x'?"` with a leading space, or an empty string.
     """
+    # Compare without case: `adam` should suggest `Adam`.
     lower: dict[str, str] = {}
     for one in sorted(set(valid)):
         lower.setdefault(one.lower(), one)

@@ -106,6 +106,8 @@ def _with_ps(
         _check_chief(index)
     elif job == "worker":
         _check_index("worker", index, workers)
+        # The chief takes the first address, so TensorFlow's worker 0 is the
+        # second host.
         job, index = ("worker", index - 1) if index else ("chief", 0)
     return Cluster(jobs, job, index, SOURCE)
 

@@ -47,6 +47,8 @@ def resolve_cluster(
         "task_type": task_type,
         "task_index": task_index,
     }
+    # Explicit settings win over what a scheduler sets by itself. TF_CONFIG
+    # without a cluster falls through to the scheduler.
     cluster = None
     if flags.detect(**given):  # type: ignore[arg-type]
         cluster = flags.resolve(**given)  # type: ignore[arg-type]

@@ -65,6 +65,8 @@ def resolve(
     total = read_number(environ, _TASKS, least=1)
     nodes = expand_nodes(environ.get(_NODES, ""), source=_NODES)
     counts = expand_counts(environ.get(_COUNTS, ""), source=_COUNTS)
+    # These come from different variables, and a nested `srun` may leave some of
+    # the outer step in the environment.
     if len(nodes) != len(counts) or sum(counts) != total:
         raise UserError(
             f"{SOURCE}: {_NODES}={environ.get(_NODES, '')} and "
@@ -110,6 +112,8 @@ def _port_base(environ: Mapping[str, str], *, largest: int) -> int:
         return read_number(environ, _PORT_BASE, least=1, most=most)
     job = read_number(environ, "SLURM_JOB_ID", default=0)
     step = read_number(environ, "SLURM_STEP_ID", default=0)
+    # No task can ask another for a free port before it knows its address, so
+    # all compute the same one.
     slot = (job + _STEP_SLOTS * step) % _SLOTS
     return _DEFAULT_BASE + _STRIDE * slot
 

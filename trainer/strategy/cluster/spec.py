@@ -42,6 +42,8 @@ class Cluster:
         for job, addresses in self.jobs.items():
             for address in addresses:
                 self._check_address(job, address)
+        # Two tasks with one address would wait for each other until the time-
+        # out.
         self._check_unique()
         if len(self.jobs.get("chief", [])) > 1:
             raise UserError(
@@ -122,6 +124,7 @@ class Cluster:
         jobs = {job: addresses for job, addresses in jobs.items() if addresses}
         if jobs == self.jobs:
             return self
+        # Addresses are unique, and names change with the renumbering.
         index = jobs[self.job].index(self.address)
         return Cluster(jobs, self.job, index, self.source, origin=self)
 
@@ -156,6 +159,8 @@ class Cluster:
         owners: dict[str, str] = {}
         for name, address in self.tasks(*JOBS):
             host, port = split_address(address)
+            # A frequent mistake on one machine; other aliases of a host would
+            # need a name server.
             key = f"{'127.0.0.1' if host == 'localhost' else host}:{port}"
             if key in owners:
                 raise UserError(

@@ -33,6 +33,7 @@ def resolve(environ: Mapping[str, str] = os.environ) -> Cluster | None:
         UserError: it is not valid JSON, or not a cluster spec.
     """
     config = _parse(environ.get(_NAME, ""))
+    # The tasks would only know themselves and the parameter servers.
     if "sparseCluster" in config:
         raise UserError(
             f"{_NAME} has a 'sparseCluster' (TFJob's enableDynamicWorker), "
