@@ -15,7 +15,7 @@ _DIGITS = 12
 _OF_ONE_TASK = re.compile(
     r"^((\w+\.)*(run\.task_(index|type)|\w+\.data_dir) =|#|$)"
 )
-_PACKAGES = ("trainer", "plugins", "experiments")
+_PACKAGES = ("trainer", "trainer_plugins", "trainer_experiments")
 
 
 def configuration() -> str:
