@@ -19,7 +19,7 @@ def main() -> None:
         # SIGTERM may come before the first line of that, or after the last.
         sys.stderr.write(f"start again: {error}\n")
         code = EXIT_START_AGAIN
-    # After a failure the peers may be gone, and exit handlers of TensorFlow's
+    # After a failure the peers may be gone, and TensorFlow's exit handlers
     # would wait for them.
     end_process(code, at_once=code in (EXIT_FAILED, EXIT_START_AGAIN))
 

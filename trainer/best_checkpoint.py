@@ -1,10 +1,10 @@
 """Keeps the best checkpoint that an evaluator has seen.
 
-    best/step_00000100/    a checkpoint as in checkpoints/; there is one
-    best/best.json         which value it has, and how far the evaluator is
+    best/step_00000100/    one checkpoint, in the same form as in checkpoints/
+    best/best.json         its value, and the progress of the evaluator
 
-The record is written last: an evaluator that is killed at any moment goes on
-from what it says.
+The record is written last, so that an evaluator that is killed at any moment
+can continue from it.
 """
 
 import json
@@ -42,14 +42,14 @@ class Best:
     """The best checkpoint of a run, by an evaluated value.
 
     Args:
-        directory: where it is kept; made when there is one.
-        monitor: which value, as `val_*`, and which way it gets better.
+        directory: where it is kept; created with the first checkpoint.
+        monitor: the value to compare, as `val_*`, and its direction.
 
     Attributes:
         directory: as given.
         last_step: the newest step that was evaluated; -1 if none was.
-        step: the best one; `None` if no value was finite yet.
-        value: what the best one was measured at.
+        step: the best step; `None` if no value was finite yet.
+        value: the value of the best step.
     """
 
     def __init__(self, directory: str, monitor: Monitor) -> None:
@@ -59,18 +59,18 @@ class Best:
         self.step: int | None = None
         self.value: float | None = None
         storage.remove_leftovers(directory)
-        self._take_back(self._read())
+        self._restore(self._read())
 
-    def take(
+    def offer(
         self, snapshot: storage.Snapshot, values: dict[str, float]
     ) -> bool:
         """Writes a snapshot to disk if it is the best so far.
 
-        It counts only from `commit` on.
+        It takes effect only with `commit`.
 
         Args:
-            snapshot: what was evaluated, whole.
-            values: what the evaluation gave.
+            snapshot: the complete checkpoint that was evaluated.
+            values: the results of the evaluation.
 
         Returns:
             Whether it is the best.
@@ -87,7 +87,7 @@ class Best:
             )
         value = float(named[name])
         self.last_step = snapshot.step
-        # NaN is never best, and JSON has no infinity.
+        # NaN is never the best value, and JSON has no infinity.
         if not math.isfinite(value) or (
             self.value is not None
             and not self._monitor.better(value, self.value)
@@ -98,7 +98,7 @@ class Best:
         return True
 
     def commit(self) -> None:
-        """Makes what was taken count, and deletes what was best before."""
+        """Records the best checkpoint, and deletes the previous one."""
         tf.io.gfile.makedirs(self.directory)
         record = {
             "evaluated_step": self.last_step,
@@ -116,7 +116,7 @@ class Best:
                 storage.remove(path)
 
     def describe(self) -> dict[str, float]:
-        """`best_step` and the best value; empty if there is none."""
+        """Returns `best_step` and the best value; empty if there is none."""
         if self.step is None or self.value is None:
             return {}
         return {
@@ -124,8 +124,8 @@ class Best:
             f"best_{self._monitor.name}": self.value,
         }
 
-    def _take_back(self, record: dict[str, Any]) -> None:
-        """Goes on from the record of an earlier process."""
+    def _restore(self, record: dict[str, Any]) -> None:
+        """Continues from the record of an earlier process."""
         self.last_step = record.get("evaluated_step", -1)
         if record.get("step") is None:
             return
@@ -133,8 +133,8 @@ class Best:
         wanted = self._monitor.name, self._monitor.mode
         if found != wanted:
             logging.warning(
-                "%s holds the best by %s (%s). The best by %s (%s) is looked "
-                "for among newer checkpoints only.",
+                "%s holds the best checkpoint by %s (%s). The best by %s (%s) "
+                "is searched for among newer checkpoints only.",
                 self.directory,
                 *found,
                 *wanted,
@@ -150,6 +150,6 @@ class Best:
             found: dict[str, Any] = read_json(path)
             _CHECK(found, "it")
         except ValueError as error:
-            set_aside(path, f"{error}; the evaluator begins anew")
+            set_aside(path, f"{error}; the evaluator starts over")
             return {}
         return found

@@ -12,7 +12,7 @@ EXIT_START_AGAIN = 75
 
 
 class UserError(Exception):
-    """What the user gave is wrong.
+    """A mistake in what the user has given.
 
     The message is one to three lines: what is wrong, where, and the nearest
     valid choice. The command line prints it without a traceback and exits
@@ -28,9 +28,9 @@ class StartAgain(Exception):  # noqa: N818 - a request, not a defect
 
     Args:
         *args: a sentence that says why.
-        for_others: whether this process leaves in order because others asked
-            the run to, such as one that is back. Whoever counts restarts
-            need not count this one.
+        for_others: whether this process leaves in order at the request of
+            another task, such as one that is back. A launcher does not count
+            such a restart.
     """
 
     def __init__(self, *args: object, for_others: bool = False) -> None:
@@ -38,16 +38,16 @@ class StartAgain(Exception):  # noqa: N818 - a request, not a defect
         self.for_others = for_others
 
 
-class Diverged(Exception):  # noqa: N818 - what happened, not a defect
-    """Training has diverged, and may not or cannot go back.
+class Diverged(Exception):  # noqa: N818 - an outcome, not a defect
+    """Training has diverged, and may not or cannot roll back.
 
-    The message is a sentence; the command line prints it without a
-    traceback, and exits as after any other failure.
+    The message is a sentence. The command line prints it without a traceback,
+    and exits as after any other failure.
     """
 
 
 def nearest(name: object, valid: Iterable[str]) -> str:
-    """Says which of the `valid` names was probably meant by `name`.
+    """Returns a sentence on which of the `valid` names `name` probably means.
 
     Args:
         name: what the user wrote.
@@ -55,7 +55,7 @@ def nearest(name: object, valid: Iterable[str]) -> str:
 
     Returns:
         A sentence such as `"Did you mean 'mirrored'? Valid: default, ..."`;
-        without a close match only the list.
+        only the list if there is no close match.
     """
     names = sorted(set(valid))
     listed = f"Valid: {', '.join(names) or 'none'}."
@@ -64,29 +64,28 @@ def nearest(name: object, valid: Iterable[str]) -> str:
 
 
 _AT_RUN_TIME = "UserError: "
-# What Keras makes of the message of an error that a layer raises.
+# Keras wraps the message of an error that a layer raises like this.
 _BY_KERAS = re.compile(
     r"Exception encountered when calling .*?\x1b\[1m(.*?)\x1b\[0m.*", re.DOTALL
 )
 
 
 def at_run_time(sentence: str) -> str:
-    """The message of an assertion in a graph that shall be a `UserError`.
+    """Returns an assertion message that will be raised as a `UserError`.
 
     Args:
-        sentence: what `outside_graph` raises when the assertion fails.
+        sentence: the message of the `UserError` that `outside_graph` raises.
     """
     return f"{_AT_RUN_TIME}{sentence}{_AT_RUN_TIME}"
 
 
 @contextlib.contextmanager
 def outside_graph() -> Iterator[None]:
-    """Lets a `UserError` leave a traced function as it was raised.
+    """Restores a `UserError` that was raised in a traced function.
 
-    AutoGraph rewrites the message of what passes through it into a listing
-    of stack frames, and Keras surrounds what a layer raises with the layer's
-    arguments. An assertion whose message comes from `at_run_time`
-    becomes a `UserError`, too.
+    AutoGraph replaces the message of an exception by a listing of stack frames,
+    and Keras wraps the error of a layer in a description of its arguments. An
+    assertion with a message from `at_run_time` becomes a `UserError`, too.
     """
     try:
         yield

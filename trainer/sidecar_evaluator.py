@@ -1,4 +1,4 @@
-"""The evaluator beside a training process: follows its checkpoints."""
+"""The side-car evaluator: follows the checkpoints of a training process."""
 
 import os
 import time
@@ -33,37 +33,37 @@ def follow(
 ) -> dict[str, float]:
     """Evaluates each new checkpoint of a run that another process trains.
 
-    The newest checkpoint wins: those that were written while an older one was
-    evaluated are skipped, but for the newest of them. No step is evaluated
-    twice, also when the evaluator is killed and started again. The best
-    checkpoint is kept in `best/`, see `trainer.best_checkpoint`; it serves as
+    It always takes the newest checkpoint: of those written during an
+    evaluation, the older ones are skipped. No step is evaluated twice, even
+    if the evaluator is killed and restarted. The best checkpoint is kept in
+    `best/`, see `trainer.best_checkpoint`; use it with
     `--init_from=<model_dir>/best`.
 
-    It ends when a checkpoint of `train_steps` was evaluated, when the run has
-    ended well and its last checkpoint was evaluated, or when for a while
-    there was no new one.
+    It ends when a checkpoint of `train_steps` has been evaluated, when the run
+    has ended well and its last checkpoint has been evaluated, or when there
+    was no new checkpoint for `timeout`.
 
-    Every file in the run directory has one writer: the values go to the
+    Every file in the run directory has one writer. The values go to the
     callbacks whose `only_watches` is set, and these then write to files of
-    the evaluator alone (`metrics_evaluator.jsonl`, `tensorboard/evaluator`).
+    their own (`metrics_evaluator.jsonl`, `tensorboard/evaluator`).
 
     Args:
         trainer: built under any strategy; it need not be the one that trains.
         model_dir: where the run lives; it need not exist yet.
         train_steps: the step at which training ends.
-        eval_steps: batches in an evaluation; `None` means all.
-        callbacks: those of the training run.
+        eval_steps: batches per evaluation; `None` means all.
+        callbacks: the callbacks of the training run.
         timeout: how long to wait for a new checkpoint, such as `"30m"`.
-        poll_seconds: how long to wait between two looks.
-        monitor: the value that says which checkpoint is best.
-        monitor_mode: `"min"`, `"max"`, or `"auto"` to tell by the name.
-        is_over: says whether the run has ended well.
+        poll_seconds: the time between two checks for a checkpoint.
+        monitor: the value by which to choose the best checkpoint.
+        monitor_mode: `"min"`, `"max"`, or `"auto"` to infer it from the name.
+        is_over: returns whether the run has ended well.
 
     Returns:
         The newest step and its values, the best step and its value.
 
     Raises:
-        UserError: an argument is not valid, the checkpoints are of another
+        UserError: an argument is invalid, the checkpoints do not fit the
             model, or there was none in time.
     """
     if poll_seconds <= 0:
@@ -75,14 +75,15 @@ def follow(
     best = Best(os.path.join(model_dir, "best"), Monitor(monitor, monitor_mode))
     trainer.model_dir = model_dir
     trainer.build()
-    trainer.trace_evaluation()  # What is wrong there shows now.
+    trainer.trace_evaluation()  # So that mistakes show up before waiting.
     watching = _watching(callbacks, trainer)
     evaluated: dict[str, float] = {}
     try:
         watching.call("setup")
         waiting_since = time.monotonic()
         while best.last_step < train_steps:
-            # Asked first: what was written before the end is then seen.
+            # Checked before the listing, so that a checkpoint that was written
+            # just before the end is not missed.
             over = is_over()
             snapshot = storage.load_newer(
                 os.path.join(model_dir, "checkpoints"),
@@ -121,7 +122,7 @@ def _evaluate(
 ) -> dict[str, float]:
     trainer.state.restore(snapshot, groups=EVALUATED)
     values = trainer.evaluate(eval_steps)
-    best.take(snapshot, values)
+    best.offer(snapshot, values)
     watching.call("on_log", snapshot.step, "eval", values)
     best.commit()
     return values
@@ -130,7 +131,7 @@ def _evaluate(
 def _watching(
     callbacks: Sequence[keras.callbacks.Callback], trainer: RunningTrainer
 ) -> CallbackList:
-    """Those callbacks that have nothing to do with training."""
+    """Returns the callbacks that only watch."""
     every = CallbackList(callbacks, trainer)
     only = CallbackList([c for c in every.ours if c.only_watches], trainer)
     for callback in only.ours:
@@ -143,7 +144,7 @@ def _seconds(timeout: str) -> float:
     seconds = parse_period(timeout, name="run.eval_timeout").seconds
     if seconds is None:
         raise UserError(
-            f"run.eval_timeout = {timeout!r} is no time. Valid: '30s', '30m', "
-            "'1h'."
+            f"run.eval_timeout = {timeout!r} is not a time. Valid: '30s', "
+            "'30m', '1h'."
         )
     return seconds

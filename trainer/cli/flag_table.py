@@ -1,4 +1,4 @@
-"""Every named flag of the command line."""
+"""The table of all named flags."""
 
 import dataclasses
 
@@ -12,7 +12,7 @@ MODES = (
     "print_config",
 )
 TRAINING_MODES = ("train", "train_and_eval")
-# What looks at a run that another process made.
+# Modes that read a run of another process.
 READING_MODES = ("eval", "continuous_eval", "export")
 HELP_FLAGS = {"-h", "-help", "--help", "--helpshort", "--helpfull"}
 
@@ -26,8 +26,8 @@ class Flag:
         kind: `"string"`, `"strings"` (repeatable), `"list"` (comma list),
             `"integer"`, `"float"`, `"boolean"` or `"choice"`.
         help: one sentence.
-        binds: the gin parameter that it sets, if any.
-        least: the smallest number that is valid.
+        binds: the gin parameter that it sets, if there is one.
+        least: the smallest valid number.
         choices: the valid values of a choice.
     """
 
@@ -45,7 +45,7 @@ GROUPS: dict[str, tuple[Flag, ...]] = {
         Flag(
             "gin_search_path",
             "list",
-            "Folders where gin files are looked for, too.",
+            "More folders to search for gin files.",
         ),
         Flag("gin_param", "strings", "A binding such as 'Adam.beta_1=0.8'."),
         Flag(
@@ -64,14 +64,14 @@ GROUPS: dict[str, tuple[Flag, ...]] = {
         Flag(
             "allow_unused_bindings",
             "boolean",
-            "Warn about bindings that nothing uses, instead of stopping.",
+            "Only warn about bindings that nothing uses.",
         ),
     ),
     "Training": (
         Flag(
             "train_steps",
             "integer",
-            "Optimizer steps in total.",
+            "Total number of optimizer steps.",
             "run.train_steps",
             1,
         ),
@@ -99,7 +99,7 @@ GROUPS: dict[str, tuple[Flag, ...]] = {
         Flag(
             "seed",
             "integer",
-            "Seed of weights, shuffling and dropout.",
+            "Seed for weights, shuffling and dropout.",
             "Trainer.seed",
             0,
         ),
@@ -122,7 +122,7 @@ GROUPS: dict[str, tuple[Flag, ...]] = {
         Flag(
             "virtual_devices",
             "integer",
-            "Split the CPU into so many devices, to try a strategy.",
+            "Split the CPU into this many devices, to try a strategy.",
             "run.virtual_devices",
             1,
         ),
@@ -142,7 +142,7 @@ GROUPS: dict[str, tuple[Flag, ...]] = {
         Flag(
             "deterministic",
             "boolean",
-            "Equal bytes from equal runs; may be slower.",
+            "Bit-identical results from identical runs; may be slower.",
             "run.deterministic",
         ),
     ),
@@ -150,28 +150,28 @@ GROUPS: dict[str, tuple[Flag, ...]] = {
         Flag(
             "worker_hosts",
             "list",
-            "Every worker's host:port. Where TF_CONFIG, Slurm or Kubernetes "
-            "says it, no flag is needed.",
+            "Every worker's host:port. Not needed with TF_CONFIG, Slurm or "
+            "Kubernetes.",
             "run.worker_hosts",
         ),
         Flag(
             "ps_hosts",
             "list",
-            "Every parameter server's host:port; the first worker then is "
+            "Every parameter server's host:port; the first worker is then "
             "the chief.",
             "run.ps_hosts",
         ),
         Flag(
             "task_type",
             "choice",
-            "What this process is.",
+            "The job of this process.",
             "run.task_type",
             choices=("chief", "worker", "ps", "evaluator"),
         ),
         Flag(
             "task_index",
             "integer",
-            "Its number among its own kind, from 0 on.",
+            "The index of this process within its job, from 0.",
             "run.task_index",
             0,
         ),

@@ -1,6 +1,7 @@
-"""Reads the command line.
+"""Parses the command line.
 
-Nothing here imports TensorFlow: `--help` and a mistyped flag answer at once.
+Nothing here imports TensorFlow, so that `--help` and a mistyped flag are
+answered at once.
 """
 
 import dataclasses
@@ -30,13 +31,13 @@ _KINDS = {
 
 @dataclasses.dataclass(frozen=True)
 class Binding:
-    """A gin binding that the command line asks for.
+    """A gin binding from the command line.
 
     Attributes:
-        source: what to call it in a message, such as `"--batch_size=32"`.
+        source: its name in messages, such as `"--batch_size=32"`.
         text: gin text, such as `"trainer.Trainer.batch_size = 32"`.
-        parameter: what a named flag sets, such as `"Trainer.batch_size"`;
-            `None` for a gin flag.
+        parameter: the parameter that a named flag sets, such as
+            `"Trainer.batch_size"`; `None` for a gin flag.
     """
 
     source: str
@@ -46,16 +47,16 @@ class Binding:
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """What the command line asks for.
+    """A parsed command line.
 
     Attributes:
         mode: one of `MODES`.
         model_dir: where the run lives, if given.
         gin_files: paths, in order.
-        gin_search_path: folders where gin files are looked for, too.
-        bindings: in order of precedence, the last one wins.
-        list_strategies: `--strategy=help` was given.
-        allow_unused_bindings: whether an unused binding only warns.
+        gin_search_path: further folders to search for gin files.
+        bindings: in order of precedence; the last one wins.
+        list_strategies: whether `--strategy=help` was given.
+        allow_unused_bindings: whether unused bindings are only a warning.
         verbosity: for `absl.logging.set_verbosity`.
     """
 
@@ -70,13 +71,13 @@ class Request:
 
 
 def parse(arguments: Sequence[str]) -> Request:
-    """Reads the command line.
+    """Parses the command line.
 
     Args:
         arguments: without the program's name.
 
     Raises:
-        UserError: an unknown flag, or a value that a flag cannot take.
+        UserError: a flag is unknown, or its value is invalid.
     """
     rest, gin_flags = _take_gin_flags(arguments)
     given = _parse_named(rest)
@@ -85,7 +86,7 @@ def parse(arguments: Sequence[str]) -> Request:
     if not (given.get("gin_file") or list_strategies):
         raise UserError(
             "There is nothing to run. Give a configuration: --gin_file=FILE "
-            "(--help says more)."
+            "(see --help)."
         )
     if mode in READING_MODES and not given.get("model_dir"):
         raise UserError(
@@ -115,7 +116,7 @@ def parse(arguments: Sequence[str]) -> Request:
 def _take_gin_flags(
     arguments: Sequence[str],
 ) -> tuple[list[str], list[Binding]]:
-    """Splits off `--gin.A.b=1`, which absl would call an unknown flag."""
+    """Splits off `--gin.A.b=1`, which absl would refuse as unknown."""
     rest, bindings = [], []
     for argument in arguments:
         match = _GIN_FLAG.fullmatch(argument)
@@ -132,7 +133,9 @@ def _take_gin_flags(
 
 
 def _parse_named(arguments: Sequence[str]) -> dict[str, Any]:
-    """The named flags that were given, in the order of `FLAGS`."""
+    """Returns the named flags that were given, in the order of `FLAGS`."""
+    # A set of our own: the global FLAGS holds those of every imported library,
+    # and would accept and list them.
     values = flags.FlagValues()
     for flag in FLAGS.values():
         _define(flag, values)
@@ -171,7 +174,7 @@ def _check(flag: Flag, value: Any) -> None:
             f"{shown}: there is no such {flag.name}. "
             f"{nearest(value, flag.choices)}"
         )
-    # Written this way round so that not-a-number is refused too.
+    # Written this way round so that NaN is refused, too.
     if flag.least is not None and not value >= flag.least:
         raise UserError(f"{shown}: must be at least {flag.least}.")
     if flag.kind in ("string", "strings", "list") and not value:
@@ -180,7 +183,8 @@ def _check(flag: Flag, value: Any) -> None:
 
 def _as_binding(flag: Flag, value: Any) -> Binding:
     shown = ",".join(value) if isinstance(value, list) else value
-    # The full name, in case that user code has a Trainer or a run too.
+    # The full name, because user code may have another Trainer or run.
+    # `repr` is a gin literal for all the types that flags have.
     text = f"trainer.{flag.binds} = {value!r}"
     return Binding(f"--{flag.name}={shown}", text, flag.binds)
 
@@ -203,16 +207,16 @@ def _unexpected(argument: str) -> str:
         )
     return (
         f"Unexpected argument {argument!r}: write --flag=value, and quote "
-        "values that hold spaces."
+        "values that contain spaces."
     )
 
 
 def bad_value(message: str, kinds: Mapping[str, str]) -> str:
-    """What absl says of a value, in words that say what is valid.
+    """Rewrites absl's message on a value to say what is valid.
 
     Args:
-        message: absl's.
-        kinds: by flag, what it can take, such as `"an integer"`.
+        message: absl's message.
+        kinds: the valid values by flag, such as `"an integer"`.
     """
     match = _BAD_VALUE.match(message)
     if match is None or match["name"] not in kinds:

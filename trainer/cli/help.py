@@ -11,18 +11,18 @@ Usage:
   python -m trainer --gin_file=FILE [--gin.NAME.PARAMETER=VALUE ...] [flags]
 """
 _PRECEDENCE = """\
-A later one wins: gin files in order, --gin_param, --gin.NAME.PARAMETER, named
-flags. Gin values are Python literals, so a string needs quotes of its own.
+Later ones win: gin files in order, --gin_param, --gin.NAME.PARAMETER, named
+flags. Gin values are Python literals, so a string needs its own quotes.
 
 Example:
   python -m trainer --gin_file=experiments/digits.gin \\
       --model_dir=/tmp/digits --strategy=mirrored --virtual_devices=2 \\
       --gin.Adam.learning_rate=0.003 --gin.Trainer.precision="'float32'"
 
-Exit codes: 0 done; 2 what was given is wrong; 75 start me again: preempted, a
-peer lost, or something hung; goes on from the newest checkpoint; 130 Ctrl-C
-(with @Preemption() the second one); 1 a failure, with its traceback, or
-training diverged, in one sentence.
+Exit codes: 0 done; 2 a mistake in the flags or files; 75 preempted, lost a
+peer, or hung: run the same command again, it continues from the newest
+checkpoint; 130 Ctrl-C (with @Preemption() the second one); 1 a failure, with
+its traceback, or training diverged, in one sentence.
 """
 _VALUES = {
     "integer": "=N",
@@ -34,7 +34,7 @@ _INDENT = 26
 
 
 def help_text() -> str:
-    """What `--help` prints: usage, every flag of this program, an example."""
+    """Returns the output of `--help`: usage, all flags, an example."""
     parts = [_USAGE]
     for title, flags in GROUPS.items():
         lines = [f"{title}:"]

@@ -1,4 +1,4 @@
-"""Imports TensorFlow, or says what is missing."""
+"""Imports TensorFlow quietly, or says what is missing."""
 
 import contextlib
 import importlib
@@ -12,39 +12,40 @@ from trainer.errors import UserError
 
 
 def load_tensorflow() -> None:
-    """Makes `import tensorflow` and `import keras` work, and quiet.
+    """Imports TensorFlow, and lets Keras use it.
 
-    TensorFlow writes to stderr while it is imported, whatever its log level.
-    That is held back unless the import fails, or `TF_CPP_MIN_LOG_LEVEL` is
-    0 or 1 because somebody wants to read it.
+    TensorFlow writes to stderr during its import, whatever the log level.
+    This output is dropped unless the import fails, or `TF_CPP_MIN_LOG_LEVEL`
+    is 0 or 1.
 
     Raises:
-        UserError: TensorFlow is not installed, or Keras is told to use
-            another backend.
+        UserError: TensorFlow is not installed, or Keras is set to another
+            backend.
     """
     backend = os.environ.setdefault("KERAS_BACKEND", "tensorflow")
     if backend != "tensorflow":
         raise UserError(
-            f"KERAS_BACKEND={backend}: this trainer runs on tf.distribute. "
+            f"KERAS_BACKEND={backend}: this trainer needs TensorFlow. "
             "Unset it or set KERAS_BACKEND=tensorflow."
         )
     if "tensorflow" in sys.modules:
         return
     if importlib.util.find_spec("tensorflow") is None:
         raise UserError(
-            "TensorFlow is not installed. Take one of: "
+            "TensorFlow is not installed. Use one of: "
             "pip install 'keras-trainer-plugins[cpu]', "
             "'keras-trainer-plugins[gpu]' or 'keras-trainer-plugins[tpu]'."
         )
     level = os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     wanted = level in ("0", "1")
-    with contextlib.nullcontext() if wanted else _stderr_held_back():
+    with contextlib.nullcontext() if wanted else _without_stderr():
         importlib.import_module("tensorflow")
 
 
 @contextlib.contextmanager
-def _stderr_held_back() -> Iterator[None]:
-    """Drops what is written to file descriptor 2, unless the block fails."""
+def _without_stderr() -> Iterator[None]:
+    """Drops output to file descriptor 2 unless the block fails."""
+    # The messages come from C++, so redirecting `sys.stderr` is not enough.
     sys.stderr.flush()
     stderr = os.dup(2)
     with tempfile.TemporaryFile() as held:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from trainer.cli.run_dir import RunDir
     from trainer.trainer import Trainer
 
-EXIT_INTERRUPTED = 130  # What a shell says of a process that Ctrl-C ended.
+EXIT_INTERRUPTED = 130  # As a shell reports a process that Ctrl-C has ended.
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -44,27 +44,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: without the program's name; `sys.argv[1:]` by default.
 
     Returns:
-        The exit code: 0 done, 2 a user's mistake, 75 start me again, 130
-        interrupted, 1 anything else. What was wrong is on stderr.
+        The exit code: 0 for done, 2 for a user's mistake, 75 for a restart,
+        130 for an interrupt, 1 for any other failure. The error is on stderr.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
+    # Before parsing: `--help` must work next to a mistyped flag.
     if HELP_FLAGS.intersection(given):
         sys.stdout.write(help_text())
         return EXIT_DONE
     report = ExitReport()
     try:
-        _obey(given, report)
+        _execute(given, report)
     except (Exception, KeyboardInterrupt) as raised:
         error = signals.interruption() or raised
-        code = _tell(error)
+        code = _print_error(error)
         report.write(code, error)
         return code
     report.write(EXIT_DONE)
     return EXIT_DONE
 
 
-def _tell(error: BaseException) -> int:
-    """Says on stderr what ended the run; returns the exit code."""
+def _print_error(error: BaseException) -> int:
+    """Prints to stderr what ended the run; returns the exit code."""
     if isinstance(error, UserError):
         sys.stderr.write(f"error: {_message(error)}\n")
         return EXIT_USER_ERROR
@@ -82,20 +83,23 @@ def _tell(error: BaseException) -> int:
 
 
 def _message(error: BaseException) -> str:
+    # Not at the top, because this imports gin and TensorFlow.
     from trainer.cli.config.errors import plain
 
     return plain(error)
 
 
-def _obey(arguments: list[str], report: ExitReport) -> None:
+def _execute(arguments: list[str], report: ExitReport) -> None:
     request = flags.parse(arguments)
     gin_files = [
         locate(path, request.gin_search_path) for path in request.gin_files
     ]
-    # Libraries that read absl's own flags find their defaults.
+    # Other libraries read their absl flags, which raises before parsing.
     absl_flags.FLAGS(["trainer"])
     logging.use_absl_handler()
     logging.set_verbosity(request.verbosity)
+    # Only now, so that a mistake in the flags is reported without the seconds
+    # that the import takes.
     load_tensorflow()
     if request.list_strategies:
         from trainer.cli.strategy_table import print_strategies
@@ -112,13 +116,14 @@ def _obey(arguments: list[str], report: ExitReport) -> None:
 
 
 def _configure(request: flags.Request, gin_files: list[str]) -> "Origins":
-    """Makes everything known to gin, then reads the configuration."""
+    """Registers everything with gin, then reads the configuration."""
     import trainer.experiment  # noqa: F401 - registers `run`
     from trainer.cli.config.keras_configurables import register_keras
     from trainer.cli.config.reader import load
     from trainer.strategy.registry import load_plugins
 
-    # A gin file's `import models` means the one right here.
+    # `import models` in a gin file means a module in the current folder.
+    # `python -m` puts it on the path, but a console script does not.
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     load_plugins()
@@ -141,6 +146,8 @@ def _run(
 
     experiment = experiment_name(request.gin_files)
     path = plain(request.model_dir or default_path(experiment))
+    # On stdout and before the first step, so that a script can read the default
+    # path of a run that is still going on.
     if request.mode != "check":
         sys.stdout.write(f"model_dir: {path}\n")
         sys.stdout.flush()
@@ -148,12 +155,12 @@ def _run(
     run_dir.check(must_exist=request.mode in ("eval", "export"))
     before = _BeforeFirstStep(request, origins, run_dir, report)
 
-    def say_last_words(reason: str) -> None:
+    def record_exit(reason: str) -> None:
         run_dir.finish("start_again", reason)
         report.write(EXIT_START_AGAIN, StartAgain(reason))
 
     try:
-        with last_words(say_last_words):
+        with last_words(record_exit):
             results = run(
                 mode=request.mode,
                 model_dir=path,
@@ -162,7 +169,11 @@ def _run(
             )
     except BaseException as raised:
         error = signals.interruption() or raised
+        # Gin calls constructors during `run`, so a bad binding surfaces here,
+        # far from the line that set it.
         found = user_error_in(error, origins)
+        # A full disk in the middle of a run is a failure; before the first step
+        # it is a mistake in the flags.
         if found is None and not before.passed:
             found = _unwritable(error, run_dir)
         run_dir.finish(_reason(found or error), headline(found or error))
@@ -174,10 +185,10 @@ def _run(
 
 
 class _BeforeFirstStep:
-    """What happens when everything is built and nothing has run yet.
+    """Checks and records the run once everything is built, before a step runs.
 
     Attributes:
-        passed: whether it has been called and found nothing wrong.
+        passed: whether it has been called without finding a mistake.
     """
 
     def __init__(
@@ -205,8 +216,8 @@ class _BeforeFirstStep:
                 flags=_named(self._request),
                 only_warn=self._request.allow_unused_bindings,
             )
-        # Evaluating or exporting a run leaves its record alone: the run may
-        # be going on.
+        # Evaluation and export do not touch the run's record, because the
+        # run may still be training.
         if mode in TRAINING_MODES and trainer.plugin.is_chief:
             self._run_dir.start(
                 trainer.plugin,
@@ -217,7 +228,7 @@ class _BeforeFirstStep:
 
 
 def _named(request: flags.Request) -> dict[str, str]:
-    """By parameter, the named flag that sets it."""
+    """Returns the named flags by the parameter that they set."""
     return {
         binding.parameter.split(".")[1]: binding.source
         for binding in request.bindings
@@ -226,7 +237,7 @@ def _named(request: flags.Request) -> dict[str, str]:
 
 
 def _unwritable(error: BaseException, run_dir: "RunDir") -> UserError | None:
-    """Whether a failed file operation is due to the run directory."""
+    """Returns an error if the run directory caused a file operation to fail."""
     from trainer.runtime.atomic_files import REFUSALS
 
     if not isinstance(error, REFUSALS):
@@ -247,7 +258,7 @@ def _reason(error: BaseException) -> str:
 
 
 def _report(mode: str, results: Any) -> None:
-    """Prints the results where no callback shows them."""
+    """Prints the results of modes in which no callback shows them."""
     if mode in TRAINING_MODES or not results:
         return
     for name, value in results.items():

@@ -1,4 +1,4 @@
-"""Where a run comes from: versions, git commit, host, time."""
+"""The provenance of a run: versions, git commit, time."""
 
 import datetime
 import importlib.metadata
@@ -12,17 +12,18 @@ _PACKAGES = {
     "gin": ("gin-config",),
     "trainer": ("keras-trainer-plugins",),
 }
+# git can hang on a dead network file system, and a run must not.
 _GIT_SECONDS = 10.0
 
 
 def now() -> str:
-    """The time in UTC, as ISO 8601 to the second."""
+    """Returns the time in UTC, as ISO 8601 to the second."""
     time = datetime.datetime.now(datetime.UTC)
     return time.isoformat(timespec="seconds")
 
 
 def versions() -> dict[str, str | None]:
-    """The releases that matter to a result; `None` for what has no name."""
+    """Returns the versions of Python and of the packages that matter."""
     found: dict[str, str | None] = {"python": platform.python_version()}
     for name, distributions in _PACKAGES.items():
         found[name] = next(filter(None, map(_version, distributions)), None)
@@ -37,18 +38,19 @@ def _version(distribution: str) -> str | None:
 
 
 def git(directory: str = ".") -> dict[str, Any] | None:
-    """The commit that a directory stands on.
+    """Returns the git commit of a directory.
 
     Args:
-        directory: in a git checkout, or not.
+        directory: inside a git checkout, or not.
 
     Returns:
         `{"commit": hash, "dirty": whether tracked files differ}`, or `None`
-        outside a checkout and without git.
+        outside of a checkout or without git.
     """
     commit = _run_git(directory, "rev-parse", "HEAD")
     if not commit:
         return None
+    # Without untracked files: listing them is slow in folders with data.
     changes = _run_git(directory, "status", "--porcelain", "-uno")
     return {"commit": commit, "dirty": bool(changes)}
 

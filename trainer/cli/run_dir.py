@@ -1,4 +1,4 @@
-"""The directory of a run: what was asked for, what was used, how it ended."""
+"""The run directory: its configuration, its record, and how it ended."""
 
 import json
 import os
@@ -47,8 +47,8 @@ _STORED = schema.record(
 class RunDir:
     """Writes `config.gin`, `operative_config.gin` and `run.json`.
 
-    Every file appears whole or not at all. Local paths and those that
-    `tf.io.gfile` knows (`gs://`) work alike.
+    Every file is written atomically. Paths may be local, or any that
+    `tf.io.gfile` supports, such as `gs://`.
 
     Args:
         path: the run directory; it need not exist.
@@ -69,16 +69,16 @@ class RunDir:
         self._accounts: Accounts | None = None
 
     def check(self, *, must_exist: bool = False) -> None:
-        """Refuses a directory that this run cannot live in.
+        """Refuses a directory that this run cannot use.
 
         Reads only, so that every process of a cluster may call it.
 
         Args:
-            must_exist: whether a run has to be there already.
+            must_exist: whether it must hold a run already.
 
         Raises:
-            UserError: it is a file, or below one; it holds another
-                experiment's run; or there is no run.
+            UserError: it is a file or below one, it holds a run of another
+                experiment, or there is no run.
         """
         check_path(self.path)
         try:
@@ -86,7 +86,7 @@ class RunDir:
             there = tf.io.gfile.isdir(self.path)
             stored = self._stored().get("experiment")
         except ValueError:
-            stored = None  # It is set aside when the run starts.
+            stored = None  # The damaged file is set aside when the run starts.
         except REFUSALS as error:
             raise UserError(
                 f"model_dir {self.path} cannot be read: {sentence(error)}"
@@ -107,13 +107,13 @@ class RunDir:
         data_resume: str | None = None,
         accounts: Accounts | None = None,
     ) -> None:
-        """Writes down what is going to run. For the chief alone.
+        """Records the run before it starts; on the chief only.
 
         Args:
             plugin: the strategy in use.
-            data_resume: how the training data gets to a step, see
+            data_resume: how the training data reaches a step, see
                 `trainer.data.batches.Resume`.
-            accounts: where the run's time goes; for the record of its end.
+            accounts: how the run spends its time, for the final record.
 
         Raises:
             UserError: the directory cannot be written.
@@ -123,6 +123,8 @@ class RunDir:
             record["data_resume"] = data_resume
             make_directory(self.path)
             self._warn_of_changes()
+            # What was configured is known now; what was used changes until the
+            # end, so `finish` writes that file again.
             self._write(_CONFIG, gin.config_str())
             self._write(_OPERATIVE, gin.operative_config_str())
             self._write(_RUN, _as_json(record))
@@ -131,13 +133,13 @@ class RunDir:
             raise self._unwritable(error) from None
 
     def finish(self, reason: str, message: str | None = None) -> None:
-        """Writes down how the run ended, if `start` was called.
+        """Records how the run ended, if `start` was called.
 
-        A failure to do so is logged: it must not hide how the run ended.
+        A failure to do so is only logged: it must not hide how the run ended.
 
         Args:
             reason: such as `"done"`.
-            message: a line that says more.
+            message: a line with the details.
         """
         if self._record is None:
             return
@@ -158,7 +160,9 @@ class RunDir:
             logging.error("%s", self._unwritable(error))
 
     def why_not_writable(self) -> UserError | None:
-        """Tries to write into the directory; `None` if that works."""
+        """Tries to write to the directory; returns `None` if that works."""
+        # Permissions do not tell: root, network file systems and full disks all
+        # behave differently from what the mode bits say.
         probe = os.path.join(self.path, f".probe-{_process()}")
         try:
             tf.io.gfile.makedirs(self.path)
@@ -174,7 +178,7 @@ class RunDir:
         )
 
     def _refuse_files(self) -> None:
-        """A local path may be a file, or run through one."""
+        """Refuses a local path that is a file, or leads through one."""
         path = os.path.abspath(self.path) if is_local(self.path) else ""
         while path and path != os.path.dirname(path):
             if os.path.exists(path) and not os.path.isdir(path):
@@ -188,10 +192,10 @@ class RunDir:
             path = os.path.dirname(path)
 
     def _stored(self) -> dict[str, Any]:
-        """What the last attempt's `run.json` says; empty without one.
+        """Returns the `run.json` of the last attempt; empty without one.
 
         Raises:
-            ValueError: it says nothing that such a file can say.
+            ValueError: the file is damaged.
         """
         path = os.path.join(self.path, _RUN)
         if not exists(path):
@@ -201,7 +205,7 @@ class RunDir:
         return stored
 
     def _previous(self) -> dict[str, Any]:
-        """As `_stored`; what cannot be used is set aside."""
+        """As `_stored`, but sets a damaged file aside."""
         try:
             return self._stored()
         except ValueError as error:
@@ -220,7 +224,7 @@ class RunDir:
         changes = diff.changes(before, gin.config_str())
         if changes:
             logging.warning(
-                "%s goes on with another configuration:\n%s",
+                "%s continues with another configuration:\n%s",
                 self.path,
                 "\n".join(changes),
             )
@@ -229,6 +233,7 @@ class RunDir:
         previous = self._previous()
         attempts = previous.pop("previous", [])
         if previous:
+            # Nothing ran after it could have written another reason.
             if previous.get("exit_reason") == "running":
                 previous["exit_reason"] = "killed"
             attempts = [*attempts, previous]
@@ -240,6 +245,7 @@ class RunDir:
             ),
             "versions": provenance.versions(),
             "git": provenance.git(),
+            # The same facts that the tasks compare in the rendezvous.
             "fingerprints": dict(plugin.facts),
             "strategy": cluster.pop("strategy", plugin.name),
             "devices": cluster.pop("devices", []),

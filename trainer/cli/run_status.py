@@ -1,4 +1,4 @@
-"""Whether a run has ended well, for who looks on: evaluator, launcher.
+"""Whether a run has ended well, for an evaluator or a launcher.
 
 Nothing here imports TensorFlow where the run directory is local.
 """
@@ -10,38 +10,40 @@ from typing import Any
 
 from trainer.runtime.local_files import is_local, read
 
-# A training process that starts together with the evaluator has replaced an
-# older run.json by then: it imports TensorFlow and builds its graphs first.
+# By then a training process that starts together with the evaluator, and first
+# imports TensorFlow and builds its graphs, has replaced an older run.json.
 _START_SECONDS = 60.0
 
 
 class RunIsOver:
     """Reads `run.json`, which the training process writes.
 
-    An end from before this process is believed only after a while: the run
-    may be about to go on with more steps.
+    A record from before this process counts only after a delay, because the
+    run may be about to continue with more steps.
 
     Args:
         path: the run directory; it need not exist yet.
-        start_seconds: how long that while is.
+        start_seconds: the delay.
     """
 
     def __init__(
         self, path: str, *, start_seconds: float = _START_SECONDS
     ) -> None:
         self._path = os.path.join(path, "run.json")
-        self._believe_at = time.monotonic() + start_seconds
+        self._trust_after = time.monotonic() + start_seconds
+        # Compared as a whole, since a later attempt differs at least in
+        # `start`.
         self._first = self._read()
 
     def __call__(self) -> bool:
-        """Whether the run has ended well, and is not about to go on."""
+        """Whether the run has ended well and is not about to continue."""
         record = self._read()
         if record.get("exit_reason") != "done":
             return False
-        return record != self._first or time.monotonic() >= self._believe_at
+        return record != self._first or time.monotonic() >= self._trust_after
 
     def _read(self) -> dict[str, Any]:
-        """The record; empty if it is not there or cannot be read now."""
+        """Returns the record; empty if it cannot be read at the moment."""
         try:
             found = json.loads(_text(self._path))
         except (OSError, ValueError, RecursionError):
@@ -50,7 +52,7 @@ class RunIsOver:
 
 
 def _text(path: str) -> bytes:
-    """A file's content; `OSError` where it cannot be had."""
+    """Returns a file's content; raises `OSError` if that fails."""
     if is_local(path):
         return read(path)
     import tensorflow as tf

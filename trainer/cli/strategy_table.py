@@ -12,10 +12,10 @@ from trainer.strategy.registry import strategies
 
 
 def print_strategies(console: rich.console.Console | None = None) -> None:
-    """Prints which strategies are installed and what each found here.
+    """Prints the installed strategies and what each one has detected.
 
     Args:
-        console: where to; standard output by default.
+        console: where to print; standard output by default.
     """
     console = console or rich.console.Console()
     table = rich.table.Table(
@@ -31,7 +31,7 @@ def print_strategies(console: rich.console.Console | None = None) -> None:
         table.add_row(name, what, how, _found(plugin))
     console.print(table)
     console.print(
-        "--strategy=auto takes the best of those that found something.",
+        "--strategy=auto takes the best one that has found something.",
         highlight=False,
     )
 
@@ -39,6 +39,7 @@ def print_strategies(console: rich.console.Console | None = None) -> None:
 def _found(plugin: type[StrategyPlugin]) -> str:
     try:
         detection = plugin.detect()
+    # A broken TF_CONFIG should show up in its row, and not hide the table.
     except UserError as error:
         return str(error)
     return "-" if detection is None else detection.found

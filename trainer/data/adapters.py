@@ -1,4 +1,4 @@
-"""Turns what a data plugin returned into batches."""
+"""Turns the result of a data plugin into batches."""
 
 import inspect
 from collections.abc import Callable
@@ -23,26 +23,26 @@ def as_batches(
     data_dir: str | None = None,
     drop_remainder: bool = False,
 ) -> Batches:
-    """Calls a data plugin and makes batches of what it returns.
+    """Calls a data plugin and turns its result into batches.
 
     Args:
-        data: a function that is given those of `split`, `batch_size`,
-            `seed` and `data_dir` that it names as parameters. It returns
+        data: a function. It is called with those of `split`, `batch_size`,
+            `seed` and `data_dir` that are among its parameters, and returns
             `Batches`, `Examples`, a `tf.data.Dataset` of global batches, or
             arrays such as `(x, y)`.
         split: `"train"` or `"eval"`.
         batch_size: examples in a global batch.
         seed: the run's seed.
-        data_dir: where the files are, or `None` for the plugin's default.
+        data_dir: the directory of the files; `None` for the plugin's default.
         drop_remainder: whether to leave out a short training batch.
 
     Returns:
-        The split's batches; training ones are shuffled where the examples
-        say so.
+        The batches of the split. Training batches are shuffled unless the
+        examples turn this off.
 
     Raises:
-        UserError: `data_dir` is given to a plugin that reads none, there is
-            no such split, or the result is none of the above.
+        UserError: `data_dir` is given but the plugin does not take it, the
+            plugin has no such split, or its result is of another type.
     """
     name = getattr(data, "__name__", type(data).__name__)
     arguments: dict[str, Any] = {
@@ -54,14 +54,15 @@ def as_batches(
         arguments["data_dir"] = data_dir
     accepted = _accepted(data, arguments)
     if data_dir is not None and "data_dir" not in accepted:
-        raise UserError(f"data_dir = {data_dir!r}: {name} reads no files.")
+        raise UserError(f"data_dir = {data_dir!r}: {name} does not read files.")
 
     if split == "eval" and "split" not in accepted:
         raise UserError(
-            f"{name} takes no split, so what it gives is training data alone. "
-            "To evaluate, let it take one ('train' or 'eval')."
+            f"{name} takes no split, so it gives training data only. To "
+            "evaluate, add a parameter split ('train' or 'eval')."
         )
 
+    # Called again for each iterator of a dataset, see `DatasetBatches`.
     def make() -> Any:
         with seeded(seed):
             return data(**accepted)
@@ -72,6 +73,7 @@ def as_batches(
             make,
             batch_size=batch_size,
             name=name,
+            # Evaluation always uses all examples.
             drop_remainder=split == "train" and drop_remainder,
         )
     if isinstance(made, Batches):
@@ -80,6 +82,8 @@ def as_batches(
         made, "__array__"
     ):
         examples = made if isinstance(made, Examples) else ArrayExamples(made)
+        # Only training shuffles, or drops a short batch: an evaluation is over
+        # all examples, in their order.
         training = split == "train"
         return IndexedBatches(
             examples,
@@ -97,7 +101,7 @@ def as_batches(
 def _accepted(
     data: Callable[..., Any], arguments: dict[str, Any]
 ) -> dict[str, Any]:
-    """Those of the arguments that the function names."""
+    """Returns the arguments that are among the function's parameters."""
     parameters = inspect.signature(data).parameters
     if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         return arguments

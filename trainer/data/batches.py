@@ -11,17 +11,17 @@ from trainer.errors import UserError
 
 
 class Resume(enum.StrEnum):
-    """How a source gets to step n; a run says which of these it uses."""
+    """How a source reaches step n; recorded in `run.json`."""
 
     SEEK = "seek"  # In O(1): examples have random access.
-    SKIP = "skip"  # By reading and dropping n batches of the same sequence.
+    SKIP = "skip"  # In O(n): reads and drops n batches of the same sequence.
 
 
 class Batches(abc.ABC):
-    """The global batches of one split, in an order that no reader changes.
+    """The global batches of one split, in an order that all readers share.
 
-    A global batch is cut into `micro` micro-batches and each of those into
-    one piece per replica, contiguous and as even as possible, so that every
+    A global batch is divided into `micro` micro-batches, and each of these into
+    one piece per replica, contiguous and as even as possible. So every
     strategy sees the same examples in the same micro-batch.
 
     Attributes:
@@ -37,10 +37,10 @@ class Batches(abc.ABC):
     resume: Resume
 
     def learn_length(self, at_most: int) -> None:  # noqa: B027 - most know it
-        """Finds out how long an epoch is, where that takes reading it.
+        """Determines the length of an epoch, if this requires reading it.
 
         Args:
-            at_most: a longer one need not be told from an endless one.
+            at_most: a longer epoch may be treated as endless.
         """
 
     @abc.abstractmethod
@@ -53,19 +53,19 @@ class Batches(abc.ABC):
         num_replicas: int,
         micro: int,
     ) -> tf.data.Dataset:
-        """The pieces that the replicas in `replicas` get, from a step on.
+        """Returns the pieces for the replicas in `replicas`, from a step on.
 
         Args:
-            start: the number of global batches that came before.
-            every: take only each so-manieth batch, beginning with `start`.
-            replicas: which of the replicas are fed by this input pipeline.
+            start: the number of global batches to pass over.
+            every: take only every n-th batch, beginning with `start`.
+            replicas: the replicas that this input pipeline feeds.
             num_replicas: how many replicas share a global batch.
             micro: micro-batches per global batch.
 
         Returns:
             An endless dataset of pieces in the order (step, micro-batch,
-            replica). A short global batch still gives every piece; some
-            then hold fewer examples, or none.
+            replica). A short global batch still yields all pieces, but some
+            hold fewer examples or none.
         """
 
 
@@ -77,22 +77,23 @@ def feeder(
     micro: int,
     fit: Callable[[tf.data.Dataset, int], tf.data.Dataset] | None = None,
 ) -> Callable[..., tf.data.Dataset]:
-    """What a strategy plugin needs to feed its replicas from a step on.
+    """Returns what a strategy plugin needs to feed its replicas.
 
     Args:
         batches: the global batches.
-        start: the number of global batches that came before.
+        start: the number of global batches to pass over.
         num_replicas: how many replicas share a global batch.
         micro: micro-batches per global batch.
-        fit: gives all pieces one shape, see `trainer.data.static_shapes`;
-            `None` leaves them as they are.
+        fit: gives all pieces the same shape, see `trainer.data.static_shapes`;
+            `None` leaves them unchanged.
 
     Returns:
-        A function of the replicas' range, and optionally of how many batches
-        to pass over first (`offset`) and to take one of (`every`).
+        A function of the range of replicas. Optionally, it passes over
+        `offset` batches first, and takes only every n-th one (`every`).
 
     Raises:
-        UserError: pieces must have one shape, and batches cannot be cut so.
+        UserError: pieces need a fixed shape, and the batches cannot be divided
+            evenly.
     """
     size = (
         0
@@ -116,30 +117,30 @@ def feeder(
 
 
 def _one_size(batches: Batches, *, micro: int, num_replicas: int) -> int:
-    """The size of every piece of a full batch."""
+    """Returns the size of every piece of a full batch."""
     if batches.batch_size is None:
         raise UserError(
-            "The data does not say how many examples a batch holds, which "
-            "this strategy's fixed shapes need: set its batch_size."
+            "The size of the data's batches is unknown, but this strategy "
+            "needs fixed shapes. Set its batch_size."
         )
+    # Uneven pieces would need padding in every batch, and one shape could not
+    # be declared.
     size = even_piece(
         batches.batch_size, micro=micro, num_replicas=num_replicas
     )
     if size is None:
         raise UserError(
             f"The data's batch_size = {batches.batch_size} must be a multiple "
-            f"of {micro * num_replicas}, the pieces that this strategy cuts "
-            "a batch into."
+            f"of {micro * num_replicas}, because this strategy divides a "
+            "batch into that many pieces."
         )
     return size
 
 
 def endless(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """Marks a dataset as infinite, so that no replica asks for its end.
-
-    Otherwise tf.distribute checks on each step whether every replica still
-    has data: a branch on one host, a collective across several.
-    """
+    """Marks a dataset as infinite."""
+    # Otherwise tf.distribute checks in each step whether every replica still
+    # has data: a branch on one host, and a collective across several.
     return dataset.apply(
         tf.data.experimental.assert_cardinality(
             tf.data.experimental.INFINITE_CARDINALITY

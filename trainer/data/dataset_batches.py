@@ -11,32 +11,32 @@ from trainer.data.rows import count_rows, take_rows
 from trainer.data.sharding import piece_bounds
 from trainer.errors import UserError
 
-# A dataset of unknown length is read no further than this to learn it.
+# A dataset of unknown length is read at most this far to count its batches.
 MOST_COUNTED = 100_000
 
 
 class DatasetBatches(Batches):
     """Global batches that a `tf.data.Dataset` yields, reached with `skip`.
 
-    The dataset is made anew for each iterator, and must give the same
-    batches each time. What a data plugin makes without a seed, such as a
-    shuffle, has the run's, each time anew.
+    The dataset is created again for each iterator, and must yield the same
+    batches each time. Random operations without a seed, such as a shuffle,
+    start from the run's seed each time.
 
     Args:
         make_dataset: returns the dataset of global batches, one epoch long
             or endless.
-        batch_size: what each full batch must hold; `None` does not check.
-        name: what to call the data in an error message.
-        drop_remainder: leave out batches of fewer examples. To know how many
-            are left, it reads one epoch, unless the dataset was batched with
+        batch_size: the required size of a full batch; `None` does not check.
+        name: the name of the data in error messages.
+        drop_remainder: leave out smaller batches. To count the full ones, one
+            epoch is read, unless the dataset was batched with
             `drop_remainder=True`.
 
-    A dataset that does not know how many batches it has, such as one made by
-    `filter` or `from_generator`, is read to count them, as far as the run
-    will go. One that goes on behind that has no epochs: it may never end.
+    A dataset of unknown length, such as one made by `filter` or
+    `from_generator`, is read to count its batches, but no further than the run
+    will go. A longer one has no epochs, because it may never end.
 
     Raises:
-        UserError: it yields no batches, or not of `batch_size` examples.
+        UserError: it yields no batches, or batches of another size.
     """
 
     resume = Resume.SKIP
@@ -50,6 +50,8 @@ class DatasetBatches(Batches):
         drop_remainder: bool = False,
     ) -> None:
         dataset = make_dataset()
+        # Known without reading if the dataset was batched with
+        # `drop_remainder=True`.
         static_size = _static_batch_size(dataset, name)
         if batch_size and not static_size:
             first = _first_size(dataset, batch_size, name)
@@ -75,23 +77,25 @@ class DatasetBatches(Batches):
 
     @property
     def steps_per_epoch(self) -> int | None:  # type: ignore[override]
-        """See `Batches`; counted on first use where nobody knows it."""
+        """See `Batches`; counted on first use if it is unknown."""
         if not self._counted_to:
             self.learn_length(MOST_COUNTED)
         return self._length
 
     def learn_length(self, at_most: int) -> None:
-        """See `Batches.learn_length`; a dataset that knows it is not read."""
+        """See `Batches.learn_length`; reads only datasets of unknown length."""
         at_most = min(at_most, MOST_COUNTED)
         if not self._is_unknown or at_most <= self._counted_to:
             return
         logging.warning(
-            "%s does not know how many batches it has: reading up to %d of "
-            "them to find out. To save that, give it its length with "
+            "%s has an unknown number of batches: reading up to %d of them "
+            "to count. To avoid this, set its length with "
             "tf.data.experimental.assert_cardinality.",
             self._name,
             at_most,
         )
+        # One more than the limit tells a dataset of that length from a longer
+        # one.
         first = self._make_dataset().take(at_most + 1)
         one = tf.constant(1, tf.int64)
         count = int(first.reduce(one - 1, lambda n, _: n + one))
@@ -129,6 +133,7 @@ class DatasetBatches(Batches):
                 lambda begin, end: take_rows(element, begin, end)
             )
 
+        # Repeat first: the position may lie several epochs ahead.
         dataset = self._make_dataset().repeat().skip(start)
         if every > 1:
             dataset = dataset.shard(every, 0)
@@ -141,7 +146,7 @@ def _static_batch_size(dataset: tf.data.Dataset, name: str) -> int | None:
     leaves = tf.nest.flatten(dataset.element_spec)
     if any(leaf.shape.rank == 0 for leaf in leaves):
         raise UserError(
-            f"{name} yields single examples: batch it with "
+            f"{name} yields single examples. Batch it with "
             "dataset.batch(batch_size)."
         )
     size = leaves[0].shape[0] if leaves[0].shape.rank else None
@@ -149,16 +154,16 @@ def _static_batch_size(dataset: tf.data.Dataset, name: str) -> int | None:
 
 
 def _first_size(dataset: tf.data.Dataset, batch_size: int, name: str) -> int:
-    """The size of the first batch, which is full if there is another one.
+    """Returns the size of the first batch.
 
     Raises:
-        UserError: there is none, or it has another size.
+        UserError: there is no batch, or it has another size.
     """
     sizes = (int(count_rows(element)) for element in dataset)
     first = next(sizes, None)
     if first is None:
         raise UserError(f"{name} yields no batches.")
-    # An epoch of one batch may be a short one.
+    # The only batch of an epoch may be short; the first of several may not.
     if first > batch_size or (
         first < batch_size and next(sizes, None) is not None
     ):
@@ -170,11 +175,13 @@ def _first_size(dataset: tf.data.Dataset, batch_size: int, name: str) -> int:
 
 
 def _full(dataset: tf.data.Dataset, batch_size: int) -> tf.data.Dataset:
-    """Only the batches that hold as many examples as a full one."""
+    """Returns the dataset without its short batches."""
 
     def is_full(*batch: Any) -> tf.Tensor:
         return count_rows(batch) == batch_size
 
+    # `filter` makes the cardinality unknown, and an endless source must not be
+    # counted.
     endless_source = dataset.cardinality() == tf.data.INFINITE_CARDINALITY
     full = dataset.filter(is_full)
     return endless(full) if endless_source else full

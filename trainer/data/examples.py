@@ -1,4 +1,4 @@
-"""Examples with random access."""
+"""Examples with random access by index."""
 
 import abc
 from collections.abc import Callable
@@ -13,10 +13,10 @@ from trainer.errors import UserError
 
 
 class Examples(abc.ABC):
-    """A fixed set of examples, each reached by its number.
+    """A fixed set of examples with random access.
 
     Attributes:
-        size: how many there are.
+        size: the number of examples.
         shuffle: whether training visits them in a new order in each epoch.
     """
 
@@ -25,10 +25,11 @@ class Examples(abc.ABC):
 
     @abc.abstractmethod
     def gather(self, numbers: tf.Tensor) -> Any:
-        """Reads some examples, inside a `tf.data` graph.
+        """Reads examples inside a `tf.data` graph.
 
         Args:
-            numbers: int64 of shape `[n]`, each in `[0, size)`; `n` may be 0.
+            numbers: int64 indices of shape `[n]`, each in `[0, size)`; `n`
+                may be 0.
 
         Returns:
             A structure of tensors of shape `[n, ...]`: `x`, `(x, y)` or
@@ -42,14 +43,14 @@ class ArrayExamples(Examples):
     Args:
         arrays: a structure of arrays of shape `[size, ...]`, such as
             `(x, y)`.
-        transform: applied to each batch that is read, inside a `tf.data`
-            graph, such as a cast from the type in which the arrays fit in
-            memory. It is called as `Dataset.map` calls its function: with
-            the parts of a tuple, or with one structure.
+        transform: applied to each batch inside a `tf.data` graph, such as a
+            cast from the type in which the arrays fit in memory. It is called
+            like the function of `Dataset.map`: with the parts of a tuple, or
+            with one structure.
         shuffle: whether training shuffles them.
 
     Raises:
-        UserError: there is no array, an empty one, or their lengths differ.
+        UserError: there is no array, an array is empty, or lengths differ.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class ArrayExamples(Examples):
         self.shuffle = shuffle
         self._transform = transform
         self._structure = arrays
-        # On the host whatever the strategy: the input pipeline runs there.
+        # On the host under any strategy, because the input pipeline runs there.
         with tf.device("CPU:0"):
             self._columns = [
                 leaf if isinstance(leaf, SparseRows) else tf.constant(leaf)
@@ -94,7 +95,7 @@ class ArrayExamples(Examples):
                 batch = self._transform(*batch)
             else:
                 batch = self._transform(batch)
-        # Of a list tf.data would make one tensor.
+        # tf.data would stack a list into one tensor.
         return keras.tree.lists_to_tuples(batch)
 
 

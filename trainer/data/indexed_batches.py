@@ -12,22 +12,22 @@ from trainer.errors import UserError
 
 
 class IndexedBatches(Batches):
-    """Global batches of examples, in a seeded global shuffle.
+    """Global batches of examples, optionally in a seeded global shuffle.
 
     Epoch e visits the examples in the order of a pseudo-random permutation
-    keyed by (seed, e), which `tf.random.experimental.index_shuffle` evaluates
-    one index at a time: step n needs nothing that came before it. Only the
-    examples that this input pipeline's replicas need are read.
+    keyed by (seed, e). `tf.random.experimental.index_shuffle` evaluates it one
+    index at a time, so step n does not depend on earlier steps. Only the
+    examples of this input pipeline's replicas are read.
 
     Args:
-        examples: what to read from.
+        examples: the examples to read.
         batch_size: examples in a global batch.
-        seed: chooses the permutations.
-        shuffle: whether to permute at all.
+        seed: the seed of the permutations.
+        shuffle: whether to permute the examples.
         drop_remainder: leave out an epoch's last, short batch.
 
     Raises:
-        UserError: the batch size is not positive, or no batch is left.
+        UserError: the batch size is not positive, or there is no full batch.
     """
 
     batch_size: int
@@ -49,7 +49,7 @@ class IndexedBatches(Batches):
         self.steps_per_epoch = whole + (rest > 0 and not drop_remainder)
         if not self.steps_per_epoch:
             raise UserError(
-                f"batch_size = {batch_size} is more than the {examples.size} "
+                f"batch_size = {batch_size} is larger than the {examples.size} "
                 "examples, and a short batch would be dropped. Choose at "
                 f"most {examples.size}."
             )
@@ -70,6 +70,7 @@ class IndexedBatches(Batches):
     ) -> tf.data.Dataset:
         """See `Batches.pieces`."""
         per_step = micro * len(replicas)
+        # A static size, if all batches have it: XLA and TPUs need the shape.
         piece_size = (
             even_piece(self.batch_size, micro=micro, num_replicas=num_replicas)
             if self.last_size == self.batch_size
@@ -87,21 +88,24 @@ class IndexedBatches(Batches):
             is_last = tf.cast(batch == self.steps_per_epoch - 1, tf.int64)
             row = is_last * per_step + piece
             first = batch * self.batch_size
-            places = tf.range(
+            positions = tf.range(
                 first + tf.gather(begins, row), first + tf.gather(ends, row)
             )
-            places = tf.ensure_shape(places, [piece_size])
-            return self._examples.gather(self._order(epoch, places))
+            positions = tf.ensure_shape(positions, [piece_size])
+            return self._examples.gather(self._order(epoch, positions))
 
-        # Pieces are counted, not steps: a dataset of pieces for each step
-        # (flat_map) costs more than reading a small batch does.
+        # Count pieces, not steps: a nested dataset for each step (flat_map)
+        # costs more than reading a small batch.
         dataset = tf.data.Dataset.counter().map(
-            read, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
+            # Deterministic, because the order is part of the run.
+            read,
+            num_parallel_calls=tf.data.AUTOTUNE,
+            deterministic=True,
         )
         return endless(dataset).prefetch(tf.data.AUTOTUNE)
 
     def _bounds(self, **cut: Any) -> tuple[tf.Tensor, tf.Tensor]:
-        """Begin and end of a batch's pieces, then those of the last batch."""
+        """Returns begin and end of the pieces of a full and the last batch."""
         pieces = np.arange(cut["micro"] * len(cut["replicas"]))
         rows = [
             piece_bounds(size, pieces, **cut)
@@ -111,14 +115,15 @@ class IndexedBatches(Batches):
         with tf.device("CPU:0"):
             return tf.constant(begins, tf.int64), tf.constant(ends, tf.int64)
 
-    def _order(self, epoch: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
-        """Which examples stand at these places of an epoch."""
+    def _order(self, epoch: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
+        """Returns the examples at these positions of an epoch."""
         if not self._shuffle:
-            return places
+            return positions
+        # `index_shuffle` takes 32-bit seeds; a negative one wraps around.
         key = tf.constant(self._seed & 0xFFFFFFFF, tf.uint32)
         seed = tf.stack([key, tf.cast(epoch, tf.uint32)])
         last = tf.constant(self._examples.size - 1, tf.int64)
-        # The op refuses an empty vector, so one number more goes in.
-        padded = tf.pad(places, [[0, 1]])
+        # The operation rejects an empty vector, so add one index.
+        padded = tf.pad(positions, [[0, 1]])
         order = tf.random.experimental.index_shuffle(padded, seed, last)
         return order[:-1]

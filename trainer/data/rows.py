@@ -1,4 +1,4 @@
-"""Rows of a batch's parts, which may be sparse."""
+"""Access to the rows of a batch, whose parts may be sparse."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import tensorflow as tf
 
 
 def count_rows(batch: Any) -> tf.Tensor:
-    """How many examples a batch has: an int64 scalar."""
+    """Returns the number of examples in a batch, as an int64 scalar."""
     part = tf.nest.flatten(batch)[0]
     if isinstance(part, tf.SparseTensor):
         return part.dense_shape[0]
@@ -14,7 +14,7 @@ def count_rows(batch: Any) -> tf.Tensor:
 
 
 def take_rows(batch: Any, begin: Any, end: Any) -> Any:
-    """The examples of a batch from `begin` up to `end`; integer scalars."""
+    """Returns the examples of a batch from `begin` up to `end`."""
 
     def cut(part: Any) -> Any:
         if not isinstance(part, tf.SparseTensor):
@@ -23,7 +23,7 @@ def take_rows(batch: Any, begin: Any, end: Any) -> Any:
         last = tf.minimum(tf.cast(end, tf.int64), part.dense_shape[0])
         start = tf.concat([[first], tf.zeros_like(part.dense_shape[1:])], 0)
         size = tf.concat([[last - first], part.dense_shape[1:]], 0)
-        # Slicing forgets what shape each example has.
+        # Slicing loses the static shape of the examples.
         shape = [None, *part.shape[1:]]
         return _with_shape(tf.sparse.slice(part, start, size), shape)
 
@@ -31,10 +31,10 @@ def take_rows(batch: Any, begin: Any, end: Any) -> Any:
 
 
 class SparseRows:
-    """A sparse matrix whose rows are read by their numbers.
+    """A sparse matrix with random access to its rows.
 
     Args:
-        matrix: a `tf.SparseTensor` of rank 2, or a matrix of SciPy.
+        matrix: a `tf.SparseTensor` of rank 2, or a SciPy matrix.
     """
 
     def __init__(self, matrix: Any) -> None:
@@ -44,17 +44,21 @@ class SparseRows:
             matrix = tf.SparseTensor(
                 tf.cast(indices, tf.int64), coo.data, coo.shape
             )
+        # Row ids must be sorted for a ragged tensor, and SciPy does not promise
+        # that.
         matrix = tf.sparse.reorder(matrix)
         rows, columns = tf.unstack(matrix.indices, axis=1)
         self._width = int(matrix.shape[1])
         self.size = int(matrix.shape[0])
+        # Ragged, because gathering rows of a `SparseTensor` takes time
+        # proportional to the whole matrix.
         self._columns, self._values = (
             tf.RaggedTensor.from_value_rowids(part, rows, nrows=self.size)
             for part in (columns, matrix.values)
         )
 
     def gather(self, numbers: tf.Tensor) -> tf.SparseTensor:
-        """The rows with these numbers, as a sparse matrix."""
+        """Returns the rows with these indices, as a sparse matrix."""
         columns = tf.gather(self._columns, numbers)
         values = tf.gather(self._values, numbers)
         indices = tf.stack([columns.value_rowids(), columns.values], axis=1)
@@ -64,7 +68,7 @@ class SparseRows:
 
 
 def is_sparse(part: Any) -> bool:
-    """Whether an array is a sparse matrix, of TensorFlow or of SciPy."""
+    """Returns whether an array is a sparse matrix of TensorFlow or SciPy."""
     return isinstance(part, tf.SparseTensor) or hasattr(part, "tocoo")
 
 

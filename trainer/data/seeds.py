@@ -1,4 +1,4 @@
-"""The run's seed as that of everything a data plugin leaves unseeded."""
+"""Seeds the random operations of a data plugin that have no seed."""
 
 import contextlib
 import random
@@ -7,27 +7,27 @@ from collections.abc import Iterator
 import numpy as np
 import tensorflow as tf
 
-# No public name tells which global seed is set, or sets it back.
+# The global seed can be read and restored by private names only.
 from tensorflow.python.eager import context
 
 
 @contextlib.contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Lets a data plugin make the same each time it is called.
+    """Makes a data plugin return the same each time it is called.
 
-    An operation without a seed, such as `Dataset.shuffle`, takes the global
-    seed and how many such operations there have been before. Python's and
-    NumPy's random numbers begin with the seed, too. All is put back in the
-    end.
+    An operation without a seed, such as `Dataset.shuffle`, derives it from the
+    global seed and the number of such operations before it. Python's and
+    NumPy's generators are seeded, too. All of this is restored on exit.
 
     Args:
-        seed: the run's.
+        seed: the run's seed.
     """
     ours = context.context()
     before = ours._seed, getattr(ours, "_rng", None)
     python, numpy = random.getstate(), np.random.get_state()
     tf.random.set_seed(seed)
     random.seed(seed)
+    # NumPy accepts 32 bits only.
     np.random.seed(seed & 0xFFFFFFFF)
     try:
         yield

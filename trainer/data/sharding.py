@@ -1,4 +1,4 @@
-"""Cuts a global batch into micro-batches and replica pieces."""
+"""Divides a global batch into micro-batches and pieces per replica."""
 
 from typing import Any
 
@@ -11,19 +11,19 @@ def piece_bounds(
     replicas: range,
     num_replicas: int,
 ) -> tuple[Any, Any]:
-    """Where pieces begin and end within a global batch.
+    """Returns where pieces begin and end within a global batch.
 
-    Micro-batches share the global batch, and replicas share a micro-batch,
-    in order and evenly up to one example. So a short batch leaves a
-    micro-batch empty only if it has fewer examples than micro-batches.
+    The global batch is divided into micro-batches, and each micro-batch into
+    pieces, in order and evenly up to one example. So a micro-batch is empty
+    only if there are fewer examples than micro-batches.
 
     Args:
-        size: integer scalar, the examples in this global batch.
-        piece: integers of any shape, the pieces' numbers in the order
+        size: integer scalar, the number of examples in this global batch.
+        piece: integers of any shape, the indices of pieces in the order
             (micro-batch, replica), each in `[0, micro * len(replicas))`.
             Like `size`, an array or a tensor.
         micro: micro-batches per global batch.
-        replicas: the replicas to cut for.
+        replicas: the replicas that this input pipeline feeds.
         num_replicas: how many replicas share a micro-batch.
 
     Returns:
@@ -40,15 +40,15 @@ def piece_bounds(
 
 
 def _share(count: Any, index: Any, parts: int) -> Any:
-    """Where part `index` begins when `count` examples are shared evenly.
+    """Returns where part `index` begins if `count` examples are divided evenly.
 
-    The quotient is rounded up, so that the first part is never the smaller
-    one: of 3 examples on 8 replicas, the first, third and sixth get one.
+    Rounds up, so that the first part is never a smaller one: of 3 examples on
+    8 replicas, the first, third and sixth get one.
     """
     return -(-count * index // parts)
 
 
 def even_piece(batch_size: int, *, micro: int, num_replicas: int) -> int | None:
-    """The size of every piece of a full batch, or `None` if they differ."""
+    """Returns the size of all pieces of a full batch; `None` if they differ."""
     pieces = micro * num_replicas
     return batch_size // pieces if batch_size % pieces == 0 else None

@@ -1,4 +1,4 @@
-"""Batches that are left out of a sequence, because training broke on them."""
+"""Leaves out batches of a sequence, because training diverged on them."""
 
 from collections.abc import Collection, Iterator
 
@@ -8,7 +8,9 @@ from trainer.data.batches import Batches, endless
 
 
 def position_of(step: int, skipped: Collection[int]) -> int:
-    """Which batch a step takes: the `step`-th one that is not skipped.
+    """Returns the position of the batch that a step takes.
+
+    That is the `step`-th batch that is not skipped.
 
     Args:
         step: the number of steps before it.
@@ -23,18 +25,18 @@ def position_of(step: int, skipped: Collection[int]) -> int:
 
 
 class SteppingOver(Batches):
-    """The batches of another source without some of them.
+    """The batches of another source, without some of them.
 
-    Which batch a step takes depends on its number and the skipped positions
-    alone, so that a run that is started again goes on exactly. Epochs are
-    still counted in steps: one has as many batches as before.
+    The batch of a step depends only on its number and on the skipped
+    positions, so that a restarted run continues exactly. Epochs are still
+    counted in steps, and have as many batches as before.
 
-    A source that is reached by reading (`Resume.SKIP`) is read from its
-    beginning once more behind each skipped batch.
+    With `Resume.SKIP`, the source is read from the start again after each
+    skipped batch.
 
     Args:
-        batches: where the batches come from.
-        skipped: the positions, from zero, of those to leave out.
+        batches: the source.
+        skipped: the positions, from zero, of the batches to leave out.
     """
 
     def __init__(self, batches: Batches, skipped: Collection[int]) -> None:
@@ -66,6 +68,7 @@ class SteppingOver(Batches):
             )
 
         stretches = list(self._stretches(start, every))
+        # From the last skipped batch on, the source is used as it is.
         whole = inner(stretches[-1].stop) if stretches else inner(start)
         for stretch in reversed(stretches):
             count = len(stretch) * micro * len(replicas)
@@ -73,9 +76,9 @@ class SteppingOver(Batches):
         return endless(whole)
 
     def _stretches(self, start: int, every: int) -> Iterator[range]:
-        """The steps to take from `start` on, up to each skipped batch."""
+        """Yields the ranges of steps from `start` between skipped batches."""
         for number, position in enumerate(self._skipped):
-            # The first step behind this batch.
+            # The first step after this batch.
             end = position - number
             if end > start:
                 count = -(-(end - start) // every)

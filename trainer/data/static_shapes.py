@@ -1,4 +1,4 @@
-"""Pieces of one shape, for strategies that compile their step for it."""
+"""Pieces of a fixed shape, for strategies that compile their step for it."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
@@ -9,15 +9,15 @@ import tensorflow as tf
 from trainer.data.batches import endless
 from trainer.errors import UserError
 
-# `padded` or `exact`: gives every piece a number of rows.
+# `padded` or `exact`: gives every piece the same number of rows.
 Fit: TypeAlias = Callable[[tf.data.Dataset, int], tf.data.Dataset]
 
 
 class Padded(NamedTuple):
-    """A piece that was filled up.
+    """A piece with padding.
 
     Attributes:
-        batch: what the data yields, of shape `[size, ...]` in every part.
+        batch: the data; every part has the shape `[size, ...]`.
         real: float32 of shape `[size]`, 1 for an example, 0 for padding.
     """
 
@@ -26,14 +26,13 @@ class Padded(NamedTuple):
 
 
 def padded(dataset: tf.data.Dataset, size: int) -> tf.data.Dataset:
-    """Fills pieces up to `size` rows, and marks which rows are examples.
+    """Pads pieces to `size` rows, and marks which rows are examples.
 
-    Padding repeats the example that was seen last, so that no model meets a
-    value that the data does not hold; only before the first example, where
-    there is none, it is zeros.
+    Padding repeats the last example, so that the model never gets a value that
+    is not in the data. Before the first example, it is zeros.
 
     Args:
-        dataset: pieces of at most `size` rows, some perhaps with none.
+        dataset: pieces of at most `size` rows, possibly none.
         size: rows in a full piece.
 
     Returns:
@@ -43,6 +42,7 @@ def padded(dataset: tf.data.Dataset, size: int) -> tf.data.Dataset:
         UserError: a part of the pieces has no fixed shape.
     """
     specs = _fixed_specs(dataset, size)
+    # The spare row before the first example.
     nothing = tf.nest.map_structure(
         lambda spec: tf.zeros([1, *spec.shape[1:]], spec.dtype), specs
     )
@@ -50,13 +50,13 @@ def padded(dataset: tf.data.Dataset, size: int) -> tf.data.Dataset:
     def fill(spare: Any, piece: Any) -> tuple[Any, Padded]:
         count = tf.shape(tf.nest.flatten(piece)[0])[0]
         enough = tf.debugging.assert_less_equal(
-            count, size, f"A batch holds more than {size} examples a replica."
+            count, size, f"A batch holds more than {size} examples per replica."
         )
         pool = tf.nest.map_structure(
             lambda part, row: tf.concat([part, row], 0), piece, spare
         )
         with tf.control_dependencies([enough]):
-            # Of an empty piece this is the spare row.
+            # For an empty piece, this is the spare row.
             last = tf.maximum(count - 1, 0)
         rows = tf.minimum(tf.range(size), last)
         full = tf.nest.map_structure(
@@ -75,18 +75,19 @@ def padded(dataset: tf.data.Dataset, size: int) -> tf.data.Dataset:
         real = tf.cast(tf.range(size) < count, tf.float32)
         return spare, Padded(full, real)
 
+    # `scan` carries the last example on, because a whole piece may be empty.
     return _buffered(dataset.scan(nothing, fill))
 
 
 def exact(dataset: tf.data.Dataset, size: int) -> tf.data.Dataset:
-    """Declares that every piece has `size` rows; another number is an error.
+    """Declares that every piece has `size` rows; any other number is an error.
 
     Args:
         dataset: pieces of `size` rows.
         size: rows in a piece.
 
     Returns:
-        The same pieces in an endless dataset, of fully known shape.
+        The same pieces in an endless dataset, with a static shape.
 
     Raises:
         UserError: a part of the pieces has no fixed shape, or has another
@@ -98,7 +99,7 @@ def exact(dataset: tf.data.Dataset, size: int) -> tf.data.Dataset:
     given = tf.nest.flatten(dataset.element_spec)[0].shape[0]
     if given not in (None, size):
         raise UserError(
-            f"The data has {given} rows a replica in every batch, instead of "
+            f"The data has {given} rows per replica in every batch instead of "
             f"{size}."
         )
 
@@ -117,7 +118,7 @@ def _buffered(dataset: tf.data.Dataset) -> tf.data.Dataset:
 
 
 def _fixed_specs(dataset: tf.data.Dataset, size: int) -> Any:
-    """The dataset's specs with `size` rows in each part."""
+    """Returns the dataset's specs with `size` rows in each part."""
     for path, spec in keras.tree.flatten_with_path(dataset.element_spec):
         _require_fixed(" / ".join(map(str, path)), spec)
     return tf.nest.map_structure(
@@ -131,12 +132,12 @@ def _require_fixed(path: str, spec: Any) -> None:
     if not isinstance(spec, tf.TensorSpec):
         raise UserError(
             f"In the data, {part} is a {spec.value_type.__name__}. This "
-            "strategy compiles its step for fixed shapes: make it dense."
+            "strategy compiles its step for fixed shapes. Make it dense."
         )
     shape = spec.shape
     if not shape.rank or not shape[1:].is_fully_defined():
         raise UserError(
             f"In the data, {part} has the shape {shape}. This strategy "
-            "compiles its step for fixed shapes: pad or resize each example "
+            "compiles its step for fixed shapes. Pad or resize each example "
             "to one shape."
         )

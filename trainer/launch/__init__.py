@@ -1,1 +1,1 @@
-"""The parts of `trainer.launch`, which starts tasks, again and again."""
+"""The launcher: starts the tasks of a cluster, and restarts them."""

@@ -1,4 +1,4 @@
-"""The command line of `python -m trainer.launch`."""
+"""Parses the command line of `python -m trainer.launch`."""
 
 import dataclasses
 import os
@@ -11,7 +11,7 @@ from trainer.cli import flags as trainer_flags
 from trainer.cli.config.suggest import did_you_mean
 from trainer.cli.default_path import default_path, experiment_name
 from trainer.errors import UserError
-from trainer.launch.environment import find_place
+from trainer.launch.environment import find_task
 from trainer.launch.policy import Limits
 from trainer.runtime.local_files import is_local, plain, refuse_links
 
@@ -34,16 +34,16 @@ _KINDS = {
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """What the command line asks for.
+    """A parsed command line.
 
     Attributes:
-        place: job and number of this host's task in a cluster that is given
-            from outside; `None` for a cluster on this machine.
+        task: job and index of this host's task in an existing cluster;
+            `None` for a cluster on this machine.
         num_workers: how many workers to start.
         num_ps: how many parameter servers.
         evaluator: whether there is an evaluator.
-        isolate: whether the tasks get a network of their own.
-        limits: how often a task is started again.
+        isolate: whether the tasks get their own network.
+        limits: how often a task is restarted.
         min_workers: how many workers are enough; `None` if all are needed.
         log_dir: where the log files go.
         mode: the `--mode` of the tasks.
@@ -51,7 +51,7 @@ class Request:
         arguments: for `python -m trainer`, with a `--model_dir`.
     """
 
-    place: tuple[str, int] | None
+    task: tuple[str, int] | None
     num_workers: int
     num_ps: int
     evaluator: bool
@@ -67,7 +67,7 @@ class Request:
 def parse(
     arguments: Sequence[str], environ: Mapping[str, str] = os.environ
 ) -> Request:
-    """Reads the command line.
+    """Parses the command line.
 
     Args:
         arguments: without the program's name.
@@ -79,24 +79,26 @@ def parse(
     own, behind = _split(list(arguments))
     values = _parse_own(own)
     _check_numbers(values)
-    # A mistake is named once here, not once by every process.
+    # Report a mistake once here, not once in every process.
     request = trainer_flags.parse(behind)
-    place = _place(values, request, environ)
-    _check_min_workers(values, place)
+    task = _own_task(values, request, environ)
+    _check_min_workers(values, task)
     model_dir = request.model_dir
     if model_dir is None:
-        if place is not None:
+        if task is not None:
             raise UserError(
-                "--model_dir is missing behind the --: the tasks of a cluster "
+                "--model_dir is missing after the --: the tasks of a cluster "
                 "on several hosts must all see the same directory."
             )
+        # Chosen here, because the default depends on the time and every process
+        # would choose another one.
         model_dir = default_path(experiment_name(request.gin_files))
         behind.append(f"--model_dir={model_dir}")
     model_dir = plain(model_dir)
     if values["isolate"].value:
-        _check_isolated(place, model_dir)
+        _check_isolated(task, model_dir)
     return Request(
-        place=place,
+        task=task,
         num_workers=values["num_workers"].value,
         num_ps=values["num_ps"].value,
         evaluator=values["evaluator"].value,
@@ -118,17 +120,17 @@ def _check_numbers(values: absl_flags.FlagValues) -> None:
         if value is not None and value < least:
             raise UserError(f"--{name}={value}: must be at least {least}.")
     window = values["restart_window"].value
-    # Written this way round so that not-a-number is refused too.
+    # Written this way round so that NaN is refused, too.
     if not window > 0:
         raise UserError(f"--restart_window={window:g}: must be above 0.")
 
 
-def _place(
+def _own_task(
     values: absl_flags.FlagValues,
     request: trainer_flags.Request,
     environ: Mapping[str, str],
 ) -> tuple[str, int] | None:
-    """This host's task, if a cluster is given and none is made here."""
+    """Returns this host's task of an existing cluster, if there is one."""
     given = {}
     for binding in request.bindings:
         name = (binding.parameter or "").removeprefix("run.")
@@ -137,47 +139,47 @@ def _place(
     here = [name for name in _HERE if values[name].present]
     if here and given:
         raise UserError(
-            f"--{here[0]} makes a cluster on this machine, and "
-            f"--{next(iter(given))} behind the -- speaks of another one. Take "
-            "one of the two."
+            f"--{here[0]} starts a cluster on this machine, but "
+            f"--{next(iter(given))} after the -- is for an existing one. Use "
+            "only one of the two."
         )
-    return None if here else find_place(given, environ)
+    return None if here else find_task(given, environ)
 
 
 def _check_min_workers(
-    values: absl_flags.FlagValues, place: tuple[str, int] | None
+    values: absl_flags.FlagValues, task: tuple[str, int] | None
 ) -> None:
     least = values["min_workers"].value
     if least is None:
         return
     most = values["num_workers"].value
-    if place is None and least > most:
+    if task is None and least > most:
         raise UserError(
             f"--min_workers={least}: must be from 1 to --num_workers={most}."
         )
     if values["num_ps"].value:
         raise UserError(
             f"--min_workers={least} is for workers without parameter servers: "
-            "with --num_ps workers may come and go anyway."
+            "with --num_ps, workers may come and go anyway."
         )
     if not values["max_restarts"].value:
         raise UserError(
             f"--min_workers={least} needs --max_restarts of at least 1: the "
-            "workers that are left are started again to go on."
+            "remaining workers are restarted to go on."
         )
 
 
-def _check_isolated(place: tuple[str, int] | None, model_dir: str) -> None:
-    if place is not None:
+def _check_isolated(task: tuple[str, int] | None, model_dir: str) -> None:
+    if task is not None:
         raise UserError(
             "--isolate cuts tasks off from the network, and this task's peers "
-            "are on it: it is for a cluster on this machine, such as with "
+            "are on it. It is for a cluster on this machine, such as with "
             "--num_workers=2."
         )
     if not is_local(model_dir):
         raise UserError(
             f"--isolate cuts tasks off from the network, and so from the "
-            f"--model_dir {model_dir}: give a local one."
+            f"--model_dir {model_dir}. Give a local one."
         )
 
 
@@ -210,7 +212,7 @@ def _parse_own(arguments: list[str]) -> absl_flags.FlagValues:
     if left_over:
         raise UserError(
             f"Unexpected argument {left_over[0]!r}. The flags of trainer go "
-            "behind a --."
+            "after a --."
         )
     return values
 
@@ -218,7 +220,7 @@ def _parse_own(arguments: list[str]) -> absl_flags.FlagValues:
 def _unknown(name: str) -> str:
     if name in trainer_flags.FLAGS or name.startswith("gin."):
         return (
-            f"--{name} is a flag of trainer: write it behind a --, as in "
+            f"--{name} is a flag of trainer: write it after a --, as in "
             f"python -m trainer.launch --num_workers=2 -- --{name}=..."
         )
     hint = did_you_mean(name, [*_NAMES, "help"], prefix="--")
@@ -226,7 +228,7 @@ def _unknown(name: str) -> str:
 
 
 def _log_dir(model_dir: str) -> str:
-    """Logs are written as they come, which object stores cannot do."""
+    """Returns the default: a local folder, because logs are appended to."""
     if not is_local(model_dir):
         return tempfile.mkdtemp(prefix="trainer-logs-")
     refuse_links(model_dir, "logs")

@@ -1,22 +1,22 @@
-"""A clock for time-outs: it stands still while this process does."""
+"""A clock for time-outs that stops while this process is stopped."""
 
 import time
 from collections.abc import Callable
 
-# Between two looks; the launcher looks far more often.
+# The longest gap that counts; the launcher reads the clock far more often.
 _MOST_SECONDS = 2.0
 
 
 class Clock:
-    """Tells seconds in which this process was running.
+    """Counts the seconds during which this process was running.
 
     A launcher that is stopped together with its tasks, as by
-    `scontrol suspend`, has not waited for them meanwhile. It has to be asked
-    at least every second; of a longer gap only two seconds count.
+    `scontrol suspend`, has not waited for them in that time. The clock must
+    be read at least every second; only two seconds of a longer gap count.
 
     Args:
-        monotonic: where the time comes from.
-        sleep: lets a number of seconds pass.
+        monotonic: the source of time.
+        sleep: sleeps for a number of seconds.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class Clock:
         self._now = self._last
 
     def __call__(self) -> float:
-        """The time; it only goes forward."""
+        """Returns the time, which never goes back."""
         last, self._last = self._last, self._monotonic()
         self._now += min(self._last - last, _MOST_SECONDS)
         return self._now

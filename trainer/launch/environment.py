@@ -1,7 +1,7 @@
-"""Whether a cluster is given from outside, and which task of it this is.
+"""Finds out which task of an existing cluster this host runs, if any.
 
-The launcher only has to know that it is so, and a name for the log file. What
-the cluster is, and whether it makes sense, the task itself finds out.
+The launcher only needs to know whether there is a cluster, and a name for the
+log file. The task itself reads the cluster and checks it.
 """
 
 import json
@@ -13,19 +13,19 @@ _WORD = re.compile(r"\w+")
 _TRAILING_NUMBER = re.compile(r"-(\d+)$")
 
 
-def find_place(
+def find_task(
     flags: Mapping[str, str], environ: Mapping[str, str]
 ) -> tuple[str, int] | None:
-    """Looks where `python -m trainer` looks, in the same order.
+    """Looks where `python -m trainer` does, in the same order.
 
     Args:
-        flags: the flags of a cluster that were given, such as
+        flags: the cluster flags that were given, such as
             `{"task_index": "1"}`.
         environ: the environment.
 
     Returns:
-        Job and number, such as `("worker", 1)`; the job is `"task"` where
-        only a number among equal tasks is known. `None` outside a cluster.
+        Job and index, such as `("worker", 1)`; the job is `"task"` where
+        only an index among equal tasks is known. `None` outside a cluster.
     """
     if flags:
         return flags.get("task_type", "worker"), _number(
@@ -41,7 +41,7 @@ def _tf_config(environ: Mapping[str, str]) -> tuple[str, int] | None:
     try:
         config = json.loads(text)
     except ValueError:
-        # The task says what is wrong with it.
+        # The task itself reports what is wrong with it.
         return "task", 0
     if not isinstance(config, dict) or not config.get("task"):
         return None
@@ -55,7 +55,7 @@ def _tf_config(environ: Mapping[str, str]) -> tuple[str, int] | None:
 
 
 def _slurm(environ: Mapping[str, str]) -> tuple[str, int] | None:
-    """One of several tasks of a step; a batch script is none of them."""
+    """One of several tasks of a step; a batch script is not one of them."""
     if environ.get("SLURM_STEP_NUM_TASKS", "1") in ("", "0", "1"):
         return None
     rank = environ.get("SLURM_PROCID")

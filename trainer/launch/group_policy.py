@@ -1,10 +1,11 @@
-"""What follows from the end of one task for the whole group."""
+"""The restart policy of a group: what the end of one task means for all."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from trainer.errors import EXIT_START_AGAIN
 from trainer.launch import messages
+from trainer.launch.managed_task import ManagedTask
 from trainer.launch.policy import (
     End,
     Limits,
@@ -14,48 +15,47 @@ from trainer.launch.policy import (
     is_symptom,
     recent,
 )
-from trainer.launch.roles import belongs
-from trainer.launch.task import Member
+from trainer.launch.roles import takes_part
 
 
 class Failure(NamedTuple):
     """Why a group cannot go on.
 
     Attributes:
-        member: the one that failed for good.
-        end: how it ended; `None` for one that went on too long after the
-            chief's good end.
-        why: a sentence; empty where the end says it all.
+        task: the task that failed for good.
+        end: how it ended; `None` if it kept running for too long after the
+            chief had ended well.
+        why: a sentence; empty where the end explains itself.
     """
 
-    member: Member
+    task: ManagedTask
     end: End | None = None
     why: str = ""
 
 
-class Judge:
-    """Starts tasks again, leaves one out, or finds that all have to end.
+class GroupPolicy:
+    """Decides whether to restart a task, leave it out, or end the group.
 
     Args:
-        members: the tasks of the group.
-        limits: how often each may be started again.
+        tasks: the tasks of the group.
+        limits: how often each may be restarted.
         min_workers: how many workers are enough to go on without another
             one; `None` if all are needed.
-        say: is handed a sentence for each of these decisions.
+        log: called with a sentence for each decision.
     """
 
     def __init__(
         self,
-        members: Sequence[Member],
+        tasks: Sequence[ManagedTask],
         *,
         limits: Limits,
         min_workers: int | None,
-        say: Callable[[str], None],
+        log: Callable[[str], None],
     ) -> None:
-        self._members = members
+        self._tasks = tasks
         self._limits = limits
         self._min_workers = min_workers
-        self._say = say
+        self._log = log
 
     @property
     def min_workers(self) -> int | None:
@@ -67,63 +67,68 @@ class Judge:
         """Whether a run may go on without some of its tasks."""
         return self._min_workers is not None
 
-    def judge(self, member: Member, end: End) -> Failure | None:
-        """Plans the next start of a task that ended.
+    def on_end(self, task: ManagedTask, end: End) -> Failure | None:
+        """Plans the restart of a task that has ended.
 
         Args:
-            member: the task.
-            end: its end.
+            task: the task.
+            end: how it ended.
 
         Returns:
-            What ends the group; `None` if it goes on.
+            The failure that ends the group; `None` if it goes on.
         """
-        if self._limits.max_restarts and self._is_for_others(member, end):
-            self._restart(member, end, after=0.0, number=0)
+        if self._limits.max_restarts and self._is_caused_by_others(task, end):
+            self._restart(task, end, after=0.0, number=0)
             return None
-        member.faults.append(end)
-        self._pardon_symptoms(member, end)
-        decision = decide(member.faults, self._limits)
+        task.faults.append(end)
+        self._discount_symptoms(task, end)
+        decision = decide(task.faults, self._limits)
         if isinstance(decision, Restart):
-            number = len(recent(member.faults, self._limits))
-            self._restart(member, end, after=decision.after, number=number)
+            number = len(recent(task.faults, self._limits))
+            self._restart(task, end, after=decision.after, number=number)
             return None
-        if decision.defect or not self._is_dispensable(member):
-            return Failure(member, end, decision.why)
-        member.left_out = True
-        self._say(
-            f"{member.task.name} {messages.how(end)}. {decision.why} "
+        # Leaving out a task with a defect would hide it, and the others would
+        # soon fail in the same way.
+        if decision.defect or not self._is_dispensable(task):
+            return Failure(task, end, decision.why)
+        task.left_out = True
+        self._log(
+            f"{task.spec.name} {messages.describe_end(end)}. {decision.why} "
             f"The others go on without it: --min_workers={self._min_workers}."
         )
         return None
 
-    def _is_for_others(self, member: Member, end: End) -> bool:
-        """Whether a task that ended need not be counted."""
-        others = [m for m in self._members if m is not member]
+    def _is_caused_by_others(self, task: ManagedTask, end: End) -> bool:
+        """Whether an end should not count against the task."""
+        others = [t for t in self._tasks if t is not task]
         if end.returncode == EXIT_START_AGAIN and (
             end.for_others
-            # It is lost to its peers; its own end is still to come.
-            or any(m.stopped_at is not None for m in filter(belongs, others))
+            # A stopped task is already lost to its peers, though its own end
+            # is still to come.
+            or any(t.stopped_at is not None for t in filter(takes_part, others))
         ):
             return True
-        return is_consequence(end, [f for m in others for f in m.faults])
+        return is_consequence(end, [f for t in others for f in t.faults])
 
-    def _pardon_symptoms(self, member: Member, fault: End) -> None:
-        for other in self._members:
+    def _discount_symptoms(self, task: ManagedTask, fault: End) -> None:
+        for other in self._tasks:
+            # That task left first, so its end was counted before the cause was
+            # known.
             kept = [end for end in other.faults if not is_symptom(end, fault)]
-            if other is not member and len(kept) < len(other.faults):
+            if other is not task and len(kept) < len(other.faults):
                 other.faults[:] = kept
-                self._say(
-                    f"{other.task.name} had lost {member.task.name}: its "
+                self._log(
+                    f"{other.spec.name} had lost {task.spec.name}: its "
                     "restart does not count."
                 )
 
     def _restart(
-        self, member: Member, end: End, *, after: float, number: int
+        self, task: ManagedTask, end: End, *, after: float, number: int
     ) -> None:
-        member.due = end.at + after
-        self._say(
-            messages.starting_again(
-                member.task.name,
+        task.due = end.at + after
+        self._log(
+            messages.restart_message(
+                task.spec.name,
                 end,
                 after=after,
                 number=number,
@@ -131,12 +136,12 @@ class Judge:
             )
         )
 
-    def _is_dispensable(self, member: Member) -> bool:
-        if self._min_workers is None or member.task.job != "worker":
+    def _is_dispensable(self, task: ManagedTask) -> bool:
+        if self._min_workers is None or task.spec.job != "worker":
             return False
         left = [
-            m
-            for m in self._members
-            if m.task.job == "worker" and not m.left_out and m is not member
+            t
+            for t in self._tasks
+            if t.spec.job == "worker" and not t.left_out and t is not task
         ]
         return len(left) >= self._min_workers

@@ -1,9 +1,9 @@
-"""Keeps the ports of a cluster on this machine away from the network.
+"""Isolates the ports of a cluster on this machine from the network.
 
-TensorFlow's servers listen on all addresses of a machine, with no argument
-for one of them, and whoever reaches such a server may read and write files.
-A network namespace (see `man 7 network_namespaces`) has a loopback of its own
-and nothing else.
+TensorFlow's servers listen on all addresses of a machine, with no way to
+choose one, and anyone who can reach such a server may read and write files.
+A network namespace (see `man 7 network_namespaces`) has its own loopback
+interface and no other.
 """
 
 import contextlib
@@ -24,17 +24,17 @@ _GET_FLAGS, _SET_FLAGS, _UP = 0x8913, 0x8914, 0x1
 _INTERFACE = "16sH14x"
 
 ISOLATED = (
-    "isolated: the tasks have a network of their own. Nobody else reaches "
-    "their ports, and they reach nothing outside: no gs://, no downloads, no "
-    "metadata server that announces a preemption."
+    "isolated: the tasks have a network of their own. No one else can reach "
+    "their ports, and they can reach nothing outside: no gs://, no downloads, "
+    "no metadata server that announces a preemption."
 )
 
 
 def isolate() -> None:
-    """Moves this process, and those that it will start, off the network.
+    """Takes this process and its future children off the network, for good.
 
-    There is no way back. Without the rights for it, a user namespace in which
-    the user stays who they are gives them.
+    Without the necessary rights, it also enters a user namespace, which
+    grants them; the user and group stay the same.
 
     Raises:
         UserError: the kernel does not allow it.
@@ -53,11 +53,11 @@ def isolate() -> None:
 
 
 def open_ports(ports: Sequence[int]) -> str:
-    """Says which ports of this machine a cluster opens to the network."""
+    """Returns a message on the ports that a cluster opens to the network."""
     numbers = ", ".join(map(str, ports))
     return (
-        f"ports open to the network while the run goes on: {numbers}. Whoever "
-        "reaches one can read and write your files; --isolate closes them."
+        f"ports open to the network during the run: {numbers}. Anyone who can "
+        "reach one can read and write your files; --isolate closes them."
     )
 
 
@@ -66,8 +66,11 @@ def _unshare() -> None:
         _call_unshare(_NEW_NETWORK)
     except PermissionError:
         user, group = os.getuid(), os.getgid()
+        # A new user namespace grants all rights inside of it, including the one
+        # to create a network namespace.
         _call_unshare(_NEW_USER | _NEW_NETWORK)
-        # A process may map its groups only if it gives up changing them.
+        # The kernel lets an unprivileged process map its group only after it
+        # has given up `setgroups`.
         for name, text in (
             ("setgroups", "deny"),
             ("uid_map", f"{user} {user} 1"),
@@ -87,6 +90,7 @@ def _call_unshare(flags: int) -> None:
 
 
 def _raise_loopback() -> None:
+    # In a new namespace even the loopback interface is down.
     with contextlib.closing(socket.socket()) as handle:
         empty = struct.pack(_INTERFACE, b"lo", 0)
         found = fcntl.ioctl(handle, _GET_FLAGS, empty)

@@ -1,8 +1,8 @@
-"""`python -m trainer.launch`: starts tasks, and starts them again.
+"""`python -m trainer.launch`: starts tasks, and restarts them.
 
 It runs `python -m trainer` as this host's task of a cluster, or as each task
-of a cluster on this machine, with a `TF_CONFIG` as a real cluster's launcher
-sets it. Nothing here imports TensorFlow.
+of a cluster on this machine, with a `TF_CONFIG` as a cluster manager would set
+it. Nothing here imports TensorFlow.
 """
 
 import contextlib
@@ -22,28 +22,29 @@ from trainer.errors import (
     UserError,
 )
 from trainer.launch import arguments, messages
-from trainer.launch.agent import Group, Signals
+from trainer.launch.agent import Agent, Signals
 from trainer.launch.clock import Clock
-from trainer.launch.group_policy import Failure, Judge
+from trainer.launch.group_policy import Failure, GroupPolicy
 from trainer.launch.help import HELP
 from trainer.launch.isolation import ISOLATED, isolate, open_ports
+from trainer.launch.managed_task import ManagedTask
+from trainer.launch.phrases import signal_name
 from trainer.launch.policy import Limits
 from trainer.launch.process import Process
-from trainer.launch.task import Member
-from trainer.launch.tasks import (
-    Task,
+from trainer.launch.task_spec import (
+    TaskSpec,
     count_ports,
     held_ports,
     make_task,
     make_tasks,
 )
-from trainer.launch.timeouts import Patience
+from trainer.launch.timeouts import Timeouts
 
 _LAST_LINES = 20
-# After a failure the others have nothing left to save.
+# After a failure there is no state left that is worth a long wait.
 _AFTER_FAILURE_SECONDS = 10.0
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_PASSED_ON = (signal.SIGUSR1,)
+_FORWARDED = (signal.SIGUSR1,)
 
 
 def main(given: Sequence[str] | None = None) -> int:
@@ -53,8 +54,8 @@ def main(given: Sequence[str] | None = None) -> int:
         given: without the program's name; `sys.argv[1:]` by default.
 
     Returns:
-        The exit code: 0 done, 2 a user's mistake, else that of the process
-        that failed for good.
+        The exit code: 0 for done, 2 for a user's mistake, else that of the
+        process that failed for good.
     """
     given = list(sys.argv[1:] if given is None else given)
     own = given[: given.index("--")] if "--" in given else given
@@ -69,10 +70,10 @@ def main(given: Sequence[str] | None = None) -> int:
     except UserError as error:
         sys.stderr.write(f"error: {error}\n")
         return EXIT_USER_ERROR
-    _show(f"log files: {request.log_dir}\n".encode())
-    with _tasks(request) as tasks:
+    _echo(f"log files: {request.log_dir}\n".encode())
+    with _task_specs(request) as specs:
         return launch(
-            tasks,
+            specs,
             log_dir=request.log_dir,
             limits=request.limits,
             min_workers=request.min_workers,
@@ -82,11 +83,12 @@ def main(given: Sequence[str] | None = None) -> int:
 
 
 def _record(request: arguments.Request) -> Callable[[], bool]:
-    """Tells whether the run that is trained here has ended well."""
-    # Who only evaluates it has the last checkpoint before it then.
+    """Returns a function: whether the run that is trained here is done."""
+    # An evaluator may still have to evaluate the last checkpoint by then.
     if request.model_dir is None or request.mode not in TRAINING_MODES:
         return _never
-    # An older end is never believed: the run may be about to go on.
+    # A record from before this launch does not count: the run may be about
+    # to continue.
     return RunIsOver(request.model_dir, start_seconds=math.inf)
 
 
@@ -95,16 +97,16 @@ def _never() -> bool:
 
 
 @contextlib.contextmanager
-def _tasks(request: arguments.Request) -> Iterator[list[Task]]:
-    """This host's task of a cluster, or a cluster of its own."""
+def _task_specs(request: arguments.Request) -> Iterator[list[TaskSpec]]:
+    """Yields this host's task of a cluster, or a cluster on this machine."""
     command = [sys.executable, "-m", "trainer", *request.arguments]
-    if request.place is not None:
-        job, index = request.place
+    if request.task is not None:
+        job, index = request.task
         yield [make_task(command, job, index, request.min_workers)]
         return
     with held_ports(count_ports(request.num_workers, request.num_ps)) as ports:
         text = ISOLATED if request.isolate else open_ports(ports)
-        _show(f"{text}\n".encode())
+        _echo(f"{text}\n".encode())
         yield make_tasks(
             command,
             ports=ports,
@@ -116,104 +118,109 @@ def _tasks(request: arguments.Request) -> Iterator[list[Task]]:
 
 
 def launch(
-    tasks: Sequence[Task],
+    specs: Sequence[TaskSpec],
     *,
     log_dir: str,
     limits: Limits,
     min_workers: int | None = None,
     model_dir: str | None = None,
     run_is_over: Callable[[], bool] = _never,
-    patience: Patience | None = None,
+    timeouts: Timeouts | None = None,
     clock: Clock | None = None,
-    start_process: Callable[[Task, str], Process] = Process,
+    start_process: Callable[[TaskSpec, str], Process] = Process,
 ) -> int:
-    """Starts some processes and stays until the last one is gone.
+    """Starts the tasks, and returns when the last one has ended.
 
-    What ends by bad luck is started again, see
-    `trainer.launch.policy`. SIGINT and SIGTERM are passed on, SIGHUP
-    as SIGTERM; who does not end then gets SIGKILL later. A second signal
-    does so at once. SIGUSR1 is passed on.
+    Transient failures are restarted, see `trainer.launch.policy`. SIGINT and
+    SIGTERM are forwarded, SIGHUP as SIGTERM. Tasks that do not end then are
+    killed after a grace period, or at once on a second signal. SIGUSR1 is
+    forwarded.
 
     Args:
-        tasks: the chief first; its output is shown.
-        log_dir: where each gets its log file; it exists.
-        limits: how often each is started again.
+        specs: the tasks, the chief first; its output is shown.
+        log_dir: the directory of the log files; it exists.
+        limits: how often each task is restarted.
         min_workers: how many workers are enough to go on without another
             one; `None` if all are needed.
         model_dir: the run directory, if there is one.
-        run_is_over: see `trainer.launch.agent.Group`.
-        patience: how long to wait for what; the defaults if `None`.
-        clock: tells the time and lets it pass; the real one if `None`.
-        start_process: starts a task, given with the path of its log file.
+        run_is_over: see `trainer.launch.agent.Agent`.
+        timeouts: the time-outs; the defaults if `None`.
+        clock: the time, and how to sleep; the real one if `None`.
+        start_process: starts a process from a spec and the path of its log
+            file.
 
     Returns:
-        The exit code. After a signal it is 75 if a process saved its state
-        and asks for a new start, 0 if the run was done by then, else 128 and
-        the signal's number.
+        The exit code. After a signal, it is 75 if a process has saved its
+        state and asks to be restarted, 0 if the run was done by then, else
+        128 plus the signal's number.
     """
-    patience = patience or Patience()
-    members = [
-        Member(
-            task,
+    timeouts = timeouts or Timeouts()
+    tasks = [
+        ManagedTask(
+            spec,
             log_dir=log_dir,
             model_dir=model_dir,
             start_process=start_process,
         )
-        for task in tasks
+        for spec in specs
     ]
-    judge = Judge(members, limits=limits, min_workers=min_workers, say=_say)
+    policy = GroupPolicy(
+        tasks, limits=limits, min_workers=min_workers, log=_log
+    )
+    # Before the first process starts, so that no signal can orphan one.
     with _collected_signals() as signals:
-        group = Group(
-            members,
-            judge,
-            patience=patience,
-            show=_show,
-            say=_say,
+        agent = Agent(
+            tasks,
+            policy,
+            timeouts=timeouts,
+            echo=_echo,
+            log=_log,
             run_is_over=run_is_over,
             signals=signals,
             clock=clock or Clock(),
         )
         try:
-            failure = group.run()
+            failure = agent.run()
             if signals.end and failure is None:
                 number = signals.end[0]
-                _say(
-                    f"{messages.signal_name(number)}: ending all processes. "
-                    "Once more ends them at once."
+                _log(
+                    f"{signal_name(number)}: ending all processes. "
+                    "A second signal kills them at once."
                 )
-                # Tasks leave in order on SIGTERM and SIGINT only.
+                # Tasks handle SIGTERM and SIGINT only.
                 ending = signal.SIGTERM if number == signal.SIGHUP else number
-                group.end(patience.end_seconds, number=ending)
-                if EXIT_START_AGAIN in [m.returncode for m in members]:
+                agent.end(timeouts.end_seconds, number=ending)
+                if EXIT_START_AGAIN in [task.returncode for task in tasks]:
                     return EXIT_START_AGAIN
-                if not group.is_over:
+                if not agent.is_over:
                     return 128 + number
             if failure is not None:
-                _report(failure, shown=failure.member is group.chief)
-            group.end(_AFTER_FAILURE_SECONDS)
+                _report(failure, shown=failure.task is agent.chief)
+            agent.end(_AFTER_FAILURE_SECONDS)
         finally:
-            group.kill()
+            agent.kill()
     if failure is not None:
         return messages.exit_code(failure.end)
-    _close(members)
+    _summarize(tasks)
     return EXIT_DONE
 
 
 @contextlib.contextmanager
 def _collected_signals() -> Iterator[Signals]:
-    """Takes note of signals instead of dying of them.
+    """Records signals instead of being killed by them.
 
-    What this process was started to ignore (as under nohup) stays ignored.
+    Signals that this process was started to ignore, as under nohup, stay
+    ignored.
     """
     signals = Signals([], [])
 
     def note(number: int, frame: FrameType | None) -> None:
-        kind = signals.pass_on if number in _PASSED_ON else signals.end
+        kind = signals.forward if number in _FORWARDED else signals.end
         kind.append(number)
 
     previous = {
         number: signal.signal(number, note)
-        for number in (*_ENDING, *_PASSED_ON)
+        for number in (*_ENDING, *_FORWARDED)
         if signal.getsignal(number) is not signal.SIG_IGN
     }
     try:
@@ -223,44 +230,52 @@ def _collected_signals() -> Iterator[Signals]:
             signal.signal(number, handler)
 
 
-def _say(sentence: str) -> None:
+def _log(sentence: str) -> None:
     sys.stdout.flush()
     sys.stderr.write(f"{sentence}\n")
     sys.stderr.flush()
 
 
-def _close(members: Sequence[Member]) -> None:
-    """Says how smooth a run was that ended well."""
-    text = messages.closing(
-        {m.task.name: m.restarts for m in members},
-        [m.task.name for m in members if m.left_out],
+def _summarize(tasks: Sequence[ManagedTask]) -> None:
+    """Prints the restarts and the left-out tasks of a run that ended well."""
+    text = messages.summary(
+        {task.spec.name: task.restarts for task in tasks},
+        [task.spec.name for task in tasks if task.left_out],
     )
     if text:
-        _show(f"{text}\n".encode())
+        _echo(f"{text}\n".encode())
 
 
-def _show(output: bytes) -> None:
+def _echo(output: bytes) -> None:
     try:
         sys.stdout.buffer.write(output)
         sys.stdout.buffer.flush()
     except BrokenPipeError:
-        # Nobody reads any more; the log files have it all.
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
+        # The reader is gone, as after `| head`; the log files have everything.
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)
 
 
 def _report(failure: Failure, *, shown: bool) -> None:
-    """Says who failed and how, with the end of its log if not `shown`."""
-    member = failure.member
-    parts = [f"{member.task.name} {messages.how(failure.end)}.", failure.why]
+    """Prints which task failed and how, and the end of its log file.
+
+    Args:
+        failure: what failed.
+        shown: whether its output was shown anyway; the log is only named then.
+    """
+    task = failure.task
+    parts = [
+        f"{task.spec.name} {messages.describe_end(failure.end)}.",
+        failure.why,
+    ]
     if shown:
-        parts.append(f"Its log: {member.log_path}")
+        parts.append(f"Its log: {task.log_path}")
     else:
-        lines = member.last_lines(_LAST_LINES).splitlines()
-        parts.append(f"The end of {member.log_path}:")
+        lines = task.last_lines(_LAST_LINES).splitlines()
+        parts.append(f"The end of {task.log_path}:")
         parts[-1] += "".join(f"\n  {line}" for line in lines)
-    _say(" ".join(filter(None, parts)))
+    _log(" ".join(filter(None, parts)))
 
 
 def _make_log_dir(path: str) -> None:
@@ -268,6 +283,6 @@ def _make_log_dir(path: str) -> None:
         os.makedirs(path, exist_ok=True)
     except OSError as error:
         raise UserError(
-            f"The log directory {path} cannot be made: {error.strerror}. "
+            f"The log directory {path} cannot be created: {error.strerror}. "
             "Name another one with --log_dir."
         ) from None

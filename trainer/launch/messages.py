@@ -1,19 +1,16 @@
-"""How the launcher says what became of a task."""
-
-import signal
-from typing import TYPE_CHECKING
+"""The launcher's messages about what has happened to a task."""
 
 from trainer.errors import EXIT_FAILED, EXIT_START_AGAIN
+from trainer.launch.phrases import signal_name, times
+from trainer.launch.policy import End, Limits
 
-if TYPE_CHECKING:
-    from trainer.launch.policy import End, Limits
 
-
-def exit_code(end: "End | None") -> int:
-    """What a shell calls the end of a process.
+def exit_code(end: End | None) -> int:
+    """Returns the exit code that a shell would report for a process.
 
     Args:
-        end: `None` for one that had to be ended because it went on too long.
+        end: `None` for a process that was terminated because it kept running
+            for too long.
     """
     if end is None or end.returncode is None:
         return EXIT_FAILED
@@ -21,55 +18,60 @@ def exit_code(end: "End | None") -> int:
     return code if code >= 0 else 128 - code
 
 
-def how(end: "End | None") -> str:
-    """How a task ended, such as `"was ended by SIGKILL"`.
+def describe_end(end: End | None) -> str:
+    """Returns how a task ended, such as `"was killed by SIGKILL"`.
 
     Args:
         end: see `exit_code`.
     """
     if end is None:
-        return "went on too long after the chief had ended; it is ended now"
+        return (
+            "kept running for too long after the chief had ended; "
+            "it is terminated now"
+        )
     code = end.returncode
     if code is None:
         return f"could not be started: {end.error}"
     if code < 0:
-        return f"was ended by {signal_name(-code)}"
+        return f"was killed by {signal_name(-code)}"
     if code == EXIT_START_AGAIN:
-        return f"asks to be started again (exit code {code})"
+        return f"asks to be restarted (exit code {code})"
     return f"failed with exit code {code}"
 
 
-def starting_again(
-    name: str, end: "End", *, after: float, number: int, limits: "Limits"
+def restart_message(
+    name: str, end: End, *, after: float, number: int, limits: Limits
 ) -> str:
-    """Says that a task is started again.
+    """Returns a message on a task that is restarted.
 
     Args:
-        name: the task's.
+        name: the task's name.
         end: why.
-        after: in so many seconds.
-        number: which restart within the window this is; 0 if it does not
-            count.
-        limits: how many there may be.
+        after: seconds until the restart.
+        number: the number of this restart within the window; 0 if it does
+            not count.
+        limits: how many restarts are allowed.
     """
-    # What it said itself of its end; its log has more.
+    # The task's own exit report gives the error; its log file has more.
     known = f": {end.failure}" if end.error and end.returncode else ""
     when = f" in {after:g} s" if after else ""
     count = (
         f"restart {number} of at most {limits.max_restarts} in "
         f"{limits.window_seconds:g} s"
         if number
-        else "due to another task: this does not count"
+        else "due to another task, so it does not count"
     )
-    return f"{name} {how(end)}{known}. It is started again{when} ({count})."
+    return (
+        f"{name} {describe_end(end)}{known}. It is restarted{when} ({count})."
+    )
 
 
-def closing(restarts: dict[str, int], left_out: list[str]) -> str:
-    """The last line of a launch that ended well; empty if all was smooth.
+def summary(restarts: dict[str, int], left_out: list[str]) -> str:
+    """Returns the last line after a success; empty without any incident.
 
     Args:
-        restarts: by task, how often it was started again.
-        left_out: the tasks without which the others went on.
+        restarts: how often each task was restarted.
+        left_out: the tasks that the others went on without.
     """
     parts = [f"{name} {times(n)}" for name, n in restarts.items() if n]
     text = "Done."
@@ -80,16 +82,3 @@ def closing(restarts: dict[str, int], left_out: list[str]) -> str:
     if left_out:
         text += f" Left out: {', '.join(left_out)}."
     return text if parts or left_out else ""
-
-
-def signal_name(number: int) -> str:
-    """Such as `"SIGTERM"`; for one without a name, its number."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-
-
-def times(count: int) -> str:
-    """Such as `"once"` or `"3 times"`."""
-    return "once" if count == 1 else f"{count} times"

@@ -1,8 +1,9 @@
-"""Whether a task that ended is started again: the policy, without acting.
+"""The restart policy of a single task, as pure functions.
 
-A task that asks for it (exit code 75), or that somebody killed, had bad luck:
-it is started again, as often as the limits allow. A failure of its own may
-be bad luck too, but the same failure at the same place twice is a defect.
+A task that asks for it (exit code 75), or that was killed from outside, had a
+transient failure: it is restarted as often as the limits allow. A failure of
+its own may be transient too, but the same failure at the same step twice is a
+defect.
 """
 
 import dataclasses
@@ -11,16 +12,16 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from trainer.errors import EXIT_START_AGAIN, EXIT_USER_ERROR
-from trainer.launch.messages import signal_name, times
+from trainer.launch.phrases import signal_name, times
 
 # The second restart in a row waits 1 s, each later one twice as long.
 _FIRST_DELAY = 1.0
 _MOST_DELAY = 60.0
-# A task that ran for so long before it ended starts a new row.
-WELL_SECONDS = 60.0
-# The slowest way to notice a lost peer takes half a minute.
+# A task that ran for this long before it ended resets the back-off.
+HEALTHY_SECONDS = 60.0
+# The slowest way to detect a lost peer takes half a minute.
 _CASCADE_SECONDS = 60.0
-# What the program has done itself, not whoever ends processes from outside.
+# Signals that a program causes itself, as opposed to those sent from outside.
 _CRASHES = frozenset(
     -number
     for number in (
@@ -35,10 +36,10 @@ _CRASHES = frozenset(
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """How often a task is started again.
+    """How often a task is restarted.
 
     Attributes:
-        max_restarts: at most so often within the window; 0 for never.
+        max_restarts: the most restarts within the window; 0 for none.
         window_seconds: how long a restart counts.
     """
 
@@ -48,62 +49,62 @@ class Limits:
 
 @dataclasses.dataclass(frozen=True)
 class End:
-    """One end of a task that did not end well.
+    """How one process of a task ended, if it did not end well.
 
     Attributes:
-        at: when it was noticed, in seconds of a clock that only goes forward.
+        at: when it was detected, in seconds on a monotonic clock.
         ran: how many seconds it had been running.
         returncode: the exit code, or the negative number of the signal;
-            `None` if it could not even be started.
-        error: what the program said of it, such as `"ValueError: no"`; may
-            be empty.
-        place: how far it had come, such as `"at step 40"`; empty if unknown.
-        for_others: whether it left in order because others asked the run to.
+            `None` if it could not be started.
+        error: what the program reported, such as `"ValueError: no"`; may be
+            empty.
+        progress: how far it had come, such as `"at step 40"`; empty if unknown.
+        for_others: whether it left in order at the request of another task.
     """
 
     at: float
     ran: float
     returncode: int | None
     error: str = ""
-    place: str = ""
+    progress: str = ""
     for_others: bool = False
 
     @property
-    def is_bad_luck(self) -> bool:
-        """Whether the program itself need not be at fault."""
+    def is_transient(self) -> bool:
+        """Whether the cause may lie outside of the program."""
         if self.returncode is None or self.returncode == EXIT_START_AGAIN:
             return True
         return self.returncode < 0 and not self.is_crash
 
     @property
     def is_crash(self) -> bool:
-        """Whether the program did what the system ends processes for."""
+        """Whether the program crashed, such as by a segmentation fault."""
         return self.returncode in _CRASHES
 
     @property
     def failure(self) -> str:
-        """What went wrong and where, such as `"ValueError: no at step 40"`."""
+        """The error and the progress, such as `"ValueError: no at step 40"`."""
         code = self.returncode or 0
         plain = signal_name(-code) if code < 0 else f"exit code {code}"
-        return f"{self.error or plain} {self.place}".rstrip()
+        return f"{self.error or plain} {self.progress}".rstrip()
 
 
 class Restart(NamedTuple):
-    """The task is started again.
+    """The task is restarted.
 
     Attributes:
-        after: in so many seconds.
+        after: seconds to wait first.
     """
 
     after: float
 
 
 class Stop(NamedTuple):
-    """The task is not started again.
+    """The task is not restarted.
 
     Attributes:
-        why: a sentence; empty where the end itself says it all.
-        defect: whether it would fail again.
+        why: a sentence; empty where the end explains itself.
+        defect: whether it would only fail again.
     """
 
     why: str
@@ -111,19 +112,20 @@ class Stop(NamedTuple):
 
 
 def decide(ends: Sequence[End], limits: Limits) -> Restart | Stop:
-    """Judges a task's last end.
+    """Decides what follows from a task's last end.
 
     Args:
-        ends: all of the task's ends that count, the last one included,
+        ends: all of the task's ends that count, including the last one,
             oldest first.
-        limits: how often it may be started again.
+        limits: how often it may be restarted.
     """
     last = ends[-1]
     if last.returncode == EXIT_USER_ERROR:
         return Stop("", defect=True)
+    # The message of the end itself is enough; no limit was exceeded.
     if not limits.max_restarts:
-        return Stop("", defect=not last.is_bad_luck)
-    if not last.is_bad_luck and any(_alike(last, end) for end in ends[:-1]):
+        return Stop("", defect=not last.is_transient)
+    if not last.is_transient and any(_alike(last, end) for end in ends[:-1]):
         return Stop(
             f"The same {last.failure} twice: a defect, not bad luck.",
             defect=True,
@@ -132,7 +134,7 @@ def decide(ends: Sequence[End], limits: Limits) -> Restart | Stop:
     restarts = len(recent(ends, limits)) - 1
     if restarts >= limits.max_restarts:
         return Stop(
-            f"It was started again {times(restarts)} within "
+            f"It was restarted {times(restarts)} within "
             f"{limits.window_seconds:g} s, as often as "
             f"--max_restarts={limits.max_restarts} allows.",
             defect=False,
@@ -141,16 +143,16 @@ def decide(ends: Sequence[End], limits: Limits) -> Restart | Stop:
 
 
 def recent(ends: Sequence[End], limits: Limits) -> list[End]:
-    """The ends within the window before the last one, which is included."""
+    """Returns the ends within the window before the last one, inclusive."""
     last = ends[-1]
     return [e for e in ends if last.at - e.at < limits.window_seconds]
 
 
 def is_consequence(end: End, faults: Iterable[End]) -> bool:
-    """Whether a task ended only because another one had ended before.
+    """Whether a task ended only because another task had ended before.
 
-    Such an end does not count against a task, nor for a defect. There are no
-    more of them than faults, so nothing goes on for ever.
+    Such an end does not count as a restart or as a defect. The other task's
+    end counts, so restarts cannot go on forever.
 
     Args:
         end: the task's end.
@@ -164,22 +166,22 @@ def is_consequence(end: End, faults: Iterable[End]) -> bool:
     ]
     if end.returncode == EXIT_START_AGAIN:
         return bool(before)
-    # A lost peer may look like a failure. But where several tasks fail, one
-    # need not be the cause of the other: the defect may be in all of them.
-    if end.is_bad_luck or end.returncode == EXIT_USER_ERROR:
+    # A lost peer may surface as any exception. But if several tasks fail by
+    # themselves, neither need be the cause: they may share a defect.
+    if end.is_transient or end.returncode == EXIT_USER_ERROR:
         return False
-    return any(fault.is_bad_luck for fault in before)
+    return any(fault.is_transient for fault in before)
 
 
 def is_symptom(end: End, fault: End) -> bool:
-    """Whether a task left because of another one that ended after it.
+    """Whether a task left because of another task that ended after it.
 
-    A task that fails says so at once, and then takes its time to end. One
-    that is frozen is ended by somebody else, later.
+    A failing task reports the failure at once, but may take a while to end. A
+    frozen one is killed later, from outside.
 
     Args:
         end: an end of the first task.
-        fault: the other one's.
+        fault: the end of the other task.
     """
     return (
         end.returncode == EXIT_START_AGAIN != fault.returncode
@@ -188,20 +190,22 @@ def is_symptom(end: End, fault: End) -> bool:
 
 
 def _alike(one: End, other: End) -> bool:
-    # Nobody knows how much training lies between two unknown places.
-    at_one_place = bool(one.place) and one.place == other.place
+    # Any amount of training may lie between two ends of unknown progress.
+    same_progress = bool(one.progress) and one.progress == other.progress
     return (
-        at_one_place and not other.is_bad_luck and one.failure == other.failure
+        same_progress
+        and not other.is_transient
+        and one.failure == other.failure
     )
 
 
 def _delay(ends: Sequence[End]) -> float:
-    """Seconds to wait: none after the first of a row of quick ends."""
-    row = 1
+    """Returns the back-off: 0 s after the first of a series of quick ends."""
+    series = 1
     for end in reversed(ends[1:]):
-        if end.ran >= WELL_SECONDS:
+        if end.ran >= HEALTHY_SECONDS:
             break
-        row += 1
-    if row == 1:
+        series += 1
+    if series == 1:
         return 0.0
-    return min(_FIRST_DELAY * 2 ** min(row - 2, 10), _MOST_DELAY)
+    return min(_FIRST_DELAY * 2 ** min(series - 2, 10), _MOST_DELAY)

@@ -1,4 +1,4 @@
-"""One process of a cluster: it never outlives its launcher."""
+"""One process of a task, which never outlives its launcher."""
 
 import contextlib
 import ctypes
@@ -8,78 +8,82 @@ import subprocess
 import sys
 from collections.abc import Callable
 
-from trainer.launch.tasks import Task
+from trainer.launch.task_spec import TaskSpec
 from trainer.runtime.local_files import open_to_append
 
 _PR_SET_PDEATHSIG = 1
 
 
 class Process:
-    """A started task.
+    """A running process of a task.
 
-    Its output goes straight into a file, so that nothing is lost and nothing
-    blocks, whatever becomes of the launcher. It leads a session of its own:
-    a terminal's Ctrl-C reaches it only through the launcher.
+    Its output goes straight to a file, so that nothing is lost and nothing
+    blocks, whatever happens to the launcher. It leads its own session, so a
+    terminal's Ctrl-C reaches it only through the launcher.
 
     Args:
-        task: what to start.
-        log_path: the file that its output is added to.
+        spec: what to start.
+        log_path: the file that its output is appended to.
 
     Attributes:
-        task: as given.
-        log_path: as given.
+        spec: see above.
+        log_path: see above.
         returncode: once it has ended, its exit code, or the negative number
             of the signal that ended it.
     """
 
-    def __init__(self, task: Task, log_path: str) -> None:
-        self.task = task
+    def __init__(self, spec: TaskSpec, log_path: str) -> None:
+        self.spec = spec
         self.log_path = log_path
         self.returncode: int | None = None
         with open_to_append(log_path) as log:
             self._seen = log.tell()
             self._popen = subprocess.Popen(
-                task.command,
-                env={**os.environ, **task.environ},
+                spec.command,
+                env={**os.environ, **spec.environ},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
+                # Also makes it a group leader, so that its children can be
+                # signalled.
                 start_new_session=True,
                 preexec_fn=_die_with_parent(),
             )
         self.pid = self._popen.pid
 
     def poll(self) -> int | None:
-        """Its return code, or `None` while it runs."""
+        """Returns the return code, or `None` while it is running."""
         if self.returncode is None and self._has_ended():
-            # Before it is reaped, no other process can have its number.
+            # Kill its children before it is reaped: until then, no other
+            # process group can have its number.
             self._signal_group(signal.SIGKILL)
             self.returncode = self._popen.wait()
         return self.returncode
 
     def is_stopped(self) -> bool:
-        """Whether a signal has stopped it, where Linux tells.
+        """Whether a signal has stopped it; always `False` outside Linux.
 
-        One that a debugger holds is not.
+        A process that a debugger has stopped does not count.
         """
         if self.returncode is not None:
             return False
         try:
             with open(f"/proc/{self.pid}/stat") as stat:
-                # A program's name may hold anything, brackets too.
+                # The program's name comes before, and may contain parentheses.
                 return stat.read().rpartition(")")[2].split()[0] == "T"
         except OSError:
             return False
 
     def signal(self, number: int) -> None:
-        """Sends a signal to the process and to what it has started."""
+        """Sends a signal to the process and to those it has started."""
         if self.returncode is None:
             self._signal_group(number)
 
-    def pass_on(self, number: int) -> None:
+    def forward(self, number: int) -> None:
         """Sends a signal to the process alone, if it has a handler for it.
 
-        One that is still importing its modules has none yet, and would die.
+        A process that is still importing modules has none yet, and would be
+        killed by the signal.
 
         Args:
             number: the signal.
@@ -89,7 +93,7 @@ class Process:
                 os.kill(self.pid, number)
 
     def new_output(self) -> bytes:
-        """What it has written since the last call."""
+        """Returns the output since the last call."""
         with open(self.log_path, "rb") as log:
             log.seek(self._seen)
             output = log.read()
@@ -97,6 +101,7 @@ class Process:
         return output
 
     def _has_ended(self) -> bool:
+        # WNOWAIT leaves a zombie, which keeps the number in use.
         options = os.WEXITED | os.WNOHANG | os.WNOWAIT
         return os.waitid(os.P_PID, self.pid, options) is not None
 
@@ -106,7 +111,7 @@ class Process:
 
 
 def _catches(pid: int, number: int) -> bool:
-    """Whether a process has a handler for a signal, where Linux tells."""
+    """Whether a process handles a signal; `True` where this is unknown."""
     try:
         with open(f"/proc/{pid}/status") as status:
             lines = dict(line.split(":", 1) for line in status)
@@ -116,15 +121,17 @@ def _catches(pid: int, number: int) -> bool:
 
 
 def _die_with_parent() -> Callable[[], None] | None:
-    """Makes Linux kill a child whose launcher was killed."""
+    """Makes Linux kill the child when its launcher is killed."""
     if not sys.platform.startswith("linux"):
         return None
-    # All that may take a lock happens here: the child only makes two calls.
+    # Between fork and exec another thread's locks may be held forever, so
+    # everything that could need one is done here, in the parent.
     prctl = ctypes.CDLL(None, use_errno=True).prctl
     parent = os.getpid()
 
     def prepare() -> None:
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        # The launcher may have died before `prctl` took effect.
         if os.getppid() != parent:
             os._exit(128 + signal.SIGKILL)
 

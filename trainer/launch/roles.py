@@ -1,31 +1,31 @@
-"""What the tasks of a cluster are to each other."""
+"""The roles of tasks in a cluster: which of them a run cannot do without."""
 
 from collections.abc import Sequence
 
-from trainer.launch.task import Member
+from trainer.launch.managed_task import ManagedTask
 
 
-def belongs(member: Member) -> bool:
-    """Whether the others cannot go on without it; an evaluator looks on."""
-    return member.task.job != "evaluator"
+def takes_part(task: ManagedTask) -> bool:
+    """Whether the run needs the task; an evaluator only reads checkpoints."""
+    return task.spec.job != "evaluator"
 
 
-def serves(member: Member, members: Sequence[Member]) -> bool:
-    """Whether it only serves a chief, and has no say in the outcome.
-
-    Args:
-        member: one of the members.
-        members: all of them, the chief first.
-    """
-    job = member.task.job
-    return job == "ps" or (job == "worker" and members[0].task.job == "chief")
-
-
-def is_spare(member: Member, members: Sequence[Member]) -> bool:
-    """Whether the others go on without it: it may leave alone.
+def serves_chief(task: ManagedTask, tasks: Sequence[ManagedTask]) -> bool:
+    """Whether it only serves a chief and does not decide the outcome.
 
     Args:
-        member: see `serves`.
-        members: see `serves`.
+        task: one of the tasks.
+        tasks: all of them, the chief first.
     """
-    return serves(member, members) and member.task.job != "ps"
+    job = task.spec.job
+    return job == "ps" or (job == "worker" and tasks[0].spec.job == "chief")
+
+
+def is_spare(task: ManagedTask, tasks: Sequence[ManagedTask]) -> bool:
+    """Whether the run goes on without it, so that it may leave alone.
+
+    Args:
+        task: see `serves_chief`.
+        tasks: see `serves_chief`.
+    """
+    return serves_chief(task, tasks) and task.spec.job != "ps"

@@ -1,90 +1,93 @@
-"""Which processes will not end by themselves, so that somebody has to."""
+"""Finds the processes that the launcher has to end."""
 
 from collections.abc import Sequence
 
-from trainer.launch.roles import belongs, is_spare, serves
-from trainer.launch.task import Member
-from trainer.launch.timeouts import Patience
+from trainer.launch.managed_task import ManagedTask
+from trainer.launch.roles import is_spare, serves_chief, takes_part
+from trainer.launch.timeouts import Timeouts
 
 
 def stopped(
-    members: Sequence[Member], patience: Patience, now: float
-) -> list[Member]:
-    """Those that somebody has stopped (SIGSTOP), and not continued.
+    tasks: Sequence[ManagedTask], timeouts: Timeouts, now: float
+) -> list[ManagedTask]:
+    """Finds tasks that were stopped (SIGSTOP) and not continued.
 
-    The tasks of other hosts have lost them, and cannot end them.
+    Their peers on other hosts have lost them, and cannot end them.
 
     Args:
-        members: the tasks.
-        patience: how long they may be.
+        tasks: the tasks.
+        timeouts: how long they may be stopped.
         now: the time.
     """
     return [
-        member
-        for member in members
-        if member.stopped_at is not None
-        and now - member.stopped_at > patience.stopped_seconds
+        task
+        for task in tasks
+        if task.stopped_at is not None
+        and now - task.stopped_at > timeouts.stopped_seconds
     ]
 
 
 def left_behind(
-    members: Sequence[Member], patience: Patience, before: float
-) -> list[Member]:
-    """Those that still are in a run that a peer has left.
+    tasks: Sequence[ManagedTask], timeouts: Timeouts, before: float
+) -> list[ManagedTask]:
+    """Finds tasks that are still in a run that a peer has left.
 
-    They save what is to be saved and end themselves, if they do not hang.
-    Until then nobody can meet them.
+    They save their state and end by themselves, unless they hang. Until then
+    a restarted peer cannot meet them.
 
     Args:
-        members: the tasks of a cluster of which all are needed.
-        patience: tells who may never have been in that run.
-        before: the peer has left before that time.
+        tasks: the tasks of a cluster of which all are needed.
+        timeouts: which tasks may never have been in that run.
+        before: the peer left before this time.
     """
     latest = [
-        m.left_at
-        for m in members
-        if m.left_at is not None and belongs(m) and not is_spare(m, members)
+        t.left_at
+        for t in tasks
+        if t.left_at is not None and takes_part(t) and not is_spare(t, tasks)
     ]
     left = [at for at in latest if at < before]
     return [
-        member
-        for member in filter(belongs, members)
-        if member.is_running
-        and any(member.started + patience.met_seconds < at for at in left)
+        task
+        for task in filter(takes_part, tasks)
+        if task.is_running
+        and any(task.started + timeouts.rendezvous_seconds < at for at in left)
     ]
 
 
-def late(
-    members: Sequence[Member], patience: Patience, since: float
-) -> list[Member]:
-    """Those that should have ended, for the run is done.
+def overdue(
+    tasks: Sequence[ManagedTask], timeouts: Timeouts, since: float
+) -> list[ManagedTask]:
+    """Finds tasks that should have ended, because the run is done.
 
     Args:
-        members: the tasks.
-        patience: how long each may go on.
-        since: for so many seconds it has been done.
+        tasks: the tasks.
+        timeouts: how long each may keep running.
+        since: seconds since the run was done.
     """
     found = []
-    for member in filter(lambda m: m.is_running, members):
-        kind = "server" if serves(member, members) else member.task.job
-        if since > patience.leave_seconds[kind]:
-            found.append(member)
+    for task in filter(lambda t: t.is_running, tasks):
+        kind = "server" if serves_chief(task, tasks) else task.spec.job
+        if since > timeouts.leave_seconds[kind]:
+            found.append(task)
     return found
 
 
 def may_wait(
-    member: Member, members: Sequence[Member], *, elastic: bool
+    task: ManagedTask, tasks: Sequence[ManagedTask], *, elastic: bool
 ) -> bool:
-    """Whether a late one only waits for who has ended: no reason to blame it.
+    """Whether an overdue task only waits for peers that have ended.
+
+    Such a task is not to blame.
 
     Args:
-        member: one of the members.
-        members: see `late`.
+        task: one of the tasks.
+        tasks: see `overdue`.
         elastic: whether it may have been away while the others finished.
     """
-    # While the first task still runs, only the run's record says it is done.
-    has_told = member is members[0]
-    was_away = elastic or member.restarts > 0
-    return serves(member, members) or (
-        belongs(member) and (has_told or was_away)
+    # If the first task is overdue itself, only the run's record says that the
+    # run is done: the task may have been restarted after that.
+    known_from_record = task is tasks[0]
+    was_away = elastic or task.restarts > 0
+    return serves_chief(task, tasks) or (
+        takes_part(task) and (known_from_record or was_away)
     )

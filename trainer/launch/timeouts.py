@@ -1,25 +1,26 @@
-"""How long the launcher waits for a process before it ends it."""
+"""Time-outs after which the launcher ends a process."""
 
 import dataclasses
 from collections.abc import Mapping
 
 
 @dataclasses.dataclass(frozen=True)
-class Patience:
+class Timeouts:
     """Time-outs, in seconds.
 
     Attributes:
-        end_seconds: how long a task may save its state after a signal.
-        leave_seconds: how long the others may go on after the run is done, by
-            job. A `"server"` only waits for its chief's word, an evaluator
-            looks at the last checkpoint.
-        stopped_seconds: how long a task may be stopped (SIGSTOP). Its peers
-            need less to notice: they name it, and leave.
+        end_seconds: how long a task may take to save its state after a
+            signal.
+        leave_seconds: how long the other tasks may keep running once the run
+            is done, by job. A `"server"` only waits for its chief to end; an
+            evaluator evaluates the last checkpoint.
+        stopped_seconds: how long a task may be stopped (SIGSTOP). More than
+            its peers need to detect it, so that they name it and leave first.
         left_behind_seconds: how long a task may outlive a peer of its run.
-            More than the `Watchdog` allows for a save: the chief waits for
-            one that is under way before it ends.
-        met_seconds: who was started so shortly before its peer left a run
-            may never have been in that run.
+            More than the `Watchdog` allows for a save, because a chief
+            finishes its current save before it ends.
+        rendezvous_seconds: a task that was started this shortly before a peer
+            left the run may never have been in that run.
     """
 
     end_seconds: float = 30.0
@@ -33,4 +34,4 @@ class Patience:
     )
     stopped_seconds: float = 20.0
     left_behind_seconds: float = 2100.0
-    met_seconds: float = 60.0
+    rendezvous_seconds: float = 60.0

@@ -1,4 +1,4 @@
-"""Files and directories that are there whole, or as they were."""
+"""Atomic writes: files and directories are complete, or as before."""
 
 import contextlib
 import json
@@ -38,22 +38,21 @@ __all__ = [
     "write_whole",
 ]
 
-# What a file system's refusal is raised as: by Python, and by TensorFlow.
+# The exceptions of a failed file operation, by Python and by TensorFlow.
 REFUSALS = (OSError, tf.errors.OpError)
 
 
 def write_whole(path: str, content: str | bytes) -> None:
-    """Writes a file beside its place and renames it there.
+    """Writes a file under a temporary name, and renames it.
 
     Args:
-        path: local, or what `tf.io.gfile` knows; its directory exists.
-        content: all of the file.
+        path: local, or supported by `tf.io.gfile`; its directory exists.
+        content: the whole content.
 
     Raises:
-        OSError, tf.errors.OpError: the file system refused; the file is as
-            it was.
+        OSError, tf.errors.OpError: writing failed; the file is unchanged.
     """
-    # Two processes that write one file must not share what lies beside it.
+    # Two processes that write the same file need different temporary names.
     beside = f"{path}.{socket.gethostname()}-{os.getpid()}.tmp"
     try:
         if is_local(path):
@@ -62,10 +61,13 @@ def write_whole(path: str, content: str | bytes) -> None:
         else:
             with tf.io.gfile.GFile(beside, "wb") as file:
                 file.write(content)
+        # Otherwise the rename may reach the disk before the content does, and a
+        # power failure leaves an empty file.
         synchronize(beside)
         if is_local(path) and os.path.isdir(path):
             local_files.set_aside(path, "it is a directory")
         tf.io.gfile.rename(beside, path, overwrite=True)
+        # The rename itself is in the directory.
         synchronize(os.path.dirname(path) or ".")
     except BaseException:
         remove_if_possible(beside)
@@ -73,10 +75,10 @@ def write_whole(path: str, content: str | bytes) -> None:
 
 
 def make_directory(path: str) -> None:
-    """Makes a directory, and its parents, so that a power cut keeps them.
+    """Creates a directory and its parents, safe against a power failure.
 
     Args:
-        path: local, or what `tf.io.gfile` knows; it may exist.
+        path: local, or supported by `tf.io.gfile`; it may exist.
     """
     missing = []
     while path and not tf.io.gfile.isdir(path):
@@ -89,7 +91,7 @@ def make_directory(path: str) -> None:
 
 
 def synchronize(path: str) -> None:
-    """Flushes a local file or directory to disk; elsewhere does nothing."""
+    """Flushes a local file or directory to disk; ignores remote ones."""
     if not os.path.exists(path):
         return
     descriptor = os.open(path, os.O_RDONLY)
@@ -100,7 +102,7 @@ def synchronize(path: str) -> None:
 
 
 def read(path: str) -> bytes:
-    """Reads a file whole, and never waits for what is no file.
+    """Reads a whole file, and never blocks on a pipe or device.
 
     Raises:
         OSError, tf.errors.OpError: it cannot be read.
@@ -116,46 +118,51 @@ def read_json(path: str) -> Any:
     """Reads a JSON file.
 
     Raises:
-        ValueError: it holds no JSON, or is local and cannot be read.
-        tf.errors.OpError: it is not local, and cannot be read now.
+        ValueError: it is not JSON, or is local and cannot be read.
+        tf.errors.OpError: it is remote, and cannot be read at the moment.
     """
     try:
         return json.loads(read(path))
     except OSError as error:
         raise ValueError(f"it cannot be read: {error}") from error
+    # Python's JSON parser recurses, and a damaged file may be nested.
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
 
 def set_aside(path: str, why: str) -> None:
-    """Gives what cannot be used another name, with a warning.
+    """Renames a file that cannot be used, with a warning.
 
     Args:
-        path: local, or what `tf.io.gfile` knows; something is there.
+        path: an existing path, local or supported by `tf.io.gfile`.
         why: what is wrong with it.
 
     Raises:
-        UserError: the file system refused.
+        UserError: renaming failed.
     """
     other = _aside(path)
     try:
         tf.io.gfile.rename(path, other)
     except REFUSALS as error:
         raise UserError(
-            f"{path} cannot be used ({why}), nor renamed: {error}"
+            f"{path} cannot be used ({why}) and cannot be renamed: {error}"
         ) from None
-    logging.warning("%s cannot be used: %s. It is %s now.", path, why, other)
+    logging.warning(
+        "%s cannot be used: %s. It was renamed to %s.", path, why, other
+    )
 
 
 def keep_copy(path: str, content: bytes, why: str) -> None:
-    """Keeps what stood in a file of which only a part can be used.
+    """Keeps a copy of a file that is partly damaged, with a warning.
 
     Raises:
-        OSError, tf.errors.OpError: the file system refused.
+        OSError, tf.errors.OpError: writing failed.
     """
     other = _aside(path)
     write_whole(other, content)
-    logging.warning("%s is damaged: %s. A copy is %s.", path, why, other)
+    logging.warning(
+        "%s is damaged: %s. A copy is kept in %s.", path, why, other
+    )
 
 
 def _aside(path: str) -> str:
@@ -165,49 +172,48 @@ def _aside(path: str) -> str:
 
 
 def prepare_file(directory: str, name: str) -> None:
-    """Makes sure that nothing stands where a run adds to a file.
+    """Makes sure that a run can append to a file.
 
     Args:
         directory: the run directory.
         name: the file.
 
     Raises:
-        UserError: a link is there, or what is there cannot be set aside.
+        UserError: it is a link, or something else that cannot be renamed.
     """
     refuse_links(directory, name)
     path = os.path.join(directory, name)
     if is_local(path) and os.path.exists(path) and not is_file(path):
-        set_aside(path, "it is no regular file")
+        set_aside(path, "it is not a regular file")
 
 
 def prepare_directory(directory: str, name: str) -> None:
-    """Makes sure that nothing stands where a run makes a directory.
+    """Makes sure that a run can create a directory.
 
     Args:
         directory: the run directory.
         name: the directory below it, such as `"tensorboard/train"`.
 
     Raises:
-        UserError: a link is there, or what is there cannot be set aside.
+        UserError: it is a link, or something else that cannot be renamed.
     """
     refuse_links(directory, name)
     path = directory
     for part in name.split("/"):
         path = os.path.join(path, part)
         if is_local(path) and os.path.exists(path) and not os.path.isdir(path):
-            set_aside(path, "it is no directory")
+            set_aside(path, "it is not a directory")
 
 
 def append(path: str, text: str) -> None:
-    """Adds to the end of a file of the run's own.
+    """Appends to a file of the run.
 
     Args:
-        path: local, or what `tf.io.gfile` knows; its directory exists.
-        text: what to add.
+        path: local, or supported by `tf.io.gfile`; its directory exists.
+        text: the text to append.
 
     Raises:
-        OSError, tf.errors.OpError: the file system refused, or the path is a
-            link.
+        OSError, tf.errors.OpError: writing failed, or the path is a link.
     """
     if is_local(path):
         with local_files.open_to_append(path) as local:
@@ -218,17 +224,15 @@ def append(path: str, text: str) -> None:
 
 
 def exists(path: str) -> bool:
-    """Whether anything has this name, be it a link that leads nowhere."""
+    """Returns whether a path exists, even as a broken link."""
     if is_local(path):
         return os.path.lexists(path)
     return bool(tf.io.gfile.exists(path))
 
 
 def remove(path: str) -> None:
-    """Removes a file, a link or a whole directory; it need not be there.
-
-    `tf.io.gfile.rmtree` would empty what a link leads to.
-    """
+    """Removes a file, a link or a whole directory, if it exists."""
+    # `tf.io.gfile.rmtree` would follow a link, and empty its target.
     if is_local(path):
         local_files.remove(path)
     elif tf.io.gfile.isdir(path):
@@ -238,9 +242,9 @@ def remove(path: str) -> None:
 
 
 def remove_if_possible(path: str) -> None:
-    """Deletes a file or a directory, to tidy up after an error.
+    """Removes a file or a directory, to clean up after an error.
 
-    The error is what the user must see, not that this failed as well.
+    A failure is ignored, because the user must see the original error.
     """
     with contextlib.suppress(*REFUSALS):
         remove(path)

@@ -1,8 +1,8 @@
-"""How a process tells the one that started it what became of it.
+"""The exit report of a process, for the one that started it.
 
-The exit code alone does not say whether two failures are the same. Whoever
-supervises a process names a file in `TRAINER_EXIT_REPORT`; at its end the
-process writes there
+The exit code alone does not tell whether two failures are the same. A
+supervisor names a file in `TRAINER_EXIT_REPORT`, and the process writes its
+report there at the end:
 
     {"pid": 4711, "exit_code": 1, "error": "ValueError: no", "step": 40}
 
@@ -20,13 +20,13 @@ from trainer.errors import StartAgain
 from trainer.runtime import local_files, schema
 
 VARIABLE = "TRAINER_EXIT_REPORT"
-# Names the launcher, the same in all processes that it starts.
+# Identifies the launcher; the same in all processes that it starts.
 LAUNCHER = "TRAINER_LAUNCHER"
-# AutoGraph writes the message proper below a listing of stack frames.
+# AutoGraph puts the actual message after a listing of stack frames.
 _TRACED = "in user code:"
-# Below this TensorFlow names the operation.
+# After this line, TensorFlow names the operation.
 _RUNNING = "Graph execution error:"
-# Where an object lies differs from run to run.
+# The address of an object differs from run to run.
 _ADDRESS = re.compile(r"\b0x[0-9a-f]+")
 _MOST = 300
 _REPORT = schema.record(
@@ -44,10 +44,10 @@ class _HasStep(Protocol):
 
 
 class ExitReport:
-    """Writes how this process ends, if somebody asked for it.
+    """Writes how this process ends, if a report is requested.
 
     Attributes:
-        trainer: the Trainer whose step is told, once there is one.
+        trainer: the Trainer whose step is reported, once there is one.
     """
 
     def __init__(self) -> None:
@@ -56,16 +56,16 @@ class ExitReport:
     def write(self, exit_code: int, error: BaseException | None = None) -> None:
         """Writes the report.
 
-        A failure to do so is passed over: it must not hide the error that is
-        reported.
+        A failure to do so is ignored: it must not hide the reported error.
 
         Args:
-            exit_code: what the process is about to end with.
-            error: what ended it, if it was not its own will.
+            exit_code: the exit code of this process.
+            error: the exception that ends it, if there is one.
         """
         path = os.environ.get(VARIABLE)
         if not path:
             return
+        # Even reading the step may fail here, such as when its device is lost.
         with contextlib.suppress(Exception):
             record = {
                 "pid": os.getpid(),
@@ -75,21 +75,22 @@ class ExitReport:
             }
             if isinstance(error, StartAgain):
                 record["for_others"] = error.for_others
+            # The launcher may read at any time, so write and rename.
             with local_files.create(f"{path}.tmp") as file:
                 file.write(json.dumps(record).encode())
             os.replace(f"{path}.tmp", path)
 
 
 def headline(error: BaseException) -> str:
-    """The kind of an exception and a line that says what is wrong.
+    """Returns the type of an exception and one line of its message.
 
-    It is the same in every run that fails in the same way.
+    The result is the same in every run that fails in the same way.
     """
     kind = type(error).__name__
     lines = [line.strip() for line in str(error).splitlines()]
     lines = [line for line in lines if line not in ("", _RUNNING)] or [""]
-    told = lines[-1] if lines[0] == _TRACED else lines[0]
-    text = f"{kind}: {told.removeprefix(f'{kind}: ')}".removesuffix(": ")
+    message = lines[-1] if lines[0] == _TRACED else lines[0]
+    text = f"{kind}: {message.removeprefix(f'{kind}: ')}".removesuffix(": ")
     return _ADDRESS.sub("0x...", text)[:_MOST]
 
 
@@ -97,12 +98,12 @@ def read(path: str, *, pid: int) -> dict[str, Any]:
     """Reads a report.
 
     Args:
-        path: the file; it need not be there.
-        pid: the process that should have written it. What another one wrote,
-            such as its child, does not count.
+        path: the file; it need not exist.
+        pid: the process that should have written it. A report of another
+            process, such as its child, does not count.
 
     Returns:
-        The object in the file; empty without a valid one.
+        The report; empty if there is no valid one.
     """
     try:
         found = json.loads(local_files.read(path))

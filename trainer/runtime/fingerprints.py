@@ -1,4 +1,4 @@
-"""Short hashes of what must be the same in all processes of a run."""
+"""Fingerprints of the code and configuration that all tasks must share."""
 
 import glob
 import hashlib
@@ -10,30 +10,29 @@ import sysconfig
 import gin
 
 _DIGITS = 12
-# What differs between the tasks of a cluster, or between hosts, by right;
-# comments and empty lines come and go with it.
+# Bindings that may differ between the tasks or hosts of a cluster. Comments and
+# empty lines in the text depend on them.
 _OF_ONE_TASK = re.compile(
     r"^((\w+\.)*(run\.task_(index|type)|\w+\.data_dir) =|#|$)"
 )
-_PACKAGES = ("trainer", "plugins", "experiments")
+_PACKAGES = ("trainer", "trainer_plugins", "trainer_experiments")
 
 
 def configuration() -> str:
-    """A hash of the whole gin configuration.
+    """Returns a hash of the whole gin configuration.
 
-    Which task a process is, and where it finds its data, does not count.
+    The index of the task and the directory of its data do not count.
     """
-    # Unbroken lines: a path may be long.
+    # One line per binding: a long path would break it elsewhere.
     lines = gin.config_str(max_line_length=1 << 20).splitlines()
     kept = [line for line in lines if not _OF_ONE_TASK.match(line)]
     return _hash("\n".join(kept).encode())
 
 
 def code() -> str:
-    """A hash of the sources of the framework and of the user's modules.
+    """Returns a hash of the sources of the framework and of user modules.
 
-    The user's modules are those that were imported by now and lie outside of
-    Python's own folders.
+    User modules are those imported so far from outside of Python's folders.
     """
     files = {os.path.realpath(path) for path in _own_modules()}
     for name in _PACKAGES:
@@ -48,18 +47,19 @@ def code() -> str:
                 sources.append(hashlib.sha256(file.read()).digest())
         except OSError:
             continue
-    # Without their paths: hosts may keep the code in different places.
+    # Without paths, because hosts may keep the code in different folders.
     return _hash(b"".join(sorted(sources)))
 
 
 def _sources(folder: str) -> list[str]:
-    # A checkout may lie in a folder whose name looks like a pattern.
+    # The name of the checkout's folder may look like a pattern.
     return glob.glob(f"{glob.escape(folder)}/**/*.py", recursive=True)
 
 
 def _own_modules() -> list[str]:
     library = sysconfig.get_paths()["stdlib"]
     found = []
+    # A copy, because lazy imports on other threads change the dictionary.
     for module in list(sys.modules.values()):
         path = getattr(module, "__file__", None)
         if (

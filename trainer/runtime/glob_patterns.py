@@ -1,7 +1,7 @@
-"""Paths that TensorFlow would take for patterns.
+"""Works around paths that TensorFlow takes for glob patterns.
 
-Its reader of checkpoints looks for files that match what it is given: under
-`lr=[0.1]` it finds nothing, however well the file was written.
+Its checkpoint reader searches for files that match the given path. In a
+directory such as `lr=[0.1]` it therefore finds nothing.
 """
 
 import contextlib
@@ -20,14 +20,13 @@ _OPEN_FILES = "/proc/self/fd"
 
 @contextlib.contextmanager
 def without_pattern(directory: str) -> Iterator[str]:
-    """Gives a directory by a name that matches itself alone.
+    """Yields a path to a directory that contains no pattern.
 
     Args:
-        directory: local, or what `tf.io.gfile` knows; it exists.
+        directory: an existing path, local or supported by `tf.io.gfile`.
 
     Yields:
-        A path to the same files; of a directory elsewhere that has such a
-        name, a copy.
+        A path to the same files, or to a copy of a remote directory.
     """
     if not _SPECIAL.search(directory):
         yield directory

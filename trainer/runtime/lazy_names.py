@@ -1,4 +1,4 @@
-"""Names of a module that are imported at their first use."""
+"""Lazy imports: names of a module that are imported at their first use."""
 
 import importlib
 from collections.abc import Callable, Mapping
@@ -6,18 +6,18 @@ from typing import Any
 
 
 def lazy_names(module: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """Makes a module's `__getattr__`, see PEP 562.
+    """Returns a module's `__getattr__`, see PEP 562.
 
     Args:
-        module: its `__name__`.
-        homes: name to the module or package that has it.
+        module: the `__name__` of the module.
+        homes: maps a name to the module or package that defines it.
     """
 
     def load(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         home = importlib.import_module(homes[name])
-        if not hasattr(home, name):  # A module that nothing has imported.
+        if not hasattr(home, name):  # A submodule not imported yet.
             return importlib.import_module(f"{homes[name]}.{name}")
         return getattr(home, name)
 

@@ -1,10 +1,10 @@
-"""A lock for where there are no locks, such as object stores: best effort.
+"""A best-effort lock for file systems without locks, such as object stores.
 
-Whoever holds it writes a file with a number of its own and renews it. There
-is no write that fails if somebody else was faster, so the file is read again
-after a while: the last one to write has it. One that is not renewed any more
-is taken over; at once, if its process is known to be dead or was started by
-the same launcher, which starts one chief at a time.
+The holder writes a file with a unique number, and renews it. There is no write
+that fails if another process was faster, so the file is read again after a
+while: the last writer holds the lease. A lease that is no longer renewed is
+taken over. That happens at once if its process is known to be dead, or was
+started by the same launcher, which runs one chief at a time.
 """
 
 import contextlib
@@ -29,9 +29,10 @@ from trainer.runtime.atomic_files import (
 from trainer.runtime.exit_report import LAUNCHER
 
 _RENEW_SECONDS = 15.0
-# Not renewed for so long, it counts no more.
+# A lease that was not renewed for this long has expired.
 _LEASE_SECONDS = 60.0
-# By the clocks of two hosts: then nobody needs to watch it first.
+# The clocks of two hosts may differ, but not by this much. A lease this old has
+# expired without watching it first.
 _LONG_SECONDS = 600.0
 _SETTLE_SECONDS = 2.0
 
@@ -46,15 +47,15 @@ def held(
     """Holds a lease while it is open.
 
     Args:
-        path: the lease's file; what `tf.io.gfile` knows.
-        holder: who this is, for others to read.
-        in_use: makes the error that says who holds it.
+        path: the file of the lease; supported by `tf.io.gfile`.
+        holder: a description of this process for others.
+        in_use: returns the error that names the holder.
 
     Yields:
         A function that raises if another run has taken the lease.
 
     Raises:
-        UserError: somebody else holds it, or it cannot be written.
+        UserError: another process holds it, or it cannot be written.
     """
     mine = {
         **holder,
@@ -66,6 +67,8 @@ def held(
     try:
         lease.wait_for_holder(_LEASE_SECONDS)
         lease.write()
+        # Another process may have written at the same time. After this pause
+        # both see the same last writer.
         time.sleep(_SETTLE_SECONDS)
         lease.check()
     except REFUSALS as error:
@@ -83,7 +86,7 @@ def held(
     finally:
         stop.set()
         thread.join(timeout=_RENEW_SECONDS)
-        lease.give_back()
+        lease.release()
 
 
 class _Lease:
@@ -99,10 +102,10 @@ class _Lease:
         self._lost: UserError | None = None
 
     def wait_for_holder(self, expire: float) -> None:
-        """Returns when nobody else holds it.
+        """Waits until no other process holds it.
 
         Raises:
-            UserError: somebody does, and renews it.
+            UserError: another process holds it, and renews it.
         """
         first = self._read()
         if not first or _is_gone(first, self._mine):
@@ -118,18 +121,18 @@ class _Lease:
                 raise self._in_use(self._path, now)
 
     def write(self) -> None:
-        """Takes it, or renews it."""
+        """Takes or renews the lease."""
         record = {**self._mine, "renewed": time.time()}
         write_whole(self._path, json.dumps(record) + "\n")
 
     def check(self) -> None:
-        """Raises a `UserError` if somebody else has it by now."""
+        """Raises a `UserError` if another process has taken it."""
         now = self._read()
         if now and now.get("nonce") != self._mine["nonce"]:
             raise self._in_use(self._path, now)
 
     def keep(self, stop: threading.Event, renew: float) -> None:
-        """Renews it until it is told to stop, or has lost it."""
+        """Renews the lease until it is stopped, or has lost it."""
         while not stop.wait(renew):
             try:
                 self.check()
@@ -138,6 +141,7 @@ class _Lease:
                 self._lost = error
                 logging.error("%s", error)
                 return
+            # A short outage of the store must not end the run.
             except REFUSALS as error:
                 logging.warning("%s cannot be renewed: %s", self._path, error)
 
@@ -146,14 +150,14 @@ class _Lease:
         if self._lost is not None:
             raise self._lost
 
-    def give_back(self) -> None:
-        """Removes the file, if it is still this run's."""
+    def release(self) -> None:
+        """Removes the file if this run still holds the lease."""
         with contextlib.suppress(UserError, *REFUSALS):
             self.check()
             remove_if_possible(self._path)
 
     def _read(self) -> dict[str, Any]:
-        """What the file says; empty without one that can be read."""
+        """Returns the content of the file; empty if it cannot be read."""
         if not tf.io.gfile.exists(self._path):
             return {}
         try:
@@ -167,8 +171,9 @@ class _Lease:
 
 
 def _is_gone(holder: dict[str, Any], mine: dict[str, Any]) -> bool:
-    """Whether the holder is known not to renew it any more."""
+    """Whether the holder is known not to renew it again."""
     launcher = mine["launcher"]
+    # A launcher restarts the chief only after the previous one has ended.
     if launcher is not None and holder.get("launcher") == launcher:
         return True
     renewed = holder.get("renewed")
@@ -195,7 +200,7 @@ def _is_alive(pid: Any) -> bool:
 
 
 def _namespace() -> str | None:
-    """Which processes' numbers are known here; `None` where nothing tells."""
+    """Returns the namespace of process numbers; `None` if unknown."""
     try:
         return os.readlink("/proc/self/ns/pid")
     except OSError:

@@ -1,8 +1,8 @@
 """Local files of a run: nothing outside its directory is written or removed.
 
-Whoever can write to a run directory can leave links in it. Here links are
-never followed: what is removed is the link, and what is written is a file of
-the run's own. Nothing here imports TensorFlow.
+Anyone who can write to a run directory can leave links in it. Links are never
+followed here: removing one removes only the link, and writing replaces it by a
+regular file. Nothing here imports TensorFlow.
 """
 
 import errno
@@ -17,25 +17,25 @@ from absl import logging
 
 from trainer.errors import UserError
 
-# How TensorFlow tells a path of another file system, such as gs://.
+# How TensorFlow recognizes a path of another file system, such as gs://.
 _SCHEME = re.compile(r"[a-zA-Z][0-9a-zA-Z.]*://")
-# What Linux opens, and room for the longest name below a run directory.
+# The limits of Linux, and room for the longest name below a run directory.
 _PATH_BYTES = 4096
 _NAME_BYTES = 255
 _ROOM_BYTES = 256
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-# Without O_NONBLOCK opening a named pipe waits for its other end.
+# Without O_NONBLOCK, opening a named pipe would wait for its other end.
 _CAREFULLY = os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 def is_local(path: str) -> bool:
-    """Whether a path is one of this machine's file systems."""
+    """Returns whether a path is in one of this machine's file systems."""
     return not _SCHEME.match(path)
 
 
 def check_path(path: str) -> None:
-    """Refuses a run directory whose files could not be named.
+    """Refuses a run directory whose files could not be opened.
 
     Raises:
         UserError: TensorFlow or the file system cannot open such a path.
@@ -45,6 +45,7 @@ def check_path(path: str) -> None:
     shown = ascii(path if len(path) < 200 else f"{path[:200]}...")
     try:
         encoded = os.fsencode(os.path.abspath(path))
+        # Python can hold file names that are not UTF-8 as surrogates.
         path.encode()
     except UnicodeError:
         raise UserError(
@@ -52,30 +53,30 @@ def check_path(path: str) -> None:
             "Choose another --model_dir."
         ) from None
     if b"\0" in encoded:
-        raise UserError(f"model_dir {shown} holds a NUL character.")
+        raise UserError(f"model_dir {shown} contains a NUL character.")
     longest = max(map(len, encoded.split(b"/")))
     if longest > _NAME_BYTES or len(encoded) > _PATH_BYTES - _ROOM_BYTES:
         raise UserError(
             f"model_dir {shown} is too long: {len(encoded)} bytes, and "
-            f"{longest} in one name. At most {_PATH_BYTES - _ROOM_BYTES} and "
-            f"{_NAME_BYTES} will do."
+            f"{longest} in one name. The limits are "
+            f"{_PATH_BYTES - _ROOM_BYTES} and {_NAME_BYTES}."
         )
 
 
 def plain(path: str) -> str:
-    """A path without `file://`, which is as local as one without."""
+    """Returns a path without the prefix `file://`, which means the same."""
     return path.removeprefix("file://")
 
 
 def refuse_links(directory: str, name: str) -> None:
-    """Refuses a run directory in which a link stands where a run writes.
+    """Refuses a run directory with a link where the run is going to write.
 
     Args:
         directory: the run directory; it may be a link itself.
-        name: what is going to be written there, such as `"tensorboard/eval"`.
+        name: the file or folder to write, such as `"tensorboard/eval"`.
 
     Raises:
-        UserError: it, or a folder that leads to it, is a symbolic link.
+        UserError: it or one of its parent folders is a symbolic link.
     """
     if not is_local(directory):
         return
@@ -91,7 +92,7 @@ def refuse_links(directory: str, name: str) -> None:
 
 
 def refuse_link(path: str) -> None:
-    """Checks a directory right before something in it changes.
+    """Checks a directory right before a change in it.
 
     Raises:
         OSError: it is a symbolic link.
@@ -101,15 +102,15 @@ def refuse_link(path: str) -> None:
 
 
 def create(path: str) -> BinaryIO:
-    """Opens a new file; what has its name is removed, and never written."""
+    """Opens a new file; an existing one is removed, not overwritten."""
     remove(path)
     return os.fdopen(os.open(path, _NEW | os.O_NOFOLLOW, 0o666), "wb")
 
 
 def open_to_append(path: str) -> BinaryIO:
-    """Opens a file of the run's own to add to it; made if it is not there.
+    """Opens a file of the run to append to it, and creates it if necessary.
 
-    A file that has another name too (a hard link) is replaced by a copy.
+    A file with a second name (a hard link) is replaced by a copy.
 
     Raises:
         OSError: a link, a directory or a device has its name, or the file
@@ -121,16 +122,17 @@ def open_to_append(path: str) -> BinaryIO:
         return os.fdopen(descriptor, "ab")
     os.close(descriptor)
     if not stat.S_ISREG(status.st_mode):
-        raise OSError(errno.EINVAL, "is no regular file", path)
+        raise OSError(errno.EINVAL, "is not a regular file", path)
     copy = f"{path}.{os.getpid()}.tmp"
     with open(path, "rb") as source, create(copy) as target:
         shutil.copyfileobj(source, target)
+    # The copy has a single name, so this ends after one more round.
     os.replace(copy, path)
     return open_to_append(path)
 
 
 def is_file(path: str) -> bool:
-    """Whether a path is a regular file, or leads to one."""
+    """Returns whether a path is a regular file or a link to one."""
     try:
         return stat.S_ISREG(os.stat(path).st_mode)
     except (OSError, ValueError):
@@ -138,58 +140,60 @@ def is_file(path: str) -> bool:
 
 
 def read(path: str) -> bytes:
-    """Reads a regular file whole.
+    """Reads a whole regular file.
 
     Raises:
-        OSError: it is something else, such as a named pipe on which one
-            would wait for ever, or cannot be read.
+        OSError: it cannot be read, or is something else, such as a named
+            pipe that would block forever.
     """
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
     with os.fdopen(os.open(path, flags), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(errno.EINVAL, "is no regular file", path)
+            raise OSError(errno.EINVAL, "is not a regular file", path)
         return file.read()
 
 
 def set_aside_unless_file(path: str) -> None:
-    """Sets aside what stands where a file of the run's own belongs.
+    """Renames anything that is in the place of a regular file.
 
     Raises:
-        OSError: the file system refused.
+        OSError: renaming failed.
     """
     if os.path.lexists(path) and not is_file(path):
-        set_aside(path, "it is no regular file")
+        set_aside(path, "it is not a regular file")
 
 
 def aside(path: str) -> str:
-    """A name for what cannot be used, which nothing has yet."""
+    """Returns an unused name for a file that is set aside."""
     names = (f"{path}.damaged-{number}" for number in itertools.count(1))
     return next(name for name in names if not os.path.lexists(name))
 
 
 def set_aside(path: str, why: str) -> None:
-    """Gives what cannot be used another name, with a warning.
+    """Renames a file that cannot be used, with a warning.
 
     Args:
-        path: local; something is there.
+        path: an existing local path.
         why: what is wrong with it, such as `"it is a directory"`.
 
     Raises:
-        OSError: the file system refused.
+        OSError: renaming failed.
     """
     other = aside(path)
     os.rename(path, other)
-    logging.warning("%s cannot be used: %s. It is %s now.", path, why, other)
+    logging.warning(
+        "%s cannot be used: %s. It was renamed to %s.", path, why, other
+    )
 
 
 def remove(path: str) -> None:
-    """Removes a file, a link or a whole directory; it need not be there.
+    """Removes a file, a link or a whole directory, if it exists.
 
-    Of a link the link goes, and what it leads to stays.
+    The target of a link is left alone.
     """
     try:
         if os.path.isdir(path) and not os.path.islink(path):
-            # It follows no link, not even one that appears meanwhile.
+            # It does not follow links, not even new ones.
             shutil.rmtree(path)
         else:
             os.unlink(path)

@@ -1,13 +1,13 @@
-"""One run at a time in a run directory.
+"""The lock of a run directory, which allows one run at a time.
 
-The chief alone takes the lock; whoever only reads, such as an evaluator, goes
-without. On a local disk it is `flock`, which the kernel gives back when the
-process dies, however it dies: the next attempt never waits for a dead one.
-`flock` belongs to the open file and not to the process, so a child that was
-forked would hold it after its parent's death. But POSIX locks (`lockf`) are
-lost as soon as anything in the process closes any descriptor of the file, as
-a callback does that copies the run directory, and do not keep apart two runs
-in one process. So it is `flock`, and a forked child closes the descriptor.
+Only the chief takes the lock; a process that only reads, such as an evaluator,
+does not need it. On a local disk it is `flock`, which the kernel releases
+however the process dies, so that the next attempt never waits for a dead one.
+`flock` is tied to the open file and not to the process, so a forked child
+would hold it after its parent's death. But POSIX locks (`lockf`) are lost as
+soon as the process closes any descriptor of the file, for instance in a
+callback that copies the run directory, and do not exclude a second run in the
+same process. So this uses `flock`, and a forked child closes the descriptor.
 
 Object stores and file systems without `flock` get a lease, see
 `trainer.runtime.lease`.
@@ -33,7 +33,7 @@ from trainer.runtime.atomic_files import REFUSALS, make_directory
 from trainer.runtime.local_files import is_local, refuse_links, set_aside
 
 FILE_NAME = "run.lock"
-# A process that was killed may take a moment to be gone.
+# A killed process may take a moment to end.
 _WAIT_SECONDS = 3.0
 _POLL_SECONDS = 0.1
 _MOST_BYTES = 1 << 16
@@ -62,15 +62,15 @@ def locked(model_dir: str | None) -> Iterator[Callable[[], None]]:
     """Keeps other runs out of a run directory.
 
     Args:
-        model_dir: where the run lives; made if it does not exist. `None`
-            locks nothing.
+        model_dir: the run directory, created if necessary. `None` locks
+            nothing.
 
     Yields:
-        A function to call now and then: it raises a `UserError` if another
-        run has taken the directory all the same.
+        A function to call regularly: it raises a `UserError` if another run
+        has taken over the directory in spite of the lock.
 
     Raises:
-        UserError: another run is there, or the directory cannot be written.
+        UserError: another run uses the directory, or it is not writable.
     """
     if model_dir is None:
         yield _nothing
@@ -93,14 +93,14 @@ def locked(model_dir: str | None) -> Iterator[Callable[[], None]]:
         yield _nothing
     finally:
         _release(descriptor, path)
-        # A run that was refused before it wrote anything leaves nothing.
+        # A run that is refused before it writes anything leaves no trace.
         with contextlib.suppress(OSError):
             for directory in made:
                 os.rmdir(directory)
 
 
 def _missing(directory: str) -> list[str]:
-    """Those of a directory and its parents that are still to be made."""
+    """Returns a directory and its parents as far as they do not exist."""
     found: list[str] = []
     if not is_local(directory):
         return found
@@ -112,7 +112,7 @@ def _missing(directory: str) -> list[str]:
 
 
 def in_use(path: str, holder: dict[str, Any]) -> UserError:
-    """Says who holds the lock at a path."""
+    """Returns the error that names the holder of a lock."""
     directory = os.path.dirname(path)
     who = "another process"
     if holder:
@@ -137,7 +137,7 @@ def _myself() -> dict[str, Any]:
 
 
 def _lock(path: str, model_dir: str) -> int | None:
-    """A descriptor that holds the lock; `None` where there is no `flock`."""
+    """Returns a descriptor that holds the lock; `None` without `flock`."""
     identity = os.stat(model_dir).st_ino
     deadline = time.monotonic() + _WAIT_SECONDS
     while True:
@@ -148,10 +148,12 @@ def _lock(path: str, model_dir: str) -> int | None:
                     _sign(descriptor, {**_myself(), "directory": identity})
                     _held.add(descriptor)
                     return descriptor
+                # The lock is on a file that the previous run has just removed.
                 os.close(descriptor)
                 continue
             holder = _read(descriptor)
-            # A copy of a run by hard links shares the file with it.
+            # A copy of a run by hard links shares the lock file with the
+            # original, but must not be locked by it.
             if os.fstat(descriptor).st_nlink > 1 and (
                 holder.get("directory") not in (None, identity)
             ):
@@ -161,8 +163,8 @@ def _lock(path: str, model_dir: str) -> int | None:
             if error.errno not in _WITHOUT_FLOCK:
                 raise
             logging.warning(
-                "%s: the file system has no locks (%s). Another run in this "
-                "directory is noticed by a lease, within a minute.",
+                "%s: the file system has no locks (%s). A lease detects "
+                "another run in this directory within a minute.",
                 path,
                 error.strerror,
             )
@@ -175,6 +177,7 @@ def _lock(path: str, model_dir: str) -> int | None:
 
 def _open(path: str) -> int:
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+    # No link is followed, and a pipe in its place does not block.
     flags |= os.O_NOFOLLOW | os.O_NONBLOCK
     try:
         descriptor = os.open(path, flags, 0o666)
@@ -184,7 +187,7 @@ def _open(path: str) -> int:
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
         return descriptor
     os.close(descriptor)
-    set_aside(path, "it is no regular file")
+    set_aside(path, "it is not a regular file")
     return _open(path)
 
 
@@ -199,9 +202,10 @@ def _try(descriptor: int) -> bool:
 
 
 def _is_still_at(descriptor: int, path: str) -> bool:
-    """Whether the run before has not removed the file meanwhile.
+    """Whether the locked file is still the one at the path.
 
-    One that has another name too belongs to somebody else: it is left.
+    The previous run may have removed it meanwhile. A file that has a second
+    name is also part of another directory, so only this name is removed.
     """
     mine = os.fstat(descriptor)
     try:
@@ -217,7 +221,7 @@ def _is_still_at(descriptor: int, path: str) -> bool:
 
 
 def _sign(descriptor: int, holder: dict[str, Any]) -> None:
-    """Says in the file who holds it; the lock holds without, too."""
+    """Writes the holder to the file, which the lock itself does not need."""
     with contextlib.suppress(OSError):
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, json.dumps(holder).encode() + b"\n", 0)
@@ -232,7 +236,7 @@ def _read(descriptor: int) -> dict[str, Any]:
 
 
 def _release(descriptor: int, path: str) -> None:
-    # In a child that was forked it is closed, and not its own to give back.
+    # In a forked child it is closed already, and still held by the parent.
     if descriptor not in _held:
         return
     _held.discard(descriptor)

@@ -1,4 +1,4 @@
-"""Finds plugins: what is imported, and what is installed.
+"""Finds the plugins that are installed or imported.
 
 A package offers plugins through the entry point group `trainer.plugins`:
 
@@ -6,8 +6,8 @@ A package offers plugins through the entry point group `trainer.plugins`:
     trainer.plugins =
         my_strategy = my_package.my_strategy:MyStrategy
 
-Importing the module (gin's `import`, say) is enough for a strategy to be
-found by its `name` too.
+A strategy is also found by its `name` once its module is imported, such as by
+an `import` line of a gin file.
 """
 
 import functools
@@ -28,15 +28,16 @@ def load_plugins() -> dict[str, Any]:
     """Imports every installed plugin, once.
 
     A plugin that cannot be imported is left out with a warning: a broken
-    package that a run does not use must not stop it.
+    package must not stop a run that does not use it.
 
     Returns:
-        Entry point name to the object it names.
+        The loaded objects by the names of their entry points.
     """
     found = {}
     for entry in importlib.metadata.entry_points(group=GROUP):
         try:
             found[entry.name] = entry.load()
+        # An import can fail in any way, not only with ImportError.
         except Exception as error:
             logging.warning(
                 "Plugin %s (%s) cannot be imported: %s",
@@ -48,13 +49,13 @@ def load_plugins() -> dict[str, Any]:
 
 
 def strategies() -> dict[str, type[StrategyPlugin]]:
-    """Every strategy plugin that is installed or imported, by name."""
+    """Returns all installed or imported strategy plugins by name."""
     load_plugins()
     return dict(StrategyPlugin.known)
 
 
 def find_strategy(name: str, **options: Any) -> StrategyPlugin:
-    """Makes the strategy plugin of a name.
+    """Creates the strategy plugin with a name.
 
     Args:
         name: a plugin's name, or `"auto"` for the one that fits best.
@@ -62,7 +63,7 @@ def find_strategy(name: str, **options: Any) -> StrategyPlugin:
             `devices`; `None` means not given.
 
     Raises:
-        UserError: there is no such strategy, or it does not take an option.
+        UserError: there is no such strategy, or an option is not for it.
     """
     known = strategies()
     if name == "auto":
@@ -71,12 +72,13 @@ def find_strategy(name: str, **options: Any) -> StrategyPlugin:
         raise UserError(
             f"Unknown strategy {name!r}. {nearest(name, ['auto', *known])}"
         )
+    # A flag that was not given must not override a gin binding.
     given = {key: value for key, value in options.items() if value is not None}
     for option in given:
         if not _takes(known[name], option):
             takers = [key for key in known if _takes(known[key], option)]
             raise UserError(
-                f"--{option} means nothing to the strategy {name!r}. It is "
+                f"--{option} has no meaning for the strategy {name!r}. It is "
                 f"for: {', '.join(sorted(takers)) or 'none installed'}."
             )
     return known[name](**given)

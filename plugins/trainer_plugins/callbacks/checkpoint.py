@@ -1,4 +1,4 @@
-"""Saves and restores a run."""
+"""The callback Checkpoint: saves a run and restores it."""
 
 import concurrent.futures
 import os
@@ -19,7 +19,7 @@ from trainer.plugin_api import (
     storage,
 )
 
-_DEFAULT_STEPS = 1000  # Between saves, where epochs are not known.
+_DEFAULT_STEPS = 1000  # Between saves, if the length of an epoch is unknown.
 _STATE = schema.record(
     {"values": schema.mapping_of(schema.number(finite=False))}
 )
@@ -29,24 +29,24 @@ _STATE = schema.record(
 class Checkpoint(Callback):
     """Keeps a run's whole state in `model_dir/checkpoints`.
 
-    At the start it restores the newest usable checkpoint there. Saving copies
-    nothing but what training overwrites meanwhile, and writes in the
-    background. A save that fails is a warning, and the next one tries again;
-    only the end must be saved.
+    Restores the newest usable checkpoint at the start. A save copies only what
+    training overwrites meanwhile, and writes in the background. A failed save
+    is a warning, and the next one tries again; only the last one must
+    succeed.
 
     Args:
         every: the period of saves, such as `500`, `"2 epochs"` or `"10m"`;
-            defaults to each epoch, or 1,000 steps where epochs are unknown.
-            The end of training is saved too.
-        keep_last: how many of the newest checkpoints stay.
-        keep_best: how many of the best stay besides.
-        monitor: the value that says which are best, such as
+            defaults to each epoch, or 1,000 steps if epochs are unknown. The
+            end of training is always saved.
+        keep_last: how many of the newest checkpoints to keep.
+        keep_best: how many of the best checkpoints to keep in addition.
+        monitor: the value by which to choose the best, such as
             `"val_accuracy"`.
-        mode: `"min"`, `"max"`, or `"auto"` to tell by the name.
-        asynchronous: write while training goes on.
+        mode: `"min"`, `"max"`, or `"auto"` to infer it from the name.
+        asynchronous: whether to write while training continues.
 
     Raises:
-        UserError: an argument is not valid.
+        UserError: an argument is invalid.
     """
 
     runs_last = True
@@ -78,12 +78,13 @@ class Checkpoint(Callback):
         self._saved_digests: dict[str, str] | None = None
         self._has_written = False
         self._failure: str | None = None
+        # A single thread: saves must reach the disk in their order.
         self._writer = concurrent.futures.ThreadPoolExecutor(max_workers=1)
         self._writing: concurrent.futures.Future[None] | None = None
 
     @property
     def directory(self) -> str:
-        """Where the checkpoints are."""
+        """The directory of the checkpoints."""
         assert self.trainer.model_dir is not None
         return os.path.join(self.trainer.model_dir, "checkpoints")
 
@@ -91,7 +92,7 @@ class Checkpoint(Callback):
         """Restores the run's newest usable checkpoint.
 
         Raises:
-            UserError: there is nowhere to save, or `checkpoints/` is a link.
+            UserError: there is no `model_dir`, or `checkpoints/` is a link.
         """
         loop = self.trainer.loop
         assert loop is not None
@@ -112,13 +113,14 @@ class Checkpoint(Callback):
             storage.remove_leftovers(self.directory)
         if self.trainer.state.restore_newest(self.directory):
             logging.info("Resuming at step %d.", self.trainer.step)
-            # One that was left before its events is saved again after them.
+            # A run that left before the events of its step saves it again
+            # after them, because callbacks change their state there.
             if loop.state.unfired_from is None:
                 self._note_saved(over=loop.is_ending)
         self._ticker.start(loop.fired_step)
 
     def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
-        """Takes memory for the first save, in the background."""
+        """Reserves memory for the first save, in the background."""
         if self._staging is not None and self.trainer.plugin.is_chief:
             specs = self.trainer.state.specs()
             self._writing = self._writer.submit(self._staging.reserve, specs)
@@ -128,31 +130,31 @@ class Checkpoint(Callback):
         return self._ticker.next_step(step)
 
     def on_save(self, step: int, logs: dict[str, float]) -> None:
-        """Saves when the period has passed, or somebody asks for it."""
+        """Saves when the period has passed, or a save was requested."""
         loop = self.trainer.loop
         assert loop is not None
-        # The end too: what others do there may fail.
+        # Save before `on_train_end`, because another callback may fail there.
         ending = loop.is_ending
         if self._ticker.due(step) or loop.save_now or ending:
             self._save(logs, over=ending)
 
     def on_leave(self, step: int) -> None:
-        """Saves, and waits until it is on disk.
+        """Saves, and waits until the checkpoint is on disk.
 
-        If that fails, the next attempt begins at an earlier checkpoint.
+        If that fails, the next attempt starts from an earlier checkpoint.
         """
         self._wait()
         if self._saved_step != step:
-            # Without values: those of this step are not known yet.
+            # Without values, because this step has not been evaluated yet.
             self._save({})
         self._finish()
 
     def on_divergence(self, step: int) -> None:
-        """Waits for a save that is under way."""
+        """Waits for the current save."""
         self._finish()
 
     def on_roll_back(self, step: int) -> None:
-        """Goes on as after a start, without the checkpoints passed over."""
+        """Continues as after a start, and removes later checkpoints."""
         assert self.trainer.loop is not None
         self._ticker.start(self.trainer.loop.fired_step)
         self._saved_step = step
@@ -162,10 +164,10 @@ class Checkpoint(Callback):
                     storage.remove(path)
 
     def on_train_end(self, logs: dict[str, float] | None = None) -> None:
-        """Saves the end, and waits until it is on disk.
+        """Saves the end of training, and waits until it is on disk.
 
         Raises:
-            UserError: it could not be written: the run is not done.
+            UserError: it could not be written, so the run is not done.
         """
         self._wait()
         if not self._end_is_saved():
@@ -183,14 +185,14 @@ class Checkpoint(Callback):
         self._values = {int(k): v for k, v in state["values"].items()}
 
     def close(self) -> None:
-        """Waits for a save that is under way."""
+        """Waits for the current save."""
         try:
             self._wait()
         finally:
             self._writer.shutdown()
 
     def _note_saved(self, *, over: bool) -> None:
-        """Remembers what has been saved, to tell at the end if it is all."""
+        """Records what was saved, to know at the end whether it is complete."""
         self._saved_step = self.trainer.step
         self._saved_as_over = over
         loop = self.trainer.loop
@@ -199,16 +201,20 @@ class Checkpoint(Callback):
             self._saved_digests = self.trainer.state.digests()
 
     def _end_is_saved(self) -> bool:
-        """Whether nothing has changed since, such as to the best weights."""
+        """Whether nothing has changed since the last save.
+
+        Keras' `EarlyStopping` may restore the best weights at the end.
+        """
         if self._saved_step != self.trainer.step or not self._saved_as_over:
             return False
         saved = self._saved_digests
         return saved is None or saved == self.trainer.state.digests()
 
     def _finish(self) -> bool:
-        """Waits until the chief has written; whether it could."""
+        """Waits until the chief has written; returns whether it succeeded."""
         self._wait()
-        # No process goes on to read what the chief is still writing.
+        # A barrier: no process may continue, and read what the chief is still
+        # writing.
         return not self.trainer.plugin.any_process(self._saved_step is None)
 
     def _why_not_done(self) -> str:
@@ -218,7 +224,7 @@ class Checkpoint(Callback):
             f"The end of the run, step {self.trainer.step}, could not be "
             f"saved: {self._failure or 'see the log of the chief'}. Newest "
             f"checkpoint in {self.directory}: {newest}. Make room there, or "
-            "make it writable, and start the same command again."
+            "make it writable, and run the same command again."
         )
 
     def _save(self, logs: dict[str, float], *, over: bool = False) -> None:
@@ -226,13 +232,15 @@ class Checkpoint(Callback):
             self._start_saving(logs, over=over)
 
     def _start_saving(self, logs: dict[str, float], *, over: bool) -> None:
-        # One save at a time: the next one waits for a slow disk.
+        # One save at a time, so that a slow disk does not pile up copies in
+        # memory.
         self._wait()
         step = self.trainer.step
         if self._monitor is not None:
             value = self._monitor.value(logs)
             if value is not None:
                 self._values[step] = value
+        # The other processes only take part in decisions about saving.
         if not self.trainer.plugin.is_chief:
             self._saved_step = step
             return
@@ -248,20 +256,22 @@ class Checkpoint(Callback):
         with self.trainer.accounts.aside("checkpoint"):
             if self._has_written and not tf.io.gfile.isdir(self.directory):
                 logging.warning(
-                    "%s has vanished; it is made anew.", self.directory
+                    "%s has vanished; it is created again.", self.directory
                 )
             storage.save(self.directory, snapshot)
             self._has_written = True
             try:
                 self._prune(snapshot.step)
             except REFUSALS as error:
-                logging.warning("Old checkpoints stay: %s", error)
+                logging.warning(
+                    "Old checkpoints could not be removed: %s", error
+                )
 
     def _wait(self) -> None:
-        """Waits for the writer; a save that failed is a warning.
+        """Waits for the writer; a failed save is a warning.
 
-        Training goes on without it: the last complete checkpoint stays, and
-        the next save tries again.
+        Training continues without it: the last complete checkpoint is kept,
+        and the next save tries again.
         """
         writing, self._writing = self._writing, None
         if writing is None:
@@ -270,13 +280,15 @@ class Checkpoint(Callback):
             with self.trainer.accounts.phase("checkpoint"):
                 writing.result()
         except REFUSALS as error:
+            # Nothing counts as saved now, so the end will be saved again.
             self._saved_step = None
             self._failure = str(error)
             logging.warning("A checkpoint could not be saved: %s", error)
 
     def _prune(self, step: int) -> None:
-        """Deletes what is neither among the newest nor among the best."""
-        # Later ones were passed over as damaged: they keep nobody's place.
+        """Removes checkpoints that are neither new nor good enough to keep."""
+        # Later ones were found damaged at the start. They do not count, and
+        # must not displace usable ones.
         paths = [
             path
             for path in storage.listing(self.directory)

@@ -1,4 +1,4 @@
-"""Stops training when a value no longer gets better."""
+"""The callback EarlyStopping: ends training that no longer improves."""
 
 import math
 from typing import Any
@@ -20,20 +20,19 @@ _STATE = schema.record(
 
 @gin.configurable(module="trainer_plugins.callbacks")
 class EarlyStopping(Callback):
-    """Stops after `patience` evaluations in a row without a better value.
+    """Stops after `patience` evaluations in a row without improvement.
 
     Args:
-        monitor: what to watch: `"val_loss"` is the loss of the eval split,
-            seen at each evaluation, `"loss"` that of the train split, seen
-            at each training log.
-        mode: `"min"` or `"max"`, whichever is better; `"auto"` tells it
-            from the name.
+        monitor: the value to watch. `"val_loss"` is the loss of the eval
+            split, compared at each evaluation; `"loss"` is the loss of the
+            train split, compared at each training log.
+        mode: `"min"`, `"max"`, or `"auto"` to infer it from the name.
         patience: evaluations in a row without improvement before stopping.
-        min_delta: by how much a value must be better to count as better.
-        stop_at: stops as soon as the value is this good.
+        min_delta: the smallest change that counts as an improvement.
+        stop_at: stop as soon as the value is this good.
 
     Raises:
-        UserError: an argument is not valid, or `"auto"` does not know the
+        UserError: an argument is invalid, or `"auto"` does not know the
             name.
     """
 
@@ -61,11 +60,11 @@ class EarlyStopping(Callback):
         self.wait = 0
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Ends a resumed run at once if it had been stopped."""
+        """Stops a resumed run at once if it had stopped before."""
         self._stop_if_done()
 
     def on_log(self, step: int, split: str, logs: dict[str, float]) -> None:
-        """Compares the watched value with the best one so far."""
+        """Compares the watched value with the best so far."""
         prefix = "val_" if split == "eval" else ""
         named = {prefix + name: value for name, value in logs.items()}
         value = self._monitor.value(named)
@@ -74,7 +73,7 @@ class EarlyStopping(Callback):
             self._stop_if_done()
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Warns if nothing was ever compared."""
+        """Warns if the watched value was never logged."""
         if self.best is None and not self.wait:
             logging.warning(
                 "EarlyStopping has seen no %s: nothing logged it.",
@@ -99,7 +98,7 @@ class EarlyStopping(Callback):
         self.wait = state["wait"]
 
     def _compare(self, step: int, value: float) -> None:
-        # An infinity is no best value to hold in JSON, and NaN is never one.
+        # NaN is never the best value, and JSON cannot hold infinity.
         if math.isfinite(value) and (
             self.best is None
             or self._monitor.better(value, self.best, self.min_delta)

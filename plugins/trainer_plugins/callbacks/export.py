@@ -1,4 +1,4 @@
-"""Exports the trained model as a SavedModel and as a .keras file."""
+"""The callback Export: writes a SavedModel and a .keras file."""
 
 import os
 import tempfile
@@ -20,12 +20,12 @@ FORMATS = ("saved_model", "keras")
 class Export(Callback):
     """Writes the model to `export/` in the run directory when training ends.
 
-    The model is one without a strategy, with the averaged weights if there
-    are any.
+    The model is built outside of any strategy, with the averaged weights if
+    there are any.
 
     Args:
-        formats: some of `"saved_model"` (`export/saved_model`, to be served:
-            any batch size) and `"keras"` (`export/model.keras`, to go on in
+        formats: any of `"saved_model"` (`export/saved_model`, for serving with
+            any batch size) and `"keras"` (`export/model.keras`, for use in
             Python).
 
     Raises:
@@ -46,21 +46,21 @@ class Export(Callback):
             atomic_files.refuse_links(self.trainer.model_dir, "export")
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Exports what was trained.
+        """Exports the trained model.
 
         Raises:
-            UserError: the file system refuses.
+            UserError: it cannot be written.
         """
         try:
             self.export()
         except REFUSALS as error:
             raise UserError(
-                f"The export could not be written: {error}. Training is done: "
-                "make room, and export with --mode=export."
+                f"The export could not be written: {error}. Training is done; "
+                "make room, then export with --mode=export."
             ) from None
 
     def export(self) -> list[str]:
-        """Exports the model as it is now, if this process is the chief.
+        """Exports the current model, if this process is the chief.
 
         Returns:
             The paths that were written.
@@ -80,13 +80,14 @@ class Export(Callback):
         return written
 
     def _inputs(self, model: keras.Model) -> Any:
-        """What the data feeds to a model that does not declare its inputs."""
+        """Returns the data's specs if the model does not declare its inputs."""
         if _declares_inputs(model):
             return None
         try:
             batches = self.trainer.batches("train")
         except (UserError, OSError):
-            # Where only the checkpoint is at hand, Keras' guess must do.
+            # The data may be missing where only a checkpoint was copied to.
+            # Then Keras has to guess.
             return None
         pieces = batches.pieces(
             start=0, replicas=range(1), num_replicas=1, micro=1
@@ -105,21 +106,21 @@ def export_model(
 ) -> list[str]:
     """Writes a model, replacing an older export of it.
 
-    Each file or folder is written beside its place and then renamed, so that
-    a reader finds it complete or not at all. On object stores such as gs:// a
-    folder is renamed file by file.
+    Each file or folder is written under a temporary name and then renamed, so
+    that a reader finds it complete or not at all. On object stores such as
+    gs://, a folder is renamed file by file.
 
     Args:
-        model: a built model, made outside any strategy.
+        model: a built model, created outside of any strategy.
         directory: where to write.
         formats: see `Export`.
         inputs: structure of `tf.TensorSpec`, the inputs of the serving
             signature; `None` takes them from the model. Their first
-            dimension, the batch, is left free.
+            dimension, the batch, is left undefined.
 
     Returns:
-        The paths that were written. A model that cannot be written as
-        `.keras` is left out there, with a warning.
+        The paths that were written. A model that cannot be saved as `.keras`
+        is only logged as a warning.
 
     Raises:
         UserError: there is no such format.
@@ -146,7 +147,7 @@ def _write_saved_model(model: keras.Model, directory: str, inputs: Any) -> str:
         verbose=False,
         input_signature=signature,
     )
-    # A folder cannot be renamed over one that has files in it.
+    # A folder cannot replace a folder that is not empty.
     if atomic_files.exists(path):
         tf.io.gfile.rename(path, old)
     tf.io.gfile.rename(beside, path)
@@ -158,7 +159,7 @@ def _write_keras(model: keras.Model, directory: str) -> str | None:
     path = os.path.join(directory, "model.keras")
     beside = f"{path}.new"
     with tempfile.TemporaryDirectory() as local:
-        # Keras insists on the suffix, and writes local files only.
+        # Keras requires the suffix, and writes local files only.
         file = os.path.join(local, "model.keras")
         try:
             model.save(file)
@@ -171,6 +172,7 @@ def _write_keras(model: keras.Model, directory: str) -> str | None:
                 str(error).strip().split("\n")[0],
             )
             return None
+        # A previous attempt may have left one.
         atomic_files.remove(beside)
         tf.io.gfile.copy(file, beside)
     tf.io.gfile.rename(beside, path, overwrite=True)
@@ -189,7 +191,7 @@ def _checked(formats: Sequence[str]) -> tuple[str, ...]:
 
 
 def _declares_inputs(model: keras.Model) -> bool:
-    """Whether the model was built from `keras.Input`s, with their types."""
+    """Whether the model was built from `keras.Input`, with data types."""
     sequential = isinstance(model, keras.Sequential)
     return bool(getattr(model, "inputs", None)) and not sequential
 

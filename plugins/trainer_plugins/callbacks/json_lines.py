@@ -1,4 +1,4 @@
-"""Writes what is logged to metrics.jsonl, one JSON object a line."""
+"""The callback JsonLines: writes logs to metrics.jsonl, one object per line."""
 
 import json
 import math
@@ -33,19 +33,17 @@ class JsonLines(Callback):
     strict JSON: a value that is not finite is written as `null`.
 
     A run that was killed after its last checkpoint repeats some steps. When
-    training starts, lines of steps that it is going to repeat, and a last
-    line that was torn, are dropped; so are lines of the step that it goes on
-    from, if they were not due, and only the end of a shorter run has asked for
-    them. Each line is written by opening the file
-    anew; on object stores such as gs:// that uploads the whole file each
-    time. Lines that cannot be written, as on a full disk, are a warning: they
-    are kept, in checkpoints too, and written later.
+    training starts, the lines of these steps are dropped, and so is a torn
+    last line. Lines of the step that it continues from are dropped if they
+    were not due, but only written at the end of a shorter run. The file is
+    opened for each line; on object stores such as gs://, this uploads the
+    whole file each time. Lines that cannot be written, as on a full disk, are
+    a warning: they are kept, in checkpoints as well, and written later.
 
-    An evaluator beside the training process (`--mode=continuous_eval`) writes
-    such lines to `metrics_evaluator.jsonl`: with one writer a file, no line
-    is ever interleaved with another, or lost when the other process rewrites
-    the file. Each step has one line there, however often the evaluator was
-    killed.
+    A side-car evaluator (`--mode=continuous_eval`) writes such lines to
+    `metrics_evaluator.jsonl`. With one writer per file, lines are never
+    interleaved, or lost when the other process rewrites the file. Each step
+    has one line there, however often the evaluator was killed.
     """
 
     only_watches = True
@@ -58,7 +56,7 @@ class JsonLines(Callback):
         self._failed = False
 
     def setup(self) -> None:
-        """Finds out what an evaluator that was killed has written.
+        """Reads what a previous evaluator has written.
 
         Raises:
             UserError: the file is a link.
@@ -68,14 +66,14 @@ class JsonLines(Callback):
         atomic_files.prepare_file(*os.path.split(self._path))
         if self.following:
             try:
-                self._there = _whole_lines_only(self._path)
+                self._there = _drop_torn_line(self._path)
             except REFUSALS as error:
                 raise UserError(
                     f"{self._path} cannot be written: {error}"
                 ) from None
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Drops the lines of steps that have not been done.
+        """Drops the lines of steps that will be repeated.
 
         Raises:
             UserError: the file cannot be written.
@@ -92,7 +90,7 @@ class JsonLines(Callback):
         self._write_waiting()
 
     def on_roll_back(self, step: int) -> None:
-        """Drops the lines of steps that will be done again."""
+        """Drops the lines of steps that will be repeated."""
         last = self.trainer.fired_step
         self._waiting = [
             line for line in self._waiting if json.loads(line)["step"] <= last
@@ -113,18 +111,20 @@ class JsonLines(Callback):
     def load_state(self, state: dict[str, Any]) -> None:
         """See `Callback.load_state`."""
         _STATE(state, "JsonLines")
-        # Written anew: no text of a checkpoint ever gets into the file.
-        self._waiting = [_written_anew(line) for line in state["waiting"]]
+        # Parse and format each line, so that no arbitrary text of a
+        # checkpoint gets into the file.
+        self._waiting = [_reformatted(line) for line in state["waiting"]]
         self._failed = bool(self._waiting)
 
     def close(self) -> None:
-        """Writes what could not be written before."""
+        """Writes the lines that could not be written before."""
         self._write_waiting()
 
     def _write_waiting(self) -> None:
         if self._path is None or not self._waiting:
             return
         try:
+            # A failed append may have written a part of the lines.
             if self._failed:
                 self._mend(self._path)
             start = "" if self._ends_whole else _line_break(self._path)
@@ -133,7 +133,7 @@ class JsonLines(Callback):
         except REFUSALS as error:
             self._failed, self._ends_whole = True, False
             logging.warning(
-                "%s cannot be written; lines that wait for it: %d. %s",
+                "%s cannot be written; %d lines are kept for later. %s",
                 self._path,
                 len(self._waiting),
                 error,
@@ -143,7 +143,7 @@ class JsonLines(Callback):
             self._waiting = []
 
     def _mend(self, path: str) -> None:
-        """Drops a line that was torn, and waits no more for what is there."""
+        """Drops a torn line, and forgets waiting lines that were written."""
         drop_after(path, math.inf)
         if atomic_files.exists(path):
             there = set(
@@ -153,7 +153,7 @@ class JsonLines(Callback):
 
     @property
     def _path(self) -> str | None:
-        """The file, or `None` where this process writes nothing."""
+        """The path of the file; `None` if this process does not write."""
         trainer = self.trainer
         if trainer.model_dir is None or not trainer.plugin.is_chief:
             return None
@@ -162,12 +162,12 @@ class JsonLines(Callback):
 
 
 def as_line(step: int, split: str, logs: dict[str, float]) -> str:
-    """One line of the file, with its line break.
+    """Returns one line of the file, with its line break.
 
     Args:
-        step: the number of optimizer steps that are done.
+        step: the number of completed optimizer steps.
         split: `"train"` or `"eval"`.
-        logs: scalar name to value; NaN and infinities become `null`.
+        logs: scalars by name; NaN and infinities become `null`.
     """
     values = {
         name: float(value) if math.isfinite(value) else None
@@ -177,20 +177,20 @@ def as_line(step: int, split: str, logs: dict[str, float]) -> str:
     return json.dumps(key | values | key, allow_nan=False) + "\n"
 
 
-def _written_anew(line: str) -> str:
-    """A line as `as_line` makes it, from one that a checkpoint holds.
+def _reformatted(line: str) -> str:
+    """Returns a line of a checkpoint in the format of `as_line`.
 
     Raises:
-        ValueError: it holds anything else.
+        ValueError: it contains anything else.
     """
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):
-        raise schema.Misfit("JsonLines.waiting holds no JSON") from None
+        raise schema.Misfit("JsonLines.waiting is not JSON") from None
     schema.record(_KEYS)(found, "JsonLines.waiting")
     values = {name: v for name, v in found.items() if name not in _KEYS}
     schema.mapping_of(_VALUE)(values, "JsonLines.waiting")
-    nothing = math.nan  # Which is written as null.
+    nothing = math.nan  # This is written as null.
     return as_line(
         found["step"],
         found["split"],
@@ -199,22 +199,22 @@ def _written_anew(line: str) -> str:
 
 
 def drop_after(path: str, step: float, taken_back: Sequence[str] = ()) -> None:
-    """Drops lines of later steps and lines that are not whole, atomically.
+    """Atomically drops the lines of later steps and incomplete lines.
 
     Args:
         path: a file of JSON lines; it need not exist.
         step: lines with a greater `step` are dropped; may be infinity.
-        taken_back: splits whose lines of this very step are dropped, too.
+        taken_back: splits whose lines of this step are dropped, too.
     """
     if not atomic_files.exists(path):
         return
     before = atomic_files.read(path)
     lines = before.splitlines(keepends=True)
     keys = [_key_of(line) for line in lines]
-    # The last line of a process that was killed may be torn.
+    # A killed process may leave a torn last line.
     is_torn = not before.endswith(b"\n")
     if None in (keys[:-1] if is_torn else keys):
-        atomic_files.keep_copy(path, before, "some lines are none of a run")
+        atomic_files.keep_copy(path, before, "some lines are not logs of a run")
     after = b"".join(
         line
         for line, key in zip(lines, keys, strict=True)
@@ -226,8 +226,8 @@ def drop_after(path: str, step: float, taken_back: Sequence[str] = ()) -> None:
         write_whole(path, after)
 
 
-def _whole_lines_only(path: str) -> set[int]:
-    """Drops a torn last line; the steps of the others."""
+def _drop_torn_line(path: str) -> set[int]:
+    """Drops a torn last line; returns the steps of the other lines."""
     drop_after(path, math.inf)
     if not atomic_files.exists(path):
         return set()
@@ -238,7 +238,7 @@ def _whole_lines_only(path: str) -> set[int]:
 
 
 def _key_of(line: bytes) -> tuple[float, Any] | None:
-    """The step and the split of a whole line; `None` of anything else."""
+    """Returns step and split of a complete line; `None` for other text."""
     if not line.endswith(b"\n"):
         return None
     try:
@@ -250,9 +250,9 @@ def _key_of(line: bytes) -> tuple[float, Any] | None:
 
 
 def _line_break(path: str) -> str:
-    """What must come before a new line: a break if the last one is torn.
+    """Returns a line break if the last line is torn.
 
-    Only training may drop a torn line: here the file may be that of a
+    Only training may drop a torn line. Otherwise the file may be in use by a
     training process that is still alive.
     """
     if not atomic_files.exists(path):

@@ -1,4 +1,4 @@
-"""Asks a Cloud VM's metadata server whether the VM is about to go.
+"""Polls a Cloud VM's metadata server for preemption and maintenance.
 
 See https://cloud.google.com/compute/docs/metadata/predefined-metadata-keys:
 `instance/preempted` and `instance/maintenance-event`.
@@ -16,19 +16,19 @@ from absl import logging
 _DEFAULT_HOST = "metadata.google.internal"
 _HEADERS = {"Metadata-Flavor": "Google"}
 _TIMEOUT_SECONDS = 3.0
-# How often it may fail to answer before it counts as not there.
+# After this many failures in a row, the server counts as absent.
 _MOST_FAILURES = 3
 
 
 class MetadataServer:
-    """Polls a metadata server on a thread of its own.
+    """Polls a metadata server on a separate thread.
 
     Args:
-        url: such as `"http://127.0.0.1:8080"`; `None` is Google Cloud's, or
-            what the environment variable `GCE_METADATA_HOST` says.
-        poll_seconds: the time between two questions.
-        on_event: called on that thread with what was said and whether the
-            run must leave; if not, saving is enough. Once for each change.
+        url: such as `"http://127.0.0.1:8080"`; `None` takes the host in the
+            environment variable `GCE_METADATA_HOST`, or Google Cloud's.
+        poll_seconds: the time between two requests.
+        on_event: called on that thread, once for each change, with the event
+            and whether the run must leave; if not, saving is enough.
     """
 
     def __init__(
@@ -44,13 +44,13 @@ class MetadataServer:
         self._poll_seconds = poll_seconds
         self._on_event = on_event
         self._stopped = threading.Event()
-        # Metadata is on this network: no proxy knows it.
+        # The server is link-local, and cannot be reached through a proxy.
         self._opener = urllib.request.build_opener(
             urllib.request.ProxyHandler({})
         )
 
     def start(self) -> None:
-        """Starts asking."""
+        """Starts polling."""
         self._stopped = threading.Event()
         threading.Thread(
             target=self._run,
@@ -60,7 +60,7 @@ class MetadataServer:
         ).start()
 
     def stop(self) -> None:
-        """Asks no more."""
+        """Stops polling."""
         self._stopped.set()
 
     def _run(self, stopped: threading.Event) -> None:
@@ -72,7 +72,7 @@ class MetadataServer:
                     value = self._get(key)
                     if value != last.get(key):
                         last[key] = value
-                        self._judge(key, value)
+                        self._handle(key, value)
                 failures = 0
             except (OSError, ValueError, HTTPException) as error:
                 failures += 1
@@ -101,7 +101,7 @@ class MetadataServer:
                 return ""
             raise
 
-    def _judge(self, key: str, value: str) -> None:
+    def _handle(self, key: str, value: str) -> None:
         if key == "preempted" and value == "TRUE":
             self._on_event("the VM is preempted", True)
         elif value.startswith("TERMINATE"):

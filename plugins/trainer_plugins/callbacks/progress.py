@@ -1,4 +1,4 @@
-"""Shows how far a run is: a live bar on a terminal, plain lines elsewhere."""
+"""The callback Progress: a live bar on a terminal, plain lines elsewhere."""
 
 import time
 from typing import Any
@@ -10,7 +10,7 @@ from rich.progress import Progress as Bar
 
 from trainer import Callback
 
-# Logged for the record, too much for a line.
+# Logged, but too much for a line.
 _HIDDEN = ("examples_per_second", "steps_per_second", "learning_rate")
 
 
@@ -18,8 +18,8 @@ _HIDDEN = ("examples_per_second", "steps_per_second", "learning_rate")
 class Progress(Callback):
     """Prints progress, newest values, speed and remaining training time.
 
-    The remaining time counts training only: what evaluations, checkpoints
-    and the first, compiling graph call take is left out.
+    The remaining time counts training only, without evaluations, checkpoints
+    and the first graph call, which includes compiling.
 
     Args:
         console: where to print; standard output if not given.
@@ -74,7 +74,7 @@ class Progress(Callback):
         """Shows a split's values."""
         if not self._is_chief:
             return
-        where = f"step {self._place(step)}"
+        where = f"step {self._position(step)}"
         if split != "train":
             self._print([split, where, *_values(logs)])
             return
@@ -90,17 +90,17 @@ class Progress(Callback):
             self._bar.update(self._task, completed=step)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Takes the bar down and says why training ended early."""
+        """Removes the bar, and prints why training ended early."""
         self.close()
         reason = self.trainer.stop_reason
         if reason and self._is_chief:
-            where = f"step {self._place(self.trainer.step)}"
+            where = f"step {self._position(self.trainer.step)}"
             self._print(["stopped", where, reason])
         if self._is_chief:
-            self._print(_closing(self.trainer.accounts.summary()))
+            self._print(_summary(self.trainer.accounts.summary()))
 
     def close(self) -> None:
-        """Gives the terminal back: cursor shown, line complete."""
+        """Restores the terminal's cursor and ends the line."""
         bar, self._bar = self._bar, None
         if bar is not None:
             bar.stop()
@@ -115,7 +115,7 @@ class Progress(Callback):
         loop = self.trainer.loop
         return None if loop is None else loop.steps
 
-    def _place(self, step: int) -> str:
+    def _position(self, step: int) -> str:
         return f"{step}/{self._total}" if self._total else str(step)
 
     def _remaining(self, step: int) -> list[str]:
@@ -131,7 +131,7 @@ class Progress(Callback):
 
 
 class Pace:
-    """How long a training step takes, from the second graph call on."""
+    """Measures the time per training step, without the first graph call."""
 
     def __init__(self) -> None:
         self._steps = 0
@@ -142,16 +142,16 @@ class Pace:
 
     @property
     def seconds_per_step(self) -> float | None:
-        """The mean; `None` while only the compiling call is over."""
+        """The mean; `None` before the end of the second graph call."""
         return self._seconds / self._steps if self._steps else None
 
     def begin(self, step: int) -> None:
-        """A graph call starts after `step` steps."""
+        """Marks the start of a graph call, after `step` steps."""
         self._first_step = step
         self._begin = time.perf_counter()
 
     def end(self, step: int) -> None:
-        """The graph call is over, with `step` steps done."""
+        """Marks the end of the graph call, after `step` steps."""
         if self._compiled:
             self._seconds += time.perf_counter() - self._begin
             self._steps += step - self._first_step
@@ -166,8 +166,8 @@ def _values(logs: dict[str, float]) -> list[str]:
     ]
 
 
-def _closing(accounts: dict[str, float]) -> list[str]:
-    """Where the time went, the largest part first."""
+def _summary(accounts: dict[str, float]) -> list[str]:
+    """Returns how the time was spent, the largest part first."""
     total, goodput = accounts["total"], accounts["goodput"]
     parts = {
         name: seconds / total
@@ -194,7 +194,7 @@ def _speed(logs: dict[str, float]) -> list[str]:
 
 
 def _clock(seconds: float) -> str:
-    """`m:ss`, or `h:mm:ss` from an hour on."""
+    """Formats seconds as `m:ss`, or as `h:mm:ss` from one hour on."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:

@@ -1,4 +1,4 @@
-"""Writes scalars, configuration and hyperparameters for TensorBoard."""
+"""The callback TensorBoard: scalars, configuration and hyperparameters."""
 
 import contextlib
 import functools
@@ -26,16 +26,16 @@ class TensorBoard(Callback):
 
     The train run holds the training scalars, the learning rate and the
     operative configuration as text; the eval run holds the evaluation
-    scalars. Hyperparameters are written beside the metrics that they lead to:
-    in the eval run, or in the train run if nothing is evaluated. TensorBoard's
-    HPARAMS tab then has one row for each run under `--logdir`.
+    scalars. Hyperparameters are written next to the metrics that they lead
+    to: in the eval run, or in the train run if nothing is evaluated.
+    TensorBoard's HPARAMS tab then has one row for each run under `--logdir`.
 
-    An evaluator beside the training process (`--mode=continuous_eval`) writes
-    `tensorboard/evaluator`: of two processes that write to one directory
-    TensorBoard shows the later one only.
+    A side-car evaluator (`--mode=continuous_eval`) writes
+    `tensorboard/evaluator`, because TensorBoard shows only the later one of
+    two processes that write to the same directory.
 
-    What cannot be written, as on a full disk, is a warning: it is kept and
-    written later.
+    Data that cannot be written, as on a full disk, is a warning: it is kept
+    and written later.
 
     Raises:
         UserError: the `tensorboard` package is not installed.
@@ -51,7 +51,7 @@ class TensorBoard(Callback):
         self._started = time.time()
         self._session: str | None = None
         self._logged: set[str] = set()
-        # Split, step, and what to write there.
+        # Split, step, and a function that writes.
         self._waiting: list[tuple[str, int, Callable[[], None]]] = []
 
     def setup(self) -> None:
@@ -87,13 +87,14 @@ class TensorBoard(Callback):
         )
 
     def on_roll_back(self, step: int) -> None:
-        """Hides steps that will be done again."""
+        """Hides steps that will be repeated."""
         if not self._writes:
             return
         last = self.trainer.fired_step
         self._waiting = [one for one in self._waiting if one[1] <= last]
         self._close_writers()
-        # Names of event files hold whole seconds, and their order counts.
+        # The names of event files contain whole seconds, and TensorBoard reads
+        # them in order: the next file needs a later second.
         time.sleep(1.0 - time.time() % 1.0)
         self._hide_after(last)
 
@@ -115,7 +116,7 @@ class TensorBoard(Callback):
         """Marks the run as done in the HPARAMS tab."""
         if not self._writes:
             return
-        # A run that was done before it was started again has logged nothing.
+        # A run that was already done when it was restarted has logged nothing.
         if "train" in self._logged:
             self._write_hyperparameters("train")
         if self._session is not None:
@@ -154,14 +155,15 @@ class TensorBoard(Callback):
             for split, step, write in self._waiting:
                 with self._writer(split).as_default(step=step):
                     write()
+            # Only a flush shows whether the disk has taken the data.
             for writer in self._writers.values():
                 writer.flush()
         except REFUSALS as error:
-            # What follows a torn record is not read: go on in new files.
+            # TensorBoard does not read past a torn record, so start new files.
             self._close_writers()
             logging.warning(
-                "TensorBoard's files cannot be written; entries that wait: "
-                "%d. %s",
+                "TensorBoard's files cannot be written; %d entries are kept "
+                "for later. %s",
                 len(self._waiting),
                 error,
             )
@@ -177,6 +179,7 @@ class TensorBoard(Callback):
     def _hide_after(self, step: int) -> None:
         for split in ("train", "eval"):
             if tf.io.gfile.isdir(self._directory(split)):
+                # A log that was taken back hides its own step, too.
                 last = step - (split in self.trainer.taken_back)
                 _hide_after(self._directory(split), last)
 
@@ -189,7 +192,7 @@ class TensorBoard(Callback):
         return self._writers[split]
 
     def _write_hyperparameters(self, split: str) -> None:
-        """Starts the session of the HPARAMS tab, once in a run."""
+        """Starts the session of the HPARAMS tab, once per run."""
         if self._session is None and self._hyperparameters:
             self._session = split
             summary = _hparams_plugin().hparams_pb(
@@ -210,15 +213,15 @@ def _write_scalars(scalars: dict[str, float]) -> None:
 
 
 def literal_bindings(config: str) -> dict[str, Scalar]:
-    """The scalar parameters in a gin configuration.
+    """Returns the scalar parameters in a gin configuration.
 
     Args:
         config: the text of a configuration, such as
             `gin.operative_config_str()`.
 
     Returns:
-        Names such as `"Adam.learning_rate"` to values. Macros are replaced
-        by their values; lists, `None` and references are left out.
+        Values by names such as `"Adam.learning_rate"`. Macros are replaced by
+        their values; lists, `None` and references are left out.
     """
     names = _Names()
     found: dict[str, Scalar] = {}
@@ -234,7 +237,7 @@ def literal_bindings(config: str) -> dict[str, Scalar]:
 
 
 class _Names(config_parser.ParserDelegate):
-    """What the parser makes of names: macros are known by their value."""
+    """Resolves names for the parser: macros become their values."""
 
     def __init__(self) -> None:
         self.macros: dict[str, Any] = {}
@@ -247,10 +250,10 @@ class _Names(config_parser.ParserDelegate):
 
 
 def _hide_after(directory: str, step: int) -> None:
-    """Tells TensorBoard to forget the later steps of an earlier process.
+    """Makes TensorBoard forget the later steps of an earlier process.
 
     Event files are read in the order of their names: this one comes after
-    those of the process that was killed, and before the new one.
+    those of the killed process, and before the new one.
     """
     seconds = int(time.time())
     path = os.path.join(directory, f"events.out.tfevents.{seconds}.-restart")
@@ -267,7 +270,8 @@ def _hide_after(directory: str, step: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         records = os.path.join(folder, "events")
         with tf.io.TFRecordWriter(records) as writer:
-            # TensorBoard takes the first start it sees for that of a new run.
+            # TensorBoard takes the first start event for that of a new run,
+            # and discards steps only at the second one.
             for event in (version, start, start):
                 writer.write(event.SerializeToString())
         with open(records, "rb") as file:

@@ -1,4 +1,4 @@
-"""Ends a run that hangs, so that it can be started again."""
+"""The callback Watchdog: ends a run that hangs, so that it is restarted."""
 
 import threading
 from typing import Any
@@ -8,24 +8,23 @@ import gin
 from trainer import Callback, UserError
 from trainer.plugin_api import give_up
 
-_TICKS = 20  # In the shortest limit.
+_TICKS = 20  # Within the shortest limit.
 _LONGEST_TICK = 5.0
 
 
 @gin.configurable(module="trainer_plugins.callbacks")
 class Watchdog(Callback):
-    """Dumps all Python stacks and exits with 75 when something hangs.
+    """Prints all Python stacks and exits with 75 when something hangs.
 
-    A graph call, a save or an evaluation that takes longer than its limit
-    will most likely never end: a file system that is gone, a device that
-    does not answer, a deadlock. The next start goes on from the last
-    checkpoint.
+    A graph call, a save or an evaluation that exceeds its limit will most
+    likely never end, because of a lost file system, a device that does not
+    answer, or a deadlock. A restart continues from the newest checkpoint.
 
     Args:
-        step_seconds: for one graph call, that is `run.steps_per_loop` steps;
-            the first one compiles too.
-        checkpoint_seconds: for one save, in the background too.
-        evaluation_seconds: for one evaluation.
+        step_seconds: the limit of one graph call, that is of
+            `run.steps_per_loop` steps; the first call includes compiling.
+        checkpoint_seconds: the limit of one save, also in the background.
+        evaluation_seconds: the limit of one evaluation.
 
     Raises:
         UserError: a limit is not positive.
@@ -68,8 +67,8 @@ class Watchdog(Callback):
 
     def _watch(self, stopped: threading.Event) -> None:
         tick = min(_LONGEST_TICK, min(self._limits.values()) / _TICKS)
-        # Ticks, not a clock: time in which the whole process was stopped
-        # (SIGSTOP, a laptop asleep) is no sign of a hang.
+        # Count ticks instead of reading a clock: time while the whole process
+        # is stopped (by SIGSTOP, or a sleeping laptop) is not a hang.
         ticks: dict[tuple[str, float], int] = {}
         while not stopped.wait(tick):
             doing = self.trainer.accounts.doing()

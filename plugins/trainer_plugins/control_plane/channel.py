@@ -1,10 +1,10 @@
-"""Each task knows, all the time, whether the tasks it needs are alive.
+"""The channel between tasks: heartbeats, messages, and the cause of an end.
 
-A line joins each task with the first one. Both ends beat on it each second,
-from a thread of their own. A line that breaks, or is silent for too long, is
-a lost task; one that ends says so before. The first task tells the others,
-so that all name the same cause. TensorFlow by itself waits for a host that
-has vanished, or for a frozen process, for ever.
+Every task has one connection to the first task. Both ends send a heartbeat
+each second from their own thread. A connection that breaks or stays silent
+for too long means a lost task; a task that ends in order says so first. The
+first task passes the cause on, so that all tasks name the same one. Without
+this, TensorFlow waits forever for a vanished host or a frozen process.
 """
 
 import contextlib
@@ -20,44 +20,46 @@ from absl import logging
 
 from trainer import StartAgain, UserError
 from trainer.plugin_api import Cluster, give_up
-from trainer_plugins.control_plane.connection import Line
-from trainer_plugins.control_plane.disconnect import hang_up_on
-from trainer_plugins.control_plane.heartbeats import Lines
+from trainer_plugins.control_plane.connection import Connection
+from trainer_plugins.control_plane.disconnect import disconnect_from
+from trainer_plugins.control_plane.heartbeats import Connections
 
-# Longer than a healthy process ever keeps its other threads from running:
-# tracing and compiling let them in. An overloaded machine is slow on both
-# ends of a line, see `Lines`.
+# Longer than a healthy process ever blocks its other threads: tracing and
+# compiling release Python's lock now and then. An overloaded machine is slow
+# at both ends of a connection, see `Connections`.
 SILENCE_SECONDS = 15.0
 _SUSPECT_SECONDS = 4.0
-# How long the main thread has to fail by itself, which is the better end.
+# How long the main thread may take to fail on its own: that still closes
+# callbacks and writes the exit report, which ending the process cannot.
 _LEAVE_SECONDS = 5.0
 _GOODBYE_SECONDS = 1.0
 _MOST_CHARACTERS = 200
 
 
-class Lifeline:
-    """The lines of one task; made by `open_lifeline`.
+class Channel:
+    """One task's connections to its peers; created by `open_channel`.
 
     Args:
         cluster: the tasks, and which of them this is.
-        tasks: name and address of those that take part, the first one first.
-        connections: the first task has one to each other task, by name;
-            another task has one, to the first.
-        silence_seconds: a task that is silent for so long is lost.
-        leave_seconds: how long after the run is over this task may be busy
-            with something else, such as a callback of the user's; then the
-            process ends as in `waiting`.
+        tasks: names and addresses of the tasks that take part, first task
+            first.
+        sockets: connected sockets by task name. The first task has one for
+            every other task; every other task has one, to the first.
+        silence_seconds: a task that is silent for this long counts as lost.
+        leave_seconds: how long this task may be busy with something else,
+            such as a user's callback, after the run has ended; then the
+            process is ended.
         spare: the tasks whose loss does not end the run.
-        on_lost: called on a thread of its own for each such task that is
-            lost, with this and its name.
-        on_over: called once on a thread of its own when the run cannot go
-            on, with the reason.
+        on_lost: called on a separate thread with this channel and a name
+            for every spare task that is lost.
+        on_end: called once, on a separate thread, with the reason when the
+            run cannot go on.
 
     Attributes:
         cluster: see above.
         name: this task's name.
-        asked: why another task asks the run to save and leave; `None` if
-            none does.
+        leave_reason: why another task requests that the run save and leave;
+            `None` if none does.
         losses: how often one of the `spare` tasks was lost.
     """
 
@@ -65,40 +67,40 @@ class Lifeline:
         self,
         cluster: Cluster,
         tasks: Mapping[str, str],
-        connections: Mapping[str, socket.socket],
+        sockets: Mapping[str, socket.socket],
         *,
         silence_seconds: float = SILENCE_SECONDS,
         leave_seconds: float = math.inf,
         spare: Collection[str] = (),
-        on_lost: Callable[["Lifeline", str], None] | None = None,
-        on_over: Callable[[str], None] | None = None,
+        on_lost: Callable[["Channel", str], None] | None = None,
+        on_end: Callable[[str], None] | None = None,
     ) -> None:
         self.cluster = cluster
         self.name = cluster.name
-        self.asked: str | None = None
+        self.leave_reason: str | None = None
         self.losses = 0
         self._tasks = dict(tasks)
         self._spare = frozenset(spare)
         self._leave_seconds = leave_seconds
         self._on_lost = on_lost
-        self._on_over = on_over
-        self._telling = threading.Lock()
-        self._news = threading.Condition()
+        self._on_end = on_end
+        self._broadcast_lock = threading.Lock()
+        self._changed = threading.Condition()
         self._inbox: dict[str, deque[dict[str, Any]]] = defaultdict(deque)
-        self._over: str | None = None
-        self._over_since = 0.0
+        self._end_reason: str | None = None
+        self._ended_at = 0.0
         self._ended_well = False
         self._has_left = False
         self._waiting: tuple[float, float] | None = None
-        self._lines = Lines(
+        self._connections = Connections(
             silence_seconds=silence_seconds,
-            on_message=self._obey,
-            on_lost=self._lose,
-            each_beat=self._bound_waiting,
+            on_message=self._handle_message,
+            on_lost=self._handle_loss,
+            each_beat=self._enforce_wait_limit,
         )
-        for name, connection in connections.items():
-            self.add(name, connection)
-        self._lines.start()
+        for name, sock in sockets.items():
+            self.add(name, sock)
+        self._connections.start()
 
     @property
     def is_open(self) -> bool:
@@ -116,28 +118,28 @@ class Lifeline:
         return [name for name in self._tasks if name != self.name]
 
     @property
-    def over(self) -> str | None:
+    def end_reason(self) -> str | None:
         """Why the run cannot go on; `None` while it can."""
-        return self._over
+        return self._end_reason
 
-    def add(self, name: str, connection: socket.socket) -> None:
-        """Adds the line of a task that came, or came back."""
-        self._lines.add(Line(name, connection))
+    def add(self, name: str, sock: socket.socket) -> None:
+        """Adds the connection of a task that has joined or rejoined."""
+        self._connections.add(Connection(name, sock))
 
     @contextlib.contextmanager
     def waiting(self, limit_seconds: float) -> Iterator[None]:
-        """Marks that the caller waits for other tasks, inside TensorFlow.
+        """Marks that the caller waits for other tasks inside TensorFlow.
 
-        If the run is over meanwhile and the caller still waits a little
-        later, or if it waits for longer than the limit, the process ends
-        with all stacks and `EXIT_START_AGAIN`: nothing can interrupt an
-        operation that waits inside TensorFlow.
+        The process ends with all stacks and `EXIT_START_AGAIN` if the run
+        ends meanwhile and the caller still waits a little later, or if it
+        waits for longer than the limit: nothing can interrupt an operation
+        that waits inside TensorFlow.
 
         Raises:
-            StartAgain: the run is over already.
+            StartAgain: the run has already ended.
         """
-        if self._over is not None:
-            raise StartAgain(self._over)
+        if self._end_reason is not None:
+            raise StartAgain(self._end_reason)
         before, now = self._waiting, time.monotonic()
         self._waiting = (now, now + limit_seconds)
         try:
@@ -145,158 +147,168 @@ class Lifeline:
         finally:
             self._waiting = before
 
-    def why_over(self, seconds: float) -> str | None:
-        """Why the run cannot go on, after an operation has failed.
+    def wait_for_end(self, seconds: float) -> str | None:
+        """Returns why the run cannot go on, after an operation has failed.
 
-        A task that has been silent for a few beats is then lost, too.
+        From then on, a few missed heartbeats are enough to lose a task.
 
         Args:
-            seconds: how long to wait for what may come a little later.
+            seconds: how long to wait for a reason that is on its way.
         """
-        lines = self._lines
-        lines.silence_seconds = min(lines.silence_seconds, _SUSPECT_SECONDS)
-        with self._news:
-            self._news.wait_for(lambda: self._over is not None, seconds)
-        return self._over
+        # A failed operation is evidence enough to be less lenient. Otherwise
+        # a frozen peer would be found only after this wait, and not named.
+        connections = self._connections
+        connections.silence_seconds = min(
+            connections.silence_seconds, _SUSPECT_SECONDS
+        )
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._end_reason is not None, seconds
+            )
+        return self._end_reason
 
     def wait(self) -> None:
-        """Returns when the run has ended well.
+        """Blocks until the run has ended well.
 
         Raises:
-            StartAgain: it has ended otherwise.
+            StartAgain: it ended in any other way.
         """
-        with self._news:
-            self._news.wait_for(lambda: self._over is not None)
+        with self._changed:
+            self._changed.wait_for(lambda: self._end_reason is not None)
         if not self._ended_well:
-            raise StartAgain(self._over)
+            raise StartAgain(self._end_reason)
 
-    def tell(self, message: Mapping[str, Any]) -> None:
-        """Sends a message to all that there is a line to."""
-        # All get one message before any gets the next: who hears the first
-        # may leave, and the others must not hear of that before.
-        with self._telling:
-            for line in self._lines.current():
-                line.send(dict(message))
+    def broadcast(self, message: Mapping[str, Any]) -> None:
+        """Sends a message to every connected task."""
+        # All receive one message before any receives the next. A task may
+        # leave on the first one, and the others must not learn that first:
+        # they would take its leaving for the cause.
+        with self._broadcast_lock:
+            for connection in self._connections.current():
+                connection.send(dict(message))
 
-    def hear(self, name: str, seconds: float) -> dict[str, Any]:
-        """The next message of another task.
+    def receive(self, name: str, seconds: float) -> dict[str, Any]:
+        """Returns the next message from another task.
 
         Raises:
-            StartAgain: the run is over, or the message did not come in time.
+            StartAgain: the run has ended, or no message came in time.
         """
-        with self._news:
+        with self._changed:
             inbox = self._inbox[name]
-            self._news.wait_for(lambda: inbox or self._over, seconds)
+            self._changed.wait_for(lambda: inbox or self._end_reason, seconds)
             if inbox:
                 return inbox.popleft()
         silent = f"{self.cluster.label(name)} sent nothing for {seconds:g} s"
-        raise StartAgain(self._over or silent)
+        raise StartAgain(self._end_reason or silent)
 
-    def ask_to_leave(self, reason: str) -> None:
-        """Asks the run to save, because this task has to leave.
+    def request_leave(self, reason: str) -> None:
+        """Requests that the run save, because this task has to leave.
 
         Args:
-            reason: why; it names the task, too.
+            reason: why, including this task's name.
         """
-        self.tell({"leave": reason})
+        self.broadcast({"leave": reason})
 
     def leave(self, error: BaseException | None = None) -> None:
-        """Ends all lines, after saying why; does nothing the second time.
+        """Closes all connections after giving a reason; idempotent.
 
         Args:
             error: what ends this task; `None` if the run has ended well.
         """
         if self._has_left:
             return
-        # What others do from now on is no news.
+        # From here on, peers that disconnect only follow suit.
         self._has_left = True
-        self.tell({"end": self._last_words(error)})
+        self.broadcast({"end": self._farewell(error)})
         deadline = time.monotonic() + _GOODBYE_SECONDS
-        for line in self._lines.close():
-            line.finish(deadline)
+        for connection in self._connections.close():
+            connection.finish(deadline)
 
     def end(self, reason: str, lost: str | None = None) -> None:
-        """Notes the first cause, and tells the others.
+        """Records the first cause, and passes it on to the others.
 
         Args:
             reason: why the run cannot go on.
-            lost: the task that is gone without a word, if one is.
+            lost: the task that vanished without a message, if one did.
         """
-        if self._over is not None:
+        if self._end_reason is not None:
             return
-        with self._news:
-            self._over = reason
-            self._over_since = time.monotonic()
-            self._news.notify_all()
+        with self._changed:
+            self._end_reason = reason
+            self._ended_at = time.monotonic()
+            self._changed.notify_all()
+        # The others are connected to the first task only, and name its cause.
         if self.name == self.first:
-            self.tell({"end": reason, "lost": lost})
+            self.broadcast({"end": reason, "lost": lost})
 
         def act() -> None:
-            # No call may wait for a host that has vanished: TensorFlow fails
-            # as soon as its own connections to it end.
+            # TensorFlow has no time-out for calls to a vanished host; they
+            # fail as soon as its own connections to that host end.
             if lost is not None:
-                hang_up_on(self._tasks[lost])
-            if self._on_over is not None:
-                self._on_over(reason)
+                disconnect_from(self._tasks[lost])
+            if self._on_end is not None:
+                self._on_end(reason)
 
         threading.Thread(target=act, daemon=True).start()
 
-    def _last_words(self, error: BaseException | None) -> str | None:
+    def _farewell(self, error: BaseException | None) -> str | None:
         if error is None:
             return None
-        if self._over is not None and isinstance(error, StartAgain):
-            # The first cause is what all should name.
-            return self._over
+        if self._end_reason is not None and isinstance(error, StartAgain):
+            # All tasks should name the first cause, not the latest.
+            return self._end_reason
         text = str(error).partition("\n")[0][:_MOST_CHARACTERS]
         if not isinstance(error, StartAgain | UserError):
             kind = type(error).__name__
             text = f"{kind}: {text}" if text else kind
         return f"{self.cluster.label(self.name)} ended: {text}"
 
-    def _bound_waiting(self, now: float) -> None:
+    def _enforce_wait_limit(self, now: float) -> None:
         if self._waiting is None:
-            self._bound_leaving(now)
+            self._enforce_leave_limit(now)
             return
         since, until = self._waiting
         if now > until:
             own, limit = self.cluster.label(self.name), until - since
             self.end(f"{own} waited {limit:g} s for its peers")
-        elif now < max(since, self._over_since) + _LEAVE_SECONDS:
+        elif now < max(since, self._ended_at) + _LEAVE_SECONDS:
             return
-        if self._over is not None:
-            self.tell({"end": self._over})
-            give_up(self._over)
+        if self._end_reason is not None:
+            self.broadcast({"end": self._end_reason})
+            give_up(self._end_reason)
 
-    def _bound_leaving(self, now: float) -> None:
-        if self._over is None or self._ended_well or self._has_left:
+    def _enforce_leave_limit(self, now: float) -> None:
+        if self._end_reason is None or self._ended_well or self._has_left:
             return
         # Its peers cannot start again before it has ended.
-        if now > self._over_since + self._leave_seconds:
-            give_up(self._over)
+        if now > self._ended_at + self._leave_seconds:
+            give_up(self._end_reason)
 
-    def _obey(self, line: Line, message: Mapping[str, Any]) -> None:
+    def _handle_message(
+        self, connection: Connection, message: Mapping[str, Any]
+    ) -> None:
         if "leave" in message:
-            self.asked = str(message["leave"])
+            self.leave_reason = str(message["leave"])
         elif "end" not in message:
-            with self._news:
-                self._inbox[line.name].append(dict(message))
-                self._news.notify_all()
-        elif self._lines.drop(line):
-            # The other end has said why it ends.
+            with self._changed:
+                self._inbox[connection.name].append(dict(message))
+                self._changed.notify_all()
+        elif self._connections.drop(connection):
             why = message["end"]
-            if self._over is None:
+            # A second message must not turn a failure into a success.
+            if self._end_reason is None:
                 self._ended_well = why is None
-            reason = why or f"{self.cluster.label(line.name)} ended"
-            self._without(line.name, reason, message.get("lost"))
+            reason = why or f"{self.cluster.label(connection.name)} ended"
+            self._task_gone(connection.name, reason, message.get("lost"))
 
-    def _lose(self, line: Line, how: str) -> None:
-        reason = f"lost {self.cluster.label(line.name)}"
+    def _handle_loss(self, connection: Connection, how: str) -> None:
+        reason = f"lost {self.cluster.label(connection.name)}"
         if how:
             reason = f"{reason}: {how}"
-        self._without(line.name, reason, line.name)
+        self._task_gone(connection.name, reason, connection.name)
 
-    def _without(self, name: str, reason: str, lost: str | None) -> None:
-        """Goes on without a task, or not at all; see `end`."""
+    def _task_gone(self, name: str, reason: str, lost: str | None) -> None:
+        """Goes on without a task if it is spare; else ends the run."""
         if self._has_left:
             return
         if name in self._spare:
@@ -309,7 +321,7 @@ class Lifeline:
         logging.warning("%s%s.", reason[0].upper(), reason[1:])
 
         def act() -> None:
-            hang_up_on(self._tasks[name])
+            disconnect_from(self._tasks[name])
             if self._on_lost is not None:
                 self._on_lost(self, name)
 

@@ -1,4 +1,4 @@
-"""One connection between two tasks: messages, and how long it is silent."""
+"""One connection between two tasks: messages, heartbeats, time in silence."""
 
 import contextlib
 import socket
@@ -14,88 +14,90 @@ from trainer_plugins.control_plane.sockets import (
     split_lines,
 )
 
-# A peer that takes nothing off its connection is found out by its silence.
+# A send must not block on a frozen peer; its silence reveals it anyway.
 _SEND_SECONDS = 5.0
-# A host that acknowledges nothing for so long has vanished. Its kernel
-# answers however busy its processes are, so this may be short.
+# A host that acknowledges nothing for this long has vanished. Its kernel
+# acknowledges however busy its processes are, so the limit may be short.
 _VANISHED_SECONDS = 8.0
 _BEAT = b"\n"
 
 
-class Line:
-    """A line to another task.
+class Connection:
+    """A connection to another task.
 
     Args:
-        name: that task.
-        connection: connected to it; owned by the line from now on.
+        name: the other task's name.
+        sock: a connected socket, owned by this object from now on.
 
     Attributes:
         name: see above.
-        silent_seconds: how long nothing came, as its owner counts it.
+        silent_seconds: how long nothing has come, as counted by the owner.
     """
 
-    def __init__(self, name: str, connection: socket.socket) -> None:
-        connection.settimeout(_SEND_SECONDS)
-        fail_when_unanswered(connection, seconds=_VANISHED_SECONDS)
+    def __init__(self, name: str, sock: socket.socket) -> None:
+        sock.settimeout(_SEND_SECONDS)
+        fail_when_unanswered(sock, seconds=_VANISHED_SECONDS)
         self.name = name
         self.silent_seconds = 0.0
-        self._connection = connection
+        self._socket = sock
         self._buffer = bytearray()
         self._sending = threading.Lock()
 
     def fileno(self) -> int:
-        """For selectors; negative once it is closed."""
-        return self._connection.fileno()
+        """The descriptor, for selectors; negative once closed."""
+        return self._socket.fileno()
 
     def read(self) -> list[dict[str, Any]]:
-        """Takes what has come; to be called when something has.
+        """Reads the messages that have arrived; call it when readable.
 
         Raises:
-            ConnectionError: the peer has ended.
+            ConnectionError: the peer has closed the connection.
             OSError: the peer's host does not answer.
         """
-        received = self._connection.recv(65536)
+        received = self._socket.recv(65536)
         if not received or len(self._buffer) > MOST_BYTES:
-            raise ConnectionResetError("the line has ended")
+            raise ConnectionResetError("the connection has ended")
         self.silent_seconds = 0.0
         self._buffer += received
         messages = map(decode, split_lines(self._buffer))
         return [message for message in messages if message is not None]
 
     def beat(self) -> None:
-        """Says that this task lives. That it cannot is found by reading."""
-        # Whoever is sending says so, too.
+        """Sends a heartbeat; a failure shows up when reading."""
+        # A message that is being sent proves as well that this task is alive,
+        # and waiting for the lock would delay the other heartbeats.
         if not self._sending.acquire(blocking=False):
             return
         try:
-            self._connection.send(_BEAT)
+            self._socket.send(_BEAT)
         except OSError:
             pass
         finally:
             self._sending.release()
 
     def send(self, message: dict[str, Any]) -> None:
-        """Sends a message; one that is gone is found by reading."""
+        """Sends a message; a failure shows up when reading."""
         with self._sending, contextlib.suppress(OSError):
-            self._connection.sendall(encode(message))
+            self._socket.sendall(encode(message))
 
     def finish(self, deadline: float) -> None:
-        """Waits until the peer has read all that was sent, and closes.
+        """Waits until the peer has read everything, then closes.
 
-        To close with unread beats would tell the kernel to take back what the
-        peer has not read yet.
+        Closing a socket with unread input makes the kernel send a reset, and
+        the peer may then lose what it has not read yet. Heartbeats keep
+        coming in, so there nearly always is unread input.
 
         Args:
-            deadline: how long to wait, on the monotonic clock.
+            deadline: when to stop waiting, on the monotonic clock.
         """
         with contextlib.suppress(OSError):
-            self._connection.shutdown(socket.SHUT_WR)
+            self._socket.shutdown(socket.SHUT_WR)
             while (left := deadline - time.monotonic()) > 0:
-                self._connection.settimeout(left)
-                if not self._connection.recv(65536):
+                self._socket.settimeout(left)
+                if not self._socket.recv(65536):
                     break
         self.close()
 
     def close(self) -> None:
-        """Closes it."""
-        self._connection.close()
+        """Closes the socket."""
+        self._socket.close()

@@ -1,8 +1,8 @@
-"""What a server does when it is asked to leave: not before the run has saved.
+"""Graceful shutdown of a worker or parameter server: the run saves first.
 
-SIGTERM most often reaches all tasks of a job at once. The chief needs its
-workers to finish the steps that are under way, and the parameter servers to
-read the variables that it saves.
+SIGTERM usually reaches all tasks of a job at once. The chief still needs its
+workers to finish the current steps, and the parameter servers to read the
+variables that it saves.
 """
 
 import contextlib
@@ -13,46 +13,47 @@ from collections.abc import Iterator
 from absl import logging
 
 from trainer.plugin_api import signals
-from trainer_plugins.control_plane.channel import Lifeline
+from trainer_plugins.control_plane.channel import Channel
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
-# Less than a VM's 30 s.
+# A preempted VM has 30 s from SIGTERM on.
 _SAVING_SECONDS = 25.0
-# More than a graph call, see `Loop.loop_seconds`.
+# Longer than one graph call, see `Loop.loop_seconds`.
 _WORKING_SECONDS = 20.0
 
 
 @contextlib.contextmanager
-def departing(lifeline: Lifeline, *, holds_state: bool) -> Iterator[None]:
+def departing(channel: Channel, *, holds_state: bool) -> Iterator[None]:
     """Serves a little longer after SIGTERM or SIGINT, then ends with 75.
 
-    A second SIGINT ends the process at once. A second SIGTERM does not: who
-    manages a job may send one to a task and to its launcher, which passes
-    it on.
+    A second SIGINT ends the process at once. A second SIGTERM does not: a job
+    manager may send one to a task and one to its launcher, which forwards it.
 
     Args:
-        lifeline: its `wait` ends the serving.
-        holds_state: whether the run cannot do without this task: it is then
-            asked to save and to leave, too. A worker just leaves, after some
-            seconds in which it finishes what it was given.
+        channel: the serving ends when its `wait` does.
+        holds_state: whether the run cannot continue without this task. If
+            so, it requests that the run save and leave as well. A worker
+            merely leaves, after some seconds for its current steps.
     """
     seconds = _SAVING_SECONDS if holds_state else _WORKING_SECONDS
 
     def depart(number: int) -> None:
         name = signal.Signals(number).name
-        reason = f"{lifeline.cluster.label(lifeline.name)}: {name}"
+        reason = f"{channel.cluster.label(channel.name)}: {name}"
         logging.warning("%s: leaving within %g s.", name, seconds)
         if holds_state:
-            lifeline.ask_to_leave(reason)
-        timer = threading.Timer(seconds, lifeline.end, (reason,))
+            channel.request_leave(reason)
+        timer = threading.Timer(seconds, channel.end, (reason,))
         timer.daemon = True
         timer.start()
 
-    def hear_no_more(number: int) -> None:
+    def ignore_repeats(number: int) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
-    listener = signals.Listener(_SIGNALS, depart, in_main=hear_no_more)
+    # On a thread of its own: a handler would run in the middle of the main
+    # thread's code, which may hold a lock that the channel needs.
+    listener = signals.Listener(_SIGNALS, depart, in_main=ignore_repeats)
     listener.start()
     try:
         yield

@@ -1,42 +1,43 @@
-"""Compares what must be equal in all tasks, over their lifelines."""
+"""Compares facts that must be equal in all tasks, over the channel."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from trainer import UserError
-from trainer_plugins.control_plane.channel import Lifeline
+from trainer_plugins.control_plane.channel import Channel
 from trainer_plugins.control_plane.rendezvous_errors import difference
 
 
 def compare(
-    lifeline: Lifeline, facts: Mapping[str, Any], *, seconds: float
+    channel: Channel, facts: Mapping[str, Any], *, seconds: float
 ) -> None:
-    """Returns when all tasks have come here with the same facts.
+    """A barrier that all tasks must reach with the same facts.
 
-    The first task compares and tells the others, so that all say the same.
+    The first task compares and broadcasts the outcome, so that all tasks
+    report the same difference.
 
     Args:
-        lifeline: joins the tasks; all of them call this equally often.
+        channel: connects the tasks; all of them call this equally often.
         facts: JSON values by name.
         seconds: how long to wait for the others.
 
     Raises:
-        UserError: the facts differ; the message says on whom.
+        UserError: the facts differ; the message says on which tasks.
         StartAgain: a task is lost or did not come in time; it is named.
     """
-    if lifeline.name == lifeline.first:
-        found = {lifeline.name: dict(facts)}
-        for name in lifeline.others:
-            found[name] = lifeline.hear(name, seconds)["facts"]
+    if channel.name == channel.first:
+        found = {channel.name: dict(facts)}
+        for name in channel.others:
+            found[name] = channel.receive(name, seconds)["facts"]
         problem = difference(
             {
-                lifeline.cluster.given_name(name): {"tasks": {}, "facts": own}
+                channel.cluster.given_name(name): {"tasks": {}, "facts": own}
                 for name, own in found.items()
             }
         )
-        lifeline.tell({"problem": problem})
+        channel.broadcast({"problem": problem})
     else:
-        lifeline.tell({"facts": dict(facts)})
-        problem = lifeline.hear(lifeline.first, seconds)["problem"]
+        channel.broadcast({"facts": dict(facts)})
+        problem = channel.receive(channel.first, seconds)["problem"]
     if problem:
         raise UserError(problem)

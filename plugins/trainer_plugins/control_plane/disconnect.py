@@ -1,9 +1,9 @@
-"""Ends the connections to a host that has vanished.
+"""Disconnects this process from a host that has vanished.
 
-A host that loses its power or its network says nothing: a call to it waits
-until the kernel gives the connection up, a quarter of an hour later, or for
-ever if nothing is left to send. TensorFlow sets no limit of its own. A call
-whose connection is ended here fails at once, as if the peer had been killed.
+A host that loses its power or its network sends nothing: a call to it waits
+until the kernel gives up the connection a quarter of an hour later, or
+forever if there is nothing left to send. TensorFlow sets no limit of its own.
+Once disconnected, such a call fails at once, as if the peer had been killed.
 """
 
 import contextlib
@@ -18,19 +18,21 @@ from trainer_plugins.control_plane.sockets import look_up
 _LOOK_UP_SECONDS = 2.0
 
 
-def hang_up_on(address: str) -> None:
-    """Ends all connections of this process to a task.
+def disconnect_from(address: str) -> None:
+    """Shuts down all of this process's connections to a task.
 
     Args:
         address: the task's `host:port`.
     """
     with contextlib.suppress(OSError):
         for _, target in look_up(address, seconds=_LOOK_UP_SECONDS):
-            hang_up(target[0], target[1])
+            disconnect(target[0], target[1])
 
 
-def hang_up(host: str, port: int) -> int:
-    """Ends all connections of this process to an address, whoever made them.
+def disconnect(host: str, port: int) -> int:
+    """Shuts down all of this process's connections to an address.
+
+    That includes those of other libraries, such as gRPC inside TensorFlow.
 
     Args:
         host: an IP address.
@@ -43,14 +45,15 @@ def hang_up(host: str, port: int) -> int:
     count = 0
     for name in os.listdir("/dev/fd"):
         with contextlib.suppress(OSError):
-            count += _end_if_to(target, int(name))
+            count += _shut_down_if_to(target, int(name))
     return count
 
 
-def _end_if_to(target: tuple[Any, int], descriptor: int) -> bool:
+def _shut_down_if_to(target: tuple[Any, int], descriptor: int) -> bool:
     if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
         return False
-    # The owner may close its descriptor meanwhile; a copy stays what it is.
+    # Its owner may close the descriptor at any time, and the number may then
+    # stand for another file. A duplicate keeps referring to this socket.
     with socket.socket(fileno=os.dup(descriptor)) as connection:
         if connection.family not in (socket.AF_INET, socket.AF_INET6):
             return False
@@ -62,6 +65,6 @@ def _end_if_to(target: tuple[Any, int], descriptor: int) -> bool:
 
 
 def _plain(host: str) -> Any:
-    """An address; gRPC writes those of version 4 as ones of version 6."""
+    """Parses an address; gRPC writes IPv4 addresses as mapped IPv6 ones."""
     address = ipaddress.ip_address(host.partition("%")[0])
     return getattr(address, "ipv4_mapped", None) or address

@@ -1,4 +1,4 @@
-"""Beats on several lines and listens to them, on a thread."""
+"""Sends heartbeats over several connections and reads them, on a thread."""
 
 import selectors
 import threading
@@ -6,20 +6,20 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from trainer_plugins.control_plane.connection import Line
+from trainer_plugins.control_plane.connection import Connection
 
 _BEAT_SECONDS = 1.0
 
 
-class Lines:
-    """The lines of one task. The functions given are called on the thread.
+class Connections:
+    """The connections of one task; all callbacks run on its thread.
 
     Args:
-        silence_seconds: a line that is silent for so long is lost.
-        on_message: called with a line and each message that it brings.
-        on_lost: called with a line that is lost, and what is known of how;
-            it is closed already.
-        each_beat: called each second with the time on the monotonic clock.
+        silence_seconds: a connection that is silent for this long is lost.
+        on_message: called with a connection and each message it receives.
+        on_lost: called with a connection that was lost, already closed, and
+            how it was lost where that is known.
+        each_beat: called each second with the monotonic time.
 
     Attributes:
         silence_seconds: see above; may be changed.
@@ -29,8 +29,8 @@ class Lines:
         self,
         *,
         silence_seconds: float,
-        on_message: Callable[[Line, dict[str, Any]], None],
-        on_lost: Callable[[Line, str], None],
+        on_message: Callable[[Connection, dict[str, Any]], None],
+        on_lost: Callable[[Connection, str], None],
         each_beat: Callable[[float], None],
     ) -> None:
         self.silence_seconds = silence_seconds
@@ -39,55 +39,59 @@ class Lines:
         self._on_lost = on_lost
         self._each_beat = each_beat
         self._lock = threading.Lock()
-        self._lines: dict[str, Line] = {}
+        self._connections: dict[str, Connection] = {}
         self._selector = selectors.DefaultSelector()
 
     def start(self) -> None:
         """Starts the thread."""
-        threading.Thread(target=self._run, name="lifeline", daemon=True).start()
+        threading.Thread(
+            target=self._run, name="heartbeats", daemon=True
+        ).start()
 
-    def current(self) -> list[Line]:
-        """Those that are neither lost nor dropped."""
+    def current(self) -> list[Connection]:
+        """Returns the connections that are neither lost nor dropped."""
         with self._lock:
-            return list(self._lines.values())
+            return list(self._connections.values())
 
-    def add(self, line: Line) -> None:
-        """Adds a line; closes it if it comes too late."""
+    def add(self, connection: Connection) -> None:
+        """Adds a connection; closes it if this object is closed already."""
         with self._lock:
             if self._is_open:
-                self._lines[line.name] = line
-                self._selector.register(line, selectors.EVENT_READ, line)
+                self._connections[connection.name] = connection
+                self._selector.register(
+                    connection, selectors.EVENT_READ, connection
+                )
                 return
-        line.close()
+        connection.close()
 
-    def drop(self, line: Line) -> bool:
-        """Closes a line; on the thread only.
+    def drop(self, connection: Connection) -> bool:
+        """Closes a connection; call this on the thread only.
 
         Returns:
             Whether it was still in use.
         """
         with self._lock:
-            in_use = self._lines.get(line.name) is line
+            in_use = self._connections.get(connection.name) is connection
             if in_use:
-                del self._lines[line.name]
-                self._selector.unregister(line)
+                del self._connections[connection.name]
+                self._selector.unregister(connection)
         if in_use:
-            line.close()
+            connection.close()
         return in_use
 
-    def close(self) -> list[Line]:
-        """Stops the thread; what it used is the caller's to close."""
+    def close(self) -> list[Connection]:
+        """Stops the thread; the caller closes the connections returned."""
         with self._lock:
             self._is_open = False
-            lines, self._lines = self._lines, {}
-        return list(lines.values())
+            connections, self._connections = self._connections, {}
+        return list(connections.values())
 
     def _run(self) -> None:
         beaten = time.monotonic()
         while self._is_open:
             left = beaten + _BEAT_SECONDS - time.monotonic()
             for key, _ in self._selector.select(max(left, 0.0)):
-                self._listen(key.data)
+                self._read(key.data)
             now = time.monotonic()
             if now >= beaten + _BEAT_SECONDS:
                 self._beat(now - beaten)
@@ -95,28 +99,31 @@ class Lines:
                 beaten = now
         self._selector.close()
 
-    def _listen(self, line: Line) -> None:
+    def _read(self, connection: Connection) -> None:
         try:
-            messages = line.read()
+            messages = connection.read()
         except ConnectionError:
-            self._lose(line, "")
+            self._lose(connection, "")
         except OSError:
-            self._lose(line, "does not answer")
+            self._lose(connection, "does not answer")
         else:
             for message in messages:
-                self._on_message(line, message)
+                self._on_message(connection, message)
 
     def _beat(self, elapsed: float) -> None:
-        # A task that was itself held up must not blame the others for it:
-        # their beats may not have been read yet.
+        # A task that was suspended itself must not blame its peers: their
+        # heartbeats may be waiting unread. So one round never counts for more
+        # than two beats of silence.
         elapsed = min(elapsed, 2 * _BEAT_SECONDS)
-        for line in self.current():
-            line.beat()
-            line.silent_seconds += elapsed
-            if line.silent_seconds > self.silence_seconds:
-                self._lose(line, f"silent for {line.silent_seconds:.0f} s")
+        for connection in self.current():
+            connection.beat()
+            connection.silent_seconds += elapsed
+            if connection.silent_seconds > self.silence_seconds:
+                self._lose(
+                    connection, f"silent for {connection.silent_seconds:.0f} s"
+                )
 
-    def _lose(self, line: Line, how: str) -> None:
-        # One that this task has ended itself is not lost.
-        if self.drop(line):
-            self._on_lost(line, how)
+    def _lose(self, connection: Connection, how: str) -> None:
+        # A connection that this task closed itself is not a loss.
+        if self.drop(connection):
+            self._on_lost(connection, how)

@@ -1,10 +1,10 @@
-"""Connects all tasks of a cluster with the first one.
+"""Connects all tasks of a cluster to the first one.
 
-A task calls the first one, and each says its name; the caller then says
-`{"here": true}`. Without that, the first task would take a caller for
-connected that has given up meanwhile, and soon call it lost. Once all are
-there it says `{"all": true}`: none goes on to TensorFlow before, which would
-wait for the others and keep every other thread of Python from running.
+A task connects to the first one, both send their names, and the task confirms
+with `{"here": true}`. Without that, the first task would count a peer as
+connected that has given up meanwhile, and soon report it lost. Once all are
+connected, the first task sends `{"all": true}`. No task goes on to TensorFlow
+before that: it would wait for the others while it holds Python's lock.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from typing import Any
 
 from trainer import StartAgain
 from trainer.plugin_api import Cluster
-from trainer_plugins.control_plane.channel import Lifeline
+from trainer_plugins.control_plane.channel import Channel
 from trainer_plugins.control_plane.rendezvous_messages import read_message
 from trainer_plugins.control_plane.sockets import (
     connect,
@@ -25,140 +25,144 @@ from trainer_plugins.control_plane.sockets import (
     look_up,
 )
 
-_LOOK_SECONDS = 0.05
+_ACCEPT_SECONDS = 0.05
 _RETRY_SECONDS = 0.1
 _PORT_SECONDS = 10.0
 _ANSWER_SECONDS = 5.0
 
 
-def open_lifeline(
+def open_channel(
     cluster: Cluster,
     *,
     jobs: Sequence[str],
-    line: socket.socket | None = None,
+    connection: socket.socket | None = None,
     seconds: float = 10.0,
     **options: Any,
-) -> Lifeline:
-    """Connects this task with the first; right after they have met.
+) -> Channel:
+    """Connects this task to the first one, right after the rendezvous.
 
     Uses the first task's own port, which is free again on return.
 
     Args:
         cluster: the tasks, and which of them this is.
         jobs: the jobs that take part; the first task is as in `meet`.
-        line: the connection to the first task of a run that goes on and has
-            taken this task in; see `rendezvous.Met`.
-        seconds: how long the first task waits for the others. They wait for
-            it twice as long: it knows best who is missing.
-        **options: see `Lifeline`.
+        connection: set where this task rejoins a running job: the connection
+            to its first task, see `rendezvous.Met`.
+        seconds: how long the first task waits for the others. They wait
+            twice as long for it, because it knows best which are missing.
+        **options: see `Channel`.
 
     Raises:
-        StartAgain: a task did not come; it is named.
+        StartAgain: a task did not connect; it is named.
     """
     tasks = dict(cluster.tasks(*jobs))
     first = next(iter(tasks))
     leads = cluster.name == first
-    connections = {}
+    sockets = {}
     if not leads:
-        connections[first] = line or _reach(cluster, tasks, 2 * seconds)
-    # The first task beats on each line at once: who has come early must not
-    # take it for a silent one.
-    lifeline = Lifeline(cluster, tasks, connections, **options)
+        sockets[first] = connection or _connect(cluster, tasks, 2 * seconds)
+    # The first task sends heartbeats on each connection at once. Otherwise a
+    # task that connects early would take it for a silent one.
+    channel = Channel(cluster, tasks, sockets, **options)
     try:
-        if leads and lifeline.others:
-            _Reception(lifeline).run(seconds)
-            lifeline.tell({"all": True})
-        elif not leads and line is None:
-            lifeline.hear(first, 2 * seconds)
+        if leads and channel.others:
+            _Acceptor(channel).run(seconds)
+            channel.broadcast({"all": True})
+        elif not leads and connection is None:
+            channel.receive(first, 2 * seconds)
     except BaseException as error:
-        lifeline.leave(error)
+        channel.leave(error)
         raise
-    return lifeline
+    return channel
 
 
-class _Reception:
-    """Where the others come to the first task.
+class _Acceptor:
+    """Accepts the connections of the other tasks in the first one.
 
     Args:
-        lifeline: the first task's; gets a line to each of them.
+        channel: the first task's; each connection is added to it.
     """
 
-    def __init__(self, lifeline: Lifeline) -> None:
-        self._lifeline = lifeline
-        self._missing = lifeline.others
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._missing = channel.others
         self._lock = threading.Lock()
 
     def run(self, seconds: float) -> None:
-        """Returns when all are there.
+        """Blocks until all tasks are connected.
 
         Raises:
-            StartAgain: somebody is not.
+            StartAgain: a task is missing.
         """
-        cluster = self._lifeline.cluster
+        cluster = self._channel.cluster
         with listen_on(
             cluster.address, owner=cluster.name, seconds=_PORT_SECONDS
-        ) as door:
-            door.settimeout(_LOOK_SECONDS)
+        ) as listener:
+            listener.settimeout(_ACCEPT_SECONDS)
             deadline = time.monotonic() + seconds
             while self._missing and time.monotonic() < deadline:
                 with contextlib.suppress(OSError):
-                    line, _ = door.accept()
-                    # Each on a thread: a silent stranger holds nobody up.
+                    connection, _ = listener.accept()
+                    # Each has its own thread, so that a port scanner that
+                    # sends nothing does not delay the tasks.
                     threading.Thread(
-                        target=self._greet, args=(line,), daemon=True
+                        target=self._handshake, args=(connection,), daemon=True
                     ).start()
         with self._lock:
             missing, self._missing = self._missing, []
         if missing:
             names = ", ".join(map(cluster.label, missing))
-            raise StartAgain(self._lifeline.over or f"no line to {names}")
+            raise StartAgain(
+                self._channel.end_reason or f"no connection to {names}"
+            )
 
-    def _greet(self, line: socket.socket) -> None:
+    def _handshake(self, connection: socket.socket) -> None:
         with contextlib.suppress(OSError):
-            hello = read_message(line, seconds=_ANSWER_SECONDS) or {}
+            hello = read_message(connection, seconds=_ANSWER_SECONDS) or {}
             name = hello.get("name")
             if name in self._missing:
-                line.sendall(encode({"name": self._lifeline.name}))
-                answer = read_message(line, seconds=_ANSWER_SECONDS) or {}
-                if "here" in answer and self._take_in(name, line):
+                connection.sendall(encode({"name": self._channel.name}))
+                answer = read_message(connection, seconds=_ANSWER_SECONDS) or {}
+                if "here" in answer and self._add(name, connection):
                     return
-        line.close()
+        connection.close()
 
-    def _take_in(self, name: str, line: socket.socket) -> bool:
-        """Adds a line; whether it is still wanted."""
+    def _add(self, name: str, connection: socket.socket) -> bool:
+        """Adds a connection; returns whether the task was still missing."""
         with self._lock:
             if name not in self._missing:
                 return False
-            self._lifeline.add(name, line)
+            self._channel.add(name, connection)
             self._missing.remove(name)
             return True
 
 
-def _reach(
+def _connect(
     cluster: Cluster, tasks: Mapping[str, str], seconds: float
 ) -> socket.socket:
     first, address = next(iter(tasks.items()))
     targets: list[tuple[Any, Any]] = []
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        # A name server may fail for a moment, too.
+        # A name server may fail temporarily, too.
         with contextlib.suppress(OSError):
             targets = targets or look_up(address, seconds=_ANSWER_SECONDS)
-            line = connect(targets, seconds=_ANSWER_SECONDS)
-            if _introduce(line, cluster.name, first):
-                return line
+            connection = connect(targets, seconds=_ANSWER_SECONDS)
+            if _introduce(connection, cluster.name, first):
+                return connection
         time.sleep(_RETRY_SECONDS)
-    raise StartAgain(f"no line to {cluster.label(first)}")
+    raise StartAgain(f"no connection to {cluster.label(first)}")
 
 
-def _introduce(line: socket.socket, own: str, first: str) -> bool:
-    """Whether the first task is at the other end; closes the line if not."""
+def _introduce(connection: socket.socket, own: str, first: str) -> bool:
+    """Returns whether the first task answers; else closes the connection."""
     with contextlib.suppress(OSError):
-        line.sendall(encode({"name": own}))
-        answer = read_message(line, seconds=_ANSWER_SECONDS) or {}
-        # Only an answer tells the first task from another listener.
+        connection.sendall(encode({"name": own}))
+        answer = read_message(connection, seconds=_ANSWER_SECONDS) or {}
+        # TensorFlow or another program may listen on this port by now. Only
+        # the answer tells them from the first task.
         if answer.get("name") == first:
-            line.sendall(encode({"here": True}))
+            connection.sendall(encode({"here": True}))
             return True
-    line.close()
+    connection.close()
     return False

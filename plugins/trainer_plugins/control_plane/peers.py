@@ -1,4 +1,4 @@
-"""Notices peers that are gone or hang, and says which."""
+"""Detects peers that are lost or frozen, and names them."""
 
 import contextlib
 import sys
@@ -9,14 +9,15 @@ import tensorflow as tf
 
 from trainer import StartAgain
 from trainer.plugin_api import Cluster
-from trainer_plugins.control_plane.channel import Lifeline
+from trainer_plugins.control_plane.channel import Channel
 from trainer_plugins.control_plane.sockets import connect, look_up
 
-# How long a lifeline may take to tell of a task that is gone.
-_NEWS_SECONDS = 2.0
+# How long the channel may take to report a lost task.
+_REPORT_SECONDS = 2.0
 _PROBE_SECONDS = 2.0
 _MOST_PROBES = 64
-# What TensorFlow raises when a peer is gone; it may also be a bug of ours.
+# What TensorFlow raises when a peer is gone. A bug in user code can raise the
+# same, so these alone do not mean that a peer was lost.
 _SYMPTOMS = (
     tf.errors.UnavailableError,
     tf.errors.AbortedError,
@@ -32,38 +33,37 @@ class Peers:
 
     Args:
         cluster: all tasks, and which of them this is.
-        lifeline: joins them.
-        jobs: the jobs that this one waits for.
-        limit_seconds: how long; see `Lifeline.waiting`.
+        channel: connects them.
+        jobs: the jobs that this task waits for.
+        limit_seconds: for how long, see `Channel.waiting`.
     """
 
     def __init__(
         self,
         cluster: Cluster,
-        lifeline: Lifeline,
+        channel: Channel,
         *,
         jobs: Sequence[str],
         limit_seconds: float,
     ) -> None:
         self._cluster = cluster
-        self._lifeline = lifeline
+        self._channel = channel
         self._jobs = jobs
         self._limit_seconds = limit_seconds
         self._unexplained: BaseException | None = None
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """Bounds what waits for peers, and names the one that is gone.
-
-        TensorFlow has a time-out for collectives of its own, but keeps a
-        sleeping thread for each collective until then: thousands after a
-        minute.
+        """Sets a time limit on waiting for peers, and names a lost one.
 
         Raises:
-            StartAgain: the run is over, or an operation failed and a peer
-                does not answer any more.
+            StartAgain: the run has ended, or an operation failed and a peer
+                no longer answers.
         """
-        with self._lifeline.waiting(self._limit_seconds):
+        # TensorFlow's own time-out for collectives is no alternative: it
+        # keeps a sleeping thread for each collective until the time is up,
+        # which makes thousands of threads after a minute.
+        with self._channel.waiting(self._limit_seconds):
             try:
                 yield
             except _SYMPTOMS as error:
@@ -71,30 +71,30 @@ class Peers:
                 raise
 
     def leave(self) -> None:
-        """Tells the peers why this task ends, by the exception under way.
+        """Sends the peers the reason this task ends: the current exception.
 
         Raises:
-            StartAgain: a lost peer is what that exception comes from.
+            StartAgain: a lost peer caused that exception.
         """
         error = sys.exception()
         try:
-            # Not all that reaches out to peers is watched.
+            # Some calls that need peers are made outside of `watched`.
             if isinstance(error, _SYMPTOMS) and error is not self._unexplained:
                 self._explain(error)
         except StartAgain as again:
             error = again
             raise
         finally:
-            self._lifeline.leave(error)
+            self._channel.leave(error)
 
     def _explain(self, error: BaseException) -> None:
         """Raises `StartAgain` if a lost peer is the cause of a symptom."""
-        # What fails here may be due to a task that left because of another
-        # one: the lifeline knows the first cause.
-        reason = self._lifeline.why_over(_NEWS_SECONDS)
+        # The peer that broke this operation may itself have left because of
+        # another task. Only the channel knows the first cause.
+        reason = self._channel.wait_for_end(_REPORT_SECONDS)
         if reason is None:
             lost = lost_peers(self._cluster, jobs=self._jobs)
-            reason = self._lifeline.over
+            reason = self._channel.end_reason
             if reason is None and lost:
                 reason = f"lost {', '.join(lost)}"
         if reason is not None:
@@ -103,10 +103,10 @@ class Peers:
 
 
 def lost_peers(cluster: Cluster, *, jobs: Sequence[str]) -> list[str]:
-    """The tasks that do not answer, with their addresses.
+    """Returns the tasks that do not answer, with their addresses.
 
-    The lifeline knows of those that are gone. This finds one that the first
-    task still reaches, but this one does not.
+    The channel reports tasks that are gone. This finds a task that the first
+    task can still reach, but this one cannot.
     """
     peers = [t for t in cluster.tasks(*jobs) if t[0] != cluster.name]
     if not peers:

@@ -1,12 +1,13 @@
-"""All tasks of a cluster meet before TensorFlow starts.
+"""The rendezvous of all tasks of a cluster, before TensorFlow starts.
 
-TensorFlow waits for missing peers for up to an hour, and says nothing. So the
-tasks meet here first, on the very ports that TensorFlow takes over: within a
-limit, every task either knows that all others are there and alike, or says
-who is not. Like TensorFlow's own ports, these trust the network they are in.
+TensorFlow waits silently for missing peers for up to an hour. So the tasks
+meet here first, on the ports that TensorFlow takes over later. Within a time
+limit, every task either knows that all others are present and have the same
+facts, or says which do not. Like TensorFlow's own ports, these trust the
+network they are in.
 
-A task that comes back to a run that goes on finds no meeting any more. It
-waits all the same, and the first task of the run comes to it: `knock`.
+A task that restarts while its run goes on finds no rendezvous. It waits
+anyway, and the run's first task connects to it: `connect_to_waiting`.
 """
 
 import json
@@ -20,9 +21,12 @@ from absl import logging
 
 from trainer import StartAgain, UserError
 from trainer.plugin_api import Cluster
-from trainer_plugins.control_plane.rendezvous_meeting import Meeting, Outcome
-from trainer_plugins.control_plane.rendezvous_members import Roster
+from trainer_plugins.control_plane.rendezvous_members import Members
 from trainer_plugins.control_plane.rendezvous_messages import read_message
+from trainer_plugins.control_plane.rendezvous_participant import (
+    Outcome,
+    Participant,
+)
 from trainer_plugins.control_plane.sockets import (
     connect,
     encode,
@@ -30,26 +34,26 @@ from trainer_plugins.control_plane.sockets import (
     look_up,
 )
 
-# How long a task that is just ending may still hold the port.
+# How long an earlier attempt that is just ending may still hold the port.
 _PORT_SECONDS = 10.0
 _SEND_SECONDS = 5.0
-# All that may meet; evaluators stand beside.
+# The jobs that may take part. Evaluators work on their own.
 _JOBS = ("chief", "worker", "ps")
 
 
 class Met(NamedTuple):
-    """What a meeting came to.
+    """The result of a rendezvous.
 
     Attributes:
         cluster: the tasks that take part. In an elastic cluster some may be
-            missing; the workers are then numbered anew, and
-            `cluster.origin` is the cluster as it was given.
-        line: set where this task came back to a run that goes on: the
-            connection to the running first task, which called this one.
+            missing; the workers are then renumbered, and `cluster.origin` is
+            the cluster as it was given.
+        connection: set where this task rejoins a running job: the connection
+            that the job's first task made to this one.
     """
 
     cluster: Cluster
-    line: socket.socket | None
+    connection: socket.socket | None
 
 
 def meet(
@@ -62,33 +66,31 @@ def meet(
     settle_seconds: float = 15.0,
     silence_seconds: float = 15.0,
 ) -> Met:
-    """Returns when the tasks of some jobs are there.
+    """Blocks until the tasks of some jobs are present.
 
     The first task (the chief, or else worker 0) leads: it listens on its own
-    address, and the others come to it. Each holds its own port meanwhile.
+    address, and the others connect to it. Each holds its own port meanwhile.
 
     Args:
         cluster: the tasks, and which of them this is.
         jobs: the jobs that take part; a task of another job returns at once.
-        facts: what must be equal everywhere, such as versions; values that
-            JSON can hold.
+        facts: what must be equal everywhere, such as versions; JSON values.
         timeout_seconds: how long this task waits for the others.
-        min_workers: makes the cluster elastic: so many tasks, the chief
-            counted, are enough. The first of those that are there leads.
-            `None`: all must be there.
-        settle_seconds: when an elastic cluster is not complete: for how long
-            nobody new must have come.
-        silence_seconds: a leader of which nothing is heard for so long is
-            gone: another one leads.
+        min_workers: makes the cluster elastic: this many tasks, including
+            the chief, are enough. The first of those present leads. `None`
+            requires all of them.
+        settle_seconds: an incomplete elastic cluster starts once no new task
+            has joined for this long.
+        silence_seconds: a leader that is silent for this long is replaced.
 
     Returns:
-        The tasks that take part. Where a run that goes on has taken this task
-        in, the connection to it as well; this task's port is free.
+        The tasks that take part; also the connection to a running job, if
+        one has accepted this task. This task's port is free again.
 
     Raises:
-        StartAgain: a task did not come; the message names it.
-        UserError: the tasks differ, two say that they are the same one,
-            this task's own port is taken, or `min_workers` cannot be had.
+        StartAgain: a task is missing; the message names it.
+        UserError: the tasks differ, two claim to be the same one, this
+            task's own port is taken, or `min_workers` is impossible.
     """
     tasks = dict(cluster.tasks(*jobs))
     if cluster.job not in jobs:
@@ -99,7 +101,7 @@ def meet(
     if len(tasks) < 2:
         return Met(cluster, None)
     hello = {**_introduction(cluster, tasks, facts), "id": uuid.uuid4().hex}
-    roster = Roster(
+    members = Members(
         hello,
         seconds=timeout_seconds,
         min_workers=min_workers,
@@ -110,13 +112,13 @@ def meet(
         owner=cluster.name,
         seconds=min(_PORT_SECONDS, timeout_seconds),
     ) as listener:
-        outcome = Meeting(
-            listener, hello, roster, silence_seconds=silence_seconds
+        outcome = Participant(
+            listener, hello, members, silence_seconds=silence_seconds
         ).run()
     count = len(outcome.members)
-    logging.info("%d of %d tasks are there.", count, len(tasks))
-    _thank(outcome)
-    return Met(cluster.among(outcome.members), outcome.line)
+    logging.info("%d of %d tasks are present.", count, len(tasks))
+    _confirm(outcome)
+    return Met(cluster.among(outcome.members), outcome.connection)
 
 
 def _check(tasks: Mapping[str, str], min_workers: int) -> None:
@@ -142,81 +144,83 @@ def _introduction(
     }
 
 
-def _thank(outcome: Outcome) -> None:
-    """Tells the run that has taken this task in that its port is free."""
-    if outcome.line is None:
+def _confirm(outcome: Outcome) -> None:
+    """Notifies the run that accepted this task that the port is free."""
+    if outcome.connection is None:
         return
-    outcome.line.settimeout(_SEND_SECONDS)
+    outcome.connection.settimeout(_SEND_SECONDS)
     try:
-        outcome.line.sendall(encode({"admitted": True}))
+        outcome.connection.sendall(encode({"admitted": True}))
     except OSError:
-        outcome.line.close()
-        raise StartAgain("the run ended that took this task in") from None
+        outcome.connection.close()
+        raise StartAgain("the run that accepted this task has ended") from None
 
 
-def knock(
+def connect_to_waiting(
     address: str, *, cluster: Cluster, seconds: float = 1.0
 ) -> socket.socket | None:
-    """Asks from a run that goes on whether a task waits at an address.
+    """Connects a running job to a task that waits to rejoin it.
 
     Args:
         address: the absent task's `host:port`.
-        cluster: this run's cluster; an elastic one may be what `meet` made.
+        cluster: the job's cluster; an elastic one may be the result of `meet`.
         seconds: how long this may take.
 
     Returns:
-        An open connection if a task of this same cluster waits in `meet`
-        there; `admit` it or close it. `None` otherwise.
+        An open connection if a task of this same cluster waits in `meet` at
+        that address: pass it to `add_to_run`, or close it. `None` otherwise.
     """
     given = cluster.origin or cluster
     tasks = dict(given.tasks(*_JOBS))
     question = {"knock": {"name": given.name, "tasks": tasks}}
     deadline = time.monotonic() + seconds
     try:
-        line = connect(look_up(address, seconds=seconds), seconds=seconds)
+        targets = look_up(address, seconds=seconds)
+        connection = connect(targets, seconds=seconds)
     except OSError:
         return None
     try:
-        line.sendall(encode(question))
+        connection.sendall(encode(question))
         left = deadline - time.monotonic()
-        answer = read_message(line, seconds=left) or {}
+        answer = read_message(connection, seconds=left) or {}
         if tasks.get(str(answer.get("waits"))) == address:
-            return line
+            return connection
     except OSError:
         pass
-    line.close()
+    connection.close()
     return None
 
 
-def admit(
-    line: socket.socket,
+def add_to_run(
+    connection: socket.socket,
     *,
     cluster: Cluster,
     facts: Mapping[str, Any],
     seconds: float = 5.0,
 ) -> bool:
-    """Lets a waiting task into the run that goes on.
+    """Adds a waiting task to the running job.
 
     Args:
-        line: what `knock` returned.
-        cluster: this run's cluster.
+        connection: the result of `connect_to_waiting`.
+        cluster: the job's cluster.
         facts: as in `meet`.
         seconds: how long this may take.
 
     Returns:
-        Whether it is in: then its `meet` has returned with the other end of
-        `line`. Else `line` is closed; a task that differs ends with a
-        `UserError` that says in what.
+        Whether the task was added: its `meet` has then returned with the
+        other end of `connection`. Otherwise `connection` is closed. A task
+        with other facts ends with a `UserError` that names the difference.
     """
     tasks = dict(cluster.tasks(*_JOBS))
+    introduction = _introduction(cluster, tasks, facts)
     try:
-        line.sendall(encode({"admit": _introduction(cluster, tasks, facts)}))
-        answer = read_message(line, seconds=seconds) or {}
+        connection.sendall(encode({"admit": introduction}))
+        answer = read_message(connection, seconds=seconds) or {}
         if answer.get("admitted") is True:
             return True
-        reason = str(answer.get("error", "it answers nonsense"))
+        reason = str(answer.get("error", "its answer is not understood"))
     except OSError as error:
         reason = error.strerror or str(error)
-    logging.warning("A task was not let in: %s", reason)
-    line.close()
+    logging.warning("A task could not rejoin: %s", reason)
+    connection.close()
     return False

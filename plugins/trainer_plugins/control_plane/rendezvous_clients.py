@@ -1,4 +1,4 @@
-"""Calls other tasks until one of them leads a meeting."""
+"""Searches for the leader of a rendezvous among other tasks."""
 
 import contextlib
 import socket
@@ -11,24 +11,23 @@ from trainer_plugins.control_plane.sockets import connect, encode, look_up
 
 _CONNECT_SECONDS = 5.0
 _ANSWER_SECONDS = 5.0
-# How long until a task is called again that was not there or does not lead.
+# When to try a task again that was absent or does not lead.
 _RETRY_SECONDS = 0.1
-# A name server and another program must not be asked so often.
-_POLITE_SECONDS = 1.0
+# A name server, or another program at that address, must not be flooded.
+_BACKOFF_SECONDS = 1.0
 
 
-class Callers:
-    """Calls each of some tasks on a thread of its own.
+class LeaderSearch:
+    """Connects to each of some tasks, one thread per task.
 
-    The first of them that leads is picked; then nobody is called any more
-    until `resume`.
+    The first one that leads is picked. The search then pauses until `resume`.
 
     Args:
-        tasks: name and address of each.
-        hello: what this task says of itself.
+        tasks: the name and address of each candidate.
+        hello: this task's introduction, see `rendezvous_messages`.
 
     Attributes:
-        bell: can be read when a task was picked.
+        wakeup: a socket that becomes readable when a task was picked.
     """
 
     def __init__(
@@ -38,85 +37,87 @@ class Callers:
         self._notes: dict[str, str] = {}
         self._changed = threading.Condition()
         self._round = 0
-        self._calling = True
-        self._over = False
+        self._searching = True
+        self._closed = False
         self._picked: tuple[str, socket.socket] | None = None
-        self.bell, self._rope = socket.socketpair()
+        self.wakeup, self._wakeup_sender = socket.socketpair()
         for item in tasks.items():
             threading.Thread(
-                target=self._run, args=item, name="caller", daemon=True
+                target=self._run, args=item, name="leader-search", daemon=True
             ).start()
 
     def note(self, name: str) -> str:
-        """What was found at a task's address, for messages."""
+        """Returns what was found at a task's address, for error messages."""
         return self._notes.get(name, "")
 
     def take(self) -> tuple[str, socket.socket] | None:
-        """Name of, and connection to, the task that was picked."""
+        """Returns the name of the picked task and the connection to it."""
         with self._changed:
-            self.bell.recv(1)
+            self.wakeup.recv(1)
             picked, self._picked = self._picked, None
             return picked
 
     def resume(self) -> None:
-        """Goes on calling, at once."""
+        """Continues the search at once."""
         with self._changed:
-            self._calling = True
+            self._searching = True
             self._round += 1
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Stops; threads that wait for an answer end by themselves."""
+        """Ends the search; threads that wait for an answer end on their own."""
         with self._changed:
-            self._over = True
-            self._calling = False
+            self._closed = True
+            self._searching = False
             self._changed.notify_all()
             if self._picked is not None:
                 self._picked[1].close()
-            self.bell.close()
-            self._rope.close()
+            self.wakeup.close()
+            self._wakeup_sender.close()
 
     def _run(self, name: str, address: str) -> None:
         targets: list[tuple[Any, Any]] = []
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._calling or self._over)
-                if self._over:
+                self._changed.wait_for(lambda: self._searching or self._closed)
+                if self._closed:
                     return
                 this_round = self._round
-            pause = _POLITE_SECONDS
+            pause = _BACKOFF_SECONDS
             try:
                 targets = targets or look_up(address, seconds=_CONNECT_SECONDS)
                 pause = _RETRY_SECONDS
-                line = connect(targets, seconds=_CONNECT_SECONDS)
+                connection = connect(targets, seconds=_CONNECT_SECONDS)
             except OSError as error:
                 self._notes[name] = f" ({error.strerror or error})"
+                # Refused means that the host is up but the task is not: retry
+                # soon.
                 if not isinstance(error, ConnectionRefusedError):
-                    # The name may stand for another machine by now.
-                    targets, pause = [], _POLITE_SECONDS
+                    # The name may resolve to another machine by now.
+                    targets, pause = [], _BACKOFF_SECONDS
             else:
-                if not self._ask(name, line):
-                    pause = _POLITE_SECONDS
+                if not self._introduce(name, connection):
+                    pause = _BACKOFF_SECONDS
             with self._changed:
                 if self._round == this_round:
                     self._changed.wait(pause)
 
-    def _ask(self, name: str, line: socket.socket) -> bool:
-        """Picks the task if it leads; whether a task answers at all."""
+    def _introduce(self, name: str, connection: socket.socket) -> bool:
+        """Picks the task if it leads; returns whether a task answers at all."""
         answer = None
         self._notes[name] = " (another program answers there)"
         with contextlib.suppress(OSError):
-            line.sendall(self._hello)
-            answer = read_message(line, seconds=_ANSWER_SECONDS)
+            connection.sendall(self._hello)
+            answer = read_message(connection, seconds=_ANSWER_SECONDS)
         if answer is None or "host" not in answer:
-            line.close()
+            connection.close()
             return False
         self._notes[name] = ""
         with self._changed:
-            if answer.get("leads") is True and self._calling:
-                self._calling = False
-                self._picked = (name, line)
-                self._rope.send(b"!")
+            if answer.get("leads") is True and self._searching:
+                self._searching = False
+                self._picked = (name, connection)
+                self._wakeup_sender.send(b"!")
                 return True
-        line.close()
+        connection.close()
         return True

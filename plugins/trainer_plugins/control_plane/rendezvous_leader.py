@@ -1,4 +1,4 @@
-"""The leader of a meeting, as a task that has joined it sees it."""
+"""The connection of a task to the leader of a rendezvous."""
 
 import contextlib
 import socket
@@ -15,16 +15,16 @@ from trainer_plugins.control_plane.sockets import (
 
 
 class Leader:
-    """The connection to it; joins the meeting.
+    """The leader, as seen by a task that joins it.
 
     Args:
         name: the leader's name.
-        connection: connected to it; owned by this object from now on.
-        silence_seconds: it says every second who is missing; one that is
-            silent for so long is gone.
+        connection: a connected socket, owned by this object from now on.
+        silence_seconds: a leader that is silent for this long is lost; it
+            sends every second which tasks are missing.
 
     Attributes:
-        waiting: the tasks that are missing, as it said last.
+        waiting: the tasks that are missing, according to the leader.
     """
 
     def __init__(
@@ -33,32 +33,32 @@ class Leader:
         connection.setblocking(False)
         fail_when_unanswered(connection, seconds=silence_seconds)
         self._silence_seconds = silence_seconds
-        # That it has gone is found by reading.
+        # A leader that is gone is noticed when reading.
         with contextlib.suppress(OSError):
             connection.sendall(encode({"join": True}))
         self.waiting = [name]
         self._connection = connection
-        self._heard = time.monotonic()
+        self._last_received = time.monotonic()
         self._buffer = bytearray()
 
     @property
     def is_silent(self) -> bool:
-        """Whether nothing was heard of it for too long."""
-        return time.monotonic() >= self._heard + self._silence_seconds
+        """Whether the leader has been silent for too long."""
+        return time.monotonic() >= self._last_received + self._silence_seconds
 
     def fileno(self) -> int:
-        """For selectors."""
+        """The descriptor, for selectors."""
         return self._connection.fileno()
 
     def read(self) -> list[dict[str, Any]] | None:
-        """What it says; `None` if it has gone or leads no longer."""
+        """Returns its messages; `None` if it is gone or no longer leads."""
         try:
             received = self._connection.recv(65536)
         except BlockingIOError:
             return []
         except OSError:
             return None
-        self._heard = time.monotonic()
+        self._last_received = time.monotonic()
         self._buffer += received
         if not received or len(self._buffer) > MOST_BYTES:
             return None
@@ -71,5 +71,5 @@ class Leader:
         return None if moved else known
 
     def close(self) -> None:
-        """Leaves it."""
+        """Closes the connection."""
         self._connection.close()

@@ -1,4 +1,4 @@
-"""Who has come to a meeting, and what the task that leads it decides."""
+"""The members of a rendezvous, and the leader's decision on them."""
 
 import time
 from collections.abc import Mapping
@@ -8,29 +8,29 @@ from absl import logging
 
 from trainer_plugins.control_plane.rendezvous_errors import difference, missing
 
-# When something is wrong, the others still have this long to come and hear it.
+# After an error, the remaining tasks have this long to join and receive it too.
 _LINGER_SECONDS = 5.0
 _WARN_AFTER_SECONDS = 10.0
 _WARN_EVERY_SECONDS = 30.0
-# A run that ends so that an absent task can take part must be started again:
-# it is given this many times longer to come.
-_PATIENCE = 4.0
+# A run that ends so that an absent task can take part has to be restarted
+# first. It is given this many times longer to join than other tasks.
+_RESTART_FACTOR = 4.0
 
 
-class Roster:
-    """The tasks that are with the leader.
+class Members:
+    """The tasks that have joined the leader.
 
     Args:
         hello: the leader's own `name`, `tasks` (every task's address), `facts`
             and `id`.
-        seconds: when to stop waiting.
-        min_workers: how many tasks are enough; `None`: all of them.
-        settle_seconds: if not all are there, for how long nobody new must
-            have come.
+        seconds: how long to wait.
+        min_workers: how many tasks are enough; `None` requires all of them.
+        settle_seconds: an incomplete cluster starts once no new task has
+            joined for this long.
 
     Attributes:
         deadline: when to stop waiting, on the monotonic clock.
-        is_elastic: whether fewer than all can be enough.
+        is_elastic: whether fewer than all tasks can be enough.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Roster:
         self.clear()
 
     def clear(self) -> None:
-        """Begins anew, with the leader alone."""
+        """Starts over with the leader alone."""
         own = self._own["name"]
         self._hellos = {own: self._own}
         self._origins = {own: "the leader's own process"}
@@ -63,27 +63,28 @@ class Roster:
 
     @property
     def absent(self) -> list[str]:
-        """The tasks that are not there."""
+        """The tasks that have not joined."""
         return [name for name in self._tasks if name not in self._hellos]
 
     def is_again(self, hello: Mapping[str, Any]) -> bool:
-        """Whether this very process is known already."""
+        """Whether this same process has joined before."""
         known = self._hellos.get(hello["name"], {}).get("id")
         return known is not None and known == hello.get("id")
 
     def add(self, hello: Mapping[str, Any], origin: str) -> bool:
-        """Notes who came, and what is wrong with it.
+        """Adds a task, and records any problem with it.
 
         Args:
-            hello: what it said of itself.
-            origin: where it came from, for messages.
+            hello: its introduction.
+            origin: where it connected from, for messages.
 
         Returns:
-            Whether it counts as there; else another process has its name.
+            Whether it counts as a member; if not, another process has the
+            same name.
         """
         name = hello["name"]
         if name in self._hellos and not self.is_again(hello):
-            self._complain(
+            self._report(
                 f"Two processes say that they are {name}: {origin} and "
                 f"{self._origins[name]}. Give each its own task index."
             )
@@ -92,27 +93,28 @@ class Roster:
         self._origins[name] = origin
         self._newest = time.monotonic()
         if name not in self._tasks:
-            self._complain(f"{name} is none of this cluster's tasks.")
+            self._report(f"{name} is not one of this cluster's tasks.")
         elif problem := difference(self._hellos):
-            self._complain(problem)
+            self._report(problem)
         return True
 
     def remove(self, name: str) -> None:
-        """Notes that a task has gone; it may come back."""
-        # Who differs has been noted.
+        """Removes a task that has disconnected; it may come back."""
+        # A task that ends on the error it caused stays: the message for the
+        # others is made from its facts.
         if self._problem is None:
             self._hellos.pop(name, None)
 
     def expect_a_run(self) -> None:
-        """Notes that a run goes on without this task, and will come."""
-        seconds = _PATIENCE * self._settle_seconds
+        """Notes that a run is active without this task, and will restart."""
+        seconds = _RESTART_FACTOR * self._settle_seconds
         self._run_until = time.monotonic() + seconds
 
-    def verdict(self, *, run_goes_on: bool) -> dict[str, Any] | None:
-        """What the leader says to all; `None` as long as it waits.
+    def decide(self, *, run_goes_on: bool) -> dict[str, Any] | None:
+        """Returns the leader's decision for all; `None` while it waits.
 
         Args:
-            run_goes_on: whether other tasks of the cluster run meanwhile.
+            run_goes_on: whether other tasks of the cluster are running.
         """
         now, absent = time.monotonic(), self.absent
         over = now >= self.deadline
@@ -135,13 +137,13 @@ class Roster:
         least = self._min_workers
         return least is not None and len(self._hellos) >= least
 
-    def _complain(self, problem: str) -> None:
+    def _report(self, problem: str) -> None:
         if self._problem is None:
             self._problem = problem
             self._problem_since = time.monotonic()
 
     def missing(self, names: list[str]) -> str:
-        """Says which tasks did not come in time."""
+        """Returns a message on the tasks that did not come in time."""
         return missing(names, self._tasks, self._seconds)
 
     def _too_few(self, absent: list[str]) -> str:

@@ -1,4 +1,4 @@
-"""The connections that others make to a task that waits."""
+"""Incoming connections of a task that waits in a rendezvous."""
 
 import contextlib
 import selectors
@@ -15,27 +15,27 @@ from trainer_plugins.control_plane.sockets import (
     split_lines,
 )
 
-# A visitor that has not said by then who it is is sent away.
+# A connection without an introduction is dropped after this long.
 _HELLO_SECONDS = 10.0
-# A host that acknowledges nothing for so long has vanished.
+# A host that acknowledges nothing for this long has vanished.
 _VANISHED_SECONDS = 10.0
 _GOODBYE_SECONDS = 5.0
-_MOST_STRANGERS = 64
+_MOST_UNKNOWN = 64
 
 
-class Visitor:
-    """One connection, and what is known of who made it.
+class IncomingConnection:
+    """One incoming connection, and what is known about its peer.
 
     Attributes:
-        connection: it does not block.
-        origin: the IP address it came from.
-        hello: what the visitor said of itself, once it has.
-        joined: the name under which it counts as there.
-        runs: whether it is a run that goes on.
+        socket: the connected socket; it does not block.
+        origin: the peer's IP address.
+        hello: the peer's introduction, once it has sent one.
+        joined: the name under which it counts as a member.
+        runs: whether the peer is a running job.
     """
 
-    def __init__(self, connection: socket.socket, origin: str) -> None:
-        self.connection = connection
+    def __init__(self, sock: socket.socket, origin: str) -> None:
+        self.socket = sock
         self.origin = origin
         self.hello: dict[str, Any] | None = None
         self.joined: str | None = None
@@ -44,23 +44,23 @@ class Visitor:
         self.buffer = bytearray()
 
     @property
-    def is_stranger(self) -> bool:
-        """Whether it has not said who it is."""
+    def is_unknown(self) -> bool:
+        """Whether the peer has not introduced itself."""
         return self.hello is None and not self.runs
 
     def send(self, message: dict[str, Any]) -> None:
-        """Sends a message; that the visitor has gone is found by reading."""
+        """Sends a message; a peer that is gone is noticed when reading."""
         with contextlib.suppress(OSError):
-            self.connection.sendall(encode(message))
+            self.socket.sendall(encode(message))
 
 
-class Visitors:
-    """All of them; whoever makes trouble is sent away.
+class IncomingConnections:
+    """All incoming connections; invalid ones are dropped.
 
     Args:
         listener: listens on this task's own port.
-        selector: what waits for them.
-        expected: how many may come at once and be no strangers.
+        selector: waits for events; the connections are registered with it.
+        expected: how many tasks may connect at the same time.
     """
 
     def __init__(
@@ -74,81 +74,87 @@ class Visitors:
         selector.register(listener, selectors.EVENT_READ, self)
         self._listener = listener
         self._selector = selector
-        self._most_strangers = _MOST_STRANGERS + expected
-        self._all: set[Visitor] = set()
+        self._most_unknown = _MOST_UNKNOWN + expected
+        self._all: set[IncomingConnection] = set()
 
-    def __iter__(self) -> Iterator[Visitor]:
+    def __iter__(self) -> Iterator[IncomingConnection]:
         return iter(list(self._all))
 
-    def __contains__(self, visitor: Visitor) -> bool:
-        return visitor in self._all
+    def __contains__(self, connection: IncomingConnection) -> bool:
+        return connection in self._all
 
-    def welcome(self) -> None:
-        """Takes in who has come to the door."""
+    def accept(self) -> None:
+        """Accepts a connection."""
         with contextlib.suppress(OSError):
-            connection, origin = self._listener.accept()
-            connection.setblocking(False)
-            # A verdict must not wait until what was said before is confirmed.
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            fail_when_unanswered(connection, seconds=_VANISHED_SECONDS)
-            visitor = Visitor(connection, str(origin[0]))
-            self._all.add(visitor)
-            self._selector.register(connection, selectors.EVENT_READ, visitor)
-        strangers = [v for v in self if v.is_stranger]
-        if len(strangers) > self._most_strangers:
-            self.drop(min(strangers, key=lambda v: v.since))
+            sock, origin = self._listener.accept()
+            sock.setblocking(False)
+            # With Nagle's algorithm, the decision would wait until the
+            # previous message is acknowledged.
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            fail_when_unanswered(sock, seconds=_VANISHED_SECONDS)
+            connection = IncomingConnection(sock, str(origin[0]))
+            self._all.add(connection)
+            self._selector.register(sock, selectors.EVENT_READ, connection)
+        # A port scanner must not use up this process's descriptors.
+        unknown = [c for c in self if c.is_unknown]
+        if len(unknown) > self._most_unknown:
+            self.drop(min(unknown, key=lambda c: c.since))
 
-    def listen_to(self, visitor: Visitor) -> list[dict[str, Any]] | None:
-        """What a visitor says; `None` if it has gone or speaks nonsense."""
+    def read(
+        self, connection: IncomingConnection
+    ) -> list[dict[str, Any]] | None:
+        """Returns messages; `None` if the peer is gone or sends garbage."""
         try:
-            received = visitor.connection.recv(65536)
+            received = connection.socket.recv(65536)
         except BlockingIOError:
             return []
         except OSError:
             return None
-        visitor.buffer += received
-        if not received or len(visitor.buffer) > MOST_BYTES:
+        connection.buffer += received
+        if not received or len(connection.buffer) > MOST_BYTES:
             return None
-        messages = [decode(line) for line in split_lines(visitor.buffer)]
+        messages = [decode(line) for line in split_lines(connection.buffer)]
         known = [message for message in messages if message is not None]
         return known if len(known) == len(messages) else None
 
-    def tell(self, message: dict[str, Any]) -> None:
-        """Says something to all that have joined."""
-        for visitor in self:
-            if visitor.joined is not None:
-                visitor.send(message)
+    def broadcast(self, message: dict[str, Any]) -> None:
+        """Sends a message to all members."""
+        for connection in self:
+            if connection.joined is not None:
+                connection.send(message)
 
-    def drop(self, visitor: Visitor) -> None:
-        """Ends a connection."""
-        self.release(visitor)
-        visitor.connection.close()
+    def drop(self, connection: IncomingConnection) -> None:
+        """Closes a connection."""
+        self.release(connection)
+        connection.socket.close()
 
-    def release(self, visitor: Visitor) -> None:
-        """Leaves a connection to whoever has use for it."""
-        self._all.discard(visitor)
+    def release(self, connection: IncomingConnection) -> None:
+        """Hands a connection over to the caller."""
+        self._all.discard(connection)
         with contextlib.suppress(KeyError, ValueError):
-            self._selector.unregister(visitor.connection)
+            self._selector.unregister(connection.socket)
 
-    def send_strangers_away(self) -> None:
-        """Ends connections over which nothing was said for long."""
-        for visitor in self:
-            waited = time.monotonic() - visitor.since
-            if visitor.is_stranger and waited > _HELLO_SECONDS:
-                self.drop(visitor)
+    def drop_unknown(self) -> None:
+        """Closes connections that have sent no introduction for too long."""
+        for connection in self:
+            waited = time.monotonic() - connection.since
+            if connection.is_unknown and waited > _HELLO_SECONDS:
+                self.drop(connection)
 
-    def see_off(self) -> None:
-        """Lets the others close first: then no port waits on this side."""
+    def close_last(self) -> None:
+        """Lets the members close first, then closes all connections."""
+        # The side that closes first keeps its port in TIME_WAIT, and
+        # TensorFlow is about to listen on this task's port.
         deadline = time.monotonic() + _GOODBYE_SECONDS
-        for visitor in self:
-            if visitor.joined is not None:
-                _wait_for_the_end(visitor.connection, deadline)
+        for connection in self:
+            if connection.joined is not None:
+                _wait_for_the_end(connection.socket, deadline)
         self.close()
 
     def close(self) -> None:
-        """Ends every connection; the door stays open."""
-        for visitor in self:
-            self.drop(visitor)
+        """Closes every connection; the listener stays open."""
+        for connection in self:
+            self.drop(connection)
 
 
 def _wait_for_the_end(connection: socket.socket, deadline: float) -> None:

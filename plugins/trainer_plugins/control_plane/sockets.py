@@ -1,4 +1,4 @@
-"""TCP without surprises: every call ends within a limit."""
+"""TCP helpers; every call ends within a time limit."""
 
 import errno
 import ipaddress
@@ -11,7 +11,7 @@ from typing import Any
 from trainer import UserError
 from trainer.plugin_api import split_address
 
-# No message of a meeting is longer, in bytes.
+# No message of a rendezvous is longer, in bytes.
 MOST_BYTES = 1 << 20
 _RETRY_SECONDS = 0.2
 
@@ -19,15 +19,16 @@ _RETRY_SECONDS = 0.2
 def listen_on(address: str, *, owner: str, seconds: float) -> socket.socket:
     """Listens on a task's own port.
 
-    A name may stand for another address here than elsewhere (Debian gives a
-    machine's own name 127.0.1.1), and an address may be translated on the
-    way: then it listens on all interfaces.
+    Listens on all interfaces if the address is a name or is not one of this
+    machine's. A name may resolve to another address here than elsewhere
+    (Debian maps a machine's own name to 127.0.1.1), and an address may be
+    translated on the way.
 
     Args:
         address: the task's `host:port`.
         owner: the task, for messages.
-        seconds: how long to wait for the port, which a task that is just
-            ending may still hold.
+        seconds: how long to wait for the port, which an earlier attempt that
+            is just ending may still hold.
 
     Returns:
         A listening socket, closed by the caller. TensorFlow may take the port
@@ -59,6 +60,7 @@ def listen_on(address: str, *, owner: str, seconds: float) -> socket.socket:
 
 
 def _listen(host: str, port: int) -> socket.socket:
+    # It may resolve to ::1 first, while other tasks use 127.0.0.1.
     if host == "localhost":
         host = "127.0.0.1"
     try:
@@ -75,6 +77,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _listen_everywhere(port: int) -> socket.socket:
+    # One socket for both versions: other tasks may use either.
     if socket.has_dualstack_ipv6():
         return socket.create_server(
             ("", port),
@@ -86,7 +89,7 @@ def _listen_everywhere(port: int) -> socket.socket:
 
 
 def look_up(address: str, *, seconds: float) -> list[tuple[Any, Any]]:
-    """Resolves a host name; the system's resolver has no limit of its own.
+    """Resolves a host name; the system's resolver has no time limit.
 
     Args:
         address: `host:port`.
@@ -96,13 +99,13 @@ def look_up(address: str, *, seconds: float) -> list[tuple[Any, Any]]:
         Family and socket address of each address found, at least one.
 
     Raises:
-        OSError: the name is not known, or not in time.
+        OSError: the name is unknown, or not resolved in time.
     """
     host, port = split_address(address)
     found: list[tuple[Any, Any]] = []
     errors: list[OSError] = []
 
-    def ask() -> None:
+    def resolve() -> None:
         try:
             infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
             found.extend((info[0], info[4]) for info in infos)
@@ -111,7 +114,8 @@ def look_up(address: str, *, seconds: float) -> list[tuple[Any, Any]]:
         except OSError as error:
             errors.append(error)
 
-    thread = threading.Thread(target=ask, daemon=True)
+    # `getaddrinfo` has no time-out, and cannot be interrupted.
+    thread = threading.Thread(target=resolve, daemon=True)
     thread.start()
     thread.join(max(seconds, 0.1))
     if errors:
@@ -122,7 +126,7 @@ def look_up(address: str, *, seconds: float) -> list[tuple[Any, Any]]:
 
 
 def connect(targets: list[tuple[Any, Any]], *, seconds: float) -> socket.socket:
-    """Connects to the first of some socket addresses that answers.
+    """Connects to the first of several socket addresses that answers.
 
     Args:
         targets: what `look_up` returned.
@@ -137,8 +141,8 @@ def connect(targets: list[tuple[Any, Any]], *, seconds: float) -> socket.socket:
         try:
             connection.settimeout(max(seconds, 0.1))
             connection.connect(target)
-            # A port that nobody listens on may have been lent to this very
-            # socket, which then has reached itself.
+            # If nothing listens on the port, the kernel may pick that very
+            # port as this socket's own, and connect the socket to itself.
             if connection.getsockname() != connection.getpeername():
                 return connection
         except OSError as error:
@@ -148,15 +152,15 @@ def connect(targets: list[tuple[Any, Any]], *, seconds: float) -> socket.socket:
 
 
 def fail_when_unanswered(connection: socket.socket, *, seconds: float) -> None:
-    """Lets a connection fail when its peer's host has vanished.
+    """Makes a connection fail when its peer's host has vanished.
 
-    By itself the kernel sends again and again for a quarter of an hour.
+    By default the kernel retransmits for a quarter of an hour.
 
     Args:
-        connection: one over which something is sent all the time.
-        seconds: how long what was sent may stay unacknowledged.
+        connection: one over which data is sent regularly.
+        seconds: how long data may stay unacknowledged.
     """
-    # Not every system has it.
+    # Linux only.
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         connection.setsockopt(
             socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(seconds * 1000)
@@ -164,12 +168,12 @@ def fail_when_unanswered(connection: socket.socket, *, seconds: float) -> None:
 
 
 def encode(message: dict[str, Any]) -> bytes:
-    """A message as one line."""
+    """Encodes a message as one line."""
     return json.dumps(message).encode() + b"\n"
 
 
 def decode(line: bytes) -> dict[str, Any] | None:
-    """The message of a line; `None` if it is none."""
+    """Decodes a line; `None` if it is not a message."""
     try:
         message = json.loads(line)
     except (ValueError, RecursionError):
@@ -178,7 +182,7 @@ def decode(line: bytes) -> dict[str, Any] | None:
 
 
 def split_lines(buffer: bytearray) -> list[bytes]:
-    """Takes the complete lines out of a buffer."""
+    """Removes the complete lines from a buffer, and returns them."""
     *lines, rest = bytes(buffer).split(b"\n")
     buffer[:] = rest
     return lines

@@ -1,4 +1,4 @@
-"""Variables in one place, computation on several devices."""
+"""The strategy central_storage: one set of variables, several devices."""
 
 from collections.abc import Sequence
 
@@ -14,8 +14,9 @@ class CentralStorage(StrategyPlugin):
     """A replica on each device of this host, around one set of variables.
 
     Variables live once, on the CPU (or the only GPU); gradients are summed
-    there; synchronous. For a model whose variables do not fit on each GPU
-    again, such as large embeddings, on a host with much memory.
+    there; synchronous. For a model with variables, such as large
+    embeddings, of which each GPU cannot hold a copy, on a host with enough
+    memory.
 
     Args:
         devices: such as `"gpu:0,gpu:1"`; defaults to all GPUs, else all CPUs.

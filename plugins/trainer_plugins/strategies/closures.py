@@ -1,4 +1,4 @@
-"""Steps as closures that a coordinator hands to free workers."""
+"""Runners that schedule steps as closures on free workers."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,15 +8,15 @@ import tensorflow as tf
 
 from trainer import average
 from trainer.plugin_api import GraphLoop, MakePieces, Step, Sums, graph_function
-from trainer_plugins.strategies.worker_pool import Crew
+from trainer_plugins.strategies.worker_pool import WorkerPool
 
 
 class Evaluation:
-    """Runs evaluation on one free worker at a time."""
+    """Evaluates on one free worker at a time."""
 
-    def __init__(self, step: Step, crew: Crew) -> None:
-        self._crew = crew
-        self._steps = GraphLoop(step, crew.strategy)
+    def __init__(self, step: Step, worker_pool: WorkerPool) -> None:
+        self._worker_pool = worker_pool
+        self._steps = GraphLoop(step, worker_pool.strategy)
         self._loop = graph_function(self._steps.each_step)
         self._done = 0
         self._pieces: MakePieces | None = None
@@ -27,26 +27,29 @@ class Evaluation:
         num_steps: int,
         carried: Sequence[Sums | None] = (None,),
     ) -> list[Sums]:
-        """See `Runner.__call__`; each call may find another worker free."""
+        """See `Runner.__call__`; each call may run on another worker."""
+        # A new iterator is a new evaluation, which starts at the first batch.
         if iterator is not self._pieces:
             self._pieces, self._done = iterator, 0
         first = self._done
-        rest = self._crew.iterator(lambda _: iterator(range(1), offset=first))
+        remaining = self._worker_pool.iterator(
+            lambda _: iterator(range(1), offset=first)
+        )
         self._done += num_steps
-        results = self._crew.run(self._loop, rest, [num_steps])
+        results = self._worker_pool.run(self._loop, remaining, [num_steps])
         return _added(carried, self._steps, results)
 
     def trace(self, iterator: MakePieces) -> None:
-        """Nothing to do here: a worker traces when it evaluates."""
+        """Does nothing: a worker traces when it evaluates."""
 
 
 class Closures:
-    """Runs training steps on whichever worker is free."""
+    """Runs training steps on free workers."""
 
-    def __init__(self, step: Step, crew: Crew) -> None:
-        self._crew = crew
+    def __init__(self, step: Step, worker_pool: WorkerPool) -> None:
+        self._worker_pool = worker_pool
         self._step = step
-        self._steps = GraphLoop(self._measured, crew.strategy)
+        self._steps = GraphLoop(self._measured, worker_pool.strategy)
         self._loop = graph_function(self._steps.each_step)
 
     def __call__(
@@ -56,16 +59,21 @@ class Closures:
         carried: Sequence[Sums | None] = (None,),
     ) -> list[Sums]:
         """See `Runner.__call__`."""
-        results = self._crew.train(self._loop, iterator, num_steps)
+        results = self._worker_pool.train(self._loop, iterator, num_steps)
         return _added(carried, self._steps, results)
 
     def trace(self, iterator: Any) -> None:
-        """Nothing to do here: workers trace their first closure."""
+        """Does nothing: workers trace their first closure."""
 
     def _measured(self, iterator: Any) -> Any:
-        """The step, and how many updates came between its read and its own."""
-        updates = self._crew.updates
+        """Runs the step, and measures its staleness.
+
+        That is the number of updates between its read and its own update.
+        """
+        updates = self._worker_pool.updates
         before = updates.read_value()
+        # The read must come before the step, and the count after it; the graph
+        # alone orders neither.
         with tf.control_dependencies([before]):
             logs = self._step(iterator)
         with tf.control_dependencies(tf.nest.flatten(logs)):
@@ -77,7 +85,7 @@ class Closures:
 def _added(
     carried: Sequence[Sums | None], steps: GraphLoop, results: list[Any]
 ) -> list[Sums]:
-    """Sums with the results of closures added, step by step."""
+    """Adds the results of closures to sums, step by step."""
     layout = steps.layout
     assert layout is not None  # A worker has traced the step.
     found = []

@@ -1,4 +1,4 @@
-"""No distribution: TensorFlow's own default placement."""
+"""The strategy default: no distribution, TensorFlow places everything."""
 
 import gin
 import tensorflow as tf
@@ -20,7 +20,7 @@ class Default(StrategyPlugin):
 
     @classmethod
     def detect(cls) -> Detection:
-        """Fits everywhere, and gives way to everything else."""
+        """Fits everywhere, with the lowest rank."""
         return Detection(rank=0, found="one device")
 
     def create(self) -> tf.distribute.Strategy:

@@ -1,4 +1,4 @@
-"""Names of the devices that this process can use."""
+"""The devices that this process can use."""
 
 from collections.abc import Sequence
 
@@ -9,10 +9,10 @@ from trainer.plugin_api import nearest
 
 
 def count_devices() -> int:
-    """How many GPUs there are, or else into how many the CPU is split.
+    """Returns the number of GPUs, or else of logical CPUs.
 
-    Does not start TensorFlow's runtime, after which some strategies can no
-    longer be made.
+    Does not initialize TensorFlow's runtime, after which some strategies can
+    no longer be created.
     """
     gpus = tf.config.list_physical_devices("GPU")
     if gpus:
@@ -22,17 +22,17 @@ def count_devices() -> int:
 
 
 def logical_devices(names: str | Sequence[str] | None = None) -> list[str]:
-    """The devices of this process, in short form such as `"gpu:0"`.
+    """Returns this process's devices in short form, such as `"gpu:0"`.
 
     Args:
-        names: those to use, as a sequence or separated by commas; `None`
-            means all GPUs, or all CPUs where there is no GPU.
+        names: the devices to use, as a sequence or separated by commas;
+            `None` means all GPUs, or all CPUs where there is no GPU.
 
     Returns:
         Device names that `tf.distribute` takes.
 
     Raises:
-        UserError: a device that was named does not exist.
+        UserError: a named device does not exist.
     """
     existing = {
         kind: [
@@ -44,6 +44,7 @@ def logical_devices(names: str | Sequence[str] | None = None) -> list[str]:
     if not names:
         return existing["GPU"] or existing["CPU"]
     wanted = names.split(",") if isinstance(names, str) else list(names)
+    # Accept `GPU:0`, `/gpu:0` and `/device:GPU:0`, which TensorFlow prints.
     wanted = [name.strip().lower().removeprefix("/") for name in wanted]
     wanted = [name.removeprefix("device:") for name in wanted]
     valid = existing["GPU"] + existing["CPU"]

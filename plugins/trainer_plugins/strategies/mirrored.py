@@ -1,4 +1,4 @@
-"""Copies of the model on the devices of one host."""
+"""The strategy mirrored: replicas on the devices of one host."""
 
 from collections.abc import Sequence
 
@@ -18,7 +18,7 @@ _ALL_REDUCE = {
 
 @gin.configurable(module="trainer_plugins.strategies")
 class Mirrored(StrategyPlugin):
-    """A replica on each device of this host, all in step.
+    """A replica on each device of this host, in lockstep.
 
     Variables are mirrored on every device; gradients travel by all-reduce
     (NCCL between GPUs); synchronous. For several GPUs in one machine, or
@@ -29,8 +29,8 @@ class Mirrored(StrategyPlugin):
         all_reduce: `"auto"`, `"nccl"`, `"hierarchical_copy"` or
             `"reduce_to_one"`; `"auto"` is NCCL on GPUs and `"reduce_to_one"`
             on CPUs.
-        num_packs: into how many transfers gradients are packed; 0 sends each
-            by itself. For `"nccl"` and `"hierarchical_copy"`.
+        num_packs: how many transfers gradients are packed into; 0 sends each
+            one separately. For `"nccl"` and `"hierarchical_copy"`.
 
     Raises:
         UserError: a device or an all-reduce does not exist.

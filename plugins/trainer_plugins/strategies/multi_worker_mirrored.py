@@ -1,4 +1,4 @@
-"""Copies of the model on the devices of several hosts."""
+"""The strategy multi_worker_mirrored: replicas on several hosts."""
 
 import contextlib
 import os
@@ -19,12 +19,12 @@ from trainer.plugin_api import (
     nearest,
     resolve_cluster,
 )
-from trainer_plugins.control_plane.channel import SILENCE_SECONDS, Lifeline
+from trainer_plugins.control_plane.channel import SILENCE_SECONDS, Channel
 from trainer_plugins.control_plane.difference import compare
-from trainer_plugins.control_plane.open_channel import open_lifeline
+from trainer_plugins.control_plane.open_channel import open_channel
 from trainer_plugins.control_plane.peers import Peers
+from trainer_plugins.control_plane.rejoin import RejoinWatcher
 from trainer_plugins.control_plane.rendezvous import meet
-from trainer_plugins.control_plane.returning import Returning
 from trainer_plugins.strategies.connecting import bounded, lock_released
 from trainer_plugins.strategies.processes import (
     ClusterStrategy,
@@ -45,7 +45,7 @@ _IMPLEMENTATIONS = {
 
 @gin.configurable(module="trainer_plugins.strategies")
 class MultiWorkerMirrored(ClusterStrategy):
-    """A replica on each device of several hosts, all in step.
+    """A replica on each device of several hosts, in lockstep.
 
     Variables are mirrored on every device of every worker; gradients travel
     by collective all-reduce (NCCL between GPUs, else rings over gRPC);
@@ -53,25 +53,26 @@ class MultiWorkerMirrored(ClusterStrategy):
     chief, writes; all must see the same `model_dir`.
 
     Args:
-        worker_hosts: `host:port` of each worker; in a string separated by
+        worker_hosts: `host:port` of each worker; a string is split at
             commas.
-        task_index: which of them this process is.
+        task_index: this process's index within its job.
         task_type: `"worker"` or `"chief"`.
         implementation: `"auto"`, `"ring"` or `"nccl"`.
         bytes_per_pack: gradients are packed into transfers of about this
-            many bytes; 0 leaves it to TensorFlow.
+            many bytes; 0 leaves the size to TensorFlow.
         timeout_seconds: a host loop, evaluation or start that takes longer
-            than this is given up with exit code 75; so is a worker that is
-            in a callback for so long after the others have given up.
+            than this is abandoned with exit code 75; so is a worker that is
+            in a callback for this long after the others have given up.
         start_seconds: how long to wait for peers at the start.
-        silence_seconds: a worker that gives no sign of life for so long, such
-            as one that is frozen, is lost.
-        min_workers: start without some workers if at least so many come; the
-            global batch stays. `None` takes the environment variable
-            `TRAINER_MIN_WORKERS`, and without it waits for all.
+        silence_seconds: a worker that sends no heartbeat for this long, such
+            as a frozen one, counts as lost.
+        min_workers: start without some workers if at least this many are
+            present; the global batch stays the same. `None` takes the
+            environment variable `TRAINER_MIN_WORKERS`; without it, all
+            workers are needed.
 
     Without `worker_hosts` the cluster comes from the environment, see
-    `trainer.strategy.cluster.resolve`; without any there is one worker.
+    `trainer.strategy.cluster.resolve`; without one there is a single worker.
 
     Raises:
         UserError: the cluster is wrong or an option unknown.
@@ -79,8 +80,8 @@ class MultiWorkerMirrored(ClusterStrategy):
     """
 
     name = "multi_worker_mirrored"
-    # TensorFlow's collective gather keeps the shape of its first call: the
-    # rows that a step touches vary.
+    # TensorFlow's collective gather keeps the shape of its first call, but
+    # the number of rows that a sparse gradient touches varies by step.
     options = StrategyOptions(reduces_sparse=False)
 
     def __init__(
@@ -109,8 +110,8 @@ class MultiWorkerMirrored(ClusterStrategy):
         self._start_seconds = start_seconds
         self._silence_seconds = silence_seconds
         self._min_workers = min_workers or _min_workers()
-        self._lifeline: Lifeline | None = None
-        self._returning: Returning | None = None
+        self._channel: Channel | None = None
+        self._rejoin_watcher: RejoinWatcher | None = None
         self.cluster = resolve_cluster(
             worker_hosts=worker_hosts,
             task_index=task_index,
@@ -119,7 +120,7 @@ class MultiWorkerMirrored(ClusterStrategy):
 
     @classmethod
     def detect(cls) -> Detection | None:
-        """Fits where the environment speaks of several workers, and no ps."""
+        """Fits where the environment names several workers, and no servers."""
         cluster = resolve_cluster()
         if cluster is None or cluster.jobs.get("ps"):
             return None
@@ -131,12 +132,13 @@ class MultiWorkerMirrored(ClusterStrategy):
         cluster = self.cluster
         if self.is_evaluator:
             return tf.distribute.get_strategy()
+        # A single worker: nothing to wait for, and no port to open.
         if cluster is None:
             return tf.distribute.MultiWorkerMirroredStrategy(
                 communication_options=self._options
             )
-        cluster = self._meet(cluster)
-        # TensorFlow's workers wait for each other here, too.
+        cluster = self._rendezvous(cluster)
+        # In here, TensorFlow's workers wait for each other as well.
         limit = self._start_seconds
         try:
             with self._watched(), bounded(limit), lock_released():
@@ -147,12 +149,12 @@ class MultiWorkerMirrored(ClusterStrategy):
         except RuntimeError as error:
             # Aborting what a lost worker left behind starts TensorFlow, and
             # that is then too early for this strategy.
-            if self._lifeline is not None and self._lifeline.over:
-                raise StartAgain(self._lifeline.over) from error
+            if self._channel is not None and self._channel.end_reason:
+                raise StartAgain(self._channel.end_reason) from error
             raise
 
-    def _meet(self, cluster: Cluster) -> Cluster:
-        """Finds the tasks that take part, and opens the lines to them."""
+    def _rendezvous(self, cluster: Cluster) -> Cluster:
+        """Meets the tasks that take part, and opens the channel to them."""
         met = meet(
             cluster,
             jobs=_JOBS,
@@ -161,21 +163,23 @@ class MultiWorkerMirrored(ClusterStrategy):
             min_workers=self._min_workers,
         )
         self.cluster = met.cluster
-        self._lifeline = open_lifeline(
+        self._channel = open_channel(
             met.cluster,
             jobs=_JOBS,
             silence_seconds=self._silence_seconds,
             leave_seconds=self._timeout_seconds,
-            on_over=abort_collectives,
+            # A collective that waits for a lost peer would never return.
+            on_end=abort_collectives,
         )
+        # All workers are needed, so each of them is probed after a failure.
         self._peers = Peers(
             met.cluster,
-            self._lifeline,
+            self._channel,
             jobs=_JOBS,
             limit_seconds=self._timeout_seconds,
         )
         if met.cluster.absent() and self.is_chief:
-            self._returning = Returning(met.cluster)
+            self._rejoin_watcher = RejoinWatcher(met.cluster)
         return met.cluster
 
     @property
@@ -216,7 +220,7 @@ class MultiWorkerMirrored(ClusterStrategy):
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
         """See `StrategyPlugin.scope`: variables come from the chief."""
-        _ = self.strategy  # Only then is there a lifeline.
+        _ = self.strategy  # Creating it opens the channel.
         with self._watched(), super().scope():
             yield
 
@@ -229,27 +233,28 @@ class MultiWorkerMirrored(ClusterStrategy):
 
     def check_alike(self, facts: Mapping[str, Any]) -> None:
         """See `StrategyPlugin.check_alike`."""
-        if self._lifeline is not None:
-            compare(self._lifeline, facts, seconds=self._timeout_seconds)
+        if self._channel is not None:
+            compare(self._channel, facts, seconds=self._timeout_seconds)
 
     def why_start_again(self) -> str | None:
-        """See `StrategyPlugin.why_start_again`: an absent worker is back."""
-        back = self._returning.back if self._returning else None
-        return f"{back} is back" if back else None
+        """See `StrategyPlugin.why_start_again`: a worker is back."""
+        watcher = self._rejoin_watcher
+        rejoined = watcher.rejoined if watcher else None
+        return f"{rejoined} is back" if rejoined else None
 
     def finish(self) -> None:
-        """Waits for the others, so that none sees a peer vanish at the end."""
+        """Waits for the others, so that none loses a peer at the end."""
         self.check_alike({})
         self.close()
 
     def close(self) -> None:
-        """Tells the others why this worker ends, and leaves them.
+        """Sends the others the reason why this worker ends, and leaves.
 
         Raises:
-            StartAgain: what ends it comes from a lost peer, which is named.
+            StartAgain: a lost peer caused the end; it is named.
         """
-        if self._returning is not None:
-            self._returning.close()
+        if self._rejoin_watcher is not None:
+            self._rejoin_watcher.close()
         super().close()
 
     def describe(self) -> dict[str, Any]:
@@ -261,11 +266,11 @@ class MultiWorkerMirrored(ClusterStrategy):
 
     @graph_function
     def _count(self, flags: tf.Tensor) -> tf.Tensor:
-        """On how many replicas each flag is set."""
+        """Counts on how many replicas each flag is set."""
 
         def count() -> tf.Tensor:
             context = tf.distribute.get_replica_context()
-            # An argument of a function has no device, and none to reduce on.
+            # A function argument has no device, and `all_reduce` needs one.
             own = tf.identity(flags)
             return context.all_reduce(tf.distribute.ReduceOp.SUM, own)
 

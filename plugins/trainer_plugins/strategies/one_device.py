@@ -1,4 +1,4 @@
-"""Everything on one named device."""
+"""The strategy one_device: everything on one named device."""
 
 from collections.abc import Sequence
 
@@ -13,9 +13,9 @@ from trainer_plugins.strategies.devices import logical_devices
 class OneDevice(StrategyPlugin):
     """One replica on one device that you name.
 
-    Variables live on that device; gradients do not travel; synchronous. To
-    pin a run to one of several GPUs, or to try what a distributed run does
-    with one replica.
+    Variables live on that device; gradients do not travel; synchronous. For
+    pinning a run to one of several GPUs, or for trying a distributed run with
+    one replica.
 
     Args:
         devices: one device, such as `"gpu:1"`; defaults to the first GPU,

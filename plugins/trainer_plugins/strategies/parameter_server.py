@@ -1,4 +1,4 @@
-"""Variables on parameter servers, workers that train on their own."""
+"""The strategy parameter_server: asynchronous workers, variables on servers."""
 
 import contextlib
 import functools
@@ -22,12 +22,12 @@ from trainer.plugin_api import (
     resolve_cluster,
     signals,
 )
-from trainer_plugins.control_plane.channel import SILENCE_SECONDS, Lifeline
+from trainer_plugins.control_plane.channel import SILENCE_SECONDS, Channel
 from trainer_plugins.control_plane.departing import departing
-from trainer_plugins.control_plane.open_channel import open_lifeline
+from trainer_plugins.control_plane.open_channel import open_channel
 from trainer_plugins.control_plane.peers import Peers
+from trainer_plugins.control_plane.rejoin import wait_for_rejoin
 from trainer_plugins.control_plane.rendezvous import meet
-from trainer_plugins.control_plane.returning import bring_back
 from trainer_plugins.strategies.closures import Closures, Evaluation
 from trainer_plugins.strategies.processes import (
     ClusterStrategy,
@@ -37,57 +37,58 @@ from trainer_plugins.strategies.processes import (
     versions,
 )
 from trainer_plugins.strategies.step_counts import StepCounts
-from trainer_plugins.strategies.worker_pool import Crew
+from trainer_plugins.strategies.worker_pool import WorkerPool
 
 _JOBS = ("chief", "worker", "ps")
 
 
 @gin.configurable(module="trainer_plugins.strategies")
 class ParameterServer(ClusterStrategy):
-    """Workers that pull weights from servers and push gradients, unawaited.
+    """Workers pull weights from servers and push gradients asynchronously.
 
     Variables live on the parameter servers; each worker computes gradients on
-    batches of its own and applies them as they come; asynchronous. For many
+    its own batches and applies them without waiting; asynchronous. For many
     uneven or unreliable workers, and models with large embeddings. The chief
     schedules, evaluates and writes.
 
-    A global batch is what one worker takes in one step. Steps, examples and
-    metrics are counted exactly; with one worker the result is that of one
-    device.
+    Each worker processes one global batch per step. Steps, examples and
+    metrics are counted exactly; with one worker the result is the same as on
+    one device.
 
     Args:
-        worker_hosts: `host:port` of each worker; in a string separated by
+        worker_hosts: `host:port` of each worker; a string is split at
             commas.
-        ps_hosts: the same of each parameter server.
+        ps_hosts: `host:port` of each parameter server.
         task_type: `"chief"`, `"worker"` or `"ps"`.
-        task_index: this process's number within its job.
-        steps_per_closure: steps that are scheduled as one unit; what a dead
-            worker had done of one is done again. Defaults to an eighth of a
+        task_index: this process's index within its job.
+        steps_per_closure: steps that are scheduled as one unit; a unit that a
+            worker leaves unfinished is repeated. Defaults to an eighth of a
             worker's share of a host loop.
-        evaluate_on: `"chief"`, or `"worker"`: whichever is free. A side-car
+        evaluate_on: `"chief"`, or `"worker"` for any free worker. A side-car
             evaluator needs neither, see `--mode=continuous_eval`.
-        max_staleness: at most so many updates lie between reading weights
-            and applying the gradient, but for a closure that a dead worker
-            leaves to another; 0 is one worker at a time, `None` sets no
+        max_staleness: the most updates between reading the weights and
+            applying the gradient, except in a closure that is repeated after
+            a worker's death. 0 runs one worker at a time, `None` sets no
             bound. The mean is logged as `staleness`.
         inter_op_threads: TensorFlow's threads for independent operations;
-            defaults to the number of workers and two more. With one, a
-            coordinator waits for itself for ever.
+            defaults to the number of workers plus two. With one thread, the
+            coordinator deadlocks.
         timeout_seconds: a host loop or evaluation that takes longer than
-            this is given up with exit code 75; so is a chief that is in a
-            callback for so long after a server was lost.
+            this is abandoned with exit code 75; so is a chief that is in a
+            callback for this long after a server was lost.
         start_seconds: how long to wait for peers at the start.
-        silence_seconds: a task that gives no sign of life for so long, such
-            as one that is frozen, is lost.
+        silence_seconds: a task that sends no heartbeat for this long, such
+            as a frozen one, counts as lost.
 
-    A worker may die at any time: the others do its work. Started again, it
-    is taken in again. A lost server takes variables with it: all tasks end
-    with exit code 75, and go on from the newest checkpoint when they are
-    started again. One that gets SIGTERM asks the chief to save first.
+    A worker may die at any time: the others take over its work. It rejoins
+    when it is restarted. When a server is lost, so are its variables: all
+    tasks end with exit code 75, and continue from the newest checkpoint when
+    they are restarted. A server that receives SIGTERM requests that the chief
+    save first.
 
-    Variables stay whole: Keras 3 cannot train one that is split over servers
-    (it asks a `ShardedVariable` for a handle that it has not). They are
-    spread over the servers in turn, so cut a large embedding into several
+    Variables are not sharded: Keras 3 cannot train a variable that is split
+    over servers, because a `ShardedVariable` has no handle. They are placed
+    on the servers in turn, so split a large embedding into several
     `Embedding` layers, or use the strategy central_storage.
 
     Raises:
@@ -152,7 +153,7 @@ class ParameterServer(ClusterStrategy):
 
     @classmethod
     def detect(cls) -> Detection | None:
-        """Fits where the environment speaks of parameter servers."""
+        """Fits where the environment names parameter servers."""
         cluster = resolve_cluster()
         if cluster is None or not cluster.jobs.get("ps"):
             return None
@@ -166,40 +167,41 @@ class ParameterServer(ClusterStrategy):
         )
 
     def serve(self) -> bool:
-        """Runs this worker's or server's part until the chief has ended."""
+        """Serves as a worker or parameter server until the chief has ended."""
         if self.cluster.job not in ("worker", "ps"):
             return False
-        lifeline = self._meet()
+        channel = self._rendezvous()
         with signals.handler_restored():
             server = start_server(self.cluster, _JOBS, threads=self._threads)
         logging.info("%s serves at %s.", self.cluster.name, server.target)
-        with departing(lifeline, holds_state=self.cluster.job == "ps"):
-            lifeline.wait()
+        with departing(channel, holds_state=self.cluster.job == "ps"):
+            channel.wait()
         return True
 
     def create(self) -> tf.distribute.Strategy:
         """See `StrategyPlugin.create`; on the chief alone."""
         if self.is_evaluator:
             return tf.distribute.get_strategy()
+        # Must come before the first TensorFlow operation.
         self._set_threads()
-        self._lifeline = self._meet()
-        # TensorFlow connects to all servers, and waits for each of them.
+        self._channel = self._rendezvous()
+        # TensorFlow connects to all servers here, and waits for each of them.
         with self._watched():
             strategy = tf.distribute.ParameterServerStrategy(
                 server_def_resolver(self.cluster, _JOBS)
             )
-            self._crew = Crew(
+            self._worker_pool = WorkerPool(
                 strategy,
                 num_workers=self._num_workers,
-                lifeline=self._lifeline,
+                channel=self._channel,
                 watched=self._watched,
                 scope=self.scope,
                 counts=self._counts,
                 steps_per_closure=self._steps_per_closure,
                 max_staleness=self._max_staleness,
             )
-        # The chief evaluates by itself; TensorFlow would warn at each call
-        # that it is not a worker.
+        # The chief evaluates on its own. Without this, TensorFlow would warn
+        # at each call that no coordinator schedules it.
         strategy.extended._allow_run_without_coordinator = True
         return strategy
 
@@ -215,30 +217,30 @@ class ParameterServer(ClusterStrategy):
 
     def why_start_again(self) -> str | None:
         """See `StrategyPlugin.why_start_again`: a server has to leave."""
-        return None if self.is_evaluator else self._lifeline.asked
+        return None if self.is_evaluator else self._channel.leave_reason
 
     def why_not_compiled(self) -> str | None:
-        """Variables on other hosts are out of XLA's reach."""
+        """XLA cannot reach variables on other hosts."""
         return "XLA cannot compile a step whose variables are on other hosts"
 
     def distribute(self, make_pieces: MakePieces, *, training: bool) -> Any:
         """Gives each worker every n-th batch; one task evaluates alone."""
         if training:
-            return self._crew.deal(make_pieces)
+            return self._worker_pool.distribute(make_pieces)
         return make_pieces if self._on_workers else iter(make_pieces(range(1)))
 
     def runner(self, step: Step, *, training: bool) -> Runner:
         """Schedules steps on the workers, or evaluates on the chief."""
         if training:
-            return Closures(step, self._crew)
+            return Closures(step, self._worker_pool)
         if self._on_workers:
-            return Evaluation(step, self._crew)
+            return Evaluation(step, self._worker_pool)
         return WatchedRunner(GraphLoop(step, self.strategy), self._watched)
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
-        """See `StrategyPlugin.scope`: variables lie on the servers."""
-        _ = self.strategy  # Only then is there a lifeline.
+        """See `StrategyPlugin.scope`: variables are placed on the servers."""
+        _ = self.strategy  # Creating it opens the channel.
         with (
             self._watched(),
             super().scope(),
@@ -252,7 +254,7 @@ class ParameterServer(ClusterStrategy):
         return self._evaluate_on == "worker" and not self.is_evaluator
 
     def finish(self) -> None:
-        """Lets the servers go."""
+        """Ends the run on all servers."""
         self.close()
 
     def describe(self) -> dict[str, Any]:
@@ -260,13 +262,13 @@ class ParameterServer(ClusterStrategy):
         return super().describe() | {"cluster": self.cluster.describe()}
 
     def devices(self) -> list[str]:
-        """The workers' names: their devices are their own."""
+        """The names of the workers; each manages its own devices."""
         return [name for name, _ in self.cluster.tasks("worker")]
 
     def _set_threads(self) -> None:
         tf.config.threading.set_inter_op_parallelism_threads(self._threads)
 
-    def _meet(self) -> Lifeline:
+    def _rendezvous(self) -> Channel:
         facts = {**versions(), **self.facts}
         met = meet(
             self.cluster,
@@ -274,22 +276,23 @@ class ParameterServer(ClusterStrategy):
             facts=facts,
             timeout_seconds=self._start_seconds,
         )
-        lifeline = open_lifeline(
+        channel = open_channel(
             self.cluster,
             jobs=_JOBS,
-            line=met.line,
+            connection=met.connection,
             silence_seconds=self._silence_seconds,
             leave_seconds=self._timeout_seconds,
-            # Only the chief has lines to workers.
+            # Only the chief is connected to the workers.
             spare=[name for name, _ in self.cluster.tasks("worker")],
             on_lost=functools.partial(
-                bring_back, cluster=self.cluster, facts=facts
+                wait_for_rejoin, cluster=self.cluster, facts=facts
             ),
         )
         self._peers = Peers(
             self.cluster,
-            lifeline,
+            channel,
+            # Workers are spare, so only servers are probed after a failure.
             jobs=("ps",),
             limit_seconds=self._timeout_seconds,
         )
-        return lifeline
+        return channel

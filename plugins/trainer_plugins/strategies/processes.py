@@ -1,4 +1,4 @@
-"""What the strategies of several processes share."""
+"""The base class and helpers of strategies with several processes."""
 
 import contextlib
 from collections.abc import Callable, Sequence
@@ -16,20 +16,20 @@ from trainer_plugins.control_plane.peers import Peers
 class ClusterStrategy(StrategyPlugin):
     """A strategy plugin whose processes wait for each other."""
 
-    # Set once all have met; an evaluator meets nobody.
+    # Set after the rendezvous; an evaluator takes no part in it.
     _peers: Peers | None = None
 
     def close(self) -> None:
-        """Tells the other tasks why this one ends, and leaves them.
+        """Sends the other tasks the reason why this one ends, and leaves.
 
         Raises:
-            StartAgain: what ends it comes from a lost task, which is named.
+            StartAgain: a lost task caused the end; it is named.
         """
         if self._peers is not None:
             self._peers.leave()
 
     def _watched(self) -> contextlib.AbstractContextManager[None]:
-        """Surrounds what waits for other tasks; see `Peers.watched`."""
+        """A context for calls that wait for peers; see `Peers.watched`."""
         if self._peers is None:
             return contextlib.nullcontext()
         return self._peers.watched()
@@ -38,12 +38,13 @@ class ClusterStrategy(StrategyPlugin):
 def server_def_resolver(
     cluster: Cluster, jobs: Sequence[str]
 ) -> tf.distribute.cluster_resolver.ClusterResolver:
-    """A cluster in the form that `tf.distribute` takes, to start servers.
+    """Returns a cluster as the resolver that `tf.distribute` needs.
 
     Args:
-        cluster: all tasks, and which one this process is.
+        cluster: all tasks, and which of them this process is.
         jobs: the jobs that take part in the strategy.
     """
+    # At exit, TensorFlow would wait for servers that may be gone.
     skip_teardown()
     spec = {job: cluster.jobs[job] for job in jobs if cluster.jobs.get(job)}
     return tf.distribute.cluster_resolver.SimpleClusterResolver(
@@ -55,7 +56,7 @@ def server_def_resolver(
 
 
 def versions() -> dict[str, str]:
-    """What must be equal on all hosts of a run."""
+    """Returns the versions that must be equal on all hosts of a run."""
     return {"tensorflow": tf.__version__, "keras": keras.__version__}
 
 
@@ -65,7 +66,7 @@ def start_server(
     """Starts the TensorFlow server of a worker or parameter server.
 
     Args:
-        cluster: all tasks, and which one this process is.
+        cluster: all tasks, and which of them this process is.
         jobs: the jobs that take part in the strategy.
         threads: TensorFlow's threads for independent operations.
     """
@@ -80,14 +81,13 @@ def start_server(
 
 
 def abort_collectives(reason: str) -> None:
-    """Lets every collective operation of this process fail, for good.
-
-    Some would wait for a peer that is gone. Only TensorFlow's context can end
-    them, which has no public name.
+    """Makes every collective operation of this process fail, for good.
 
     Args:
-        reason: what the operations say.
+        reason: the message of the error that the operations raise.
     """
+    # An operation that waits for a lost peer has no other end, and the
+    # context that can abort it has no public name.
     context.context().abort_collective_ops(tf.errors.UNAVAILABLE, reason)
 
 
@@ -96,7 +96,7 @@ class WatchedRunner:
 
     Args:
         loop: runs the steps.
-        guard: surrounds each call, such as `Peers.watched`.
+        guard: a context for each call, such as `Peers.watched`.
     """
 
     def __init__(

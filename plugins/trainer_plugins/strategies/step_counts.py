@@ -1,8 +1,9 @@
-"""Keeps counters of steps exact where a step may be done twice.
+"""Keeps step counters exact where a step may run twice.
 
-What a worker had done of a closure when it died is done again by another one.
-Its updates stay in the weights, but a step must count once: in the learning
-rate's schedule, in checkpoints, and in what data is read.
+When a worker dies within a closure, another worker repeats the closure from
+its start. The first worker's updates stay in the weights, but each step must
+count once: in the learning rate schedule, in checkpoints and in the position
+in the data.
 """
 
 from collections.abc import Callable
@@ -15,22 +16,22 @@ from absl import logging
 class StepCounts:
     """The variables of a run that count its steps.
 
-    They are found by what they do: integer scalars that grow by one with each
-    update, such as an optimizer's `iterations`.
+    They are recognized by their behavior: integer scalars that grow by one
+    with each update, such as an optimizer's `iterations`.
     """
 
     def __init__(self) -> None:
         self._candidates: list[tf.Variable] = []
 
     def note(self, create: Callable[..., Any], **options: Any) -> Any:
-        """A variable creator that remembers what may count steps."""
+        """A variable creator that records variables that may count steps."""
         variable = create(**options)
         if variable.dtype.is_integer and variable.shape.rank == 0:
             self._candidates.append(variable)
         return variable
 
     def values(self) -> list[int]:
-        """The present value of each."""
+        """Returns the current value of each candidate."""
         return [int(variable.numpy()) for variable in self._candidates]
 
     def correct(
@@ -41,19 +42,20 @@ class StepCounts:
         num_steps: int,
         losses: int,
     ) -> None:
-        """Takes back what counts more than once.
+        """Subtracts the steps that were counted more than once.
 
-        A worker may die when one counter has its step and another has not:
-        nothing orders them. So each is set right by itself, and one that is
-        out of step with `updates` by more than that is no counter of steps.
+        A worker may die when one counter has counted its step and another
+        has not, because their updates are unordered. So each counter is
+        corrected on its own. A variable that differs from `updates` by more
+        than that is not a step counter.
 
         Args:
-            before: `values` before some steps.
-            updates: the one that counts every update; it is corrected, too.
-            num_steps: how many steps those were.
+            before: `values` before these steps.
+            updates: the variable that counts every update; corrected, too.
+            num_steps: how many steps were run.
             losses: how many workers were lost meanwhile.
         """
-        # A variable that was made meanwhile has not counted all of them.
+        # A variable created in the meantime has not counted all of the steps.
         pairs = zip(self.values(), before, strict=False)
         growth = [now - then for now, then in pairs]
         known = self._candidates[: len(growth)]
@@ -64,8 +66,10 @@ class StepCounts:
         )
         if done <= num_steps and not losses:
             return
-        # The one who does a lost worker's steps may be faster than the news.
+        # Another worker may repeat the steps before the loss is detected, so
+        # allow for one even if no loss is known yet.
         apart = max(losses, 1)
+        # The largest count is what was run in fact; the rest is for the log.
         most = num_steps
         for variable, grown in zip(known, growth, strict=True):
             if grown > num_steps and abs(grown - done) <= apart:
@@ -73,5 +77,5 @@ class StepCounts:
                 most = max(most, grown)
         if most > num_steps:
             logging.warning(
-                "A worker was lost: %d steps were done twice.", most - num_steps
+                "A worker was lost: %d steps were run twice.", most - num_steps
             )

@@ -1,4 +1,4 @@
-"""Cloud TPUs: a TPU VM, a pod slice, or a TPU over the network."""
+"""The strategy tpu: a TPU VM, a pod slice, or a TPU over the network."""
 
 import os
 from collections.abc import Sequence
@@ -28,21 +28,21 @@ from trainer_plugins.strategies.tpu_address import (
 )
 from trainer_plugins.strategies.tpu_refusals import check_input, check_step
 
-# What TensorFlow raises where a TPU is missing, not ready or unknown.
+# What TensorFlow raises if a TPU is missing, not ready or unknown.
 _NO_TPU = (tf.errors.OpError, RuntimeError, ValueError, OSError)
 
 
 @gin.configurable(module="trainer_plugins.strategies")
 class TPU(StrategyPlugin):
-    """A replica on each TPU core, all in step.
+    """A replica on each TPU core, in lockstep.
 
-    Variables are mirrored on every core; gradients travel over the chips' own
-    interconnect; synchronous. The step is compiled by XLA for one shape: a
-    short training batch is left out, a short evaluation batch is padded with
-    examples that count for nothing. For a TPU VM, or a slice of many hosts.
+    Variables are mirrored on every core; gradients travel over the chips'
+    interconnect; synchronous. XLA compiles the step for one shape: a short
+    training batch is left out, a short evaluation batch is padded with
+    examples of weight zero. For a TPU VM, or a slice of many hosts.
 
-    One process controls all hosts of a slice and writes: it is started on one
-    of them alone, with the slice's name, and `TPU_LOAD_LIBRARY=0` in its
+    One process controls all hosts of a slice, and writes. Start it on one of
+    them only, with the slice's name and with `TPU_LOAD_LIBRARY=0` in the
     environment.
 
     Args:
@@ -89,8 +89,8 @@ class TPU(StrategyPlugin):
             ) from None
 
     def why_not_compiled(self) -> str | None:
-        """The TPU's own compiler compiles every step already."""
-        return "a TPU step is always compiled, without being asked"
+        """The TPU compiler compiles every step anyway."""
+        return "a TPU step is always compiled"
 
     def why_not_computed_in(self, dtype: str) -> str | None:
         """See `StrategyPlugin.why_not_computed_in`."""
@@ -102,7 +102,7 @@ class TPU(StrategyPlugin):
         )
 
     def distribute(self, make_pieces: MakePieces, *, training: bool) -> Any:
-        """See `StrategyPlugin.distribute`; refuses what no TPU can take."""
+        """See `StrategyPlugin.distribute`; refuses unsuitable data."""
         check_input(make_pieces(range(1)), remote=self._is_remote)
         return super().distribute(make_pieces, training=training)
 
@@ -115,7 +115,7 @@ class TPU(StrategyPlugin):
         described = super().describe() | {"tpu": self._tpu}
         if self._topology is not None:
             described["topology"] = {
-                # Chips along x, y and z, and cores a chip.
+                # Chips along x, y and z, and cores per chip.
                 "mesh_shape": [int(n) for n in self._topology.mesh_shape],
                 "hosts": int(self._topology.num_tasks),
                 "cores_per_host": int(self._topology.num_tpus_per_task),
@@ -130,7 +130,7 @@ class TPU(StrategyPlugin):
         try:
             tf.tpu.experimental.shutdown_tpu_system(resolver)
         except _NO_TPU as error:
-            # The run's own outcome matters more than this one.
+            # This must not hide how the run itself ended.
             logging.warning("The TPU did not shut down: %s", error)
 
     @property
@@ -141,7 +141,7 @@ class TPU(StrategyPlugin):
         resolver = tf.distribute.cluster_resolver.TPUClusterResolver(
             tpu=self._tpu
         )
-        # A TPU VM's own chips need no connection to a cluster.
+        # The chips of a TPU VM need no connection to a cluster.
         if self._is_remote:
             tf.config.experimental_connect_to_cluster(resolver)
         self._topology = tf.tpu.experimental.initialize_tpu_system(resolver)
@@ -160,9 +160,9 @@ class TPU(StrategyPlugin):
 class HostLoop(GraphLoop):
     """Runs a step n times in a loop on the TPU's host.
 
-    Each step is one program on every core. A core's results would travel to
-    the host and back if a second program added them up, so the host adds up
-    one core's, which the step has summed over all cores.
+    Each step is one program on every core, and returns logs that are summed
+    over all cores. The host adds up those of the first core: a second TPU
+    program for that would move the results to the host and back each step.
     """
 
     def __call__(
@@ -178,6 +178,7 @@ class HostLoop(GraphLoop):
         """
         try:
             return super().__call__(iterator, num_steps, carried)
+        # TensorFlow reports a preempted or restarted TPU in this way.
         except tf.errors.UnavailableError as error:
             reason = error.message.partition("\n")[0]
             raise StartAgain(f"the TPU was lost: {reason}") from error
@@ -186,7 +187,7 @@ class HostLoop(GraphLoop):
         """See `Runner.trace`.
 
         Raises:
-            UserError: the step does what a TPU cannot.
+            UserError: the step uses operations that a TPU cannot run.
         """
         super().trace(iterator)
         check_step(self._step.get_concrete_function(iterator).graph)
@@ -194,7 +195,7 @@ class HostLoop(GraphLoop):
     def many_steps(
         self, iterator: Any, num_steps: tf.Tensor, carried: tf.Tensor
     ) -> tf.Tensor:
-        """The loop itself, to be traced."""
+        """The loop of steps, to be traced."""
         layout = self.layout or self.lay_out(iterator)
 
         def one_more(_: tf.Tensor, sums: tf.Tensor) -> tf.Tensor:

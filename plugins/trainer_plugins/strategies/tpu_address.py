@@ -1,4 +1,4 @@
-"""Where the TPU is: what names one, and what this host knows of one."""
+"""Finds and checks the address of a TPU."""
 
 import glob
 import os
@@ -12,6 +12,7 @@ HERE_INSTEAD = (
     "To run here, use --strategy=default, or --strategy=mirrored "
     "--virtual_devices=4."
 )
+# TensorFlow itself would retry for minutes.
 _CONNECT_SECONDS = 10.0
 _DEFAULT_PORT = 8470  # TensorFlow's own for an address that has none.
 _ENDPOINT = re.compile(r"grpc://([^:/,\s]+)(?::(\d+))?")
@@ -28,16 +29,16 @@ _PCI_DEVICES = {
     "0x006f": "v6e",
     "0x0076": "v7x",
 }
-# An HTTP/2 client's first words, an empty SETTINGS frame among them; a gRPC
+# An HTTP/2 client's connection preface with an empty SETTINGS frame. A gRPC
 # server answers with a SETTINGS frame (RFC 9113, section 3.4).
-_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(
     [0, 0, 0, 4, 0, 0, 0, 0, 0]
 )
 _FRAME_HEADER, _FRAME_TYPE, _SETTINGS = 9, 3, 4
 
 
 def default_tpu() -> str:
-    """What the environment names as the TPU, else `"local"`."""
+    """Returns the TPU that the environment names, else `"local"`."""
     for variable in ("TPU_NAME", _ENDPOINTS):
         if os.environ.get(variable):
             return os.environ[variable]
@@ -45,7 +46,7 @@ def default_tpu() -> str:
 
 
 def found_tpu() -> str | None:
-    """What this host knows of a TPU, in words; `None` for nothing."""
+    """Returns the sign of a TPU on this host; `None` if there is none."""
     chips = local_chips()
     if chips:
         return f"TPU chips: {', '.join(chips)}"
@@ -56,25 +57,26 @@ def found_tpu() -> str | None:
 
 
 def local_chips() -> list[str]:
-    """This host's TPU chips: device files, or what the PCI bus lists."""
+    """Returns this host's TPU chips: device files, or PCI entries."""
     files = sorted(glob.glob("/dev/accel[0-9]*"))
     if files:
         return files
-    # Chips since v5e stand behind VFIO, as other devices do too.
+    # Since v5e the chips are VFIO devices, but so are some other devices. The
+    # environment tells them apart.
     if any(os.environ.get(variable) for variable in _ENVIRONMENT):
         files = sorted(glob.glob("/dev/vfio/[0-9]*"))
     return files or _pci_chips()
 
 
 def require_tpu(tpu: str) -> None:
-    """Checks in seconds what TensorFlow would find out in minutes, or never.
+    """Checks within seconds what TensorFlow would notice in minutes or never.
 
     Args:
         tpu: `"local"`, a name, or one or more `"grpc://host:port"` separated
             by commas.
 
     Raises:
-        UserError: it is none of these, is not there, or does not answer.
+        UserError: it has another form, does not exist, or does not answer.
     """
     _require_controller(tpu)
     if tpu == "local":
@@ -104,19 +106,19 @@ def _pci_chips() -> list[str]:
 
 
 def _require_controller(tpu: str) -> None:
-    """A slice of several hosts has one process in control of all chips."""
+    """Checks that this is the one process that controls a slice's hosts."""
     hosts = os.environ.get("TPU_WORKER_HOSTNAMES", "").split(",")
     number = os.environ.get("TPU_WORKER_ID", "0")
     if len(hosts) > 1 and tpu == "local":
         raise UserError(
             f"This host is worker {number} of a slice of {len(hosts)} hosts, "
-            "and --tpu=local sees no chips but its own. Start once, on worker "
-            "0, with --tpu=NAME, the slice's name."
+            "and --tpu=local only sees this host's chips. Start the run once, "
+            "on worker 0, with --tpu=NAME, the slice's name."
         )
     if number not in ("", "0"):
         raise UserError(
             f"This host is worker {number} of its slice (TPU_WORKER_ID). One "
-            "process controls all hosts: start it on worker 0 alone."
+            "process controls all hosts: start it on worker 0 only."
         )
 
 
@@ -124,10 +126,10 @@ def _require_chips() -> None:
     if local_chips():
         return
     found = found_tpu()
-    told = f", though the environment has {found}" if found else ""
+    hint = f", though the environment has {found}" if found else ""
     raise UserError(
         "There is no TPU on this host (no /dev/accel* or /dev/vfio/* device)"
-        f"{told}. On a Cloud TPU VM use --tpu=local, elsewhere --tpu=NAME or "
+        f"{hint}. On a Cloud TPU VM use --tpu=local, elsewhere --tpu=NAME or "
         f"--tpu=grpc://HOST:PORT.\n{HERE_INSTEAD}"
     )
 
@@ -142,26 +144,27 @@ def _parse(endpoint: str) -> tuple[str, int]:
 
 def _no_such_form(tpu: str, nearest: str) -> str:
     return (
-        f"--tpu={tpu} is no address of a TPU. Did you mean {nearest}? Valid: "
-        "local, a TPU's name, grpc://HOST:PORT (several separated by commas)."
+        f"--tpu={tpu} is not the address of a TPU. Did you mean {nearest}? "
+        "Valid: local, a TPU's name, grpc://HOST:PORT (several separated by "
+        "commas)."
     )
 
 
 def _require_answer(tpu: str, host: str, port: int) -> None:
-    """Checks that a gRPC server is listening, by exchanging greetings."""
+    """Checks that a gRPC server answers, by the start of an HTTP/2 session."""
     try:
         with socket.create_connection((host, port), _CONNECT_SECONDS) as peer:
-            peer.sendall(_HELLO)
+            peer.sendall(_PREFACE)
             with peer.makefile("rb") as answers:
                 answer = answers.read(_FRAME_HEADER)
     except OSError as error:
         raise _unreachable(tpu, host, port, error) from None
     if answer[_FRAME_TYPE : _FRAME_TYPE + 1] != bytes([_SETTINGS]):
-        raise _unreachable(tpu, host, port, "what answers there is not gRPC")
+        raise _unreachable(tpu, host, port, "its answer is not gRPC")
 
 
 def _require_metadata(tpu: str) -> None:
-    """A name is looked up by way of the cloud's metadata server."""
+    """Checks for the metadata server, which TensorFlow needs for a name."""
     host = (
         os.environ.get("GCE_METADATA_HOST")
         or os.environ.get("GCE_METADATA_IP")

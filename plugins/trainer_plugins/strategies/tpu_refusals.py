@@ -1,4 +1,4 @@
-"""What a TPU cannot do, said before the first step."""
+"""Refuses data and steps that a TPU cannot run, before the first step."""
 
 from typing import Any
 
@@ -15,11 +15,11 @@ def check_input(dataset: tf.data.Dataset, *, remote: bool) -> None:
     """Checks that a TPU can be fed from a dataset.
 
     Args:
-        dataset: yields what a replica gets.
-        remote: whether it is read on other hosts than this process's.
+        dataset: yields the batches of a replica.
+        remote: whether other hosts than this one read it.
 
     Raises:
-        UserError: it yields strings, or runs Python code where there is none.
+        UserError: it yields strings, or runs Python code on remote hosts.
     """
     specs = dataset.element_spec
     if isinstance(specs, Padded):
@@ -35,7 +35,7 @@ def check_input(dataset: tf.data.Dataset, *, remote: bool) -> None:
         raise UserError(
             f"The data runs Python code ({found}: py_function, "
             "numpy_function or from_generator), but it is read on the TPU's "
-            "hosts, which have no Python. Use TensorFlow operations, or a "
+            "hosts, which cannot run it. Use TensorFlow operations, or a "
             "TPU VM with --tpu=local."
         )
 
@@ -50,13 +50,14 @@ def check_step(graph: tf.Graph) -> None:
     if found:
         raise UserError(
             f"The step runs Python code ({found}: py_function or "
-            "numpy_function), which a TPU cannot. Write it with keras.ops or "
+            "numpy_function), which a TPU cannot run. Use keras.ops or "
             "TensorFlow operations."
         )
 
 
 def _graph_of(dataset: tf.data.Dataset) -> Any:
-    # State, such as a shuffle's position, is not asked for.
+    # Only the operations matter here, not the state of a shuffle or the like,
+    # which some datasets cannot serialize.
     ignore = 1
     graph = tf.raw_ops.DatasetToGraphV2(
         input_dataset=tf.data.experimental.to_variant(dataset),
@@ -66,7 +67,7 @@ def _graph_of(dataset: tf.data.Dataset) -> Any:
 
 
 def _python_op(graph: Any) -> str | None:
-    """The name of an operation that runs Python code, if there is one."""
+    """Returns the name of an operation that runs Python code, if any."""
     nodes = list(graph.node)
     for function in graph.library.function:
         nodes.extend(function.node_def)

@@ -1,4 +1,4 @@
-"""The workers of a chief, which hands steps to whichever is free."""
+"""The worker pool of a chief, which schedules steps on free workers."""
 
 import contextlib
 import functools
@@ -9,12 +9,12 @@ import tensorflow as tf
 
 from trainer import StartAgain
 from trainer.plugin_api import MakePieces, outside_graph
-from trainer_plugins.control_plane.channel import Lifeline
+from trainer_plugins.control_plane.channel import Channel
 from trainer_plugins.strategies.step_counts import StepCounts
 
 _worker_index = tf.distribute.coordinator.experimental_get_current_worker_index
-# How often the chief looks up from its wait for the workers.
-_LOOK_SECONDS = 0.5
+# How often the chief checks for lost servers while it waits for workers.
+_POLL_SECONDS = 0.5
 
 
 def cut_into_rounds(
@@ -24,22 +24,24 @@ def cut_into_rounds(
     steps_per_closure: int | None,
     max_staleness: int | None,
 ) -> list[list[int]]:
-    """Cuts a host loop into rounds of closures, in steps.
+    """Divides the steps of a host loop into rounds of closures.
 
-    A round is waited for before the next begins. If staleness is bounded, a
-    round is so small that at most the bound lies in its other closures:
-    between a read and its update there are no others.
+    Each round is joined before the next one starts. With bounded staleness, a
+    round is so small that its other closures hold no more steps than the
+    bound: only their updates can fall between a read and its own update.
 
     Args:
-        num_steps: of the host loop.
-        num_workers: how many closures run at once.
-        steps_per_closure: see `Crew`.
-        max_staleness: see there.
+        num_steps: the steps of the host loop.
+        num_workers: how many closures run at the same time.
+        steps_per_closure: see `WorkerPool`.
+        max_staleness: see `WorkerPool`.
 
     Returns:
         For each round, the number of steps of each of its closures.
     """
     share = -(-num_steps // num_workers)
+    # Several closures per worker, so that one that dies or is slow leaves
+    # only a small part of its share to the others.
     size = steps_per_closure or max(1, share // 8)
     per_round = num_steps
     if max_staleness is not None:
@@ -52,20 +54,21 @@ def cut_into_rounds(
     return [sizes[i : i + per_round] for i in range(0, len(sizes), per_round)]
 
 
-class Crew:
+class WorkerPool:
     """Schedules loops of steps on workers, and waits for them.
 
     Args:
-        strategy: the chief's.
-        num_workers: how many there are.
-        lifeline: tells when the run cannot go on.
-        watched: surrounds what waits for peers, such as `Peers.watched`.
-        scope: a context in which variables come to lie on the servers.
+        strategy: the chief's strategy.
+        num_workers: how many workers there are.
+        channel: gives the reason when the run cannot go on.
+        watched: a context for calls that wait for peers, such as
+            `Peers.watched`.
+        scope: a context that places new variables on the servers.
         counts: the variables that count steps.
         steps_per_closure: steps that are scheduled as one unit; `None` takes
             an eighth of a worker's share.
-        max_staleness: at most so many updates lie between reading weights
-            and applying the gradient; `None` sets no bound.
+        max_staleness: the most updates between reading the weights and
+            applying the gradient; `None` sets no bound.
     """
 
     def __init__(
@@ -73,7 +76,7 @@ class Crew:
         strategy: tf.distribute.Strategy,
         *,
         num_workers: int,
-        lifeline: Lifeline,
+        channel: Channel,
         watched: Callable[[], contextlib.AbstractContextManager[None]],
         scope: Callable[[], contextlib.AbstractContextManager[None]],
         counts: StepCounts,
@@ -82,7 +85,7 @@ class Crew:
     ) -> None:
         self.strategy = strategy
         self._num_workers = num_workers
-        self._lifeline = lifeline
+        self._channel = channel
         self._watched = watched
         self._scope = scope
         self._counts = counts
@@ -94,18 +97,19 @@ class Crew:
 
     @functools.cached_property
     def updates(self) -> tf.Variable:
-        """How many updates this run's servers have applied."""
+        """The number of updates that the servers have applied in this run."""
         with self._scope():
             return tf.Variable(0, dtype=tf.int64, trainable=False)
 
-    def deal(self, make_pieces: MakePieces) -> Any:
-        """Gives each worker every n-th batch; returns the iterator."""
+    def distribute(self, make_pieces: MakePieces) -> Any:
+        """Returns an iterator that gives each worker every n-th batch."""
         count = self._num_workers
         before = int(self.updates.numpy())
 
         def make_dataset(context: tf.distribute.InputContext) -> Any:
-            # Run on the worker when it comes, and again when it comes back:
-            # it then begins near the present step.
+            # TensorFlow runs this on each worker when it joins, and again
+            # when it rejoins. The worker then starts near the current step
+            # instead of repeating the batches since the start.
             rounds = (self.updates.read_value() - before) // count
             worker = _worker_index()
             return make_pieces(
@@ -117,7 +121,7 @@ class Crew:
         return self.iterator(make_dataset)
 
     def iterator(self, make_dataset: Callable[..., Any]) -> Any:
-        """An iterator whose data each worker makes for itself."""
+        """Returns an iterator over datasets that each worker creates."""
 
         def on_worker() -> Any:
             return self.strategy.distribute_datasets_from_function(make_dataset)
@@ -127,8 +131,10 @@ class Crew:
     def train(
         self, loop: Callable[..., Any], iterator: Any, num_steps: int
     ) -> list[Any]:
-        """Runs so many steps, each counted once; see `run`."""
-        before, losses = self._counts.values(), self._lifeline.losses
+        """Runs a number of steps, each counted once; see `run`."""
+        # A worker that dies within these steps makes another one repeat its
+        # closure.
+        before, losses = self._counts.values(), self._channel.losses
         results = []
         rounds = cut_into_rounds(
             num_steps,
@@ -142,7 +148,7 @@ class Crew:
             before,
             updates=self.updates,
             num_steps=num_steps,
-            losses=self._lifeline.losses - losses,
+            losses=self._channel.losses - losses,
         )
         return results
 
@@ -155,7 +161,7 @@ class Crew:
             What each call returned, as NumPy arrays.
 
         Raises:
-            StartAgain: a parameter server is gone; with it the variables.
+            StartAgain: a parameter server is lost, and the variables with it.
         """
         coordinator = self._coordinator
         with self._watched(), outside_graph():
@@ -169,9 +175,10 @@ class Crew:
             return [coordinator.fetch(one) for one in scheduled]
 
     def _join(self) -> None:
-        """Waits for the workers, but not for what a lost server keeps."""
-        # Its public name has no limit.
+        """Waits for the workers, unless a parameter server is lost."""
+        # The public `join` has no time limit, and a closure whose variables
+        # are lost is retried forever.
         queue = self._coordinator._cluster.closure_queue
-        while not queue.wait(timeout=_LOOK_SECONDS):
-            if self._lifeline.over is not None:
-                raise StartAgain(self._lifeline.over)
+        while not queue.wait(timeout=_POLL_SECONDS):
+            if self._channel.end_reason is not None:
+                raise StartAgain(self._channel.end_reason)

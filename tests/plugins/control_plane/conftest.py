@@ -1,6 +1,6 @@
 import pytest
 
-from tests.plugins.control_plane.meetings import tasks_end
+from tests.plugins.control_plane.rendezvous_tasks import tasks_end
 
 
 @pytest.fixture(autouse=True)

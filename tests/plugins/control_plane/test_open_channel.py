@@ -1,4 +1,4 @@
-"""Tasks that come late, not at all, or are strangers, over real TCP."""
+"""Tasks that connect late or not at all, and other programs, over TCP."""
 
 import contextlib
 import json
@@ -8,54 +8,54 @@ import time
 
 import pytest
 
-from tests.plugins.control_plane.meetings import wait_for_port
+from tests.plugins.control_plane.rendezvous_tasks import wait_for_port
 from tests.plugins.control_plane.threads import in_threads, workers
 from trainer import StartAgain
 from trainer.strategy.cluster.spec import Cluster
 from trainer_plugins.control_plane import open_channel as module
-from trainer_plugins.control_plane.channel import Lifeline
-from trainer_plugins.control_plane.open_channel import open_lifeline
+from trainer_plugins.control_plane.channel import Channel
+from trainer_plugins.control_plane.open_channel import open_channel
 
 
 def opening(cluster, **options):
-    return lambda: open_lifeline(cluster, jobs=("worker",), **options)
+    return lambda: open_channel(cluster, jobs=("worker",), **options)
 
 
 @contextlib.contextmanager
-def ending(lifelines):
-    """The lifelines, if they are that; they end at last."""
-    assert all(isinstance(one, Lifeline) for one in lifelines), lifelines
+def ending(channels):
+    """Checks that these are channels, and closes them at the end."""
+    assert all(isinstance(one, Channel) for one in channels), channels
     try:
-        yield lifelines
+        yield channels
     finally:
-        for one in lifelines:
+        for one in channels:
             one.leave()
 
 
-def test_who_does_not_come_is_named_by_all():
-    """The first task beats meanwhile: nobody calls it silent."""
-    # The tasks have come without worker 0, and are numbered anew.
+def test_all_tasks_name_the_one_that_does_not_connect():
+    """The first task sends heartbeats meanwhile: none reports it silent."""
+    # Worker 0 is absent, so the tasks are renumbered.
     first, second, third = workers(3, away=1)
     options = {"seconds": 3.5, "silence_seconds": 2.5}
     since = time.monotonic()
-    error, told = in_threads(
+    error, received = in_threads(
         opening(first, **options), opening(second, **options)
     )
-    missing = f"no line to worker 3 ({third.address})"
-    said = f"worker 1 ({first.address}) ended: {missing}"
-    assert [type(e) for e in (error, told)] == [StartAgain, StartAgain]
-    assert [str(e) for e in (error, told)] == [missing, said]
+    missing = f"no connection to worker 3 ({third.address})"
+    sent = f"worker 1 ({first.address}) ended: {missing}"
+    assert [type(e) for e in (error, received)] == [StartAgain, StartAgain]
+    assert [str(e) for e in (error, received)] == [missing, sent]
     assert time.monotonic() - since < 12
 
 
-def test_silent_strangers_hold_nobody_up():
+def test_silent_connections_do_not_delay_the_tasks():
     first, second = workers(2)
-    strangers = []
+    silent = []
 
     def come_late():
         for _ in range(3):
-            strangers.append(wait_for_port(first.address))
-        strangers[0].sendall(b"{")
+            silent.append(wait_for_port(first.address))
+        silent[0].sendall(b"{")
         return opening(second)()
 
     since = time.monotonic()
@@ -63,12 +63,12 @@ def test_silent_strangers_hold_nobody_up():
     assert time.monotonic() - since < 4
     with ending(found):
         time.sleep(1.2)
-        assert [one.over for one in found] == [None, None]
-    for one in strangers:
+        assert [one.end_reason for one in found] == [None, None]
+    for one in silent:
         one.close()
 
 
-def test_who_has_given_up_meanwhile_is_not_taken_for_there():
+def test_a_task_that_has_given_up_does_not_count_as_connected():
     first, second = workers(2)
 
     def come_twice():
@@ -78,10 +78,10 @@ def test_who_has_given_up_meanwhile_is_not_taken_for_there():
 
     with ending(in_threads(opening(first), come_twice)) as found:
         time.sleep(0.3)
-        assert [one.over for one in found] == [None, None]
+        assert [one.end_reason for one in found] == [None, None]
 
 
-def test_a_name_server_may_fail_for_a_moment(monkeypatch):
+def test_a_name_server_may_fail_temporarily(monkeypatch):
     first, second = workers(2)
     failures = [socket.gaierror(socket.EAI_AGAIN, "try again")] * 3
     look_up = module.look_up
@@ -97,29 +97,32 @@ def test_a_name_server_may_fail_for_a_moment(monkeypatch):
 
 
 def test_a_first_task_without_an_address_is_named():
-    addresses = ["nobody.invalid:1", "127.0.0.1:2"]
+    addresses = ["missing.invalid:1", "127.0.0.1:2"]
     cluster = Cluster({"worker": addresses}, "worker", 1, "test")
-    with pytest.raises(StartAgain, match="no line to worker 0 .nobody.invalid"):
+    with pytest.raises(
+        StartAgain, match="no connection to worker 0 .missing.invalid"
+    ):
         opening(cluster, seconds=0.2)()
 
 
-def test_what_follows_the_answer_at_once_is_heard():
+def test_messages_right_after_the_answer_are_received():
     _, second = workers(2)
-    with socket.create_server(("127.0.0.1", 0)) as door:
-        address = f"127.0.0.1:{door.getsockname()[1]}"
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
         cluster = Cluster(
             {"worker": [address, second.address]}, "worker", 1, "test"
         )
         connections = []
 
         def answer():
-            line, _ = door.accept()
-            connections.append(line)
-            said = [{"name": "worker 0"}, {"all": True}, {"facts": 1}]
-            line.sendall("".join(json.dumps(s) + "\n" for s in said).encode())
+            connection, _ = listener.accept()
+            connections.append(connection)
+            sent = [{"name": "worker 0"}, {"all": True}, {"facts": 1}]
+            text = "".join(json.dumps(message) + "\n" for message in sent)
+            connection.sendall(text.encode())
 
         threading.Thread(target=answer, daemon=True).start()
         with ending([opening(cluster, seconds=2)()]) as [member]:
-            assert member.hear("worker 0", 5) == {"facts": 1}
+            assert member.receive("worker 0", 5) == {"facts": 1}
             # Otherwise its end takes a moment to be read.
             connections[0].close()

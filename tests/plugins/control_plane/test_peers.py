@@ -1,4 +1,4 @@
-"""What becomes of an error that may come from a lost peer."""
+"""Errors that a lost peer may have caused."""
 
 import socket
 import time
@@ -10,16 +10,16 @@ from tests.conformance.running import free_ports
 from tests.plugins.control_plane.threads import in_threads
 from trainer import StartAgain
 from trainer.strategy.cluster.spec import Cluster
-from trainer_plugins.control_plane.channel import Lifeline
+from trainer_plugins.control_plane.channel import Channel
 from trainer_plugins.control_plane.peers import Peers
 
 
 def peers_of(port):
-    """Worker 0's, with worker 1 at a port; no line tells of it."""
+    """Worker 0's peers; worker 1 is at a port, without a connection."""
     addresses = [f"127.0.0.1:{p}" for p in (*free_ports(1), port)]
     cluster = Cluster({"worker": addresses}, "worker", 0, "test")
-    lifeline = Lifeline(cluster, dict(cluster.tasks("worker")), {})
-    return Peers(cluster, lifeline, jobs=("worker",), limit_seconds=60)
+    channel = Channel(cluster, dict(cluster.tasks("worker")), {})
+    return Peers(cluster, channel, jobs=("worker",), limit_seconds=60)
 
 
 def fail(peers):
@@ -31,16 +31,16 @@ def fail(peers):
 
 
 def test_an_error_is_ours_unless_a_peer_is_lost():
-    (nobody,) = free_ports(1)
+    (unused,) = free_ports(1)
     with socket.create_server(("127.0.0.1", 0)) as server:
         reached = peers_of(server.getsockname()[1])
-        lost = peers_of(nobody)
+        lost = peers_of(unused)
         since = time.monotonic()
         ours, theirs = in_threads(lambda: fail(reached), lambda: fail(lost))
-    # It was looked into once.
+    # The peers were probed only once.
     assert time.monotonic() - since < 4
     with pytest.raises(tf.errors.InternalError, match="a bug of ours"):
         raise ours
-    named = rf"lost worker 1 \(.*:{nobody}\)"
+    named = rf"lost worker 1 \(.*:{unused}\)"
     with pytest.raises(StartAgain, match=named):
         raise theirs

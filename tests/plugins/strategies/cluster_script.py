@@ -66,7 +66,7 @@ def main(name, steps, pause, *options):
         code = 1
         traceback.print_exc()
     sys.stdout.flush()
-    # As the command line does: TensorFlow would wait for what is gone.
+    # As the command line does: TensorFlow would wait for lost peers.
     os._exit(code)
 
 
@@ -74,7 +74,7 @@ def die_before_it_serves():
     from trainer_plugins.strategies import multi_worker_mirrored, processes
 
     def die(*arguments, **options):
-        # The others are beyond the meeting by then.
+        # The others are past the rendezvous by then.
         time.sleep(2)
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -145,7 +145,7 @@ def train(plugin, steps, *, pause, fails, tells, slow, directory, facts):
 
 
 def say(text):
-    # In one piece: TensorFlow's threads write to the same file.
+    # In one write: TensorFlow's threads use the same file.
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 

@@ -24,11 +24,11 @@ _IP = shutil.which("ip", path=_PATH)
 
 
 def why_not():
-    """Why no namespaces can be made here; `None` if they can."""
+    """Why namespaces cannot be created here; `None` if they can."""
     if _IP is None:
         return "no ip: install iproute2"
     name = f"probe-{os.getpid()}-{secrets.token_hex(3)}"
-    # Making a namespace is not enough: a container may forbid a bridge.
+    # A namespace alone is not enough: a container may forbid bridges.
     commands = (
         ["netns", "add", name],
         ["-n", name, "link", "add", "switch", "type", "bridge"],
@@ -74,7 +74,7 @@ class Hosts:
         return self
 
     def __exit__(self, *_):
-        # The links go with their namespaces.
+        # The links disappear with their namespaces.
         for name in reversed(self._made):
             _run(["netns", "del", name])
         self._made = []
@@ -88,11 +88,11 @@ class Hosts:
         return [_IP, "netns", "exec", self._names[host], *arguments]
 
     def cut_off(self, host):
-        """Takes a host's cable out: packets vanish, nobody is told."""
+        """Unplugs a host: packets vanish without any error."""
         self._do("-n", self._switch, "link", "set", f"port{host}", "down")
 
     def join(self, host):
-        """Puts a host's cable in again."""
+        """Plugs a host in again."""
         self._do("-n", self._switch, "link", "set", f"port{host}", "up")
 
     def _make_switch(self):
@@ -183,7 +183,7 @@ class Run:
         return self.jobs[job][int(index)]
 
     def log(self, name):
-        """What a task has written."""
+        """The output of a task."""
         return self._log(name).read_text()
 
     def wait(self, name, seconds=180):
@@ -194,12 +194,12 @@ class Run:
             pytest.fail(f"{name} hangs:\n{self.log(name)[-4000:]}")
 
     def wait_for_all(self):
-        """Waits until all have ended well."""
+        """Waits until all tasks have ended well."""
         for name in self.processes:
             assert self.wait(name) == 0, f"{name}\n{self.log(name)[-4000:]}"
 
     def wait_until(self, name, happened, seconds=120):
-        """Waits for something while a task runs."""
+        """Waits for a condition while a task runs."""
         deadline = time.monotonic() + seconds
         while not happened():
             text = self.log(name)[-3000:]
@@ -208,7 +208,7 @@ class Run:
             time.sleep(0.05)
 
     def start_again(self, name):
-        """What a task says after `start again:`."""
+        """A task's message after `start again:`."""
         found = re.findall("^start again: (.*)$", self.log(name), re.MULTILINE)
         assert len(found) == 1, self.log(name)[-3000:]
         return found[0]
@@ -218,7 +218,7 @@ class Run:
         return metrics(self.model_dir)
 
     def end(self):
-        """Ends what still runs."""
+        """Kills the tasks that are still running."""
         for process in self.processes.values():
             process.kill()
             process.wait()
@@ -232,7 +232,7 @@ class Run:
             config = {"cluster": self.jobs, "task": task}
             return [], {"TF_CONFIG": json.dumps(config)}
         workers = [*self.jobs.get("chief", []), *self.jobs["worker"]]
-        # With servers, the first of the worker hosts is the chief.
+        # With servers, the first worker host is the chief.
         if "chief" in self.jobs and job == "worker":
             index = int(index) + 1
         flags = [f"--worker_hosts={','.join(workers)}"]
@@ -259,6 +259,6 @@ def metrics(model_dir):
     path = model_dir / "metrics.jsonl"
     if not path.exists():
         return []
-    # A line that is being written has no end yet.
+    # A line that is still being written has no line break yet.
     lines = path.read_text().splitlines(keepends=True)
     return [json.loads(line) for line in lines if line.endswith("\n")]

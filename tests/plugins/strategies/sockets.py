@@ -6,7 +6,7 @@ import threading
 
 
 def closed_port():
-    """A port that nobody listens at."""
+    """A port without a listener."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return one.getsockname()[1]
@@ -14,7 +14,7 @@ def closed_port():
 
 @contextlib.contextmanager
 def answering(words):
-    """A server that says something to everyone; `None` keeps silent.
+    """A server that sends a reply to every client; `None` keeps silent.
 
     Yields:
         Its port.

@@ -1,4 +1,4 @@
-"""Peers that are missing, die or come back: real processes, real signals."""
+"""Peers that are missing, die or rejoin: real processes, real signals."""
 
 import json
 import os
@@ -12,7 +12,7 @@ import pytest
 
 from tests.conformance.running import Layout
 from tests.conftest import ROOT
-from tests.plugins.control_plane.meetings import wait_for_port
+from tests.plugins.control_plane.rendezvous_tasks import wait_for_port
 
 
 class Cluster:
@@ -70,14 +70,14 @@ class Cluster:
         self.tasks[number].wait()
 
     def said(self, number, code, seconds=60):
-        """Why a task ended; checks that it did so with an exit code."""
+        """Why a task ended; checks that it ended with an exit code."""
         found = self.tasks[number].wait(seconds)
         log = self.log(number)
         assert found == code, log[-3000:]
         return re.findall("^(?:start again|error): (.*)$", log, re.M)[-1]
 
     def worked_on(self, number):
-        """Which batches a task trained on."""
+        """The batches that a task trained on."""
         return re.findall("^worked on (.*)$", self.log(number), re.M)
 
     def end(self):
@@ -116,7 +116,7 @@ def test_frozen_worker_is_named_by_all_others(cluster):
 
 
 @pytest.mark.long
-def test_a_worker_that_freezes_in_the_meeting_is_named_by_all_others(cluster):
+def test_a_worker_that_freezes_in_the_rendezvous_is_named_by_all(cluster):
     trio = cluster("multi_worker_mirrored@3", "10", "0")
     trio.start(0, 2)
     for number in (0, 2):
@@ -124,14 +124,14 @@ def test_a_worker_that_freezes_in_the_meeting_is_named_by_all_others(cluster):
     # Until it has joined.
     time.sleep(3)
     trio.tasks[2].send_signal(signal.SIGSTOP)
-    # With this one all are there.
+    # With this one, all are present.
     trio.start(1)
     for number in (0, 1):
         said = trio.said(number, 75, seconds=60)
         assert f"no line to worker 2 ({trio.address(2)})" in said
 
 
-def test_workers_that_differ_all_say_so(cluster):
+def test_all_workers_report_a_difference(cluster):
     trio = cluster("multi_worker_mirrored@3", "100", "0", "odd=2")
     trio.start(0, 1, 2)
     (said,) = {trio.said(number, 2, seconds=120) for number in range(3)}
@@ -146,7 +146,7 @@ def test_a_run_with_fewer_workers_ends_when_one_is_back(cluster):
     pair.wait_for_step(1, 20)
     pair.start(0)
     assert pair.said(1, 75).startswith("worker 0 is back")
-    # The one that is back waits meanwhile.
+    # The restarted worker waits meanwhile.
     pair.start(1)
     pair.wait_for_step(0, 20)
     pair.wait_for_step(1, 20)
@@ -164,22 +164,22 @@ def test_threads_do_not_grow_with_steps(cluster):
 
 @pytest.mark.long
 def test_steps_count_once_if_a_worker_dies_in_the_middle_of_one(cluster):
-    """The optimizer has counted that step by then, and the chief not yet."""
+    """The optimizer has counted that step by then; the chief has not."""
     group = cluster("parameter_server@1+1", "50", "0", "slow=yes")
     group.start(0, 1, 2)
     for step in (10, 20, 30):
         group.wait_for_step(0, step)
-        # Beyond the beginning of the next.
+        # Past the start of the next one.
         time.sleep(0.5)
         group.kill(1)
         group.start(1)
     for task in group.tasks.values():
         assert task.wait(180) == 0, group.log(0)[-3000:]
-    assert "were done twice" in group.log(0)
+    assert "were run twice" in group.log(0)
     assert "iterations 50" in group.log(0)
 
 
-def test_each_worker_has_batches_of_its_own(cluster):
+def test_each_worker_has_its_own_batches(cluster):
     group = cluster("parameter_server@2+1", "40", "0", "tell=yes")
     group.start(0, 1, 2, 3)
     assert group.tasks[0].wait(120) == 0, group.log(0)[-3000:]
@@ -203,7 +203,7 @@ def test_evaluation_on_workers_equals_that_on_the_chief(cluster, tmp_path):
 
 
 def test_staleness_is_bounded(cluster):
-    """Two workers at once would read weights while the other applies."""
+    """Two concurrent workers would read while the other one applies."""
     group = cluster("parameter_server@2+1", "40", "0", "max_staleness=0")
     group.start(0, 1, 2, 3)
     assert group.tasks[0].wait(120) == 0, group.log(0)[-3000:]

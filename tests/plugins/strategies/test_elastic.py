@@ -1,4 +1,4 @@
-"""A run whose number of workers changes goes on with the same mathematics."""
+"""A run continues exactly when its number of workers changes."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Runs across three hosts, each with a network and an address of its own."""
+"""Runs across three hosts, each with its own network and address."""
 
 import json
 import re
@@ -18,7 +18,7 @@ from tests.plugins.strategies.network_hosts import (
     why_not,
 )
 from trainer.checkpoint import storage as saved
-from trainer_plugins.control_plane.disconnect import hang_up
+from trainer_plugins.control_plane.disconnect import disconnect
 
 pytestmark = pytest.mark.long
 STEPS = 60
@@ -33,7 +33,7 @@ HOW = pytest.mark.parametrize(
 @pytest.fixture(scope="module")
 def hosts():
     pytest.importorskip("sklearn")
-    # Asked only when a test wants it: the answer takes some processes.
+    # Checked only when a test needs it, because it starts processes.
     reason = why_not()
     if reason is not None:
         pytest.skip(reason)
@@ -58,7 +58,7 @@ def run(hosts, tmp_path):
 
 @pytest.fixture(scope="module")
 def reference(hosts, tmp_path_factory):
-    """What the same training logs in one process."""
+    """The logs of the same training in one process."""
     model_dir = tmp_path_factory.mktemp("reference") / "run"
     done = subprocess.run(
         [*training(model_dir), "--strategy=mirrored", "--virtual_devices=3"],
@@ -71,7 +71,7 @@ def reference(hosts, tmp_path_factory):
     return metrics(model_dir)
 
 
-def places(lines):
+def steps_and_splits(lines):
     return [(line["step"], line["split"]) for line in lines]
 
 
@@ -84,7 +84,7 @@ def values(line):
 
 
 def updates(model_dir):
-    """How often the optimizer of the newest checkpoint was applied."""
+    """The optimizer updates in the newest checkpoint."""
     folder = max((model_dir / "checkpoints").iterdir())
     state = json.loads((folder / "state.json").read_text())
     group = "optimizer/optimizer"
@@ -106,14 +106,14 @@ def checkpoints(model_dir):
     return [saved.step_of(path) for path in found]
 
 
-def check_that_it_goes_on(group, strategy):
-    """Starts all tasks again; they go on from the newest checkpoint."""
+def check_that_it_continues(group, strategy):
+    """Restarts all tasks; they continue from the newest checkpoint."""
     newest = max(checkpoints(group.model_dir))
     steps = newest + 30
     group.start(strategy, f"--train_steps={steps}")
     group.wait_for_all()
     found = group.metrics()
-    assert places(found)[-2:] == [(steps, "train"), (steps, "eval")]
+    assert steps_and_splits(found)[-2:] == [(steps, "train"), (steps, "eval")]
     logged = [line["step"] for line in found if line["split"] == "train"]
     assert logged == sorted(set(logged))
     assert updates(group.model_dir) == steps
@@ -125,8 +125,8 @@ def test_three_hosts_train_as_one_process_does(run, reference, by_flags):
     group.start("--strategy=multi_worker_mirrored")
     group.wait_for_all()
     found = group.metrics()
-    assert places(found) == places(reference)
-    assert places(found)[-2:] == [(STEPS, "train"), (STEPS, "eval")]
+    assert steps_and_splits(found) == steps_and_splits(reference)
+    assert steps_and_splits(found)[-2:] == [(STEPS, "train"), (STEPS, "eval")]
     for line, expected in zip(found, reference, strict=True):
         assert values(line) == pytest.approx(values(expected), rel=1e-5)
     check_record(group)
@@ -138,7 +138,7 @@ def test_a_parameter_server_and_workers_on_three_hosts(run, by_flags):
     group.start("--strategy=parameter_server")
     group.wait_for_all()
     found = group.metrics()
-    assert places(found)[-2:] == [(STEPS, "train"), (STEPS, "eval")]
+    assert steps_and_splits(found)[-2:] == [(STEPS, "train"), (STEPS, "eval")]
     assert updates(group.model_dir) == STEPS
     losses = [line["loss"] for line in found if line["split"] == "eval"]
     assert losses[-1] < losses[0]
@@ -146,7 +146,7 @@ def test_a_parameter_server_and_workers_on_three_hosts(run, by_flags):
 
 
 def test_a_host_that_is_cut_off_before_the_start_is_named(run, hosts):
-    # All three start Python within that time of each other.
+    # All three start Python within this time of each other.
     limit = 8
     group = run(WORKERS)
     hosts.cut_off(2)
@@ -156,12 +156,12 @@ def test_a_host_that_is_cut_off_before_the_start_is_named(run, hosts):
     )
     since = {}
     for name in group.processes:
-        # The last that it says before it waits.
+        # Its last message before it waits.
         group.wait_until(name, lambda n=name: "model_dir:" in group.log(n))
         since[name] = time.monotonic()
     for name in group.processes:
         assert group.wait(name, 60) == 75, group.log(name)[-3000:]
-        # Beyond the limit there is only Python's end.
+        # After the limit, only Python's shutdown takes time.
         assert time.monotonic() - since[name] < limit + 10
     missing = f"peers missing after {limit} s: "
     for name in ("worker 0", "worker 1"):
@@ -186,10 +186,10 @@ def test_a_host_that_is_cut_off_in_the_middle_is_named(run, hosts, victim):
     for name in set(group.processes) - {lost}:
         said = group.start_again(name)
         assert said.startswith(f"lost {lost} ({group.address(lost)})")
-    # The one that is alone cannot know that it is the one.
+    # The isolated host cannot know that it is the isolated one.
     assert group.start_again(lost).startswith("lost worker")
     hosts.join(victim)
-    check_that_it_goes_on(group, "--strategy=multi_worker_mirrored")
+    check_that_it_continues(group, "--strategy=multi_worker_mirrored")
 
 
 def test_a_parameter_server_that_is_cut_off_is_named(run, hosts):
@@ -206,10 +206,10 @@ def test_a_parameter_server_that_is_cut_off_is_named(run, hosts):
         assert group.start_again(name).startswith(lost)
     assert group.start_again("ps 0").startswith("lost chief 0 (")
     hosts.join(2)
-    check_that_it_goes_on(group, "--strategy=parameter_server")
+    check_that_it_continues(group, "--strategy=parameter_server")
 
 
-def test_the_others_do_the_work_of_a_worker_that_is_cut_off(run, hosts):
+def test_the_others_take_over_the_work_of_a_worker_that_is_cut_off(run, hosts):
     group = run(SERVERS)
     group.start(
         "--strategy=parameter_server",
@@ -226,10 +226,13 @@ def test_the_others_do_the_work_of_a_worker_that_is_cut_off(run, hosts):
     assert cut_at < 600
     lost = f"Lost worker 1 ({group.address('worker 1')})"
     assert lost in group.log("chief 0")
-    assert places(group.metrics())[-2:] == [(600, "train"), (600, "eval")]
+    assert steps_and_splits(group.metrics())[-2:] == [
+        (600, "train"),
+        (600, "eval"),
+    ]
 
 
-def test_a_worker_comes_back_after_a_cut(run, hosts):
+def test_a_worker_rejoins_after_a_cut(run, hosts):
     group = run(SERVERS)
     group.start("--strategy=parameter_server", *ENDLESS)
     group.wait_until("chief 0", lambda: len(group.metrics()) >= 3)
@@ -244,7 +247,7 @@ def test_a_worker_comes_back_after_a_cut(run, hosts):
     assert group.processes["worker 1"].poll() is None
 
 
-def test_only_the_connections_to_that_address_are_ended():
+def test_only_the_connections_to_that_address_are_shut_down():
     with (
         socket.create_server(("127.0.0.1", 0)) as first,
         socket.create_server(("127.0.0.1", 0)) as second,
@@ -252,7 +255,7 @@ def test_only_the_connections_to_that_address_are_ended():
         socket.create_connection(second.getsockname()) as kept,
     ):
         port = first.getsockname()[1]
-        assert hang_up("::ffff:127.0.0.1", port) == 1
+        assert disconnect("::ffff:127.0.0.1", port) == 1
         assert ended.recv(1) == b""
         kept.send(b"x")
         peer, _ = second.accept()

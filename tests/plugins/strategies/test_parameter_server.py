@@ -1,4 +1,4 @@
-"""What a parameter-server run does without its servers: cut, and refuse."""
+"""The parts of a parameter-server run that need no servers."""
 
 import pytest
 
@@ -35,7 +35,7 @@ def test_rounds_keep_the_bound(workers, steps_per_closure, bound):
                 assert len(one) <= workers
 
 
-def test_a_loose_bound_leaves_all_workers_busy():
+def test_a_loose_bound_keeps_all_workers_busy():
     (first, *_) = cut_into_rounds(
         90, num_workers=3, steps_per_closure=None, max_staleness=8
     )
@@ -55,7 +55,7 @@ def test_wrong_arguments_are_refused(wrong, said):
         ParameterServer(**TWO_AND_ONE, **wrong)
 
 
-def test_under_slurm_one_rank_is_a_server_unless_more_are_asked_for(
+def test_under_slurm_one_rank_is_a_server_unless_more_are_requested(
     monkeypatch,
 ):
     for name, value in {

@@ -1,4 +1,4 @@
-"""What counts steps stays exact where some were done twice."""
+"""Step counters stay exact where some steps were run twice."""
 
 import pytest
 import tensorflow as tf
@@ -7,7 +7,7 @@ from trainer_plugins.strategies.step_counts import StepCounts
 
 
 def counted(growth, *, num_steps, losses):
-    """What some variables have grown by after the correction.
+    """The growth of some variables after the correction.
 
     Args:
         growth: of each; the first one counts the updates.
@@ -32,21 +32,21 @@ def counted(growth, *, num_steps, losses):
     ("growth", "losses"),
     [
         ([13, 13], 1),
-        # One died after it had counted for the optimizer only, in the middle
-        # of a closure or at its beginning.
+        # A worker died after it had counted for the optimizer only, in the
+        # middle of a closure or at its start.
         ([13, 14], 1),
         ([10, 11], 1),
-        # Or for the updates only.
+        # Or it had counted for the updates only.
         ([13, 12], 1),
         ([11, 10], 1),
-        # Each of two may have put one more step out of order.
+        # Each of two lost workers may account for one step.
         ([15, 17], 2),
         ([15, 13], 2),
-        # The news of it may come late.
+        # The loss may be detected late.
         ([13, 14], 0),
     ],
 )
-def test_each_counter_is_set_right_by_itself(growth, losses):
+def test_each_counter_is_corrected_on_its_own(growth, losses):
     assert counted(growth, num_steps=10, losses=losses) == [10, 10]
 
 
@@ -59,12 +59,12 @@ def test_each_counter_is_set_right_by_itself(growth, losses):
         ([10, 9], 1),
     ],
 )
-def test_what_counts_no_steps_is_left_alone(growth, losses):
+def test_other_variables_are_left_alone(growth, losses):
     steps = growth[0]
     assert counted(growth, num_steps=steps, losses=losses) == growth
 
 
-def test_a_variable_made_meanwhile_is_left_alone():
+def test_a_variable_created_meanwhile_is_left_alone():
     counts = StepCounts()
     with tf.variable_creator_scope(counts.note):
         updates = tf.Variable(0, dtype=tf.int64)

@@ -1,4 +1,4 @@
-"""The order of calls against a stand-in TPU, and real failures without one."""
+"""The order of calls with a stand-in TPU, and real failures without a TPU."""
 
 import json
 import subprocess
@@ -192,15 +192,15 @@ def test_a_run_on_the_stand_in_trains_and_evaluates(calls):
         ),
         (
             {"data": lambda split: ragged()},
-            "part 0 of a batch is a RaggedTensor.*make it dense",
+            "part 0 of a batch is a RaggedTensor.*Make it dense",
         ),
         (
             {"model": lambda: keras.Sequential([Python()])},
-            "runs Python code .*EagerPyFunc.*Write it with keras.ops",
+            "runs Python code .*EagerPyFunc.*Use keras.ops",
         ),
     ],
 )
-def test_what_a_tpu_cannot_do_is_refused_before_a_step(calls, options, message):
+def test_unsuitable_steps_and_data_are_refused(calls, options, message):
     trainer = trainer_on(TPU(tpu="local"), **options)
     with pytest.raises(UserError, match=message):
         trainer.train(1)
@@ -238,7 +238,7 @@ def test_python_in_the_input_of_a_remote_tpu_is_refused(calls, monkeypatch):
 
     monkeypatch.setattr(tpu_address, "_require_metadata", lambda tpu: None)
     trainer = trainer_on(TPU(tpu="my-slice"), data=generated)
-    with pytest.raises(UserError, match="hosts, which have no Python"):
+    with pytest.raises(UserError, match="hosts, which cannot run it"):
         trainer.train(1)
 
 
@@ -280,7 +280,7 @@ except UserError as error:
 
 
 def test_a_tensorflow_server_without_a_tpu_is_told_apart(root):
-    # In a process of its own, which stays connected to the server.
+    # In another process, because it stays connected to the server.
     with subprocess.Popen(
         [
             sys.executable,

@@ -14,7 +14,7 @@ SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 
 @pytest.fixture(autouse=True)
 def bare_host(monkeypatch):
-    """No TPU in the environment, and short waits."""
+    """No TPU in the environment, and short time-outs."""
     for name in (
         "TPU_NAME",
         "GCE_METADATA_HOST",
@@ -35,11 +35,11 @@ def bare_host(monkeypatch):
         ("My TPU", "a name such as 'my-tpu-1'"),
     ],
 )
-def test_forms_that_are_none(tpu, suggestion):
+def test_invalid_forms_are_refused(tpu, suggestion):
     with pytest.raises(UserError) as caught:
         require_tpu(tpu)
     message = str(caught.value)
-    assert message.startswith(f"--tpu={tpu} is no address of a TPU.")
+    assert message.startswith(f"--tpu={tpu} is not the address of a TPU.")
     assert f"Did you mean {suggestion}" in message.replace("'grpc", "grpc")
 
 
@@ -60,17 +60,17 @@ def test_a_port_that_never_answers_is_named_within_the_limit():
 
 
 @pytest.mark.parametrize("words", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"x"])
-def test_a_port_that_answers_otherwise_is_no_tpu(words):
+def test_a_port_with_another_protocol_is_not_a_tpu(words):
     with answering(words) as port, pytest.raises(UserError, match=f":{port}:"):
         require_tpu(f"grpc://127.0.0.1:{port}")
 
 
-def test_a_port_that_greets_is_accepted():
+def test_a_port_that_speaks_grpc_is_accepted():
     with answering(SETTINGS) as port:
         require_tpu(f"grpc://127.0.0.1:{port}")
 
 
-def test_a_real_tensorflow_server_greets():
+def test_a_real_tensorflow_server_is_accepted():
     server = tf.distribute.Server.create_local_server()
     require_tpu(server.target.replace("localhost", "127.0.0.1"))
 
@@ -115,7 +115,7 @@ def test_one_host_of_a_slice_is_in_control(monkeypatch, tpu):
         require_tpu(tpu)
 
 
-def test_chips_that_the_environment_promises_are_missed(monkeypatch):
+def test_chips_that_only_the_environment_names_are_reported(monkeypatch):
     monkeypatch.setenv("TPU_WORKER_ID", "0")
     monkeypatch.setattr(tpu_address, "local_chips", list)
     with pytest.raises(UserError, match="environment has TPU_WORKER_ID=0"):

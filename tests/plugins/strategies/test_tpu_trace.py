@@ -18,8 +18,8 @@ CASES = (
     "global_loss",
     "auc",
 )
-# What a host may do in a step: feed it and time that, count it, pass handles
-# on.
+# The operations a host may run in a step: feeding it and timing that, counting
+# it, and passing handles.
 ON_THE_HOST = {
     "AssignAddVariableOp",
     "Cast",

@@ -27,7 +27,7 @@ CORES = int(sys.argv[1])
 
 
 class Core(str):
-    """The name of a CPU that passes for a TPU core's."""
+    """The name of a CPU that stands in for a TPU core."""
 
     def __contains__(self, part):
         return part == "device:TPU:" or super().__contains__(part)
@@ -79,7 +79,7 @@ CASES = {
         "optimizer": lambda: keras.optimizers.SGD(0.1),
         "data": in_order(models.token_data()),
     },
-    # Evaluated on batches without padding, which a global_loss cannot tell.
+    # Evaluated on batches without padding, which a global_loss cannot detect.
     "global_loss": {
         "kind": SimCLR,
         "model": models.views_model,
@@ -95,7 +95,7 @@ CASES = {
 
 
 def of_step(runner):
-    """What the traced step holds, on the cores and on the host."""
+    """The operations of the traced step, on the cores and on the host."""
     (traced,) = runner._step._list_all_concrete_functions()
     cores, host, padding = set(), [], 0
     for op in traced.graph.get_operations():

@@ -115,7 +115,7 @@ def test_exact_refuses_another_number_of_rows():
     [
         (
             tf.TensorSpec([None, None, 3], tf.float32),
-            r"part image of a batch has the shape \(None, None, 3\).*pad or",
+            r"part image of a batch has the shape \(None, None, 3\).*Pad or",
         ),
         (tf.TensorSpec(None, tf.float32), "part image .* <unknown>"),
         (tf.TensorSpec([], tf.float32), r"part image .* the shape \(\)"),
@@ -136,7 +136,7 @@ def test_what_has_no_fixed_shape_is_named(spec, message):
 
 def test_another_number_of_rows_in_every_piece_is_refused_at_once():
     made = tf.data.Dataset.range(12).batch(4, drop_remainder=True).repeat()
-    with pytest.raises(UserError, match="has 4 rows a replica"):
+    with pytest.raises(UserError, match="has 4 rows per replica"):
         exact(made, 2)
 
 
@@ -149,7 +149,7 @@ def test_batches_must_say_their_size():
     source = DatasetBatches(
         lambda: tf.data.Dataset.range(10).batch(4), batch_size=None
     )
-    with pytest.raises(UserError, match="set its batch_size"):
+    with pytest.raises(UserError, match="Set its batch_size"):
         feeder(source, start=0, num_replicas=1, micro=1, fit=exact)
 
 

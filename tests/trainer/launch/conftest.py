@@ -27,7 +27,7 @@ def _fail(number, frame):
 @pytest.fixture
 def simulation(tmp_path, capsys):
     """Launches of simulated tasks; signals to this process are handled."""
-    # Who starts the tests may have them ignore some signals.
+    # The tests may have been started with some signals ignored.
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
     before = {number: signal.signal(number, _fail) for number in numbers}
     logs = tmp_path / "logs"

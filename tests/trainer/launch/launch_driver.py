@@ -1,4 +1,4 @@
-"""Launches given Python programs: `launch_driver.py JSON`."""
+"""Launches Python programs that are given as JSON."""
 
 import dataclasses
 import json
@@ -8,16 +8,16 @@ import sys
 
 from trainer.launch.main import launch
 from trainer.launch.policy import Limits
-from trainer.launch.tasks import Task
-from trainer.launch.timeouts import Patience
+from trainer.launch.task_spec import TaskSpec
+from trainer.launch.timeouts import Timeouts
 
 
 def main():
-    # A shell's background jobs are started deaf to Ctrl-C.
+    # A shell starts its background jobs with SIGINT ignored.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     given = json.loads(sys.argv[1])
     tasks = [
-        Task(job, index, (sys.executable, "-c", program))
+        TaskSpec(job, index, (sys.executable, "-c", program))
         for job, index, program in given["tasks"]
     ]
     os.makedirs(given["log_dir"], exist_ok=True)
@@ -26,17 +26,17 @@ def main():
             tasks,
             log_dir=given["log_dir"],
             limits=Limits(given.get("max_restarts", 0)),
-            patience=_patience(given),
+            timeouts=_timeouts(given),
         )
     )
 
 
-def _patience(given):
+def _timeouts(given):
     seconds = {"end_seconds": 5}
-    for field in dataclasses.fields(Patience):
+    for field in dataclasses.fields(Timeouts):
         if field.name in given:
             seconds[field.name] = given[field.name]
-    return Patience(**seconds)
+    return Timeouts(**seconds)
 
 
 if __name__ == "__main__":

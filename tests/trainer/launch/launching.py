@@ -1,4 +1,4 @@
-"""Launches of Python programs, and what became of them."""
+"""Real launches of Python programs, for tests."""
 
 import contextlib
 import json
@@ -8,7 +8,7 @@ import sys
 import time
 
 DRIVER = pathlib.Path(__file__).with_name("launch_driver.py")
-# Each life of a task knows how many there were before.
+# Each process of a task knows how many there were before.
 LIFE = """\
 import os, signal, sys, time
 path = os.environ["TRAINER_EXIT_REPORT"] + ".lives"
@@ -67,7 +67,7 @@ def pid_of(text):
 
 
 def is_gone(pid, seconds=5):
-    """Whether a process ends; a zombie that nobody reaps has ended."""
+    """Whether a process ends; an unreaped zombie has ended."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         try:

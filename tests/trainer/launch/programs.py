@@ -1,4 +1,4 @@
-"""What simulated tasks do.
+"""The programs of simulated tasks.
 
 A program is a generator function. It is given its `SimulatedProcess`, yields
 the seconds that pass, and returns its exit code, or the negative number of the
@@ -49,12 +49,12 @@ def failing(text="no", step=40):
 
 
 def leaving(step=40, **given):
-    """For `ends`: an end that asks for a new start, see `StartAgain`."""
+    """For `ends`: an end that asks for a restart, see `StartAgain`."""
     return lambda process: process.leave(step, **given)
 
 
 def stops(*, lives=1, after=0.1, then):
-    """Is stopped (SIGSTOP) in its first lives."""
+    """Is stopped (SIGSTOP) in its first processes."""
 
     def program(process):
         if process.life <= lives:

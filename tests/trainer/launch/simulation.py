@@ -1,6 +1,6 @@
-"""Launches of simulated tasks: `launch` itself, with no process and no wait.
+"""Launches of simulated tasks: the real `launch`, without processes or waits.
 
-For what the tasks do see `tests.trainer.launch.programs`.
+For the programs of the tasks see `tests.trainer.launch.programs`.
 """
 
 import contextlib
@@ -18,13 +18,13 @@ from trainer.errors import StartAgain
 from trainer.launch.clock import Clock
 from trainer.launch.main import launch
 from trainer.launch.policy import Limits
-from trainer.launch.tasks import Task
-from trainer.launch.timeouts import Patience
+from trainer.launch.task_spec import TaskSpec
+from trainer.launch.timeouts import Timeouts
 from trainer.runtime.exit_report import VARIABLE, ExitReport
 
 
 class Launched(NamedTuple):
-    """What became of a launch, and when on the simulation's clock."""
+    """The outcome of a launch, and its time on the simulation's clock."""
 
     code: int
     out: str
@@ -33,16 +33,16 @@ class Launched(NamedTuple):
 
 
 class Simulation:
-    """Its time begins at 0 and passes only while the launcher sleeps.
+    """A simulated clock, which starts at 0 and advances as the launcher sleeps.
 
     Args:
         log_dir: where the log files go.
-        capture: tells what was written to standard output and error.
+        capture: returns what was written to standard output and error.
 
     Attributes:
-        processes: all that were started, by the name of their task.
-        now: the time.
-        most_seconds: a launch that takes longer than this has failed.
+        processes: all processes that were started, by task name.
+        now: the current time.
+        most_seconds: the longest that a launch may take.
     """
 
     def __init__(self, log_dir, capture):
@@ -62,35 +62,35 @@ class Simulation:
             programs: by the name of the task, the chief first.
             max_restarts: see `Limits`.
             window: see `Limits`.
-            **given: for `launch`; `Patience` is made of what it does not know.
+            **given: for `launch`; the rest are fields of `Timeouts`.
         """
         known = {"min_workers", "model_dir", "run_is_over", "start_process"}
-        patience = {k: v for k, v in given.items() if k not in known}
+        timeouts = {k: v for k, v in given.items() if k not in known}
         own = {k: v for k, v in given.items() if k in known}
         self._programs = programs
         tasks = []
         for name in programs:
             job, index = name.split()
-            tasks.append(Task(job, int(index), (name,)))
+            tasks.append(TaskSpec(job, int(index), (name,)))
         code = launch(
             tasks,
             log_dir=str(self._log_dir),
             limits=Limits(max_restarts, window),
-            patience=Patience(**patience),
+            timeouts=Timeouts(**timeouts),
             clock=Clock(monotonic=lambda: self.now, sleep=self._sleep),
             **{"start_process": self.start_process, **own},
         )
         return Launched(code, *self._capture(), self.now)
 
     def start_process(self, task, log_path):
-        """Takes the place of `trainer.launch.process.Process`."""
+        """Stands in for `trainer.launch.process.Process`."""
         lives = self.processes.setdefault(task.name, [])
         lives.append(SimulatedProcess(self, task, log_path, len(lives) + 1))
         lives[-1].begin(self._programs[task.name])
         return lives[-1]
 
     def at(self, seconds, action, *given):
-        """Calls something at a time."""
+        """Calls a function at a time."""
         heapq.heappush(
             self._events, (seconds, next(self._numbers), action, given)
         )
@@ -139,19 +139,19 @@ class Simulation:
 
 
 class SimulatedProcess:
-    """One life of a task.
+    """One simulated process of a task.
 
     Attributes:
-        name: that of its task.
-        life: its number; the first is 1.
+        name: the name of its task.
+        life: the number of this process; the first is 1.
         handlers: what it does on a signal: a function that may return an
             exit code, or `signal.SIG_IGN`.
-        signals: those that have reached it.
-        started: when.
-        ended: when; `None` while it runs.
+        signals: the signals it has received.
+        started: when it was started.
+        ended: when it ended; `None` while it runs.
     """
 
-    # That of the exit report, which the real code writes and reads.
+    # The real code writes and reads the exit report with this number.
     pid = os.getpid()
 
     def __init__(self, simulation, task, log_path, life):
@@ -189,11 +189,11 @@ class SimulatedProcess:
         self.simulation.at(self.simulation.now + seconds, self.end, code)
 
     def fail(self, text, step):
-        """The exit code of a failure at a step, which it reports."""
+        """The exit code of a failure, with a report of the step."""
         return self._report(1, ValueError(text), step)
 
     def leave(self, step, **given):
-        """The exit code with which it asks for a new start at a step."""
+        """The exit code that asks for a restart, with a report of the step."""
         return self._report(75, StartAgain("no reason", **given), step)
 
     def _report(self, code, error, step):
@@ -230,7 +230,7 @@ class SimulatedProcess:
             elif handler is not signal.SIG_IGN:
                 self.end(handler())
 
-    def pass_on(self, number):
+    def forward(self, number):
         if number in self.handlers:
             self.signal(number)
 

@@ -1,4 +1,4 @@
-"""A cluster on this machine, and who reaches its ports: real launches."""
+"""Which programs can reach the ports of a cluster: real launches."""
 
 import json
 import os
@@ -14,7 +14,7 @@ import pytest
 from trainer.errors import EXIT_DONE, EXIT_USER_ERROR
 
 ROOT = pathlib.Path(__file__).parents[3]
-# A cluster of one worker listens like any other.
+# A cluster of one worker opens a port, too.
 LAUNCH = ["-m", "trainer.launch", "--num_workers=1", "--max_restarts=0"]
 RUN = ["--gin_file=experiments/digits.gin", "--train_steps=2"]
 
@@ -32,7 +32,7 @@ def launch(folder, *flags, prefix=()):
 
 
 def isolated_in_a_child(code, *, prefix=()):
-    """Runs code after `isolate()`, in a process of its own."""
+    """Runs code after `isolate()`, in another process."""
     text = "from trainer.launch.isolation import isolate; isolate()\n" + code
     return subprocess.run(
         [*prefix, sys.executable, "-c", text],
@@ -63,7 +63,7 @@ def test_open_ports_are_named(tmp_path):
 
 
 @needs_namespaces
-def test_isolated_tasks_train_and_say_what_they_miss(tmp_path):
+def test_isolated_tasks_train_and_name_what_is_missing(tmp_path):
     done = launch(tmp_path, "--isolate")
     assert done.returncode == EXIT_DONE, done.stderr
     assert "gs://" in done.stdout
@@ -74,8 +74,8 @@ def test_isolated_tasks_train_and_say_what_they_miss(tmp_path):
 
 
 @needs_namespaces
-def test_nobody_outside_reaches_a_port_inside():
-    """And those inside reach each other, and nobody outside."""
+def test_ports_cannot_be_reached_from_outside():
+    """Tasks inside can reach each other, but nothing outside."""
     with socket.create_server(("127.0.0.1", 0)) as outside:
         child = subprocess.Popen(
             [sys.executable, "-c", INSIDE, str(outside.getsockname()[1])],
@@ -125,7 +125,7 @@ def test_without_rights_a_user_namespace_gives_them():
 
 @needs_namespaces
 @pytest.mark.skipif(shutil.which("unshare") is None, reason="no unshare")
-def test_a_kernel_that_gives_none_is_named(tmp_path):
+def test_a_kernel_without_namespaces_is_named(tmp_path):
     no_more = 'echo 0 > /proc/sys/user/max_net_namespaces && exec "$@"'
     done = launch(
         tmp_path,

@@ -21,7 +21,9 @@ from tests.trainer.launch.launching import (
 
 GIN = "--gin_file=experiments/digits.gin"
 SLEEP = "import time; print('here', flush=True); time.sleep(60)"
-DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN);" + SLEEP
+IGNORES = (
+    "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN);" + SLEEP
+)
 PID = "import os; print(f'pid={os.getpid()} ', flush=True);"
 CHILD = """
 import subprocess
@@ -31,31 +33,31 @@ print(f"child pid={child.pid} ", flush=True)
 """
 
 
-def test_a_killed_task_is_started_again_alone(launch):
-    """And what else a launch that ends well does: output, logs, SIGUSR1."""
+def test_only_the_killed_task_is_restarted(launch):
+    """Also checks the output, the logs and SIGUSR1 of a successful launch."""
     one = launch(
         ("worker", 0, LIFE + "print('b', file=sys.stderr)\n" + AWAIT),
         ("worker", 1, LIFE + CHILD + AWAIT),
         max_restarts=3,
     )
-    # The chief is shown while it runs.
+    # The chief's output is shown while it runs.
     shown = [one.process.stdout.readline() for _ in range(2)]
     assert shown[0].startswith("life=1 pid=")
     assert shown[1] == "b\n"
     one.wait_for("worker_1", "child")
     _, task, child = one.log("worker_1").split("pid=")
-    # Worker 0 has no handler yet, and would die of it; so would the child.
+    # Worker 0 has no handler yet, and SIGUSR1 would kill it; also the child.
     one.process.send_signal(signal.SIGUSR1)
     one.wait_for("worker_1", "saved")
     assert os.path.exists(f"/proc/{int(child.split()[0])}")
     os.kill(int(task.split()[0]), signal.SIGKILL)
     one.wait_for("worker_1", "life=2")
-    # What a process has started ends with it.
+    # The children of a process end with it.
     assert is_gone(int(child.split()[0]))
     code, out, err = finish(one)
     assert code == 0
     assert err == (
-        "worker 1 was ended by SIGKILL. It is started again (restart 1 of at "
+        "worker 1 was killed by SIGKILL. It is restarted (restart 1 of at "
         "most 3 in 3600 s).\n"
     )
     assert out == "Done. 1 restart: worker 1 once.\n"
@@ -65,8 +67,8 @@ def test_a_killed_task_is_started_again_alone(launch):
     assert is_gone(int(last_child.split()[0]))
 
 
-def test_a_stopped_chief_is_killed_and_started_again(launch):
-    """It is shown over all its lives."""
+def test_a_stopped_chief_is_killed_and_restarted(launch):
+    """Its output is shown across restarts."""
     program = LIFE + "if life == 1: os.kill(os.getpid(), signal.SIGSTOP)"
     one = launch(("worker", 0, program), max_restarts=1, stopped_seconds=0.3)
     code, out, err = one.result()
@@ -76,12 +78,12 @@ def test_a_stopped_chief_is_killed_and_started_again(launch):
         "life=2",
         "Done.",
     ]
-    told = "worker 0 has been stopped (SIGSTOP) for 0.3 s: it is killed.\n"
-    assert err.startswith(told)
+    message = "worker 0 has been stopped (SIGSTOP) for 0.3 s: it is killed.\n"
+    assert err.startswith(message)
     assert is_gone(pid_of(out))
 
 
-def test_a_failure_that_is_none_of_luck_ends_all_and_is_told(launch):
+def test_a_repeated_failure_ends_all_tasks_and_is_reported(launch):
     one = launch(
         ("worker", 0, PID + SLEEP),
         ("worker", 1, LIFE + "print('the reason', flush=True); fail('no', 40)"),
@@ -93,7 +95,7 @@ def test_a_failure_that_is_none_of_luck_ends_all_and_is_told(launch):
     assert lives(one, "worker_1") == 2
     assert (
         "worker 1 failed with exit code 1: ValueError: no at step 40. It is "
-        "started again" in err
+        "restarted" in err
     )
     assert (
         "worker 1 failed with exit code 1. The same ValueError: no at step 40 "
@@ -105,7 +107,7 @@ def test_a_failure_that_is_none_of_luck_ends_all_and_is_told(launch):
     assert is_gone(pid_of(one.log("evaluator_0")))
 
 
-def test_a_second_ctrl_c_waits_no_longer(launch):
+def test_a_second_ctrl_c_ends_the_wait(launch):
     stubborn = "import signal; signal.signal(2, signal.SIG_IGN);" + PID + SLEEP
     one = launch(("worker", 0, stubborn), end_seconds=25)
     one.wait_for("worker_0", "here")
@@ -119,7 +121,7 @@ def test_a_second_ctrl_c_waits_no_longer(launch):
     assert is_gone(pid_of(one.log("worker_0")))
 
 
-def test_sigterm_is_passed_on_and_saved_state_is_told(launch):
+def test_sigterm_is_forwarded_and_saved_state_reported(launch):
     saving = (
         "import signal, sys, time\n"
         "def save(*_):\n"
@@ -141,7 +143,7 @@ def test_sigterm_is_passed_on_and_saved_state_is_told(launch):
 
 
 def test_a_killed_launcher_leaves_no_orphan(launch):
-    one = launch(("worker", 0, PID + DEAF), ("ps", 0, PID + DEAF))
+    one = launch(("worker", 0, PID + IGNORES), ("ps", 0, PID + IGNORES))
     for name in ("worker_0", "ps_0"):
         one.wait_for(name, "here")
     pids = [pid_of(one.log(name)) for name in ("worker_0", "ps_0")]
@@ -183,7 +185,7 @@ def test_launch_answers_without_tensorflow(plain_starts):
 
 
 def test_every_process_of_a_launch_runs_the_trainer(tmp_path):
-    """The mistake is found by each process, and is the launcher's too."""
+    """Each process finds the mistake, and the launcher returns its code."""
     done = subprocess.run(
         [
             *(sys.executable, "-m", "trainer.launch", "--num_workers=2"),
@@ -202,8 +204,8 @@ def test_every_process_of_a_launch_runs_the_trainer(tmp_path):
     ]
 
 
-def test_on_a_host_of_its_own_a_task_keeps_its_place(tmp_path):
-    """One launcher on each host: nothing but the task is started here."""
+def test_on_its_own_host_a_task_keeps_its_index(tmp_path):
+    """With one launcher per host, only that host's task is started."""
     config = json.dumps(
         {
             "cluster": {"worker": ["127.0.0.1:1", "127.0.0.1:2"]},

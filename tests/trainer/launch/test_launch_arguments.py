@@ -1,4 +1,4 @@
-"""What the launcher makes of its command line."""
+"""The command line of the launcher."""
 
 import json
 import os
@@ -9,12 +9,12 @@ import pytest
 from trainer.cli import flags as trainer_flags
 from trainer.errors import UserError
 from trainer.launch import arguments
-from trainer.launch.tasks import count_ports, held_ports, make_tasks
+from trainer.launch.task_spec import count_ports, held_ports, make_tasks
 
 GIN = "--gin_file=experiments/digits.gin"
 
 
-def places(**given):
+def task_ids(**given):
     counts = {"num_workers": 2, "num_ps": 0, "evaluator": False} | given
     total = count_ports(counts["num_workers"], counts["num_ps"])
     tasks = make_tasks(["x"], ports=range(1, total + 1), **counts)
@@ -25,7 +25,7 @@ def places(**given):
 
 
 def test_workers_alone_have_no_chief():
-    found = places()
+    found = task_ids()
     assert [name for name, _, _ in found] == ["worker 0", "worker 1"]
     assert found[1] == (
         "worker 1",
@@ -38,7 +38,7 @@ def test_workers_alone_have_no_chief():
 
 
 def test_with_parameter_servers_the_chief_comes_first():
-    found = places(num_ps=2, num_workers=1, evaluator=True)
+    found = task_ids(num_ps=2, num_workers=1, evaluator=True)
     names = ["chief 0", "worker 0", "ps 0", "ps 1", "evaluator 0"]
     assert [name for name, _, _ in found] == names
     for _, _, config in found:
@@ -49,7 +49,7 @@ def test_with_parameter_servers_the_chief_comes_first():
         }
 
 
-def test_held_ports_are_lent_to_nobody_but_can_be_listened_on():
+def test_reserved_ports_can_be_listened_on():
     with held_ports(50) as ports:
         assert len(set(ports)) == 50
         with pytest.raises(OSError, match="in use"), socket.socket() as other:
@@ -109,7 +109,7 @@ def test_mistakes_of_launch_are_one_sentence(given, parts):
     [
         (
             ["--isolate", "--", GIN, "--model_dir=/tmp/x"],
-            {"TF_CONFIG": json.dumps(places(num_workers=2)[1][2])},
+            {"TF_CONFIG": json.dumps(task_ids(num_workers=2)[1][2])},
             "cluster on this machine",
         ),
         (

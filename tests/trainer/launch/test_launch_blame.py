@@ -1,4 +1,4 @@
-"""Which ends count against a task, and which are due to another one."""
+"""Which ends count against a task, and which are due to another task."""
 
 import signal
 
@@ -19,22 +19,22 @@ def loses_its_peer(process):
     return 0
 
 
-def test_who_leaves_for_others_is_started_again_for_nothing(simulation):
-    """Such as when an elastic worker is back."""
+def test_leaving_at_the_request_of_others_does_not_count(simulation):
+    """For example when an elastic worker is back."""
     leaves = leaving(for_others=True)
     done = simulation.launch(
         {"worker 0": ends(leaves, leaves, leaves, 0)}, max_restarts=1
     )
     assert done.code == 0, done.err
     assert simulation.lives("worker 0") == 4
-    # It does not wait, either.
+    # Nor does it wait.
     assert done.seconds < 1
-    told = "due to another task: this does not count"
-    assert done.err.count(told) == 3
+    message = "due to another task, so it does not count"
+    assert done.err.count(message) == 3
 
 
-def test_who_loses_a_stopped_peer_is_started_again_for_nothing(simulation):
-    """It leaves before the stopped one is ended."""
+def test_losing_a_stopped_peer_does_not_count(simulation):
+    """It leaves before the stopped task is killed."""
     done = simulation.launch(
         {"worker 0": loses_its_peer, "worker 1": stops(lives=2, then=UNTIL_10)},
         max_restarts=2,
@@ -42,13 +42,13 @@ def test_who_loses_a_stopped_peer_is_started_again_for_nothing(simulation):
     )
     assert done.code == 0, done.err
     assert simulation.lives("worker 0") == simulation.lives("worker 1") == 3
-    told = "due to another task: this does not count"
-    assert done.err.count(told) == 2
+    message = "due to another task, so it does not count"
+    assert done.err.count(message) == 2
     assert "restart 2 of" in done.err
 
 
-def test_who_hears_of_a_failure_before_its_end_is_pardoned(simulation):
-    """A task that fails says so at once, and then takes its time to end."""
+def test_losing_a_peer_that_is_still_ending_does_not_count(simulation):
+    """A failing task reports it at once, but may take a while to end."""
     fails = failing(step=lambda life: life)
     done = simulation.launch(
         {
@@ -59,14 +59,14 @@ def test_who_hears_of_a_failure_before_its_end_is_pardoned(simulation):
     )
     assert done.code == 0, done.err
     assert simulation.lives("worker 0") == simulation.lives("worker 1") == 3
-    told = "worker 0 had lost worker 1: its restart does not count."
-    assert told in done.err
-    # Only those of worker 1 add up.
+    message = "worker 0 had lost worker 1: its restart does not count."
+    assert message in done.err
+    # Only the restarts of worker 1 add up.
     assert done.err.count("restart 2 of at most 2") == 1
 
 
-def test_those_that_are_preempted_together_each_count(simulation):
-    """None of them has lost another one by an end that has a cause."""
+def test_tasks_preempted_together_each_count(simulation):
+    """None of them lost another one that had failed."""
     done = simulation.launch(
         {"worker 0": ends(75), "worker 1": ends(75)}, max_restarts=1
     )
@@ -75,7 +75,7 @@ def test_those_that_are_preempted_together_each_count(simulation):
     assert "does not count" not in done.err
 
 
-def test_a_lost_peer_is_not_blamed_for_another_ones_failure(simulation):
+def test_a_lost_peer_is_not_blamed_for_the_failure_of_another(simulation):
     done = simulation.launch(
         {"worker 0": ends(75), "worker 1": ends(1, after=0.6)}
     )

@@ -20,7 +20,7 @@ WORKER = tf_config({"type": "worker", "index": 1})
 
 
 @pytest.mark.parametrize(
-    ("behind", "environ", "place"),
+    ("behind", "environ", "task"),
     [
         ([], {}, None),
         ([], WORKER, ("worker", 1)),
@@ -29,7 +29,7 @@ WORKER = tf_config({"type": "worker", "index": 1})
         ([], tf_config(None), None),
         ([], {"TF_CONFIG": "{}"}, None),
         ([], {"TF_CONFIG": " "}, None),
-        # The task itself says what is wrong with it.
+        # The task itself reports what is wrong with it.
         ([], {"TF_CONFIG": "{"}, ("task", 0)),
         ([], SLURM, ("task", 3)),
         ([], SLURM | {"SLURM_STEP_NUM_TASKS": "1"}, None),
@@ -44,10 +44,10 @@ WORKER = tf_config({"type": "worker", "index": 1})
         ),
     ],
 )
-def test_the_place_is_found_where_the_task_finds_it(behind, environ, place):
+def test_the_task_is_found_where_the_trainer_finds_it(behind, environ, task):
     given = ["--max_restarts=5", "--", *RUN, *behind]
     found = arguments.parse(given, environ)
-    assert found.place == place
+    assert found.task == task
     assert found.arguments == (*RUN, *behind)
     assert trainer_flags.parse(found.arguments).model_dir == "run"
 
@@ -56,12 +56,12 @@ def test_the_place_is_found_where_the_task_finds_it(behind, environ, place):
     "flag", ["--num_workers=2", "--num_ps=1", "--evaluator"]
 )
 @pytest.mark.parametrize("environ", [WORKER, SLURM])
-def test_a_cluster_that_is_asked_for_here_wins(flag, environ):
-    assert arguments.parse([flag, "--", *RUN], environ).place is None
+def test_a_cluster_requested_on_this_machine_wins(flag, environ):
+    assert arguments.parse([flag, "--", *RUN], environ).task is None
 
 
 def test_a_cluster_here_and_one_elsewhere_contradict_each_other():
-    with pytest.raises(UserError, match="--num_workers makes.*--task_index"):
+    with pytest.raises(UserError, match="--num_workers starts.*--task_index"):
         arguments.parse(["--num_workers=2", "--", *RUN, "--task_index=0"])
 
 
@@ -90,6 +90,6 @@ def test_mistakes_are_one_sentence(given, parts):
     assert all(part in str(error.value) for part in parts), error.value
 
 
-def test_how_many_others_there_are_elsewhere_is_not_known_here():
+def test_min_workers_is_not_checked_against_other_hosts():
     found = arguments.parse(["--min_workers=7", "--", *RUN], WORKER)
     assert found.min_workers == 7

@@ -1,4 +1,4 @@
-"""Who is needed, and who may be away: on simulated tasks."""
+"""Which tasks are needed, and which may be absent: with simulated tasks."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def test_a_peer_that_is_done_meets_the_one_that_comes_back(simulation):
     assert simulation.lives("worker 0") == simulation.lives("worker 1") == 2
 
 
-def test_after_the_chiefs_good_end_nobody_is_started_again(simulation):
+def test_after_the_chiefs_good_end_no_task_is_restarted(simulation):
     done = simulation.launch(
         {"worker 0": ends(0), "worker 1": ends(-9, after=0.7)}, max_restarts=3
     )
@@ -28,7 +28,7 @@ def test_after_the_chiefs_good_end_nobody_is_started_again(simulation):
 
 
 def test_the_chiefs_good_end_ends_the_wait_for_a_restart(simulation):
-    """The chief ends while the other one waits for four seconds."""
+    """The chief ends while the other task waits for four seconds."""
     done = simulation.launch(
         {"worker 0": stays(until=5.0), "worker 1": ends(-9)}, max_restarts=9
     )
@@ -37,7 +37,7 @@ def test_the_chiefs_good_end_ends_the_wait_for_a_restart(simulation):
     assert done.seconds < 5.3
 
 
-def test_an_evaluator_is_started_again_after_the_chiefs_end(simulation):
+def test_an_evaluator_is_restarted_after_the_chiefs_end(simulation):
     done = simulation.launch(
         {"worker 0": ends(0), "evaluator 0": ends(-9, 0, after=0.5)},
         max_restarts=1,
@@ -74,7 +74,7 @@ def test_not_without_enough_others_and_not_with_a_defect(
     assert simulation.lives("worker 1") == lives
 
 
-def test_as_many_are_left_out_as_may_be(simulation):
+def test_no_more_are_left_out_than_allowed(simulation):
     done = simulation.launch(
         {
             "worker 0": stays(),
@@ -85,13 +85,13 @@ def test_as_many_are_left_out_as_may_be(simulation):
         min_workers=2,
     )
     assert done.code == 137
-    assert "worker 1 was ended by SIGKILL. It was started" in done.err
+    assert "worker 1 was killed by SIGKILL. It was restarted" in done.err
     assert "go on without it: --min_workers=2" in done.err
     assert "Left out" not in done.out
-    assert "\nworker 2 was ended by SIGKILL. It was started" in done.err
+    assert "\nworker 2 was killed by SIGKILL. It was restarted" in done.err
 
 
-def test_without_min_workers_nobody_is_left_out(simulation):
+def test_without_min_workers_no_task_is_left_out(simulation):
     done = simulation.launch(
         {"worker 0": stays(), "worker 1": stays(), "worker 2": ends(-9)},
         max_restarts=1,
@@ -99,8 +99,8 @@ def test_without_min_workers_nobody_is_left_out(simulation):
     assert done.code == 137
 
 
-def test_the_output_of_who_leads_now_is_shown(simulation):
-    """Of the first worker that takes part, over all its lives."""
+def test_the_output_of_the_current_first_task_is_shown(simulation):
+    """The first worker that is not left out, across its restarts."""
 
     def speaks(process):
         process.say(f"{process.name} life={process.life}")

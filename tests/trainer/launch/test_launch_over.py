@@ -1,4 +1,4 @@
-"""When a run is done, and what the tasks may still do then."""
+"""When a run is over, and what its tasks may still do then."""
 
 import json
 import math
@@ -56,7 +56,7 @@ def test_an_evaluators_failure_counts_after_the_chief_too(simulation):
     [
         ("worker 0", "worker 1", 60.0, 1),
         ("worker 0", "evaluator 0", 300.0, 1),
-        # These two only wait for their chief's word.
+        # These two only wait for their chief to end.
         ("chief 0", "worker 0", 10.0, 0),
         ("chief 0", "ps 0", 10.0, 0),
     ],
@@ -66,14 +66,14 @@ def test_a_task_that_never_ends_is_named(
 ):
     done = simulation.launch({chief: ends(0), other: stays()})
     assert done.code == code
-    told = f"{other} went on too long after the chief had ended"
-    assert done.err.startswith(told) is bool(code)
+    message = f"{other} kept running for too long after the chief had ended"
+    assert done.err.startswith(message) is bool(code)
     assert seconds < done.seconds < seconds + 0.5
     assert simulation.last(other).signals == [signal.SIGTERM]
 
 
-def test_who_is_back_too_late_is_no_failure(simulation):
-    """It was killed in the last seconds, and waits for who has ended."""
+def test_a_task_that_restarts_too_late_is_not_a_failure(simulation):
+    """It was killed in the last seconds, and waits for ended peers."""
     done = simulation.launch(
         {"worker 0": stays(until=0.5), "worker 1": ends(-9, then=stays())},
         max_restarts=3,
@@ -84,7 +84,7 @@ def test_who_is_back_too_late_is_no_failure(simulation):
     assert simulation.last("worker 1").returncode == -signal.SIGTERM
 
 
-def test_an_elastic_worker_that_is_late_is_no_failure(simulation):
+def test_an_overdue_elastic_worker_is_not_a_failure(simulation):
     done = simulation.launch(
         {"worker 0": ends(0), "worker 1": stays()},
         max_restarts=3,
@@ -145,10 +145,10 @@ def record(folder, reason, end):
 
 
 @pytest.mark.parametrize("before", ["running", "done"])
-def test_the_record_of_the_run_tells_a_host_that_it_is_over(
+def test_a_host_learns_from_the_record_that_the_run_is_over(
     simulation, tmp_path, before
 ):
-    """The chief runs on another host; this task finds nobody any more."""
+    """The chief runs on another host; this task finds no peers any more."""
     record(tmp_path, before, "yesterday")
 
     def finds_nobody(process):
@@ -163,11 +163,11 @@ def test_the_record_of_the_run_tells_a_host_that_it_is_over(
         run_is_over=RunIsOver(str(tmp_path), start_seconds=math.inf),
     )
     assert done.code == 0, done.err
-    # An older record says nothing: the run may be about to go on.
+    # An older record does not count: the run may be about to continue.
     assert simulation.lives("worker 1") == 2
 
 
-def test_only_who_trains_believes_the_record(tmp_path):
+def test_only_training_tasks_use_the_record(tmp_path):
     def tells(*flags):
         given = ["--gin_file=x.gin", f"--model_dir={tmp_path}", *flags]
         request = arguments.parse(["--num_workers=1", "--", *given])

@@ -14,16 +14,16 @@ from trainer.launch.policy import (
 LIMITS = Limits(max_restarts=3, window_seconds=3600.0)
 
 
-def end(code, at=1000.0, *, ran=10.0, error="", place=""):
-    return End(at, ran, code, error, place)
+def end(code, at=1000.0, *, ran=10.0, error="", progress=""):
+    return End(at, ran, code, error, progress)
 
 
 def exception(text, step, at=1000.0, **given):
-    return end(1, at, error=text, place=f"at step {step}", **given)
+    return end(1, at, error=text, progress=f"at step {step}", **given)
 
 
 def crash(at, checkpoint, number=signal.SIGSEGV):
-    return end(-number, at, place=f"after {checkpoint}")
+    return end(-number, at, progress=f"after {checkpoint}")
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_without_restarts_the_first_end_is_the_last(code, defect):
 
 
 @pytest.mark.parametrize(
-    ("ends", "told"),
+    ("ends", "message"),
     [
         (
             [exception("ValueError: no", 40), exception("ValueError: no", 40)],
@@ -78,7 +78,7 @@ def test_without_restarts_the_first_end_is_the_last(code, defect):
             "The same ValueError: no at step 40 twice",
         ),
         (
-            [end(3, place="at step 40"), end(3, place="at step 40")],
+            [end(3, progress="at step 40"), end(3, progress="at step 40")],
             "The same exit code 3 at step 40 twice",
         ),
         (
@@ -87,10 +87,10 @@ def test_without_restarts_the_first_end_is_the_last(code, defect):
         ),
     ],
 )
-def test_the_same_failure_twice_is_a_defect(ends, told):
+def test_the_same_failure_twice_is_a_defect(ends, message):
     found = decide(ends, Limits(max_restarts=9))
     assert isinstance(found, Stop)
-    assert found.why.startswith(told)
+    assert found.why.startswith(message)
     assert found.defect
 
 
@@ -119,7 +119,7 @@ def test_all_crashes_are_the_programs_own(number):
         [end(75, 1), end(75, 2)],
         [end(-9, 1), end(-9, 2)],
         [end(None, 1), end(None, 2)],
-        # How far they had come is not known.
+        # Their progress is unknown.
         [end(3, 1), end(3, 2)],
         [end(-signal.SIGSEGV, 1), end(-signal.SIGSEGV, 2)],
         [end(1, 1, error="ValueError: no"), end(1, 2, error="ValueError: no")],
@@ -134,7 +134,7 @@ def test_there_is_a_limit_for_everything():
     assert isinstance(decide(ends[:3], LIMITS), Restart)
     found = decide(ends, LIMITS)
     assert found == Stop(
-        "It was started again 3 times within 3600 s, as often as "
+        "It was restarted 3 times within 3600 s, as often as "
         "--max_restarts=3 allows.",
         defect=False,
     )
@@ -144,7 +144,7 @@ def test_there_is_a_limit_for_everything():
 def test_a_restart_counts_for_as_long_as_the_window():
     ends = [end(75, at) for at in (0.0, 10.0, 20.0)]
     assert isinstance(decide([*ends, end(75, 3599.0)], LIMITS), Stop)
-    # The first of the four is out of it by now.
+    # By then the first of the four is outside of the window.
     assert isinstance(decide([*ends, end(75, 3600.0)], LIMITS), Restart)
 
 
@@ -157,7 +157,7 @@ def test_later_restarts_wait_twice_as_long_each():
     assert waits == [0, 1, 2, 4, 8, 16, 32, 60, 60, 60]
 
 
-def test_a_good_while_starts_a_new_row():
+def test_a_minute_without_failure_resets_the_back_off():
     quick, well = {"ran": 5.0}, {"ran": 61.0}
     ends = [end(75, 1, **quick), end(75, 2, **quick), end(75, 3, **well)]
     assert decide(ends, LIMITS) == Restart(0.0)
@@ -172,7 +172,7 @@ FAILED = exception("ValueError: no", 40, 100.0)
 @pytest.mark.parametrize(
     ("one", "fault", "expected"),
     [
-        # Who asks for a restart after another one's death lost it.
+        # A task that asks for a restart after a peer's death lost that peer.
         (end(75, 100.0), KILLED, True),
         (end(75, 115.0, ran=50.0), KILLED, True),
         (end(75, 115.0, ran=50.0), FAILED, True),
@@ -192,6 +192,6 @@ FAILED = exception("ValueError: no", 40, 100.0)
         (end(2, 101.0), KILLED, False),
     ],
 )
-def test_what_follows_from_another_ones_end(one, fault, expected):
+def test_an_end_that_follows_from_another_one(one, fault, expected):
     assert is_consequence(one, [fault]) is expected
     assert not is_consequence(one, [])

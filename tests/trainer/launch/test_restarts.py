@@ -1,4 +1,4 @@
-"""Who is started again, when, and what is no use: on simulated tasks."""
+"""Which tasks are restarted, and when: with simulated tasks."""
 
 import math
 import signal
@@ -9,7 +9,7 @@ from tests.trainer.launch.programs import ends, failing, stays
 from trainer.launch.process import Process
 
 
-def test_only_the_task_that_ended_is_started_again(simulation):
+def test_only_the_task_that_ended_is_restarted(simulation):
     done = simulation.launch(
         {"worker 0": stays(until=9), "worker 1": ends(-9, then=stays(until=9))},
         max_restarts=3,
@@ -21,8 +21,8 @@ def test_only_the_task_that_ended_is_started_again(simulation):
     )
 
 
-def test_who_lost_a_peer_by_it_is_started_again_for_nothing(simulation):
-    # It asks for a new start a little after its peer's end.
+def test_a_restart_after_a_lost_peer_does_not_count(simulation):
+    # It asks for a restart a little after its peer's end.
     peer = ends(75, 75, after=0.7, then=stays(until=9))
     killed = ends(-9, -9, after=0.5, then=stays(until=9))
     done = simulation.launch(
@@ -30,7 +30,7 @@ def test_who_lost_a_peer_by_it_is_started_again_for_nothing(simulation):
     )
     assert done.code == 0
     assert done.err.count("worker 0 asks") == 2
-    assert done.err.count("this does not count") == 2
+    assert done.err.count("it does not count") == 2
     assert "4 restarts: worker 0 2 times, worker 1 2 times." in done.out
 
 
@@ -56,7 +56,7 @@ def test_another_failure_or_step_goes_on_until_the_limit(simulation):
 
 
 @pytest.mark.parametrize("more", [0, 1])
-def test_a_crash_is_judged_by_the_newest_checkpoint(simulation, tmp_path, more):
+def test_a_crash_is_placed_by_the_newest_checkpoint(simulation, tmp_path, more):
     """Progress between two crashes is read from the run directory."""
     folder = tmp_path / "checkpoints"
     (folder / "step_00000010").mkdir(parents=True)
@@ -73,11 +73,11 @@ def test_a_crash_is_judged_by_the_newest_checkpoint(simulation, tmp_path, more):
     )
     assert done.code == 139
     assert simulation.lives("worker 0") == (3 if more else 2)
-    told = "The same SIGSEGV after step_00000010 twice"
-    assert (told in done.err) is not more
+    message = "The same SIGSEGV after step_00000010 twice"
+    assert (message in done.err) is not more
 
 
-def test_crashes_at_unknown_places_are_no_defect(simulation):
+def test_crashes_at_unknown_progress_are_not_a_defect(simulation):
     """The launcher cannot list the checkpoints of a remote directory."""
     crash = -signal.SIGSEGV
     done = simulation.launch(
@@ -97,37 +97,37 @@ def test_a_users_mistake_ends_all_at_once(simulation):
 
 
 @pytest.mark.parametrize(
-    ("code", "expected", "told"),
+    ("code", "expected", "text"),
     [
-        (75, 75, "asks to be started again (exit code 75)"),
+        (75, 75, "asks to be restarted (exit code 75)"),
         (2, 2, "exit code 2"),
         (3, 3, "exit code 3"),
         (-signal.SIGKILL, 137, "SIGKILL"),
         (-signal.SIGSEGV, 139, "SIGSEGV"),
     ],
 )
-def test_the_exit_code_is_that_of_the_failure(simulation, code, expected, told):
+def test_the_exit_code_is_that_of_the_failure(simulation, code, expected, text):
     done = simulation.launch({"worker 0": stays(), "worker 1": ends(code)})
     assert done.code == expected
     assert done.err.startswith("worker 1 ")
-    assert told in done.err
+    assert text in done.err
     assert simulation.lives("worker 1") == 1
-    # The other one has been asked to end.
+    # The other task was terminated.
     assert simulation.last("worker 0").signals == [signal.SIGTERM]
 
 
-def test_who_is_over_the_limit_ends_all(simulation):
+def test_a_task_over_the_limit_ends_all(simulation):
     done = simulation.launch(
         {"worker 0": stays(), "worker 1": ends(-9)}, max_restarts=2
     )
     assert done.code == 137
     assert simulation.lives("worker 1") == 3
-    assert "It was started again 2 times within 3600 s" in done.err
+    assert "It was restarted 2 times within 3600 s" in done.err
     assert "Done" not in done.out
     assert simulation.last("worker 0").signals == [signal.SIGTERM]
 
 
-def test_what_others_do_after_a_failure_ends_within_ten_seconds(simulation):
+def test_after_a_failure_the_others_end_within_ten_seconds(simulation):
     done = simulation.launch({"worker 0": stays(deaf=True), "ps 0": ends(3)})
     assert done.code == 3
     assert simulation.last("worker 0").signals == [
@@ -148,7 +148,7 @@ def test_later_restarts_wait_twice_as_long_each(simulation):
     assert waits == pytest.approx([0, 1, 2, 4, 8, 16, 32, 60, 60], abs=0.11)
 
 
-def test_a_good_while_starts_a_new_row(simulation):
+def test_a_minute_without_failure_resets_the_back_off(simulation):
     def program(process):
         yield 61.0 if process.life == 4 else 1.0
         return 75
@@ -186,11 +186,11 @@ def test_sigterm_during_the_wait_starts_nothing(simulation):
     [
         (signal.SIGTERM, signal.SIGTERM, 143),
         (signal.SIGINT, signal.SIGINT, 130),
-        # Tasks leave in order on the other two only.
+        # Tasks handle the other two only.
         (signal.SIGHUP, signal.SIGTERM, 129),
     ],
 )
-def test_what_ends_after_a_signal_is_not_started_again(
+def test_a_task_that_ends_after_a_signal_is_not_restarted(
     simulation, number, sent, code
 ):
     simulation.signal_at(3.0, number)
@@ -203,7 +203,7 @@ def test_what_ends_after_a_signal_is_not_started_again(
         assert simulation.last(name).signals == [sent]
 
 
-def test_what_ignores_sigterm_is_killed_after_a_while(simulation):
+def test_a_task_that_ignores_sigterm_is_killed(simulation):
     simulation.signal_at(3.0)
     done = simulation.launch({"worker 0": stays(deaf=True)}, end_seconds=7.0)
     assert done.code == 143
@@ -226,13 +226,13 @@ def saves(process):
     # Killed before it has saved.
     [(30.0, 75), (2.0, 143)],
 )
-def test_saving_takes_no_longer_than_it_may(simulation, end_seconds, code):
+def test_saving_is_limited_in_time(simulation, end_seconds, code):
     simulation.signal_at(3.0)
     done = simulation.launch({"worker 0": saves}, end_seconds=end_seconds)
     assert done.code == code
 
 
-def test_a_second_signal_waits_no_longer(simulation):
+def test_a_second_signal_ends_the_wait(simulation):
     simulation.signal_at(3.0)
     simulation.signal_at(5.0)
     done = simulation.launch({"worker 0": saves})
@@ -244,7 +244,7 @@ def test_a_second_signal_waits_no_longer(simulation):
     ]
 
 
-def test_what_cannot_be_started_is_tried_again(simulation, tmp_path):
+def test_a_task_that_cannot_be_started_is_retried(simulation, tmp_path):
     (tmp_path / "logs" / "worker_1.log").mkdir(parents=True)
 
     def start(task, log_path):

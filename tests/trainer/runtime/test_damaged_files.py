@@ -1,4 +1,4 @@
-"""What cannot be used in a run directory is set aside; the run goes on."""
+"""Damaged files in a run directory are set aside, and the run continues."""
 
 import json
 import os
@@ -88,7 +88,7 @@ def each_content(test):
 
 @each_content
 def test_any_content_of_records(tmp_path, content):
-    """Neither a traceback nor a refusal, and what was there is kept."""
+    """The run neither fails nor refuses, and the damaged file is kept."""
     shutil.rmtree(tmp_path)
     tmp_path.mkdir()
     gin.clear_config()
@@ -210,15 +210,15 @@ def test_a_checkpoint_never_hangs(tmp_path, kind, name):
     assert storage.load_newest(str(tmp_path)).step == 1
 
 
-def test_a_file_where_checkpoints_belong(tmp_path, caplog):
+def test_a_file_in_the_place_of_checkpoints(tmp_path, caplog):
     (tmp_path / "checkpoints").write_text("in the way")
     train(tmp_path, 4)
     assert saved_steps(tmp_path) == [2, 4]
-    assert "checkpoints cannot be used: it is no directory" in caplog.text
+    assert "checkpoints cannot be used: it is not a directory" in caplog.text
 
 
 @pytest.mark.parametrize("kind", ["FIFO", "directory", "list", "not UTF-8"])
-def test_the_evaluator_begins_anew(tmp_path, caplog, kind):
+def test_the_evaluator_starts_over(tmp_path, caplog, kind):
     train(tmp_path, 2)
     (tmp_path / "best").mkdir()
     damage(tmp_path / "best" / "best.json", kind)
@@ -229,15 +229,15 @@ def test_the_evaluator_begins_anew(tmp_path, caplog, kind):
     assert record["step"] == 2
 
 
-def test_what_cannot_be_set_aside_is_a_sentence(tmp_path):
-    """A file system is mounted there."""
+def test_a_file_that_cannot_be_set_aside_is_named(tmp_path):
+    """A file system is mounted in its place."""
     (tmp_path / "metrics.jsonl").mkdir()
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "tmpfs", tmp_path / "metrics.jsonl"],
         capture_output=True,
     )
     if mounted.returncode:
-        pytest.skip("needs leave to mount")
+        pytest.skip("needs permission to mount")
     try:
         with pytest.raises(UserError, match=r"metrics.jsonl cannot be used"):
             train(tmp_path, 2, JsonLines())

@@ -12,7 +12,7 @@ from tests.helpers import make_trainer, read_lines, saved_steps
 from trainer import UserError
 from trainer.checkpoint import storage
 from trainer.launch.process import Process
-from trainer.launch.tasks import Task
+from trainer.launch.task_spec import TaskSpec
 from trainer.runtime import atomic_files, exit_report
 from trainer.sidecar_evaluator import follow
 from trainer_plugins.callbacks.checkpoint import Checkpoint
@@ -222,7 +222,7 @@ def test_a_log_file(tmp_path, outside):
     path = tmp_path / "worker_0.log"
     path.symlink_to(outside / "deep" / "deeper" / "file")
     with pytest.raises(OSError, match="symbolic links"):
-        Process(Task("worker", 0, ("true",)), str(path))
+        Process(TaskSpec("worker", 0, ("true",)), str(path))
 
 
 def test_the_log_folder(root, tmp_path, outside):

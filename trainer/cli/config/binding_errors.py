@@ -1,10 +1,10 @@
-"""Tells a bad binding from a bug when constructing something fails.
+"""Distinguishes a bad binding from a bug when a constructor fails.
 
-Gin calls a configurable with the bound values, and an exception from there
-may be the fault of the binding or of the code. The line is drawn narrowly:
-only a call that did not fit the signature, and a Keras class that refused
-what was bound while no other code ran, are the user's configuration. All
-else keeps its traceback.
+Gin calls a configurable with the bound values. An exception in that call may
+be caused by the binding or by the code. Only two cases count as the user's
+configuration: a call that does not fit the signature, and a Keras class that
+refuses a bound value while no other code runs. Any other exception keeps its
+traceback.
 """
 
 import traceback
@@ -23,10 +23,10 @@ _LIBRARIES = ("keras", "tensorflow", "numpy", "ml_dtypes")
 
 
 def user_error_in(error: BaseException, origins: Origins) -> UserError | None:
-    """The `UserError` that an exception amounts to, if it is one.
+    """Returns the `UserError` that an exception stands for, if any.
 
     Args:
-        error: what was raised while a configurable was called.
+        error: the exception from the call of a configurable.
         origins: where each parameter was set.
 
     Returns:
@@ -38,8 +38,12 @@ def user_error_in(error: BaseException, origins: Origins) -> UserError | None:
     calls = [i for i, frame in enumerate(frames) if _is_gin_call(frame.f_code)]
     if not calls:
         return None
+    # The innermost call is the one that failed; outer ones only wanted its
+    # result as an argument.
     call = frames[calls[-1]]
     inside = [f for f in frames[calls[-1] + 1 :] if not _is_gin(f.f_code)]
+    # Gin's wrapper keeps the selector and the bound values in local variables;
+    # the exception itself has neither.
     selector = call.f_locals.get("current_selector")
     if selector is None:
         return None
@@ -65,7 +69,7 @@ def _refused(
 def _bound(
     scopes: list[str], selector: str, name: str, origins: Origins
 ) -> tuple[Any, str]:
-    """A parameter's value and place, from the innermost scope that sets it."""
+    """Returns a parameter's value and origin, from the innermost scope."""
     bound = internals.bindings()
     for count in range(len(scopes), -1, -1):
         scope = "/".join(scopes[:count])

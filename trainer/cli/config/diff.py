@@ -1,4 +1,4 @@
-"""What differs between two configurations in a way that changes results."""
+"""Compares two configurations for changes that affect results."""
 
 import re
 from collections.abc import Iterator
@@ -11,10 +11,10 @@ _BINDING = re.compile(r"(?:[\w./]*/)?(?P<name>[\w.]+)\.\w+ =")
 
 
 def changes(before: str, after: str) -> list[str]:
-    """The bindings that were added, removed or changed.
+    """Returns the bindings that were added, removed or changed.
 
-    How long a run is and what it runs on may change between two attempts:
-    bindings of `run` and of strategy plugins do not count.
+    Bindings of `run` and of strategy plugins do not count, because the length
+    of a run and its devices may change between attempts.
 
     Args:
         before: the stored `config.gin`.
@@ -32,18 +32,18 @@ def changes(before: str, after: str) -> list[str]:
         [
             one
             for one in _statements(with_present_names(text))
-            if not _belongs(one, ignored)
+            if not _is_of(one, ignored)
         ]
         for text in (before, after)
     )
     removed = [f"- {one}" for one in old if one not in new]
     added = [f"+ {one}" for one in new if one not in old]
-    # The name sorts, so that both values of a binding stand together.
+    # Sort by name, so that the old and the new value are adjacent.
     return sorted(removed + added, key=lambda line: line[2:].split(" =")[0])
 
 
 def _statements(text: str) -> Iterator[str]:
-    """One string for each statement, also where it runs over lines."""
+    """Yields one string per statement, even if it spans several lines."""
     statement: list[str] = []
     for line in text.splitlines():
         if not line.strip() or line.startswith("#"):
@@ -51,11 +51,12 @@ def _statements(text: str) -> Iterator[str]:
         if statement and not line.startswith(" "):
             yield " ".join(statement)
             statement = []
+        # Gin wraps long statements, at a width that depends on the name.
         statement.append(line.strip().removesuffix("\\").rstrip())
     if statement:
         yield " ".join(statement)
 
 
-def _belongs(statement: str, names: set[str]) -> bool:
+def _is_of(statement: str, names: set[str]) -> bool:
     match = _BINDING.match(statement)
     return match is not None and match["name"].split(".")[-1] in names

@@ -1,4 +1,4 @@
-"""Says in one sentence what is wrong with a line of a gin file."""
+"""One-sentence errors for the lines of a gin file."""
 
 import importlib
 import pkgutil
@@ -11,7 +11,7 @@ from trainer.cli.config.suggest import did_you_mean
 from trainer.cli.flag_table import FLAGS
 from trainer.errors import UserError
 
-# What gin adds to the message of an exception that passes through it.
+# Gin appends this to the message of an exception that passes through it.
 _ADDED = re.compile(
     r"\n  (?:In (?:file|bindings string|call to configurable)|No values)"
 )
@@ -20,14 +20,14 @@ _MOST = 300
 
 
 def sentence(error: BaseException) -> str:
-    """An exception's message on one line, without what gin added to it."""
+    """Returns an exception's message on one line, without gin's additions."""
     text = " ".join(_ADDED.split(str(error))[0].split())
     text = text or type(error).__name__
     return text if len(text) <= _MOST else f"{text[:_MOST]}..."
 
 
 def plain(error: BaseException) -> str:
-    """The message of an exception that may have passed through gin."""
+    """Returns an exception's message without gin's additions."""
     return _ADDED.split(str(error))[0].strip()
 
 
@@ -35,19 +35,21 @@ def bad_syntax(
     error: SyntaxError | tokenize.TokenError,
     where: Callable[[int | None], str],
 ) -> UserError:
-    """The error for text that is not gin.
+    """Returns the error for a syntax error in gin text.
 
     Args:
-        error: what the parser or Python's tokenizer raised.
-        where: gives the place of a line number.
+        error: the exception of the parser or of Python's tokenizer.
+        where: returns the place of a line number.
     """
     if isinstance(error, tokenize.TokenError):
         what, (line, _) = error.args
-        return UserError(f"{where(line)}: {what}: a bracket or quote is open.")
+        return UserError(
+            f"{where(line)}: {what}: a bracket or quote is not closed."
+        )
     token = _TOKEN.search(str(error.msg))
     if token:
         what = (
-            f"{token[1]} is no value. A string needs quotes ('{token[1]}'), "
+            f"{token[1]} is not a value. A string needs quotes ('{token[1]}'), "
             f"a configurable an @, a macro a %."
         )
         return UserError(f"{where(error.lineno)}: {what}")
@@ -60,21 +62,22 @@ def bad_syntax(
 def bad_binding(
     error: Exception | None, selector: str, name: str, where: str
 ) -> UserError:
-    """The error for a parameter that cannot be bound.
+    """Returns the error for a parameter that cannot be bound.
 
     Args:
-        error: what gin raised; `None` if the parameter is unknown.
+        error: gin's exception; `None` if the parameter is unknown.
         selector: the configurable's name.
         name: the parameter's name.
-        where: its place.
+        where: the place of the line.
     """
     if not name.isidentifier() or not selector:
         return UserError(f"{where}: write NAME.PARAMETER = VALUE.")
     if "denylisted" in str(error) or "allowlist" in str(error):
         flag = f" Use the flag --{name}." if name in FLAGS else ""
         return UserError(
-            f"{where}: '{selector}.{name}' is not for a gin file to set.{flag}"
+            f"{where}: '{selector}.{name}' cannot be set in a gin file.{flag}"
         )
+    # Gin has no exception class for this; only the message tells.
     unknown = error is None or "doesn't have a parameter" in str(error)
     matches = internals.matching(selector)
     if not unknown or len(matches) != 1:
@@ -91,29 +94,30 @@ def bad_binding(
 def bad_import(
     error: ModuleNotFoundError, module: str, where: str
 ) -> UserError:
-    """The error for an import line that finds no module.
+    """Returns the error for an import of a missing module.
 
     Args:
-        error: what Python raised.
-        module: the one in the import line.
-        where: its place.
+        error: Python's exception.
+        module: the module in the import line.
+        where: the place of the line.
     """
+    # If the module itself exists, the error is about an import inside of it.
     absent = error.name or module
     if not (module == absent or module.startswith(f"{absent}.")):
         return UserError(
             f"{where}: import {module} needs the package '{absent}', which "
             f"is not installed (pip install {absent.split('.')[0]}, or the "
-            "name it has on PyPI)."
+            "name that it has on PyPI)."
         )
     hint = did_you_mean(absent, _siblings(absent))
     return UserError(
-        f"{where}: there is no module '{absent}'.{hint} Modules are looked "
-        "for in the working directory and among the installed packages."
+        f"{where}: there is no module '{absent}'.{hint} Modules are "
+        "searched for in the working directory and the installed packages."
     )
 
 
 def _siblings(module: str) -> list[str]:
-    """The modules in the package that `module` was looked for in."""
+    """Returns the modules in the same package as `module`."""
     package = module.rpartition(".")[0]
     if not package:
         return [found.name for found in pkgutil.iter_modules()]

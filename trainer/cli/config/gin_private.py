@@ -1,7 +1,7 @@
-"""What this package needs of gin and gin does not offer publicly.
+"""Wrappers of gin's private names.
 
-Written against gin-config 0.5.0. Everything private is here, so that another
-release is one file's work.
+Written against gin-config 0.5.0. All private names are used here only, so that
+a new release of gin affects a single file.
 """
 
 import inspect
@@ -18,12 +18,13 @@ MACRO = "gin.macro"
 
 
 def bindings() -> Bindings:
-    """What was bound; values may hold references."""
+    """Returns all bindings; values may contain references."""
     return dict(gin_config._CONFIG)
 
 
 def operative() -> Bindings:
-    """What calls of configurables used so far, by active scope."""
+    """Returns the parameters that calls have used so far, by active scope."""
+    # Data plugins may call configurables on other threads meanwhile.
     with gin_config._OPERATIVE_CONFIG_LOCK:
         return {
             key: dict(values)
@@ -32,64 +33,65 @@ def operative() -> Bindings:
 
 
 def matching(selector: str) -> list[str]:
-    """The complete selectors that a partial one may mean."""
+    """Returns the complete selectors that match a partial one."""
     return list(gin_config._REGISTRY.matching_selectors(selector))
 
 
 def minimal(complete_selector: str) -> str:
-    """The shortest name that means only this configurable."""
+    """Returns the shortest unique name of a configurable."""
     return str(gin_config._REGISTRY.minimal_selector(complete_selector))
 
 
 def complete_selectors() -> list[str]:
-    """Every configurable there is."""
+    """Returns the selectors of all configurables."""
     return [selector for selector, _ in gin_config._REGISTRY.items()]
 
 
 def wrapped(complete_selector: str) -> Any:
-    """The function or class behind a configurable."""
+    """Returns the function or class behind a configurable."""
     return gin_config._REGISTRY[complete_selector].wrapped
 
 
 def selector_of(function_or_class: Any) -> str | None:
-    """The complete selector of a configurable; `None` if it is not one."""
+    """Returns the complete selector of a configurable, or `None`."""
     found = gin_config._INVERSE_REGISTRY.get(inspect.unwrap(function_or_class))
     return None if found is None else str(found.selector)
 
 
 def references(value: Any) -> Iterator[Any]:
-    """The references in a value; each has `config_key` and `configurable`."""
+    """Yields the references in a value, with their `config_key`."""
     return gin_config.iterate_references(value)
 
 
 def parse_scope() -> AbstractContextManager[Any]:
-    """Opens a file's own imports; gives the context that handles them."""
+    """Returns a context manager for the imports of one file."""
     return gin_config._parse_scope()
 
 
 def record_imports(context: Any) -> None:
-    """Makes a file's imports part of `gin.config_str()`."""
+    """Adds a file's imports to `gin.config_str()`."""
     gin_config._IMPORTS.update(context.imports)
 
 
 def dynamic_registration() -> bool:
-    """Whether names in the file being read are Python names."""
+    """Returns whether names in the current file are Python names."""
     return bool(gin_config._parse_context()._dynamic_registration)
 
 
 def parameters(complete_selector: str) -> tuple[list[str], bool]:
-    """The parameters of a configurable.
+    """Returns the parameters of a configurable.
 
     Returns:
-        Their names, those of base classes that `**kwargs` reaches included;
-        and whether these are all. They are not where `**kwargs` goes on to
-        something unknown, or to Keras, which takes old names silently.
+        Their names, including those of base classes that `**kwargs` reaches;
+        and whether the list is complete. It is not if `**kwargs` is passed on
+        to something unknown, or to Keras, which silently accepts old names.
     """
     target = wrapped(complete_selector)
     if not inspect.isclass(target):
         return _of_signature(target)
     names: list[str] = []
     closed = True
+    # `**kwargs` usually goes to the next constructor in this order.
     for base in inspect.getmro(target):
         if "__init__" not in vars(base) or base is object:
             continue

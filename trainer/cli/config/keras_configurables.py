@@ -1,9 +1,9 @@
-"""Makes the public classes of Keras known to gin.
+"""Registers the public classes of Keras with gin.
 
 `@Adam`, `@losses.MeanSquaredError` and `@keras.layers.Dense` work in a gin
-file with no import line. The classes stay what they are: gin's
-`external_configurable` wraps the call, not the class, so that instances have
-the original type, name and serialization. (`gin.configurable` would replace
+file without an import line. The classes are unchanged: gin's
+`external_configurable` wraps the call, not the class, so that instances keep
+their type, name and serialization. (`gin.configurable` would replace
 `__init__`, which breaks Keras layers.)
 """
 
@@ -36,14 +36,16 @@ def register_keras() -> None:
 
 
 def _public(module: ModuleType) -> Iterator[tuple[str, type]]:
-    """Each class once: under its own name if it has that, else an alias.
+    """Yields each class once, under its own name if possible.
 
-    Functions are left out: a layer takes an activation by its name, and
-    `linear` or `softmax` would stand in the way of a user's own.
+    Functions are left out: a layer accepts an activation by its name, and
+    `linear` or `softmax` would collide with a user's own functions.
     """
     for name, member in sorted(vars(module).items()):
         if name.startswith("_") or not inspect.isclass(member):
             continue
+        # Keras exports some classes twice, such as `Conv2D` and
+        # `Convolution2D`; gin would list both as candidates for a name.
         own_name = member.__name__
         if name == own_name or getattr(module, own_name, None) is not member:
             yield name, member

@@ -1,4 +1,4 @@
-"""Finds bindings that nothing used."""
+"""Finds bindings that nothing has used."""
 
 from collections.abc import Mapping
 
@@ -20,21 +20,21 @@ def check_all_used(
     flags: Mapping[str, str] | None = None,
     only_warn: bool = False,
 ) -> None:
-    """Stops a run whose configuration holds a binding without effect.
+    """Refuses a configuration with a binding that has no effect.
 
-    To be called when everything is built. These need not be used: parameters
-    of strategies that were not chosen, so that one file serves all of them,
-    and what a named flag replaces.
+    Call this when everything is built. Exempt are the parameters of strategies
+    that were not chosen, so that one file serves all strategies, and those
+    that a named flag replaces.
 
     Args:
         origins: where each parameter was set.
         selected: the strategy plugin in use.
-        flags: by parameter name, the named flag that set it.
-        only_warn: log it instead of stopping.
+        flags: the named flags by the parameter that they set.
+        only_warn: log a warning instead of raising.
 
     Raises:
-        UserError: there are such bindings: which, where, and the nearest
-            name that is used.
+        UserError: there are such bindings; it names them, where they were
+            set, and the nearest used names.
     """
     exempt = _exempt(selected, flags or {}, origins)
     unused = [
@@ -55,10 +55,10 @@ def check_all_used(
 
 
 def unused_bindings() -> list[tuple[str, str, str]]:
-    """The bindings that no call of a configurable has used so far.
+    """Returns the bindings that no call has used so far.
 
-    A macro counts as unused only if no binding refers to it: if one does,
-    that binding is the one to name.
+    A macro counts as unused only if no binding refers to it; otherwise that
+    binding is the one to report.
 
     Returns:
         Scope, complete selector and parameter of each.
@@ -85,11 +85,13 @@ def _used(
     bound: internals.Bindings,
     operative: internals.Bindings,
 ) -> bool:
-    """Whether a call took its value from here and not from an inner scope."""
+    """Whether a call took its value from this scope, not from an inner one."""
     scope, selector = key
     for (active, called), values in operative.items():
         if called != selector or name not in values:
             continue
+        # A call in scope a/b takes a parameter from a/b, else from a, else from
+        # the root scope. Only the innermost of them is used.
         sources = [
             outer
             for outer in _enclosing(active)
@@ -101,7 +103,7 @@ def _used(
 
 
 def _enclosing(scope: str) -> list[str]:
-    """The scope and those around it, the outermost first."""
+    """Returns the scope and those around it, the outermost first."""
     parts = scope.split("/") if scope else []
     return ["/".join(parts[:count]) for count in range(len(parts) + 1)]
 
@@ -109,7 +111,7 @@ def _enclosing(scope: str) -> list[str]:
 def _exempt(
     selected: StrategyPlugin, flags: Mapping[str, str], origins: Origins
 ) -> set[tuple[str, str, str | None]]:
-    """Selectors (with scope) or single parameters that need not be used."""
+    """Returns scoped selectors or single parameters that may be unused."""
     bound = internals.bindings()
     replaced: set[tuple[str, str, str | None]] = {
         (*key, name)
@@ -117,6 +119,8 @@ def _exempt(
         for name in values
         if name in flags and origins.get((*key, name)) != flags[name]
     }
+    # The same file runs under several strategies, so the bindings of the
+    # others, and all that those refer to, stay unused.
     idle = [
         key
         for key in bound
@@ -135,7 +139,7 @@ def _is_idle_strategy(target: object, selected: StrategyPlugin) -> bool:
 
 
 def _reachable(start: list[Key], bound: internals.Bindings) -> set[Key]:
-    """The keys of `start` and all that their values refer to."""
+    """Returns the keys of `start` and all that their values refer to."""
     found: set[Key] = set()
     waiting = list(start)
     while waiting:

@@ -1,11 +1,11 @@
-"""Which configurable a name in a gin file means.
+"""Resolves the names of configurables in a gin file.
 
-Gin accepts a name's last parts if they are unique. Keras has so many names
-that a user's `Dense` or the plugin `EarlyStopping` would stop being unique.
-So a name means what is not Keras', where there is such a one, and
-`keras.callbacks.EarlyStopping` is the way to say Keras'. A name that is
-decided here goes on in full, so that `config.gin` says it unmistakably and
-plain gin reads it back.
+Gin accepts the last parts of a name if they are unique. Keras has so many
+names that a user's `Dense` or the plugin `EarlyStopping` would not be unique
+any more. So a name means the configurable outside of Keras, if there is one;
+`keras.callbacks.EarlyStopping` means the one of Keras. A name that is resolved
+here is passed on in full, so that `config.gin` is unambiguous and plain gin
+can read it.
 """
 
 import gin
@@ -18,7 +18,7 @@ from trainer.errors import UserError
 
 
 class Delegate(gin.config.ParserDelegate):
-    """Makes the references of a gin file, resolving names as above."""
+    """Creates the references of a gin file, resolving names as above."""
 
     def configurable_reference(
         self, scoped_selector: str, evaluate: bool
@@ -30,14 +30,15 @@ class Delegate(gin.config.ParserDelegate):
 
 
 def resolve(selector: str) -> str:
-    """Turns a name into one that gin finds unique.
+    """Returns a name that is unique for gin.
 
     Args:
-        selector: what the user wrote, without scopes.
+        selector: the name as written, without scopes.
 
     Raises:
-        UserError: it means nothing, or more than one thing.
+        UserError: it is unknown or ambiguous.
     """
+    # Names in such a file are Python names, which gin resolves itself.
     if internals.dynamic_registration():
         return selector
     matches = internals.matching(selector)
@@ -61,7 +62,7 @@ def resolve(selector: str) -> str:
 
 
 def _spellings(selector: str) -> list[str]:
-    """Names as long as the one that was written, so that they compare."""
+    """Returns all names with as many parts as the given one, to compare."""
     parts = selector.count(".") + 1
     return [
         ".".join(one.split(".")[-parts:])

@@ -1,9 +1,10 @@
-"""Names that gin files had before the packages were renamed.
+"""Translates names from before the packages were renamed.
 
-What is installed is `trainer_plugins` and `trainer_experiments`: a package
-`plugins` or `experiments` is the user's own. Gin files and run directories
-of before say `plugins.callbacks.Checkpoint` or `import experiments.mnist`;
-that is tried when nothing of the user's has the name.
+The installed packages are `trainer_plugins` and `trainer_experiments`, so that
+`plugins` and `experiments` can be the user's own. Older gin files and run
+directories contain `plugins.callbacks.Checkpoint` or
+`import experiments.mnist`. Such a name is translated only if the user has
+nothing by that name.
 """
 
 import re
@@ -13,11 +14,11 @@ _IN_TEXT = re.compile(rf"(?<![\w.])({'|'.join(_RENAMED)})(?=\.\w)")
 
 
 def present_name(name: str) -> str | None:
-    """What a dotted name of before is called now; `None` if it is not one."""
+    """Returns the current name for an old dotted name, or `None`."""
     root, _, rest = name.partition(".")
     return f"{_RENAMED[root]}.{rest}" if rest and root in _RENAMED else None
 
 
 def with_present_names(text: str) -> str:
-    """A configuration's text with the present names, to compare two."""
+    """Returns a configuration with current names, for comparisons."""
     return _IN_TEXT.sub(lambda found: _RENAMED[found[1]], text)

@@ -1,9 +1,9 @@
 """Finds gin files.
 
-A relative path is looked for where the user is (or beside the file that
+A relative path is searched for in the current folder (or next to the file that
 includes it), then in the folders of `--gin_search_path`, then among the gin
-files of installed packages. A package offers a folder of them through the
-entry point group `trainer.gin_files`, under the name that stands for the
+files of installed packages. A package provides a folder of them through the
+entry point group `trainer.gin_files`. The entry point's name stands for the
 folder in a path such as `experiments/digits.gin`.
 """
 
@@ -19,15 +19,16 @@ GROUP = "trainer.gin_files"
 
 
 def is_remote(path: str) -> bool:
-    """Whether a path is an address such as `gs://bucket/file`."""
+    """Returns whether a path is a URL such as `gs://bucket/file`."""
     return "://" in path
 
 
 def locate(path: str, search_path: Sequence[str]) -> str:
-    """Where a gin file of the command line is, without TensorFlow.
+    """Returns the path of a gin file from the command line.
 
     Args:
-        path: as the user wrote it. What is remote is not looked for.
+        path: as given. A remote path is returned unchecked, because checking
+            needs TensorFlow.
         search_path: the folders of `--gin_search_path`.
 
     Raises:
@@ -42,26 +43,27 @@ def locate(path: str, search_path: Sequence[str]) -> str:
 def candidates(
     path: str, *, folder: str = "", search_path: Sequence[str] = ()
 ) -> list[str]:
-    """Where a gin file may be, the best place first.
+    """Returns the paths where a gin file may be, in order of precedence.
 
     Args:
-        path: as it was written.
-        folder: where the including file is, if one includes it.
+        path: as given.
+        folder: the folder of the including file, if there is one.
         search_path: the folders of `--gin_search_path`.
     """
     if is_remote(path) or os.path.isabs(path):
         return [path]
     folders = [folder, "", *search_path]
     found = [os.path.join(one, path) for one in folders]
+    # Without duplicates, but in order: the current folder may be listed twice.
     return list(dict.fromkeys([*found, *_installed(path)]))
 
 
 def missing(path: str, *, included_by: str = "") -> UserError:
-    """The error for a gin file that is not there.
+    """Returns the error for a missing gin file.
 
     Args:
-        path: what was asked for.
-        included_by: where the include stands, if it is one.
+        path: as given.
+        included_by: the place of the include, if it is one.
     """
     where = f"{included_by}: " if included_by else ""
     if os.path.isdir(path):
@@ -71,7 +73,7 @@ def missing(path: str, *, included_by: str = "") -> UserError:
 
 
 def _known(path: str) -> Iterator[str]:
-    """The gin files in a path's folder, and those of installed packages."""
+    """Yields the gin files in a path's folder and in installed packages."""
     folder = os.path.dirname(path)
     for name in _gin_files(folder or "."):
         yield os.path.join(folder, name)
@@ -91,12 +93,13 @@ def _installed(path: str) -> Iterator[str]:
     for package, folder in _installed_folders().items():
         if root == package and rest:
             yield os.path.join(folder, rest)
+        # Also without the prefix: `digits.gin` is enough if it is unique.
         yield os.path.join(folder, path)
 
 
 @functools.cache
 def _installed_folders() -> Mapping[str, str]:
-    """By entry point, the folders of gin files that packages offer."""
+    """Returns the folders of gin files in packages, by entry point."""
     return {
         entry.name: str(entry.load())
         for entry in importlib.metadata.entry_points(group=GROUP)

@@ -1,8 +1,8 @@
 """Reads gin files and bindings, and remembers where each one was set.
 
-Gin's own `parse_config_file` is not used: it keeps no line numbers, reads
-includes only relative to the working directory, and reports a mistake as the
-exception of whatever went wrong first. The grammar is gin's.
+Gin's own `parse_config_file` is not used: it keeps no line numbers, resolves
+includes only relative to the working directory, and does not turn mistakes
+into readable errors. The grammar is gin's.
 """
 
 import os
@@ -30,7 +30,7 @@ from trainer.cli.flags import Binding
 from trainer.errors import UserError
 from trainer.trainer import Trainer
 
-# (scope, complete selector, parameter) to where it was set last.
+# Maps (scope, complete selector, parameter) to where it was last set.
 Origins = dict[tuple[str, str, str], str]
 
 _LINE = re.compile(r"In (?:file \".*\"|bindings string),? line (\d+)")
@@ -46,23 +46,24 @@ def load(
 
     Args:
         files: gin files, in order.
-        bindings: those of the command line, which win over the files.
-        search_path: folders where included files are looked for, too.
+        bindings: bindings of the command line, which override the files.
+        search_path: further folders to search for included files.
 
     Returns:
         Where each parameter was set.
 
     Raises:
-        UserError: something in it is wrong: which, where, and the nearest
-            valid name.
+        UserError: it contains a mistake; the message says where, and gives
+            the nearest valid name.
     """
-    # For code that reads gin files of its own.
+    # For user code that reads further gin files.
     gin.config.register_file_reader(tf.io.gfile.GFile, tf.io.gfile.exists)
     reader = _Reader(search_path)
     for path in files:
         reader.read_file(path)
     for binding in bindings:
         reader.read_binding(binding)
+    # Before `finalize`, which would report them less clearly.
     _check_macros(reader.origins)
     try:
         gin.finalize()
@@ -72,7 +73,7 @@ def load(
 
 
 class _Reader:
-    """Parses statements one by one, binds them, and notes their origin."""
+    """Parses statements one by one, binds them, and records their origins."""
 
     def __init__(self, search_path: Sequence[str]) -> None:
         self.origins: Origins = {}
@@ -84,6 +85,8 @@ class _Reader:
         if path in self._open:
             chain = " -> ".join([*self._open, path])
             raise UserError(f"Gin files include each other: {chain}.")
+        # A stack of the files being read, to find cycles and to resolve
+        # relative includes.
         self._open.append(path)
         self._read_text(text, path)
         self._open.pop()
@@ -95,7 +98,9 @@ class _Reader:
             self._override_subclasses(name, binding.source)
 
     def _override_subclasses(self, name: str, source: str) -> None:
-        """A flag wins over a Trainer subclass's own binding, too."""
+        """Lets a flag override the binding of a Trainer subclass, too."""
+        # In a gin file the binding of a subclass wins over `Trainer.x`. A flag
+        # binds `Trainer.x`, too, but must win over everything.
         value = gin.query_parameter(f"trainer.Trainer.{name}")
         for (scope, selector), values in internals.bindings().items():
             target = internals.wrapped(selector)
@@ -115,10 +120,12 @@ class _Reader:
                 statement = _next(parser, where)
                 if statement is None:
                     break
-                self._do(statement, context, where(statement.location.line_num))
+                self._apply(
+                    statement, context, where(statement.location.line_num)
+                )
             internals.record_imports(context)
 
-    def _do(self, statement: Any, context: Any, where: str) -> None:
+    def _apply(self, statement: Any, context: Any, where: str) -> None:
         if isinstance(statement, config_parser.BindingStatement):
             self._bind(statement, where)
         elif isinstance(statement, config_parser.ImportStatement):
@@ -146,14 +153,14 @@ class _Reader:
 
     def _include(self, filename: str, where: str) -> None:
         folder = os.path.dirname(self._open[-1]) if self._open else ""
-        places = paths.candidates(
+        candidates = paths.candidates(
             filename, folder=folder, search_path=self._search_path
         )
-        for path in places:
+        for path in candidates:
             if _is_file(path):
                 self.read_file(path, included_by=where)
                 return
-        raise paths.missing(places[0], included_by=where)
+        raise paths.missing(candidates[0], included_by=where)
 
 
 def _is_file(path: str) -> bool:
@@ -169,7 +176,7 @@ def _read(path: str, included_by: str) -> str:
     except (OSError, tf.errors.OpError) as error:
         raise UserError(f"{path} cannot be read: {sentence(error)}") from None
     except UnicodeDecodeError:
-        raise UserError(f"{path} is no gin file: it is not text.") from None
+        raise UserError(f"{path} is not a gin file: it is not text.") from None
 
 
 def _parser(text: str, where: Any) -> config_parser.ConfigParser:
@@ -180,7 +187,7 @@ def _parser(text: str, where: Any) -> config_parser.ConfigParser:
 
 
 def _next(parser: config_parser.ConfigParser, where: Any) -> Any:
-    """The next statement, or `None` at the end."""
+    """Returns the next statement, or `None` at the end."""
     try:
         return next(parser, None)
     except (SyntaxError, tokenize.TokenError) as error:
@@ -199,6 +206,8 @@ def _resolve(selector: str, where: str) -> str:
 
 
 def _import(statement: Any, context: Any, where: str) -> None:
+    # `from __gin__ import ...` switches features of gin. Any other SyntaxError
+    # is in the imported module, and keeps its traceback.
     feature = statement.is_from and statement.module.startswith("__gin__.")
     try:
         _process_import(statement, context)
@@ -219,15 +228,16 @@ def _process_import(statement: Any, context: Any) -> None:
         if renamed is None or not statement.module.startswith(absent):
             raise
         try:
+            # A name from before the packages were renamed.
             context.process_import(statement._replace(module=renamed))
         except ModuleNotFoundError:
             raise error from None
 
 
 def _is_mistyped(selector: str, name: str) -> bool:
-    """Whether a parameter that gin lets pass for `**kwargs` cannot be meant.
+    """Whether a parameter that gin accepts for `**kwargs` is a typo.
 
-    Where the parameters are not all known, it takes a close match to say so.
+    If not all parameters are known, that takes a similar known name.
     """
     names, complete = internals.parameters(selector)
     if name in names:
@@ -238,7 +248,7 @@ def _is_mistyped(selector: str, name: str) -> bool:
 def _check_macros(origins: Origins) -> None:
     """Refuses macros that were never defined.
 
-    Gin's own check prints the whole configuration and not the place.
+    Gin's own check prints the whole configuration, but not the line.
     """
     bound = internals.bindings()
     macros = [scope for scope, sel in bound if sel == internals.MACRO]

@@ -1,4 +1,4 @@
-"""Guesses what a mistyped name was meant to be."""
+"""Suggests the name that a mistyped one was meant to be."""
 
 import difflib
 from collections.abc import Iterable
@@ -7,17 +7,18 @@ from collections.abc import Iterable
 def did_you_mean(
     name: str, valid: Iterable[str], *, prefix: str = "", cutoff: float = 0.6
 ) -> str:
-    """A hint for a set of names that is too long to be listed.
+    """Returns a hint if there are too many valid names to list them.
 
     Args:
-        name: what the user wrote.
+        name: the name as written.
         valid: every name that would have been accepted.
-        prefix: put before the name that is shown, such as `"--"`.
+        prefix: shown before the suggested name, such as `"--"`.
         cutoff: how similar it must be, from 0 to 1.
 
     Returns:
-        `" Did you mean 'x'?"` with the blank before it, or nothing.
+        `" Did you mean 'x'?"` with a leading space, or an empty string.
     """
+    # Compare without case: `adam` should suggest `Adam`.
     lower: dict[str, str] = {}
     for one in sorted(set(valid)):
         lower.setdefault(one.lower(), one)

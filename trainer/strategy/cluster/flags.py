@@ -1,9 +1,8 @@
 """The cluster in `--worker_hosts --ps_hosts --task_type --task_index`.
 
-The flags keep the meaning that they have had since TensorFlow 1: with
-`--ps_hosts`, the first of the `--worker_hosts` is the chief. It may be called
-`--task_type=worker --task_index=0` or `--task_type=chief`. TensorFlow's own
-worker numbers start behind it.
+The flags mean the same as in TensorFlow 1: with `--ps_hosts`, the first of the
+`--worker_hosts` is the chief. It is `--task_type=worker --task_index=0` or
+`--task_type=chief`. TensorFlow's own worker indices start after it.
 """
 
 from collections.abc import Sequence
@@ -21,7 +20,7 @@ def detect(
     task_type: str | None = None,
     task_index: int | None = None,
 ) -> bool:
-    """Whether any of the flags was given."""
+    """Returns whether any of the flags was given."""
     given = (worker_hosts, ps_hosts, task_type, task_index)
     return any(value is not None for value in given)
 
@@ -36,10 +35,10 @@ def resolve(
     """Reads the flags.
 
     Args:
-        worker_hosts: `host:port` of every worker; text is a comma list.
-        ps_hosts: `host:port` of every parameter server, if there are some.
+        worker_hosts: `host:port` of every worker; a string is split at commas.
+        ps_hosts: `host:port` of every parameter server, if there are any.
         task_type: this process's job; `"worker"` by default.
-        task_index: this process's number within its job's hosts. Needed
+        task_index: this process's index among its job's hosts. Required
             except for a chief or an evaluator.
 
     Raises:
@@ -97,8 +96,8 @@ def _with_ps(
 ) -> Cluster:
     if len(workers) < 2:
         raise UserError(
-            "--worker_hosts needs at least two hosts beside --ps_hosts: the "
-            "first coordinates, the others train."
+            "--worker_hosts needs at least two hosts with --ps_hosts: the "
+            "first one coordinates, the others train."
         )
     jobs = {"chief": workers[:1], "worker": workers[1:], "ps": servers}
     if job == "ps":
@@ -107,6 +106,8 @@ def _with_ps(
         _check_chief(index)
     elif job == "worker":
         _check_index("worker", index, workers)
+        # The chief takes the first address, so TensorFlow's worker 0 is the
+        # second host.
         job, index = ("worker", index - 1) if index else ("chief", 0)
     return Cluster(jobs, job, index, SOURCE)
 

@@ -6,12 +6,12 @@ headless service as `NAME-0.SERVICE`. The pod template sets
     TRAINER_NUM_WORKERS  how many workers there are
     TRAINER_SERVICE      the headless service's name
     TRAINER_NUM_PS       how many parameter servers, if the strategy needs
-                         any (default: 1): then there are 1 + TRAINER_NUM_PS +
-                         TRAINER_NUM_WORKERS replicas, of which pod 0 is the
-                         chief and the next ones are the parameter servers
+                         any (default: 1). There are then 1 + TRAINER_NUM_PS +
+                         TRAINER_NUM_WORKERS replicas: pod 0 is the chief,
+                         and the next ones are the parameter servers
     TRAINER_PORT         the port of every task, 2222 by default
 
-No right to ask the cluster's API server is needed.
+This needs no permissions on the cluster's API server.
 """
 
 import os
@@ -35,7 +35,7 @@ _POD = re.compile(r"(?P<name>[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)-(?P<index>\d+)")
 
 
 def detect(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether this is a pod whose template says how many workers there are."""
+    """Returns whether this is a pod whose template sets the workers."""
     return "KUBERNETES_SERVICE_HOST" in environ and bool(environ.get(_WORKERS))
 
 

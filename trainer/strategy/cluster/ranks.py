@@ -1,4 +1,4 @@
-"""Turns numbered, equal tasks into a cluster's jobs."""
+"""Assigns jobs to the ranks of a cluster of equal tasks."""
 
 from collections.abc import Mapping
 
@@ -9,14 +9,15 @@ NUM_PS = "TRAINER_NUM_PS"
 
 
 def number_of_ps(environ: Mapping[str, str], *, wanted: bool) -> int:
-    """How many of the tasks are parameter servers.
+    """Returns how many of the tasks are parameter servers.
 
     Args:
-        environ: its `TRAINER_NUM_PS` says how many.
-        wanted: whether the strategy needs some: then there is at least one.
+        environ: the environment, with `TRAINER_NUM_PS`.
+        wanted: whether the strategy needs at least one.
 
     Raises:
-        UserError: the variable is no number, or is 0 where some are needed.
+        UserError: the variable is not a number, or is 0 where servers are
+            needed.
     """
     count = read_number(environ, NUM_PS, default=int(wanted))
     if wanted and not count:
@@ -30,19 +31,19 @@ def number_of_ps(environ: Mapping[str, str], *, wanted: bool) -> int:
 def cluster_of_ranks(
     addresses: list[str], rank: int, *, num_ps: int, source: str
 ) -> Cluster:
-    """Gives every rank its job.
+    """Assigns a job to every rank.
 
     Without parameter servers all ranks are workers. With them, rank 0 is the
     chief, ranks 1 to `num_ps` hold the variables and the rest are workers.
 
     Args:
         addresses: the `host:port` of every rank, in order.
-        rank: this process's.
+        rank: this process's rank.
         num_ps: how many parameter servers there are.
         source: see `Cluster`.
 
     Raises:
-        UserError: too few ranks, or this rank is not among them.
+        UserError: there are too few ranks, or this rank is out of range.
     """
     total = len(addresses)
     if not 0 <= rank < total:
@@ -84,12 +85,12 @@ def read_number(
     Args:
         environ: the environment.
         name: the variable.
-        default: its value where it is not set; `None` if it must be.
-        least: the smallest number that is valid.
-        most: the largest number that is valid, if there is one.
+        default: its value if it is not set; `None` if it must be set.
+        least: the smallest valid number.
+        most: the largest valid number, if there is one.
 
     Raises:
-        UserError: it is missing, or is no such number.
+        UserError: it is missing or not a valid number.
     """
     text = environ.get(name, "").strip()
     if not text and default is not None:

@@ -1,4 +1,4 @@
-"""Finds out which cluster this process belongs to."""
+"""Finds the cluster that this process is part of."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -20,26 +20,26 @@ def resolve_cluster(
 ) -> Cluster | None:
     """Finds this process's cluster.
 
-    The first that is there decides: the flags, `TF_CONFIG`, a Slurm step of
-    several tasks, a Kubernetes StatefulSet. Kubeflow's TFJob sets
-    `TF_CONFIG`, and so do Vertex AI and `python -m trainer.launch`. It reads
-    the environment only and imports no TensorFlow.
+    The first of these that is present decides: the flags, `TF_CONFIG`, a Slurm
+    step of several tasks, a Kubernetes StatefulSet. Kubeflow's TFJob sets
+    `TF_CONFIG`, and so do Vertex AI and `python -m trainer.launch`. Reads
+    only the environment, and does not import TensorFlow.
 
     Args:
         worker_hosts: see `trainer.strategy.cluster.flags.resolve`.
-        ps_hosts: see there.
-        task_type: see there.
-        task_index: see there.
+        ps_hosts: see `flags.resolve`.
+        task_type: see `flags.resolve`.
+        task_index: see `flags.resolve`.
         ps: whether the strategy needs parameter servers. Under Slurm and
-            Kubernetes, whose tasks are all equal, some then become parameter
-            servers, as with `TRAINER_NUM_PS`.
+            Kubernetes, whose tasks have no jobs, some tasks then become
+            parameter servers; see `TRAINER_NUM_PS`.
         environ: the environment.
 
     Returns:
-        The cluster, or `None` where there is none.
+        The cluster, or `None` if there is none.
 
     Raises:
-        UserError: what was found contradicts itself.
+        UserError: the description of the cluster is invalid.
     """
     given = {
         "worker_hosts": worker_hosts,
@@ -47,6 +47,8 @@ def resolve_cluster(
         "task_type": task_type,
         "task_index": task_index,
     }
+    # Explicit settings win over what a scheduler sets by itself. TF_CONFIG
+    # without a cluster falls through to the scheduler.
     cluster = None
     if flags.detect(**given):  # type: ignore[arg-type]
         cluster = flags.resolve(**given)  # type: ignore[arg-type]

@@ -1,8 +1,8 @@
-"""The cluster of a Slurm step: one task of `srun` is one process.
+"""The cluster of a Slurm step: each task of `srun` is one process.
 
 TensorFlow's own resolver sorts the hosts as text, so that a rank may get
-another node's address. Here the ranks follow the node list as Slurm hands
-them out, and each process checks the result against the node that it is on.
+another node's address. Here the ranks follow Slurm's node list, and each
+process checks the result against the node that it runs on.
 """
 
 import os
@@ -29,15 +29,16 @@ _PORT_BASE = "TRAINER_PORT"
 _DEFAULT_BASE = 12000
 _STRIDE = 32
 _SLOTS = 600
-# How far apart the slots of two steps of one job lie; no divisor of _SLOTS.
+# The distance between the slots of two steps of one job. It shares no divisor
+# with _SLOTS, so that the first 600 steps of a job all get different slots.
 _STEP_SLOTS = 97
 
 
 def detect(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether this is one of several tasks of a Slurm step.
+    """Returns whether this is one of several tasks of a Slurm step.
 
-    The batch script itself, and an interactive shell with its single task,
-    are none.
+    The batch script itself and an interactive shell with its single task are
+    not.
     """
     return _RANK in environ and environ.get(_TASKS, "1") not in ("", "0", "1")
 
@@ -48,22 +49,24 @@ def resolve(
     """Reads the variables that `srun` sets for every task.
 
     A task's port is `TRAINER_PORT` (default: 12000 and an offset that
-    depends on the job and the step) plus its number on its node.
+    depends on the job and the step) plus its index on its node.
 
     Args:
         environ: the environment.
         ps: whether the strategy needs parameter servers;
-            `TRAINER_NUM_PS` says how many, 1 by default. Then rank 0 is the
+            `TRAINER_NUM_PS` is their number, 1 by default. Then rank 0 is the
             chief and the next ranks are the parameter servers.
 
     Raises:
-        UserError: a variable is missing or wrong, or the tasks are laid out
-            in an order that cannot be followed.
+        UserError: a variable is missing or wrong, or the tasks are
+            distributed in an unknown order.
     """
     rank = read_number(environ, _RANK)
     total = read_number(environ, _TASKS, least=1)
     nodes = expand_nodes(environ.get(_NODES, ""), source=_NODES)
     counts = expand_counts(environ.get(_COUNTS, ""), source=_COUNTS)
+    # These come from different variables, and a nested `srun` may leave some of
+    # the outer step in the environment.
     if len(nodes) != len(counts) or sum(counts) != total:
         raise UserError(
             f"{SOURCE}: {_NODES}={environ.get(_NODES, '')} and "
@@ -71,21 +74,21 @@ def resolve(
             f"{total} tasks."
         )
     cyclic = environ.get("SLURM_DISTRIBUTION", "").startswith("cyclic")
-    places = _cyclic(nodes, counts) if cyclic else _block(nodes, counts)
+    tasks = _cyclic(nodes, counts) if cyclic else _block(nodes, counts)
     base = _port_base(environ, largest=max(counts))
-    addresses = [f"{node}:{base + local}" for node, local in places]
+    addresses = [f"{node}:{base + local}" for node, local in tasks]
     cluster = cluster_of_ranks(
         addresses,
         rank,
         num_ps=number_of_ps(environ, wanted=ps),
         source=SOURCE,
     )
-    _check_own_place(environ, cluster, local=places[rank][1])
+    _check_own_node(environ, cluster, local=tasks[rank][1])
     return cluster
 
 
 def _block(nodes: list[str], counts: list[int]) -> list[tuple[str, int]]:
-    """Fills one node after the other: Slurm's usual order."""
+    """Fills one node after another, which is Slurm's default order."""
     return [
         (node, local)
         for node, count in zip(nodes, counts, strict=True)
@@ -94,7 +97,7 @@ def _block(nodes: list[str], counts: list[int]) -> list[tuple[str, int]]:
 
 
 def _cyclic(nodes: list[str], counts: list[int]) -> list[tuple[str, int]]:
-    """Deals the ranks out one by one, as `srun --distribution=cyclic`."""
+    """Assigns ranks round-robin, as `srun --distribution=cyclic` does."""
     return [
         (node, local)
         for local in range(max(counts))
@@ -109,14 +112,16 @@ def _port_base(environ: Mapping[str, str], *, largest: int) -> int:
         return read_number(environ, _PORT_BASE, least=1, most=most)
     job = read_number(environ, "SLURM_JOB_ID", default=0)
     step = read_number(environ, "SLURM_STEP_ID", default=0)
+    # No task can ask another for a free port before it knows its address, so
+    # all compute the same one.
     slot = (job + _STEP_SLOTS * step) % _SLOTS
     return _DEFAULT_BASE + _STRIDE * slot
 
 
-def _check_own_place(
+def _check_own_node(
     environ: Mapping[str, str], cluster: Cluster, *, local: int
 ) -> None:
-    """Compares what was computed with where Slurm put this process."""
+    """Checks the computed node against the one this process runs on."""
     host, _ = split_address(cluster.address)
     node = environ.get("SLURMD_NODENAME", host)
     own = read_number(environ, "SLURM_LOCALID", default=local)

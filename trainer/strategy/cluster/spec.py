@@ -1,4 +1,4 @@
-"""A cluster: the addresses of its tasks, and this process's place in it."""
+"""The cluster spec: all tasks and their addresses, and which one this is."""
 
 import dataclasses
 import json
@@ -7,7 +7,7 @@ from typing import Any
 
 from trainer.errors import UserError, nearest
 
-# "chief" coordinates, "ps" holds variables, "evaluator" stands beside.
+# "chief" coordinates, "ps" holds variables, "evaluator" only reads checkpoints.
 JOBS = ("chief", "worker", "ps", "evaluator")
 
 
@@ -18,10 +18,10 @@ class Cluster:
     Attributes:
         jobs: job name to the `host:port` of each of its tasks.
         job: this process's job.
-        index: this process's number within its job.
+        index: this process's index within its job.
         source: what the cluster was read from, such as `"TF_CONFIG"`.
-        origin: the cluster as it was given, where this one is what is left
-            of it; its tasks may have other names there.
+        origin: the cluster as it was given, if this is the part of it that
+            is present; the tasks may have other names there.
 
     Raises:
         UserError: the specification contradicts itself.
@@ -42,13 +42,15 @@ class Cluster:
         for job, addresses in self.jobs.items():
             for address in addresses:
                 self._check_address(job, address)
+        # Two tasks with one address would wait for each other until the time-
+        # out.
         self._check_unique()
         if len(self.jobs.get("chief", [])) > 1:
             raise UserError(
                 f"{self.source}: there are {len(self.jobs['chief'])} chiefs. "
                 "Name one; the others are workers."
             )
-        # An evaluator stands beside the cluster: it may have no address.
+        # An evaluator is not part of the cluster, and may have no address.
         count = len(self.jobs.get(self.job, []))
         if self.job != "evaluator" and not 0 <= self.index < count:
             raise UserError(
@@ -68,7 +70,7 @@ class Cluster:
         return f"{self.job} {self.index}"
 
     def tasks(self, *jobs: str) -> list[tuple[str, str]]:
-        """Name and address of every task of some jobs, the chief first."""
+        """Returns name and address of the tasks of jobs, the chief first."""
         return [
             (f"{job} {i}", address)
             for job in JOBS
@@ -77,14 +79,14 @@ class Cluster:
         ]
 
     def absent(self) -> list[tuple[str, str]]:
-        """Given name and address of each task that was left out."""
+        """Returns the given name and the address of each absent task."""
         if self.origin is None:
             return []
         here = {address for _, address in self.tasks(*JOBS)}
         return [t for t in self.origin.tasks(*JOBS) if t[1] not in here]
 
     def given_name(self, name: str) -> str:
-        """What a task of this cluster is called in the one that was given.
+        """Returns the name that a task has in the cluster as it was given.
 
         Args:
             name: its name here, such as `"worker 0"`.
@@ -94,10 +96,10 @@ class Cluster:
         return next(n for n, a in given if a == address)
 
     def label(self, name: str) -> str:
-        """A task of this cluster as messages show it.
+        """Returns a task as it is shown in messages.
 
         Args:
-            name: its name here; a message has the given one.
+            name: its name here; a message shows the given name.
 
         Returns:
             Such as `"worker 1 (n1:2222)"`.
@@ -105,14 +107,14 @@ class Cluster:
         return f"{self.given_name(name)} ({dict(self.tasks(*JOBS))[name]})"
 
     def among(self, names: Collection[str]) -> "Cluster":
-        """What is left of this cluster with some of its workers only.
+        """Returns the part of this cluster that is present.
 
         Args:
-            names: the chief or workers that stay, this task among them.
+            names: the chief and workers that are present, including this one.
 
         Returns:
-            The smaller cluster, its workers numbered anew in order; this one
-            if all stay.
+            The smaller cluster with renumbered workers; this cluster itself
+            if all are present.
         """
         jobs = dict(self.jobs)
         for job in ("chief", "worker"):
@@ -122,16 +124,17 @@ class Cluster:
         jobs = {job: addresses for job, addresses in jobs.items() if addresses}
         if jobs == self.jobs:
             return self
+        # Addresses are unique, and names change with the renumbering.
         index = jobs[self.job].index(self.address)
         return Cluster(jobs, self.job, index, self.source, origin=self)
 
     def tf_config(self) -> str:
-        """The cluster as TensorFlow's `TF_CONFIG` says it."""
+        """Returns the cluster in the form of TensorFlow's `TF_CONFIG`."""
         task: dict[str, Any] = {"type": self.job, "index": self.index}
         return json.dumps({"cluster": self.jobs, "task": task})
 
     def describe(self) -> dict[str, Any]:
-        """What `run.json` says of it."""
+        """Returns the description for `run.json`."""
         described = {
             "source": self.source,
             "task": self.name,
@@ -148,7 +151,7 @@ class Cluster:
         host, _, port = address.rpartition(":")
         if not host or not port.isdigit() or not 0 < int(port) < 65536:
             raise UserError(
-                f"{self.source}: {address!r} of job {job!r} is no address. "
+                f"{self.source}: {address!r} of job {job!r} is not an address. "
                 "Write host:port, such as 10.0.0.2:2222."
             )
 
@@ -156,6 +159,8 @@ class Cluster:
         owners: dict[str, str] = {}
         for name, address in self.tasks(*JOBS):
             host, port = split_address(address)
+            # A frequent mistake on one machine; other aliases of a host would
+            # need a name server.
             key = f"{'127.0.0.1' if host == 'localhost' else host}:{port}"
             if key in owners:
                 raise UserError(
@@ -172,7 +177,7 @@ def split_address(address: str) -> tuple[str, int]:
         address: such as `"n1:2222"` or `"[::1]:2222"`.
 
     Returns:
-        The host in lower case and the port.
+        The host in lower case, and the port.
     """
     host, _, port = address.rpartition(":")
     return host.removeprefix("[").removesuffix("]").lower(), int(port)

@@ -9,12 +9,12 @@ from trainer.errors import UserError, nearest
 from trainer.strategy.cluster.spec import JOBS, Cluster
 
 _NAME = "TF_CONFIG"
-# TensorFlow 1 called the chief so, and older operators still do.
+# The name of the chief in TensorFlow 1 and in older Kubernetes operators.
 _ALIASES = {"master": "chief"}
 
 
 def detect(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether `TF_CONFIG` is set and not empty."""
+    """Returns whether `TF_CONFIG` is set and not empty."""
     return environ.get(_NAME, "").strip() not in ("", "{}")
 
 
@@ -25,14 +25,15 @@ def resolve(environ: Mapping[str, str] = os.environ) -> Cluster | None:
         environ: the environment.
 
     Returns:
-        The cluster as it is written there, even if it has one task only;
-        `None` where `TF_CONFIG` has no `cluster`: some launchers set it for
-        a single process too.
+        The cluster as given, even if it has a single task; `None` if
+        `TF_CONFIG` has no `cluster`, because some launchers set it for a
+        single process, too.
 
     Raises:
-        UserError: it is not valid JSON, or is no cluster specification.
+        UserError: it is not valid JSON, or not a cluster spec.
     """
     config = _parse(environ.get(_NAME, ""))
+    # The tasks would only know themselves and the parameter servers.
     if "sparseCluster" in config:
         raise UserError(
             f"{_NAME} has a 'sparseCluster' (TFJob's enableDynamicWorker), "
@@ -68,14 +69,14 @@ def _parse(text: str) -> dict[str, Any]:
 
 
 def _addresses(job: str, value: Any) -> list[str]:
-    """A list of addresses; TensorFlow takes {"0": address, ...} too."""
+    """Returns a list of addresses; also from {"0": address, ...}."""
     if isinstance(value, dict):
         keys = [str(i) for i in range(len(value))]
         if sorted(value, key=str) != sorted(keys):
             raise UserError(
                 f"{_NAME}: the tasks of job {job!r} are numbered "
-                f"{', '.join(map(str, value))}. Number them from 0 on, "
-                "without gaps."
+                f"{', '.join(map(str, value))}. Number them from 0, without "
+                "gaps."
             )
         value = [value[key] for key in keys]
     if isinstance(value, str) or not isinstance(value, list):
@@ -83,7 +84,7 @@ def _addresses(job: str, value: Any) -> list[str]:
     for address in value:
         if not isinstance(address, str):
             raise UserError(
-                f"{_NAME}: {address!r} of job {job!r} is no address. Write "
+                f"{_NAME}: {address!r} of job {job!r} is not an address. Write "
                 "host:port, such as 10.0.0.2:2222."
             )
     return value
@@ -103,6 +104,6 @@ def _task(task: Any) -> tuple[str, int]:
     index = str(task.get("index", 0))
     if not (index.isascii() and index.isdigit()):
         raise UserError(
-            f"{_NAME}: the task index {index!r} is no whole number from 0 on."
+            f"{_NAME}: the task index {index!r} is not a whole number >= 0."
         )
     return _ALIASES.get(job, job), int(index)

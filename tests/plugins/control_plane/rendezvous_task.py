@@ -1,4 +1,4 @@
-"""One task of a meeting, as a process: `meeting_task.py JSON`."""
+"""One task of a rendezvous, as a process: `rendezvous_task.py JSON`."""
 
 import json
 import sys
@@ -13,7 +13,7 @@ def main():
     given = json.loads(sys.argv[1])
     cluster = Cluster(given["jobs"], given["job"], given["index"], "test")
     if given.get("gate"):
-        # All imports are done: from here to the meeting takes no time.
+        # All imports are done: from here to the rendezvous takes no time.
         sys.stdout.write("ready\n")
         sys.stdout.flush()
         sys.stdin.readline()
@@ -41,10 +41,10 @@ def main():
 
 
 def describe(met):
-    """How it ended, in a word; what is left of the cluster, if not all."""
-    if met.line is not None:
-        # Whoever has let this task in hears of it over this very line.
-        met.line.sendall(b"hello\n")
+    """How it ended, in a word; the remaining cluster if tasks are missing."""
+    if met.connection is not None:
+        # The running job reads this over the same connection.
+        met.connection.sendall(b"hello\n")
         return "admitted"
     if met.cluster.origin is None:
         return "met"
@@ -52,7 +52,7 @@ def describe(met):
 
 
 def start_server(cluster):
-    """Lets TensorFlow take the port over, and all tasks talk once more."""
+    """Starts TensorFlow's server on the port that is free again."""
     import tensorflow as tf
 
     server = tf.distribute.Server(

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from tests.plugins.control_plane.meetings import (
+from tests.plugins.control_plane.rendezvous_tasks import (
     Task,
     cluster_of,
     open_gates,
@@ -24,7 +24,7 @@ def workers(jobs, indices):
     return [jobs["worker"][index] for index in indices]
 
 
-def test_a_full_cluster_waits_for_nobody():
+def test_a_full_cluster_starts_at_once():
     jobs = cluster_of(3, chief=1)
     given = {"min_workers": 1, "settle": LONG, "timeout": LONG}
     tasks = [Task(jobs, i, **given) for i in (2, 0, 1)]
@@ -38,27 +38,27 @@ def test_a_full_cluster_waits_for_nobody():
 
 
 def test_any_order_of_arrival_ends_in_one_cluster():
-    # Less than what it takes to notice that a leader is silent.
+    # Less than it takes to notice that a leader is silent.
     given = {"min_workers": 2, "settle": LONG, "timeout": 12, "gate": True}
-    meetings = []
+    groups = []
     for order in itertools.permutations(range(3)):
         jobs = cluster_of(3)
-        meetings.append((order, [Task(jobs, i, **given) for i in order]))
-    for place in range(3):
-        for _, tasks in meetings:
-            open_gates([tasks[place]])
-        if place < 2:
-            for _, tasks in meetings:
-                tasks[place].wait_until_it_waits()
-            # Until each has found who leads by now.
+        groups.append((order, [Task(jobs, i, **given) for i in order]))
+    for turn in range(3):
+        for _, tasks in groups:
+            open_gates([tasks[turn]])
+        if turn < 2:
+            for _, tasks in groups:
+                tasks[turn].wait_until_it_waits()
+            # Until each has found the current leader.
             time.sleep(0.5)
-    for order, tasks in meetings:
+    for order, tasks in groups:
         found = [task.result()[:2] for task in tasks]
         assert found == [(0, "met")] * 3, order
 
 
-class Meeting:
-    """Some workers of an elastic cluster, each before its meeting's gate."""
+class ElasticTasks:
+    """Some workers of an elastic cluster, each held before the rendezvous."""
 
     def __init__(self, jobs, order, **given):
         given = {"min_workers": 2, "settle": 2, "timeout": LONG} | given
@@ -68,7 +68,7 @@ class Meeting:
         if "evaluator" in jobs:
             left["evaluator"] = jobs["evaluator"]
         self.expected = [
-            (0, [f"worker {place}", left]) for place in range(len(order))
+            (0, [f"worker {rank}", left]) for rank in range(len(order))
         ]
 
     def open(self, *indices):
@@ -79,26 +79,28 @@ class Meeting:
         assert found == self.expected, self.order
 
 
-def test_who_is_there_meets():
-    meetings = [
-        Meeting(cluster_of(4), there)
+def test_the_tasks_that_are_present_form_a_cluster():
+    groups = [
+        ElasticTasks(cluster_of(4), there)
         for there in [(0, 1, 2), (0, 2, 3), (1, 2, 3), (0, 3), (2, 3), (1, 3)]
     ]
     without_their_chief = cluster_of(2, chief=1, evaluator=1)
-    meetings.append(Meeting(without_their_chief, (0, 1)))
-    one_is_enough = Meeting(cluster_of(2), (1,), min_workers=1, settle=0.5)
-    # Those that are late are waited for as long as new ones come.
-    late = [Meeting(cluster_of(4), order) for order in ((1, 3, 0), (1, 3, 2))]
-    for meeting in (*meetings, one_is_enough):
-        meeting.open(*meeting.order)
+    groups.append(ElasticTasks(without_their_chief, (0, 1)))
+    one_is_enough = ElasticTasks(cluster_of(2), (1,), min_workers=1, settle=0.5)
+    # Late tasks are waited for as long as new ones keep joining.
+    late = [
+        ElasticTasks(cluster_of(4), order) for order in ((1, 3, 0), (1, 3, 2))
+    ]
+    for group in (*groups, one_is_enough):
+        group.open(*group.order)
     for number in range(3):
-        for meeting in late:
-            meeting.open(meeting.order[number])
+        for group in late:
+            group.open(group.order[number])
         if number < 2:
-            # Twice, it is longer than nobody must have come.
+            # Two of these are longer than the settle time.
             time.sleep(1.2)
-    for meeting in (*meetings, one_is_enough, *late):
-        meeting.end()
+    for group in (*groups, one_is_enough, *late):
+        group.end()
 
 
 def test_too_few_are_not_enough_and_the_missing_are_named():
@@ -114,14 +116,14 @@ def test_too_few_are_not_enough_and_the_missing_are_named():
 
 
 def lose_the_leader(how):
-    """A meeting of three workers that lose the first."""
+    """Three workers that lose their leader."""
     jobs = cluster_of(4)
     given = {"min_workers": 3, "settle": 0.1, "silence": 5}
     leader = Task(jobs, 0, timeout=LONG, gate=True, **given)
-    others = Meeting(jobs, (1, 2, 3), **given)
+    others = ElasticTasks(jobs, (1, 2, 3), **given)
     open_gates([leader])
     others.open(2)
-    # Until it is with the leader.
+    # Until it has joined the leader.
     time.sleep(1)
     leader.process.send_signal(how)
     others.open(1, 3)
@@ -142,7 +144,7 @@ def test_when_the_leader_is_killed_the_next_one_leads():
     lose_the_leader(signal.SIGKILL).end()
 
 
-def test_different_facts_end_an_elastic_meeting():
+def test_different_facts_end_an_elastic_rendezvous():
     jobs = cluster_of(3)
     given = {"min_workers": 2, "settle": LONG, "timeout": LONG}
     tasks = [
@@ -163,7 +165,7 @@ def test_a_different_min_workers_is_a_difference():
         assert "differ in min_workers: 1 on worker 0; 2 on worker 1" in text
 
 
-def test_strangers_do_not_count():
+def test_other_programs_do_not_count():
     jobs = cluster_of(3)
     task = Task(jobs, 1, min_workers=2, settle=0.2, timeout=1.2, gate=True)
     open_gates([task])
@@ -195,13 +197,13 @@ def test_an_impossible_number_is_refused(min_workers):
         )
 
 
-def test_parameter_servers_have_no_elastic_meeting():
+def test_parameter_servers_have_no_elastic_rendezvous():
     cluster = Cluster(cluster_of(2, ps=1), "worker", 0, "test")
     with pytest.raises(UserError, match="without parameter servers"):
         meet(cluster, jobs=["worker", "ps"], facts={}, min_workers=1)
 
 
-def test_what_is_left_of_a_cluster_knows_what_it_was():
+def test_the_remaining_cluster_knows_the_given_one():
     jobs = {"chief": ["a:1"], "worker": ["b:1", "c:1", "d:1"]}
     given = Cluster(jobs, "worker", 2, "test")
     left = given.among(["worker 0", "worker 2"])

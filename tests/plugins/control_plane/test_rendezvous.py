@@ -4,7 +4,7 @@ import socket
 import struct
 import time
 
-from tests.plugins.control_plane.meetings import (
+from tests.plugins.control_plane.rendezvous_tasks import (
     Task,
     cluster_of,
     open_gates,
@@ -12,7 +12,7 @@ from tests.plugins.control_plane.meetings import (
 )
 
 
-def test_all_meet_and_the_late_one_is_waited_for():
+def test_all_tasks_meet_and_the_late_one_is_waited_for():
     jobs = cluster_of(2, chief=1, ps=1)
     tasks = [
         Task(jobs, 1),
@@ -26,7 +26,7 @@ def test_all_meet_and_the_late_one_is_waited_for():
     assert [task.result()[:2] for task in tasks] == [(0, "met")] * 4
 
 
-def test_an_evaluator_and_a_single_task_wait_for_nobody():
+def test_an_evaluator_and_a_single_task_do_not_wait():
     jobs = cluster_of(1)
     for task in (Task(jobs, 0), Task(jobs, 0, "evaluator")):
         code, text, seconds = task.result()
@@ -34,8 +34,8 @@ def test_an_evaluator_and_a_single_task_wait_for_nobody():
         assert seconds < 5
 
 
-def test_who_is_missing_is_named():
-    """By everybody; a leader that is not there, or is another program."""
+def test_missing_tasks_are_named():
+    """By all tasks; also a leader that is absent or another program."""
     one, leader, unknown, other = (cluster_of(n) for n in (3, 2, 2, 2))
     unknown["worker"][0] = "no-such-host.invalid:2222"
     host, port = other["worker"][0].split(":")
@@ -48,12 +48,12 @@ def test_who_is_missing_is_named():
         found = [task.result() for task in open_gates(tasks)]
     assert [code for code, _, _ in found] == [75] * 5
     assert all(0.9 < seconds < 15 for _, _, seconds in found)
-    said = "peers missing after 1 s: worker"
-    expected = f"{said} 1 ({one['worker'][1]})"
+    start = "peers missing after 1 s: worker"
+    expected = f"{start} 1 ({one['worker'][1]})"
     assert [text for _, text, _ in found[:2]] == [expected] * 2
     texts = [text for _, text, _ in found[2:]]
     for text, jobs in zip(texts, (leader, unknown, other), strict=True):
-        assert text.startswith(f"{said} 0 ({jobs['worker'][0]})")
+        assert text.startswith(f"{start} 0 ({jobs['worker'][0]})")
     assert "another program answers there" in texts[2]
 
 
@@ -82,16 +82,16 @@ def test_a_different_cluster_is_named():
     for task in (leader, guest):
         code, text, _ = task.result()
         assert code == 2
-        assert "worker 1 was told of another cluster than worker 0" in text
+        assert "worker 1 was given another cluster than worker 0" in text
         assert "127.0.0.1:9 for worker 1" in text
 
 
 def test_two_processes_with_one_task_index_are_named():
     jobs = cluster_of(3)
-    # Worker 2 never comes to hear it: the leader does not wait for it longer.
+    # Worker 2 never joins, and the leader does not wait longer for it.
     given = {"timeout": 1.5, "gate": True}
     leader, first = open_gates([Task(jobs, i, **given) for i in range(2)])
-    # The same machine cannot lend one port twice: as from another machine.
+    # One machine cannot open the same port twice, so act as another machine.
     with wait_for_port(jobs["worker"][0]) as second:
         tasks = {
             f"worker {i}": address for i, address in enumerate(jobs["worker"])
@@ -109,20 +109,21 @@ def test_two_processes_with_one_task_index_are_named():
             assert "Two processes say that they are worker 1" in text
 
 
-def test_a_task_that_calls_again_is_the_same_one():
+def test_a_task_that_reconnects_is_the_same_one():
     jobs = cluster_of(3)
     leader = Task(jobs, 0)
     address = jobs["worker"][0]
     tasks = {f"worker {i}": a for i, a in enumerate(jobs["worker"])}
     hello = {"name": "worker 1", "tasks": tasks, "facts": {}, "id": "a"}
-    # As after a cut: the leader has not heard that the first has ended.
+    # As after a network failure: the leader has not noticed that the first
+    # connection is broken.
     with wait_for_port(address) as first, wait_for_port(address) as second:
         for connection in (first, second):
             connection.settimeout(20)
             for message in ({"hello": hello}, {"join": True}):
                 connection.sendall(json.dumps(message).encode() + b"\n")
             assert "leads" in connection.makefile().readline()
-        # It is the second connection that counts from now on.
+        # From now on the second connection counts.
         assert "error" not in first.makefile().read()
         last = Task(jobs, 2)
         with second.makefile() as lines:
@@ -132,7 +133,7 @@ def test_a_task_that_calls_again_is_the_same_one():
         assert leader.result()[:2] == (0, "met")
 
 
-def test_strangers_and_silent_visitors_do_not_disturb():
+def test_other_programs_and_silent_connections_do_no_harm():
     jobs = cluster_of(2)
     leader = Task(jobs, 0)
     address = jobs["worker"][0]
@@ -185,7 +186,7 @@ def test_a_leader_that_dies_in_between_may_come_back():
         assert task.result()[:2] == (0, "met")
 
 
-def test_another_program_on_the_own_port_is_named():
+def test_another_program_on_its_own_port_is_named():
     jobs = cluster_of(2)
     host, port = jobs["worker"][1].split(":")
     with socket.create_server((host, int(port))):
@@ -196,11 +197,11 @@ def test_another_program_on_the_own_port_is_named():
 
 def test_tensorflow_takes_the_ports_over_at_once():
     jobs = cluster_of(2)
-    # Connections that the leader ends stay on its side for a while.
+    # Connections that the leader closes first linger on its port.
     tasks = [Task(jobs, 0, then="tensorflow")]
-    with wait_for_port(jobs["worker"][0]) as stranger:
-        stranger.sendall(b"no hello\n")
-        assert stranger.recv(1) == b""
+    with wait_for_port(jobs["worker"][0]) as other:
+        other.sendall(b"no hello\n")
+        assert other.recv(1) == b""
     tasks.append(Task(jobs, 1, then="tensorflow"))
     for task, address in zip(tasks, jobs["worker"], strict=True):
         port = address.split(":")[1]

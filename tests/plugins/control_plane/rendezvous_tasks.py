@@ -1,4 +1,4 @@
-"""Meetings of real processes, for tests."""
+"""Real processes that take part in a rendezvous, for tests."""
 
 import contextlib
 import json
@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 
-TASK = pathlib.Path(__file__).with_name("meeting_task.py")
+TASK = pathlib.Path(__file__).with_name("rendezvous_task.py")
 
 
 def free_ports(count):
@@ -32,7 +32,7 @@ def cluster_of(workers, **jobs):
 
 
 class Task:
-    """One task of a meeting; see `meeting_task.py` for what it is given."""
+    """One task of a rendezvous; see `rendezvous_task.py` for its options."""
 
     started = []
 
@@ -49,7 +49,7 @@ class Task:
         self.started.append(self.process)
 
     def wait_until_it_waits(self):
-        """Returns when it holds its port."""
+        """Blocks until it listens on its port."""
         wait_for_port(self.address).close()
         return self
 
@@ -68,7 +68,7 @@ class Task:
 
 @contextlib.contextmanager
 def tasks_end():
-    """Ends all tasks that were started meanwhile, and only those."""
+    """Ends all tasks that were started inside, and only those."""
     before, Task.started = Task.started, []
     try:
         yield
@@ -81,7 +81,7 @@ def tasks_end():
 
 
 def open_gates(tasks):
-    """Lets tasks with a gate into their meeting, all at once."""
+    """Releases tasks with a gate into their rendezvous, all at once."""
     for task in tasks:
         assert task.process.stdout.readline() == "ready\n"
     for task in tasks:
@@ -97,4 +97,4 @@ def wait_for_port(address, seconds=60):
         with contextlib.suppress(OSError):
             return socket.create_connection((host, int(port)), timeout=1)
         time.sleep(0.05)
-    raise AssertionError(f"nobody listens on {address}")
+    raise AssertionError(f"nothing listens on {address}")

@@ -1,4 +1,4 @@
-"""Which processes a cluster on this machine consists of."""
+"""The processes to start, for a cluster on this machine or on several."""
 
 import contextlib
 import dataclasses
@@ -9,14 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 
 
 @dataclasses.dataclass(frozen=True)
-class Task:
+class TaskSpec:
     """One process to start.
 
     Attributes:
         job: `"chief"`, `"worker"`, `"ps"` or `"evaluator"`.
         index: its number within the job.
         command: the program and its arguments.
-        environ: what is set beside the launcher's own environment.
+        environ: variables to set in addition to the launcher's environment.
     """
 
     job: str
@@ -43,15 +43,15 @@ def make_tasks(
     num_ps: int,
     evaluator: bool,
     min_workers: int | None = None,
-) -> list[Task]:
-    """Gives every process its `TF_CONFIG`; the chief comes first.
+) -> list[TaskSpec]:
+    """Returns all tasks with their `TF_CONFIG`, the chief first.
 
-    Without parameter servers worker 0 is the chief, with them there is one
-    process more for it.
+    Without parameter servers, worker 0 is the chief. With them, the chief is
+    an additional process.
 
     Args:
         command: what every process runs.
-        ports: as many as `count_ports` says.
+        ports: as many as `count_ports` returns.
         num_workers: how many workers.
         num_ps: how many parameter servers.
         evaluator: whether there is an evaluator; it needs no port.
@@ -64,9 +64,9 @@ def make_tasks(
         for job, count in counts.items()
         if count
     }
-    places = [(job, i) for job in cluster for i in range(counts[job])]
+    ids = [(job, i) for job in cluster for i in range(counts[job])]
     if evaluator:
-        places.append(("evaluator", 0))
+        ids.append(("evaluator", 0))
     return [
         make_task(
             command,
@@ -75,7 +75,7 @@ def make_tasks(
             min_workers,
             environ=_environ(cluster, job, index),
         )
-        for job, index in places
+        for job, index in ids
     ]
 
 
@@ -86,33 +86,33 @@ def make_task(
     min_workers: int | None = None,
     *,
     environ: Mapping[str, str] | None = None,
-) -> Task:
-    """One process of a cluster.
+) -> TaskSpec:
+    """Returns one task of a cluster.
 
     Args:
         command: what it runs.
-        job: see `Task`.
-        index: see `Task`.
+        job: see `TaskSpec`.
+        index: see `TaskSpec`.
         min_workers: see `make_tasks`.
-        environ: what else is set in its environment.
+        environ: further environment variables.
     """
-    # The log file is to show what happens while it happens.
+    # Without this, Python buffers output to a file, and the log lags behind.
     found = {"PYTHONUNBUFFERED": "1", **(environ or {})}
     if min_workers is not None:
         found["TRAINER_MIN_WORKERS"] = str(min_workers)
-    return Task(job, index, tuple(command), found)
+    return TaskSpec(job, index, tuple(command), found)
 
 
 def count_ports(num_workers: int, num_ps: int) -> int:
-    """How many ports a cluster needs."""
+    """Returns how many ports a cluster needs."""
     return num_workers + num_ps + int(num_ps > 0)
 
 
 def _environ(
     cluster: Mapping[str, list[str]], job: str, index: int
 ) -> dict[str, str]:
-    place = {"cluster": cluster, "task": {"type": job, "index": index}}
-    environ = {"TF_CONFIG": json.dumps(place)}
+    config = {"cluster": cluster, "task": {"type": job, "index": index}}
+    environ = {"TF_CONFIG": json.dumps(config)}
     # The processes share this machine's GPUs: none may take all the memory.
     if "TF_FORCE_GPU_ALLOW_GROWTH" not in os.environ:
         environ["TF_FORCE_GPU_ALLOW_GROWTH"] = "true"
@@ -121,10 +121,10 @@ def _environ(
 
 @contextlib.contextmanager
 def held_ports(count: int) -> Iterator[list[int]]:
-    """Free ports of 127.0.0.1 that nobody else is given meanwhile.
+    """Reserves free ports of 127.0.0.1.
 
-    They stay bound, but nobody listens here: a program that allows addresses
-    to be reused, as TensorFlow does, can listen on them.
+    They stay bound without a listener. A program that sets SO_REUSEADDR, as
+    TensorFlow does, can still listen on them.
 
     Args:
         count: how many.
@@ -133,6 +133,6 @@ def held_ports(count: int) -> Iterator[list[int]]:
         holders = [stack.enter_context(socket.socket()) for _ in range(count)]
         for holder in holders:
             holder.bind(("127.0.0.1", 0))
-            # Only now: before, two holders could be given one port.
+            # Not before `bind`: the kernel could give two holders one port.
             holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         yield [holder.getsockname()[1] for holder in holders]
