@@ -121,7 +121,7 @@ def test_a_task_that_does_not_leave_is_given_up(channels, monkeypatch):
     monkeypatch.setattr(channel_module, "give_up", given_up.put)
     first, second, third = channels(3, leave_seconds=1.5)
     third.leave(StartAgain("out of patience"))
-    said = first.why_ended(30)
+    said = first.wait_for_end(30)
     since = time.monotonic()
     assert said.endswith("ended: out of patience")
     second.leave(StartAgain(said))
