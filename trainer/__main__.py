@@ -2,9 +2,17 @@
 
 import sys
 
-from trainer.errors import EXIT_FAILED, EXIT_START_AGAIN, StartAgain
-from trainer.runtime import signals
-from trainer.runtime.process_exit import end_process
+if sys.platform == "win32":
+    sys.stderr.write(
+        "error: trainer does not run on Windows: run it in WSL 2, as "
+        "TensorFlow's own installation guide says.\n"
+    )
+    sys.exit(2)
+
+# Below this: it needs what Windows does not have.
+from trainer.errors import EXIT_FAILED, EXIT_START_AGAIN, StartAgain  # noqa: E402
+from trainer.runtime import signals  # noqa: E402
+from trainer.runtime.process_exit import end_process  # noqa: E402
 
 
 def main() -> None:
