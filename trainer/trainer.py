@@ -524,7 +524,7 @@ class Trainer:
         )
         true = grads.rows_once(gradients, dense=self.jit_compile)
         if self.parts.watch is not None:
-            self.parts.watch.hear(true)
+            self.parts.watch.note(true)
         if not grads.takes_rows_as_they_come(chosen):
             gradients = true
         with open_piece(None):  # All replicas assign the same here.
