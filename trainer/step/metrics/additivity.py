@@ -27,7 +27,7 @@ _SAME_UPDATE, _SAME_SUM = 64, 4096
 
 
 def is_known(metric: keras.Metric) -> bool:
-    """Whether a Keras metric is known to add up, given outputs of rank 2 or more.
+    """Whether a Keras metric is known to add up, for outputs of rank 2 or more.
 
     One that wraps a function, or reduces an axis that may be the batch's, is
     not.

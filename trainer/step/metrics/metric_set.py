@@ -119,7 +119,7 @@ class MetricSet:
 
     @property
     def are_known(self) -> bool:
-        """Whether all metrics are Keras' own and can be used without a trial."""
+        """Whether all metrics are Keras' own and need no trial."""
         return all(
             isinstance(one, keras.Metric) and is_known(one) and is_built(one)
             for one in keras.tree.flatten(self._given)
@@ -388,7 +388,7 @@ class MetricSet:
         }
 
     def _check_rank(self, name: str, measure: Measure, predicted: Any) -> None:
-        """Refuses outputs of rank 1, of which Keras takes one mean per batch."""
+        """Refuses rank 1 outputs, of which Keras takes one mean per batch."""
         rank = getattr(getattr(predicted, "shape", None), "rank", None)
         if measure.adds_up is None and self.in_pieces and rank == 1:
             raise UserError(

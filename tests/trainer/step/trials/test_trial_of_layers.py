@@ -52,7 +52,7 @@ class Own(keras.regularizers.Regularizer):
 
 REFUSED = {
     "sum": (adding(total), "a sum over the batch .* = {'adding': 'sum'}"),
-    "variance": (adding(variance), "no mean over the batch"),
+    "variance": (adding(variance), "something that is not a mean over the batch"),
     "noise": (adding(noisy_total), "a sum over the batch"),
     "normalized": (
         adding(total, keras.layers.BatchNormalization),
@@ -60,7 +60,7 @@ REFUSED = {
     ),
     "regularizer": (
         model_of(lambda: keras.layers.Dense(3, activity_regularizer=Own())),
-        "no mean over the batch",
+        "something that is not a mean over the batch",
     ),
 }
 
