@@ -52,7 +52,10 @@ class Own(keras.regularizers.Regularizer):
 
 REFUSED = {
     "sum": (adding(total), "a sum over the batch .* = {'adding': 'sum'}"),
-    "variance": (adding(variance), "something that is not a mean over the batch"),
+    "variance": (
+        adding(variance),
+        "something that is not a mean over the batch",
+    ),
     "noise": (adding(noisy_total), "a sum over the batch"),
     "normalized": (
         adding(total, keras.layers.BatchNormalization),
