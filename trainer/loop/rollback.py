@@ -196,8 +196,8 @@ class Rollback:
                 f"{story}, and the run has rolled back {len(skipped.entries)} "
                 f"times already (Guard.max_rollbacks). {self._newest()}"
             )
-        # A barrier before the chief writes, so that no process still reads the old
-        # file above; and one after it, so that all read the new one below.
+        # A barrier before the chief writes: no process still reads the old file
+        # above. And one after it: all processes read the new file below.
         trainer.plugin.any_process(False)
         if trainer.plugin.is_chief:
             skipped.add(entry)
