@@ -1,4 +1,4 @@
-"""Turns what a data plugin returned into batches."""
+"""Turns what a data function returns into `Batches`."""
 
 import inspect
 from collections.abc import Callable
@@ -26,8 +26,8 @@ def as_batches(
     """Calls a data plugin and makes batches of what it returns.
 
     Args:
-        data: a function that is given those of `split`, `batch_size`,
-            `seed` and `data_dir` that it names as parameters. It returns
+        data: a function that gets those of `split`, `batch_size`, `seed` and
+            `data_dir` that it names as parameters. It returns
             `Batches`, `Examples`, a `tf.data.Dataset` of global batches, or
             arrays such as `(x, y)`.
         split: `"train"` or `"eval"`.
@@ -37,12 +37,12 @@ def as_batches(
         drop_remainder: whether to leave out a short training batch.
 
     Returns:
-        The split's batches; training ones are shuffled where the examples
-        say so.
+        The split's batches; training ones are shuffled if the examples say
+        so.
 
     Raises:
-        UserError: `data_dir` is given to a plugin that reads none, there is
-            no such split, or the result is none of the above.
+        UserError: `data_dir` is given to a plugin that does not read one,
+            there is no such split, or the result is none of the above.
     """
     name = getattr(data, "__name__", type(data).__name__)
     arguments: dict[str, Any] = {
@@ -54,14 +54,17 @@ def as_batches(
         arguments["data_dir"] = data_dir
     accepted = _accepted(data, arguments)
     if data_dir is not None and "data_dir" not in accepted:
-        raise UserError(f"data_dir = {data_dir!r}: {name} reads no files.")
+        raise UserError(
+            f"data_dir = {data_dir!r}: {name} does not take a data_dir."
+        )
 
     if split == "eval" and "split" not in accepted:
         raise UserError(
-            f"{name} takes no split, so what it gives is training data alone. "
-            "To evaluate, let it take one ('train' or 'eval')."
+            f"{name} takes no split, so all of its data is for training. To "
+            "evaluate, let it take one ('train' or 'eval')."
         )
 
+    # A dataset is made again for each iterator, and must be the same one.
     def make() -> Any:
         with seeded(seed):
             return data(**accepted)

@@ -1,4 +1,4 @@
-"""The contract of a data source: global batches, addressed by step."""
+"""`Batches`: the interface of a data source, addressed by step."""
 
 import abc
 import enum
@@ -11,14 +11,14 @@ from trainer.errors import UserError
 
 
 class Resume(enum.StrEnum):
-    """How a source gets to step n; a run says which of these it uses."""
+    """How a source reaches step n; a run says which of these it uses."""
 
     SEEK = "seek"  # In O(1): examples have random access.
     SKIP = "skip"  # By reading and dropping n batches of the same sequence.
 
 
 class Batches(abc.ABC):
-    """The global batches of one split, in an order that no reader changes.
+    """The global batches of one split, in a fixed order.
 
     A global batch is cut into `micro` micro-batches and each of those into
     one piece per replica, contiguous and as even as possible, so that every
@@ -37,10 +37,10 @@ class Batches(abc.ABC):
     resume: Resume
 
     def learn_length(self, at_most: int) -> None:  # noqa: B027 - most know it
-        """Finds out how long an epoch is, where that takes reading it.
+        """Finds out how long an epoch is, if that takes reading it.
 
         Args:
-            at_most: a longer one need not be told from an endless one.
+            at_most: an epoch that is longer may count as endless.
         """
 
     @abc.abstractmethod
@@ -57,14 +57,14 @@ class Batches(abc.ABC):
 
         Args:
             start: the number of global batches that came before.
-            every: take only each so-manieth batch, beginning with `start`.
+            every: take every `every`-th batch, beginning with `start`.
             replicas: which of the replicas are fed by this input pipeline.
             num_replicas: how many replicas share a global batch.
             micro: micro-batches per global batch.
 
         Returns:
             An endless dataset of pieces in the order (step, micro-batch,
-            replica). A short global batch still gives every piece; some
+            replica). A short global batch still yields every piece; some
             then hold fewer examples, or none.
         """
 
@@ -88,11 +88,12 @@ def feeder(
             `None` leaves them as they are.
 
     Returns:
-        A function of the replicas' range, and optionally of how many batches
-        to pass over first (`offset`) and to take one of (`every`).
+        A function of the replicas' range, and optionally of the number of
+        batches to skip first (`offset`) and of a stride (`every`).
 
     Raises:
-        UserError: pieces must have one shape, and batches cannot be cut so.
+        UserError: pieces must have one shape, and batches cannot be cut that
+            way.
     """
     size = (
         0
@@ -135,7 +136,7 @@ def _one_size(batches: Batches, *, micro: int, num_replicas: int) -> int:
 
 
 def endless(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """Marks a dataset as infinite, so that no replica asks for its end.
+    """Marks a dataset as infinite, so that no replica checks for its end.
 
     Otherwise tf.distribute checks on each step whether every replica still
     has data: a branch on one host, a collective across several.

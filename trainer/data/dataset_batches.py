@@ -1,4 +1,4 @@
-"""Batches from any `tf.data.Dataset`."""
+"""`DatasetBatches`: batches by step from any `tf.data.Dataset`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,29 +11,29 @@ from trainer.data.rows import count_rows, take_rows
 from trainer.data.sharding import piece_bounds
 from trainer.errors import UserError
 
-# A dataset of unknown length is read no further than this to learn it.
+# To learn the length of a dataset, no more batches than this are read.
 MOST_COUNTED = 100_000
 
 
 class DatasetBatches(Batches):
     """Global batches that a `tf.data.Dataset` yields, reached with `skip`.
 
-    The dataset is made anew for each iterator, and must give the same
-    batches each time. What a data plugin makes without a seed, such as a
-    shuffle, has the run's, each time anew.
+    The dataset is made again for each iterator, and must yield the same
+    batches each time. Whatever a data plugin leaves without a seed, such as a
+    shuffle, gets the run's seed each time.
 
     Args:
         make_dataset: returns the dataset of global batches, one epoch long
             or endless.
         batch_size: what each full batch must hold; `None` does not check.
-        name: what to call the data in an error message.
+        name: the data's name in error messages.
         drop_remainder: leave out batches of fewer examples. To know how many
             are left, it reads one epoch, unless the dataset was batched with
             `drop_remainder=True`.
 
     A dataset that does not know how many batches it has, such as one made by
     `filter` or `from_generator`, is read to count them, as far as the run
-    will go. One that goes on behind that has no epochs: it may never end.
+    will go. If it goes on after that, it has no epochs: it may never end.
 
     Raises:
         UserError: it yields no batches, or not of `batch_size` examples.
@@ -51,6 +51,8 @@ class DatasetBatches(Batches):
     ) -> None:
         dataset = make_dataset()
         static_size = _static_batch_size(dataset, name)
+        # Without a static size the first batch must be read to see that
+        # batch_size is right.
         if batch_size and not static_size:
             first = _first_size(dataset, batch_size, name)
             if drop_remainder and first < batch_size:
@@ -75,7 +77,7 @@ class DatasetBatches(Batches):
 
     @property
     def steps_per_epoch(self) -> int | None:  # type: ignore[override]
-        """See `Batches`; counted on first use where nobody knows it."""
+        """See `Batches`; counted on first use if it is not known."""
         if not self._counted_to:
             self.learn_length(MOST_COUNTED)
         return self._length
@@ -92,6 +94,7 @@ class DatasetBatches(Batches):
             self._name,
             at_most,
         )
+        # One more than may be in an epoch, to tell an end from a cut.
         first = self._make_dataset().take(at_most + 1)
         one = tf.constant(1, tf.int64)
         count = int(first.reduce(one - 1, lambda n, _: n + one))
@@ -117,6 +120,7 @@ class DatasetBatches(Batches):
 
         def cut(*batch: Any) -> tf.data.Dataset:
             element = batch[0] if len(batch) == 1 else batch
+            # By its own size: the last batch of an epoch may be short.
             size = count_rows(element)
             bounds = piece_bounds(
                 size,
@@ -130,8 +134,10 @@ class DatasetBatches(Batches):
             )
 
         dataset = self._make_dataset().repeat().skip(start)
+        # After skip, so that the first batch is that of `start`.
         if every > 1:
             dataset = dataset.shard(every, 0)
+        # A single piece is the batch itself, and keeps its static shape.
         if micro * num_replicas > 1:
             dataset = dataset.flat_map(cut)
         return endless(dataset).prefetch(tf.data.AUTOTUNE)
@@ -149,16 +155,16 @@ def _static_batch_size(dataset: tf.data.Dataset, name: str) -> int | None:
 
 
 def _first_size(dataset: tf.data.Dataset, batch_size: int, name: str) -> int:
-    """The size of the first batch, which is full if there is another one.
+    """The size of the first batch, which is full if another one follows.
 
     Raises:
-        UserError: there is none, or it has another size.
+        UserError: there is no batch, or it has another size.
     """
     sizes = (int(count_rows(element)) for element in dataset)
     first = next(sizes, None)
     if first is None:
         raise UserError(f"{name} yields no batches.")
-    # An epoch of one batch may be a short one.
+    # The only batch of an epoch may be short.
     if first > batch_size or (
         first < batch_size and next(sizes, None) is not None
     ):
@@ -170,11 +176,12 @@ def _first_size(dataset: tf.data.Dataset, batch_size: int, name: str) -> int:
 
 
 def _full(dataset: tf.data.Dataset, batch_size: int) -> tf.data.Dataset:
-    """Only the batches that hold as many examples as a full one."""
+    """Only the full batches."""
 
     def is_full(*batch: Any) -> tf.Tensor:
         return count_rows(batch) == batch_size
 
+    # filter forgets that a dataset is infinite: counting it would not end.
     endless_source = dataset.cardinality() == tf.data.INFINITE_CARDINALITY
     full = dataset.filter(is_full)
     return endless(full) if endless_source else full

@@ -1,4 +1,4 @@
-"""Examples with random access."""
+"""`Examples`: a set of examples with random access, and arrays as one."""
 
 import abc
 from collections.abc import Callable
@@ -44,8 +44,8 @@ class ArrayExamples(Examples):
             `(x, y)`.
         transform: applied to each batch that is read, inside a `tf.data`
             graph, such as a cast from the type in which the arrays fit in
-            memory. It is called as `Dataset.map` calls its function: with
-            the parts of a tuple, or with one structure.
+            memory. It is called as in `Dataset.map`: with the parts of a
+            tuple, or with one structure.
         shuffle: whether training shuffles them.
 
     Raises:
@@ -94,7 +94,7 @@ class ArrayExamples(Examples):
                 batch = self._transform(*batch)
             else:
                 batch = self._transform(batch)
-        # Of a list tf.data would make one tensor.
+        # tf.data would make one tensor of a list.
         return keras.tree.lists_to_tuples(batch)
 
 

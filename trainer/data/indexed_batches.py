@@ -1,4 +1,4 @@
-"""Batches over examples with random access: any step in O(1)."""
+"""`IndexedBatches`: batches of examples, any step of them in O(1)."""
 
 from typing import Any
 
@@ -16,8 +16,8 @@ class IndexedBatches(Batches):
 
     Epoch e visits the examples in the order of a pseudo-random permutation
     keyed by (seed, e), which `tf.random.experimental.index_shuffle` evaluates
-    one index at a time: step n needs nothing that came before it. Only the
-    examples that this input pipeline's replicas need are read.
+    one index at a time: step n does not depend on the steps before it. Only
+    the examples that this input pipeline's replicas need are read.
 
     Args:
         examples: what to read from.
@@ -70,6 +70,8 @@ class IndexedBatches(Batches):
     ) -> tf.data.Dataset:
         """See `Batches.pieces`."""
         per_step = micro * len(replicas)
+        # A static size only if all pieces have it, also those of the last batch
+        # of an epoch.
         piece_size = (
             even_piece(self.batch_size, micro=micro, num_replicas=num_replicas)
             if self.last_size == self.batch_size
@@ -80,11 +82,13 @@ class IndexedBatches(Batches):
         )
 
         def read(number: tf.Tensor) -> Any:
+            # `number` counts this pipeline's pieces from `start` on.
             step = start + number // per_step * every
             piece = number % per_step
             epoch = step // self.steps_per_epoch
             batch = step % self.steps_per_epoch
             is_last = tf.cast(batch == self.steps_per_epoch - 1, tf.int64)
+            # The bounds of the last batch follow those of full ones.
             row = is_last * per_step + piece
             first = batch * self.batch_size
             places = tf.range(
@@ -93,15 +97,15 @@ class IndexedBatches(Batches):
             places = tf.ensure_shape(places, [piece_size])
             return self._examples.gather(self._order(epoch, places))
 
-        # Pieces are counted, not steps: a dataset of pieces for each step
-        # (flat_map) costs more than reading a small batch does.
+        # One element per piece, not per step: a flat_map over the pieces of
+        # each step costs more than reading a small batch.
         dataset = tf.data.Dataset.counter().map(
             read, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
         )
         return endless(dataset).prefetch(tf.data.AUTOTUNE)
 
     def _bounds(self, **cut: Any) -> tuple[tf.Tensor, tf.Tensor]:
-        """Begin and end of a batch's pieces, then those of the last batch."""
+        """Begin and end of a full batch's pieces, then of the last batch's."""
         pieces = np.arange(cut["micro"] * len(cut["replicas"]))
         rows = [
             piece_bounds(size, pieces, **cut)
@@ -112,13 +116,15 @@ class IndexedBatches(Batches):
             return tf.constant(begins, tf.int64), tf.constant(ends, tf.int64)
 
     def _order(self, epoch: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
-        """Which examples stand at these places of an epoch."""
+        """The examples at some positions of an epoch."""
         if not self._shuffle:
             return places
+        # index_shuffle takes a seed of two numbers here: run and epoch.
         key = tf.constant(self._seed & 0xFFFFFFFF, tf.uint32)
         seed = tf.stack([key, tf.cast(epoch, tf.uint32)])
         last = tf.constant(self._examples.size - 1, tf.int64)
-        # The op refuses an empty vector, so one number more goes in.
+        # The op refuses an empty vector, and a piece may be empty: one more
+        # index goes in, and comes out below.
         padded = tf.pad(places, [[0, 1]])
         order = tf.random.experimental.index_shuffle(padded, seed, last)
         return order[:-1]

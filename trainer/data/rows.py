@@ -1,4 +1,4 @@
-"""Rows of a batch's parts, which may be sparse."""
+"""Counts and takes rows of dense and sparse tensors."""
 
 from typing import Any
 
@@ -7,6 +7,7 @@ import tensorflow as tf
 
 def count_rows(batch: Any) -> tf.Tensor:
     """How many examples a batch has: an int64 scalar."""
+    # All parts of a batch have a row for each example.
     part = tf.nest.flatten(batch)[0]
     if isinstance(part, tf.SparseTensor):
         return part.dense_shape[0]
@@ -19,11 +20,12 @@ def take_rows(batch: Any, begin: Any, end: Any) -> Any:
     def cut(part: Any) -> Any:
         if not isinstance(part, tf.SparseTensor):
             return part[begin:end]
+        # As for a dense part, `end` may be beyond the last row.
         first = tf.cast(begin, tf.int64)
         last = tf.minimum(tf.cast(end, tf.int64), part.dense_shape[0])
         start = tf.concat([[first], tf.zeros_like(part.dense_shape[1:])], 0)
         size = tf.concat([[last - first], part.dense_shape[1:]], 0)
-        # Slicing forgets what shape each example has.
+        # tf.sparse.slice loses the static shape of an example.
         shape = [None, *part.shape[1:]]
         return _with_shape(tf.sparse.slice(part, start, size), shape)
 
@@ -39,15 +41,17 @@ class SparseRows:
 
     def __init__(self, matrix: Any) -> None:
         if not isinstance(matrix, tf.SparseTensor):
-            coo = matrix.tocoo()
+            coo = matrix.tocoo()  # SciPy's coordinate format.
             indices = tf.stack([coo.row, coo.col], axis=1)
             matrix = tf.SparseTensor(
                 tf.cast(indices, tf.int64), coo.data, coo.shape
             )
+        # Ordered by row, as from_value_rowids requires.
         matrix = tf.sparse.reorder(matrix)
         rows, columns = tf.unstack(matrix.indices, axis=1)
         self._width = int(matrix.shape[1])
         self.size = int(matrix.shape[0])
+        # Ragged rows: tf.gather reads any of them without a search.
         self._columns, self._values = (
             tf.RaggedTensor.from_value_rowids(part, rows, nrows=self.size)
             for part in (columns, matrix.values)

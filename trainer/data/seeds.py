@@ -1,4 +1,4 @@
-"""The run's seed as that of everything a data plugin leaves unseeded."""
+"""Gives the run's seed to whatever a data plugin leaves without one."""
 
 import contextlib
 import random
@@ -7,28 +7,29 @@ from collections.abc import Iterator
 import numpy as np
 import tensorflow as tf
 
-# No public name tells which global seed is set, or sets it back.
+# There is no public way to read the global seed, or to restore it.
 from tensorflow.python.eager import context
 
 
 @contextlib.contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Lets a data plugin make the same each time it is called.
+    """Makes a data plugin return the same data each time it is called.
 
-    An operation without a seed, such as `Dataset.shuffle`, takes the global
-    seed and how many such operations there have been before. Python's and
-    NumPy's random numbers begin with the seed, too. All is put back in the
-    end.
+    An operation without a seed, such as `Dataset.shuffle`, depends on the
+    global seed and on the number of such operations before it. Python's and
+    NumPy's random numbers start from the seed, too. Everything is restored at
+    the end.
 
     Args:
         seed: the run's.
     """
     ours = context.context()
+    # `_rng` counts the operations without a seed; it exists once a seed is set.
     before = ours._seed, getattr(ours, "_rng", None)
     python, numpy = random.getstate(), np.random.get_state()
     tf.random.set_seed(seed)
     random.seed(seed)
-    np.random.seed(seed & 0xFFFFFFFF)
+    np.random.seed(seed & 0xFFFFFFFF)  # It takes 32 bits.
     try:
         yield
     finally:

@@ -13,9 +13,9 @@ def piece_bounds(
 ) -> tuple[Any, Any]:
     """Where pieces begin and end within a global batch.
 
-    Micro-batches share the global batch, and replicas share a micro-batch,
-    in order and evenly up to one example. So a short batch leaves a
-    micro-batch empty only if it has fewer examples than micro-batches.
+    Micro-batches share the global batch, and replicas share a micro-batch, in
+    order, with sizes that differ by at most one. So a micro-batch of a short
+    batch is only empty if there are fewer examples than micro-batches.
 
     Args:
         size: integer scalar, the examples in this global batch.
@@ -29,6 +29,7 @@ def piece_bounds(
     Returns:
         Two arrays or tensors of the shape of `piece`: begin and end.
     """
+    # Plain operators: for NumPy when pieces are known, for tensors in a graph.
     index = piece // len(replicas)
     replica = replicas.start + piece % len(replicas)
     begin = _share(size, index, micro)

@@ -1,4 +1,4 @@
-"""Batches that are left out of a sequence, because training broke on them."""
+"""`SteppingOver`: batches without those on which training diverged."""
 
 from collections.abc import Collection, Iterator
 
@@ -8,7 +8,7 @@ from trainer.data.batches import Batches, endless
 
 
 def position_of(step: int, skipped: Collection[int]) -> int:
-    """Which batch a step takes: the `step`-th one that is not skipped.
+    """The position of a step's batch: the `step`-th that is not skipped.
 
     Args:
         step: the number of steps before it.
@@ -25,12 +25,12 @@ def position_of(step: int, skipped: Collection[int]) -> int:
 class SteppingOver(Batches):
     """The batches of another source without some of them.
 
-    Which batch a step takes depends on its number and the skipped positions
-    alone, so that a run that is started again goes on exactly. Epochs are
-    still counted in steps: one has as many batches as before.
+    Which batch a step takes depends only on its number and the skipped
+    positions, so that a run that is started again goes on exactly. Epochs are
+    still counted in steps: an epoch has as many batches as before.
 
-    A source that is reached by reading (`Resume.SKIP`) is read from its
-    beginning once more behind each skipped batch.
+    After each skipped batch, a source that is reached by reading
+    (`Resume.SKIP`) is read from its beginning once more.
 
     Args:
         batches: where the batches come from.
@@ -65,6 +65,8 @@ class SteppingOver(Batches):
                 micro=micro,
             )
 
+        # Stretches without a skipped batch, one after the other; the last one
+        # is endless.
         stretches = list(self._stretches(start, every))
         whole = inner(stretches[-1].stop) if stretches else inner(start)
         for stretch in reversed(stretches):
@@ -75,9 +77,11 @@ class SteppingOver(Batches):
     def _stretches(self, start: int, every: int) -> Iterator[range]:
         """The steps to take from `start` on, up to each skipped batch."""
         for number, position in enumerate(self._skipped):
-            # The first step behind this batch.
+            # The first step after this batch: positions count the skipped
+            # batches before it, steps do not.
             end = position - number
             if end > start:
+                # Rounded up: the stride goes on across the skipped batch.
                 count = -(-(end - start) // every)
                 yield range(start, start + count * every, every)
                 start += count * every

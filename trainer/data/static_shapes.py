@@ -1,4 +1,4 @@
-"""Pieces of one shape, for strategies that compile their step for it."""
+"""Gives pieces one shape, for strategies that compile for fixed shapes."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
@@ -14,7 +14,7 @@ Fit: TypeAlias = Callable[[tf.data.Dataset, int], tf.data.Dataset]
 
 
 class Padded(NamedTuple):
-    """A piece that was filled up.
+    """A piece that was filled up with padding.
 
     Attributes:
         batch: what the data yields, of shape `[size, ...]` in every part.
@@ -28,9 +28,8 @@ class Padded(NamedTuple):
 def padded(dataset: tf.data.Dataset, size: int) -> tf.data.Dataset:
     """Fills pieces up to `size` rows, and marks which rows are examples.
 
-    Padding repeats the example that was seen last, so that no model meets a
-    value that the data does not hold; only before the first example, where
-    there is none, it is zeros.
+    Padding repeats the most recent example, so that a model only gets values
+    that occur in the data. Only before the first example is it zeros.
 
     Args:
         dataset: pieces of at most `size` rows, some perhaps with none.
@@ -43,6 +42,7 @@ def padded(dataset: tf.data.Dataset, size: int) -> tf.data.Dataset:
         UserError: a part of the pieces has no fixed shape.
     """
     specs = _fixed_specs(dataset, size)
+    # The state of the scan: one row to pad empty pieces with.
     nothing = tf.nest.map_structure(
         lambda spec: tf.zeros([1, *spec.shape[1:]], spec.dtype), specs
     )
@@ -56,8 +56,9 @@ def padded(dataset: tf.data.Dataset, size: int) -> tf.data.Dataset:
             lambda part, row: tf.concat([part, row], 0), piece, spare
         )
         with tf.control_dependencies([enough]):
-            # Of an empty piece this is the spare row.
+            # If the piece is empty, row 0 of the pool is the spare row.
             last = tf.maximum(count - 1, 0)
+        # [0, 1, ..., last, last, ...]: a gather of fixed size.
         rows = tf.minimum(tf.range(size), last)
         full = tf.nest.map_structure(
             lambda part, spec: tf.ensure_shape(

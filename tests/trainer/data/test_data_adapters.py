@@ -119,7 +119,7 @@ def test_a_plugin_that_reads_no_files_refuses_data_dir():
     def memory(split):
         return np.arange(8)
 
-    with pytest.raises(UserError, match="'/x': memory reads no files"):
+    with pytest.raises(UserError, match="'/x': memory does not take a data_dir"):
         resolve(memory, data_dir="/x")
 
 
