@@ -28,9 +28,9 @@ class StartAgain(Exception):  # noqa: N818 - a request, not a defect
 
     Args:
         *args: a sentence that says why.
-        for_others: whether this process leaves in order because others asked
-            the run to, such as one that is back. Whoever counts restarts
-            need not count this one.
+        for_others: whether this process leaves in order because of others,
+            such as a worker that has come back. A restart policy need not
+            count such a restart.
     """
 
     def __init__(self, *args: object, for_others: bool = False) -> None:
@@ -39,7 +39,7 @@ class StartAgain(Exception):  # noqa: N818 - a request, not a defect
 
 
 class Diverged(Exception):  # noqa: N818 - what happened, not a defect
-    """Training has diverged, and may not or cannot go back.
+    """Training has diverged, and the run may not or cannot roll back.
 
     The message is a sentence; the command line prints it without a
     traceback, and exits as after any other failure.
@@ -63,15 +63,18 @@ def nearest(name: object, valid: Iterable[str]) -> str:
     return f"Did you mean '{close[0]}'? {listed}" if close else listed
 
 
+# Marks both ends of a sentence in the message of a failed assertion, which
+# TensorFlow surrounds with the names of nodes and functions.
 _AT_RUN_TIME = "UserError: "
-# What Keras makes of the message of an error that a layer raises.
+# How Keras rewrites the message of an error that a layer raises: the original
+# one is between the codes for bold text.
 _BY_KERAS = re.compile(
     r"Exception encountered when calling .*?\x1b\[1m(.*?)\x1b\[0m.*", re.DOTALL
 )
 
 
 def at_run_time(sentence: str) -> str:
-    """The message of an assertion in a graph that shall be a `UserError`.
+    """The message of an assertion in a graph, to become a `UserError`.
 
     Args:
         sentence: what `outside_graph` raises when the assertion fails.
@@ -83,10 +86,10 @@ def at_run_time(sentence: str) -> str:
 def outside_graph() -> Iterator[None]:
     """Lets a `UserError` leave a traced function as it was raised.
 
-    AutoGraph rewrites the message of what passes through it into a listing
-    of stack frames, and Keras surrounds what a layer raises with the layer's
-    arguments. An assertion whose message comes from `at_run_time`
-    becomes a `UserError`, too.
+    AutoGraph rewrites the messages of exceptions into a listing of stack
+    frames, and Keras adds the layer's arguments to what a layer raises. An
+    assertion whose message comes from `at_run_time` becomes a `UserError`,
+    too.
     """
     try:
         yield
@@ -94,6 +97,7 @@ def outside_graph() -> Iterator[None]:
         traced = getattr(error, "ag_error_metadata", None)
         message = str(error) if traced is None else traced.cause_message
         sentence = _BY_KERAS.sub(r"\1", message.removeprefix("UserError: "))
+        # Nothing was rewritten: keep the traceback.
         if sentence == str(error):
             raise
         raise UserError(sentence) from None

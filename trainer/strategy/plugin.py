@@ -19,8 +19,8 @@ from trainer.step.model.creation import portable_variables
 from trainer.step.options import StrategyOptions
 from trainer.strategy.graph_loop import GraphLoop, Runner, Step
 
-# See `trainer.data.feeder`: gives the pieces of the global batches that belong
-# to a range of replicas, in the order (step, micro-batch, replica).
+# See `trainer.data.feeder`: returns the pieces of the global batches for a
+# range of replicas, in the order (step, micro-batch, replica).
 MakePieces = Callable[..., tf.data.Dataset]
 
 
@@ -58,7 +58,8 @@ class StrategyPlugin(abc.ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        # Each was an attribute of its own once.
+        # Each option may also be set as a class attribute: options once were
+        # attributes, and plugins of others may still set them.
         names = (field.name for field in dataclasses.fields(StrategyOptions))
         given = {name: vars(cls)[name] for name in names if name in vars(cls)}
         cls.options = dataclasses.replace(cls.options, **given)
@@ -95,10 +96,9 @@ class StrategyPlugin(abc.ABC):
 
     @property
     def is_evaluator(self) -> bool:
-        """Whether this process stands beside a cluster and only evaluates.
+        """Whether this process runs beside a cluster and only evaluates.
 
-        Its strategy is then one of its own, without peers, and it counts as
-        the chief of it.
+        It then has its own strategy, without peers, and is the chief of it.
         """
         return False
 
@@ -106,10 +106,10 @@ class StrategyPlugin(abc.ABC):
         """Which flags are set in any process of the run.
 
         What a process decides by its own clock or signals goes through here,
-        so that all of them do the same at the same step.
+        so that all processes do the same at the same step.
 
         Args:
-            flags: equally many in all processes.
+            flags: the same number in all processes.
         """
         return list(flags)
 
@@ -124,7 +124,8 @@ class StrategyPlugin(abc.ABC):
             facts: JSON values by name, such as the step.
 
         Raises:
-            UserError: they differ; the message names who differs in what.
+            UserError: they differ; the message says which process differs in
+                what.
         """
 
     @property
@@ -135,7 +136,8 @@ class StrategyPlugin(abc.ABC):
     def why_start_again(self) -> str | None:
         """Why the run should save and be started again; `None` if not.
 
-        Asked after each host loop, such as when a worker has come back.
+        The loop calls it after each host loop. A reason is, for example, that
+        a worker has come back.
         """
         return None
 
@@ -152,7 +154,7 @@ class StrategyPlugin(abc.ABC):
             dtype: such as `"float16"`.
 
         Returns:
-            What the devices do instead, and what to set.
+            What the devices compute in instead, and what to set.
         """
         return None
 
@@ -174,6 +176,8 @@ class StrategyPlugin(abc.ABC):
         """
 
         def per_pipeline(context: tf.distribute.InputContext) -> Any:
+            # Each host's pipeline feeds its own replicas, in the order of their
+            # ids.
             share = context.num_replicas_in_sync // context.num_input_pipelines
             first = context.input_pipeline_id * share
             return make_pieces(range(first, first + share))
@@ -206,8 +210,8 @@ class StrategyPlugin(abc.ABC):
         """The devices of this process's replicas."""
         return [str(d) for d in self.strategy.extended.worker_devices]
 
-    def finish(self) -> None:  # noqa: B027 - most have nobody to wait for
+    def finish(self) -> None:  # noqa: B027 - most have no peers to wait for
         """Called once, when the run has come to its end without an error."""
 
-    def close(self) -> None:  # noqa: B027 - most have nothing to let go of
-        """Lets go of devices and peers. Called once, on every exit."""
+    def close(self) -> None:  # noqa: B027 - most have nothing to release
+        """Releases devices and peers. Called once, on every exit."""

@@ -106,5 +106,5 @@ def test_nothing_is_tried_without_need(monkeypatch):
 def test_what_is_said_of_added_losses_is_checked():
     with pytest.raises(UserError, match="has 'total'.*Valid: mean, sum"):
         make_trainer(adding(total), added_losses="total").build()
-    with pytest.raises(UserError, match="'addin', which is no layer.*'adding'"):
+    with pytest.raises(UserError, match="'addin', which is not a layer.*'adding'"):
         make_trainer(adding(total), added_losses={"addin": "sum"}).build()
