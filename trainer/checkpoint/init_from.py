@@ -238,7 +238,7 @@ def _match(
 
 
 def _uncounted(path: str, kinds: set[str]) -> str:
-    """A path without the numbers that Keras appends to names of its own.
+    """A path without the numbers that Keras appends to automatic names.
 
     Args:
         path: of a variable.

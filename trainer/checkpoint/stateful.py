@@ -92,7 +92,7 @@ class RunState:
         written.
 
         Args:
-            over: whether the run has come to its end.
+            over: whether the run has ended.
         """
         variables = self._variables()
         arrays: dict[str, Any] = {

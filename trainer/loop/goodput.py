@@ -121,7 +121,7 @@ class Accounts:
         """What a checkpoint must hold.
 
         Args:
-            over: whether the run has come to its end. Time until it is
+            over: whether the run has ended. Time until it is
                 extended, if ever, is not lost.
         """
         self._book()

@@ -62,12 +62,12 @@ class Guard:
     before its update, which a bad step does not make. The host learns of it at
     the end of its loop, before anything else sees or saves the result.
 
-    A Trainer with a `train_step` of its own is checked by what its
+    A Trainer that overrides `train_step` is checked by what its
     `apply_gradients` gets, and by the value `"loss"` that it returns. Its
     update cannot be held back: it is undone, or at least not saved.
 
-    Under `mixed_float16` a gradient that is not finite is no fault while the
-    loss scale can still be lowered.
+    Under `mixed_float16` a gradient that is not finite is not a fault while
+    the loss scale can still be lowered.
 
     Args:
         action: `"stop"` ends the run with an error, or `"roll_back"` goes on

@@ -1,4 +1,4 @@
-"""Sums of step results over an interval, and the values they stand for."""
+"""`Totals`: sums of logs over an interval, and the values they give."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -79,8 +79,7 @@ def check_micro_batches(
     Raises:
         UserError: BatchNormalization would take statistics of no examples.
     """
-    # Elsewhere an empty piece contributes nothing. Moving statistics would
-    # still decay.
+    # No other layer is affected: an empty micro-batch contributes nothing.
     if last_size is None or last_size >= accumulation_steps:
         return
     norm = keras.layers.BatchNormalization

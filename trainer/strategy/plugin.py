@@ -58,8 +58,8 @@ class StrategyPlugin(abc.ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        # Each option may also be set as a class attribute: options once were
-        # attributes, and plugins of others may still set them.
+        # An option may also be set as a class attribute of its name, as all of
+        # them once were.
         names = (field.name for field in dataclasses.fields(StrategyOptions))
         given = {name: vars(cls)[name] for name in names if name in vars(cls)}
         cls.options = dataclasses.replace(cls.options, **given)
@@ -211,7 +211,7 @@ class StrategyPlugin(abc.ABC):
         return [str(d) for d in self.strategy.extended.worker_devices]
 
     def finish(self) -> None:  # noqa: B027 - most have no peers to wait for
-        """Called once, when the run has come to its end without an error."""
+        """Called once, when the run has ended without an error."""
 
     def close(self) -> None:  # noqa: B027 - most have nothing to release
         """Releases devices and peers. Called once, on every exit."""

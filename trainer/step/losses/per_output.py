@@ -258,7 +258,7 @@ def _single(
     weights: dict[str, float],
     options: dict[str, Any],
 ) -> list[loss_terms.Term]:
-    """The terms of one loss, whatever structures it stands in."""
+    """The terms of one loss, in whatever structure it is given."""
     loss = spec.loss
     if outputs.is_single:
         (loss,) = _by_output(spec, outputs)
