@@ -186,6 +186,7 @@ class Trainer:
                 f"guard is {guard!r}. Pass a Guard (in gin @Guard(), with "
                 "parentheses)."
             )
+        # Refused here, before a model is built.
         if self._has_own("train_step"):
             check_own_train_step(
                 type(self).__name__,

@@ -150,7 +150,9 @@ def _fill(
 ) -> None:
     """Assigns what fits, and notes what became of each variable."""
     variables = list(model.variables)
+    # A model may have another name than the one that was saved.
     theirs = _without_model_name(stored, ours)
+    # Keras names layers after their classes: these names may be renumbered.
     kinds = {type(layer).__name__.lower() for layer in all_layers(model)}
     shapes = [tuple(variable.shape) for variable in variables]
     places = _match(ours, shapes, theirs, kinds=kinds)
@@ -227,7 +229,9 @@ def _match(
     # From here on: same shapes in the same order, and names that differ.
     if len(places) == len(ours) or shapes != [v.shape for v in theirs]:
         return places
+    # No name contradicts the order: those that match are at their own index.
     in_order = all(i == place for i, place in places.items())
+    # Or names differ only in the numbers that Keras appends.
     counted_up = all(
         _uncounted(name, kinds) == _uncounted(one.path, kinds)
         for name, one in zip(ours, theirs, strict=True)

@@ -150,6 +150,7 @@ class RunState:
         # that is refused leaves no trace.
         check(snapshot)
         if GUARD not in snapshot.host["variables"]:
+            # A guard that is new in this run starts with its initial state.
             variables.pop(GUARD, None)
         for group, members in variables.items():
             check_shapes(group, members, snapshot.host["variables"])
@@ -212,6 +213,8 @@ class RunState:
             self._note_changes(snapshot)
             return True
         if misfits:
+            # Starting from scratch would overwrite what the run has done so
+            # far.
             raise UserError(
                 f"No checkpoint in {directory} fits this run; {misfits[0]}. "
                 "If its code has changed, choose another --model_dir, or "
@@ -273,6 +276,7 @@ class RunState:
         run: what they did the first time is in the checkpoint.
         """
         variables = sum(self._variables().values(), [])
+        # Copies on the host: the event may assign any of the variables.
         values = [_on_host(variable) for variable in variables]
         untracked = self._get_parts().untracked
         before = untracked.state()

@@ -95,6 +95,7 @@ def save(directory: str, snapshot: Snapshot) -> str:
             there before is lost.
     """
     final = os.path.join(directory, f"step_{snapshot.step:08d}")
+    # A name that no other process uses, and that is not a checkpoint's.
     temporary = os.path.join(directory, f"tmp_{uuid.uuid4().hex}")
     atomic_files.refuse_link(directory)
     make_directory(directory)
@@ -102,6 +103,7 @@ def save(directory: str, snapshot: Snapshot) -> str:
         # Fails if the name exists, unlike makedirs.
         tf.io.gfile.mkdir(temporary)
         _write(temporary, snapshot)
+        # An earlier save may have been killed between its two renames.
         _settle_old(directory)
         # A rename cannot replace a directory that is not empty. Killed between
         # the two renames, the run still has the old checkpoint.
@@ -304,6 +306,7 @@ def _check_sizes(
         math.prod(shape) * (1 if dtypes[n] == tf.string else dtypes[n].size)
         for n, shape in shapes.items()
     )
+    # Strings count one byte each, as their lengths are not known here.
     if wanted > there:
         raise ValueError(f"{_DATA} has {there} bytes, and its arrays {wanted}")
 
@@ -372,6 +375,7 @@ def _plain(value: Any) -> Any:
 def _fingerprint(path: str) -> dict[str, Any]:
     digest, size = hashlib.sha256(), 0
     with tf.io.gfile.GFile(path, "rb") as file:
+        # In chunks: a checkpoint may be larger than the memory that is free.
         while chunk := file.read(_CHUNK):
             digest.update(chunk)
             size += len(chunk)

@@ -108,6 +108,7 @@ def _read_checkpoint(path: str) -> tuple[str, list[StoredVariable]]:
                 ".weights.h5 file."
             )
         snapshot = newest
+    # Only the model's: optimizer and averages are not taken over.
     entries = snapshot.host["variables"].get("model", [])
     return f"{directory}, step {snapshot.step}", [
         _in_memory(entry["path"], snapshot.arrays[contents.key_of("model", i)])
@@ -140,6 +141,7 @@ def _open_h5(
     if not path.endswith(".keras"):
         return h5py.File(file, "r")
     archive = stack.enter_context(zipfile.ZipFile(file))
+    # Only this entry is read, not the configuration, which names classes.
     entry = archive.getinfo("model.weights.h5")
     # Weights that are stored uncompressed, as Keras does, always pass.
     most = max(_MOST_TIMES * model_bytes + _SMALL_BYTES, entry.compress_size)
@@ -162,6 +164,7 @@ def _open(path: str) -> BinaryIO:
 
 
 def _variables(weights: h5py.File, path: str) -> list[StoredVariable]:
+    # Keras 2 keeps weights by layer under these names.
     if "layer_names" in weights.attrs or _has(weights, "model_weights"):
         raise UserError(
             f"init_from = {path!r} is a file of Keras 2. Load it with Keras "

@@ -102,6 +102,7 @@ def _accepted(
 ) -> dict[str, Any]:
     """Those of the arguments that the function names."""
     parameters = inspect.signature(data).parameters
+    # A function with **kwargs takes all of them.
     if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         return arguments
     return {key: arguments[key] for key in arguments if key in parameters}

@@ -95,6 +95,7 @@ def feeder(
         UserError: pieces must have one shape, and batches cannot be cut that
             way.
     """
+    # Found now, so that data that cannot be cut is refused before tracing.
     size = (
         0
         if fit is None

@@ -133,6 +133,7 @@ class DatasetBatches(Batches):
                 lambda begin, end: take_rows(element, begin, end)
             )
 
+        # Skipped batches are still read, in the same order as before.
         dataset = self._make_dataset().repeat().skip(start)
         # After skip, so that the first batch is that of `start`.
         if every > 1:

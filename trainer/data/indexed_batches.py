@@ -85,6 +85,7 @@ class IndexedBatches(Batches):
             # `number` counts this pipeline's pieces from `start` on.
             step = start + number // per_step * every
             piece = number % per_step
+            # Everything follows from the step's number: nothing is counted on.
             epoch = step // self.steps_per_epoch
             batch = step % self.steps_per_epoch
             is_last = tf.cast(batch == self.steps_per_epoch - 1, tf.int64)
@@ -98,7 +99,8 @@ class IndexedBatches(Batches):
             return self._examples.gather(self._order(epoch, places))
 
         # One element per piece, not per step: a flat_map over the pieces of
-        # each step costs more than reading a small batch.
+        # each step costs more than reading a small batch. They are read in
+        # parallel, and stay in order.
         dataset = tf.data.Dataset.counter().map(
             read, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
         )
@@ -112,6 +114,7 @@ class IndexedBatches(Batches):
             for size in (self.batch_size, self.last_size)
         ]
         begins, ends = np.concatenate(rows, axis=1)
+        # On the host, where the input pipeline reads them.
         with tf.device("CPU:0"):
             return tf.constant(begins, tf.int64), tf.constant(ends, tf.int64)
 

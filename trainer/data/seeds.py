@@ -27,6 +27,7 @@ def seeded(seed: int) -> Iterator[None]:
     # `_rng` counts the operations without a seed; it exists once a seed is set.
     before = ours._seed, getattr(ours, "_rng", None)
     python, numpy = random.getstate(), np.random.get_state()
+    # This also restarts the count of operations without a seed.
     tf.random.set_seed(seed)
     random.seed(seed)
     np.random.seed(seed & 0xFFFFFFFF)  # It takes 32 bits.

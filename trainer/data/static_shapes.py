@@ -49,9 +49,11 @@ def padded(dataset: tf.data.Dataset, size: int) -> tf.data.Dataset:
 
     def fill(spare: Any, piece: Any) -> tuple[Any, Padded]:
         count = tf.shape(tf.nest.flatten(piece)[0])[0]
+        # Without the check, rows beyond `size` would be dropped silently.
         enough = tf.debugging.assert_less_equal(
             count, size, f"A batch holds more than {size} examples a replica."
         )
+        # The piece's rows, and after them the spare row: never empty.
         pool = tf.nest.map_structure(
             lambda part, row: tf.concat([part, row], 0), piece, spare
         )
@@ -103,6 +105,7 @@ def exact(dataset: tf.data.Dataset, size: int) -> tf.data.Dataset:
             f"{size}."
         )
 
+    # tf.data passes the parts of a tuple as separate arguments.
     def declare(*piece: Any) -> Any:
         return tf.nest.map_structure(
             lambda part, spec: tf.ensure_shape(part, spec.shape),

@@ -51,6 +51,8 @@ class Calls:
             return
         if self._count == 2:
             first_steps, first_seconds = self._first
+            # What is more than the same number of steps took in the second
+            # call.
             compiling = first_seconds - first_steps * seconds / steps
             self._accounts.move(compiling, source="step", to="compile")
         # The fastest one counts: a single delay does not make calls too long.

@@ -47,6 +47,7 @@ class CallbackList:
             callback.trainer = trainer
         # Restored states of Keras' callbacks, until `on_train_begin` is over.
         self._waiting: dict[str, dict[str, Any]] = {}
+        # Values for each batch are only computed if a callback may read them.
         self.wants_batch_logs = any(map(_reads_batches, self.all))
 
     def attach(self, model: keras.Model, params: dict[str, Any]) -> None:
@@ -66,6 +67,7 @@ class CallbackList:
 
     def call_savers(self, event: str, *arguments: Any) -> None:
         """Calls an event of the callbacks that save."""
+        # Ours, so they have all events.
         for callback in filter(_runs_last, self.all):
             getattr(callback, event)(*arguments)
 
@@ -88,6 +90,7 @@ class CallbackList:
 
     def repeat(self, event: str, *arguments: Any) -> None:
         """Calls an event a second time, and sets states back afterwards."""
+        # A callback may return an object that it changes in the event.
         states = copy.deepcopy(self.states())
         self.call(event, *arguments)
         keyed = self._keyed()
@@ -168,6 +171,8 @@ class CallbackList:
             if isinstance(callback, Callback):
                 _load(key, callback, state)
             elif callback is not None:
+                # Checked now, when a misfit can still be refused, and set in
+                # `begin`.
                 keras_callbacks.check(callback, state)
                 waiting[key] = state
         self._waiting = waiting

@@ -68,6 +68,7 @@ class Evaluator:
         prepare(self._spec, training=False)
         iterator = self._input()
         totals = Totals(self._spec.parts.metrics, EVAL)
+        # Carried states are in variables, which still hold the last evaluation.
         totals.reset()
         with self._averaged_weights():
             for start in range(0, steps, _BATCHES_PER_CALL):
@@ -100,6 +101,8 @@ class Evaluator:
             start=0,
             num_replicas=self._plugin.num_replicas,
             micro=1,
+            # Padded, while training drops a short batch: here each example
+            # counts.
             fit=padded if self._plugin.options.static_shapes else None,
         )
         return self._plugin.distribute(pieces, training=False)

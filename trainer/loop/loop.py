@@ -88,6 +88,7 @@ class Loop:
         self.steps = steps
         self.evaluate = evaluate
         self.trainer = trainer
+        # First: wrong arguments of the Trainer show before data is read.
         trainer.build()
         self.batches = trainer.batches("train")
         check_micro_batches(
@@ -127,6 +128,7 @@ class Loop:
         # The loop of the previous call of `train`, unless that call failed.
         last = trainer.loop
         self._last = last if last is not None and last.has_ended else None
+        # From here on callbacks and checkpoints see this loop.
         trainer.loop = self
         trainer.state.host = self.state
         if model_dir is not None:
@@ -224,6 +226,8 @@ class Loop:
                 self.callbacks.end(dict(self.reporter.logs))
                 self.has_ended = True
             finally:
+                # On every exit: no thread or file of a callback may outlive the
+                # run.
                 self.callbacks.close()
         return dict(self.reporter.logs)
 
@@ -241,6 +245,8 @@ class Loop:
         epochs = None
         if self.steps_per_epoch:
             epochs = -(-self.steps // self.steps_per_epoch)
+        # As in `fit`; verbose 0, because progress is shown by a callback of
+        # ours.
         self.callbacks.attach(
             self.trainer.model,
             {"verbose": 0, "epochs": epochs, "steps": self.steps_per_epoch},
@@ -314,6 +320,7 @@ class Loop:
         # unfired is due now, before the next step.
         self.reporter.start(begin)
         self.reporter.begin_epoch(self.reporter.epoch_of(begin))
+        # An earlier attempt left after a graph call: first what was due then.
         stopping = begin < trainer.step and self._after_steps(begin)
         checked_for = None
         while trainer.step < self.steps and not stopping:
@@ -326,6 +333,7 @@ class Loop:
             if fault is not None:
                 return fault
             stopping = self._after_steps(first)
+        # Without epochs the whole run is one, which ends here.
         if self.steps_per_epoch is None:
             self.callbacks.call("on_epoch_end", 0, dict(self.reporter.logs))
         return None
@@ -343,6 +351,7 @@ class Loop:
         trainer = self.trainer
         # A run that left within a host loop has begun its batch already.
         if not self.state.is_within:
+            # Keras numbers batches from the beginning of the epoch.
             in_epoch = trainer.step % (self.steps_per_epoch or self.steps)
             self.callbacks.call("on_train_batch_begin", in_epoch, {})
             self.state.is_within = True
@@ -377,6 +386,7 @@ class Loop:
             fault = None if watch is None else watch.fault()
             seconds = time.perf_counter() - begin
             self.reporter.take(after, seconds=seconds)
+        # Only noted here: reading it would wait for the device.
         waited = Growth(DATA_WAIT, before[0], after[0])
         self._calls.book(count, seconds=seconds, waited=waited)
         return fault
@@ -398,8 +408,10 @@ class Loop:
             self._save(only_savers=True)
 
     def _agree_after_call(self) -> Requests:
+        # Another run may have taken the directory while this one was suspended.
         self._check_lock()
         requests = self._agree(shorter=self._calls.too_long)
+        # Agreed on by all processes, whose graph calls must have equal lengths.
         if requests.shorter and self.state.steps_per_call > 1:
             self.state.steps_per_call //= 2
         return requests
@@ -463,6 +475,7 @@ class Loop:
         self.state.unfired_from = unfired_from
         control, plugin = self.trainer.control, self.trainer.plugin
         reason = control.why_restart(plugin) or "another process has to leave"
+        # The savers' last chance: the machine may be gone in seconds.
         self.callbacks.call("on_leave", self.trainer.step)
         self.has_ended = True
         raise StartAgain(
@@ -471,6 +484,8 @@ class Loop:
         )
 
     def _next_boundary(self, step: int) -> int:
+        # Multiples of steps_per_loop, not steps from here: boundaries are the
+        # same in a run that was resumed in between.
         ends = [
             self.steps,
             Period(steps=self.state.steps_per_loop).next_step(step),

@@ -73,6 +73,7 @@ class LoopState:
             self._callbacks.states()
         )
         arrays = {
+            # A copy: training goes on while the snapshot is written.
             f"callbacks/{name}": np.array(array)
             for name, array in of_callbacks.items()
         }
@@ -161,6 +162,7 @@ class LoopState:
         position = {**last.position(), "stopped": None}
         ended = self._before_end(position, step=step)
         ended = ended or {"logs": last._reporter.logs, "callbacks": {}}
+        # States from before the end, where they differ from those at the end.
         states = last._callbacks.states() | ended["callbacks"]
         # States are matched by class name: another class may have the same.
         with contextlib.suppress(Misfit):
@@ -221,6 +223,7 @@ class LoopState:
 
         Otherwise the same command, started again, would train on.
         """
+        # What the snapshot says decides, not what this process has set so far.
         self._model.stop_training = False
         if stopped is None:
             return

@@ -65,6 +65,7 @@ class Monitor:
             return float(logs[self.name])
         evaluated = self.name.startswith("val_")
         valid = [key for key in logs if key.startswith("val_") == evaluated]
+        # Without values of its kind, none may have been measured yet.
         if valid:
             raise UserError(
                 f"monitor = {self.name!r} is not measured. "

@@ -139,6 +139,8 @@ class Reporter:
         step = self._trainer.step
         evaluation = self.tickers.get("eval")
         evaluated: dict[str, float] = {}
+        # Evaluation first: if it is interrupted, nothing has been logged, and
+        # all of it is due again.
         eval_due = evaluation is not None and evaluation.due(step)
         if eval_due or (evaluation is not None and ending):
             evaluated = self._evaluate()
@@ -237,6 +239,7 @@ class Reporter:
             for key, value in self.logs.items()
             if key.startswith("val_")
         }
+        # As `fit` does, with the newest evaluation among the epoch's values.
         values = self.epoch_values() | validation
         self.totals["epoch"].reset()
         self._callbacks.call("on_epoch_end", epoch, values)

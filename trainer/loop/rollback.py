@@ -188,6 +188,7 @@ class Rollback:
         self._callbacks.call("on_divergence", trainer.step)
         skipped = Skipped(trainer.model_dir, self._batch_size)
         entry = self._entry(fault, skipped)
+        # Written before anything is restored: it tells the step of the fault.
         story = _story(entry, fault)
         if not guard.rolls_back:
             raise Diverged(f"{story}. {self._newest()}")

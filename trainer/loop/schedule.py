@@ -28,6 +28,7 @@ _UNITS = {
     "percent": "percent",
 }
 _SECONDS = {"seconds": 1.0, "minutes": 60.0, "hours": 3600.0}
+# A number, "k" for thousands, and a unit.
 _PATTERN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(k?)\s*([a-z%]*)\s*")
 
 
@@ -60,6 +61,7 @@ class Period:
         """Whether a multiple of the period lies in `(previous, step]`."""
         if self.steps is None:
             return False
+        # A host loop may step over a multiple without stopping at it.
         return previous // self.steps != step // self.steps
 
 
@@ -113,6 +115,7 @@ class Ticker:
             if passed:
                 self._time = time.monotonic()
             return passed
+        # No agreement is needed: all processes are at the same step.
         passed = self.period.crossed(self._step, step)
         self._step = step
         return passed

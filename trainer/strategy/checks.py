@@ -264,6 +264,7 @@ def as_loss(loss: Any) -> keras.losses.Loss | None:
                 f"Unknown loss {loss!r}. Name one of keras.losses, such as "
                 "'SparseCategoricalCrossentropy'."
             ) from None
+    # In gin, a loss is often named as a class, without arguments.
     if isinstance(loss, type):
         loss = loss()
     if loss is None:

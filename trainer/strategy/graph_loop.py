@@ -128,6 +128,7 @@ class GraphLoop:
         """
         layout = self.layout or self.lay_out(iterator)
         count = tf.cast(num_steps, tf.int32)
+        # All results, not their sum: the coordinator adds them up in order.
         results = tf.TensorArray(tf.float64, count, element_shape=[layout.size])
 
         def one_more(i: tf.Tensor, results: tf.TensorArray) -> tf.TensorArray:
@@ -170,4 +171,5 @@ def _all_rows(sums: tf.Tensor) -> tf.Tensor:
         return sums[:, tf.newaxis]
     # To each replica's sum only zeros are added, so no bit of it changes.
     own = among_zeros(sums, context.replica_id_in_sync_group, count)
+    # [replicas, sums, size] -> [sums, replicas, size]
     return tf.transpose(reduce_sum(own), [1, 0, 2])

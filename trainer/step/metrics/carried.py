@@ -98,8 +98,7 @@ def _flatten(
         else part
         for part in (parts[i] for i in numbers)
     ]
-    # A mask is an attribute of its tensor, which a reduction does not
-    # keep.
+    # A mask is an attribute of its tensor, which a reduction loses.
     masked = [i for i in numbers if keras_mask(parts[i]) is not None]
     masks = [tf.convert_to_tensor(keras_mask(parts[i])) for i in masked]
     constants = [None if _is_value(part) else part for part in parts]

@@ -40,6 +40,7 @@ def function_loss(function: Callable[..., Any]) -> keras.losses.Loss:
     Raises:
         RuntimeError: this version of Keras does that elsewhere.
     """
+    # A functools.partial or an object has no name.
     name = getattr(function, "__name__", "loss")
     return _function_loss_class()(function, name=name)
 
@@ -82,6 +83,7 @@ def leave_losses_whole(is_in_step: Callable[[], bool]) -> None:
         RuntimeError: this version of Keras divides elsewhere.
     """
     name = "scale_loss_for_distribution"
+    # The function is looked up in this module by each call of a loss.
     module = sys.modules[keras.losses.Loss.__module__]
     own = getattr(module, name, None)
     if not callable(own):
@@ -333,6 +335,7 @@ def layer_metrics(model: keras.Model) -> list[tuple[keras.Layer, keras.Metric]]:
                 f"keras {keras.__version__}: Layer._metrics is gone; metrics "
                 "in layers would be neither logged nor saved."
             )
+        # A metric may be shared by layers: the first one is named.
         for metric in layer._metrics:
             found.setdefault(id(metric), (layer, metric))
     return list(found.values())

@@ -196,6 +196,7 @@ def check(
     for outer, inner in graph.captures:
         if id(outer) in before or not _is_variable(outer):
             continue
+        # Not saved anyway, and not one that `untracked` can save.
         if not untracked.touch(outer):
             users = set(_users(inner))
             if all(kind.startswith(_COLLECTIVE) for kind in users):
@@ -274,6 +275,7 @@ def _users(tensor: Any) -> Iterator[str]:
 
 def _called(op: Any) -> list[Any]:
     """The graphs of the functions that an operation calls."""
+    # Functions are attributes of an operation: conditions, loops, calls.
     names: list[str] = []
     for attribute in op.op_def.attr:
         if attribute.type == "func":

@@ -123,6 +123,7 @@ class _Place:
 
     def without_gaps(self, whole: tf.Tensor) -> tf.Tensor:
         """The sum over replicas without the ends of slots."""
+        # Full slots have no gaps, and without slots rows are adjacent.
         if self._is_full or self._slot is None:
             return whole
         # [replicas, slot], true for the first rows of each slot.

@@ -140,6 +140,8 @@ class Sums:
             for columns, array in zip(
                 layout.columns(name), tf.nest.flatten(value), strict=True
             ):
+                # Arrays from a checkpoint may be of fewer replicas: the rest is
+                # zero.
                 rows[: len(array), columns] = array.reshape(len(array), -1)
         return cls(layout, rows[np.newaxis])
 
@@ -170,6 +172,8 @@ class Sums:
         rows = self.rows
         if layout is not self.layout:
             rows = self.layout.copy_to(layout, rows)
+        # Row by row only if the replicas are as many as before: otherwise the
+        # order of additions changes anyway.
         if len(rows) == replicas:
             return rows
         made = np.zeros((replicas, layout.size))
