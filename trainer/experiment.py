@@ -1,4 +1,4 @@
-"""What `python -m trainer` runs: one experiment in one mode."""
+"""`run`: one configured experiment in one mode, for `python -m trainer`."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -82,36 +82,38 @@ def run(
         callbacks: the callbacks of a training run.
         init_from: the run or file whose weights a new run starts with; see
             `trainer.checkpoint.init_from.initialize_from`.
-        init_only: which of the model's variables it gives, as a regular
+        init_only: which of the model's variables are loaded, as a regular
             expression for their paths, such as `"encoder/.*"`.
-        devices: handed to the strategy plugin.
-        tpu: handed to the strategy plugin.
-        worker_hosts: handed to the strategy plugin.
-        ps_hosts: handed to the strategy plugin.
-        task_type: handed to the strategy plugin.
-        task_index: handed to the strategy plugin.
+        devices: passed to the strategy plugin.
+        tpu: passed to the strategy plugin.
+        worker_hosts: passed to the strategy plugin.
+        ps_hosts: passed to the strategy plugin.
+        task_type: passed to the strategy plugin.
+        task_index: passed to the strategy plugin.
         virtual_devices: how many logical devices the CPU is split into.
         deterministic: make every TensorFlow op reproducible bit by bit.
-        before_first_step: called with the trainer when all is built and
-            restored, in the modes that train, and in `check`.
-        is_over: says, in `continuous_eval`, whether the run has ended well.
+        before_first_step: called with the trainer when everything is built
+            and restored, in the modes that train, and in `check`.
+        is_over: in `continuous_eval`, whether the run has ended well.
 
     Returns:
         The newest values; evaluation's as `val_*` where the mode trains.
 
     Raises:
-        UserError: something that was asked for cannot be done.
+        UserError: the configuration is not valid, or cannot be honoured.
     """
     # Long because its parameters are what a gin file may set: they are listed,
-    # checked and handed on here, and nowhere else.
+    # checked and passed on here, and nowhere else.
     if mode not in MODES:
         raise UserError(f"Unknown mode {mode!r}. {nearest(mode, MODES)}")
     model_dir = plain(model_dir)
     if init_only is not None and init_from is None:
         raise UserError(
-            f"run.init_only = {init_only!r} needs a run to take from: set "
+            f"run.init_only = {init_only!r} needs a run to load from: set "
             "--init_from."
         )
+    # Before the strategy: TensorFlow fixes its devices with the first
+    # operation.
     _configure_runtime(virtual_devices, deterministic)
     plugin = find_strategy(
         strategy,
@@ -122,11 +124,13 @@ def run(
         task_type=task_type,
         task_index=task_index,
     )
+    # Before `create`, which may compare them with those of the other processes.
     plugin.facts = {
         "configuration": fingerprints.configuration(),
         "code": fingerprints.code(),
     }
     try:
+        # Parameter servers and their workers do nothing else.
         if plugin.serve():
             return {}
         made = _make_trainer(trainer, plugin)
@@ -163,19 +167,22 @@ def run(
             )
             plugin.finish()
             return values
+        # Only a new run: a resumed one has these weights and more.
         report = None
         if init_from is not None and not _goes_on(directory):
             report = initialize_from(made, init_from, only=init_only)
         if mode == "check":
             return _check(made, loop, before_first_step)
 
-        def nothing_can_be_refused() -> None:
+        # Only now, when nothing can be refused any more, is anything written:
+        # a run that is refused leaves no directory behind.
+        def when_ready() -> None:
             if before_first_step is not None:
                 before_first_step(made)
             if report is not None and plugin.is_chief:
                 report.write(model_dir)
 
-        values = loop.run(nothing_can_be_refused)
+        values = loop.run(when_ready)
         plugin.finish()
         return values
     finally:
@@ -201,7 +208,7 @@ def _configure_runtime(
     except RuntimeError:
         raise UserError(
             f"virtual_devices = {virtual_devices} comes too late: TensorFlow "
-            "is already running in this process. Set it in a new one."
+            "is already running in this process. Set it in a new process."
         ) from None
 
 
@@ -218,7 +225,7 @@ def _make_trainer(
 
 
 def _goes_on(directory: str) -> bool:
-    """Whether there is a checkpoint that a run can go on from."""
+    """Whether there is a checkpoint from which a run can go on."""
     return next(usable(directory), None) is not None
 
 

@@ -1,7 +1,7 @@
 """The Trainer: a model, its losses and metrics, and the distributed step.
 
-The class that research code subclasses stands in one file, more than half of
-which says what each argument and method means.
+The whole class that research code subclasses is in this file. More than half of
+it documents what each argument and method means.
 """
 
 import functools
@@ -122,9 +122,9 @@ class Trainer:
             training loss; any other class weighs 1. For a single output
             whose targets are classes or one-hot vectors.
         optimizer: a function that returns a Keras optimizer, a name, or a
-            dict of these for a `train_step` of your own. One in a dict that
-            is named like a layer of the model is for that layer's weights,
-            any other for all weights.
+            dict of these for your own `train_step`. An optimizer in a dict
+            whose name is that of a layer of the model is for that layer's
+            weights, any other for all weights.
         metrics: functions that return Keras metrics, or a dict of lists by
             output. They weigh examples by their sample weight.
         data: a function of `split` (`"train"` or `"eval"`); see
@@ -132,9 +132,9 @@ class Trainer:
         strategy: a strategy plugin or its name.
         batch_size: examples in a global batch, over all replicas and
             micro-batches.
-        seed: of initial weights, shuffling and dropout.
+        seed: for initial weights, shuffling and dropout.
         learning_rate: replaces the optimizer's own.
-        data_dir: handed to `data`.
+        data_dir: passed to `data`.
         precision: `"float32"`, `"mixed_bfloat16"` or `"mixed_float16"`.
         accumulation_steps: micro-batches into which a global batch is cut to
             save memory. The result is that of the whole batch, but for
@@ -146,8 +146,8 @@ class Trainer:
             replicas. Without it each replica has its own.
         added_losses: what layers pass to `add_loss`: `"mean"`, a mean over
             the batch, or `"sum"`, a sum over it; or a dict of these by layer.
-            Without it, means are meant, and what is found to be none is
-            refused where there are several replicas or micro-batches.
+            By default they are taken for means; with several replicas or
+            micro-batches, a loss that is found not to be a mean is refused.
         guard: what to do when training diverges, see `trainer.Guard`; `None`
             checks nothing.
 
@@ -186,6 +186,7 @@ class Trainer:
                 f"guard is {guard!r}. Pass a Guard (in gin @Guard(), with "
                 "parentheses)."
             )
+        # Refused here, before a model is built.
         if self._has_own("train_step"):
             check_own_train_step(
                 type(self).__name__,
@@ -219,10 +220,12 @@ class Trainer:
         self.seed = seed
         self.accumulation_steps = accumulation_steps
         self.jit_compile = jit_compile
+        # The ids of the variables that the traced steps train.
         self._traced_for: list[int] | None = None
         self.model_dir: str | None = None
         self.control = Control()
         self.accounts = Accounts()
+        # Functions, as neither parts nor plugin exists before its first use.
         self.state = RunState(lambda: self.parts, lambda: self.plugin)
         self.loop: Loop | None = None
 
@@ -238,6 +241,7 @@ class Trainer:
     @functools.cached_property
     def parts(self) -> Parts:
         """Model, optimizers, metrics and state variables."""
+        # Before anything is built: a wrong batch_size shows at once.
         check_against_strategy(
             self.plugin,
             batch_size=self.batch_size,
@@ -254,6 +258,7 @@ class Trainer:
             call_once=self._call_once,
             **self._factories,
         )
+        # Variables of research code, which Keras does not track.
         parts.untracked.offer_attributes(self)
         return parts
 
@@ -274,7 +279,7 @@ class Trainer:
         per_output.check(self.spec)
 
     def restart_optimizers(self) -> None:
-        """Lets the optimizers begin anew on the present weights."""
+        """Resets the optimizers to their initial state, for these weights."""
         with self.plugin.scope():
             restart_optimizers(
                 self.parts,
@@ -293,7 +298,7 @@ class Trainer:
         )
         now = [id(variable) for variable in self.model.trainable_variables]
         if self._traced_for not in (None, now):
-            # Traced for other variables.
+            # The cached steps were traced for other variables.
             self.__dict__.pop("train_runner", None)
             self.__dict__.pop("evaluator", None)
         self._traced_for = now
@@ -323,7 +328,7 @@ class Trainer:
         return next(iter(self.parts.optimizers.values()))
 
     def _has_own(self, method: str) -> bool:
-        """Whether a subclass has a method of a step of its own."""
+        """Whether a subclass overrides a method of the step."""
         return getattr(type(self), method) is not getattr(Trainer, method)
 
     @property
@@ -354,6 +359,7 @@ class Trainer:
         """
         return () if self.loop is None else self.loop.reporter.taken_back
 
+    # Cached: counting a dataset of unknown length may take a while.
     @functools.cache  # noqa: B019 - one entry a split, lives as the trainer
     def batches(self, split: str) -> Batches:
         """The global batches of a split.
@@ -400,8 +406,8 @@ class Trainer:
         """A loss over the global batch, such as one over pairs of examples.
 
         Every replica computes it, from the same numbers. It is added to the
-        losses by example, if there are any. Neither sample weights nor
-        micro-batches go with it.
+        per-example losses, if there are any. It cannot be combined with sample
+        weights or micro-batches.
 
         Args:
             x: inputs of the global batch.
@@ -409,7 +415,7 @@ class Trainer:
             y_pred: the model's outputs for it.
 
         Returns:
-            A float scalar, divided as it is meant to be.
+            A float scalar; it is not divided any further.
         """
         raise NotImplementedError
 
@@ -434,10 +440,11 @@ class Trainer:
         return logs
 
     def eval_step(self, batch: Any) -> StepLogs:
-        """Measures one replica's batch; takes and returns as `train_step`.
+        """Measures one replica's batch.
 
-        Under a strategy with static shapes the batch is `(x, y,
-        sample_weight)` whatever the data yields: padding has the weight 0.
+        Arguments and result are as in `train_step`. Under a strategy with
+        static shapes the batch is `(x, y, sample_weight)`, whatever the data
+        yields: padding has weight 0.
         """
         _, logs = measure(self.spec, batch, training=False)
         return logs
@@ -451,7 +458,7 @@ class Trainer:
             batch: `x`, `(x, y)` or `(x, y, sample_weight)`.
 
         Returns:
-            The sums, and what the step returns of the batch.
+            The sums, and what the step returns for the batch.
         """
         return gradient_sums(self.spec, batch)
 
@@ -462,8 +469,8 @@ class Trainer:
             sums: this replica's, over all its micro-batches.
 
         Returns:
-            `gradients`, variable number to gradient, equal on every replica,
-            the regularizers' among them; and what a guard must know.
+            `gradients`, variable number to gradient, equal on every replica
+            and including the regularizers'; and what a guard must know.
         """
         return reduce_gradients(self.spec, sums)
 
@@ -475,32 +482,34 @@ class Trainer:
         Args:
             tape: recorded this replica's part of the loss.
             loss: this replica's sum and count, see `trainer.average`.
-            variables: what to differentiate by.
+            variables: what to differentiate with respect to.
 
         Returns:
             For each variable the gradient of (sum of totals) / (sum of
             counts) over all replicas, equal on every replica.
         """
         local = tape.gradient(loss.total, [v.value for v in variables])
+        # Without examples the local gradient may be NaN, and would spread.
         piece = current_piece()
         if piece is not None:
             local, loss = piece.or_zeros(local), piece.or_nothing(loss)
         if not self.plugin.options.reduces_sparse:
             local = grads.densify(local)
+        # Gradients and count in one reduction, then one division.
         total, count = grads.reduce_sum((local, loss.count))
         factor = tf.math.divide_no_nan(1.0, count)
         return [grads.scale(gradient, factor) for gradient in total]
 
     def all_gather(self, structure: Any) -> Gathered:
-        """The rows of all replicas on each of them, with their gradient.
+        """Gathers the rows of all replicas on each of them, differentiably.
 
         Args:
             structure: tensors of shape `[rows, ...]`, see
                 `trainer.step.reductions.all_gather.all_gather`.
 
         Returns:
-            `values`, of the same structure, and `offset`, the first row of
-            this replica's own.
+            `values`, of the same structure, and `offset`, the first of this
+            replica's rows in them.
         """
         return all_gather(structure)
 
@@ -523,18 +532,21 @@ class Trainer:
         chosen = (
             self.parts.optimizers[optimizer] if optimizer else self.optimizer
         )
+        # Clipping and moments need each row's whole gradient.
         true = grads.rows_once(gradients, dense=self.jit_compile)
         if self.parts.watch is not None:
-            self.parts.watch.hear(true)
+            self.parts.watch.note(true)
         if not grads.takes_rows_as_they_come(chosen):
             gradients = true
-        with open_piece(None):  # All replicas assign the same here.
+        # Outside of the piece: all replicas assign the same here, so nothing
+        # must be weighed by examples.
+        with open_piece(None):
             chosen.apply(gradients, variables)
 
     def metric_increments(
         self, y: Any, y_pred: Any, sample_weight: Any = None
     ) -> StepLogs:
-        """What a batch adds to each metric, to be returned by a step."""
+        """What a batch adds to each metric; a step returns it."""
         metrics = self.parts.metrics
         return metrics.logs(metrics.calls(y, y_pred, sample_weight))
 
@@ -602,7 +614,7 @@ class Trainer:
     def learning_rates(self) -> dict[str, float]:
         """The optimizers' present learning rates."""
         rates = {
-            # The shortest number that reads as this float32: 0.01.
+            # The shortest decimal of this float32: 0.01, not 0.009999999776.
             name: float(str(keras.ops.convert_to_numpy(one.learning_rate)))
             for name, one in self.parts.optimizers.items()
         }
@@ -620,7 +632,7 @@ class Trainer:
             self._call_once(copy)
         copy.set_weights(self.model.get_weights())
         # Copied one by one, not swapped in and out of the model that trains:
-        # the chief may be alone in asking for this.
+        # only the chief may be doing this, and a swap involves all processes.
         if self.parts.ema is not None:
             for variable, average in zip(
                 copy.trainable_variables, self.parts.ema.variables, strict=True
@@ -628,7 +640,7 @@ class Trainer:
                 variable.assign(average.read_value())
         return copy
 
-    # Below here: how.
+    # How it works; nothing below is meant to be overridden.
 
     @functools.cached_property
     def spec(self) -> StepSpec:
@@ -668,11 +680,11 @@ class Trainer:
         return Evaluator(self.spec, self.plugin, has_to_leave=has_to_leave)
 
     def _call_once(self, model: keras.Model) -> None:
-        """Builds a model that learns its shapes from a first batch."""
+        """Calls a model that is built by its first batch."""
         split = "train" if self._data else "eval"
         one = self.batches(split).pieces(
             start=0, replicas=range(1), num_replicas=1, micro=1
         )
         batch = next(iter(one))
         x, _, _ = keras.utils.unpack_x_y_sample_weight(batch)
-        model(take_rows(x, 0, 1))
+        model(take_rows(x, 0, 1))  # One example will do for the shapes.

@@ -1,4 +1,4 @@
-"""Representations without labels: SimCLR on small digits."""
+"""SimCLR on small digits: representations without labels."""
 
 from typing import Any
 
@@ -10,15 +10,16 @@ import tensorflow as tf
 from trainer import ArrayExamples, Trainer
 from trainer_experiments.digits import digits
 
+# Of 8x8 pixels in [0, 1]: a standard deviation, and a shift in pixels.
 _SEED, _NOISE, _MOVE = 0, 0.1, 1
 
 
 def nt_xent(views: tf.Tensor, temperature: float) -> tf.Tensor:
     """The normalized, temperature-scaled cross-entropy of pairs of views.
 
-    Each view is to be told, by its similarity, from the views of all other
-    examples: equation 1 of "A Simple Framework for Contrastive Learning of
-    Visual Representations" (T. Chen et al., 2020).
+    Each view must find the other view of its example, by similarity, among
+    the views of all examples: equation 1 of "A Simple Framework for
+    Contrastive Learning of Visual Representations" (T. Chen et al., 2020).
 
     Args:
         views: float `[batch, 2, width]`, of unit length.
@@ -27,11 +28,14 @@ def nt_xent(views: tf.Tensor, temperature: float) -> tf.Tensor:
     Returns:
         The mean over all views, a scalar.
     """
+    # [2 * batch, width]: all first views, then all second ones.
     both = tf.concat([views[:, 0], views[:, 1]], 0)
     similarity = tf.matmul(both, both, transpose_b=True) / temperature
     size = tf.shape(both)[0]
+    # A view is not compared with itself: the lowest number vanishes in softmax.
     itself = tf.eye(size, dtype=tf.bool)
     similarity = tf.where(itself, similarity.dtype.min, similarity)
+    # Row i pairs with row i + batch, and the other way round.
     partner = tf.roll(tf.range(size), size // 2, 0)
     return tf.reduce_mean(
         tf.nn.sparse_softmax_cross_entropy_with_logits(partner, similarity)
@@ -58,18 +62,20 @@ class SimCLR(Trainer):
 
 @gin.configurable(module="experiments")
 def encoder(*, units: int = 128, width: int = 32) -> keras.Model:
-    """A net from two views of a digit to two vectors of unit length.
+    """A network from two views of a digit to two vectors of unit length.
 
     Args:
-        units: of the hidden layer.
-        width: of a vector.
+        units: units of the hidden layer.
+        width: length of each vector.
     """
     return keras.Sequential(
         [
+            # Both views are one example, so that a replica never parts them.
             keras.Input((2, 8, 8, 1)),
             keras.layers.Reshape((2, 64)),
             keras.layers.Dense(units, activation="relu"),
             keras.layers.Dense(width),
+            # float32 also under mixed precision, for the similarities.
             keras.layers.UnitNormalization(dtype="float32"),
         ],
         name="encoder",
@@ -78,7 +84,7 @@ def encoder(*, units: int = 128, width: int = 32) -> keras.Model:
 
 @gin.configurable(module="experiments")
 def two_views(split: str) -> ArrayExamples:
-    """Two views of each of scikit-learn's digits, moved and with noise.
+    """Two views of each of scikit-learn's digits, shifted and with noise.
 
     Args:
         split: `"train"` or `"eval"`.
@@ -89,6 +95,7 @@ def two_views(split: str) -> ArrayExamples:
     examples = digits(split)
     numbers = tf.range(examples.size, dtype=tf.int64)
     images = examples.gather(numbers)[0].numpy()
+    # Views are drawn once, not per epoch, which keeps the example short.
     rng = np.random.default_rng(_SEED)
     views = np.stack([images, images], axis=1)
     for pair in views:

@@ -12,11 +12,11 @@ _SPLIT_SEED = 0
 
 @gin.configurable(module="experiments")
 def digits(split: str) -> ArrayExamples:
-    """Real 8x8 digits, without a network; every fifth is for testing.
+    """Real 8x8 digits, without a download; one in five is for testing.
 
-    The digits are those of the UCI set "Optical Recognition of Handwritten
-    Digits" (E. Alpaydin and C. Kaynak, 1998). The split is fixed and keeps
-    the classes' shares.
+    The digits are those of the UCI data set "Optical Recognition of
+    Handwritten Digits" (E. Alpaydin and C. Kaynak, 1998). The split is fixed
+    and stratified by class.
 
     Args:
         split: `"train"` (1,437 digits) or `"eval"` (360 digits).
@@ -28,6 +28,7 @@ def digits(split: str) -> ArrayExamples:
         UserError: the split is unknown, or scikit-learn is not installed.
     """
     check_split(split)
+    # Imported here: scikit-learn is an optional dependency.
     try:
         from sklearn.datasets import load_digits
         from sklearn.model_selection import train_test_split
@@ -37,6 +38,7 @@ def digits(split: str) -> ArrayExamples:
             "pip install 'keras-trainer-plugins[digits]'"
         ) from None
     bunch = load_digits()
+    # Pixels count dots in a 4x4 block, 0 to 16.
     images = (bunch.images / 16.0).astype(np.float32)[..., np.newaxis]
     labels = bunch.target.astype(np.int32)
     train_x, eval_x, train_y, eval_y = train_test_split(

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from trainer import UserError
 
-_UNSIGNED_BYTE = 0x08
+_UNSIGNED_BYTE = 0x08  # The code of the type of elements, in the third byte.
 
 
 def read_idx(directory: str, name: str, *, rank: int) -> np.ndarray:
@@ -26,14 +26,16 @@ def read_idx(directory: str, name: str, *, rank: int) -> np.ndarray:
         A uint8 array.
 
     Raises:
-        UserError: the file is missing, cut short, damaged or another format.
+        UserError: the file is missing, cut short, damaged or of another
+            format.
     """
     path = _find(directory, name)
     content = _read(path)
+    # Two zeros, the type of elements and the number of dimensions.
     magic = content[:4]
     if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] != _UNSIGNED_BYTE:
         raise UserError(
-            f"{path} is no IDX file of bytes: it begins with "
+            f"{path} is not an IDX file of bytes: it begins with "
             f"{magic.hex() or 'nothing'}, not with 000008."
         )
     if magic[3] != rank:
@@ -41,6 +43,7 @@ def read_idx(directory: str, name: str, *, rank: int) -> np.ndarray:
             f"{path} has {magic[3]} dimensions, expected {rank}: is it "
             "another file under this name?"
         )
+    # Then the size of each dimension, a big-endian 32-bit number.
     header = 4 + 4 * rank
     if len(content) < header:
         raise UserError(f"{path} is cut short within its header.")
@@ -49,7 +52,7 @@ def read_idx(directory: str, name: str, *, rank: int) -> np.ndarray:
     if len(content) - header != expected:
         raise UserError(
             f"{path} is damaged: its header promises {expected} bytes "
-            f"{shape}, it holds {len(content) - header}."
+            f"{shape}, but it holds {len(content) - header}."
         )
     return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
 

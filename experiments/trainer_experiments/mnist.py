@@ -1,4 +1,4 @@
-"""MNIST: from files, or by Keras' own download."""
+"""MNIST: from files, or downloaded by Keras."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ def mnist(split: str, data_dir: str | None = None) -> ArrayExamples:
 
     Returns:
         Images, float32 `[n, 28, 28, 1]` in [0, 1], and labels, int32 `[n]`.
-        In memory they stay bytes.
+        In memory, images stay bytes.
 
     Raises:
         UserError: the split is unknown, files are missing or damaged, or the
@@ -46,6 +46,7 @@ def mnist(split: str, data_dir: str | None = None) -> ArrayExamples:
     )
 
 
+# Batch by batch: as float32 the images would take four times the memory.
 def _to_float(images: tf.Tensor, labels: tf.Tensor) -> Any:
     return tf.cast(images, tf.float32) / 255.0, labels
 

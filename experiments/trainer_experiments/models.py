@@ -1,4 +1,4 @@
-"""Models of the example experiments."""
+"""The models of the example experiments."""
 
 from collections.abc import Sequence
 
@@ -14,13 +14,13 @@ def conv_net(
     units: int = 64,
     num_classes: int = 10,
 ) -> keras.Model:
-    """The convolutional net of the TensorFlow distribution tutorials.
+    """The convolutional network of TensorFlow's distribution tutorials.
 
     Args:
         input_shape: height, width and channels of an image.
-        filters: of the one 3x3 convolution.
-        units: of the hidden dense layer.
-        num_classes: how many logits come out.
+        filters: filters of the only convolution, which is 3x3.
+        units: units of the hidden dense layer.
+        num_classes: the number of logits.
 
     Returns:
         A model from float `[batch, *input_shape]` to float32 logits

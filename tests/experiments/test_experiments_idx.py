@@ -34,7 +34,7 @@ def damaged_crc():
     [
         ("digits", b"", "begins with nothing"),
         ("digits", b"\x89PNG....", "begins with 89504e47"),
-        ("digits", b"\0\0\x0d" + CONTENT[3:], "no IDX file of bytes"),
+        ("digits", b"\0\0\x0d" + CONTENT[3:], "not an IDX file of bytes"),
         ("digits", CONTENT[:10], "cut short within its header"),
         ("digits", b"\0\0\x08\x01" + CONTENT[4:], "1 dimensions, expected 3"),
         ("digits", CONTENT[:-1], "promises 24 bytes .*holds 23"),

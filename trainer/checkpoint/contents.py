@@ -1,7 +1,7 @@
-"""What a checkpoint of a run must hold, whoever has written it.
+"""Checks what a checkpoint holds before any of it is used.
 
-All of it is checked before anything of it is used. Names that are not known
-here are left alone: a later version may add some.
+A checkpoint may come from another version, or be damaged. Unknown names are
+ignored: a later version may add some.
 """
 
 from typing import Any
@@ -27,6 +27,7 @@ from trainer.step.logs import METRIC, STATE
 # From this format on, sums are kept for each replica.
 _FORMAT_BY_REPLICA = 2
 
+# The upper bound, some 30,000 years, keeps sums of times finite.
 _SECONDS = number(least=0.0, most=1e12)
 _STOPPED = record(
     {
@@ -73,7 +74,7 @@ _TIMES = record(
 _VARIABLE = record({"path": text, "shape": list_of(integer())})
 _OF_LOOP = {
     "callbacks": mapping_of(record({})),
-    # A loss may be anything that a float can be.
+    # A loss may be any float, NaN and infinity included.
     "logs": mapping_of(number(finite=False)),
     "loop": _LOOP,
     "times": _TIMES,
@@ -92,19 +93,22 @@ _HOST = record(
 def key_of(group: str, number: int) -> str:
     """A variable's name among the arrays of a snapshot.
 
-    Numbered: Keras counts layer names up within a process.
+    By number, not by path: Keras numbers layer names within a process, so that
+    the same model may have other paths in the next one.
     """
     return f"{group}/{number:04d}"
 
 
 def check(snapshot: Snapshot) -> None:
-    """Checks what a snapshot says, and that its arrays are what it says.
+    """Checks the JSON of a snapshot, and that its arrays match the JSON.
 
     Raises:
         Misfit: something is missing, of another kind or out of bounds.
     """
     host = snapshot.host
     _HOST(host, "state.json")
+    # All or none: a snapshot taken outside of a loop has no part of one. The
+    # first format did not have every entry.
     missing = [name for name in _OF_LOOP if name not in host]
     if snapshot.format and missing and len(missing) < len(_OF_LOOP):
         raise Misfit(f"state.json has no {missing[0]!r}")
@@ -125,7 +129,7 @@ def check(snapshot: Snapshot) -> None:
             )
     most = loop.get("asked_steps_per_loop")
     if most is not None and loop.get("steps_per_loop", most) > most:
-        raise Misfit("loop.steps_per_loop is more than was asked for")
+        raise Misfit("loop.steps_per_loop is more than asked_steps_per_loop")
 
 
 def totals_by_replica(
@@ -147,18 +151,18 @@ def totals_by_replica(
 
 
 def _check_total(snapshot: Snapshot, key: str, name: str) -> None:
-    """Checks a sum by replica, or of an earlier format a sum over them."""
+    """Checks a sum by replica; in an earlier format, a sum over replicas."""
     _check_array(snapshot, name, None)
     array = snapshot.arrays[name]
     by_replica = snapshot.format >= _FORMAT_BY_REPLICA
-    # What is no metric's is a sum or a count.
+    # Apart from metrics' there are only sums and counts, which are scalars.
     is_number = not key.startswith((METRIC, STATE))
     axes = len(array.shape) - by_replica
     empty = by_replica and not key.startswith(STATE) and 0 in array.shape[:1]
     if (is_number and axes != 0) or (axes < 0 and not key.startswith(STATE)):
         raise Misfit(f"the array {name} has {len(array.shape)} axes")
     if empty:
-        raise Misfit(f"the array {name} is of no replica")
+        raise Misfit(f"the array {name} has no replicas")
 
 
 def _check_array(snapshot: Snapshot, key: str, shape: list[int] | None) -> None:
@@ -170,6 +174,8 @@ def _check_array(snapshot: Snapshot, key: str, shape: list[int] | None) -> None:
             f"the array {key} has shape {list(array.shape)}, and state.json "
             f"says {shape}"
         )
+    # NumPy has kinds that TensorFlow does not, such as dates; NumPy's objects
+    # are TensorFlow's strings.
     try:
         dtype = tf.as_dtype(array.dtype)
     except TypeError:

@@ -1,4 +1,4 @@
-"""Memory for copies of what a save in the background is going to read."""
+"""Host memory for copies of tensors that are saved in the background."""
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -8,24 +8,24 @@ import tensorflow as tf
 
 from trainer.checkpoint.storage import Snapshot
 
-_LARGE = 1 << 20  # Bytes.
+_LARGE = 1 << 20  # Bytes. Smaller tensors are copied in no time.
 _KINDS = (tf.float32, tf.float64, tf.float16, tf.int32, tf.int64)
 _ALIGNMENT = 64  # Bytes; TensorFlow's own tensors have it too.
 
 
 class _Place(NamedTuple):
-    """The same memory, to be written and to be saved."""
+    """One piece of memory: as an array to write to, as a tensor to save."""
 
     array: np.ndarray
     tensor: tf.Tensor
 
 
 class Staging:
-    """Copies of large tensors, in memory that is used again and again.
+    """Copies of large tensors, in memory that is reused for each save.
 
     Without it TensorFlow copies a variable when the next step writes what a
     save still reads. That takes five times as long, because each copy is in
-    new memory, which the kernel has to find and to clear.
+    new memory, which the kernel has to find and clear.
     """
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class Staging:
     def copy(self, snapshot: Snapshot) -> Snapshot:
         """A snapshot that shares no large memory with variables.
 
-        What it holds is good until the next `copy`.
+        Its arrays are valid until the next `copy`.
 
         Args:
             snapshot: its tensors are on the host.
@@ -62,6 +62,7 @@ class Staging:
         place = self._place(name, tf.TensorSpec(value.shape, value.dtype))
         if place is None:
             return value
+        # from_dlpack shares the tensor's memory: this is the only copy.
         np.copyto(place.array, np.from_dlpack(value))
         return place.tensor
 
@@ -87,7 +88,10 @@ def _new_place(spec: tf.TensorSpec) -> _Place:
     kind = spec.dtype.as_numpy_dtype
     size = spec.shape.num_elements() * spec.dtype.size
     memory = np.empty(size + _ALIGNMENT, np.uint8)
+    # np.empty only reserves addresses: the kernel gives the memory on first
+    # write, which is now, and not in the first save.
     memory.fill(0)
+    # np.empty aligns to 16 bytes only.
     start = -memory.ctypes.data % _ALIGNMENT
     array = memory[start : start + size].view(kind).reshape(spec.shape)
     tensor = tf.experimental.dlpack.from_dlpack(array.__dlpack__())

@@ -1,4 +1,4 @@
-"""Starts a new run with the weights, or some of the weights, of another."""
+"""`--init_from`: starts a new run with weights of another run or file."""
 
 import dataclasses
 import json
@@ -21,18 +21,18 @@ from trainer.step.model.keras_private import all_layers
 from trainer.step.spec import Parts
 
 REPORT_NAME = "init_report.json"
-_NUMBER = re.compile(r"_\d+$")
+_NUMBER = re.compile(r"_\d+$")  # What Keras appends: dense, dense_1, dense_2.
 
 
 class NewRun(Protocol):
-    """What takes over weights, such as a `trainer.Trainer`."""
+    """A run that takes over weights, such as a `trainer.Trainer`."""
 
     @property
     def parts(self) -> Parts:
         """Model, optimizers, metrics and state variables."""
 
     def restart_optimizers(self) -> None:
-        """Gives the optimizers the state they begin with on the weights."""
+        """Resets the optimizers to their initial state for the weights."""
 
 
 @dataclasses.dataclass
@@ -45,12 +45,12 @@ class InitReport:
 
     Attributes:
         source: what was read.
-        init_only: which variables were asked for; `None` means all.
-        loaded: have the value that the file holds.
-        shape_differs: are left new, because there they have another shape.
-        not_found: are left new, because the file has none of that path.
-        not_selected: are left new, because `init_only` leaves them out.
-        not_used: are in the file alone, or `init_only` leaves them out.
+        init_only: which variables were selected; `None` means all.
+        loaded: have the value from the file.
+        shape_differs: stay new, because their shape in the file differs.
+        not_found: stay new, because the file has none of that path.
+        not_selected: stay new, because `init_only` leaves them out.
+        not_used: are only in the file, or `init_only` leaves them out.
     """
 
     source: str
@@ -90,31 +90,32 @@ class InitReport:
 def initialize_from(
     trainer: NewRun, path: str, *, only: str | None = None
 ) -> InitReport:
-    """Fills the model with the weights that another run or a file holds.
+    """Fills the model with the weights from another run or a file.
 
     Variables are matched by path below the model, so that a part of a model
     will do. If not all are found, and the shapes are the same in the same
-    order, it may be the same model, whose layers Keras has counted up or
-    somebody has renamed: then the order decides, unless a name contradicts
-    it.
+    order, it may be the same model with layers that Keras has numbered
+    differently or a user has renamed: then the order decides, unless a name
+    contradicts it.
 
     Args:
         trainer: its model is filled; optimizer and step are new.
         path: see `trainer.checkpoint.weights_reader.open_model`.
         only: a regular expression for the whole path of a variable below the
-            model, such as `"encoder/.*"`; others are left new.
+            model, such as `"encoder/.*"`; others stay new.
 
     Returns:
         What was loaded and what was not; the log has it too.
 
     Raises:
         UserError: there is nothing to read, `only` selects nothing, or
-            nothing that was asked for fits.
+            nothing that it selects fits.
     """
     model = trainer.parts.model
     variables = list(model.variables)
     ours = _below([describe(v)["path"] for v in variables], {model.name})
     selected = _select(ours, only)
+    # Bounds what is read from an archive; see `open_model`.
     size = sum(
         math.prod(v.shape) * tf.as_dtype(v.dtype).size for v in variables
     )
@@ -123,6 +124,7 @@ def initialize_from(
         _fill(model, ours, selected, stored, report)
     if not report.loaded:
         raise UserError(_nothing_fits(path, report))
+    # An optimizer may have slots that begin at the weights, as the averages do.
     trainer.restart_optimizers()
     if trainer.parts.ema is not None:
         trainer.parts.ema.restart()
@@ -148,7 +150,9 @@ def _fill(
 ) -> None:
     """Assigns what fits, and notes what became of each variable."""
     variables = list(model.variables)
+    # A model may have another name than the one that was saved.
     theirs = _without_model_name(stored, ours)
+    # Keras names layers after their classes: these names may be renumbered.
     kinds = {type(layer).__name__.lower() for layer in all_layers(model)}
     shapes = [tuple(variable.shape) for variable in variables]
     places = _match(ours, shapes, theirs, kinds=kinds)
@@ -160,6 +164,7 @@ def _fill(
             report.not_found.append(entry)
         else:
             there = theirs[places[i]]
+            # Only now is the array read: its shape is known to be ours.
             if _put(entry, there):
                 variables[i].assign(there.read())
                 report.loaded.append(entry)
@@ -174,7 +179,7 @@ def _fill(
 
 
 def _put(entry: dict[str, Any], there: StoredVariable) -> bool:
-    """Notes where a variable's value comes from; whether its shape fits."""
+    """Notes where a value comes from; returns whether its shape fits."""
     if there.path != entry["path"]:
         entry["path_there"] = there.path
     shape = list(there.shape)
@@ -195,7 +200,7 @@ def _below(paths: list[str], models: set[str]) -> list[str]:
 def _without_model_name(
     stored: list[StoredVariable], ours: list[str]
 ) -> list[StoredVariable]:
-    """A name that all share is the model's, unless ours has such a layer."""
+    """Drops a first name that all share, unless ours has such a layer."""
     layers = {path.partition("/")[0] for path in ours}
     paths = [one.path for one in stored]
     shared = {path.partition("/")[0] for path in paths} - layers
@@ -213,7 +218,7 @@ def _match(
     *,
     kinds: set[str],
 ) -> dict[int, int]:
-    """By each of our variables the place of its value among theirs."""
+    """For each of our variables, the index of its value among theirs."""
     there = {one.path: i for i, one in enumerate(theirs)}
     places = {
         i: there[name]
@@ -221,9 +226,12 @@ def _match(
         for name in names
         if name in there
     }
+    # From here on: same shapes in the same order, and names that differ.
     if len(places) == len(ours) or shapes != [v.shape for v in theirs]:
         return places
+    # No name contradicts the order: those that match are at their own index.
     in_order = all(i == place for i, place in places.items())
+    # Or names differ only in the numbers that Keras appends.
     counted_up = all(
         _uncounted(name, kinds) == _uncounted(one.path, kinds)
         for name, one in zip(ours, theirs, strict=True)
@@ -234,12 +242,12 @@ def _match(
 
 
 def _uncounted(path: str, kinds: set[str]) -> str:
-    """A path without the numbers that Keras appends to names of its own.
+    """A path without the numbers that Keras appends to automatic names.
 
     Args:
         path: of a variable.
         kinds: the layers' class names in lower case; Keras names a layer
-            that nobody has named after its class.
+            after its class if the user does not name it.
     """
     parts = path.split("/")
     for i, part in enumerate(parts):
@@ -267,13 +275,13 @@ def _select(ours: list[str], only: str | None) -> set[str]:
         pattern = re.compile(only)
     except re.error as error:
         raise UserError(
-            f"run.init_only = {only!r} is no regular expression: {error}."
+            f"run.init_only = {only!r} is not a regular expression: {error}."
         ) from None
     selected = set(filter(pattern.fullmatch, ours))
     if not selected:
         raise UserError(
-            f"run.init_only = {only!r} is the whole path of no variable of "
-            f"the model. It has: {_some(ours)}."
+            f"run.init_only = {only!r} does not match the whole path of any "
+            f"variable of the model. It has: {_some(ours)}."
         )
     return selected
 

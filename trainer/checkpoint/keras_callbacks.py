@@ -1,7 +1,7 @@
-"""What a checkpoint holds of callbacks that know nothing of checkpoints.
+"""The state of Keras' own callbacks, for a checkpoint.
 
-Keras' callbacks keep what they have seen (the best value, the patience that
-is left, the best weights) in plain attributes.
+They have no methods for it, but keep what they have seen (the best value, how
+long to wait for a better one, the best weights) in plain attributes.
 """
 
 import inspect
@@ -20,11 +20,11 @@ _ARRAYS = schema.record(
 )
 
 _NOT_STATE = {
-    # What the loop sets at each start.
+    # Set by the loop at each start.
     *("model", "_model", "params", "validation_data"),
-    # What Keras' callbacks know of this process, and of files as they are now.
+    # About this process, and about files as they are now.
     *("append_header", "_should_trace", "_is_tracing", "_profiler_started"),
-    # Objects, while they are not there.
+    # Objects that are None for a while, and then look like plain values.
     *("writer", "csv_file", "_summary_module", "_batch_trace_context"),
 }
 
@@ -37,10 +37,10 @@ def state_of(callback: keras.callbacks.Callback) -> dict[str, Any]:
 
     Returns:
         Attribute name to a JSON value, a NumPy array or a list of arrays.
-        Functions, models and other objects are left out, and so is what is
-        named like an argument of the constructor: that is configuration.
-        Texts of Keras' own callbacks are left out, too: they are paths, and
-        a checkpoint must not choose which files are written.
+        Functions, models and other objects are left out. So is what is named
+        like an argument of the constructor: that is configuration. Texts of
+        Keras' own callbacks are left out, too: they are paths, and a
+        checkpoint must not choose which files are written.
     """
     left_out = _NOT_STATE.union(
         *(
@@ -62,24 +62,24 @@ def check(callback: keras.callbacks.Callback, state: Any) -> None:
     """Checks a state before anything is restored.
 
     Raises:
-        Misfit: it is none, or a value is of another kind than the one that
-            the callback has now.
+        Misfit: it is not a state, or a value is of another kind than the one
+            that the callback has now.
     """
     name = type(callback).__name__
     if not isinstance(state, dict):
-        raise Misfit(f"the state of {name} is no object")
+        raise Misfit(f"the state of {name} is not an object")
     known = state_of(callback)
     for key in known.keys() & state.keys():
         if not _fits(callback, key, known[key], state[key]):
-            raise Misfit(f"{name}.{key} cannot be what it is there")
+            raise Misfit(f"{name}.{key} has a value of another kind")
 
 
 def load(callback: keras.callbacks.Callback, state: Mapping[str, Any]) -> None:
     """Sets the attributes that the callback has.
 
-    Only attributes that hold plain values now, or nothing: a checkpoint can
-    replace no function, and no text in one of Keras' own. A value of another
-    kind than that of now is left out, with a warning.
+    It sets only attributes whose present value is plain or `None`: a
+    checkpoint cannot replace functions, nor texts in Keras' own callbacks. A
+    value of another kind than the present one is left out, with a warning.
     """
     known = state_of(callback)
     for name, value in state.items():
@@ -99,7 +99,7 @@ def load(callback: keras.callbacks.Callback, state: Mapping[str, Any]) -> None:
 def split(
     states: Mapping[str, dict[str, Any]],
 ) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
-    """Parts states of callbacks into JSON values and arrays.
+    """Splits states of callbacks into JSON values and arrays.
 
     Returns:
         The states, in which `{"arrays": n, "is_list": b}` stands for arrays;
@@ -129,7 +129,7 @@ def join(
     """Undoes `split`.
 
     Raises:
-        Misfit: it is nothing that `split` returns.
+        Misfit: it is not what `split` returns.
     """
     schema.mapping_of(schema.record({}))(plain, "callbacks")
     joined: dict[str, dict[str, Any]] = {}
@@ -156,12 +156,13 @@ def _arrays_of(
 def _fits(
     callback: keras.callbacks.Callback, name: str, now: Any, then: Any
 ) -> bool:
-    """Whether a stored value may take the place of one that is there.
+    """Whether a stored value may replace the present one.
 
-    Nothing may become something and the other way round: that is how Keras
-    says that a value is not known yet.
+    `None` may become a value, and the other way round: it is how Keras says
+    that a value is not known yet.
     """
     is_early_stopping = isinstance(callback, keras.callbacks.EarlyStopping)
+    # These go into the model when training ends: they must fit it.
     if is_early_stopping and name == "best_weights" and then is not None:
         shapes = [tuple(v.shape) for v in callback.model.weights]
         return _is_arrays(then) and shapes == [np.shape(v) for v in then]
@@ -169,6 +170,7 @@ def _fits(
 
 
 def _kind(value: Any) -> str:
+    # In this order: in Python a bool is an int, too.
     kinds: dict[str, Any] = {
         "truth": bool | np.bool_,
         "number": int | float | np.number,
@@ -193,7 +195,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _is_of_keras(callback: keras.callbacks.Callback) -> bool:
-    """Whether a callback's class is one of Keras', or made from one."""
+    """Whether a callback's class is Keras' own, or derived from one."""
     return any(
         kind.__module__.partition(".")[0] == "keras"
         for kind in type(callback).__mro__

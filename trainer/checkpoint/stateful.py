@@ -1,4 +1,4 @@
-"""What makes a run go on exactly where it was: capture and restore."""
+"""Captures the whole state of a run, and restores it exactly."""
 
 import contextlib
 import copy
@@ -17,39 +17,39 @@ from trainer.runtime.schema import Misfit
 from trainer.step.model.keras_private import native
 from trainer.step.spec import Parts
 
-# The groups of variables that an evaluation looks at.
+# The groups of variables that an evaluation needs.
 EVALUATED = ("model", "ema")
-# A run may get a guard later, when it is seen to need one.
+# A checkpoint need not hold this group: a run may get a guard later.
 GUARD = "guard"
-# What a state may lead to that no check has foreseen.
+# Errors that a state may cause although it has passed all checks.
 _MISFITS = (
     ArithmeticError,
     AttributeError,
     LookupError,
     TypeError,
-    ValueError,  # And so `Misfit`.
+    ValueError,  # `Misfit` is one.
 )
 
 
 class HostState(Protocol):
-    """What a host loop adds to a checkpoint."""
+    """The part of a checkpoint that the host loop adds."""
 
     def capture(self, *, over: bool) -> tuple[dict[str, Any], dict[str, Any]]:
         """JSON values and arrays, by name."""
 
     def load_callbacks(self, snapshot: Snapshot) -> None:
-        """Gives callbacks their states; one may find that it is not its own.
+        """Restores the states of callbacks.
 
         Raises:
-            Misfit: one does; nothing has changed then.
+            Misfit: a callback does not take its state; nothing has changed.
         """
 
     def load(self, snapshot: Snapshot, *, going_back: bool) -> None:
-        """Takes back the rest of what `capture` returned."""
+        """Restores the rest of what `capture` returned."""
 
 
 class _Processes(Protocol):
-    """What the processes of a run know of each other."""
+    """The part of a strategy plugin that compares processes."""
 
     facts: Mapping[str, Any]
 
@@ -65,8 +65,8 @@ class RunState:
     """Everything of a run that a checkpoint holds.
 
     Args:
-        parts: gives the run's variables; not called before they are built.
-        processes: gives the strategy plugin, likewise.
+        parts: returns the run's variables; not called before they are built.
+        processes: returns the strategy plugin, likewise.
 
     Attributes:
         step: the optimizer steps that are done.
@@ -88,10 +88,11 @@ class RunState:
 
         The tensors share memory with the variables until these change:
         TensorFlow copies a variable that is written while it is being read.
-        All else is copied: the run goes on while the snapshot is written.
+        Everything else is copied: the run goes on while the snapshot is
+        written.
 
         Args:
-            over: whether the run has come to its end.
+            over: whether the run has ended.
         """
         variables = self._variables()
         arrays: dict[str, Any] = {
@@ -127,33 +128,36 @@ class RunState:
         groups: Collection[str] | None = None,
         going_back: bool = False,
     ) -> None:
-        """Puts a snapshot back into a run that was built the same way.
+        """Restores a snapshot into a run that was built the same way.
 
         Args:
             snapshot: from any strategy.
-            groups: restores these groups of variables and the step, and
-                nothing else, such as `EVALUATED`; `None` means all there is.
-            going_back: whether this very run took the snapshot, so that its
-                accounts hold the time before it.
+            groups: restores only these groups of variables, such as
+                `EVALUATED`, and the step; `None` means everything.
+            going_back: whether this same process took the snapshot, so that
+                its accounts hold the time before it.
 
         Raises:
             UserError: model, optimizer or averages have another structure.
-            Misfit: something in it is not what it must be.
+            Misfit: something in it is not valid.
         """
         variables = {
             group: members
             for group, members in self._variables().items()
             if groups is None or group in groups
         }
+        # Everything is checked before anything is assigned, so that a snapshot
+        # that is refused leaves no trace.
         check(snapshot)
         if GUARD not in snapshot.host["variables"]:
+            # A guard that is new in this run starts with its initial state.
             variables.pop(GUARD, None)
         for group, members in variables.items():
             check_shapes(group, members, snapshot.host["variables"])
             check_types(group, members, snapshot)
         host = self.host if groups is None else None
         if host is not None:
-            # Before anything has changed: it may refuse the snapshot.
+            # Before any variable has changed: a callback may refuse it.
             host.load_callbacks(snapshot)
         for group, members in variables.items():
             for i, variable in enumerate(members):
@@ -166,10 +170,13 @@ class RunState:
             }
         )
         self.step = snapshot.step
-        # A parameter-server worker that died may have counted a step twice.
+        # Not the variable's own value: a parameter-server worker that died may
+        # have counted a step twice.
         parts.step.assign(snapshot.step)
         if groups is not None:
             return
+        # Whether a metric adds up was tried in the run's first attempt. Another
+        # answer now would change how the rest is rounded.
         tried = snapshot.host.get("metrics_add_up")
         if isinstance(tried, dict):
             parts.metrics.stored_trial = tried
@@ -206,6 +213,8 @@ class RunState:
             self._note_changes(snapshot)
             return True
         if misfits:
+            # Starting from scratch would overwrite what the run has done so
+            # far.
             raise UserError(
                 f"No checkpoint in {directory} fits this run; {misfits[0]}. "
                 "If its code has changed, choose another --model_dir, or "
@@ -239,6 +248,7 @@ class RunState:
         for group, members in self._variables().items():
             digest = hashlib.sha256()
             for variable in members:
+                # Of the bytes: processes must be equal to the last bit.
                 digest.update(_on_host(variable).numpy().tobytes())
             found[group] = digest.hexdigest()[:16]
         return found
@@ -247,7 +257,8 @@ class RunState:
         """Compares step and variables in all processes of a run.
 
         Raises:
-            UserError: they differ; the message names who differs in what.
+            UserError: they differ; the message says which process differs in
+                what.
         """
         processes = self._get_processes()
         if processes.is_alone:
@@ -259,12 +270,13 @@ class RunState:
 
     @contextlib.contextmanager
     def unchanged(self) -> Iterator[None]:
-        """Puts all variables back in the end to what they are now.
+        """Sets all variables back, at the end, to what they are now.
 
-        For events of callbacks that a run has had before it was restored:
-        what they did then is in the checkpoint.
+        For events of callbacks that are called a second time in a resumed
+        run: what they did the first time is in the checkpoint.
         """
         variables = sum(self._variables().values(), [])
+        # Copies on the host: the event may assign any of the variables.
         values = [_on_host(variable) for variable in variables]
         untracked = self._get_parts().untracked
         before = untracked.state()
@@ -304,7 +316,7 @@ class RunState:
 
 
 def usable(directory: str) -> Iterator[Snapshot]:
-    """The checkpoints of a run that hold what they must, newest first.
+    """The valid checkpoints of a run, newest first.
 
     Others are passed over, with a warning.
     """
@@ -322,5 +334,6 @@ def usable(directory: str) -> Iterator[Snapshot]:
 
 
 def _on_host(variable: Any) -> tf.Tensor:
+    # Of a distributed variable this is one copy, or its reduced value.
     with tf.device("CPU:0"):
         return tf.identity(native(variable).read_value())

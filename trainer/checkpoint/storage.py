@@ -1,4 +1,4 @@
-"""Checkpoint directories: complete or absent, never torn.
+"""Writes and reads checkpoint directories: complete or absent, never torn.
 
     checkpoints/step_00000100/
         arrays.index, arrays.data-...   a TensorFlow checkpoint of the arrays
@@ -6,9 +6,9 @@
         manifest.json                   size and SHA-256 of each file above
 
 A checkpoint is written under a temporary name (`tmp_...`), synchronized to
-disk and renamed. One whose manifest is missing or does not match is passed
-over. Saving a step again moves the old one to `old_00000100` first: it counts
-until the new one has its name.
+disk and renamed. A checkpoint whose manifest is missing or does not match is
+passed over. Saving a step again first renames the old checkpoint to
+`old_00000100`, which is valid until the new one has its name.
 `tf.train.load_checkpoint(".../step_00000100/arrays")` reads the arrays.
 """
 
@@ -38,14 +38,14 @@ from trainer.runtime.local_files import is_file, is_local
 
 _NAME = re.compile(r"(step|old)_(\d{8,})")
 _MANIFEST = "manifest.json"
-# TensorFlow writes arrays that are saved at once to one data file.
+# TensorFlow writes all arrays of one SaveV2 operation to one data file.
 _DATA = "arrays.data-00000-of-00001"
 _FILES = {"state.json", "arrays.index", _DATA}
 _CHUNK = 1 << 20
-# Of what is written; older ones are read as well.
+# The format that is written. Older ones are read as well.
 FORMAT = 2
 _STATE = schema.record({"step": schema.integer()}, {"format": schema.integer()})
-# What goes wrong with content that nobody here has written.
+# Errors that invalid content causes when it is read.
 _CONTENT_ERRORS = (
     ArithmeticError,
     LookupError,
@@ -74,7 +74,10 @@ class Snapshot:
 
 
 class NewerFormat(UserError):
-    """A checkpoint was written by a later version of the trainer."""
+    """A checkpoint was written by a later version of the trainer.
+
+    It is not passed over like a damaged one.
+    """
 
 
 def save(directory: str, snapshot: Snapshot) -> str:
@@ -92,18 +95,23 @@ def save(directory: str, snapshot: Snapshot) -> str:
             there before is lost.
     """
     final = os.path.join(directory, f"step_{snapshot.step:08d}")
+    # A name that no other process uses, and that is not a checkpoint's.
     temporary = os.path.join(directory, f"tmp_{uuid.uuid4().hex}")
     atomic_files.refuse_link(directory)
     make_directory(directory)
     try:
+        # Fails if the name exists, unlike makedirs.
         tf.io.gfile.mkdir(temporary)
         _write(temporary, snapshot)
+        # An earlier save may have been killed between its two renames.
         _settle_old(directory)
+        # A rename cannot replace a directory that is not empty. Killed between
+        # the two renames, the run still has the old checkpoint.
         if atomic_files.exists(final):
             tf.io.gfile.rename(final, _old_name(final))
         tf.io.gfile.rename(temporary, final)
-        synchronize(directory)
-    except BaseException:
+        synchronize(directory)  # The rename itself, too, must be on disk.
+    except BaseException:  # Also when the process is interrupted.
         remove_if_possible(temporary)
         raise
     remove_if_possible(_old_name(final))
@@ -118,7 +126,7 @@ def load(path: str) -> Snapshot:
 
     Raises:
         UserError: it is not complete; the message says what is wrong.
-        NewerFormat: it is, but cannot be understood.
+        NewerFormat: it is complete, but this version cannot read it.
     """
     fault = find_fault(path)
     if fault is None:
@@ -126,25 +134,25 @@ def load(path: str) -> Snapshot:
             return _read(path)
         except (*_CONTENT_ERRORS, *atomic_files.REFUSALS) as error:
             fault = f"it cannot be read ({error})"
-    raise UserError(f"{path} is no usable checkpoint: {fault}.")
+    raise UserError(f"{path} is not a usable checkpoint: {fault}.")
 
 
 def load_newest(directory: str) -> Snapshot | None:
     """Reads the newest usable checkpoint; `None` if there is none.
 
-    A damaged one is passed over, with a warning, for the one before.
+    Damaged ones are passed over, with a warning.
     """
     return next(newest_first(directory), None)
 
 
 def newest_first(directory: str) -> Iterator[Snapshot]:
-    """Reads usable checkpoints, until one is found that will do.
+    """Reads usable checkpoints one by one, the newest first.
 
     Damaged ones are passed over, with a warning.
 
     Raises:
-        NewerFormat: one was written by a later version. To pass it over
-            would be to lose what that version has done.
+        NewerFormat: one was written by a later version. Passing it over would
+            lose what that version has done.
     """
     passed_over = False
     for path in reversed(listing(directory)):
@@ -164,15 +172,15 @@ def newest_first(directory: str) -> Iterator[Snapshot]:
 def load_newer(
     directory: str, than: int, check: Callable[[Snapshot], None]
 ) -> Snapshot | None:
-    """Reads the newest complete checkpoint of a run that is going on.
+    """Reads the newest complete checkpoint of a run that is in progress.
 
     The run may delete a checkpoint while it is read here, and on an object
-    store one appears file by file: such a one is passed over in silence.
+    store a checkpoint appears file by file: these are passed over silently.
 
     Args:
         directory: holds the run's checkpoints; it need not exist yet.
         than: only later steps count.
-        check: raises `Misfit` for one that will not do.
+        check: raises `Misfit` for one that cannot be used.
     """
     try:
         paths = listing(directory)
@@ -187,7 +195,7 @@ def load_newer(
             return snapshot
         except NewerFormat:
             raise
-        # TensorFlow's reader says ValueError of some files that are gone.
+        # TensorFlow's reader raises ValueError for some files that are gone.
         except (UserError, OSError, ValueError, tf.errors.OpError) as error:
             logging.info("Passing over %s: %s", path, error)
     return None
@@ -198,6 +206,8 @@ def listing(directory: str) -> list[str]:
     if not tf.io.gfile.isdir(directory):
         return []
     names = [name.rstrip("/") for name in tf.io.gfile.listdir(directory)]
+    # By number, not by name: from step 10**8 on names have nine digits. An old
+    # one comes before the new one of the same step.
     found = sorted(
         filter(_NAME.fullmatch, names),
         key=lambda name: (step_of(name), not _is_old(name)),
@@ -206,7 +216,7 @@ def listing(directory: str) -> list[str]:
 
 
 def step_of(path: str) -> int:
-    """The step that a checkpoint's name says."""
+    """The step in a checkpoint's name."""
     match = _NAME.fullmatch(os.path.basename(path))
     assert match is not None, path
     return int(match.group(2))
@@ -218,15 +228,15 @@ def find_fault(path: str) -> str | None:
         manifest = atomic_files.read_json(os.path.join(path, _MANIFEST))
     except (ValueError, *atomic_files.REFUSALS):
         return f"its {_MANIFEST} is missing or damaged"
-    # Names are compared, so that a manifest leads to no file elsewhere.
+    # Names are compared, so that a manifest cannot refer to a file elsewhere.
     if not isinstance(manifest, dict) or set(manifest) != _FILES:
         return f"its {_MANIFEST} is damaged"
     for name, expected in sorted(manifest.items()):
         file = os.path.join(path, name)
         try:
-            # To read anything else might take for ever.
+            # Reading anything else, such as a pipe, might never end.
             if is_local(file) and not is_file(file):
-                return f"{name} is missing or no file"
+                return f"{name} is missing or not a file"
             found = _fingerprint(file)
         except atomic_files.REFUSALS:
             return f"{name} is missing or cannot be read"
@@ -236,12 +246,13 @@ def find_fault(path: str) -> str | None:
 
 
 def remove(path: str) -> None:
-    """Deletes a checkpoint; it stops counting at once.
+    """Deletes a checkpoint; from the first moment it is not valid any more.
 
-    Of one that is a link to another run's, the link goes.
+    If it is a link to another run's checkpoint, only the link is deleted.
     """
     directory = os.path.dirname(path)
     atomic_files.refuse_link(directory)
+    # Deleting file by file would leave a torn checkpoint for a while.
     gone = os.path.join(directory, f"tmp_{uuid.uuid4().hex}")
     tf.io.gfile.rename(path, gone)
     atomic_files.remove(gone)
@@ -258,7 +269,7 @@ def remove_leftovers(directory: str) -> None:
 
 
 def _read(path: str) -> Snapshot:
-    """Reads a checkpoint whose checksums were found to be right."""
+    """Reads a checkpoint whose checksums have been found to match."""
     host = atomic_files.read_json(os.path.join(path, "state.json"))
     _STATE(host, "state.json")
     step, version = host.pop("step"), host.pop("format", 0)
@@ -268,12 +279,14 @@ def _read(path: str) -> Snapshot:
             f"{version}, and this one reads up to {FORMAT}). Start that "
             "version, or choose another --model_dir."
         )
+    # A directory that was renamed by hand would go on from the wrong step.
     if _NAME.fullmatch(os.path.basename(path)) and step_of(path) != step:
         raise ValueError(f"state.json is of step {step}")
     return Snapshot(step, _read_arrays(path), host, version)
 
 
 def _read_arrays(path: str) -> dict[str, Any]:
+    # TensorFlow takes the path for a pattern: "[" or "*" in it would fail.
     with without_pattern(path) as plain:
         reader = tf.train.load_checkpoint(os.path.join(plain, "arrays"))
         shapes = reader.get_variable_to_shape_map()
@@ -286,13 +299,14 @@ def _check_sizes(
 ) -> None:
     """Checks that arrays are no larger than the file that holds them.
 
-    TensorFlow takes the memory first, and looks then.
+    TensorFlow allocates the memory before it reads the data.
     """
     there = tf.io.gfile.stat(os.path.join(path, _DATA)).length
     wanted = sum(
         math.prod(shape) * (1 if dtypes[n] == tf.string else dtypes[n].size)
         for n, shape in shapes.items()
     )
+    # Strings count one byte each, as their lengths are not known here.
     if wanted > there:
         raise ValueError(f"{_DATA} has {there} bytes, and its arrays {wanted}")
 
@@ -307,7 +321,7 @@ def _is_old(path: str) -> bool:
 
 
 def _settle_old(directory: str) -> None:
-    """Deletes what was saved again; puts back what still has to be."""
+    """Deletes old checkpoints that were replaced; renames others back."""
     for old in filter(_is_old, listing(directory)):
         final = os.path.join(directory, f"step_{step_of(old):08d}")
         if atomic_files.exists(final):
@@ -326,8 +340,8 @@ def _write(path: str, snapshot: Snapshot) -> None:
     }
     for name in sorted(_FILES):
         synchronize(os.path.join(path, name))
-    # Last, because on an object store the rename of a directory is no single
-    # act: only a checkpoint with its manifest counts.
+    # Last, because on an object store renaming a directory is not atomic: a
+    # checkpoint without its manifest is not valid.
     _write_json(os.path.join(path, _MANIFEST), manifest)
     synchronize(os.path.join(path, _MANIFEST))
     synchronize(path)
@@ -336,6 +350,8 @@ def _write(path: str, snapshot: Snapshot) -> None:
 def _write_arrays(prefix: str, arrays: dict[str, Any]) -> None:
     names = sorted(arrays)
     with tf.device("CPU:0"):
+        # The op itself: tf.train.Checkpoint saves trackable objects, not
+        # arrays by name.
         tf.raw_ops.SaveV2(
             prefix=prefix,
             tensor_names=names,
@@ -350,15 +366,16 @@ def _write_json(path: str, value: dict[str, Any]) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """NumPy scalars, which callbacks of all kinds keep, as plain numbers."""
+    """NumPy scalars, which many callbacks keep, as plain numbers."""
     if isinstance(value, np.generic):
         return value.item()
-    raise TypeError(f"{type(value).__name__} is no JSON value")
+    raise TypeError(f"{type(value).__name__} is not a JSON value")
 
 
 def _fingerprint(path: str) -> dict[str, Any]:
     digest, size = hashlib.sha256(), 0
     with tf.io.gfile.GFile(path, "rb") as file:
+        # In chunks: a checkpoint may be larger than the memory that is free.
         while chunk := file.read(_CHUNK):
             digest.update(chunk)
             size += len(chunk)

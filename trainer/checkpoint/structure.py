@@ -1,4 +1,4 @@
-"""Whether the variables in a checkpoint are those of a run."""
+"""Checks that the variables in a checkpoint are those of a run."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from trainer.runtime.schema import Misfit
 
 
 def describe(variable: Any) -> dict[str, Any]:
-    """What a snapshot says of a variable: its path and its shape."""
+    """A snapshot's entry for a variable: its path and its shape."""
     return {
         "path": getattr(variable, "path", variable.name),
         "shape": [int(size) for size in variable.shape],
@@ -26,7 +26,7 @@ def check_shapes(
     Args:
         group: such as `"model"`.
         members: the run's variables.
-        stored: by group, what `describe` said of the checkpoint's.
+        stored: by group, what `describe` returned for the checkpoint's.
 
     Raises:
         UserError: they differ; the first difference is named.
@@ -38,11 +38,11 @@ def check_shapes(
         return
     differing = next(
         (
-            f"{a['path']} has shape {a['shape']}, there {b['shape']}"
+            f"{a['path']} has shape {a['shape']}, but {b['shape']} there"
             for a, b in zip(ours, theirs, strict=False)
             if a["shape"] != b["shape"]
         ),
-        f"{len(ours)} variables, there {len(theirs)}",
+        f"{len(ours)} variables, but {len(theirs)} there",
     )
     raise UserError(
         f"The checkpoint is of another {group.split('/')[0]}: {differing}. "
@@ -51,7 +51,7 @@ def check_shapes(
 
 
 def check_types(group: str, members: list[Any], snapshot: Snapshot) -> None:
-    """Checks that values of another type can become those of variables.
+    """Checks that stored values can be cast to the types of the variables.
 
     Raises:
         Misfit: one cannot, such as text where a number is wanted.

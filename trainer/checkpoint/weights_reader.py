@@ -1,8 +1,8 @@
-"""Reads the weights of a model from wherever they are kept.
+"""Reads a model's weights from a checkpoint or a Keras file.
 
-No class is looked up and no code in a file is run: only arrays are read. What
-a file declares may be larger than any memory, so an array is read when it is
-known to have the shape of a variable, and not before.
+Only arrays are read: no class is looked up and no code in a file is run. A
+file may declare arrays that are larger than memory, so an array is only read
+once it is known to have the shape of a variable.
 """
 
 import contextlib
@@ -26,11 +26,11 @@ from trainer.runtime.schema import Misfit
 
 # What a weights file holds besides the model.
 _NOT_MODEL = {"optimizer", "_optimizer", "metrics", "_metrics"}
-# An archive that inflates to more than it is, and than so many times the
-# model, is not believed.
+# An archive that inflates to more than this many times the model, plus some
+# bytes, is refused: it may be a zip bomb.
 _MOST_TIMES = 8
 _SMALL_BYTES = 64 << 20
-# What h5py and zipfile say of a damaged file.
+# Errors that h5py and zipfile raise for a damaged file.
 _DAMAGE = (
     ArithmeticError,
     LookupError,
@@ -52,7 +52,7 @@ class StoredVariable(NamedTuple):
             Keras file its number in the layer, `"encoder/0"`. The model's
             name may come first.
         shape: of the array.
-        read: gives the array; while the file is open.
+        read: reads the array; only while the file is open.
     """
 
     path: str
@@ -72,7 +72,7 @@ def open_model(
         model_bytes: the size of the model that they are for.
 
     Yields:
-        The file or checkpoint that is read, and what it holds.
+        The name of the file or checkpoint, and its variables.
 
     Raises:
         UserError: there is nothing that can be read.
@@ -108,6 +108,7 @@ def _read_checkpoint(path: str) -> tuple[str, list[StoredVariable]]:
                 ".weights.h5 file."
             )
         snapshot = newest
+    # Only the model's: optimizer and averages are not taken over.
     entries = snapshot.host["variables"].get("model", [])
     return f"{directory}, step {snapshot.step}", [
         _in_memory(entry["path"], snapshot.arrays[contents.key_of("model", i)])
@@ -120,7 +121,9 @@ def _load(path: str) -> storage.Snapshot:
     try:
         contents.check(snapshot)
     except Misfit as error:
-        raise UserError(f"{path} is no usable checkpoint: {error}.") from None
+        raise UserError(
+            f"{path} is not a usable checkpoint: {error}."
+        ) from None
     return snapshot
 
 
@@ -133,12 +136,14 @@ def _open_h5(
 ) -> h5py.File:
     """Opens the file, or the one in an archive."""
     if is_local(path) and tf.io.gfile.exists(path) and not is_file(path):
-        raise UserError(f"init_from = {path!r} is no file.")
+        raise UserError(f"init_from = {path!r} is not a file.")
     file = stack.enter_context(_open(path))
     if not path.endswith(".keras"):
         return h5py.File(file, "r")
     archive = stack.enter_context(zipfile.ZipFile(file))
+    # Only this entry is read, not the configuration, which names classes.
     entry = archive.getinfo("model.weights.h5")
+    # Weights that are stored uncompressed, as Keras does, always pass.
     most = max(_MOST_TIMES * model_bytes + _SMALL_BYTES, entry.compress_size)
     if entry.file_size > most:
         raise UserError(
@@ -159,6 +164,7 @@ def _open(path: str) -> BinaryIO:
 
 
 def _variables(weights: h5py.File, path: str) -> list[StoredVariable]:
+    # Keras 2 keeps weights by layer under these names.
     if "layer_names" in weights.attrs or _has(weights, "model_weights"):
         raise UserError(
             f"init_from = {path!r} is a file of Keras 2. Load it with Keras "
@@ -170,7 +176,7 @@ def _variables(weights: h5py.File, path: str) -> list[StoredVariable]:
         parts = name.split("/")
         if not isinstance(item, h5py.Dataset) or parts[0] in _NOT_MODEL:
             return
-        # Either would read another file than the one that was named.
+        # Both would read from other files than the one that the user named.
         if item.is_virtual or item.external:
             raise UserError(
                 f"init_from = {path!r}: {name} refers to another file."
@@ -186,7 +192,7 @@ def _variables(weights: h5py.File, path: str) -> list[StoredVariable]:
             )
         )
 
-    # It follows no links.
+    # visititems does not follow links.
     weights.visititems(visit)
     return found
 
@@ -194,13 +200,13 @@ def _variables(weights: h5py.File, path: str) -> list[StoredVariable]:
 def _holds_numbers(item: h5py.Dataset) -> bool:
     try:
         kind = item.dtype.kind
-    except TypeError:  # One that NumPy does not have.
+    except TypeError:  # A type that NumPy does not have.
         return False
     return item.shape is not None and (kind in "fiub" or _is_bfloat16(item))
 
 
 def _is_bfloat16(item: h5py.Dataset) -> bool:
-    """Whether these are Keras' two bytes without a type."""
+    """Whether these are bfloat16, which Keras stores as two untyped bytes."""
     named = item.attrs.get("dtype")
     return str(named) == "bfloat16" and item.dtype == np.dtype("V2")
 
@@ -221,9 +227,9 @@ def _damaged(path: str, error: BaseException) -> UserError:
 
 
 def _layer_path(weights: h5py.File, parts: list[str]) -> str:
-    """`encoder/0` for `layers/dense_1/vars/0`, by the names that are kept.
+    """`encoder/0` for `layers/dense_1/vars/0`, by the names of layers.
 
-    Keras' keys count classes; a layer's name is an attribute.
+    Keras numbers the keys by class; a layer's name is an attribute.
     """
     names = []
     for end in range(1, len(parts) - 1):
@@ -235,5 +241,5 @@ def _layer_path(weights: h5py.File, parts: list[str]) -> str:
 
 
 def _has(group: h5py.Group, name: str) -> bool:
-    """Whether a group has a member of its own, and no link to elsewhere."""
+    """Whether a group has a member itself, not a link to another file."""
     return isinstance(group.get(name, getlink=True), h5py.HardLink)

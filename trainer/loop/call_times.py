@@ -1,4 +1,4 @@
-"""How long graph calls take, and what of it was no training."""
+"""Times graph calls, and splits their time into phases of `goodput`."""
 
 import math
 from typing import Any
@@ -9,8 +9,8 @@ from trainer.loop.goodput import Accounts
 class Calls:
     """Accounts for the graph calls of one attempt.
 
-    The first call holds what compiling is left after tracing. How much that
-    was is known once the second one has shown how long a step takes.
+    The first call includes the compilation that is left after tracing. How much
+    that was is known once the second call has shown how long a step takes.
 
     Args:
         accounts: holds the calls' time as `"step"`.
@@ -38,8 +38,8 @@ class Calls:
             seconds: how long it took.
             waited: how many of these it waited for data; to be read by `float`.
         """
-        # One call later: to fetch a value is to wait for its device, which
-        # has the next call to work on by then.
+        # One call later: fetching a value waits for its device, which by then
+        # works on the next call.
         if self._before is not None:
             took, wait = self._before
             wait = min(float(wait), took)
@@ -51,8 +51,10 @@ class Calls:
             return
         if self._count == 2:
             first_steps, first_seconds = self._first
+            # What is more than the same number of steps took in the second
+            # call.
             compiling = first_seconds - first_steps * seconds / steps
             self._accounts.move(compiling, source="step", to="compile")
-        # A call that was held up once is not one that is too long.
+        # The fastest one counts: a single delay does not make calls too long.
         self._fastest = min(self._fastest, seconds / steps)
         self.too_long = self._fastest * steps > self._longest_seconds

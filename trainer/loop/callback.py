@@ -1,4 +1,4 @@
-"""The base class of callbacks that know about steps, state and saving."""
+"""`Callback`: a Keras callback with state, due steps and events of saving."""
 
 from typing import Any
 
@@ -22,16 +22,16 @@ class Callback(keras.callbacks.Callback):
     what callbacks did there. Where a clock has cut a host loop into several
     graph calls, savers get `on_save` between them, too. A run that has to
     leave (see `Trainer.start_again`) goes from the end of a graph call to
-    `on_leave` and `close`; what was due is called at the next start, before
+    `on_leave` and `close`. What was due is called at the next start, before
     anything else.
-    One that its guard sends back (see `trainer.Guard`) goes from the K steps
-    to `on_divergence`, a checkpoint's state, `on_roll_back` and
-    `on_epoch_begin`.
+    A run that rolls back (see `trainer.Guard`) goes from the K steps to
+    `on_divergence`, restores a checkpoint's state, and goes on with
+    `on_roll_back` and `on_epoch_begin`.
 
-    `on_train_begin` is called in every attempt, with all restored: what
-    belongs to the run, and not to the attempt, is for `trainer.step == 0`.
-    `on_epoch_begin` is called again within an epoch, too; the variables and
-    the callbacks' states are then what they were before.
+    `on_train_begin` is called in every attempt, after everything is restored:
+    do what is for the run, and not for the attempt, if `trainer.step == 0`.
+    `on_epoch_begin` is also called again within an epoch; afterwards the
+    variables and the callbacks' states are set back to what they were.
 
     Attributes:
         trainer: the running `Trainer`; set before `setup`.
@@ -40,8 +40,8 @@ class Callback(keras.callbacks.Callback):
             evaluator beside the training process calls it too; see
             `trainer.sidecar_evaluator`.
         following: whether this process is such an evaluator; set before
-            `setup`. One that writes must then write to files of its own: the
-            training process has the others open.
+            `setup`. A callback that writes must then write to other files:
+            the training process has the usual ones open.
     """
 
     runs_last: bool = False
@@ -50,6 +50,8 @@ class Callback(keras.callbacks.Callback):
 
     def __init__(self) -> None:
         super().__init__()
+        # Never None where a callback is called: the annotation spares every
+        # callback a check.
         self.trainer: RunningTrainer = None  # type: ignore[assignment]
 
     def setup(self) -> None:
@@ -82,14 +84,14 @@ class Callback(keras.callbacks.Callback):
     def on_leave(self, step: int) -> None:
         """Called when the run has to leave, to be started again: save now.
 
-        No other event follows but `close`.
+        Only `close` follows.
 
         Args:
             step: the number of optimizer steps that are done.
         """
 
     def on_divergence(self, step: int) -> None:
-        """Called when the guard has found a bad step: finish what is begun.
+        """Called when the guard has found a bad step: finish pending work.
 
         Args:
             step: the number of optimizer steps that are done, bad ones
@@ -99,7 +101,7 @@ class Callback(keras.callbacks.Callback):
     def on_roll_back(self, step: int) -> None:
         """Called when the run has gone back, with all state restored.
 
-        What this callback wrote of later steps will be written again.
+        What this callback wrote about later steps will be written again.
 
         Args:
             step: the number of optimizer steps that are done now.
@@ -110,7 +112,7 @@ class Callback(keras.callbacks.Callback):
         return {}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Takes back what `state` returned.
+        """Restores what `state` returned.
 
         Check it before anything is set: a checkpoint may hold anything.
 

@@ -25,7 +25,7 @@ class CallbackList:
         trainer: handed to each callback, and its model to Keras' own.
 
     Raises:
-        UserError: an entry is no callback.
+        UserError: an entry is not a callback.
     """
 
     def __init__(
@@ -36,15 +36,18 @@ class CallbackList:
         for callback in callbacks:
             if not isinstance(callback, keras.callbacks.Callback):
                 raise UserError(
-                    f"{callback!r} is no callback. Pass an object of a "
+                    f"{callback!r} is not a callback. Pass an object of a "
                     "keras.callbacks.Callback class (in gin @Name(), with "
                     "parentheses)."
                 )
+        # A stable sort: apart from savers, the user's order is kept.
         self.all = sorted(callbacks, key=_runs_last)
         self.ours = [c for c in self.all if isinstance(c, Callback)]
         for callback in self.ours:
             callback.trainer = trainer
+        # Restored states of Keras' callbacks, until `on_train_begin` is over.
         self._waiting: dict[str, dict[str, Any]] = {}
+        # Values for each batch are only computed if a callback may read them.
         self.wants_batch_logs = any(map(_reads_batches, self.all))
 
     def attach(self, model: keras.Model, params: dict[str, Any]) -> None:
@@ -57,12 +60,14 @@ class CallbackList:
     def call(self, event: str, *arguments: Any) -> None:
         """Calls an event of every callback that has it."""
         for callback in self.all:
+            # Keras' callbacks do not have our events.
             method = getattr(callback, event, None)
             if method is not None:
                 method(*arguments)
 
     def call_savers(self, event: str, *arguments: Any) -> None:
         """Calls an event of the callbacks that save."""
+        # Ours, so they have all events.
         for callback in filter(_runs_last, self.all):
             getattr(callback, event)(*arguments)
 
@@ -84,7 +89,8 @@ class CallbackList:
         )
 
     def repeat(self, event: str, *arguments: Any) -> None:
-        """Calls an event that the run has had before: states stay."""
+        """Calls an event a second time, and sets states back afterwards."""
+        # A callback may return an object that it changes in the event.
         states = copy.deepcopy(self.states())
         self.call(event, *arguments)
         keyed = self._keyed()
@@ -101,11 +107,11 @@ class CallbackList:
     def begin(self) -> None:
         """Calls `on_train_begin`; gives Keras' callbacks their states."""
         self.call("on_train_begin", {})
-        # Only now: their `on_train_begin` sets them back.
+        # Only now: their `on_train_begin` resets them.
         self.give_states()
 
     def give_states(self) -> None:
-        """Gives Keras' callbacks the states that `load_states` was given."""
+        """Restores the states of Keras' callbacks from `load_states`."""
         for key, values in self._waiting.items():
             keras_callbacks.load(self._keyed()[key], values)
         self._waiting = {}
@@ -113,7 +119,7 @@ class CallbackList:
     def states(self) -> dict[str, dict[str, Any]]:
         """What a checkpoint must hold of the callbacks.
 
-        JSON values, and of Keras' own callbacks also NumPy arrays and lists
+        JSON values, and for Keras' own callbacks also NumPy arrays and lists
         of these.
         """
         return {
@@ -127,7 +133,7 @@ class CallbackList:
         }
 
     def states_of_ours(self) -> dict[str, dict[str, Any]]:
-        """The states of the callbacks that are of `trainer.Callback`."""
+        """The states of the callbacks derived from `trainer.Callback`."""
         ours = {
             key: c.state()
             for key, c in self._keyed().items()
@@ -136,11 +142,13 @@ class CallbackList:
         return copy.deepcopy({key: s for key, s in ours.items() if s})
 
     def load_states(self, states: Mapping[str, dict[str, Any]]) -> None:
-        """Gives callbacks back their states; unknown ones are left alone.
+        """Restores callbacks' states; unknown ones are ignored.
 
         Raises:
             Misfit: one does not take its state; all are as they were before.
         """
+        # So that a checkpoint that does not fit leaves no trace, and the one
+        # before it can be tried.
         before = copy.deepcopy(self.states()), self._waiting
         try:
             self._load_states(states)
@@ -148,6 +156,8 @@ class CallbackList:
             for key, state in before[0].items():
                 callback = self._keyed()[key]
                 if isinstance(callback, Callback):
+                    # A callback may refuse even its own state: the first error
+                    # is the one to raise.
                     with contextlib.suppress(Misfit):
                         _load(key, callback, state)
             self._waiting = before[1]
@@ -161,12 +171,14 @@ class CallbackList:
             if isinstance(callback, Callback):
                 _load(key, callback, state)
             elif callback is not None:
+                # Checked now, when a misfit can still be refused, and set in
+                # `begin`.
                 keras_callbacks.check(callback, state)
                 waiting[key] = state
         self._waiting = waiting
 
     def end(self, logs: dict[str, float]) -> None:
-        """Calls every `on_train_end`, so that one that fails costs no save."""
+        """Calls every `on_train_end`: if one fails, others still save."""
         self._call_all(self.all, "on_train_end", logs)
 
     def close(self) -> None:
@@ -194,7 +206,10 @@ class CallbackList:
             raise failed
 
     def _keyed(self) -> dict[str, keras.callbacks.Callback]:
-        """Callbacks by class name, numbered where there are several."""
+        """Callbacks by class name, numbered where there are several.
+
+        The names must be those of the next process: no ids, no addresses.
+        """
         keyed: dict[str, keras.callbacks.Callback] = {}
         for callback in self.all:
             name = key = type(callback).__name__
@@ -207,7 +222,7 @@ class CallbackList:
 
 
 def _load(key: str, callback: Callback, state: dict[str, Any]) -> None:
-    """Gives a callback, of whatever class, its state.
+    """Restores a callback's state; any error becomes a `Misfit`.
 
     Raises:
         Misfit: it does not take it.
@@ -222,16 +237,16 @@ def _load(key: str, callback: Callback, state: dict[str, Any]) -> None:
 
 
 def _choose_mode(callback: keras.callbacks.Callback) -> None:
-    """Tells Keras' callbacks which way a value gets better.
+    """Sets the mode of Keras' callbacks: whether less or more is better.
 
-    They look for its metric in the model, which has none here.
+    They would look for the metric in the model, which has none here.
     """
     name = getattr(callback, "monitor", None)
     is_open = getattr(callback, "mode", None) == "auto"
     if isinstance(callback, Callback) or not isinstance(name, str):
         return
     if is_open:
-        # A name that does not tell is Keras' own to refuse.
+        # If the name does not tell, Keras refuses it itself.
         with contextlib.suppress(UserError):
             callback.mode = Monitor(name).mode
 

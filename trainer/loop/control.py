@@ -1,11 +1,11 @@
-"""What is requested of a run while it trains: stop, save, restart."""
+"""`Control`: requests to stop, save or restart a run while it trains."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 
 class Requests(NamedTuple):
-    """What some process of the run requests; equal in all of them.
+    """What any process of the run requests; equal in all of them.
 
     Attributes:
         stop: end training here.
@@ -21,7 +21,7 @@ class Requests(NamedTuple):
 
 
 class _Processes(Protocol):
-    """What the processes of a run know of each other."""
+    """The part of a strategy plugin by which processes agree."""
 
     def any_of(self, flags: Sequence[bool]) -> list[bool]:
         """Which flags are set in any process of the run."""
@@ -67,6 +67,7 @@ class Control:
             stopped: whether this process's model or callbacks stop training.
             shorter: whether this process requests shorter graph calls.
         """
+        # All flags in one exchange: each costs a collective among processes.
         own = Requests(
             stop=stopped or self.stop_reason is not None,
             save=self.save_requested,

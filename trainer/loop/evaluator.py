@@ -15,21 +15,23 @@ from trainer.step.trials.prepare import prepare
 from trainer.strategy.graph_loop import Runner
 from trainer.strategy.plugin import StrategyPlugin
 
-# Batches in one graph call: a run that has to leave need not wait long.
+# Batches in one graph call: between two calls a run may leave, so that it does
+# not have to wait for the whole evaluation.
 _BATCHES_PER_CALL = 100
 
 
 class Interrupted(Exception):  # noqa: N818 - a request, not a defect
-    """An evaluation was given up because the run has to leave."""
+    """An evaluation was abandoned because the run has to leave."""
 
 
 class Evaluator:
-    """Measures the eval split; traced once, whatever it is called for.
+    """Measures the eval split; traced once, however often it is called.
 
     Args:
         spec: what the steps are made of.
         plugin: the strategy.
-        has_to_leave: says between two graph calls whether to give up.
+        has_to_leave: called between two graph calls: whether to abandon the
+            evaluation.
     """
 
     def __init__(
@@ -55,7 +57,7 @@ class Evaluator:
 
         Raises:
             UserError: the data is endless and `steps` is not given.
-            Interrupted: the loop around it has to leave.
+            Interrupted: the run has to leave.
         """
         steps = steps or self._spec.batches("eval").steps_per_epoch
         if steps is None:
@@ -66,9 +68,12 @@ class Evaluator:
         prepare(self._spec, training=False)
         iterator = self._input()
         totals = Totals(self._spec.parts.metrics, EVAL)
+        # Carried states are in variables, which still hold the last evaluation.
         totals.reset()
         with self._averaged_weights():
             for start in range(0, steps, _BATCHES_PER_CALL):
+                # All processes agree on this in a collective, so all of them
+                # call it at the same batch.
                 if start and self._has_to_leave():
                     raise Interrupted
                 count = min(_BATCHES_PER_CALL, steps - start)
@@ -96,6 +101,8 @@ class Evaluator:
             start=0,
             num_replicas=self._plugin.num_replicas,
             micro=1,
+            # Padded, while training drops a short batch: here each example
+            # counts.
             fit=padded if self._plugin.options.static_shapes else None,
         )
         return self._plugin.distribute(pieces, training=False)

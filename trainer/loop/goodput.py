@@ -1,4 +1,4 @@
-"""Where the wall time of a run goes, over all its attempts."""
+"""Accounts for the wall time of a run, over all its attempts."""
 
 import contextlib
 import itertools
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 # In the order of a run. "other" is the time of callbacks and of the loop;
-# "lost" is what lies between a checkpoint and the start that went on from it.
+# "lost" is the time between a checkpoint and the start that resumed it.
 PHASES = (
     "start_up",
     "compile",
@@ -24,6 +24,7 @@ PHASES = (
 )
 
 
+# How many accounts this process has made. A counter of itertools is atomic.
 _made = itertools.count()
 
 
@@ -42,17 +43,21 @@ class Doing(NamedTuple):
 class Accounts:
     """Splits the wall time of a run into phases, in seconds.
 
-    Each moment belongs to one phase, so that the phases' sum is the time
+    Each moment is counted in one phase, so that the phases' sum is the time
     from the first attempt's start to now. Time between a checkpoint and the
     start that resumed it, downtime included, is `"lost"`.
 
-    The first accounts of a process begin with it, so that imports are a part
-    of `"start_up"`; those of an interactive one, and later ones, now.
+    The first accounts of a process begin when it began, so that imports are
+    part of `"start_up"`. Later ones, and those of an interactive process, begin
+    when they are made.
     """
 
     def __init__(self) -> None:
+        # Marks what this object has saved itself; see `load_state`.
         self._id = uuid.uuid4().hex
         self._seconds = dict.fromkeys(PHASES, 0.0)
+        # Wall time for what another process will read, a monotonic clock for
+        # what is measured here.
         is_first = next(_made) == 0
         age = _process_age() if is_first and not hasattr(sys, "ps1") else 0.0
         self._started_at = time.time() - age
@@ -74,7 +79,7 @@ class Accounts:
 
     @contextlib.contextmanager
     def aside(self, name: str) -> Iterator[None]:
-        """Tells what another thread does beside; books no time."""
+        """Notes what another thread does meanwhile; books no time."""
         thread = threading.get_ident()
         self._aside[thread] = Doing(name, time.monotonic())
         try:
@@ -83,13 +88,14 @@ class Accounts:
             del self._aside[thread]
 
     def started(self) -> None:
-        """The start is over: what no phase claims is `"other"` from now on."""
+        """Ends start-up: from now on time outside any phase is `"other"`."""
         self._book()
         self._base = "other"
 
     def move(self, seconds: float, *, source: str, to: str) -> None:
-        """Books time that turned out to belong to another phase."""
+        """Books time that turned out to be another phase's."""
         self._book()
+        # Estimates, as of compilation, may exceed what was booked.
         seconds = min(max(seconds, 0.0), self._seconds[source])
         self._seconds[source] -= seconds
         self._seconds[to] += seconds
@@ -115,8 +121,8 @@ class Accounts:
         """What a checkpoint must hold.
 
         Args:
-            over: whether the run has come to its end. Time until it is made
-                longer, if ever, is not lost.
+            over: whether the run has ended. Time until it is
+                extended, if ever, is not lost.
         """
         self._book()
         saved_at = None if over else time.time()
@@ -127,21 +133,21 @@ class Accounts:
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Adds the time of the attempts before this one."""
-        # Training twice with one trainer: what was saved is in here already.
+        """Adds the time of earlier attempts."""
+        # When one trainer trains twice, what it has saved is counted already.
         if state["id"] == self._id:
             return
         for name, seconds in state["seconds"].items():
             self._seconds[name] = self._seconds.get(name, 0.0) + seconds
         if state["saved_at"] is not None:
-            # Clocks of two hosts may differ a little.
+            # The clocks of two hosts may differ a little: no negative time.
             gap = self._started_at - state["saved_at"]
             self._seconds["lost"] += max(gap, 0.0)
 
     def lose_since(self, state: Mapping[str, Any]) -> None:
         """Books as lost what was spent after this run's state was saved.
 
-        Start-up and compilation are not done again, and so not lost.
+        Start-up and compilation are not repeated, and so are not lost.
         """
         self._book()
         for name in ("data_wait", "step", "evaluation", "checkpoint", "other"):
@@ -156,11 +162,13 @@ class Accounts:
 
 
 def _process_age() -> float:
-    """Seconds since this process began; zero where nothing tells."""
+    """Seconds since this process began; zero if that is not known."""
     try:
         with open("/proc/self/stat") as file:
-            # Behind the name, which may hold anything, in parentheses.
+            # The process's name is in parentheses and may contain anything,
+            # even parentheses: count fields after the last one.
             fields = file.read().rpartition(")")[2].split()
+        # Field 22, starttime, of proc(5), in clock ticks since boot.
         begin = int(fields[19]) / os.sysconf("SC_CLK_TCK")
         return max(time.clock_gettime(time.CLOCK_BOOTTIME) - begin, 0.0)
     except (OSError, AttributeError, ValueError, IndexError):

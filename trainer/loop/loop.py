@@ -1,6 +1,7 @@
 """The host loop: how many steps until something is due, in what order.
 
-One file, although a long one: the order of events is read from top to bottom.
+A long file, but a single one, so that the order of events can be read from top
+to bottom.
 """
 
 import time
@@ -33,11 +34,10 @@ class Loop:
     """Trains up to a step, many steps a graph call, and fires events.
 
     A host loop ends at multiples of `steps_per_loop`, and earlier where an
-    evaluation, a callback's due step, an epoch or the run ends. Logging waits
-    for the next such boundary. Its steps are made in one graph call, or in
-    several if one takes too long: how many is up to a clock, so that nothing
-    happens between them but what a clock decides anyway, to save and to
-    leave.
+    evaluation or a callback is due, or where an epoch or the run ends. Logging
+    waits for the next such boundary. Its steps are made in one graph call, or
+    in several if one takes too long. How many depends on a clock, so between
+    them happens only what depends on a clock anyway: saving and leaving.
 
     Args:
         trainer: owns model, data and step.
@@ -50,8 +50,8 @@ class Loop:
         eval_every: the period of evaluations; `None` means each epoch, or
             only at the end where epochs are not known.
         eval_steps: batches in an evaluation; `None` means all.
-        loop_seconds: a graph call that takes longer is halved from then on,
-            because a run that is asked to leave does so between two calls.
+        loop_seconds: graph calls that take longer are halved from then on,
+            because a run can only leave between two of them.
 
     Attributes:
         steps: the step at which training ends.
@@ -88,6 +88,7 @@ class Loop:
         self.steps = steps
         self.evaluate = evaluate
         self.trainer = trainer
+        # First: wrong arguments of the Trainer show before data is read.
         trainer.build()
         self.batches = trainer.batches("train")
         check_micro_batches(
@@ -95,6 +96,7 @@ class Loop:
             self.batches.last_size,
             accumulation_steps=trainer.accumulation_steps,
         )
+        # A dataset of unknown length is counted, but no further than needed.
         self.batches.learn_length(at_most=steps)
         self.steps_per_epoch = self.batches.steps_per_epoch
         self.callbacks = CallbackList(callbacks, trainer)
@@ -108,7 +110,7 @@ class Loop:
             steps_per_epoch=self.steps_per_epoch,
         )
         if evaluate:
-            trainer.batches("eval")  # What is wrong there shows now.
+            trainer.batches("eval")  # Errors there show before training.
         self.state = LoopState(
             steps=steps,
             steps_per_loop=steps_per_loop,
@@ -123,9 +125,10 @@ class Loop:
         self.has_ended = False
         self._rollback: Rollback | None = None
         self._calls = Calls(trainer.accounts, longest_seconds=loop_seconds)
-        # What a call of `train` before this one has left; it ended in order.
+        # The loop of the previous call of `train`, unless that call failed.
         last = trainer.loop
         self._last = last if last is not None and last.has_ended else None
+        # From here on callbacks and checkpoints see this loop.
         trainer.loop = self
         trainer.state.host = self.state
         if model_dir is not None:
@@ -171,7 +174,7 @@ class Loop:
 
         Raises:
             UserError: another run is in the same directory.
-            StartAgain: the run was asked to leave; its state is saved.
+            StartAgain: the run had to leave; its state is saved.
             Diverged: the guard found a bad step, and there is no way back.
         """
         trainer = self.trainer
@@ -182,8 +185,10 @@ class Loop:
                 self.callbacks,
                 batch_size=self.batches.batch_size,
             )
+        # Requests of an earlier call of `train` are not for this one.
         trainer.control.clear()
         trainer.model.stop_training = False
+        # Only the chief writes, so only the chief takes the run's lock.
         writes_to = trainer.model_dir if trainer.plugin.is_chief else None
         with locked(writes_to) as self._check_lock:
             try:
@@ -197,27 +202,38 @@ class Loop:
                         evaluates=self.evaluate,
                     )
                 self._last = None
+                # Here a callback restores the newest checkpoint.
                 self.callbacks.call("setup")
+                # All processes must have restored the same step, or their
+                # collectives would not meet.
                 trainer.state.check_alike()
+                # After restoring: the input starts at the restored step.
                 iterator = self.trace()
                 if before_first_step is not None:
                     before_first_step()
                 trainer.accounts.started()
                 self._begin()
+                # A fault in the very first steps must have something to go back
+                # to.
                 if self._rollback and self._rollback.needs_a_checkpoint:
                     self.save_now = True
                     logs = dict(self.reporter.logs)
                     self.callbacks.call("on_save", trainer.step, logs)
+                # The run was complete before: only its evaluation is returned.
                 if self.evaluate and self.fired_step >= self.steps:
                     self.reporter.evaluate_again()
                 self._train(iterator)
                 self.callbacks.end(dict(self.reporter.logs))
                 self.has_ended = True
             finally:
+                # On every exit: no thread or file of a callback may outlive the
+                # run.
                 self.callbacks.close()
         return dict(self.reporter.logs)
 
     def _begin(self) -> None:
+        # A Keras callback's `on_train_begin` may reset variables that the
+        # checkpoint holds: in a resumed run they are put back.
         resumed = self.reporter.begun_epoch is not None
         if resumed and self.callbacks.keras_has("on_train_begin"):
             with self.trainer.state.unchanged():
@@ -229,13 +245,15 @@ class Loop:
         epochs = None
         if self.steps_per_epoch:
             epochs = -(-self.steps // self.steps_per_epoch)
+        # As in `fit`; verbose 0, because progress is shown by a callback of
+        # ours.
         self.callbacks.attach(
             self.trainer.model,
             {"verbose": 0, "epochs": epochs, "steps": self.steps_per_epoch},
         )
 
     def trace(self) -> Any:
-        """Builds every graph of a new run; what is wrong in one shows now.
+        """Builds every graph of a new run, so that errors show early.
 
         Returns:
             The training input, at the trainer's step.
@@ -247,6 +265,8 @@ class Loop:
         trainer = self.trainer
         trainer.follow_trainable()
         prepare(trainer.spec, training=True)
+        # Restored sums of metrics wait for this: by now `prepare` has said how
+        # each metric is measured.
         for totals in self.reporter.totals.values():
             totals.give_states()
         pieces = feeder(
@@ -262,19 +282,24 @@ class Loop:
         )
         iterator = trainer.plugin.distribute(pieces, training=True)
         trainer.train_runner.trace(iterator)
-        if self.callbacks.save:  # A call before this one may have traced it.
+        # The step checks this when it is traced, but an earlier call of
+        # `train`, which did not save, may have traced it.
+        if self.callbacks.save:
             trainer.parts.untracked.require_nothing_lost()
-        # A run that goes on has evaluated before: it traces when it is due.
+        # A resumed run has evaluated before, so nothing new can be wrong: it
+        # traces when an evaluation is due.
         if self.evaluate and not trainer.step:
             trainer.trace_evaluation()
         return iterator
 
     def _train(self, iterator: Any) -> None:
-        """Trains to the end, as often as the guard sends it back."""
+        """Trains to the end, going back as often as the guard says so."""
         while (fault := self._train_on(iterator)) is not None:
             with self.trainer.accounts.phase("lost"):
                 assert self._rollback is not None
                 self._rollback.go_back(fault)
+                # A new input from the restored step on, without the batch at
+                # fault. Where batches have no number, the input just goes on.
                 if self.trainer.plugin.options.batches_by_step:
                     iterator = self._trace()
 
@@ -284,20 +309,23 @@ class Loop:
         if begin >= self.steps:
             return None
         if begin == trainer.step:
-            # A request may date from its start, or from an attempt before
+            # A request may have come during start-up, or in an earlier attempt
             # that was killed after its last save.
             requests = self._agree()
             if requests.restart:
                 self._leave(None)
             if requests.stop:
                 return None
+        # From `begin`, not from the present step: what an earlier attempt left
+        # unfired is due now, before the next step.
         self.reporter.start(begin)
         self.reporter.begin_epoch(self.reporter.epoch_of(begin))
+        # An earlier attempt left after a graph call: first what was due then.
         stopping = begin < trainer.step and self._after_steps(begin)
         checked_for = None
         while trainer.step < self.steps and not stopping:
             if checked_for != self.reporter.begun_epoch:
-                # Once an epoch: to look through a large model takes a while.
+                # Once an epoch: looking through a large model takes a while.
                 trainer.check_still_trainable()
                 checked_for = self.reporter.begun_epoch
             first = trainer.step
@@ -305,6 +333,7 @@ class Loop:
             if fault is not None:
                 return fault
             stopping = self._after_steps(first)
+        # Without epochs the whole run is one, which ends here.
         if self.steps_per_epoch is None:
             self.callbacks.call("on_epoch_end", 0, dict(self.reporter.logs))
         return None
@@ -316,11 +345,13 @@ class Loop:
             What the guard found; the second event is then left out.
 
         Raises:
-            StartAgain: a process is asked to leave.
+            StartAgain: a process has to leave.
             UserError: another run has taken the directory.
         """
         trainer = self.trainer
+        # A run that left within a host loop has begun its batch already.
         if not self.state.is_within:
+            # Keras numbers batches from the beginning of the epoch.
             in_epoch = trainer.step % (self.steps_per_epoch or self.steps)
             self.callbacks.call("on_train_batch_begin", in_epoch, {})
             self.state.is_within = True
@@ -334,6 +365,7 @@ class Loop:
                 break
             self._between_calls()
         self.state.is_within = False
+        # Computing values waits for the device: only if a callback reads them.
         wanted = self.callbacks.wants_batch_logs
         logs = self.reporter.epoch_values() if wanted else {}
         last = (end - 1) % (self.steps_per_epoch or self.steps)
@@ -348,10 +380,13 @@ class Loop:
             before = self.reporter.sums
             after = trainer.train_runner(iterator, count, before)
             trainer.step += count
+            # Reading the fault waits for the device. Without a guard, the next
+            # call can be prepared while this one runs.
             watch = trainer.parts.watch
             fault = None if watch is None else watch.fault()
             seconds = time.perf_counter() - begin
             self.reporter.take(after, seconds=seconds)
+        # Only noted here: reading it would wait for the device.
         waited = Growth(DATA_WAIT, before[0], after[0])
         self._calls.book(count, seconds=seconds, waited=waited)
         return fault
@@ -360,19 +395,23 @@ class Loop:
         """Lets a run leave or save within a host loop.
 
         Raises:
-            StartAgain: a process is asked to leave.
+            StartAgain: a process has to leave.
             UserError: another run has taken the directory.
         """
         requests = self._agree_after_call()
         if requests.restart:
             self._leave(None)
+        # A stop waits for the end of the host loop: a checkpoint from here
+        # would hold a stopped run in the middle of it.
         if not requests.stop:
             self.save_now = requests.save
             self._save(only_savers=True)
 
     def _agree_after_call(self) -> Requests:
+        # Another run may have taken the directory while this one was suspended.
         self._check_lock()
         requests = self._agree(shorter=self._calls.too_long)
+        # Agreed on by all processes, whose graph calls must have equal lengths.
         if requests.shorter and self.state.steps_per_call > 1:
             self.state.steps_per_call //= 2
         return requests
@@ -395,15 +434,20 @@ class Loop:
             self.trainer.control.save_requested = False
 
     def _after_steps(self, first: int) -> bool:
-        """Whatever is due after a host loop; whether training must stop.
+        """Calls what is due after a host loop.
 
         Args:
             first: the step before it.
 
+        Returns:
+            Whether training must stop.
+
         Raises:
-            StartAgain: a process is asked to leave.
+            StartAgain: a process has to leave.
             UserError: another run has taken the directory.
         """
+        # Leaving comes first: evaluation and logs may take longer than the
+        # time that is left. They are due again at the next start.
         requests = self._agree_after_call()
         if requests.restart:
             self._leave(first)
@@ -415,16 +459,23 @@ class Loop:
             self._leave(first)
         self.state.unfired_from = None
         self._save()
+        # Again: evaluation and saving took time, and callbacks may request it.
         requests = self._agree()
         if requests.restart:
             self._leave(None)
         return requests.stop
 
     def _leave(self, unfired_from: int | None) -> NoReturn:
-        """Lets callbacks save, and ends this attempt."""
+        """Lets callbacks save, and ends this attempt.
+
+        Args:
+            unfired_from: the step before the last host loop, if what is due
+                after it has not been called yet.
+        """
         self.state.unfired_from = unfired_from
         control, plugin = self.trainer.control, self.trainer.plugin
         reason = control.why_restart(plugin) or "another process has to leave"
+        # The savers' last chance: the machine may be gone in seconds.
         self.callbacks.call("on_leave", self.trainer.step)
         self.has_ended = True
         raise StartAgain(
@@ -433,6 +484,8 @@ class Loop:
         )
 
     def _next_boundary(self, step: int) -> int:
+        # Multiples of steps_per_loop, not steps from here: boundaries are the
+        # same in a run that was resumed in between.
         ends = [
             self.steps,
             Period(steps=self.state.steps_per_loop).next_step(step),
@@ -443,6 +496,6 @@ class Loop:
 
     def _eval_period(self, eval_every: int | str | None) -> Period:
         if eval_every is None:
-            # Without epochs only the end asks for it.
+            # Without epochs, evaluation is due only at the end.
             return Period(steps=self.steps_per_epoch)
         return self.period(eval_every, "eval_every")

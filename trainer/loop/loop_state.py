@@ -1,4 +1,4 @@
-"""What a checkpoint holds of the host loop: where it was, and if it is over."""
+"""The host loop's part of a checkpoint: its position, logs and callbacks."""
 
 import contextlib
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from trainer.runtime.schema import Misfit
 
 
 class LoopState:
-    """Where a host loop is, and what its callbacks and logs have kept.
+    """The position of a host loop, and the state of its callbacks and logs.
 
     Args:
         steps: the step at which training ends.
@@ -29,11 +29,11 @@ class LoopState:
         callbacks: of the run.
         control: says whether the run was stopped.
         accounts: where the time went.
-        model: says so, too, by `stop_training`.
+        model: its `stop_training` also says whether the run was stopped.
 
     Attributes:
         steps_per_call: the most steps in one graph call.
-        is_within: whether a host loop has begun, and not come to its end.
+        is_within: whether a host loop has begun and not ended.
         unfired_from: the step before the last graph call, if what is due
             after it has not been called yet.
     """
@@ -73,6 +73,7 @@ class LoopState:
             self._callbacks.states()
         )
         arrays = {
+            # A copy: training goes on while the snapshot is written.
             f"callbacks/{name}": np.array(array)
             for name, array in of_callbacks.items()
         }
@@ -95,7 +96,7 @@ class LoopState:
         return host, arrays
 
     def position(self) -> dict[str, Any]:
-        """Where the loop is between two graph calls, as JSON values."""
+        """The loop's position between two graph calls, as JSON values."""
         stopped = None
         if self.is_stopped:
             stopped = {
@@ -107,7 +108,7 @@ class LoopState:
             "unfired_from": self.unfired_from,
             "begun_epoch": self._reporter.begun_epoch,
             "is_within": self.is_within,
-            # By the names that these had in the first format.
+            # The names are those of the first format of checkpoints.
             "steps_per_loop": self.steps_per_call,
             "asked_steps_per_loop": self.steps_per_loop,
             "stopped": stopped,
@@ -138,7 +139,7 @@ class LoopState:
             )
         if "times" not in host:
             return
-        # Last: what is added to accounts cannot be taken back.
+        # Last: what is added to accounts cannot be undone.
         self._reporter.load_times(host["times"])
         then = host["times"]["accounts"]
         if going_back:
@@ -149,9 +150,9 @@ class LoopState:
     def continue_from(
         self, last: "LoopState", *, step: int, evaluates: bool
     ) -> None:
-        """Goes on where the last loop of the same trainer came to its end.
+        """Goes on where the last loop of the same trainer ended.
 
-        What is wanted now is not what was stopped then.
+        If that one was stopped, this one is not: it was called explicitly.
 
         Args:
             last: of that loop.
@@ -161,21 +162,22 @@ class LoopState:
         position = {**last.position(), "stopped": None}
         ended = self._before_end(position, step=step)
         ended = ended or {"logs": last._reporter.logs, "callbacks": {}}
+        # States from before the end, where they differ from those at the end.
         states = last._callbacks.states() | ended["callbacks"]
-        # One of another class may have the same name.
+        # States are matched by class name: another class may have the same.
         with contextlib.suppress(Misfit):
             self._callbacks.load_states(states)
         self._load_position(position, step=step)
         self._reporter.logs = dict(ended["logs"])
         if evaluates and self.steps <= step:
-            # A second call is about the weights as they are now.
+            # Research code may have changed the weights since.
             self._reporter.forget_evaluation()
         self._reporter.load_times(last._reporter.times())
         for name, totals in last._reporter.totals.items():
             self._reporter.totals[name].load_state(totals.state())
 
     def _kept_at_end(self, snapshot: Snapshot) -> dict[str, Any]:
-        """Logs and callbacks' states that a run goes on from."""
+        """Logs and callbacks' states from which a run goes on."""
         host = snapshot.host
         ended = None
         if "loop" in host:
@@ -185,12 +187,12 @@ class LoopState:
     def _before_end(
         self, position: Mapping[str, Any], *, step: int
     ) -> dict[str, Any] | None:
-        """What a run that goes on where another one ended goes on from.
+        """The state from before the end, if this run is longer than that one.
 
         Returns:
             Logs and callbacks' states without what was logged only because
-            it was the end; `None` if that was nothing, or if there is no step
-            left to do.
+            it was the end; `None` if nothing was, or if there is no step left
+            to do.
         """
         stopped = position["stopped"]
         if self.steps <= step:
@@ -204,7 +206,8 @@ class LoopState:
         self.unfired_from = position["unfired_from"]
         self._reporter.begun_epoch = position["begun_epoch"]
         self.is_within = position.get("is_within", False)
-        # What was found to be too long stays so, until another is wanted.
+        # A length that was too slow stays halved, unless the user has changed
+        # steps_per_loop.
         if position["asked_steps_per_loop"] == self.steps_per_loop:
             self.steps_per_call = position["steps_per_loop"]
         ended = self._before_end(position, step=step)
@@ -216,7 +219,11 @@ class LoopState:
     def _load_stop(
         self, stopped: Mapping[str, Any] | None, *, step: int
     ) -> None:
-        """A run that was stopped stays so, unless something else is wanted."""
+        """Keeps a stopped run stopped, unless its configuration has changed.
+
+        Otherwise the same command, started again, would train on.
+        """
+        # What the snapshot says decides, not what this process has set so far.
         self._model.stop_training = False
         if stopped is None:
             return
@@ -225,15 +232,15 @@ class LoopState:
             self._control.stop_reason = stopped["reason"]
             self._model.stop_training = stopped["by_model"]
             logging.warning(
-                "The run was stopped at step %d (%s), and stays so. To train "
-                "on, change train_steps, or what stopped it.",
+                "The run was stopped at step %d (%s) and stays stopped. To "
+                "train on, change train_steps, or what stopped it.",
                 step,
                 why,
             )
         else:
             logging.info(
-                "The run was stopped at step %d (%s). The configuration has "
-                "changed since: it goes on.",
+                "The run was stopped at step %d (%s). It goes on, because the "
+                "configuration has changed since.",
                 step,
                 why,
             )

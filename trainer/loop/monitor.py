@@ -1,9 +1,11 @@
-"""Which way a monitored value gets better."""
+"""`Monitor`: a value in the logs, and whether less or more of it is better."""
 
 import math
 
 from trainer.errors import UserError, nearest
 
+# Parts of names whose values are better when smaller. They are tried first:
+# "accuracy_loss" is a loss.
 _SMALLER = (
     "loss",
     "error",
@@ -33,7 +35,7 @@ class Monitor:
 
     Args:
         name: as in Keras: `"loss"` of training, `"val_loss"` of evaluation.
-        mode: `"min"`, `"max"`, or `"auto"` to tell by the name.
+        mode: `"min"`, `"max"`, or `"auto"` to go by the name.
 
     Raises:
         UserError: the mode is unknown, or the name does not tell it.
@@ -63,6 +65,7 @@ class Monitor:
             return float(logs[self.name])
         evaluated = self.name.startswith("val_")
         valid = [key for key in logs if key.startswith("val_") == evaluated]
+        # Without values of its kind, none may have been measured yet.
         if valid:
             raise UserError(
                 f"monitor = {self.name!r} is not measured. "
@@ -82,6 +85,7 @@ class Monitor:
 
         def order(step: int) -> tuple[bool, float, int]:
             value = values[step]
+            # NaN last: it compares as false with everything.
             return math.isnan(value), sign * value, -step
 
         return sorted(values, key=order)

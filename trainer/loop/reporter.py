@@ -13,7 +13,7 @@ from trainer.step.reductions.sums import Sums
 
 
 class Reporter:
-    """Measures, and calls the callbacks of what is due.
+    """Measures what is due, and calls the callbacks for it.
 
     Args:
         trainer: whose steps are reported.
@@ -21,7 +21,7 @@ class Reporter:
         log: the period of training logs.
         evaluation: the period of evaluations; `None` makes none.
         eval_steps: batches in an evaluation; `None` means all.
-        steps_per_epoch: `None` if it is not known: all is one epoch then.
+        steps_per_epoch: `None` if it is not known: the run is one epoch then.
 
     Attributes:
         logs: the newest training values, and evaluation values as `val_*`.
@@ -30,8 +30,8 @@ class Reporter:
         tickers: when logs and evaluations are due.
         begun_epoch: the last epoch whose `on_epoch_begin` has been called,
             in any attempt.
-        before_end: what a longer run goes on from, if there were logs at the
-            end that were not due.
+        before_end: the state from which a longer run goes on, if there were
+            logs at the end that were not due.
         taken_back: splits that were logged at the present step only because
             it was an earlier end: a run that goes on has no such logs.
     """
@@ -66,7 +66,7 @@ class Reporter:
         self._is_evaluating = False
 
     def start(self, step: int) -> None:
-        """Begins to count at a step."""
+        """Starts counting at a step."""
         for ticker in self.tickers.values():
             ticker.start(step)
 
@@ -78,7 +78,7 @@ class Reporter:
         }
 
     def load_times(self, times: Mapping[str, Any]) -> None:
-        """Takes back what `times` returned in another attempt."""
+        """Restores what `times` returned in another attempt."""
         self.interval_seconds = times["interval_seconds"]
         for name, ticker in self.tickers.items():
             ticker.carry(times["elapsed"].get(name, 0.0))
@@ -112,9 +112,9 @@ class Reporter:
         return self.totals["epoch"].values()
 
     def begin_epoch(self, epoch: int) -> None:
-        """Calls `on_epoch_begin`: what it does counts once an epoch.
+        """Calls `on_epoch_begin`; its effect on saved state counts once.
 
-        A run that goes on within an epoch calls it again, because callbacks
+        A run that is resumed within an epoch calls it again, because callbacks
         may have to set up what no checkpoint holds.
         """
         event = "on_epoch_begin"
@@ -133,17 +133,20 @@ class Reporter:
             ending: whether no further step is wanted.
 
         Raises:
-            Interrupted: the evaluation was given up, because the run has to
+            Interrupted: the evaluation was abandoned because the run has to
                 leave; it is due again.
         """
         step = self._trainer.step
         evaluation = self.tickers.get("eval")
         evaluated: dict[str, float] = {}
+        # Evaluation first: if it is interrupted, nothing has been logged, and
+        # all of it is due again.
         eval_due = evaluation is not None and evaluation.due(step)
         if eval_due or (evaluation is not None and ending):
             evaluated = self._evaluate()
         log_due = self.tickers["log"].due(step)
-        # What is due comes first: the rest is taken back by a longer run.
+        # What is due comes first. The rest is only for the end, and a longer
+        # run goes on from the state in between.
         if log_due:
             self._log_training(step)
         if eval_due:
@@ -162,8 +165,9 @@ class Reporter:
             if not eval_due:
                 self._log_evaluation(step, evaluated)
         if log_due:
-            # A log that is there only for the end leaves the interval open, so
-            # that a longer run later logs the same values.
+            # A log that is only for the end leaves the interval open, so that
+            # a longer run logs the values that it would have logged without
+            # the earlier end.
             self.totals["interval"].reset()
             self.interval_seconds = 0.0
         epoch = self.epoch_of(first)
@@ -173,7 +177,7 @@ class Reporter:
     def evaluate_again(self) -> None:
         """Measures a run that has nothing left to train.
 
-        Nothing is logged: whatever was due has been.
+        Nothing is logged: everything that was due has been.
         """
         if not any(name.startswith("val_") for name in self.logs):
             values = self._trainer.evaluate(self._eval_steps)
@@ -188,7 +192,9 @@ class Reporter:
         }
 
     def has_to_leave(self) -> bool:
-        """Whether the evaluation that is under way should be given up."""
+        """Whether the evaluation that is under way should be abandoned."""
+        # An evaluation that research code calls has no loop around it that
+        # could leave.
         if not self._is_evaluating:
             return False
         trainer = self._trainer
@@ -217,6 +223,7 @@ class Reporter:
             **values,
             **self._trainer.learning_rates(),
             "examples_per_second": interval.examples
+            # A clock may not have moved between two very short calls.
             / max(self.interval_seconds, 1e-9),
         }
         self._callbacks.call("on_log", step, "train", logs)
@@ -232,6 +239,7 @@ class Reporter:
             for key, value in self.logs.items()
             if key.startswith("val_")
         }
+        # As `fit` does, with the newest evaluation among the epoch's values.
         values = self.epoch_values() | validation
         self.totals["epoch"].reset()
         self._callbacks.call("on_epoch_end", epoch, values)

@@ -1,4 +1,4 @@
-"""What a run does when its guard has found a bad step."""
+"""Rolls a run back when its guard has found a bad step, or ends it."""
 
 import datetime
 import json
@@ -35,17 +35,17 @@ _CONTENT = schema.record({"skipped": schema.list_of(_ENTRY)})
 
 
 class Skipped:
-    """The batches that a run steps over, as its directory says.
+    """The batches that a run steps over, from `skipped_batches.json`.
 
-    `skipped_batches.json` is what counts: read at each start, and after each
-    rollback, by every process. An entry without a `"batch"` tells of a
-    strategy under which it is not known which batch a step took. One of
-    another batch size counts as a rollback, and steps over nothing: its
-    number means other examples now. A file that is damaged counts as none.
+    Every process reads the file at each start and after each rollback. An
+    entry without a `"batch"` comes from a strategy under which it is not known
+    which batch a step took. An entry of another batch size counts as a
+    rollback, but nothing is skipped for it: its number means other examples
+    now. A damaged file counts as none.
 
     Args:
         model_dir: where the run lives; `None` skips nothing.
-        batch_size: that of the training data now, global; `None` if unknown.
+        batch_size: the present global one; `None` if unknown.
 
     Attributes:
         fault: what is wrong with the file; `None` if nothing is.
@@ -88,7 +88,7 @@ class Skipped:
 
     @property
     def of_another_size(self) -> int:
-        """How many entries tell of batches of another size."""
+        """How many entries are for batches of another size."""
         known = sum("batch" in entry for entry in self.entries)
         return known - len(self.positions)
 
@@ -108,6 +108,9 @@ def without_skipped(
         batches: all of them.
         model_dir: where the run lives.
         by_step: whether it is known which batch a step takes.
+
+    Returns:
+        The same batches if there is nothing to skip.
     """
     skipped = Skipped(model_dir, batches.batch_size)
     positions = skipped.positions
@@ -125,10 +128,10 @@ def without_skipped(
 
 
 class Rollback:
-    """What happens when the guard has found a bad step.
+    """Ends a run or goes back when the guard has found a bad step.
 
     Args:
-        guard: says what counts as one, and what then happens.
+        guard: says what counts as bad, and what then happens.
         trainer: whose run it is.
         callbacks: of the run.
         batch_size: that of the training data; `None` if unknown.
@@ -160,9 +163,9 @@ class Rollback:
 
     @property
     def needs_a_checkpoint(self) -> bool:
-        """Whether the beginning must be saved, to have one to go back to.
+        """Whether the initial state must be saved, so as to go back to it.
 
-        All processes of a run ask at the same time.
+        All processes of a run read this at the same time.
         """
         if not self._guard.rolls_back:
             return False
@@ -180,10 +183,12 @@ class Rollback:
         """
         trainer, guard = self._trainer, self._guard
         assert trainer.parts.watch is not None
-        # Saves that are under way come to their end, in all processes.
+        # First, saves that are under way are finished, in all processes: the
+        # newest checkpoint must be the same for all.
         self._callbacks.call("on_divergence", trainer.step)
         skipped = Skipped(trainer.model_dir, self._batch_size)
         entry = self._entry(fault, skipped)
+        # Written before anything is restored: it tells the step of the fault.
         story = _story(entry, fault)
         if not guard.rolls_back:
             raise Diverged(f"{story}. {self._newest()}")
@@ -192,7 +197,8 @@ class Rollback:
                 f"{story}, and the run has rolled back {len(skipped.entries)} "
                 f"times already (Guard.max_rollbacks). {self._newest()}"
             )
-        # All processes read below what the chief writes between these two.
+        # A barrier before the chief writes: no process still reads the old file
+        # above. And one after it: all processes read the new file below.
         trainer.plugin.any_process(False)
         if trainer.plugin.is_chief:
             skipped.add(entry)
@@ -206,8 +212,9 @@ class Rollback:
         self._callbacks.call("on_roll_back", trainer.step)
 
     def _entry(self, fault: Fault, skipped: Skipped) -> dict[str, Any]:
-        """What the file says of a fault; strict JSON has no NaN."""
+        """The entry for a fault; strict JSON has no NaN."""
         where: dict[str, Any] = {"step": fault.step}
+        # Steps are numbered without the skipped batches, positions with them.
         if self._trainer.plugin.options.batches_by_step:
             where["batch"] = position_of(fault.step, skipped.positions)
             where["batch_size"] = skipped.batch_size

@@ -1,4 +1,4 @@
-"""What the host loop and callbacks may use of a Trainer."""
+"""`RunningTrainer`: the part of a Trainer that loop and callbacks may use."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol

@@ -28,12 +28,13 @@ _UNITS = {
     "percent": "percent",
 }
 _SECONDS = {"seconds": 1.0, "minutes": 60.0, "hours": 3600.0}
+# A number, "k" for thousands, and a unit.
 _PATTERN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(k?)\s*([a-z%]*)\s*")
 
 
 @dataclasses.dataclass(frozen=True)
 class Period:
-    """Every so many steps, or every so many seconds; never if neither is set.
+    """A number of steps or of seconds; never ends if neither is set.
 
     Attributes:
         steps: optimizer steps between two events, or `None`.
@@ -60,11 +61,12 @@ class Period:
         """Whether a multiple of the period lies in `(previous, step]`."""
         if self.steps is None:
             return False
+        # A host loop may step over a multiple without stopping at it.
         return previous // self.steps != step // self.steps
 
 
 class Ticker:
-    """Tells when a period has passed since the last time it had.
+    """Says when a period has passed since the last time.
 
     Args:
         period: in steps or in seconds.
@@ -87,7 +89,7 @@ class Ticker:
         return time.monotonic() - self._time
 
     def carry(self, elapsed: float) -> None:
-        """Lets the next `start` count seconds of an attempt before."""
+        """Lets the next `start` count the seconds of an earlier attempt."""
         self._carried = elapsed
 
     def start(self, step: int) -> None:
@@ -97,7 +99,7 @@ class Ticker:
         self._carried = 0.0
 
     def call_back(self) -> None:
-        """Makes a period in seconds due again: what was due did not happen."""
+        """Makes a period in seconds due again, as the event did not happen."""
         self._time -= self.period.seconds or 0.0
 
     def next_step(self, step: int) -> int | None:
@@ -107,10 +109,13 @@ class Ticker:
     def due(self, step: int) -> bool:
         """Whether the period has passed; starts the next one if so."""
         if self.period.seconds is not None:
+            # Clocks differ between processes, and what is due may contain
+            # collectives: all must decide alike.
             passed = self._any_process(self.elapsed >= self.period.seconds)
             if passed:
                 self._time = time.monotonic()
             return passed
+        # No agreement is needed: all processes are at the same step.
         passed = self.period.crossed(self._step, step)
         self._step = step
         return passed
@@ -135,8 +140,8 @@ def parse_period(
         The period; one that ends up below one step is one step.
 
     Raises:
-        UserError: the text is no period, is not positive, or needs a length
-            that is not known.
+        UserError: the text is not a period, is not positive, or needs a
+            length that is not known.
     """
     if isinstance(value, Period):
         return value
@@ -144,7 +149,7 @@ def parse_period(
     unit = _UNITS.get(match.group(3)) if match else None
     if match is None or unit is None:
         raise UserError(
-            f"{name} = {value!r} is no period. Valid: 100, '10k steps', "
+            f"{name} = {value!r} is not a period. Valid: 100, '10k steps', "
             "'2 epochs', '30s', '30m', '1h', '5%'."
         )
     number = float(match.group(1)) * (1000 if match.group(2) else 1)

@@ -1,9 +1,9 @@
-"""Finds steps whose loss or gradient is no number, or explodes.
+"""The guard: finds steps whose loss or gradient is not finite, or explodes.
 
-The check belongs to the step, before the update: the reduced gradients and
-the global loss are at hand there, and a bad step leaves the weights alone. It
-is written down in variables, which the host reads once a loop, not once a
-step.
+The check is part of the step, before the update: the reduced gradients and
+the global loss are at hand there, and a bad step leaves the weights alone. The
+result is kept in variables, which the host reads once per host loop, not once
+per step.
 """
 
 import contextlib
@@ -21,13 +21,13 @@ from trainer.step.gradients import Gradient, global_norm
 from trainer.step.graph import only_if
 
 ACTIONS = ("stop", "roll_back")
-# The usual gradient norm is a mean over about so many good steps, and is
-# trusted after so many.
+# The usual gradient norm is a running mean over about WINDOW good steps. It is
+# trusted after WARM_UP of them: the first steps of a run are not usual ones.
 WINDOW, WARM_UP = 100, 20
 
 
 class Measured(NamedTuple):
-    """What a step is judged by; equal on every replica.
+    """What the guard looks at in a step; equal on every replica.
 
     Attributes:
         loss: float32 scalar, the loss of the global batch.
@@ -59,24 +59,24 @@ class Guard:
     """What counts as divergence, and what then happens.
 
     A loss or a gradient that is not finite always does. Each step is checked
-    before its update, which a bad one does not make; the host hears of it at
+    before its update, which a bad step does not make. The host learns of it at
     the end of its loop, before anything else sees or saves the result.
 
-    A Trainer with a `train_step` of its own is checked by what its
+    A Trainer that overrides `train_step` is checked by what its
     `apply_gradients` gets, and by the value `"loss"` that it returns. Its
     update cannot be held back: it is undone, or at least not saved.
 
-    Under `mixed_float16` a gradient that is not finite is no fault while the
-    loss scale can still be lowered.
+    Under `mixed_float16` a gradient that is not finite is not a fault while
+    the loss scale can still be lowered.
 
     Args:
         action: `"stop"` ends the run with an error, or `"roll_back"` goes on
             from the newest checkpoint and steps over the batch at fault.
         max_loss: a greater loss is a fault.
-        max_gradient_norm: a greater norm of the gradient is one, before any
-            clipping.
-        max_growth: so is a norm that is more than so many times its own
-            mean over the last 100 good steps; from the 20th on.
+        max_gradient_norm: a greater norm of the gradient, before any
+            clipping, is a fault.
+        max_growth: a norm more than this many times its own mean over the
+            last 100 good steps is a fault; from the 20th good step on.
         max_rollbacks: how often a run, over all its attempts, may roll back.
 
     Raises:
@@ -109,7 +109,7 @@ class Guard:
         if max_rollbacks < 1:
             raise UserError(
                 f"Guard.max_rollbacks = {max_rollbacks} must be at least 1. "
-                "For none at all: Guard.action = 'stop'."
+                "To never roll back: Guard.action = 'stop'."
             )
         self.rolls_back = action == "roll_back"
         self.max_loss = max_loss
@@ -121,6 +121,8 @@ class Guard:
         """What is wrong with a step that was found to be bad."""
         if not math.isfinite(loss):
             return f"loss is {loss}"
+        # In float32, as in the graph: a limit that float32 rounds must be
+        # exceeded here if it was exceeded there.
         if self.max_loss is not None and loss > np.float32(self.max_loss):
             return f"loss {loss:g} is above max_loss = {self.max_loss:g}"
         if not math.isfinite(norm):
@@ -139,7 +141,7 @@ class Guard:
 class Watch:
     """A guard's part in the step, and its variables.
 
-    To be created in the strategy's scope.
+    Create it in the strategy's scope.
 
     Args:
         guard: what counts as a fault.
@@ -147,10 +149,11 @@ class Watch:
 
     def __init__(self, guard: Guard) -> None:
         self._guard = guard
-        self._heard = threading.local()
+        # Mirrored strategies trace each replica in a thread of its own.
+        self._noted = threading.local()
         self._fault_step = _variable(-1, tf.int64, "guard_fault_step")
         self._fault = _variable([0.0, 0.0, 0.0], tf.float32, "guard_fault")
-        # The usual norm, and of how many good steps it is the mean. In one
+        # The usual norm, and the number of good steps that it averages. In one
         # variable: the step reads and writes it in one operation each.
         self._usual = _variable([0.0, 0.0], tf.float32, "guard_usual_norm")
 
@@ -171,10 +174,10 @@ class Watch:
     ) -> tf.Tensor:
         """Applies a step's update, or notes the step as bad.
 
-        To be called while tracing, where the update may be in a condition.
+        Call it while tracing, where the update may be in a condition.
 
         Args:
-            measured: what the step is judged by.
+            measured: what the guard looks at.
             step: the optimizer steps that were done before it.
             apply: makes the update.
             overflowed: whether the gradient only shows that the loss scale
@@ -192,6 +195,9 @@ class Watch:
             self._accept(measured, usual, count)
 
         def stop() -> None:
+            # A gradient that overflows while the loss is sound is the loss
+            # scale's business: the step is left out, the scale is halved, and
+            # nothing is noted.
             is_fault = ~(loss_is_sound & overflowed)
             only_if(is_fault, lambda: self._note(measured, usual, step))
 
@@ -200,21 +206,21 @@ class Watch:
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[list[tf.Tensor]]:
-        """Collects the norms of what `hear` is told, on this replica."""
+        """Collects the norms of what `note` is given, on this replica."""
         norms: list[tf.Tensor] = []
-        self._heard.norms = norms
+        self._noted.norms = norms
         try:
             yield norms
         finally:
-            del self._heard.norms
+            del self._noted.norms
 
-    def hear(self, gradients: Sequence[Gradient]) -> None:
+    def note(self, gradients: Sequence[Gradient]) -> None:
         """Takes note of gradients that are about to be applied.
 
         Args:
             gradients: see `trainer.step.gradients.global_norm`.
         """
-        norms = getattr(self._heard, "norms", None)
+        norms = getattr(self._noted, "norms", None)
         if norms is not None:
             norms.append(global_norm(gradients))
 
@@ -232,6 +238,8 @@ class Watch:
 
     def _loss_is_sound(self, measured: Measured) -> tf.Tensor:
         most = _at_most(self._guard.max_loss)
+        # A loss of minus infinity is below any limit, so the limit is not
+        # enough.
         return tf.math.is_finite(measured.loss) & (measured.loss <= most)
 
     def _gradient_is_sound(
@@ -239,6 +247,7 @@ class Watch:
     ) -> tf.Tensor:
         most = _at_most(self._guard.max_gradient_norm)
         if self._guard.max_growth is not None:
+            # A usual norm of zero would make every growth infinite.
             known = (count >= WARM_UP) & (usual > 0)
             growth = usual * self._guard.max_growth
             most = tf.where(known, tf.minimum(growth, most), most)
@@ -248,16 +257,18 @@ class Watch:
     def _accept(
         self, measured: Measured, usual: tf.Tensor, count: tf.Tensor
     ) -> None:
+        # Without max_growth the usual norm is neither used nor saved.
         if self._guard.max_growth is None:
             return
         count = tf.minimum(count + 1, WINDOW)
+        # The plain mean of the first WINDOW norms, then an exponential one.
         usual += (measured.gradient_norm - usual) / count
         self._usual.assign(tf.stack([usual, count]))
 
     def _note(
         self, measured: Measured, usual: tf.Tensor, step: tf.Tensor
     ) -> None:
-        """Keeps the first fault: later ones may be what came of it."""
+        """Keeps the first fault: later ones may be its consequences."""
         before, noted = self._fault_step.read_value(), self._fault.read_value()
         fault = tf.stack([*measured, usual])
         self._fault.assign(tf.where(before < 0, fault, noted))
@@ -265,14 +276,16 @@ class Watch:
 
 
 def _at_most(limit: float | None) -> tf.Tensor:
-    """A float32 limit that no infinity passes."""
+    """A float32 limit that infinity always exceeds."""
     largest = tf.float32.max
     most = largest if limit is None else min(limit, largest)
     return tf.constant(most, tf.float32)
 
 
 def _variable(value: object, dtype: tf.DType, name: str) -> tf.Variable:
-    """A variable that replicas set to equal values, without a mean."""
+    """A variable that all replicas set to the same value."""
+    # Equal on all replicas, so no reduction is needed. The default, NONE, would
+    # not allow an assignment on replicas.
     return tf.Variable(
         value,
         dtype=dtype,

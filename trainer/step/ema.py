@@ -13,7 +13,7 @@ class MovingAverage:
 
     Args:
         variables: the model's trainable `tf.Variable`s; the averages start
-            at their values. To be created in the strategy's scope.
+            at their values. Create the object in the strategy's scope.
         momentum: m, in (0, 1).
         strategy: the strategy that made the variables.
 
@@ -50,10 +50,12 @@ class MovingAverage:
 
     def update(self) -> None:
         """Moves every average one step, in cross-replica context."""
-        # By the replicas: they hold the weights, which a host may not.
+        # On the replicas: they hold the weights, and the host may not.
         self._strategy.run(self._update_on_replica)
 
     def _update_on_replica(self) -> None:
+        # extended.update needs cross-replica context: merge_call is where
+        # all replicas meet.
         tf.distribute.get_replica_context().merge_call(self._update_all)
 
     def _update_all(self, strategy: tf.distribute.Strategy) -> None:
@@ -64,6 +66,8 @@ class MovingAverage:
         for average, variable in zip(
             self.variables, self._watched, strict=True
         ):
+            # group=False: merge_call drops what this returns, and automatic
+            # control dependencies order the updates.
             strategy.extended.update(
                 average, move, args=(variable,), group=False
             )

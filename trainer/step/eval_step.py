@@ -1,4 +1,4 @@
-"""One evaluation step in cross-replica context."""
+"""One evaluation step, from the input iterator to summed results."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,15 +14,16 @@ from trainer.step.padding import weighted
 from trainer.step.pieces import open_piece
 from trainer.step.spec import StepSpec
 
-# Of random numbers: those of training steps are another stream.
+# Keeps the random numbers of evaluation apart from those of training steps,
+# which have the same step numbers.
 _STREAM = 1
 
 
 def make_eval_step(spec: StepSpec) -> Callable[[Any], StepLogs]:
     """`Trainer.eval_step` on each replica, as a function of the iterator.
 
-    Under a strategy with static shapes a batch comes as `(x, y,
-    sample_weight)` whatever the data yields: padding has the weight zero.
+    Under a strategy with static shapes a batch is always `(x, y,
+    sample_weight)`, whatever the data yields: padding has weight zero.
     """
     parts, strategy = spec.parts, spec.plugin.strategy
 
@@ -38,8 +39,11 @@ def make_eval_step(spec: StepSpec) -> Callable[[Any], StepLogs]:
             logs = converted(spec.methods.eval_step)(batch)
         return replica_logs(spec, complete(logs), piece)
 
-    # Named, not a lambda: TPU clusters take the name of the function around.
+    # A named function, not a lambda: TPU clusters are named after it.
     def eval_step(iterator: Any) -> StepLogs:
+        # What the graph has captured before the step is the strategy's, such as
+        # the input iterator; everything after it is the step's and is checked
+        # below.
         before = untracked.captured()
         logs = strategy.run(replica_step, args=(next(iterator),))
         logs = carry(spec, logs, (EVAL,))

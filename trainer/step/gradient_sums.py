@@ -1,6 +1,6 @@
 """From a replica's batch to gradients of the global loss.
 
-The path of the Trainer's own step: sums on each replica, one reduction, one
+What the Trainer's own step does: sums on each replica, one reduction, one
 division. See `trainer.step.losses.loss_terms` for the equation.
 """
 
@@ -30,7 +30,7 @@ class GradientSums(NamedTuple):
         gradients: by denominator group, variable number to gradient sum.
         counts: by denominator group, the part of the denominator.
         losses: by denominator group, the part of the loss; only where a
-            guard asks for it.
+            guard needs it.
     """
 
     gradients: dict[str, dict[int, Any]]
@@ -43,7 +43,7 @@ class Reduced(NamedTuple):
 
     Attributes:
         gradients: variable number to the gradient of the global loss.
-        measured: what a guard judges by; empty without one.
+        measured: what a guard looks at; empty without one.
     """
 
     gradients: dict[int, grads.Gradient]
@@ -53,6 +53,8 @@ class Reduced(NamedTuple):
 def piece_of(spec: StepSpec, batch: Any, *, training: bool) -> Piece:
     """A replica's batch as one of the pieces of a global batch."""
     micro = spec.accumulation_steps if training else 1
+    # Collectives between processes need one shape for all steps: there, each
+    # piece is padded to the most examples that a replica can get.
     slot = None
     if not spec.plugin.is_alone:
         slot = functools.partial(
@@ -86,6 +88,8 @@ def measure(
     piece = piece or piece_of(spec, batch, training=training)
     with open_piece(piece):
         y_pred = converted(spec.methods.forward)(x, training=training)
+        # As `fit` does. NumPy targets are often float64, and a loss would
+        # compute in that.
         y = per_output.in_floatx(y)
         values = converted(spec.methods.per_example_loss)(x, y, y_pred)
     terms, by_output = per_output.terms(
@@ -114,8 +118,11 @@ def gradient_sums(spec: StepSpec, batch: Any) -> tuple[GradientSums, StepLogs]:
     Raises:
         UserError: there is nothing to minimize.
     """
+    # The tape watches the tf.Variables inside Keras variables.
     variables = [v.value for v in spec.model.trainable_variables]
     piece = piece_of(spec, batch, training=True)
+    # Persistent: each denominator group needs a gradient of its own, as the
+    # denominators are only known after the reduction.
     with tf.GradientTape(persistent=True) as tape:
         terms, logs = measure(spec, batch, training=True, piece=piece)
         if not terms:
@@ -124,10 +131,14 @@ def gradient_sums(spec: StepSpec, batch: Any) -> tuple[GradientSums, StepLogs]:
                 "global_loss, or call add_loss in the model."
             )
         merged = loss_terms.merge_terms(terms)
+        # Within the tape, so that the float16 gradients themselves are scaled.
         scaled = [term.total * _loss_factor(spec) for term in merged]
     found = {}
     for term, total in zip(merged, scaled, strict=True):
+        # A replica without examples computes NaNs, which the sum would spread.
         local = piece.or_zeros(tape.gradient(total, variables))
+        # The micro-batches' sparse gradients have different numbers of rows,
+        # which a tf.while_loop cannot carry.
         if spec.accumulation_steps > 1 or not spec.options.reduces_sparse:
             local = grads.densify(local)
         found[term.group] = {
@@ -136,6 +147,7 @@ def gradient_sums(spec: StepSpec, batch: Any) -> tuple[GradientSums, StepLogs]:
             if gradient is not None
         }
     counts = {term.group: term.count for term in merged}
+    # Without a guard the totals would travel for nothing.
     guarded = spec.guard is not None
     totals = {term.group: term.total for term in merged if guarded}
     return GradientSums(found, counts, totals), logs
@@ -144,8 +156,7 @@ def gradient_sums(spec: StepSpec, batch: Any) -> tuple[GradientSums, StepLogs]:
 def reduce_gradients(spec: StepSpec, sums: GradientSums) -> Reduced:
     """Sums over replicas, divides, and adds the regularizers' gradient.
 
-    All that a guard must know travels with the gradients: no transfer is
-    added.
+    What a guard must know travels with the gradients, at no extra transfer.
     """
     sums = GradientSums(*grads.reduce_sum(sums))
     gradients = _divide(spec, sums)
@@ -154,7 +165,11 @@ def reduce_gradients(spec: StepSpec, sums: GradientSums) -> Reduced:
     regularized = loss_terms.regularized_variables(spec.model)
     loss = loss_terms.regularization(regularized)
     for group, total in sums.losses.items():
+        # A batch that a mask or the weights leave nothing of has a loss of
+        # zero.
         loss += tf.math.divide_no_nan(total, sums.counts[group])
+    # A sparse gradient may hold several summands of one row: the norm needs
+    # their sum. XLA has no tf.unique, so it gets a dense gradient.
     true = grads.rows_once([*gradients.values()], dense=spec.jit_compile)
     return Reduced(gradients, (Measured(loss, grads.global_norm(true)),))
 
@@ -164,6 +179,8 @@ def _divide(spec: StepSpec, sums: GradientSums) -> dict[int, grads.Gradient]:
     scale = _loss_factor(spec)
     result: dict[int, grads.Gradient] = {}
     for group, found in sums.gradients.items():
+        # One scalar factor per group: division and loss scale in one pass over
+        # the gradient.
         factor = tf.math.divide_no_nan(1.0, sums.counts[group])
         for i, gradient in found.items():
             divided = grads.scale(gradient, factor / scale)
@@ -188,6 +205,8 @@ def _regularizer_gradients(model: keras.Model) -> dict[int, tf.Tensor]:
     if not variables:
         return {}
     numbers = {id(v): i for i, v in enumerate(model.trainable_variables)}
+    # A tape of its own, after the reduction: the penalty is equal on every
+    # replica, and a SUM would count it once for each.
     with tf.GradientTape() as tape:
         penalty = loss_terms.regularization(variables)
     found = tape.gradient(penalty, [v.value for v in variables])

@@ -1,4 +1,4 @@
-"""Gradients: summed over replicas, then divided, then ready to clip."""
+"""Gradients, dense and sparse: reduce, scale, add, and their global norm."""
 
 from collections.abc import Sequence
 from typing import Any, TypeAlias
@@ -12,8 +12,8 @@ Gradient: TypeAlias = tf.Tensor | tf.IndexedSlices | None
 def reduce_sum(structure: Any) -> Any:
     """Sums every tensor of a structure over all replicas, in one call.
 
-    To be called in replica context. The strategy packs the tensors into as
-    few transfers as it was configured to.
+    Call it in replica context. The strategy packs the tensors into as few
+    transfers as it was configured to.
 
     Args:
         structure: tensors, `tf.IndexedSlices` and `None`s.
@@ -21,11 +21,14 @@ def reduce_sum(structure: Any) -> Any:
     Returns:
         The same structure, equal on every replica.
     """
-    # IndexedSlices are composites: kept whole, so that they stay sparse.
+    # Without expand_composites, so that IndexedSlices are reduced as such and
+    # stay sparse.
     leaves = tf.nest.flatten(structure)
-    # What comes out of a loop has no device, which all_reduce asks for.
+    # What comes out of a loop has no device, and all_reduce needs one.
     present = [tf.identity(leaf) for leaf in leaves if leaf is not None]
     context = tf.distribute.get_replica_context()
+    # One call with all tensors, not one call for each: the strategy can then
+    # pack them, and replicas cannot meet in different orders.
     if present and context.num_replicas_in_sync > 1:
         present = context.all_reduce(tf.distribute.ReduceOp.SUM, present)
     reduced = iter(present)
@@ -43,15 +46,16 @@ def among_zeros(part: tf.Tensor, number: Any, count: int) -> tf.Tensor:
 
     Args:
         part: of any shape.
-        number: integer scalar, its place.
+        number: integer scalar, its index.
         count: how many there are.
 
     Returns:
         Of shape `[count, *part.shape]`.
     """
     is_own = tf.range(count) == tf.cast(number, tf.int32)
+    # [count, 1, ..., 1], to broadcast against [1, *part.shape].
     is_own = tf.reshape(is_own, [-1] + [1] * part.shape.rank)
-    # Chosen, not multiplied: zero times infinity is not zero.
+    # tf.where, not a product: zero times infinity is NaN.
     return tf.where(is_own, part[tf.newaxis], tf.zeros([], part.dtype))
 
 
@@ -69,6 +73,7 @@ def add(left: Gradient, right: Gradient) -> Gradient:
     """Adds two gradients of one variable; `None` counts as zero."""
     if left is None or right is None:
         return right if left is None else left
+    # Dense, even if both are sparse: IndexedSlices have no addition.
     return tf.convert_to_tensor(left) + tf.convert_to_tensor(right)
 
 
@@ -80,14 +85,14 @@ def densify(gradients: Sequence[Gradient]) -> list[Gradient]:
 def rows_once(
     gradients: Sequence[Gradient], *, dense: bool = False
 ) -> list[Gradient]:
-    """Adds up the rows that a sparse gradient holds of one row of weights.
+    """Adds up a sparse gradient's summands of one row of weights.
 
-    An embedding's gradient has a row for each time that a batch looked one
-    up. Squares, norms and limits of these are not those of the gradient.
+    An embedding's gradient has a row for each lookup in the batch. Squares,
+    norms and limits of these rows are not those of the gradient.
 
     Args:
         gradients: reduced ones; only sparse ones change.
-        dense: make them dense instead, as XLA needs it.
+        dense: make them dense instead, as XLA requires.
     """
     return [
         _rows_once(g, dense=dense) if isinstance(g, tf.IndexedSlices) else g
@@ -98,6 +103,7 @@ def rows_once(
 def _rows_once(gradient: tf.IndexedSlices, *, dense: bool) -> Gradient:
     if dense:
         return tf.convert_to_tensor(gradient)
+    # [rows looked up] -> each distinct row of weights once.
     rows, position = tf.unique(gradient.indices)
     values = tf.math.unsorted_segment_sum(
         gradient.values, position, tf.size(rows)
@@ -108,6 +114,8 @@ def _rows_once(gradient: tf.IndexedSlices, *, dense: bool) -> Gradient:
 def takes_rows_as_they_come(optimizer: keras.optimizers.Optimizer) -> bool:
     """Whether an update by rows adds up to the update by their sum."""
     clips = optimizer.clipnorm, optimizer.clipvalue, optimizer.global_clipnorm
+    # SGD adds row after row, so the summands of a row may come one by one,
+    # unless they are clipped. A subclass may do anything with them.
     return type(optimizer) is keras.optimizers.SGD and not any(clips)
 
 
@@ -130,6 +138,7 @@ def global_norm(gradients: Sequence[Gradient]) -> tf.Tensor:
         gradients: sparse ones with each row once, see `rows_once`.
     """
     squares = [
+        # Squares of float16 numbers would overflow above 255.
         tf.reduce_sum(tf.square(tf.cast(value, tf.float32)))
         for value in _values(gradients)
     ]

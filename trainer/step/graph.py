@@ -1,9 +1,9 @@
-"""Graphs of our own code as it stands, and of research code by AutoGraph.
+"""Traces our own code without AutoGraph, and research code with it.
 
-AutoGraph turns `if` and `for` over tensors into graph operations, by rewriting
-every function on the way: that takes most of the time in which a step is
-traced. This package says `tf.cond` and `tf.while_loop` itself, so only what
-users wrote is rewritten. Keras leaves AutoGraph out of `fit` altogether.
+AutoGraph turns `if` and `for` over tensors into graph operations by rewriting
+every function that is called: that takes most of the time of tracing a step.
+This package writes `tf.cond` and `tf.while_loop` itself, so only what users
+wrote is rewritten. Keras leaves AutoGraph out of `fit` altogether.
 """
 
 from collections.abc import Callable
@@ -11,9 +11,10 @@ from typing import Any
 
 import tensorflow as tf
 
-# AutoGraph leaves these as they are; what calls them is no matter.
+# Not rewritten, whoever calls them.
 _PACKAGES = ("trainer", "keras", "tensorflow")
-# Not what a graph function sets for all that is called in it.
+# The status outside any graph function: `graph_function` disables AutoGraph
+# for everything that is called within it.
 _UNDECIDED = tf.__internal__.autograph.control_status_ctx()
 
 
@@ -24,6 +25,8 @@ def graph_function(function: Callable[..., Any], **options: Any) -> Any:
         function: what to trace.
         **options: for `tf.function`, such as `jit_compile`.
     """
+    # Both are needed: autograph=False leaves the function as it is, and
+    # do_not_convert also switches AutoGraph off for what it calls.
     return tf.function(
         tf.autograph.experimental.do_not_convert(function),
         autograph=False,
@@ -64,7 +67,7 @@ def only_if(
         def traced() -> tf.Tensor:
             if do is not None:
                 do()
-            return tf.constant(0)  # A condition has a value.
+            return tf.constant(0)  # Both branches of tf.cond need a value.
 
         return traced
 
@@ -85,11 +88,13 @@ def repeat(
             same structure, shapes and dtypes.
         state: a structure of tensors, or of one for each replica.
         stop: scalar, the end of the range.
-        start: its begin.
+        start: where it begins.
 
     Returns:
         The last state.
     """
+    # A tensor even if it is a number: the loop stays a loop, and is not
+    # unrolled.
     stop = tf.convert_to_tensor(stop)
 
     def next_state(number: tf.Tensor, before: Any) -> tuple[tf.Tensor, Any]:

@@ -1,4 +1,4 @@
-"""Sums of step results over an interval, and the values they stand for."""
+"""`Totals`: sums of logs over an interval, and the values they give."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,7 +18,7 @@ STATE = "state:"  # In a checkpoint: states of metrics that do not add up.
 StepLogs = dict[str, Any]
 
 
-# What is measured beside values.
+# What travels with the values but is not one.
 _NO_VALUES = (EXAMPLES, DATA_WAIT)
 
 
@@ -26,12 +26,12 @@ class Totals:
     """Holds the sums over an interval, in float64.
 
     Float32 sums of counts stop growing at 2**24; these do not. Results are
-    fetched from the device only when a value is asked for.
+    fetched from the device only when a value is read.
 
     Args:
         metrics: computes results from the increments, and holds the states
             that do not add up.
-        kept_for: which of these states belongs to this interval.
+        kept_for: which of these states is this interval's.
 
     Attributes:
         sums: what the next graph call goes on from; `None` before a step.
@@ -54,7 +54,7 @@ class Totals:
             return {}
         values = {}
         parts = []
-        sums = self.sums.total()
+        sums = self.sums.total()  # Here the device is waited for.
         for name, value in sums.items():
             if not isinstance(value, Average) or name in _NO_VALUES:
                 continue
@@ -64,6 +64,8 @@ class Totals:
             else:
                 values[name] = mean
         if parts:
+            # Each group of terms has a denominator of its own, so only their
+            # means can be added.
             values = {"loss": sum(parts), **values}
         increments = {
             name.removeprefix(METRIC): value
@@ -82,6 +84,7 @@ class Totals:
 
         The first axis of each sum counts replicas.
         """
+        # Nothing has run since the restore: hand back exactly what was read.
         if self._stored:
             return dict(self._stored)
         if self.sums is None:
@@ -89,6 +92,8 @@ class Totals:
         found = {
             name: list(value)
             for name, value in self.sums.by_replica().items()
+            # A clock's reading: two equal runs would differ in their
+            # checkpoints.
             if name != DATA_WAIT
         }
         carried = self._metrics.states(self._kept_for)
@@ -98,9 +103,11 @@ class Totals:
 
     def load_state(self, state: Mapping[str, list[np.ndarray]]) -> None:
         """Takes back what `state` returned."""
+        # First: it fails on a bad structure before anything is set.
         _averages(state)
         self.reset()
         self._stored = dict(state)
+        # Metrics get their variables with the first batch, after the restore.
         if self._metrics.is_ready:
             self.give_states()
 

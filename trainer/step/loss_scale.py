@@ -11,13 +11,14 @@ import tensorflow as tf
 
 
 class LossScale:
-    """The scale and its adjustment; its variables belong in a checkpoint.
+    """The scale and its adjustment; a checkpoint must hold its variables.
 
     Args:
         initial: the first scale.
         growth_steps: good steps in a row after which the scale doubles.
     """
 
+    # The defaults are those of keras.optimizers.LossScaleOptimizer.
     def __init__(
         self, initial: float = 2.0**15, growth_steps: int = 2000
     ) -> None:
@@ -42,15 +43,17 @@ class LossScale:
     def update(self, finite: tf.Tensor) -> None:
         """Halves the scale after an overflow, doubles it after many steps.
 
-        To be called in cross-replica context.
+        Call it in cross-replica context.
 
         Args:
-            finite: boolean scalar, whether this step's gradients were.
+            finite: boolean scalar, whether this step's gradients were finite.
         """
         none = tf.constant(0, tf.int64)
         good = tf.where(finite, self._good_steps.read_value() + 1, none)
         grow = good >= self._growth_steps
         scale = self.value
+        # Below 1 a scale would only underflow more: gradients that still are
+        # not finite are the model's fault, not the scale's.
         scale = tf.where(finite, scale, tf.maximum(scale / 2, 1.0))
         self._scale.assign(tf.where(grow, scale * 2, scale))
         self._good_steps.assign(tf.where(grow, none, good))

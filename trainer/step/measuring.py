@@ -1,4 +1,4 @@
-"""What a replica's step measures, completed to what the step returns."""
+"""The logs of a step: what a replica measures, made to add up."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
@@ -39,7 +39,7 @@ def replica_logs(
             complete[name] = piece.or_zeros(value)
     complete[EXAMPLES] = average(piece.examples, 0.0)
     if waited is not None:
-        # What all replicas log is summed.
+        # Replicas wait together, and what they log is summed.
         part = waited / spec.plugin.num_replicas
         complete[DATA_WAIT] = average(part, 0.0)
     return reduce_sum(complete) if spec.options.reduces_logs else complete
@@ -56,8 +56,8 @@ def measuring(
     """Surrounds the step on a replica's piece of the batch.
 
     Yields:
-        A function that adds to the step's results what layers have measured;
-        to be called afterwards.
+        A function that adds to the step's results what layers have measured.
+        Call it within this context, after the step.
     """
     metrics = spec.parts.metrics
     with metrics.in_layers.listening() as noted:
@@ -81,6 +81,7 @@ def carry(spec: StepSpec, logs: StepLogs, kept_for: Sequence[str]) -> StepLogs:
     def reduce(values: Any) -> Any:
         if not spec.options.reduces_logs:
             values = strategy.run(reduce_sum, args=(values,))
+        # Equal on all replicas by now, so the first one's will do.
         return tf.nest.map_structure(
             lambda value: strategy.experimental_local_results(value)[0], values
         )
@@ -132,6 +133,7 @@ def _complete(
     if not metrics.has_carried:
         return logs
     replicas = spec.plugin.num_replicas
+    # None in a trial, which runs outside of strategy.run.
     context = tf.distribute.get_replica_context()
     replica = context.replica_id_in_sync_group if context else 0
     micro_batches = spec.accumulation_steps if training else 1

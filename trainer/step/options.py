@@ -5,7 +5,7 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StrategyOptions:
-    """What a strategy plugin can do, and what its devices ask for.
+    """What a strategy plugin can do, and what its devices need.
 
     Attributes:
         static_shapes: every batch has the same shape: a short training
@@ -15,8 +15,8 @@ class StrategyOptions:
         loops_on_replicas: a replica may reduce inside a loop or a condition,
             so the whole step is one program there; elsewhere loops and
             conditions are around the replicas. Needs static shapes.
-        reduces_logs: a step's results are summed over replicas within it, not
-            by the loop, which then reads those of one replica.
+        reduces_logs: a step's results are summed over replicas within the
+            step, and the loop reads those of one replica.
         reduces_sparse: gradients of embeddings travel as the rows they touch;
             otherwise they are made dense first.
         batches_by_step: which batch a step takes follows from its number, as
@@ -25,6 +25,8 @@ class StrategyOptions:
             metrics may depend on the order of batches.
     """
 
+    # The defaults are those of a strategy whose replicas run in this process
+    # on plain devices.
     static_shapes: bool = False
     loops_on_replicas: bool = False
     reduces_logs: bool = False

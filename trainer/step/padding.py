@@ -1,4 +1,4 @@
-"""How a step sees an evaluation piece that was filled up."""
+"""Padding: the form in which a step gets a filled-up evaluation piece."""
 
 from typing import Any
 
@@ -30,6 +30,7 @@ def weighted(padded: Padded) -> WeightedBatch:
     """
     batch, real = padded
     if isinstance(batch, list | tuple) and len(batch) > 3:
+        # keras.utils.unpack_x_y_sample_weight would refuse it.
         batch = (batch,)
     x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
     has_weights = weight is not None
@@ -39,6 +40,8 @@ def weighted(padded: Padded) -> WeightedBatch:
         weight = tf.nest.map_structure(
             lambda part: tf.cast(part, tf.float32) * align(real, part), weight
         )
+    # A tuple with attributes: research code unpacks it as usual, and the step
+    # still knows which rows are padding.
     made = WeightedBatch((x, y, weight))
     made.real, made.has_weights = real, has_weights
     return made

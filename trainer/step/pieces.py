@@ -1,10 +1,10 @@
-"""What a replica's piece of a batch may change: as much as it has examples.
+"""Pieces: a replica's part of a batch, weighed by its number of examples.
 
 A short batch leaves some replicas (or micro-batches) with fewer examples than
-others, or with none. A mean over no example is no number, and so is what a
-layer makes of it: such a piece must contribute nothing to gradients, losses,
-logs and variables. And a mean of means is the mean of all examples only where
-each counts as often as it has examples.
+others, or with none. A mean over no examples is NaN, and so is what a layer
+makes of it: such a piece must contribute nothing to gradients, losses, logs
+and variables. And a mean of means is the mean of all examples only where each
+is weighed by its number of examples.
 """
 
 import contextlib
@@ -48,11 +48,12 @@ class Piece:
     ) -> None:
         self.pieces = pieces
         self.slot = slot
+        # Reduced on first use: most steps need no reduction for it.
         self._all_examples: tf.Tensor | None = None
         self.examples = count_examples(batch)
         known = tf.nest.flatten(batch)[0].shape[0]
         self.rows = count_rows(batch) if known is None else known
-        # Of static shape: as many examples on each replica.
+        # A static shape without padding: as many examples on each replica.
         self.is_even = real_rows(batch) is None and known is not None
         self.may_be_empty = pieces > 1 and not (self.is_even and known)
 
@@ -75,6 +76,8 @@ class Piece:
         """The same average, or nothing where it is one of no example."""
         if not self.may_be_empty:
             return mean
+        # Finite values stay: research code may average over other things
+        # than examples.
         nothing = self.is_empty & ~tf.math.is_finite(mean.total)
         zero = tf.constant(0.0)
         return Average(
@@ -90,14 +93,14 @@ class Piece:
         if isinstance(part, tf.IndexedSlices):
             values = self._or_zero(part.values)
             return tf.IndexedSlices(values, part.indices, part.dense_shape)
-        # Chosen, not multiplied: zero times NaN is not zero.
+        # tf.where, not a product: zero times NaN is NaN.
         return tf.where(self.is_empty, tf.zeros_like(part), part)
 
     @property
     def all_examples(self) -> tf.Tensor:
         """The examples of all replicas: a float32 scalar, reduced once."""
-        # No functools.cached_property: before Python 3.12 its lock is one for
-        # all replicas, which wait for each other in the reduction.
+        # Not functools.cached_property: before Python 3.12 all replicas'
+        # threads share its lock, and would deadlock in the reduction.
         if self._all_examples is None:
             self._all_examples = reduce_sum(self.examples)
         return self._all_examples
@@ -125,11 +128,11 @@ class Notes:
 
 @contextlib.contextmanager
 def open_piece(piece: Piece | Notes | None) -> Iterator[None]:
-    """Makes what layers assign to variables count as the piece says.
+    """Weighs what layers assign to variables by the piece's examples.
 
     Args:
-        piece: the replica's; `Notes` let no assignment pass, and `None` lets
-            each pass as it is.
+        piece: the replica's; `Notes` keep every assignment from being made,
+            and with `None` each is made as it is.
     """
     before = getattr(_local, "piece", None)
     _local.piece = piece
@@ -146,6 +149,6 @@ def current_piece() -> Piece | None:
 
 
 def current_notes() -> Notes | None:
-    """What notes assignments instead of letting them pass, in a trial."""
+    """The notes that take assignments instead of variables, in a trial."""
     piece = getattr(_local, "piece", None)
     return piece if isinstance(piece, Notes) else None

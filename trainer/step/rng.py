@@ -1,10 +1,10 @@
 """Random numbers that depend on (seed, step, micro-batch, replica) alone.
 
 A Keras `SeedGenerator` keeps a counter in a variable. Replicas share it and
-so draw the same dropout masks, and a checkpoint of the weights forgets it.
-Inside a step the generators of the model are therefore made functions of the
+so draw the same dropout masks, and a checkpoint of the weights does not hold
+it. Inside a step the generators of the model are therefore functions of the
 step: each replica draws its own numbers, and a resumed run draws the numbers
-that the unbroken run would have drawn. In a loop within the model each
+that the uninterrupted run would have drawn. In a loop within the model each
 iteration draws its own.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-# No public name tells what a graph within a graph stands for.
+# There is no public way to tell what a graph within a graph is for.
 from tensorflow.python.ops.control_flow_v2_func_graphs import (
     CondBranchFuncGraph,
     WhileBodyFuncGraph,
@@ -32,12 +32,12 @@ from trainer.step.model.keras_private import (
 
 # Mirrored strategies trace each replica in a thread of its own.
 _drawing = threading.local()
-# No model has so many generators.
+# A number that no generator of a model has: they are counted from zero.
 _NUMBER_OF_UNSEEDED = 0x7FFFFFFF
 
 
 class _Unseeded:
-    """Stands in for the generator of what is drawn without a seed.
+    """Stands in for Keras' global generator, used where no seed is given.
 
     Args:
         draw: see `StepRandomness`.
@@ -61,6 +61,7 @@ class StepRandomness:
     """
 
     def __init__(self, model: keras.Model, seed: int) -> None:
+        # Mirrored strategies trace each replica in a thread of its own.
         self._local = threading.local()
         self._seed = seed
         self._unseeded = _Unseeded(self._draw)
@@ -81,17 +82,22 @@ class StepRandomness:
         Args:
             step: scalar integer, the steps that are done.
             micro: the micro-batch's index within the step.
-            stream: tells uses apart that share step numbers.
+            stream: separates uses that share step numbers.
             replica: whose numbers to draw; `None` draws this replica's own.
         """
         if replica is None:
             context = tf.distribute.get_replica_context()
+            # A trial runs outside of replicas.
             replica = context.replica_id_in_sync_group if context else 0
         key = tf.constant([self._seed & 0x7FFFFFFF, stream], tf.int32)
+        # Folded in one by one: all are tensors of the graph, and a hash of
+        # their sum would collide.
         for word in (step, micro, replica):
             key = tf.random.experimental.stateless_fold_in(
                 key, tf.cast(word, tf.int32)
             )
+        # Nested uses, such as global_loss within a step, restore what was
+        # there.
         local, outer = self._local, getattr(_drawing, "unseeded", None)
         before = {**vars(local)}
         local.key, local.draws = key, {}
@@ -116,26 +122,28 @@ class StepRandomness:
             key = self._draw(number, f"The layer {layer!r}")
             return tf.cast(key, generator.state.dtype)
 
+        # Not through Keras' own __setattr__, which would track the function.
         object.__setattr__(generator, "next", next_seed)
 
-    def _draw(self, number: int, who: str) -> tf.Tensor:
+    def _draw(self, number: int, owner: str) -> tf.Tensor:
         """The next seed of a generator in this step."""
         key = self._local.key
+        # Counted while tracing: the position of a draw in the program.
         draw = self._local.draws.get(number, 0)
         self._local.draws[number] = draw + 1
-        for word in (number, draw, *self._iterations(who)):
+        for word in (number, draw, *self._iterations(owner)):
             key = tf.random.experimental.stateless_fold_in(key, word)
         return key
 
-    def _iterations(self, who: str) -> list[tf.Tensor]:
-        """The present iteration of each loop around a draw, inmost first.
+    def _iterations(self, owner: str) -> list[tf.Tensor]:
+        """The current iteration of each loop around a draw, innermost first.
 
         A loop's body is traced once: without these, every iteration would
         draw the same.
 
         Raises:
             UserError: the draw is in a function that is traced once, and
-                called perhaps more than once.
+                perhaps called more than once.
         """
         graph, found = tf.compat.v1.get_default_graph(), []
         while graph is not self._local.graph:
@@ -144,7 +152,7 @@ class StepRandomness:
                 found.append(graph.inputs[0])
             elif not isinstance(graph, CondBranchFuncGraph):
                 raise UserError(
-                    f"{who} draws random numbers in a "
+                    f"{owner} draws random numbers in a "
                     "tf.function of its own, where each call in a step would "
                     "draw the same. Leave tf.function out: the step around "
                     "it is one."

@@ -1,4 +1,4 @@
-"""What a step is made of: everything that it takes from a Trainer."""
+"""The spec of a step: the methods, variables and options that it needs."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ from trainer.step.model.untracked import Untracked
 from trainer.step.options import StrategyOptions
 from trainer.step.rng import StepRandomness
 
-# What may be research code's own; the rest of `StepMethods` is made of these.
+# What research code may override; the other `StepMethods` call these.
 OVERRIDABLE = (
     "forward",
     "per_example_loss",
@@ -66,7 +66,7 @@ class StepMethods(Protocol):
 
 
 class StepStrategy(Protocol):
-    """What a step must know of the strategy that it runs under."""
+    """The part of a strategy plugin that a step needs."""
 
     name: ClassVar[str]
     options: ClassVar[StrategyOptions]
@@ -102,7 +102,7 @@ class Parts:
         step: int64 scalar variable, the optimizer steps that are done.
         randomness: gives each replica its random numbers.
         loss_scale: set where a layer computes in float16.
-        ema: set where averaged weights are asked for.
+        ema: set where averaged weights are wanted.
         watch: set where there is a guard.
         untracked: what else the steps may touch, and checkpoints hold.
     """
@@ -129,7 +129,7 @@ class StepSpec:
         parts: the variables, and what is made of them.
         plugin: the strategy.
         batches: gives the global batches of a split.
-        saves: whether the run that is going on saves checkpoints.
+        saves: whether the present run saves checkpoints.
         batch_size: see `trainer.Trainer`, as all that follow.
         accumulation_steps: see `trainer.Trainer`.
         jit_compile: see `trainer.Trainer`.

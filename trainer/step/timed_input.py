@@ -1,35 +1,38 @@
-"""Reads what a step takes, and how long the step waited for it."""
+"""Reads the micro-batches of a step, and times the wait for them."""
 
 from typing import Any
 
 import tensorflow as tf
 
-# No public name tells whether determinism was asked for.
+# There is no public way to tell whether op determinism is on.
 from tensorflow.python.framework import config
 
 
 def read(iterator: Any, count: int = 1) -> tuple[tuple[Any, ...], tf.Tensor]:
     """The next micro-batches, while a step is traced.
 
-    A clock is not a deterministic op: where only those are allowed, nothing
-    is measured.
+    A clock is not a deterministic op, and TensorFlow refuses it where only
+    deterministic ones are allowed: then nothing is measured.
 
     Args:
         iterator: what `StrategyPlugin.distribute` returned.
         count: how many micro-batches.
 
     Returns:
-        The micro-batches, and the seconds that they were waited for, a
+        The micro-batches, and the seconds that the step waited for them, a
         float32 scalar.
     """
     if config.is_op_determinism_enabled():
         return tuple(next(iterator) for _ in range(count)), tf.constant(0.0)
-    # Clocks of accelerators do not start where the host's does.
+    # On the host: an accelerator's clock has another zero.
     with tf.device("CPU:0"):
         before = tf.timestamp()
+    # Nothing else orders the clock and the input: neither uses the other's
+    # result.
     with tf.control_dependencies([before]):
         batches = tuple(next(iterator) for _ in range(count))
     leaves = tf.nest.flatten(batches, expand_composites=True)
     with tf.control_dependencies(leaves), tf.device("CPU:0"):
+        # Subtracted in float64: float32 cannot tell seconds apart since 1970.
         waited = tf.cast(tf.timestamp() - before, tf.float32)
     return batches, waited

@@ -1,4 +1,4 @@
-"""One optimizer step: the algorithm, and the programs that it is run as.
+"""One optimizer step: the algorithm, and the two ways to run it.
 
 With the sums over micro-batches and replicas of gradients g, losses l and
 denominators D (see `trainer.step.losses.loss_terms`), a step is
@@ -7,18 +7,18 @@ denominators D (see `trainer.step.losses.loss_terms`), a step is
     2. reduce:  one SUM over replicas, then g / D, then the regularizers
     3. apply:   if the result is sound: clip, update, move the averages
 
-`optimizer_step` says this once. It does not know whether it is one program on
-each replica or goes around them, which is all that `run` differs in:
+`optimizer_step` is written once, over `run`, which calls a function on the
+replicas. There are two ways to run it:
 
-- One program (`_as_one_program`): `run` is a plain call inside
-  `strategy.run`. All of it can be compiled, and is on a TPU.
+- As one program (`_as_one_program`): `run` is a plain call inside
+  `strategy.run`. All of it can be compiled, and on a TPU it is.
 - Around the replicas (`_around_replicas`): `run` is `strategy.run`. A
-  reduction may not stand in a loop or a condition of a replica: on anything
+  reduction must not be in a loop or a condition of a replica: on anything
   but a TPU the replicas would wait for each other in different places. So
-  micro-batches (a loop) and the update of a guarded step (a condition) are
-  around the replicas there, and the reduction is between the two.
+  the loop over micro-batches and the condition of a guarded update are
+  outside of the replicas, and the reduction is between the two.
 
-A `train_step` of research code's own is the whole of a replica's program.
+A `train_step` that research code overrides is the whole program of a replica.
 """
 
 import contextlib
@@ -42,8 +42,8 @@ from trainer.step.spec import StepSpec
 
 # Calls a function on the replicas: `run(f, args=(...))`.
 Run: TypeAlias = Callable[..., Any]
-# From the number of a micro-batch to the micro-batch and the seconds that it
-# was waited for.
+# From the number of a micro-batch to the micro-batch and the seconds spent
+# waiting for it.
 ReadMicroBatch: TypeAlias = Callable[[tf.Tensor], tuple[Any, tf.Tensor]]
 
 
@@ -53,12 +53,16 @@ def make_train_step(spec: StepSpec) -> Callable[[Any], StepLogs]:
     update = _as_one_program(spec) if _is_one(spec) else _around_replicas(spec)
 
     def train_step(iterator: Any) -> StepLogs:
+        # What the graph captured earlier is the strategy's, not the step's.
         before = untracked.captured()
         logs, applied = update(iterator)
         if parts.ema is not None:
-            # In cross-replica context: the averages are copies of all.
+            # Here, in cross-replica context, as it updates every replica's
+            # copy. After a refused update the averages stay, too.
             _where(applied, parts.ema.update)
         logs = carry(spec, logs, TRAINING)
+        # Counted whether or not the update was made: the step has used up its
+        # batch.
         parts.step.assign_add(1)
         untracked.check(
             parts.untracked,
@@ -66,6 +70,7 @@ def make_train_step(spec: StepSpec) -> Callable[[Any], StepLogs]:
             before,
             known=parts.metrics.carried_variables,
             training=True,
+            # Only a run that saves can be resumed wrongly.
             refuse=spec.saves(),
         )
         return logs
@@ -80,7 +85,7 @@ def optimizer_step(
 
     Args:
         spec: what the step is made of.
-        read: gives a micro-batch, or one for each replica.
+        read: returns a micro-batch, or one for each replica.
         run: calls a function on a replica, or on all.
 
     Returns:
@@ -95,7 +100,7 @@ def optimizer_step(
 def _sums_of_micro_batches(
     spec: StepSpec, read: ReadMicroBatch, run: Run
 ) -> tuple[GradientSums, StepLogs]:
-    """1. Sums of gradients, losses and denominators, not yet reduced."""
+    """Phase 1: sums of gradients, losses and denominators, not reduced."""
 
     def local_sums(
         batch: Any, micro: tf.Tensor, waited: tf.Tensor
@@ -117,9 +122,12 @@ def _sums_of_micro_batches(
         return tf.nest.map_structure(tf.add, left, right)
 
     def one_more(micro: tf.Tensor, total: Any) -> Any:
+        # Under `strategy.run` the totals are per-replica values, which only the
+        # replicas can add.
         return run(add, args=(total, of_micro_batch(micro)))
 
-    # Elsewhere all of the step is compiled, or nothing.
+    # In the other cases the caller compiles the whole step: a compiled function
+    # within a compiled function would gain nothing.
     alone = not (_is_one(spec) or _compiles_at_once(spec))
     compiled = (
         graph_function(local_sums, jit_compile=True)
@@ -127,7 +135,9 @@ def _sums_of_micro_batches(
         else local_sums
     )
     total = of_micro_batch(tf.constant(0))
-    if spec.accumulation_steps > 1:  # A sparse gradient fits into no loop.
+    # The first micro-batch, outside of the loop, says what is added up. A loop
+    # of no iterations would cost an only micro-batch its sparse gradients.
+    if spec.accumulation_steps > 1:
         total = repeat(one_more, total, start=1, stop=spec.accumulation_steps)
     return total
 
@@ -135,9 +145,9 @@ def _sums_of_micro_batches(
 def _apply_if_sound(
     spec: StepSpec, reduced: Reduced, run: Run
 ) -> tf.Tensor | bool:
-    """3. Makes the update, unless loss scale or guard find it unsound.
+    """Phase 3: makes the update, unless loss scale or guard refuse it.
 
-    All replicas decide alike: what they decide by is reduced.
+    All replicas decide alike, since they decide by reduced values.
 
     Returns:
         Whether it was made, a boolean scalar.
@@ -156,6 +166,7 @@ def _apply_if_sound(
             args=(reduced.gradients,),
         )
         finite = _one_of(spec, found, run)
+        # At a scale of 1 the gradient itself is not finite: that is a fault.
         overflowed = ~finite & (parts.loss_scale.value > 1.0)
     if parts.watch is None:
         applied = finite
@@ -174,11 +185,12 @@ def _apply_if_sound(
 
 
 def _is_one(spec: StepSpec) -> bool:
-    """Whether a replica's program holds the whole step."""
+    """Whether a replica's program is the whole step."""
     if spec.parts.loss_scale is not None:
-        return False  # It is adjusted in cross-replica context.
+        return False  # The scale is adjusted in cross-replica context.
     own = spec.has_own("train_step")
     guarded = spec.parts.watch is not None and not own
+    # A loop or a condition around the reduction; see the top of this file.
     surrounded = spec.accumulation_steps > 1 or guarded
     return spec.options.loops_on_replicas or not surrounded
 
@@ -193,18 +205,20 @@ def _as_one_program(spec: StepSpec) -> Callable[[Any], Any]:
         if own:
             return _own_step(spec, batches[0], waited)
         if count == 1:
-            return judged(lambda _: (batches[0], waited))
+            return updated(lambda _: (batches[0], waited))
+        # [micro-batches, batch, ...]: a loop can index a tensor, not a tuple.
         stacked = tf.nest.map_structure(lambda *same: tf.stack(same), *batches)
 
         def read(micro: tf.Tensor) -> tuple[Any, tf.Tensor]:
             batch = tf.nest.map_structure(lambda part: part[micro], stacked)
             return batch, waited / count
 
-        return judged(read)
+        return updated(read)
 
-    def judged(read: ReadMicroBatch) -> tuple[StepLogs, tuple[tf.Tensor, ...]]:
+    def updated(read: ReadMicroBatch) -> tuple[StepLogs, tuple[tf.Tensor, ...]]:
         logs, applied = optimizer_step(spec, read, _call)
-        # A replica returns tensors alone.
+        # A replica can only return tensors: not the plain True of a step
+        # without a guard.
         return logs, () if guard is None else (tf.convert_to_tensor(applied),)
 
     compiled = (
@@ -218,8 +232,9 @@ def _as_one_program(spec: StepSpec) -> Callable[[Any], Any]:
         logs, result = strategy.run(compiled, args=(waited, *batches))
         if guard is None:
             return logs, True
-        (judged_by,) = _one_of(spec, result, strategy.run)
-        return logs, _look_back(spec, judged_by) if own else judged_by
+        # Of an overridden step, what was measured; else what was decided.
+        (found,) = _one_of(spec, result, strategy.run)
+        return logs, _look_back(spec, found) if own else found
 
     return update
 
@@ -230,6 +245,7 @@ def _around_replicas(spec: StepSpec) -> Callable[[Any], Any]:
 
     def update(iterator: Any) -> tuple[StepLogs, tf.Tensor | bool]:
         def read(micro: tf.Tensor) -> tuple[Any, tf.Tensor]:
+            # Read within the loop: one micro-batch at a time is in memory.
             (batch,), waited = timed_input.read(iterator)
             return batch, waited
 
@@ -239,6 +255,7 @@ def _around_replicas(spec: StepSpec) -> Callable[[Any], Any]:
         def at_once(batch: Any, waited: tf.Tensor) -> Any:
             return optimizer_step(spec, lambda _: (batch, waited), run)
 
+        # XLA cannot compile the iterator's ops: the input is read outside.
         compiled = graph_function(at_once, jit_compile=True)
         return compiled(*read(tf.constant(0)))
 
@@ -246,7 +263,7 @@ def _around_replicas(spec: StepSpec) -> Callable[[Any], Any]:
 
 
 def _compiles_at_once(spec: StepSpec) -> bool:
-    """Whether nothing but the input stands between the phases of a step."""
+    """Whether XLA can compile all phases of a step together."""
     alone = spec.accumulation_steps == 1 and spec.parts.loss_scale is None
     return spec.jit_compile and alone
 
@@ -254,7 +271,7 @@ def _compiles_at_once(spec: StepSpec) -> bool:
 def _own_step(
     spec: StepSpec, batch: Any, waited: tf.Tensor
 ) -> tuple[StepLogs, tuple[Measured, ...]]:
-    """Research code's `train_step`, and what a guard must know of it."""
+    """An overridden `train_step`, and what a guard must know of it."""
     parts = spec.parts
     watched: contextlib.AbstractContextManager[list[Any]] = (
         contextlib.nullcontext([])
@@ -273,6 +290,7 @@ def _own_step(
     logs = replica_logs(spec, complete(logs), piece, waited)
     if parts.watch is None:
         return logs, ()
+    # Only what the step returns is known of its loss, under "loss" or in parts.
     losses = {
         name: value
         for name, value in logs.items()
@@ -281,6 +299,7 @@ def _own_step(
     if not spec.options.reduces_logs:
         losses = reduce_sum(losses)
     loss = sum((one.value for one in losses.values()), tf.constant(0.0))
+    # The norm over all optimizers' gradients; 0.0 stands in if there are none.
     return logs, (Measured(loss, tf.norm([0.0, *norms])),)
 
 
@@ -288,15 +307,15 @@ def _warn_of_left_out(spec: StepSpec, logs: StepLogs) -> None:
     names = spec.parts.metrics.left_out(logs)
     if names:
         logging.warning(
-            "The train_step returns nothing of the metrics %s, which are only "
-            "measured in evaluations then. Return metric_increments(y, "
+            "The train_step returns nothing of the metrics %s, so they are "
+            "only measured in evaluations. Return metric_increments(y, "
             "y_pred) with the rest.",
             ", ".join(map(repr, names)),
         )
 
 
 def _look_back(spec: StepSpec, measured: Measured) -> tf.Tensor:
-    """Judges research code's own step, whose update has been made already.
+    """Checks an overridden step, whose update has been made already.
 
     Returns:
         Whether it was sound: if not, the averages stay where they are.
@@ -313,7 +332,7 @@ def _call(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
 
 
 def _where(condition: tf.Tensor | bool, act: Callable[[], object]) -> None:
-    """Acts if a scalar is true, which may be known while tracing."""
+    """Acts if a scalar is true; a plain `True` needs no condition."""
     if condition is True:
         act()
     else:

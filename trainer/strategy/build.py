@@ -1,4 +1,4 @@
-"""Builds what a step needs: model, optimizers, metrics, state variables."""
+"""Builds model, optimizers, metrics and state variables in the scope."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -60,12 +60,13 @@ def build_parts(
         sync_batch_norm: take BatchNormalization's statistics over the whole
             global batch, so that they do not depend on the replica count.
         guard: what counts as divergence; `None` checks nothing.
-        own_step: whether the Trainer has a `train_step` of its own.
+        own_step: whether the Trainer overrides `train_step`.
         call_once: calls a model that is not built yet on a batch.
 
     Raises:
         UserError: a factory is not one, or an option cannot be honoured.
     """
+    # All processes of a cluster draw the same initial weights.
     keras.utils.set_random_seed(seed)
     noted = NotedVariables()
     with plugin.scope():
@@ -73,11 +74,12 @@ def build_parts(
             made = build_model(model, precision)
             if made.compiled:
                 logging.warning(
-                    "The model function compiles its model, which is not "
-                    "used: the Trainer's own loss, optimizer and metrics "
-                    "count."
+                    "The model function compiles its model. That has no "
+                    "effect: the loss, optimizer and metrics of the Trainer "
+                    "are used."
                 )
             half = _computes_in_half(made, own_step=own_step)
+            # Before the first call: it decides how a layer is traced.
             if sync_batch_norm and plugin.num_replicas > 1:
                 batch_norm.synchronize(made)
             if not made.built:
@@ -86,20 +88,25 @@ def build_parts(
             separate_added_losses(made)
             batch_norm.synchronize_masked(made)
             leave_losses_whole(lambda: current_piece() is not None)
+        # After the model is built: its layers have made their variables, and
+        # the optimizers, which assign equal values, have not.
         count_by_examples(noted, but=_equal_on_replicas(made))
         trainable = made.trainable_variables
         with tf.variable_creator_scope(noted):
             optimizers = build_optimizers(
                 made, trainable, factory=optimizer, learning_rate=learning_rate
             )
-        # Keras callbacks read model.optimizer and model.stop_training.
+        # Keras callbacks read model.optimizer and model.stop_training. Without
+        # auto_scale_loss=False, Keras would wrap the optimizer in a loss scale
+        # of its own under mixed_float16.
         made.compile(
             optimizer=next(iter(optimizers.values())),
             auto_scale_loss=False,
             jit_compile=False,
         )
         weights = [native(v) for v in trainable]
-        # What this framework makes for itself, checkpoints hold or need not.
+        # Variables that this framework makes are either in checkpoints, or
+        # need not be.
         ours = NotedVariables()
         with tf.variable_creator_scope(ours):
             rest = {
@@ -175,19 +182,19 @@ def _computes_in_half(model: keras.Model, *, own_step: bool) -> bool:
     """Whether any layer computes in float16, and needs a loss scale.
 
     Raises:
-        UserError: one does, and the Trainer has a `train_step` of its own.
+        UserError: one does, and the Trainer overrides `train_step`.
     """
     half = any(one.compute_dtype == "float16" for one in all_layers(model))
     if half and own_step:
         raise UserError(
-            "The model computes in float16, and a train_step of one's own "
-            "cannot be reached by its loss scale. Use mixed_bfloat16."
+            "The model computes in float16, whose loss scale cannot reach an "
+            "overridden train_step. Use mixed_bfloat16."
         )
     return half
 
 
 def _equal_on_replicas(model: keras.Model) -> list[tf.Variable]:
-    """The variables to which all replicas assign the same."""
+    """The variables to which all replicas assign the same value."""
     return [
         native(variable)
         for layer in all_layers(model)

@@ -1,4 +1,4 @@
-"""Checks of a Trainer's arguments, alone and against its strategy."""
+"""Checks a Trainer's arguments, by themselves and against its strategy."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -31,7 +31,7 @@ def check_against_strategy(
     accumulation_steps: int,
     jit_compile: bool,
 ) -> None:
-    """Checks what a strategy must be able to do.
+    """Checks that a strategy can do what the arguments require.
 
     Raises:
         UserError: it cannot.
@@ -52,10 +52,10 @@ def check_against_strategy(
 
 
 def check_dtypes(plugin: StrategyPlugin, model: keras.Model) -> None:
-    """Checks that a strategy's devices can compute what layers compute in.
+    """Checks that a strategy's devices support the dtypes of layers.
 
     Raises:
-        UserError: they cannot; the first such layer is named.
+        UserError: they do not; the first such layer is named.
     """
     for layer in all_layers(model):
         reason = plugin.why_not_computed_in(layer.compute_dtype)
@@ -77,8 +77,9 @@ def check_micro_batches(
         accumulation_steps: micro-batches in a batch.
 
     Raises:
-        UserError: BatchNormalization would take the statistics of nothing.
+        UserError: BatchNormalization would take statistics of no examples.
     """
+    # No other layer is affected: an empty micro-batch contributes nothing.
     if last_size is None or last_size >= accumulation_steps:
         return
     norm = keras.layers.BatchNormalization
@@ -94,7 +95,7 @@ def check_micro_batches(
 def check_own_train_step(
     name: str, *, accumulation_steps: int, precision: str | None
 ) -> None:
-    """Checks what a `train_step` of one's own must do without.
+    """Refuses options that an overridden `train_step` cannot have.
 
     Raises:
         UserError: an option needs the Trainer's own step.
@@ -112,7 +113,7 @@ def check_own_train_step(
 
 
 def check_added_losses(kinds: AddedLosses, model: keras.Model) -> None:
-    """Checks what was said of the losses that layers add.
+    """Checks what is declared about the losses that layers add.
 
     Raises:
         UserError: a kind or a layer is unknown.
@@ -127,7 +128,7 @@ def check_added_losses(kinds: AddedLosses, model: keras.Model) -> None:
     for name in by_layer:
         if name not in names:
             raise UserError(
-                f"added_losses names {name!r}, which is no layer of the "
+                f"added_losses names {name!r}, which is not a layer of the "
                 f"model. {nearest(name, names)}"
             )
 
@@ -138,7 +139,7 @@ def check_global_loss(
     accumulation_steps: int,
     class_weight: Mapping[int, float] | None,
 ) -> None:
-    """Checks what a `global_loss` must do without.
+    """Refuses options that a `global_loss` cannot have.
 
     Raises:
         UserError: an option would cut the batch, or weigh its examples.
@@ -151,12 +152,12 @@ def check_global_loss(
         )
     if class_weight is not None:
         raise UserError(
-            f"{name} has a global_loss, which class_weight cannot weigh. "
-            "Weigh classes there."
+            f"{name} has a global_loss, to which class_weight cannot be "
+            "applied. Weigh the classes there."
         )
 
 
-# What `fit` would call of a model, and what says the same here.
+# Methods of a model that `fit` would call, and what replaces them here.
 _STEPS_OF_FIT = {
     "train_step": "Trainer.train_step",
     "compute_loss": "Trainer.per_example_loss",
@@ -171,13 +172,13 @@ _STEPS_OF_FIT = {
 def check_steps_of_model(
     model: keras.Model, *, own_step: bool, own_eval_step: bool
 ) -> None:
-    """Checks that a model has no step of its own, which nobody would call.
+    """Checks that a model has no step of its own, as it would not be called.
 
     Args:
         model: what the model function returned.
-        own_step: whether the Trainer's class has a `train_step`.
-        own_eval_step: whether it has an `eval_step`. A step of one's own may
-            call what the model has.
+        own_step: whether the Trainer's class overrides `train_step`.
+        own_eval_step: whether it overrides `eval_step`. An overridden step
+            may call the methods of the model.
 
     Raises:
         UserError: it has one.
@@ -203,7 +204,7 @@ def check_trainable(
     Args:
         model: the built model.
         known: the variables that were trainable when it was built.
-        own_step: whether a `train_step` of one's own chooses variables.
+        own_step: whether an overridden `train_step` chooses variables.
 
     Raises:
         UserError: a layer has become trainable since.
@@ -219,7 +220,7 @@ def check_trainable(
 
 
 def _is_of_keras(model: keras.Model, name: str) -> bool:
-    """Whether a method of a model is the one that Keras gives it."""
+    """Whether a method of a model is Keras' own."""
     if name in vars(model):
         return False
     owner = next((k for k in type(model).__mro__ if name in vars(k)), None)
@@ -232,7 +233,7 @@ def check_class_weight(
     """Checks weights by class.
 
     Raises:
-        UserError: a class is no whole number, or a weight no number.
+        UserError: a class is not a whole number, or a weight not a number.
     """
     if weights is None:
         return None
@@ -263,6 +264,7 @@ def as_loss(loss: Any) -> keras.losses.Loss | None:
                 f"Unknown loss {loss!r}. Name one of keras.losses, such as "
                 "'SparseCategoricalCrossentropy'."
             ) from None
+    # In gin, a loss is often named as a class, without arguments.
     if isinstance(loss, type):
         loss = loss()
     if loss is None:
@@ -275,11 +277,12 @@ def as_loss(loss: Any) -> keras.losses.Loss | None:
             f"loss is a {type(loss).__name__}. Valid: a Keras loss, its name, "
             "or a function of (y_true, y_pred)."
         )
+    # As `compile` does, so that shapes are aligned in the same way.
     return function_loss(loss)
 
 
 def _check_call(loss: keras.losses.Loss) -> None:
-    """Refuses a `__call__` of a loss's own, which nobody would call."""
+    """Refuses a loss that overrides `__call__`, as it is not called here."""
     kind = type(loss)
     if kind.__call__ is not keras.losses.Loss.__call__:
         raise UserError(

@@ -1,4 +1,4 @@
-"""Runs many steps in one call: what a strategy's runner does."""
+"""`GraphLoop`: runs many steps in one graph call."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -29,11 +29,12 @@ class Runner(Protocol):
         Args:
             iterator: what `StrategyPlugin.distribute` returned.
             num_steps: how many steps, at least one.
-            carried: sums that earlier calls have returned; `None` begins one.
+            carried: sums that earlier calls have returned; `None` starts a
+                new one.
 
         Returns:
             Each of these sums with the results of the steps added, step by
-            step in their order.
+            step, in order.
         """
 
     def trace(self, iterator: Any) -> None:
@@ -43,16 +44,18 @@ class Runner(Protocol):
 class GraphLoop:
     """Runs a step n times in one `tf.function`, n being a tensor.
 
-    Each replica adds its results up by itself, over all steps and calls: no
-    step waits for a metric.
+    Each replica adds up its own results, over all steps and calls: no step
+    waits for a metric.
 
     Attributes:
-        layout: where a step's results stand in what is summed; known once
-            the step has been traced.
+        layout: the positions of a step's results in the sums; known once the
+            step has been traced.
     """
 
     def __init__(self, step: Step, strategy: tf.distribute.Strategy) -> None:
         self._strategy = strategy
+        # A function of its own within the loop, so that it is traced once, also
+        # to find out what it returns.
         self._step = graph_function(step)
         self._loop = graph_function(self.many_steps)
         self.layout: Layout | None = None
@@ -68,6 +71,7 @@ class GraphLoop:
             layout = self.layout or self.lay_out(iterator)
             sums = self._loop(
                 iterator,
+                # A tensor: a Python number would be traced once per value.
                 tf.constant(num_steps, tf.int64),
                 tf.convert_to_tensor(stacked(carried, layout, self._num_rows)),
             )
@@ -80,19 +84,19 @@ class GraphLoop:
             self._loop.get_concrete_function(
                 iterator,
                 tf.constant(1, tf.int64),
-                # As many sums as are asked for.
+                # [any number of sums, replicas, size]: training keeps several.
                 tf.TensorSpec([None, self._num_rows, layout.size], tf.float64),
             )
 
     @property
     def traces(self) -> int:
-        """How often the loop was traced; more than once is a slow surprise."""
+        """How often the loop was traced; more than once wastes time."""
         return int(self._loop.experimental_get_tracing_count())
 
     def many_steps(
         self, iterator: Any, num_steps: tf.Tensor, carried: tf.Tensor
     ) -> tf.Tensor:
-        """The loop itself, to be traced.
+        """The loop itself; only called while it is traced.
 
         Args:
             iterator: see `Runner.__call__`.
@@ -100,7 +104,7 @@ class GraphLoop:
             carried: float64 of shape `[sums, replicas, layout.size]`.
 
         Returns:
-            The like of `carried`, equal in all processes.
+            The new sums, shaped like `carried`, equal in all processes.
         """
         layout = self.layout or self.lay_out(iterator)
 
@@ -110,18 +114,21 @@ class GraphLoop:
         def one_more(_: tf.Tensor, sums: Any) -> Any:
             return self._strategy.run(add, args=(sums, self._step(iterator)))
 
+        # Within the loop each replica carries only its own row; the rows meet
+        # once, at the end.
         sums = self._strategy.run(_own_row, args=(carried,))
         sums = repeat(one_more, sums, stop=num_steps)
         return self._first(self._strategy.run(_all_rows, args=(sums,)))
 
     def each_step(self, iterator: Any, num_steps: tf.Tensor) -> tf.Tensor:
-        """Runs steps of a single replica, to be traced.
+        """Runs steps of a single replica; only called while traced.
 
         Returns:
             The results of each: float64 of shape `[num_steps, layout.size]`.
         """
         layout = self.layout or self.lay_out(iterator)
         count = tf.cast(num_steps, tf.int32)
+        # All results, not their sum: the coordinator adds them up in order.
         results = tf.TensorArray(tf.float64, count, element_shape=[layout.size])
 
         def one_more(i: tf.Tensor, results: tf.TensorArray) -> tf.TensorArray:
@@ -131,7 +138,7 @@ class GraphLoop:
         return repeat(one_more, results, stop=count).stack()
 
     def lay_out(self, iterator: Any) -> Layout:
-        """Finds out from its one trace what the step returns."""
+        """Traces the step, and lays out what it returns."""
         traced = self._step.get_concrete_function(iterator)
         self.layout = Layout(
             tf.nest.map_structure(self._first, traced.structured_outputs)
@@ -140,7 +147,7 @@ class GraphLoop:
 
     @property
     def _num_rows(self) -> int:
-        """How many replicas add up results of their own."""
+        """How many replicas add up their own results."""
         return int(self._strategy.num_replicas_in_sync)
 
     def _first(self, value: Any) -> Any:
@@ -162,6 +169,7 @@ def _all_rows(sums: tf.Tensor) -> tf.Tensor:
     count = context.num_replicas_in_sync
     if count == 1:
         return sums[:, tf.newaxis]
-    # Nothing is added to a sum but zeros.
+    # To each replica's sum only zeros are added, so no bit of it changes.
     own = among_zeros(sums, context.replica_id_in_sync_group, count)
+    # [replicas, sums, size] -> [sums, replicas, size]
     return tf.transpose(reduce_sum(own), [1, 0, 2])

@@ -1,4 +1,4 @@
-"""Builds optimizers on the weights of a model, under the strategy's scope."""
+"""Builds optimizers for a model's weights, under the strategy's scope."""
 
 import inspect
 from typing import Any
@@ -20,9 +20,11 @@ def build_optimizers(
     factory: Any,
     learning_rate: float | None,
 ) -> dict[str, keras.optimizers.Optimizer]:
-    """Optimizers with their state, which begins on the present weights."""
+    """Optimizers with their state, made for the present weights."""
     found = _make_optimizers(factory, learning_rate)
     for name, one in found.items():
+        # Built now: replicas cannot create variables, and a checkpoint is
+        # restored before the first step.
         is_single = len(found) == 1
         one.build(trainable if is_single else _variables_of(model, name))
         skip_own_reduction(one)
@@ -46,10 +48,10 @@ def _make_optimizers(
 def restart_optimizers(
     parts: Parts, factory: Any, learning_rate: float | None
 ) -> None:
-    """Gives optimizers the state that they begin with on the present weights.
+    """Resets optimizers to their initial state for the present weights.
 
-    Most begin with zeros. ScheduleFreeAdamW keeps a copy of the weights, and
-    one of a user's own may do what it likes.
+    Most start with zeros. ScheduleFreeAdamW keeps a copy of the weights, and a
+    user's own optimizer may keep anything.
     """
     if all(_begins_with_constants(one) for one in parts.optimizers.values()):
         return
@@ -69,10 +71,9 @@ def _begins_with_constants(optimizer: keras.optimizers.Optimizer) -> bool:
 
 
 def _variables_of(model: keras.Model, optimizer: str) -> list[Any]:
-    """What an optimizer keeps state for; made before the first step.
+    """The variables of one of several optimizers.
 
-    Later is too late: a checkpoint is restored before the first step, and
-    replicas cannot create variables.
+    Those of the layer that has its name, otherwise all.
     """
     for layer in model.layers:
         if layer.name == optimizer:
@@ -99,6 +100,8 @@ def _make_optimizer(
         )
     if learning_rate is None:
         optimizer = factory()
+    # Passed to the constructor where that is possible: an optimizer may derive
+    # other values from it.
     elif "learning_rate" in inspect.signature(factory).parameters:
         optimizer = factory(learning_rate=learning_rate)
     else:
@@ -135,7 +138,7 @@ def _refuse_own_versions(optimizer: keras.optimizers.Optimizer) -> None:
         )
     if optimizer.loss_scale_factor is not None:
         raise UserError(
-            f"{name}.loss_scale_factor divides gradients of a loss that "
-            "nobody has multiplied. Leave it out: precision = 'mixed_float16' "
+            f"{name}.loss_scale_factor divides gradients of a loss that was "
+            "not multiplied by it. Leave it out: precision = 'mixed_float16' "
             "brings a loss scale."
         )

@@ -20,8 +20,8 @@ from trainer.step.model.creation import portable_variables
 from trainer.step.options import StrategyOptions
 from trainer.strategy.graph_loop import GraphLoop, Runner, Step
 
-# See `trainer.data.feeder`: gives the pieces of the global batches that belong
-# to a range of replicas, in the order (step, micro-batch, replica).
+# See `trainer.data.feeder`: returns the pieces of the global batches for a
+# range of replicas, in the order (step, micro-batch, replica).
 MakePieces = Callable[..., tf.data.Dataset]
 
 
@@ -54,12 +54,14 @@ class StrategyPlugin(abc.ABC):
 
     name: ClassVar[str] = ""
     options: ClassVar[StrategyOptions] = StrategyOptions()
+    # Every plugin class by its name: a class adds itself when it is defined.
     known: ClassVar[dict[str, "type[StrategyPlugin]"]] = {}
     facts: Mapping[str, Any] = MappingProxyType({})
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        # Each was an attribute of its own once.
+        # An option may also be set as a class attribute of its name, as all of
+        # them once were.
         names = (field.name for field in dataclasses.fields(StrategyOptions))
         given = {name: vars(cls)[name] for name in names if name in vars(cls)}
         cls.options = dataclasses.replace(cls.options, **given)
@@ -98,10 +100,9 @@ class StrategyPlugin(abc.ABC):
 
     @property
     def is_evaluator(self) -> bool:
-        """Whether this process stands beside a cluster and only evaluates.
+        """Whether this process runs beside a cluster and only evaluates.
 
-        Its strategy is then one of its own, without peers, and it counts as
-        the chief of it.
+        It then has its own strategy, without peers, and is the chief of it.
         """
         return False
 
@@ -109,10 +110,10 @@ class StrategyPlugin(abc.ABC):
         """Which flags are set in any process of the run.
 
         What a process decides by its own clock or signals goes through here,
-        so that all of them do the same at the same step.
+        so that all processes do the same at the same step.
 
         Args:
-            flags: equally many in all processes.
+            flags: the same number in all processes.
         """
         return list(flags)
 
@@ -127,7 +128,8 @@ class StrategyPlugin(abc.ABC):
             facts: JSON values by name, such as the step.
 
         Raises:
-            UserError: they differ; the message names who differs in what.
+            UserError: they differ; the message says which process differs in
+                what.
         """
 
     @property
@@ -138,7 +140,8 @@ class StrategyPlugin(abc.ABC):
     def why_start_again(self) -> str | None:
         """Why the run should save and be started again; `None` if not.
 
-        Asked after each host loop, such as when a worker has come back.
+        The loop calls it after each host loop. A reason is, for example, that
+        a worker has come back.
         """
         return None
 
@@ -155,7 +158,7 @@ class StrategyPlugin(abc.ABC):
             dtype: such as `"float16"`.
 
         Returns:
-            What the devices do instead, and what to set.
+            What the devices compute in instead, and what to set.
         """
         return None
 
@@ -177,6 +180,8 @@ class StrategyPlugin(abc.ABC):
         """
 
         def per_pipeline(context: tf.distribute.InputContext) -> Any:
+            # Each host's pipeline feeds its own replicas, in the order of their
+            # ids.
             share = context.num_replicas_in_sync // context.num_input_pipelines
             first = context.input_pipeline_id * share
             return make_pieces(range(first, first + share))
@@ -209,8 +214,8 @@ class StrategyPlugin(abc.ABC):
         """The devices of this process's replicas."""
         return [str(d) for d in self.strategy.extended.worker_devices]
 
-    def finish(self) -> None:  # noqa: B027 - most have nobody to wait for
-        """Called once, when the run has come to its end without an error."""
+    def finish(self) -> None:  # noqa: B027 - most have no peers to wait for
+        """Called once, when the run has ended without an error."""
 
-    def close(self) -> None:  # noqa: B027 - most have nothing to let go of
-        """Lets go of devices and peers. Called once, on every exit."""
+    def close(self) -> None:  # noqa: B027 - most have nothing to release
+        """Releases devices and peers. Called once, on every exit."""

@@ -105,7 +105,7 @@ def assert_passed_over(directory, caplog, *names):
     for name in ("step_00000020", *names):
         assert name in warning
     assert "Going on from step 10" in then
-    with pytest.raises(UserError, match="no usable checkpoint"):
+    with pytest.raises(UserError, match="not a usable checkpoint"):
         storage.load(str(directory / "step_00000020"))
 
 

@@ -345,7 +345,7 @@ def test_starting_from_one_that_does_not_fit(saved, tmp_path):
     rewrite(path, set_to("variables", value={"model": [{}]}))
     with open_model(str(tmp_path / "run")) as (source, _):
         assert source.endswith("step 8")
-    with pytest.raises(UserError, match="no usable checkpoint"):
+    with pytest.raises(UserError, match="not a usable checkpoint"):
         initialize_from(make_trainer(model), str(path))
     # Any name will do for one that is named.
     os.rename(path.with_name("step_00000008"), tmp_path / "mine")

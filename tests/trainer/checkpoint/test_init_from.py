@@ -252,10 +252,10 @@ def test_a_model_that_is_a_layer_of_another(tmp_path):
 @pytest.mark.parametrize(
     ("only", "words"),
     [
-        ("encodr/.*", ("encodr", "is the whole path of no variable", "It has")),
-        ("encoder", ("is the whole path of no variable",)),
-        ("(", ("is no regular expression",)),
-        ("", ("is the whole path of no variable",)),
+        ("encodr/.*", ("encodr", "does not match the whole path", "It has")),
+        ("encoder", ("does not match the whole path",)),
+        ("(", ("is not a regular expression",)),
+        ("", ("does not match the whole path",)),
     ],
 )
 def test_a_selection_of_nothing_is_refused(trained, only, words):
@@ -519,7 +519,7 @@ def test_what_is_no_file_is_a_sentence(tmp_path, suffix, kind):
         path.mkdir()
     else:
         path.symlink_to("/dev/zero")
-    with pytest.raises(UserError, match="is no file"):
+    with pytest.raises(UserError, match="is not a file"):
         initialize_from(make(a_layer), str(path))
 
 

@@ -155,7 +155,9 @@ def test_a_run_that_was_stopped_goes_on_only_if_something_else_is_asked(
     caplog.clear()
     again = train(tmp_path, 40)
     assert (again.step, again.stop_reason) == (12, "that is enough")
-    assert "stopped at step 12 (that is enough), and stays so" in caplog.text
+    assert (
+        "stopped at step 12 (that is enough) and stays stopped" in caplog.text
+    )
     assert train(tmp_path, 48).step == 48
 
 

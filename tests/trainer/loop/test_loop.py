@@ -153,7 +153,7 @@ def test_a_keras_callback_can_stop_training():
 
 
 def test_a_class_instead_of_a_callback_is_named():
-    with pytest.raises(UserError, match="is no callback"):
+    with pytest.raises(UserError, match="is not a callback"):
         make().train(5, callbacks=[Due])
 
 

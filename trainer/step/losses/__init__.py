@@ -1,1 +1,1 @@
-"""The loss over the global batch, term by term."""
+"""Losses: sums with a global denominator, term by term."""

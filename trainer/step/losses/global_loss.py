@@ -1,8 +1,8 @@
-"""The loss over the global batch: `Trainer.global_loss`.
+"""`Trainer.global_loss`: a loss over the outputs of the whole global batch.
 
-Every replica computes it from the outputs of all. It counts on each as often
-as the replica has examples, so that their sum is the loss, and the sum of
-their gradients its gradient.
+Every replica computes it from the outputs of all replicas, and weighs it by
+its share of the examples. So the replicas' losses add up to the loss, and
+their gradients to its gradient.
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ from trainer.step.pieces import Piece
 from trainer.step.reductions.all_gather import all_gather
 from trainer.step.spec import StepSpec
 
-_STREAM = 3
+_STREAM = 3  # Random numbers other than those of the forward pass.
 
 
 def global_term(
@@ -39,13 +39,14 @@ def global_term(
 
     Raises:
         UserError: there are sample weights or padding, which it would not
-            honour, or it is no scalar.
+            honour, or it is not a scalar.
     """
     name = f"{type(spec.methods).__name__}.global_loss"
     _check_batch(spec, batch, name)
     step = spec.parts.step.read_value()
     whole = _gathered(spec, parts)
-    # All replicas draw what the first one does: they compute the same.
+    # All replicas draw what the first one draws, or they would compute
+    # different losses.
     with spec.parts.randomness.at(step, 0, _STREAM, replica=0):
         global_loss = converted(spec.methods.global_loss)
         value = tf.convert_to_tensor(global_loss(*whole))
@@ -54,6 +55,7 @@ def global_term(
             f"{name} returned the shape {value.shape}. Return a scalar, such "
             "as tf.reduce_mean(...)."
         )
+    # Divided by the examples of all replicas after the reduction.
     total = tf.cast(value, tf.float32) * piece.examples
     return Term(EXAMPLES, piece.or_zeros(total), piece.examples)
 
@@ -62,11 +64,13 @@ def _check_batch(spec: StepSpec, batch: Any, name: str) -> None:
     if is_weighted(batch):
         raise UserError(
             f"The data has sample weights, which {name} does not get. Yield "
-            "them among the targets, and weigh there."
+            "them among the targets, and apply them there."
         )
     if real_rows(batch) is None:
         return
     data = spec.batches("eval")
+    # Where all batches are full there is no padding, in spite of the static
+    # shapes.
     if data.last_size is None or data.last_size != data.batch_size:
         raise UserError(
             f"{name} cannot tell examples from padding, which the last "
@@ -81,9 +85,13 @@ def _gathered(spec: StepSpec, parts: tuple[Any, Any, Any]) -> Any:
         return parts
     leaves = tf.nest.flatten(parts)
     masks = [None if leaf is None else keras_mask(leaf) for leaf in leaves]
+    # What is not gathered becomes zeros of the right shape.
     used = _used(spec, parts, masks)
+    # Gathered along with the rest for its number of rows, even if nothing else
+    # is.
     own = next(leaf for leaf in leaves if leaf is not None)
     found = all_gather(
+        # One gather: one set of transfers for leaves, masks and row counts.
         {
             "rows": tf.zeros(tf.shape(own)[:1]),
             "leaves": [
@@ -119,8 +127,8 @@ def _used(
 ) -> list[bool]:
     """Which leaves `global_loss` looks at: the others need not travel.
 
-    It is traced once more to see that. Large inputs, such as images, would
-    else be on their way in each step for nothing.
+    It is traced once more to find out. Otherwise large inputs, such as images,
+    would travel in every step for nothing.
     """
     leaves = tf.nest.flatten(parts)
     numbers = [i for i, leaf in enumerate(leaves) if leaf is not None]
@@ -133,6 +141,7 @@ def _used(
                 set_keras_mask(tensor, next(left))
         zero = tf.constant(0)
         drawing = spec.parts.randomness.at(zero, 0, _STREAM, replica=0)
+        # This trace is thrown away and must not change a variable.
         with keras.StatelessScope(), drawing:
             packed = tf.nest.pack_sequence_as(parts, whole)
             global_loss = converted(spec.methods.global_loss)
@@ -144,6 +153,8 @@ def _used(
             rows *= spec.plugin.num_replicas
         return tf.TensorSpec([rows, *leaf.shape[1:]], leaf.dtype)
 
+    # A TensorSpec cannot describe these; all_gather refuses them with a
+    # sentence.
     if any(isinstance(leaves[i], tf.SparseTensor) for i in numbers):
         return [leaf is not None for leaf in leaves]
     traced = graph_function(look).get_concrete_function(
@@ -151,6 +162,8 @@ def _used(
         [spec_of(mask) for mask in masks if mask is not None],
     )
     used = [False] * len(leaves)
+    # The given leaves are the first inputs of the graph; masks and captures
+    # follow.
     for i, placeholder in zip(numbers, traced.inputs, strict=False):
         used[i] = bool(placeholder.consumers())
     return used

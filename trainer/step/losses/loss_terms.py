@@ -73,28 +73,38 @@ def loss_term(
             weight must be zero too; `None` where there is none.
 
     """
+    # Keras marks an ignore_class by a mask on the values.
     mask = _both(mask, keras_mask(values))
     values = tf.cast(values, tf.float32)
     if real is not None:
-        # Chosen, not multiplied: zero times infinity is not zero.
+        # tf.where, not a product: zero times infinity is NaN.
         values = tf.where(align(real, values) > 0, values, 0.0)
         if mask is not None:
             mask = tf.logical_and(mask, align(real, mask) > 0)
     weighted, weight_sum = _weigh(values, sample_weight, mask)
     total = tf.reduce_sum(weighted)
     if reduction == "sum":
+        # The denominator is 1, and each of the `parts` pieces contributes its
+        # part.
         return Term(f"{name}/sum", total, tf.constant(1.0 / parts))
     if reduction == "mean_with_sample_weight" and weight_sum is not None:
         return Term(f"{name}/weights", total, weight_sum)
     if mask is not None:
+        # Keras divides by the number of valid values. A mask may be [batch,
+        # tokens] for values [batch, tokens, n]: each mark then stands for n
+        # values.
         valid = tf.reduce_sum(tf.cast(mask, tf.float32))
         ratio = tf.math.divide_no_nan(_size(values), _size(mask))
         return Term(f"{name}/mask", total, valid * ratio)
     per_example = _static_size(values.shape[1:])
     if per_example is None:
+        # Values per example that are not known while tracing, such as ragged
+        # lengths padded per batch.
         rows = tf.cast(tf.shape(values)[0], tf.float32)
         each = tf.math.divide_no_nan(_size(values), rows)
         return Term(f"{name}/values", total, each * examples)
+    # A mean over an example's values, so that all such outputs share one
+    # denominator: the examples.
     return Term(EXAMPLES, total / per_example, examples)
 
 
@@ -146,12 +156,12 @@ def added_terms(
 ) -> list[Term]:
     """What `add_loss` and activity regularizers added in a forward pass.
 
-    Keras means them as averages over the batch, so each counts as often as
-    there are examples. An average over a padded batch holds its padding.
+    In Keras they are averages over the batch, so each is weighed by the number
+    of examples. An average over a padded batch includes its padding.
 
     Args:
         model: whose layers added them.
-        piece: on which they did.
+        piece: the examples that they were added for.
         kinds: what is a sum over the batch instead, see `Trainer`.
     """
     sums: list[tf.Tensor] = []
@@ -165,12 +175,13 @@ def added_terms(
         terms.append(Term(EXAMPLES, total, piece.examples))
     if sums:
         total = piece.or_zeros(tf.add_n(sums))
+        # As for the reduction "sum": a denominator of 1, shared by the pieces.
         terms.append(Term("added/sum", total, tf.constant(1.0 / piece.pieces)))
     return terms
 
 
 def kind_of_added(kinds: AddedLosses, layer: str) -> str | None:
-    """Whether a layer adds a mean or a sum; `None` if nobody said."""
+    """Whether a layer adds a mean or a sum; `None` if that is not given."""
     return kinds.get(layer) if isinstance(kinds, dict) else kinds
 
 
@@ -179,6 +190,7 @@ def merge_terms(terms: list[Term]) -> list[Term]:
     merged: dict[str, Term] = {}
     for term in terms:
         if term.group in merged:
+            # Terms of a group have the same count: it is not added up.
             total = merged[term.group].total + term.total
             term = Term(term.group, total, term.count)
         merged[term.group] = term
@@ -193,6 +205,8 @@ def loss_logs(
         LOSS_PART + term.group: average(term.total, term.count)
         for term in merge_terms(terms)
     }
+    # Equal on all replicas, and logs are summed over them: weighed by examples,
+    # the sum is the penalty itself.
     penalty = regularization(regularized_variables(model))
     logs[LOSS_PART + "regularization"] = average(penalty * examples, examples)
     return logs
@@ -207,6 +221,7 @@ def regularization(variables: list[Any]) -> tf.Tensor:
     """The sum of the weight regularizers, a float32 scalar."""
     if not variables:
         return tf.constant(0.0)
+    # Under mixed precision a regularizer may give float16.
     return tf.add_n([tf.cast(v.regularizer(v), tf.float32) for v in variables])
 
 
@@ -243,6 +258,7 @@ def by_output(value: Any) -> dict[str, Any]:
 def _call(loss: keras.losses.Loss, y: Any, y_pred: Any) -> tf.Tensor:
     """The loss's own formula, without its reduction."""
 
+    # Keras' Loss.__call__ does the same before it calls `call`.
     def convert(leaf: Any) -> tf.Tensor:
         return keras.ops.convert_to_tensor(leaf, dtype=loss.dtype)
 
@@ -250,10 +266,13 @@ def _call(loss: keras.losses.Loss, y: Any, y_pred: Any) -> tf.Tensor:
     y_pred = keras.tree.map_structure(convert, y_pred)
     shapes.check_alike(loss, y, y_pred)
     piece = current_piece()
+    # Outside of a step, as in a trial, there is no piece.
     may_be_empty = piece is not None and piece.may_be_empty
     if not may_be_empty or not shapes.needs_an_example(loss):
         return converted(loss.call)(y, y_pred)
 
+    # TensorFlow's CTC kernel fails on an empty batch: one example of zeros is
+    # added, and its value removed.
     def with_another(part: tf.Tensor) -> tf.Tensor:
         shape = tf.concat([[1], tf.shape(part)[1:]], 0)
         return tf.concat([part, tf.zeros(shape, part.dtype)], 0)
@@ -298,7 +317,7 @@ def _same_rank(
 
 
 def _both(left: tf.Tensor | None, right: tf.Tensor | None) -> tf.Tensor | None:
-    """What two masks leave."""
+    """What passes both masks."""
     if left is None or right is None:
         return right if left is None else left
     left, right = _same_rank(left, right)

@@ -1,4 +1,4 @@
-"""The outputs of a model one by one, as Keras' `compile` tells them apart."""
+"""Names of a model's outputs, and what is given for each, as in `compile`."""
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -25,6 +25,8 @@ class Outputs:
         given = tuple(names or ())
         is_flat = keras.tree.is_nested(y_pred) and len(y_pred) == count
         if is_flat and isinstance(y_pred, Mapping):
+            # Keras flattens a dict by sorted keys, an OrderedDict in its own
+            # order: names must match keras.tree.flatten.
             if set(given) == set(y_pred):
                 pass
             elif isinstance(y_pred, OrderedDict):
@@ -38,13 +40,13 @@ class Outputs:
 
     @property
     def is_single(self) -> bool:
-        """Whether there is one output, whose name needs no mention."""
+        """Whether there is one output, which need not be named."""
         return len(self.names) == 1
 
     def split(
         self, value: Any, *, what: str, partial: bool = True
     ) -> list[Any]:
-        """What belongs to each output, `None` where nothing does.
+        """What is given for each output, `None` where nothing is.
 
         Args:
             value: a structure by output: a dict by name, a list, or the
@@ -62,8 +64,10 @@ class Outputs:
             found = [value.get(name) for name in self.names]
         elif self._is_flat_dict and isinstance(value, Mapping):
             found = [value[name] for name in self.names]
+        # Outputs in a dict may have their losses in a list, as in Keras.
         elif isinstance(value, list | tuple) and len(value) == count:
             found = list(value)
+        # [metric, metric] for a single output.
         elif count == 1:
             found = [value]
         else:
@@ -81,7 +85,7 @@ class Outputs:
         return found
 
     def tensors(self, value: Any) -> list[Any]:
-        """The tensors of a batch that belong to each output.
+        """The tensors of a batch for each output.
 
         Args:
             value: targets, outputs or weights; `None` or a single tensor
@@ -90,6 +94,8 @@ class Outputs:
         if not keras.tree.is_nested(value):
             return [value] * len(self.names)
         if isinstance(value, Mapping):
+            # By name, even where the dict also has keys that are not outputs:
+            # data may hold more than the losses use.
             known = [name for name in self.names if name in value]
             if known:
                 return [value.get(name) for name in self.names]
@@ -112,13 +118,14 @@ class Outputs:
             self._structure
         )
 
-    # AutoGraph would warn of what it cannot convert.
+    # AutoGraph warns that it cannot convert this.
     @tf.autograph.experimental.do_not_convert
     def _check_names(self, value: Mapping[str, Any], what: str) -> None:
         for name in value:
             if name not in self.names:
                 raise UserError(
-                    f"{what} names {name!r}, which is no output of the model. "
+                    f"{what} names {name!r}, which is not an output of the "
+                    "model. "
                     f"{nearest(name, self.names)}"
                 )
 
@@ -134,7 +141,7 @@ class Outputs:
             return found
         except (ValueError, TypeError):
             raise UserError(
-                f"{what} does not say what belongs to which of the outputs "
+                f"{what} does not say which entry is for which of the outputs "
                 f"{', '.join(self.names)}. Give a dict by output, such as "
                 f"{{{self.names[0]!r}: ...}}, or a list with one entry for "
                 "each."

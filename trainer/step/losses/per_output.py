@@ -1,4 +1,4 @@
-"""Losses output by output, and what weighs them."""
+"""The terms of the loss for each output, with loss and sample weights."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -22,6 +22,8 @@ def check(spec: StepSpec) -> None:
         UserError: one is not; the outputs are listed.
     """
     y_pred = symbolic_outputs(spec.model)
+    # A subclassed model has outputs only once it is called, and research code
+    # may return others: then the traced step checks.
     if y_pred is None or spec.has_own("train_step") or spec.has_own("forward"):
         return
     if not spec.has_own("per_example_loss"):
@@ -47,6 +49,7 @@ def per_example(spec: StepSpec, y: Any, y_pred: Any) -> Any:
     parts = zip(outputs.names, chosen, targets, predicted, strict=True)
     found = {}
     for name, loss, target, output in parts:
+        # An output without a loss needs no target.
         if loss is None:
             continue
         if target is None:
@@ -78,13 +81,14 @@ def terms(
         **options: see `trainer.step.losses.loss_terms`.
 
     Raises:
-        UserError: a loss has not one row for each example.
+        UserError: a loss does not have one row for each example.
     """
     outputs = _outputs(spec, y_pred)
     if isinstance(values, list | tuple) and len(values) == len(outputs.names):
         values = dict(zip(outputs.names, values, strict=True))
     values = checked(spec, values, y_pred=y_pred, rows=rows)
     weights = _weights_by_output(spec, _parts(spec, outputs, values))
+    # As `fit` does: with one loss nothing but "loss" is logged.
     if not isinstance(values, Mapping) or len(values) < 2:
         return _single(
             spec, outputs, values, y_pred, sample_weight, weights, options
@@ -94,6 +98,7 @@ def terms(
     predicted = _named(outputs, y_pred)
     given = _named(outputs, sample_weight)
     found, logs = [], {}
+    # One by one: outputs may have different denominators.
     for name, value in values.items():
         (term,) = loss_terms.loss_terms(
             {name: value},
@@ -153,7 +158,7 @@ def weights(
         return sample_weight
     if sample_weight is not None:
         raise UserError(
-            "class_weight is given, and the data has sample weights, too. "
+            "class_weight is given, and the data has sample weights as well. "
             "Choose one of them."
         )
     flat = keras.tree.flatten(y)
@@ -167,11 +172,15 @@ def weights(
         if labels.shape[-1] == 1:
             labels = tf.squeeze(labels, -1)
         else:
+            # One-hot vectors; [batch, 1] holds class numbers.
             labels = tf.argmax(labels, -1)
     if labels.dtype.is_floating:
         labels = tf.round(labels)
     labels = tf.cast(labels, tf.int64)
+    # A lookup table, so that it works in a graph and on a TPU. Classes that are
+    # not given weigh 1, as in Keras.
     table = [classes.get(i, 1.0) for i in range(max(classes, default=0) + 1)]
+    # tf.gather fails, or returns zeros on a GPU, outside of the table.
     inside = (labels >= 0) & (labels < len(table))
     known = tf.gather(
         tf.constant(table, tf.float32), tf.where(inside, labels, 0)
@@ -196,7 +205,7 @@ def _outputs(spec: StepSpec, y_pred: Any) -> Outputs:
 
 
 def _parts(spec: StepSpec, outputs: Outputs, values: Any) -> Outputs:
-    """What losses are told apart by: a loss of one's own may name others."""
+    """The names of losses: those of outputs, or of `per_example_loss`."""
     named = isinstance(values, Mapping) and spec.has_own("per_example_loss")
     return Outputs(values) if named and values else outputs
 
@@ -249,7 +258,7 @@ def _single(
     weights: dict[str, float],
     options: dict[str, Any],
 ) -> list[loss_terms.Term]:
-    """The terms of one loss, whatever structures it stands in."""
+    """The terms of one loss, in whatever structure it is given."""
     loss = spec.loss
     if outputs.is_single:
         (loss,) = _by_output(spec, outputs)
@@ -270,6 +279,7 @@ def _single(
         sample_weight=sample_weight,
         **options,
     )
+    # There is one loss here, and the first weight is for it.
     names = list(values) if isinstance(values, Mapping) else outputs.names
     weight = weights.get(names[0]) if names else None
     return [_scaled(term, weight) for term in found]

@@ -1,4 +1,4 @@
-"""A loss has one row for each example: what tells so, and what is refused.
+"""Checks that a loss has one value, or one row of values, per example.
 
 Only then can the Trainer weigh examples, leave out padding and divide by the
 global batch, and only then is the result the same on any number of replicas.
@@ -39,10 +39,10 @@ _BY_VALUE = frozenset(
         "tversky",
     }
 )
-# Those that take class numbers, and check shapes by themselves but for one.
+# Those that take class numbers. All but the first check shapes themselves.
 _ONE_HOT = "categorical_generalized_cross_entropy"
 _BY_CLASS = frozenset({_ONE_HOT, "ctc", "sparse_categorical_crossentropy"})
-# What takes one value of all examples unless it is told their axes.
+# By default these return one value for all examples: they need an axis.
 _OVER_ALL = frozenset({"dice", "tversky"})
 
 
@@ -56,7 +56,7 @@ def is_by_example(loss: keras.losses.Loss) -> bool:
         return False
     axis = options.get("axis", None if name in _OVER_ALL else -1)
     axes = axis if isinstance(axis, list | tuple) else [axis]
-    # Others may be the batch's, as -2 is of outputs with two axes.
+    # Another axis may be that of the batch, as -2 is for outputs of rank 2.
     return all(one is not None and (one == -1 or one > 0) for one in axes)
 
 
@@ -68,7 +68,7 @@ def check_alike(loss: keras.losses.Loss, y: Any, y_pred: Any) -> None:
     another one.
 
     Args:
-        loss: a loss of Keras' own is meant; others may take what they like.
+        loss: only Keras' own losses are checked; others may take any shapes.
         y: its targets.
         y_pred: the output.
 
@@ -81,10 +81,11 @@ def check_alike(loss: keras.losses.Loss, y: Any, y_pred: Any) -> None:
     ranks = y.shape.rank, y_pred.shape.rank
     if None in ranks or name not in (*_BY_VALUE, _ONE_HOT):
         return
+    # The last axis of the tensor that has more of them.
     last = (y if ranks[0] > ranks[1] else y_pred).shape[-1]
     more = ranks[1] - ranks[0]
     if name == _ONE_HOT:
-        # Class numbers get one more axis, unless Keras has given them that.
+        # Class numbers get one more axis here, unless Keras has added it.
         fits = more == 1 and last != 1
     else:
         fits = more == 0 or (abs(more) == 1 and last in (1, None))
@@ -144,9 +145,11 @@ def check_rows(
             raise UserError(
                 f"{_rows_sentence(name)} Here it has {known} for {rows}."
             )
+    # A loss that is known to keep examples apart needs no check in every step.
     elif loss is None or not is_by_example(loss):
         values = _checked_as_computed(values, name=name, rows=rows)
     if mask is not None:
+        # tf.identity above made a new tensor, without the mask.
         set_keras_mask(values, mask)
     return values
 
@@ -204,7 +207,7 @@ def _scalar_sentence(
     if function is not None and rank == 1:
         return (
             f"{found} {function} takes the mean over the last axis of the "
-            "output, which has the batch's alone. Give the output and its "
+            "output, which only has the batch's. Give the output and its "
             "targets the shape [batch, 1]."
         )
     own = function_of_loss(loss)[0]
@@ -224,6 +227,7 @@ def _function_of_keras(
     """The name of the function of keras.losses that a loss calls, if any."""
     function, options = function_of_loss(loss)
     name = getattr(function, "__name__", None)
+    # By identity: a function of a user's may have the same name.
     if name is None or getattr(keras.losses, name, None) is not function:
         return None, {}
     return name, options

@@ -1,1 +1,1 @@
-"""Keras metrics, exact under every strategy."""
+"""Metrics that are exact under every strategy."""

@@ -1,8 +1,8 @@
-"""Whether a metric's state adds up, found by trying.
+"""Finds out by a trial whether a metric's state adds up.
 
-Where it does, a step returns what its batch adds to the state: the sums over
-replicas and steps are then exact. That takes two things: an update that is
-the same whatever the state is, and an update by a batch that is the sum of
+Where it does, a step returns what its batch adds to the state, and the sums
+over replicas and steps are exact. That takes two things: an update must add
+the same whatever the state is, and the update by a batch must be the sum of
 the updates by its pieces. A running maximum lacks the first, a mean of batch
 values the second.
 """
@@ -21,17 +21,19 @@ from trainer.step.metrics.stateless import (
 )
 
 Calls = Sequence[Call]
-# Rounding errors that are allowed, in units of a state's last digit.
+# Rounding errors that are allowed, in units in the last place of a state. A sum
+# in another order rounds differently in each addition, hence the larger one.
 _SAME_UPDATE, _SAME_SUM = 64, 4096
 
 
 def is_known(metric: keras.Metric) -> bool:
-    """Whether a class of Keras is known to add up, of two axes and more.
+    """Whether a Keras metric is known to add up, for outputs of rank 2 or more.
 
-    What wraps a function, or works along an axis that may be the batch's, is
+    One that wraps a function, or reduces an axis that may be the batch's, is
     not.
     """
     kind = type(metric)
+    # Exactly Keras' class: a subclass may override its update.
     if vars(keras.metrics).get(kind.__name__) is not kind or kind in (
         keras.metrics.MeanMetricWrapper,
         keras.metrics.Mean,
@@ -54,9 +56,11 @@ def adds_up(
         pieces: those that its pieces make; some of them may be empty.
     """
     start = initial_state(metric)
+    # Booleans and strings have no sum. NumPy calls bfloat16 a void, "V".
     if any(v.dtype.kind not in "fiuV" for v in start):
         return False
     added = _added(metric, start, whole)
+    # Infinities and NaNs would compare as different, or hide a difference.
     if not all(np.isfinite(part).all() for part in added):
         return False
     size = _size(whole, added)
@@ -67,8 +71,11 @@ def adds_up(
         ]
         if not _same(again, added, start, scale, _SAME_UPDATE):
             return False
+    # The second condition: the whole is the sum of its pieces.
     parts = [_added(metric, start, piece) for piece in pieces]
     total = [np.sum(part, axis=0) for part in zip(*parts, strict=True)]
+    # [pieces and whole, ...] -> the largest number that was added up, per
+    # element.
     scale = [
         np.max([np.abs(p) for p in (*part, whole_part)], initial=0.0)
         for *part, whole_part in zip(*parts, added, strict=True)
@@ -79,6 +86,7 @@ def adds_up(
 def _added(
     metric: keras.Metric, state: list[np.ndarray], calls: Calls
 ) -> list[np.ndarray]:
+    # Differences in float64 are exact for float32 and narrower states.
     after = updated(metric, state, calls)
     return [
         np.array(b, np.float64) - np.array(a, np.float64)
@@ -106,6 +114,7 @@ def _other_states(
     def moved(distance: Callable[[tuple[int, ...]], np.ndarray]) -> list:
         found = []
         for v in start:
+            # Unsigned numbers would wrap around.
             low = 0 if v.dtype.kind == "u" else None
             value = v.astype(np.float64) + distance(v.shape)
             found.append(np.clip(value, low, None).astype(v.dtype))
@@ -130,7 +139,7 @@ def _same(
     for a, b, v, size in zip(left, right, start, scale, strict=True):
         exact = v.dtype.kind in "iu"
         unit = 0.0 if exact else float(ml_dtypes.finfo(v.dtype).eps)
-        # A NaN is not the same as anything.
+        # Written so that a NaN counts as a difference.
         if not (np.abs(a - b) <= allowed * unit * size).all():
             return False
     return True

@@ -15,8 +15,8 @@ import tensorflow as tf
 from trainer.step.metrics.stateless import Call, result, updated
 from trainer.step.model.keras_private import keras_mask, set_keras_mask
 
-# What states are kept for: since the last log, since the epoch's begin, and
-# in an evaluation.
+# The intervals that states are kept for: since the last log, since the start of
+# the epoch, and an evaluation.
 INTERVAL, EPOCH, EVAL = "interval", "epoch", "eval"
 TRAINING = (INTERVAL, EPOCH)
 
@@ -42,7 +42,9 @@ class Carried:
         self.dtypes: list[tf.DType] = []
 
     def flatten(self, calls: Sequence[Call]) -> list[Any]:
-        """The tensors of a replica's calls; `update` takes them back."""
+        """The tensors of a replica's calls, in the form `update` takes."""
+        # All replicas make the same calls, so the last one to be traced may
+        # say how they are rebuilt.
         leaves, self._rebuild = _flatten(calls)
         self.dtypes = [leaf.dtype for leaf in leaves]
         return leaves
@@ -96,6 +98,7 @@ def _flatten(
         else part
         for part in (parts[i] for i in numbers)
     ]
+    # A mask is an attribute of its tensor, which a reduction loses.
     masked = [i for i in numbers if keras_mask(parts[i]) is not None]
     masks = [tf.convert_to_tensor(keras_mask(parts[i])) for i in masked]
     constants = [None if _is_value(part) else part for part in parts]
@@ -105,6 +108,8 @@ def _flatten(
         for i, leaf in zip(numbers, given, strict=False):
             rebuilt[i] = leaf
         for i, mask in zip(masked, given[len(numbers) :], strict=True):
+            # A copy: the mask must not be seen where the tensor is used
+            # elsewhere.
             rebuilt[i] = tf.identity(rebuilt[i])
             set_keras_mask(rebuilt[i], mask)
         packed = tf.nest.pack_sequence_as(structure, rebuilt)

@@ -1,4 +1,4 @@
-"""Makes metrics of what users write: objects, factories, names, functions."""
+"""Makes metrics from what users give: objects, factories, names, functions."""
 
 import inspect
 from typing import Any
@@ -7,7 +7,7 @@ import keras
 
 from trainer.errors import UserError
 
-# Names for which Keras looks at targets and outputs.
+# Names whose meaning in Keras depends on targets and outputs.
 _BY_SHAPE = ("accuracy", "acc", "crossentropy", "ce")
 
 
@@ -20,11 +20,11 @@ def make_metric(factory: Any) -> Any:
             and outputs.
 
     Returns:
-        The metric; a name that depends on the outputs' shape as it is, see
-        `by_shape`.
+        The metric; a name that depends on the outputs' shape is returned as
+        it is, see `by_shape`.
 
     Raises:
-        UserError: it makes no metric.
+        UserError: it does not make a metric.
     """
     given = factory
     if factory is None or factory in _BY_SHAPE:
@@ -35,11 +35,14 @@ def make_metric(factory: Any) -> Any:
         except ValueError:
             factory = given
         if isinstance(factory, keras.Metric):
-            # Under a short name, such as "mae", Keras logs it by that.
+            # Keras logs a metric under the short name it was given by, such as
+            # "mae".
             factory.name = given
             return factory
     if callable(factory) and not isinstance(factory, keras.Metric):
         if _is_function_of_values(factory):
+            # A factory whose required arguments gin supplies looks like a
+            # function of targets and outputs.
             if (made := _from_configuration(factory)) is not None:
                 return made
             name = given if isinstance(given, str) else None
@@ -55,7 +58,7 @@ def make_metric(factory: Any) -> Any:
 
 
 def _loss_of(name: str) -> Any:
-    """What Keras finds under a name such as "mae"."""
+    """The metric or function that Keras has under a name such as "mae"."""
     return keras.metrics.get(name)
 
 
@@ -77,7 +80,7 @@ def _is_function_of_values(function: Any) -> bool:
 
 
 def _from_configuration(function: Any) -> keras.Metric | None:
-    """What a function makes whose arguments all come from a configuration."""
+    """The metric of a factory whose arguments a configuration supplies."""
     try:
         made = function()
     except TypeError:
@@ -86,7 +89,7 @@ def _from_configuration(function: Any) -> keras.Metric | None:
 
 
 def by_shape(metric: Any, target: Any, predicted: Any) -> keras.Metric:
-    """The metric that Keras takes "accuracy" or "crossentropy" for."""
+    """The metric that "accuracy" or "crossentropy" means for some shapes."""
     if not isinstance(metric, str):
         return metric
     if target is None or predicted is None:
@@ -95,6 +98,7 @@ def by_shape(metric: Any, target: Any, predicted: Any) -> keras.Metric:
             "which are not known here. Name the class exactly, such as "
             "SparseCategoricalAccuracy."
         )
+    # The rules of `compile`: binary for one column, sparse for class numbers.
     classes = int(predicted.shape[-1])
     kind = "Categorical"
     if classes == 1:

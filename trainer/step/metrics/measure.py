@@ -18,8 +18,8 @@ class Measure:
 
     Attributes:
         metric: what is measured.
-        output: the number of the output that it belongs to, or its key;
-            `None` for what a layer measures, or a step of one's own.
+        output: the number or the key of its output; `None` for what a layer
+            or an overridden step measures.
         in_layer: whether a layer updates it.
         carried: its states, if it does not add up.
         adds_up: whether it does; `None` until that is known.
@@ -40,6 +40,8 @@ class Measure:
 
     def begin(self) -> None:
         """Takes the state that the variables have as the initial one."""
+        # It may be called while a step is traced, and needs values, not tensors
+        # of the graph.
         with tf.init_scope():
             self.initial = initial_state(self.metric)
 
@@ -53,6 +55,7 @@ def sum_state(
 ) -> list[tf.Tensor]:
     """A state from the initial one and the sum of all increments."""
     return [
+        # Increments are summed in float64.
         tf.cast(before + added, before.dtype)
         for before, added in zip(initial, total, strict=True)
     ]
@@ -65,7 +68,7 @@ def as_numbers(
     if isinstance(found, dict):
         values: dict[str, float] = {}
         for key, value in found.items():
-            # As `fit` does, where no other metric has that key.
+            # Under its own key, as in `fit`, unless another metric has it.
             full = key if key not in taken else f"{name}_{key}"
             values |= as_numbers(full, value, taken)
         return values

@@ -1,11 +1,11 @@
-"""Exact metrics under every strategy.
+"""The metrics of a run: what a step returns of them, and their results.
 
-A Keras metric updates its variables by reading and writing them, which
-replicas would do in each other's way. Here a step returns the metric's
-increments from its initial state; they are summed over replicas and steps,
-and the result is computed from the sum. That is exact for every metric whose
-state adds up, as those of Keras do. Of any other a step returns what it is
-updated by, and its state is carried from step to step
+A Keras metric updates its variables by reading and writing them, and replicas
+that do so at once lose updates. Here a step returns the metric's increments
+from its initial state. They are summed over replicas and steps, and the result
+is computed from the sum. That is exact for every metric whose state adds up,
+as those of Keras do. For any other metric a step returns the arguments of its
+update, and its state is carried from step to step
 (`trainer.step.metrics.carried`).
 """
 
@@ -37,9 +37,9 @@ from trainer.step.reductions.slots import (
     write_slots,
 )
 
-METRIC = "metric:"  # Lists of increments stand under this prefix.
-VALUES = "values:"  # And under this one, what carried states are updated by.
-_MARKS = "_marks"
+METRIC = "metric:"  # The prefix of lists of increments.
+VALUES = "values:"  # The prefix of what carried states are updated by.
+_MARKS = "_marks"  # Which rows of these values are examples.
 
 Logs = dict[str, Any]
 
@@ -49,22 +49,22 @@ class MetricSet:
 
     Args:
         given: metrics, in a list, or by output; functions of targets and
-            outputs and the names of such count, too.
+            outputs and the names of such functions are metrics, too.
         model: the built model, which may have metrics in its layers.
-        own_step: whether a `train_step` of one's own chooses targets and
+        own_step: whether an overridden `train_step` chooses targets and
             outputs.
 
     Attributes:
         measures: the metrics, by the name under which they are logged.
         in_layers: those that layers update.
-        is_bound: whether it is known which belongs to which output.
+        is_bound: whether it is known which metric is for which output.
         in_pieces: whether a step sees its batch in several pieces.
         is_ready: whether it is known how each is measured.
         stored_trial: what a checkpoint says of which metrics add up.
 
     Raises:
-        UserError: two metrics of an output have one name, or an entry is no
-            metric.
+        UserError: two metrics of an output have one name, or an entry is not
+            a metric.
     """
 
     def __init__(
@@ -78,6 +78,7 @@ class MetricSet:
         self.is_ready = self.in_pieces = False
         self.stored_trial: dict[str, bool] = {}
         self._left_out: set[str] = set()
+        # Without metrics of outputs there is nothing to bind.
         self.is_bound = not keras.tree.flatten(given)
         if own_step and not self.is_bound:
             self._bind_by_key()
@@ -85,7 +86,7 @@ class MetricSet:
             self._add_layers()
 
     def bind(self, y: Any, y_pred: Any) -> None:
-        """Finds out which metric belongs to which output.
+        """Finds out which metric is for which output.
 
         Args:
             y: targets, of a batch or as specs; `None` where they are not
@@ -118,7 +119,7 @@ class MetricSet:
 
     @property
     def are_known(self) -> bool:
-        """Whether all that was given is of Keras and needs no batch to see."""
+        """Whether all metrics are Keras' own and need no trial."""
         return all(
             isinstance(one, keras.Metric) and is_known(one) and is_built(one)
             for one in keras.tree.flatten(self._given)
@@ -135,6 +136,8 @@ class MetricSet:
             y_pred: the model's outputs.
             sample_weight: one weight per example; padding has zero.
         """
+        # Bound here if nothing was known before tracing, as for a subclassed
+        # model.
         self.bind(y, y_pred)
         parts = (y, y_pred, sample_weight)
         if self._outputs is not None:
@@ -176,6 +179,8 @@ class MetricSet:
             if measure.carried is not None:
                 found[f"{VALUES}{name}"] = measure.carried.flatten(made)
                 continue
+            # From the initial state, not from the variables: an update then
+            # returns what it adds, whatever came before.
             start = [tf.constant(v) for v in measure.initial]
             after = updated(measure.metric, start, made)
             found[f"{METRIC}{name}"] = [
@@ -184,7 +189,7 @@ class MetricSet:
         return found
 
     def left_out(self, logs: Logs) -> list[str]:
-        """Metrics that a step's results say nothing of; each is named once."""
+        """Metrics that are missing in a step's results; each is named once."""
         found = [
             name
             for name, measure in self.measures.items()
@@ -201,12 +206,16 @@ class MetricSet:
         Args:
             logs: what a step returns on a replica.
             batch: the replica's piece of the global batch.
-            slots: where the piece belongs.
+            slots: where the piece is in the global batch.
         """
+        # Increments add up as they are. What carried states are updated by does
+        # so once each piece is in a slot of its own.
         values = [name for name in logs if name.startswith(VALUES)]
         real = real_rows(batch)
         if not values or (slots.pieces == 1 and real is None):
             return logs
+        # A short piece leaves the end of its slot empty: the marks tell that
+        # from examples.
         if real is None:
             real = tf.ones([tf.cast(count_examples(batch), tf.int32)])
         marks = write_slots([real], slots)
@@ -240,8 +249,12 @@ class MetricSet:
             measure = self.measures[key.removeprefix(VALUES)]
             carried = measure.carried
             assert carried is not None
+            # Noted while tracing: `results` must leave out states that no step
+            # updates.
             measure.kept_for.update(kept_for)
             if marks is not None:
+                # The examples of all pieces in the order of the global batch,
+                # without gaps.
                 leaves = read_slots(leaves, marks[0], carried.dtypes)
             carried.update(kept_for, leaves)
         return {n: v for n, v in logs.items() if n not in values}
@@ -259,7 +272,7 @@ class MetricSet:
         for name, measure in self.measures.items():
             if measure.carried is not None:
                 if kept_for not in measure.kept_for:
-                    continue  # A train_step of one's own leaves it out.
+                    continue  # An overridden train_step does not return it.
                 found = measure.carried.result(kept_for)
             elif name in sums:
                 state = sum_state(measure.initial, sums[name])
@@ -291,10 +304,11 @@ class MetricSet:
         kept_for: str,
         is_sum: bool,
     ) -> list[np.ndarray] | None:
-        """Takes a metric's state back from a checkpoint.
+        """Restores a metric's state from a checkpoint.
 
         It may have been stored in the other of the two forms: a sum of
-        increments, or a state that was carried.
+        increments, or a state that was carried. The strategies of two
+        attempts may differ, and with them the form.
 
         Args:
             name: the metric's.
@@ -310,9 +324,12 @@ class MetricSet:
         if measure.carried is None:
             if is_sum:
                 return list(arrays)
+            # A state is the initial one plus the sum; [None] adds the axis of
+            # replicas.
             pairs = zip(arrays, measure.initial, strict=True)
             return [(np.asarray(a, np.float64) - b)[None] for a, b in pairs]
         if is_sum:
+            # [replicas, ...] -> the sum over all replicas.
             whole = [np.sum(array, axis=0) for array in arrays]
             arrays = sum_state(measure.initial, whole)
         measure.carried.load(kept_for, arrays)
@@ -333,8 +350,8 @@ class MetricSet:
     ) -> dict[str, list[np.ndarray]]:
         """Stored states under the names that metrics have now.
 
-        Keras numbers the names of unnamed metrics through within a process:
-        where names differ, their order counts.
+        Keras numbers unnamed metrics within a process, so the same metrics may
+        have other names now: then they are matched by order and shape.
 
         Args:
             stored: by a prefix that ends with a colon, and a name.
@@ -344,6 +361,7 @@ class MetricSet:
         found = {}
         for key, arrays in stored.items():
             prefix, _, name = key.partition(":")
+            # Sums have an axis of replicas in front, carried states do not.
             by_replica = key.startswith(METRIC)
             shapes = [np.shape(a)[by_replica:] for a in arrays]
             if name not in self.measures:
@@ -362,7 +380,7 @@ class MetricSet:
         return found
 
     def trial(self) -> dict[str, bool]:
-        """Of which metrics it was tried whether they add up, and the result."""
+        """The metrics that were tried, and whether they add up."""
         return {
             name: measure.adds_up
             for name, measure in self.measures.items()
@@ -370,12 +388,12 @@ class MetricSet:
         }
 
     def _check_rank(self, name: str, measure: Measure, predicted: Any) -> None:
-        """Of such outputs Keras takes one mean, not one for each example."""
+        """Refuses rank 1 outputs, of which Keras takes one mean per batch."""
         rank = getattr(getattr(predicted, "shape", None), "rank", None)
         if measure.adds_up is None and self.in_pieces and rank == 1:
             raise UserError(
-                f"The metric {name!r} is given outputs of shape [batch], of "
-                "which it takes one mean of a batch. Give it [batch, 1]."
+                f"The metric {name!r} gets outputs of shape [batch], of which "
+                "it takes one mean per batch. Give it [batch, 1]."
             )
 
     def _bind_by_key(self) -> None:
@@ -400,7 +418,8 @@ class MetricSet:
     def _add(self, name: str, measure: Measure) -> None:
         if name in self.measures:
             raise UserError(
-                f"Two metrics are named {name!r}: give one another name."
+                f"Two metrics are named {name!r}: give one of them another "
+                "name."
             )
         self.measures[name] = measure
 
@@ -417,13 +436,15 @@ def build_metrics(
         model: the built model.
         own_step: see `MetricSet`.
     """
-    # Else the second run of a process would log other names.
+    # Otherwise the second run in a process would log other names.
     with fresh_names():
         made = keras.tree.map_structure(make_metric, factories)
     return MetricSet(made, model=model, own_step=own_step)
 
 
 def _mask_weight(weight: Any, mask: tf.Tensor | None) -> Any:
+    # As in `compile`: a mask of the output multiplies the weights of its
+    # metrics.
     if mask is None:
         return weight
     mask = tf.cast(mask, tf.float32)

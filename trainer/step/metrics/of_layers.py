@@ -1,9 +1,9 @@
 """Metrics that layers update in their `call`.
 
 On several replicas, and where a step is a pure function of its input, a
-layer cannot update the metric's variables by itself. While a step is traced
-its calls of `update_state` are written down instead, and the step makes of
-them what it makes of the metrics of outputs.
+layer cannot update the metric's variables itself. While a step is traced, its
+calls of `update_state` are noted instead, and the step treats them as it
+treats the metrics of outputs.
 """
 
 import contextlib
@@ -41,10 +41,12 @@ class LayerMetrics:
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[dict[int, list[Call]]]:
-        """Writes calls down, by the id of their metric, on this replica."""
+        """Notes calls, by the id of their metric, on this replica."""
         calls: dict[int, list[Call]] = {id(one): [] for one in self.all}
         before = getattr(self._local, "calls", None)
         self._local.calls = calls
+        # A call noted in a graph within this one has tensors that the step
+        # cannot use; see `_check`.
         self._local.graph = _graph()
         try:
             yield calls
@@ -56,7 +58,9 @@ class LayerMetrics:
 
         def update_state(*arguments: Any, **options: Any) -> None:
             calls = getattr(self._local, "calls", None)
-            if calls is None:  # Outside a step: predict, or a state's update.
+            # Outside a step, such as in predict; and in `stateless.updated`,
+            # which needs the metric's own update.
+            if calls is None:
                 own_update(*arguments, **options)
                 return
             call = Call(arguments, options)
@@ -73,7 +77,7 @@ class LayerMetrics:
         object.__setattr__(metric, "result", result)
 
     def _check(self, metric: keras.Metric, call: Call) -> None:
-        """Refuses tensors that nobody can see outside of a loop."""
+        """Refuses tensors that cannot be used outside of a loop."""
         for leaf in tf.nest.flatten(list(call)):
             if not isinstance(leaf, tf.Tensor):
                 continue
@@ -86,23 +90,23 @@ class LayerMetrics:
 
 
 class _NotYet:
-    """What a metric's result is inside a step: not known.
+    """Stands for a metric's result inside a step, where it is not known.
 
-    Calling a metric returns it, and most layers throw it away.
+    Calling a metric returns its result, which most layers do not use.
     """
 
     def __init__(self, layer: str, metric: str) -> None:
         self._why = (
-            f"The layer {layer!r} asks for the result of its metric "
-            f"{metric!r} inside a step, where it is not known: other replicas "
-            "and steps belong to it. Read it from the logs."
+            f"The layer {layer!r} uses the result of its metric {metric!r} "
+            "inside a step, where it is not known: it depends on other "
+            "replicas and steps. Read it from the logs."
         )
 
     def __repr__(self) -> str:
         return self._why
 
     def __getattr__(self, name: str) -> Any:
-        # Python and TensorFlow look for these to find out what it is.
+        # Python and TensorFlow look up such names to find out what it is.
         if name.startswith("_"):
             raise AttributeError(name)
         raise UserError(self._why)

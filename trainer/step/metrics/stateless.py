@@ -1,7 +1,7 @@
-"""A Keras metric as functions of its state, which its variables do not hold.
+"""A Keras metric as pure functions of its state.
 
-Replicas that updated a metric's variables would do so in each other's way.
-The variables only say what shape a state has; values travel as tensors.
+Replicas that update a metric's variables at once lose updates. Here the
+variables only define the shape of a state; its values travel as tensors.
 """
 
 from collections.abc import Sequence
@@ -29,8 +29,8 @@ class Call(NamedTuple):
 def initial_state(metric: keras.Metric) -> list[np.ndarray]:
     """What a metric's variables hold before its first update.
 
-    A `reset_state` of its own says so. Keras' default one sets everything to
-    zero, also what starts as something else.
+    An overridden `reset_state` defines it. Keras' default sets everything to
+    zero, even a variable with another initializer.
     """
     if type(metric).reset_state is keras.Metric.reset_state:
         return [native(v).numpy() for v in metric.variables]
@@ -54,7 +54,8 @@ def result(metric: keras.Metric, state: Sequence[Any]) -> Any:
     """What a metric makes of a state: a number, an array or a dict of these."""
 
     def read(value: Any) -> Any:
-        # Within the scope: outside of it a variable has its initial value.
+        # Read it within the scope: outside of it a variable has the value of
+        # its initializer.
         if isinstance(value, keras.Variable):
             return tf.convert_to_tensor(value.value)
         return value
@@ -67,8 +68,8 @@ def result(metric: keras.Metric, state: Sequence[Any]) -> Any:
 def build(metric: keras.Metric, calls: Sequence[Call]) -> None:
     """Lets a metric make the variables that it makes on its first update.
 
-    Their values stay those of their initializers. To be called in the
-    strategy's scope, outside of any step.
+    Their values stay those of their initializers. Call it in the strategy's
+    scope, outside of any step.
     """
     with keras.StatelessScope():
         for call in calls:

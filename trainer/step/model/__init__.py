@@ -1,1 +1,1 @@
-"""What a Keras model and its variables need under a strategy."""
+"""What a Keras model and its variables need in order to run on replicas."""

@@ -1,16 +1,16 @@
-"""What layers assign to variables in a forward pass, over all replicas.
+"""Reduces what layers assign to variables in a forward pass over replicas.
 
-Each replica computes the new value from its own piece of the batch. What
-becomes of their values is said by the variable's `aggregation`, as in
-`add_weight(aggregation="sum")`:
+Each replica computes the new value from its own piece of the batch. The
+variable's `aggregation`, as in `add_weight(aggregation="sum")`, says how the
+replicas' values become one:
 
-- `"mean"`, or nothing for floating-point numbers: the mean of the replicas'
-  values, each as often as the replica has examples. For a mean over the batch
-  that is its mean over the global batch.
+- `"mean"`, the default for floating-point numbers: the mean of the replicas'
+  values, weighed by their examples. A mean over the batch thus becomes one
+  over the global batch.
 - `"sum"`: what each replica adds to the old value is added up.
-- `"only_first_replica"`, or nothing for other numbers: the first one's value.
+- `"only_first_replica"`, the default for other numbers: the first one's value.
 
-A piece without an example changes nothing.
+A piece without examples changes nothing.
 """
 
 from collections.abc import Callable, Iterable
@@ -29,7 +29,8 @@ class NotedVariables:
 
     Attributes:
         variables: all of them.
-        decided: the ids of those for which an aggregation was given.
+        decided: the ids of those for which an aggregation was given; a trial
+            need not find out whether the default is right for them.
     """
 
     def __init__(self) -> None:
@@ -51,7 +52,7 @@ class NotedVariables:
 def count_by_examples(
     noted: NotedVariables, *, but: Iterable[tf.Variable] = ()
 ) -> None:
-    """Makes assignments to variables count as their replica has examples.
+    """Weighs assignments to variables by their replica's examples.
 
     Args:
         noted: those that a model's layers made.
@@ -76,6 +77,7 @@ def _take_over(variable: tf.Variable, *, decided: bool) -> None:
         found = notes.assigned.get(variable.name)
         return variable.read_value() if found is None else found[0]
 
+    # Kept before they are replaced on this object: Keras calls them by name.
     assign = variable.assign
     increase = {"assign_add": variable.assign_add}
     increase["assign_sub"] = variable.assign_sub
@@ -114,28 +116,32 @@ def _piece_at_work() -> Piece | None:
 
 
 def _value_of(variable: Any, value: tf.Tensor, piece: Piece) -> tf.Tensor:
-    """What a replica hands to the reduction, to have a value assigned."""
+    """What a replica contributes to the reduction, so as to assign a value."""
     context = tf.distribute.get_replica_context()
     if context.num_replicas_in_sync == 1:
         if not piece.may_be_empty:
             return value
         return tf.where(piece.is_empty, variable.read_value(), value)
     if variable.aggregation == _SUM:
-        # The first replica brings along the old value, which all start from.
+        # The reduction adds up what replicas assign: the first one contributes
+        # the old value, and each one its change.
         old = variable.read_value()
         first = tf.equal(context.replica_id_in_sync_group, 0)
         kept = tf.where(first, old, tf.zeros_like(old))
         return kept + piece.or_zeros(value - old)
+    # The strategy takes the plain mean: with weights that are 1 on average, it
+    # becomes the weighed one.
     if variable.aggregation == _MEAN and not piece.is_even:
         value = piece.or_zeros(_weighted(value, piece))
     if not piece.may_be_empty:
         return value
-    nobody = tf.equal(piece.all_examples, 0.0)
-    return tf.where(nobody, variable.read_value(), value)
+    # A micro-batch may be empty on every replica.
+    all_empty = tf.equal(piece.all_examples, 0.0)
+    return tf.where(all_empty, variable.read_value(), value)
 
 
 def _delta_of(variable: Any, delta: tf.Tensor, piece: Piece) -> tf.Tensor:
-    """The same of what is added or subtracted."""
+    """The same for what is added or subtracted."""
     context = tf.distribute.get_replica_context()
     several = context.num_replicas_in_sync > 1
     if several and variable.aggregation == _MEAN and not piece.is_even:
@@ -144,6 +150,6 @@ def _delta_of(variable: Any, delta: tf.Tensor, piece: Piece) -> tf.Tensor:
 
 
 def _weighted(value: tf.Tensor, piece: Piece) -> tf.Tensor:
-    # Few examples have no exact ratio in 16 bits.
+    # Most ratios of example counts are not exact in 16 bits.
     wide = tf.cast(value, tf.float64 if value.dtype.size > 4 else tf.float32)
     return tf.cast(wide * tf.cast(piece.weight, wide.dtype), value.dtype)

@@ -1,4 +1,4 @@
-"""BatchNormalization over the whole global batch, masked values left out."""
+"""BatchNormalization over the global batch, without masked values."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ def synchronize(model: keras.Model) -> None:
 
 
 def synchronize_masked(model: keras.Model) -> None:
-    """Makes it so behind a mask, too, where Keras takes a replica's own."""
+    """Does so behind a mask, too, where Keras takes each replica's own."""
     for layer in all_layers(model):
         if isinstance(layer, keras.layers.BatchNormalization):
             replace_masked_moments(layer, masked_moments)
@@ -26,25 +26,29 @@ def synchronize_masked(model: keras.Model) -> None:
 def masked_moments(
     inputs: tf.Tensor, mask: Any, axes: list[int]
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Mean and variance of what a mask leaves of all replicas' inputs.
+    """Mean and variance of all replicas' inputs that a mask lets pass.
 
-    The formula is the one that Keras has for one device.
+    The formula is the one that Keras uses on one device.
 
     Args:
         inputs: of shape `[batch, ...]`.
         mask: the same without the last axis, true where a value counts.
         axes: which to take them over.
     """
+    # [batch, ...] -> [batch, ..., features].
     counted = tf.broadcast_to(
         tf.cast(mask, tf.bool)[..., tf.newaxis], tf.shape(inputs)
     )
     zero = tf.zeros([], inputs.dtype)
+    # The mean must be known before the squares are taken, so there are two
+    # reductions. E[x^2] - E[x]^2 would need one, but cancels digits.
     total, count = reduce_sum(
         [
             tf.reduce_sum(tf.where(counted, inputs, zero), axes, keepdims=True),
             tf.reduce_sum(tf.cast(counted, inputs.dtype), axes, keepdims=True),
         ]
     )
+    # Keras adds it against a mask that leaves nothing.
     divisor = count + keras.config.epsilon()
     mean = total / divisor
     squares = tf.square(tf.where(counted, inputs - mean, zero))

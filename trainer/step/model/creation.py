@@ -1,4 +1,4 @@
-"""How variables are created, so that one definition suits every strategy."""
+"""Creates Keras' variables so that they work under every strategy."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,8 +11,8 @@ def portable_variables(
 ) -> tf.Variable:
     """A `tf.variable_creator_scope` function for variables made by Keras.
 
-    Keras asks for no aggregation, which leaves replicas' copies of moving
-    statistics to drift apart and which central storage refuses outright.
+    Keras sets no aggregation. Replicas' copies of moving statistics would then
+    drift apart, and central storage refuses to assign such variables.
     Floating-point variables take the mean of what the replicas assign, others
     the first replica's value. Metric variables, made to be read as a sum over
     replicas, become plain ones: here they hold only sums already reduced, so

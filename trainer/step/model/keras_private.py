@@ -34,12 +34,13 @@ def set_keras_mask(tensor: tf.Tensor, mask: tf.Tensor) -> None:
 def function_loss(function: Callable[..., Any]) -> keras.losses.Loss:
     """A function of (y_true, y_pred) as the loss that `compile` makes of it.
 
-    It gives `[batch]` and `[batch, 1]` one rank, which would else broadcast
-    to `[batch, batch]`.
+    It aligns `[batch]` with `[batch, 1]`, which would otherwise broadcast to
+    `[batch, batch]`.
 
     Raises:
         RuntimeError: this version of Keras does that elsewhere.
     """
+    # A functools.partial or an object has no name.
     name = getattr(function, "__name__", "loss")
     return _function_loss_class()(function, name=name)
 
@@ -47,7 +48,7 @@ def function_loss(function: Callable[..., Any]) -> keras.losses.Loss:
 def function_of_loss(
     loss: keras.losses.Loss,
 ) -> tuple[Callable[..., Any] | None, dict[str, Any]]:
-    """The function that a loss calls, and what it gives it, such as `axis`.
+    """The function that a loss calls, and its options, such as `axis`.
 
     Returns:
         `None` for a loss whose `call` is its own.
@@ -59,7 +60,7 @@ def function_of_loss(
 
 
 def _function_loss_class() -> Any:
-    # The base of every loss of Keras has no public name.
+    # The base class of Keras' own losses has no public name.
     kind = keras.losses.MeanSquaredError.__base__
     if kind.__name__ != "LossFunctionWrapper":
         raise RuntimeError(
@@ -70,10 +71,10 @@ def _function_loss_class() -> Any:
 
 
 def leave_losses_whole(is_in_step: Callable[[], bool]) -> None:
-    """Makes losses of Keras, called in a step, the same on any strategy.
+    """Makes a Keras loss, called in a step, the same under any strategy.
 
     Keras divides what a loss returns by the number of replicas, so that their
-    sum is the mean; here means are weighed otherwise.
+    sum is the mean. Here means are weighed by examples instead.
 
     Args:
         is_in_step: whether this thread traces or runs a step.
@@ -82,6 +83,7 @@ def leave_losses_whole(is_in_step: Callable[[], bool]) -> None:
         RuntimeError: this version of Keras divides elsewhere.
     """
     name = "scale_loss_for_distribution"
+    # The function is looked up in this module by each call of a loss.
     module = sys.modules[keras.losses.Loss.__module__]
     own = getattr(module, name, None)
     if not callable(own):
@@ -90,7 +92,7 @@ def leave_losses_whole(is_in_step: Callable[[], bool]) -> None:
             "steps would depend on the number of replicas."
         )
     if hasattr(own, "is_in_step"):
-        return  # It is replaced once in a process.
+        return  # It has been replaced already, once for the process.
 
     def scale(value: Any) -> Any:
         return value if is_in_step() else own(value)
@@ -102,8 +104,8 @@ def leave_losses_whole(is_in_step: Callable[[], bool]) -> None:
 def count_steps_natively(optimizer: keras.optimizers.Optimizer) -> None:
     """Makes `optimizer.iterations` count in one operation.
 
-    Keras reads the counter, adds one and writes it: of two parameter-server
-    workers that do so at once, one update is lost.
+    Keras reads the counter, adds one and writes it. If two parameter-server
+    workers do so at once, one update is lost.
 
     Raises:
         RuntimeError: this version of Keras counts elsewhere.
@@ -114,6 +116,7 @@ def count_steps_natively(optimizer: keras.optimizers.Optimizer) -> None:
             f"keras {keras.__version__}: {type(optimizer).__name__}"
             "._iterations is gone; concurrent workers would lose counts."
         )
+    # Not through Keras' own __setattr__, which would track the function.
     object.__setattr__(
         counter,
         "assign_add",
@@ -142,7 +145,7 @@ def skip_own_reduction(optimizer: keras.optimizers.Optimizer) -> None:
 
 
 def symbolic_outputs(model: keras.Model) -> Any:
-    """What a model returns, before any batch; `None` where that is open."""
+    """A model's symbolic outputs; `None` if they are not known yet."""
     try:
         return model.output
     except (AttributeError, ValueError):
@@ -158,7 +161,7 @@ def separate_added_losses(model: keras.Model) -> None:
     """Keeps apart what replicas, which trace in threads, pass to `add_loss`.
 
     A layer has one list, and a replica that waits for others in a reduction
-    would find their losses among its own.
+    would then find their losses among its own.
 
     Raises:
         RuntimeError: this version of Keras keeps them elsewhere.
@@ -175,7 +178,7 @@ def separate_added_losses(model: keras.Model) -> None:
 def added_losses(model: keras.Model) -> list[tuple[str, tf.Tensor]]:
     """What layers passed to `add_loss` in the last call, with their names.
 
-    Activity regularizers are among it, weight regularizers are not.
+    It includes activity regularizers, but not weight regularizers.
     """
     return [
         (layer.name, value)
@@ -188,7 +191,7 @@ def added_losses(model: keras.Model) -> list[tuple[str, tf.Tensor]]:
 def noting_added_losses(
     model: keras.Model,
 ) -> Iterator[list[tuple[str, tf.Tensor]]]:
-    """Keeps what layers pass to `add_loss` from them, with their names."""
+    """Notes what layers pass to `add_loss`, with their names, for a trial."""
     noted: list[tuple[str, tf.Tensor]] = []
     layers = list(all_layers(model))
 
@@ -227,6 +230,8 @@ def replace_masked_moments(
         )
 
     def take(inputs: Any, mask: Any) -> Any:
+        # A trial runs outside of replicas, and Keras calls a model once to
+        # build it: neither can reduce.
         on_replica = tf.distribute.get_replica_context() is not None
         if mask is None or not layer.synchronized or not on_replica:
             return own(inputs, mask)
@@ -238,9 +243,10 @@ def replace_masked_moments(
 
 @contextlib.contextmanager
 def without_batch_statistics(model: keras.Model) -> Iterator[None]:
-    """Lets BatchNormalization take its moving statistics while training."""
+    """Lets BatchNormalization use its moving statistics while training."""
     norm = keras.layers.BatchNormalization
     layers = [one for one in all_layers(model) if isinstance(one, norm)]
+    # What `replace_masked_moments` may have put there, to be put back.
     before = [vars(layer).get("_moments") for layer in layers]
 
     def moments_of(layer: Any) -> Callable[..., Any]:
@@ -278,6 +284,8 @@ def seed_generators(
                 "replicas would draw equal random numbers."
             )
         for generator in layer._seed_generators:
+            # Layers may share one: each is numbered once, in the order of
+            # layers.
             found[id(generator)] = layer.name, generator
     return list(found.values())
 
@@ -290,14 +298,14 @@ def seed_dtype() -> str:
 def draw_unseeded_from(
     stand_in: Callable[[], keras.random.SeedGenerator | None],
 ) -> None:
-    """Lets `keras.random` draw from something else where no seed is given.
+    """Lets `keras.random` draw from another generator where no seed is given.
 
-    Otherwise all that has none draws from one generator of the process, whose
-    state no checkpoint holds.
+    Otherwise such draws come from one generator of the process, whose state no
+    checkpoint holds.
 
     Args:
-        stand_in: returns what has a `next` like a seed generator's; `None`
-            leaves it to Keras.
+        stand_in: returns an object with the `next` of a seed generator, or
+            `None` to leave it to Keras.
 
     Raises:
         RuntimeError: this version of Keras draws elsewhere.
@@ -327,6 +335,7 @@ def layer_metrics(model: keras.Model) -> list[tuple[keras.Layer, keras.Metric]]:
                 f"keras {keras.__version__}: Layer._metrics is gone; metrics "
                 "in layers would be neither logged nor saved."
             )
+        # A metric may be shared by layers: the first one is named.
         for metric in layer._metrics:
             found.setdefault(id(metric), (layer, metric))
     return list(found.values())
@@ -334,7 +343,7 @@ def layer_metrics(model: keras.Model) -> list[tuple[keras.Layer, keras.Metric]]:
 
 @contextlib.contextmanager
 def fresh_names() -> Iterator[None]:
-    """Lets Keras number names from the beginning, whatever was made before.
+    """Lets Keras number names from the start, whatever was made before.
 
     Raises:
         RuntimeError: this version of Keras counts elsewhere.

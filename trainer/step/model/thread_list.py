@@ -1,12 +1,16 @@
-"""A list of which each thread sees its own."""
+"""A list with separate contents in each thread."""
 
 import threading
 from typing import Any
 
 
 class ThreadList(threading.local):
-    """A list of which each thread sees its own."""
+    """A list with separate contents in each thread.
 
+    It has those methods of a list that Keras uses on `Layer._losses`.
+    """
+
+    # threading.local calls this once in every thread that uses the object.
     def __init__(self) -> None:
         self._items: list[Any] = []
 

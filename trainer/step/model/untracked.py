@@ -1,16 +1,16 @@
-"""What a traced step touches that Keras does not know of.
+"""Finds the state that a traced step uses and Keras does not track.
 
-A run that goes on must find all that its steps have left. Keras tells of the
-variables that it tracks. The graph of a step tells of all of them, and of the
+A resumed run needs all the state that its steps have left. Keras only knows
+the variables that it tracks. The graph of a step shows all variables, and the
 random operations that keep a state of their own:
 
 - A variable that was made by the model function, a layer or an optimizer, or
   is an attribute of the Trainer, is saved with the rest, tracked or not.
-- Any other one has no name that the next process would know it by. If the
-  step writes it, a run that saves is refused; if it only reads it, or if
-  nothing is saved, that is a warning.
+- Any other variable has no name by which the next process would know it. If
+  the step writes it, a run that saves is refused. If the step only reads it,
+  or if nothing is saved, there is a warning.
 - A random operation such as `tf.random.normal` keeps its state inside
-  TensorFlow: the same.
+  TensorFlow, and is treated like a variable that the step writes.
 """
 
 import re
@@ -23,13 +23,13 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-# No public name tells which resources are variables.
+# There is no public way to tell which resources are variables.
 from tensorflow.python.ops import resource_variable_ops
 
 from trainer.errors import UserError
 from trainer.step.model.keras_private import all_layers, native
 
-# What reads a variable, and leaves it as it is.
+# Operations that read a variable and do not change it.
 _READS = {
     "Identity",
     "ReadVariableOp",
@@ -37,16 +37,16 @@ _READS = {
     "ResourceGatherNd",
     "VariableShape",
 }
-# What orders collective operations is TensorFlow's own.
+# TensorFlow orders collectives by resources of its own.
 _COLLECTIVE = "Collective"
 _NUMBERED = re.compile(r"_\d+$")
 
 
 class Untracked:
-    """Variables that may have to be saved, though Keras knows nothing of them.
+    """Variables that may have to be saved, though Keras does not track them.
 
-    Which of them a step touches is known once it has been traced, and a
-    checkpoint is restored before that: what it holds waits until then.
+    Which of them a step touches is known once it has been traced. A checkpoint
+    is restored before that, so its values are kept until then.
 
     Args:
         made: variables that the model function, layers and optimizers have
@@ -54,7 +54,8 @@ class Untracked:
         known: those that are saved anyway, or need not be.
 
     Attributes:
-        lost: what of the training step no checkpoint can hold, in sentences.
+        lost: sentences about the state of the training step that no
+            checkpoint can hold.
     """
 
     def __init__(
@@ -62,7 +63,8 @@ class Untracked:
     ) -> None:
         self._known = {key for one in known for key in _handles(one)}
         self._named: dict[int, str] = {}
-        # Of what was made, much is thrown away, such as whole models.
+        # Weak references: much of what was made is thrown away, such as whole
+        # models, and must not stay in memory.
         self._variables: dict[str, weakref.ref[tf.Variable]] = {}
         self._stored: dict[str, Any] = {}
         self._touched: set[str] = set()
@@ -84,7 +86,7 @@ class Untracked:
         """Checks that checkpoints can hold all that training leaves.
 
         Raises:
-            UserError: a resumed run would go on in another way.
+            UserError: a resumed run would go on differently.
         """
         if self.lost:
             raise UserError(self.lost[0])
@@ -100,6 +102,8 @@ class Untracked:
         if key not in self._touched:
             self._touched.add(key)
             if key in self._stored:
+                # The step is being traced: the value is assigned now, not in
+                # the graph.
                 with tf.init_scope():
                     self._assign(key, self._stored.pop(key))
         return True
@@ -113,7 +117,7 @@ class Untracked:
             }
 
     def load(self, values: Mapping[str, Any]) -> None:
-        """Takes back what `state` returned.
+        """Restores what `state` returned.
 
         Raises:
             UserError: a variable has another shape now.
@@ -125,6 +129,7 @@ class Untracked:
     def _offer(self, key: str, variable: tf.Variable) -> None:
         handles = _handles(variable)
         is_number = variable.dtype.is_floating or variable.dtype.is_integer
+        # Strings and resources, such as lookup tables, are not trained.
         if not (is_number or variable.dtype.is_bool):
             return
         if not self._known.intersection(handles):
@@ -142,7 +147,7 @@ class Untracked:
             raise UserError(
                 f"The checkpoint is of another model: a variable that Keras "
                 f"does not track, {variable.name}, has the shape "
-                f"{tuple(variable.shape)}, there {np.shape(value)}. Choose "
+                f"{tuple(variable.shape)}, but {np.shape(value)} there. Choose "
                 "another --model_dir, or start from it with --init_from."
             )
         variable.assign(tf.cast(value, variable.dtype))
@@ -169,18 +174,17 @@ def check(
     """Looks through the graph that is being traced, at the end of a step.
 
     Args:
-        untracked: is told what the step touches.
+        untracked: notes what the step touches.
         model: whose layers are named.
-        before: what `captured` returned at its beginning: the rest is that of
-            the strategy.
+        before: what `captured` returned at the beginning of the step: these
+            are the strategy's.
         known: what is saved, or need not be, beside what `untracked` knows.
         training: whether it is a training step. What an evaluation leaves is
             never refused.
         refuse: whether the run saves.
 
     Raises:
-        UserError: a run that saves would go on in another way than it would
-            have without a stop.
+        UserError: a run that saves would go on differently once it is resumed.
     """
     if tf.executing_eagerly():
         return
@@ -192,6 +196,7 @@ def check(
     for outer, inner in graph.captures:
         if id(outer) in before or not _is_variable(outer):
             continue
+        # Not saved anyway, and not one that `untracked` can save.
         if not untracked.touch(outer):
             users = set(_users(inner))
             if all(kind.startswith(_COLLECTIVE) for kind in users):
@@ -199,11 +204,11 @@ def check(
             where = _layer_of(inner.op.name, layers)
             message = _of_variable(graph, outer, where)
             (warned if users <= _READS else lost).append(message)
-    told = set()
+    named = set()  # One sentence per layer, however often it draws.
     for op in _random_operations(graph, {}):
         where = _layer_of(op.name, layers)
-        if (op.type, where) not in told:
-            told.add((op.type, where))
+        if (op.type, where) not in named:
+            named.add((op.type, where))
             lost.append(_of_operation(op.type, where))
     if training:
         untracked.lost = lost
@@ -214,7 +219,7 @@ def check(
 
 
 def _of_variable(graph: Any, handle: Any, where: str) -> str:
-    # What is only written is not watched.
+    # Only variables that are read are watched: others have no name here.
     watched = getattr(graph, "_watched_variables", ())
     names = [v.name for v in watched if id(handle) in _handles(v)]
     data = resource_variable_ops.get_eager_safe_handle_data(handle)
@@ -260,7 +265,7 @@ def _users(tensor: Any) -> Iterator[str]:
         if not graphs:
             yield op.type
             continue
-        # A condition comes before what is handed on.
+        # The first input of these is the condition, which is not handed on.
         skipped = int(op.type.endswith(("If", "Case")))
         for index, given in enumerate(op.inputs):
             if given is tensor:
@@ -270,6 +275,7 @@ def _users(tensor: Any) -> Iterator[str]:
 
 def _called(op: Any) -> list[Any]:
     """The graphs of the functions that an operation calls."""
+    # Functions are attributes of an operation: conditions, loops, calls.
     names: list[str] = []
     for attribute in op.op_def.attr:
         if attribute.type == "func":
@@ -282,8 +288,9 @@ def _called(op: Any) -> list[Any]:
 
 
 def _handles(variable: Any) -> list[int]:
-    """What graphs capture of a variable: one handle for each of its copies."""
+    """The ids that graphs capture of a variable: a handle for each copy."""
     variable = native(variable)
+    # Distributed variables have one per replica; a plain one has no `values`.
     copies = getattr(variable, "values", None)
     if not isinstance(copies, tuple | list):
         copies = (variable,)
@@ -300,6 +307,8 @@ def _random_operations(
     seen.add(id(graph))
     for op in graph.get_operations():
         if op.type not in kinds:
+            # All of TensorFlow's stateful random operations have a second seed,
+            # also those that a later version adds.
             kinds[op.type] = bool(op.op_def.is_stateful) and any(
                 attribute.name == "seed2" for attribute in op.op_def.attr
             )

@@ -1,9 +1,10 @@
-"""The examples of all replicas on each of them, with their gradient.
+"""Gathers the examples of all replicas on each replica, differentiably.
 
-Each replica puts its rows amid zeros, where they belong in the global batch:
-the sum over replicas is then the whole. So pieces may differ in size, as no
-gather between processes allows. Those keep the shape that a collective had at
-its first call in a loop of steps: what is added up has the same size in each.
+Each replica writes its rows among zeros, at their position in the global
+batch: the sum over replicas is then the whole. So pieces may differ in size,
+which a gather between processes does not allow. In a loop of steps, such
+collectives keep the shape of their first call: what is added up has the same
+size in each step.
 """
 
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from trainer.step.pieces import current_piece
 
 
 class Gathered(NamedTuple):
-    """The global batch, and where a replica's piece lies in it.
+    """The global batch, and the position of a replica's piece in it.
 
     Attributes:
         values: of the structure that was gathered: the replicas' rows, one
@@ -33,17 +34,18 @@ class Gathered(NamedTuple):
 def all_gather(structure: Any) -> Gathered:
     """Puts the rows of all replicas together, on every replica.
 
-    To be called in replica context, by all replicas. They may have different
-    numbers of rows, or none. The gradient by a replica's rows is the sum of
-    all replicas' gradients by the whole; where all of them compute the same
-    loss of it, let each weigh that by its share of the examples.
+    Call it in replica context, on all replicas. They may have different
+    numbers of rows, or none. The gradient with respect to a replica's rows is
+    the sum of all replicas' gradients with respect to the whole. Where all
+    replicas compute the same loss from it, weigh that by the replica's share
+    of the examples.
 
     Args:
         structure: dense tensors of shape `[rows, ...]` with equal numbers of
             rows; the other axes are equal on all replicas.
 
     Raises:
-        UserError: a tensor cannot be gathered, or this is no step.
+        UserError: a tensor cannot be gathered, or this is not a step.
     """
     context = tf.distribute.get_replica_context()
     if context is None:
@@ -56,8 +58,8 @@ def all_gather(structure: Any) -> Gathered:
         return Gathered(structure, tf.constant(0))
     place = _Place(parts[0], context)
     spread = [place.amid_zeros(part) for part in parts]
-    # Gradients go through floating-point numbers alone; of 32-bit integers
-    # TensorFlow's mirrored strategy adds up one tensor in a call.
+    # Only floating-point numbers have gradients. Of 32-bit integers,
+    # TensorFlow's mirrored strategy adds up only one tensor per call.
     floats = [i for i, part in enumerate(spread) if part.dtype.is_floating]
     others = [[i] for i in range(len(spread)) if i not in floats]
     found: list[Any] = [None] * len(parts)
@@ -69,11 +71,11 @@ def all_gather(structure: Any) -> Gathered:
 
 
 def _sum(*parts: tf.Tensor) -> Sequence[tf.Tensor]:
-    """Adds up tensors over replicas, and so the gradients by them."""
+    """Adds up tensors over replicas, and their gradients likewise."""
 
     def sum_all(*given: tf.Tensor) -> Any:
         def gradient(*upstream: Any) -> list[tf.Tensor]:
-            # Those of one step must lie on one device to be reduced.
+            # To be reduced, the gradients of a step must be on one device.
             return reduce_sum([tf.convert_to_tensor(one) for one in upstream])
 
         return reduce_sum(list(given)), gradient
@@ -82,10 +84,10 @@ def _sum(*parts: tf.Tensor) -> Sequence[tf.Tensor]:
 
 
 class _Place:
-    """Where a replica's rows belong among those of all.
+    """The position of a replica's rows among those of all replicas.
 
-    Each replica has a slot of its own, of a size that is known while tracing.
-    Where there is no such size, as much is made room for as there are rows.
+    Each replica has a slot, of a size that is known while tracing. If there is
+    no such size, there is exactly as much room as there are rows.
     """
 
     def __init__(self, part: tf.Tensor, context: Any) -> None:
@@ -96,10 +98,13 @@ class _Place:
         if self._is_full:
             self.offset = self._here * self._slot
             return
+        # A piece has a slot where the run has several processes: there shapes
+        # must not change from step to step.
         piece = current_piece()
         if piece is not None and piece.slot is not None:
             self._slot = piece.slot()
         self._rows = tf.shape(part)[0]
+        # [replicas]: the sum holds each replica's number of rows.
         own = among_zeros(self._rows, self._here, self._replicas)
         self._counts = reduce_sum(own)
         is_before = tf.range(self._replicas) < self._here
@@ -109,16 +114,19 @@ class _Place:
     def amid_zeros(self, part: tf.Tensor) -> tf.Tensor:
         """This replica's rows, and zeros for those of all others."""
         if part.dtype.size < 4 and not part.dtype.is_floating:
-            part = tf.cast(part, tf.int32)  # What every device adds up.
+            part = tf.cast(part, tf.int32)  # Not every device adds up bytes.
         if self._slot is not None:
             return self._in_slot(part if self._is_full else self._filled(part))
+        # [rows before, own rows, rows after], as long as the global batch.
         after = tf.reduce_sum(self._counts) - self.offset - self._rows
         return self._padded(part, self.offset, after, rows=None)
 
     def without_gaps(self, whole: tf.Tensor) -> tf.Tensor:
         """The sum over replicas without the ends of slots."""
+        # Full slots have no gaps, and without slots rows are adjacent.
         if self._is_full or self._slot is None:
             return whole
+        # [replicas, slot], true for the first rows of each slot.
         filled = tf.sequence_mask(self._counts, self._slot)
         return tf.boolean_mask(whole, tf.reshape(filled, [-1]))
 
@@ -137,6 +145,7 @@ class _Place:
                 "views of an example, on an axis of their own."
             ),
         )
+        # tf.pad with a negative number would fail with a worse message.
         with tf.control_dependencies([enough]):
             after = self._slot - self._rows
         return self._padded(part, 0, after, rows=self._slot)
@@ -149,6 +158,7 @@ class _Place:
         return tf.ensure_shape(padded, [rows, *part.shape[1:]])
 
     def _in_slot(self, part: tf.Tensor) -> tf.Tensor:
+        # [replicas, slot, ...] -> [replicas * slot, ...]
         slots = among_zeros(part, self._here, self._replicas)
         rows = slots.shape[0] * self._slot
         return tf.reshape(slots, tf.concat([[rows], tf.shape(part)[1:]], 0))

@@ -1,4 +1,4 @@
-"""Averages in two parts, so that they add up over replicas and steps."""
+"""`Average`: a total and a count, which add up over replicas and steps."""
 
 from typing import NamedTuple
 

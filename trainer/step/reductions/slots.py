@@ -1,9 +1,8 @@
-"""Gathers the pieces of a global batch, in its order, on every replica.
+"""Gathers the pieces of a global batch, in order, on every replica.
 
-Each piece is written into a slot of its own, all others being zero: the sum
-over replicas and micro-batches is then the whole batch. A slot has a fixed
-number of rows, because collectives between processes keep the shape of their
-first call.
+Each piece is written into its own slot of a buffer of zeros: the sum over
+replicas and micro-batches is then the whole batch. A slot has a fixed number of
+rows, because collectives between processes keep the shape of their first call.
 """
 
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ from trainer.step.gradients import among_zeros
 
 
 class Slots(NamedTuple):
-    """Where a replica's piece belongs in its global batch.
+    """The position of a replica's piece in its global batch.
 
     Attributes:
         number: integer scalar, this piece's number.
@@ -31,6 +30,7 @@ class Slots(NamedTuple):
 
 def slot_rows(batch_size: int, *, micro: int, num_replicas: int) -> int:
     """The most examples in a piece, as `trainer.data.sharding` cuts a batch."""
+    # -(-a // b) rounds up.
     of_a_micro_batch = -(-batch_size // micro)
     return -(-of_a_micro_batch // num_replicas)
 
@@ -52,7 +52,7 @@ def check_rows(leaves: Sequence[Any], real: tf.Tensor, metric: str) -> None:
     """Checks that there is one row for each example.
 
     Raises:
-        UserError: there is not, as far as that is known while tracing.
+        UserError: it is known while tracing that there is not.
     """
     message = (
         f"The state of the metric {metric!r} does not add up, so replicas must "
@@ -64,6 +64,7 @@ def check_rows(leaves: Sequence[Any], real: tf.Tensor, metric: str) -> None:
         known = rank and leaf.shape[0], real.shape[0]
         if not rank or (None not in known and known[0] != known[1]):
             raise UserError(message)
+        # Where tracing cannot tell, each step checks.
         tf.debugging.assert_equal(tf.shape(leaf)[0], tf.shape(real)[0], message)
 
 
@@ -77,12 +78,13 @@ def read_slots(
     Args:
         buffers: see `write`.
         marks: of shape `[pieces, rows]`, positive where there is an example.
-        dtypes: what the buffers had been written from.
+        dtypes: those of the tensors that were written.
     """
     present = tf.reshape(marks, [-1]) > 0
 
     def join(buffer: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
         shape = tf.concat([[-1], tf.shape(buffer)[2:]], 0)
+        # [pieces, rows, ...] -> [pieces * rows, ...]
         flat = tf.ensure_shape(
             tf.reshape(buffer, shape), [None, *buffer.shape[2:]]
         )
@@ -98,10 +100,10 @@ def _write(leaf: Any, slots: Slots) -> tf.Tensor:
     if not isinstance(leaf, tf.Tensor) or leaf.dtype == tf.string:
         kind = type(leaf).__name__ if leaf is not None else "nothing"
         raise UserError(
-            f"A metric whose state does not add up is given a {kind} of "
-            "values that replicas cannot exchange: give it dense numbers."
+            f"A metric whose state does not add up gets a {kind} of values, "
+            "which replicas cannot exchange: give it dense numbers."
         )
-    # Exact: what collectives add up on every device.
+    # Every device adds up these types, and they hold narrower ones exactly.
     narrow = leaf.dtype.is_bool or leaf.dtype.size < 4
     if narrow:
         wide = tf.float32 if leaf.dtype.is_floating else tf.int32

@@ -1,10 +1,10 @@
-"""Sums of what steps return, replica by replica, in one strict order.
+"""Sums of the logs of steps, replica by replica, in one strict order.
 
-An addition rounds, so the order of additions shows in a sum's last bits. Each
-replica therefore adds its own results up step by step, in float64, and a graph
-call goes on where the one before it stopped. Only a reader adds up replicas.
-So no sum depends on where a graph call ended, or on whether the run was
-stopped in between.
+Additions round, so their order shows in a sum's last bits. Each replica
+therefore adds up its own results step by step, in float64, and a graph call
+goes on where the previous one stopped. Replicas are only added up when a sum
+is read. So no sum depends on where a graph call ended, or on whether the run
+was stopped in between.
 """
 
 import dataclasses
@@ -16,13 +16,14 @@ import tensorflow as tf
 
 
 class Layout:
-    """Where the numbers of a step's results stand in one vector.
+    """The positions of a step's results in one vector.
 
     Args:
         results: a structure of tensors, arrays or their specs, by name.
     """
 
     def __init__(self, results: Mapping[str, Any]) -> None:
+        # Only the structure is kept: specs would keep the graph alive.
         self._structure = {
             name: tf.nest.map_structure(lambda _: 0, value)
             for name, value in results.items()
@@ -55,7 +56,10 @@ class Layout:
         ]
         parts: list[Any] = []
         run: list[Any] = []
+        # In the order of their columns, so that neighbouring scalars of one
+        # dtype can be stacked in one operation.
         for *_, leaf in sorted(found, key=lambda one: one[:2]):
+            # tf.stack takes scalars of one dtype.
             if run and (leaf.shape.rank or leaf.dtype != run[0].dtype):
                 parts.append(tf.stack(run))
                 run = []
@@ -84,11 +88,11 @@ class Layout:
         return name in self._columns
 
     def columns(self, name: str) -> list[slice]:
-        """Where the numbers of each tensor under a name stand."""
+        """The columns of each tensor under a name."""
         return self._columns[name]
 
     def copy_to(self, other: "Layout", rows: np.ndarray) -> np.ndarray:
-        """The same sums in another layout; zero for what is not there."""
+        """The same sums in another layout; zero for what is missing here."""
         made = np.zeros((len(rows), other.size))
         for name, shapes in other._shapes.items():
             if self._shapes.get(name) == shapes:
@@ -103,11 +107,11 @@ class Layout:
 class Sums:
     """Sums over some steps.
 
-    What a graph call returned stays whole, so that the next one takes it as
-    it is.
+    What a graph call returned is not split, so that the next call can take it
+    as it is, without a copy.
 
     Attributes:
-        layout: what stands where.
+        layout: the positions of results.
         stack: float64 of shape `[sums, replicas, layout.size]`.
         index: which of the sums it is.
     """
@@ -136,6 +140,8 @@ class Sums:
             for columns, array in zip(
                 layout.columns(name), tf.nest.flatten(value), strict=True
             ):
+                # Arrays from a checkpoint may be of fewer replicas: the rest is
+                # zero.
                 rows[: len(array), columns] = array.reshape(len(array), -1)
         return cls(layout, rows[np.newaxis])
 
@@ -161,12 +167,13 @@ class Sums:
     def fitted(self, layout: Layout, replicas: int) -> np.ndarray:
         """The rows for a run of another layout, or of more or fewer replicas.
 
-        Without a difference they are as they are, else the first replica has
-        it all where their number is another one.
+        If the number of replicas differs, the first one gets the whole sum.
         """
         rows = self.rows
         if layout is not self.layout:
             rows = self.layout.copy_to(layout, rows)
+        # Row by row only if the replicas are as many as before: otherwise the
+        # order of additions changes anyway.
         if len(rows) == replicas:
             return rows
         made = np.zeros((replicas, layout.size))
@@ -178,7 +185,7 @@ class Sums:
 class Growth:
     """By how much an `Average`'s total has grown, over all replicas.
 
-    To read it is to wait for the device.
+    Reading it, by `float`, waits for the device.
     """
 
     name: str
@@ -200,6 +207,8 @@ def stacked(
 ) -> Any:
     """What a graph call goes on from: `[len(carried), replicas, size]`."""
     first = carried[0]
+    # The usual case: all sums come from one graph call, whose result goes
+    # straight into the next one, without a look at its values.
     if first is not None and all(
         sums is not None
         and (sums.stack is first.stack)

@@ -1,1 +1,1 @@
-"""What is tried on a few examples before the first step."""
+"""Trials of losses, layers and metrics on a few examples."""

@@ -1,9 +1,10 @@
-"""Finds layers that keep or add what is no mean over the batch.
+"""Finds layers that keep or add something that is not a mean over the batch.
 
-Each replica or micro-batch sees a piece of the global batch. Of what layers
-pass to `add_loss`, and of what they assign to floating-point variables, the
-mean over pieces is taken, by examples: right for a mean over the batch, but
-not for a sum. What of the two is meant no look at the code can tell.
+Each replica or micro-batch sees a piece of the global batch. What layers pass
+to `add_loss`, and what they assign to floating-point variables, is averaged
+over pieces, weighed by examples. That is right for a mean over the batch, but
+not for a sum. The code of a layer does not say which of the two is meant, so
+the layers are tried.
 """
 
 from collections.abc import Callable
@@ -26,10 +27,11 @@ from trainer.step.pieces import Notes, open_piece
 from trainer.step.spec import StepSpec
 from trainer.step.trials.trial import TRIAL_STREAM, Trial, near
 
-# Of what kind a change is, whose, and its number or dtype.
+# The kind of a change, its layer or variable, and its number or dtype.
 _Name = tuple[str, str, str]
 _ADDED, _KEPT = "added", "kept"
 _NAME = "layers"  # In `StepSpec.tried`.
+# Sums over an output, which Keras divides by the batch: means.
 _NORMS = (keras.regularizers.L1, keras.regularizers.L2, keras.regularizers.L1L2)
 
 
@@ -46,8 +48,8 @@ def prepare_layers(
         training: whether to train or only to evaluate.
 
     Raises:
-        UserError: a layer keeps or adds what is no mean over the batch, and
-            nobody said what it is.
+        UserError: a layer keeps or adds something that is not a mean over the
+            batch, and it is not said what it is.
     """
     if _NAME in spec.tried or spec.is_whole(training=training):
         return
@@ -70,7 +72,7 @@ def prepare_layers(
 
 
 def _is_open(layer: keras.Layer) -> bool:
-    """Whether a layer may keep or add anything that is not known."""
+    """Whether it is unknown what a layer may keep or add."""
     if type(layer).__module__.partition(".")[0] != "keras":
         return True
     return type(layer.activity_regularizer) not in (*_NORMS, type(None))
@@ -80,13 +82,16 @@ def _try(trial: Trial, *, training: bool) -> bool:
     """Compares the whole with its halves.
 
     Returns:
-        Whether all could be told; what draws random numbers cannot.
+        Whether everything could be compared; random numbers cannot.
     """
     first, second = trial.halves
     whole = _changes(trial, first + second, training=training)
     if not whole:
         return True
+    # With other random numbers: a change that differs here cannot be compared.
     again = _changes(trial, first + second, training=training, draw=1)
+    # Each half twice has as many rows as the whole; a half once has fewer. A
+    # mean does not see a difference between the two, a sum does.
     others = [
         _changes(trial, index, training=training)
         for index in (first + first, second + second, first)
@@ -114,6 +119,7 @@ def _changes(
     with (
         spec.parts.randomness.at(tf.constant(0), draw, TRIAL_STREAM),
         spec.parts.metrics.in_layers.listening(),
+        # Batch statistics would make all examples depend on each other.
         without_batch_statistics(model),
         noting_added_losses(model) as added,
         open_piece(notes),
@@ -125,9 +131,12 @@ def _changes(
         for i, (layer, value) in enumerate(added)
         if kind_of_added(spec.added_losses, layer) is None
     }
+    # Nothing is reduced then, so nothing is averaged that should not be.
     if spec.plugin.num_replicas == 1:
-        return found  # Micro-batches assign one after the other.
+        return found  # Micro-batches just assign one after the other.
     moved = dict(notes.assigned)
+    # Assignments by Keras go through the StatelessScope, those to plain
+    # tf.Variables through the notes.
     for variable in model.non_trainable_weights:
         value = scope.get_current_value(variable)
         if value is not None and variable.aggregation == "none":
@@ -146,28 +155,33 @@ def _require_mean(
     other: np.ndarray,
     once: np.ndarray,
 ) -> None:
-    """Checks that the mean over pieces is that of the whole.
+    """Checks that a mean over pieces equals that of the whole.
 
     Args:
         spec: whose layers they are.
         name: of the change.
-        whole: what all examples make.
-        twice: what the first half makes, twice over.
-        other: what the second half makes, twice over.
-        once: what the first half makes.
+        whole: the change by all examples.
+        twice: the change by the first half, twice over.
+        other: the change by the second half, twice over.
+        once: the change by the first half.
 
     Raises:
-        UserError: it is not.
+        UserError: it does not.
     """
     kind, owner, detail = name
-    # Of whole numbers the first replica's value is taken, no mean.
+    # Integers are not averaged: the first replica's value is taken.
     averaged = kind == _ADDED or tf.as_dtype(detail).is_floating
+    # A constant, which is the same on any piece.
     same = near(whole, twice) and near(whole, other) and near(whole, once)
     additive = near(whole, (twice + other) / 2)
     if same or (averaged and additive and near(twice, once)):
         return
     is_sum = additive and near(twice, 2 * once)
-    what = "a sum over the batch" if is_sum else "no mean over the batch"
+    what = (
+        "a sum over the batch"
+        if is_sum
+        else "something that is not a mean over the batch"
+    )
     depends = "so it would depend on the number of replicas and micro-batches"
     if kind == _ADDED:
         raise UserError(

@@ -1,7 +1,7 @@
-"""Finds losses of which an example's value depends on the other examples.
+"""Finds losses whose value for an example depends on the other examples.
 
 Replicas and micro-batches see pieces of the global batch, so the value of such
-a loss would depend on how many there are.
+a loss would depend on how many pieces there are.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,8 +26,8 @@ def prepare_losses(
 ) -> None:
     """Tries losses that are not known to keep examples apart.
 
-    Nothing is tried where a global batch is one piece: there such a loss is
-    what it is in Keras.
+    Nothing is tried where a global batch is one piece: there such a loss gives
+    what it gives in Keras.
 
     Args:
         spec: what the step is made of.
@@ -35,7 +35,7 @@ def prepare_losses(
         training: whether to train or only to evaluate.
 
     Raises:
-        UserError: an example's value depends on the others.
+        UserError: the value for an example depends on the others.
     """
     own = spec.has_own("train_step") if training else spec.has_own("eval_step")
     if own or spec.is_whole(training=training) or not _is_open(spec):
@@ -77,14 +77,19 @@ def _try(trial: Trial) -> None:
     outputs = trial.call(every, training=True)
     whole = _losses(trial, every, outputs)
     if whole is None or not _alike(whole, _losses(trial, every, outputs, 1)):
-        return  # It draws random numbers: nothing can be told.
-    # Rows keep their places, in case a loss draws numbers for each.
+        return  # It draws random numbers, so values cannot be compared.
+    # Each half also fills the place of the other one: its own rows stay where
+    # they were, in case a loss draws a random number for each row.
     for index, at in (first + first, first), (second + second, second):
         found = _losses(trial, index, trial.rows(outputs, index))
         _require_alike(whole, found, at=at)
+    # Also with fewer rows: a sum divided by the batch is the same on both
+    # halves twice, but not here.
     fewer = _losses(trial, first, trial.rows(outputs, first))
     _require_alike(whole, fewer, at=first)
 
+    # And with other outputs in the second half: an in-batch loss may not notice
+    # repeated rows.
     def other(part: tf.Tensor) -> tf.Tensor:
         if not part.dtype.is_floating or not part.shape.rank:
             return part
@@ -98,7 +103,7 @@ def _try(trial: Trial) -> None:
 def _losses(
     trial: Trial, index: list[int], outputs: Any, draw: int = 0
 ) -> dict[str, np.ndarray] | None:
-    """The loss's values of some examples, by output.
+    """The loss's values for some examples, by output.
 
     Returns:
         `None` if it has called the model in training, whose normalization
@@ -117,6 +122,7 @@ def _losses(
             x, per_output.in_floatx(y), outputs
         )
     values = per_output.checked(spec, values, y_pred=outputs, rows=len(index))
+    # A change of state shows that the loss has called the model itself.
     state = spec.model.non_trainable_variables
     if any(scope.get_current_value(one) is not None for one in state):
         return None
@@ -145,7 +151,7 @@ def _require_alike(
             "examples of its batch change, so it would depend on the number "
             "of replicas and micro-batches. A loss over pairs of examples or "
             "over the batch goes into Trainer.global_loss, which sees the "
-            "outputs of all replicas. If it is meant to be one of each "
-            "example: let targets and outputs not broadcast ([batch] with "
-            "[batch, 1]), and divide nothing by the batch."
+            "outputs of all replicas. If it is meant as a loss per example: "
+            "make sure that targets and outputs do not broadcast ([batch] "
+            "with [batch, 1]), and do not divide by the batch."
         )

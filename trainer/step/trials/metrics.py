@@ -1,7 +1,7 @@
-"""Finds out before the first step how each metric is to be measured.
+"""Finds out, before the first step, how to measure each metric.
 
-Most metrics of Keras are known to add up, and need no trial. Any other one is
-tried once on the first batch; where it does not add up, its state is carried
+Most Keras metrics are known to add up and need no trial. Any other metric is
+tried once, on the first batch. If it does not add up, its state is carried
 from step to step.
 """
 
@@ -31,7 +31,7 @@ from trainer.step.spec import StepSpec
 def prepare_metrics(
     spec: StepSpec, batch: Callable[[], Any], *, training: bool
 ) -> None:
-    """Finds out how each metric is measured; to be called before tracing.
+    """Finds out how each metric is measured; call it before tracing.
 
     All processes of a run call this at the same time.
 
@@ -41,7 +41,7 @@ def prepare_metrics(
         training: whether to train or only to evaluate.
 
     Raises:
-        UserError: a metric cannot be had under this strategy.
+        UserError: a metric cannot be computed under this strategy.
     """
     metrics = spec.parts.metrics
     metrics.in_pieces = not spec.is_whole(training=True)
@@ -53,7 +53,7 @@ def prepare_metrics(
             metrics.bind(None, y_pred)
         elif not known:
             metrics.bind(first.y, first.outputs)
-        # Else the traced step says what belongs to what.
+        # Otherwise, with an overridden `forward`, the traced step binds them.
     open_ones = {
         name: measure
         for name, measure in metrics.measures.items()
@@ -61,7 +61,8 @@ def prepare_metrics(
     }
     found = {name: _try(first, name, open_ones[name]) for name in open_ones}
     if found:
-        # What one process cannot add up, none does.
+        # All processes must decide alike, or their collectives would differ:
+        # what does not add up in one of them is carried in all.
         carried = spec.plugin.any_of([not added for added in found.values()])
         for (name, added), carry in zip(found.items(), carried, strict=True):
             del added
@@ -70,24 +71,26 @@ def prepare_metrics(
 
 
 def _is_open(spec: StepSpec, measure: Measure, y_pred: Any) -> bool:
-    """Whether a trial must tell how a metric is measured."""
+    """Whether a trial is needed to know how a metric is measured."""
     metric, whole = measure.metric, spec.is_whole(training=True)
     if not is_known(metric) or not stateless.is_built(metric):
-        # A Mean of what a layer gives it adds up over steps.
+        # A layer's own Mean or Sum adds up over steps; over pieces it depends
+        # on what the layer passes to it.
         is_plain = type(metric) in (keras.metrics.Mean, keras.metrics.Sum)
         return not (is_plain and measure.in_layer and whole)
     if measure.in_layer:
         return not whole
     if spec.has_own("train_step") or whole:
         return False
-    # Of outputs without a second axis Keras takes the mean of the batch.
+    # Keras takes the mean over the last axis, which for outputs of rank 1 is
+    # the batch: that mean does not add up over pieces.
     return y_pred is None or any(
         len(one.shape) < 2 for one in keras.tree.flatten(y_pred)
     )
 
 
 class _FirstBatch:
-    """What the model makes of the first batch, and of pieces of it."""
+    """What metrics get for the first batch, and for pieces of it."""
 
     def __init__(
         self, spec: StepSpec, batch: Callable[[], Any], *, training: bool
@@ -99,6 +102,7 @@ class _FirstBatch:
     @functools.cached_property
     def _batch(self) -> tuple[Any, Any, Any]:
         batch = self._read()
+        # As in `trainer.step.padding.weighted`.
         if isinstance(batch, list | tuple) and len(batch) > 3:
             batch = (batch,)
         return keras.utils.unpack_x_y_sample_weight(batch)
@@ -111,6 +115,8 @@ class _FirstBatch:
     @functools.cached_property
     def pieces(self) -> list[tuple[int, int]]:
         """Where uneven pieces of it begin and end."""
+        # 3/5, 2/5 less one, and one example: equal pieces would let a mean of
+        # means pass as a sum.
         cuts = sorted({0, -(-self.rows * 3 // 5), self.rows - 1, self.rows})
         return list(zip(cuts, cuts[1:], strict=False))
 
@@ -121,7 +127,7 @@ class _FirstBatch:
 
     @functools.cached_property
     def outputs(self) -> Any:
-        """The specs of the model's outputs: it is traced, and not run."""
+        """The specs of the model's outputs: it is traced, but not run."""
 
         def forward(x: Any) -> Any:
             return self._forward(x, training=False)[0]
@@ -162,6 +168,7 @@ class _FirstBatch:
         metrics = self.spec.parts.metrics
         y_pred, noted = self._forward(x, training=False)
         found = metrics.layer_calls(noted)
+        # Some layers update a metric only in training.
         if self.training and not all(found.values()):
             _, in_training = self._forward(x, training=True)
             for name, calls in metrics.layer_calls(in_training).items():
@@ -171,7 +178,7 @@ class _FirstBatch:
         return found
 
     def _forward(self, x: Any, *, training: bool) -> tuple[Any, Any]:
-        """Calls the model so that nothing of it changes."""
+        """Calls the model without changing its variables."""
         layers = self.spec.parts.metrics.in_layers
         with keras.StatelessScope(), layers.listening() as noted:
             forward = converted(self.spec.methods.forward)
@@ -187,15 +194,19 @@ def _try(first: _FirstBatch, name: str, measure: Measure) -> bool | None:
     except Exception:
         if not spec.has_own("train_step"):
             raise
-        # Targets and outputs are known to its step alone.
+        # Only the overridden step knows targets and outputs: the plain call
+        # may well fail.
         _require_built(name, measure)
         return is_known(metric)
-    if not calls:  # A layer that has not updated it, such as in training only.
+    if not calls:  # A layer does not update it, such as one that is not used.
         return True
     with spec.plugin.scope():
         stateless.build(metric, calls)
+    # Only now does the metric have variables.
     measure.begin()
     stored = spec.parts.metrics.stored_trial.get(name)
+    # A resumed run must measure as before, even if rounding made the trial come
+    # out differently.
     if isinstance(stored, bool):
         return stored
     if first.has_rows(name):
@@ -229,8 +240,8 @@ def _decide(first: _FirstBatch, name: str, carry: bool) -> None:
     if not spec.options.carries_states:
         raise UserError(
             f"{what}: it depends on the order and size of batches, which the "
-            f"strategy {spec.plugin.name!r} has not. Valid are metrics that "
-            "sum over examples, such as those made of keras.metrics.Mean."
+            f"strategy {spec.plugin.name!r} does not define. Valid are metrics "
+            "that sum over examples, such as those made of keras.metrics.Mean."
         )
     if not spec.is_whole(training=True):
         examples_in_a_slot(spec, training=first.training)
@@ -247,10 +258,12 @@ def _check_rows(first: _FirstBatch, name: str, what: str) -> None:
         if measure.in_layer:
             giver = f"the layer {metrics.in_layers.layer_of(measure.metric)!r}"
         raise UserError(
-            f"{what} over the pieces of a batch, which {giver} gives it no "
-            "row per example of. Update it with one value for each example, "
+            f"{what} over the pieces of a batch, and {giver} does not give it "
+            "one row per example. Update it with one value for each example, "
             "of shape [batch] or [batch, ...]."
         )
+    # Written once now, so that a dtype that cannot travel is refused before the
+    # first step.
     slots = Slots(tf.constant(0), 1, first.rows)
     write_slots(_leaves(first.calls[name]), slots)
 

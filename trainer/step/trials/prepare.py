@@ -1,4 +1,4 @@
-"""What the first batch must tell before a step is traced."""
+"""Runs all trials on the first batch, before a step is traced."""
 
 import functools
 
@@ -10,9 +10,9 @@ from trainer.step.trials.trial import first_batch
 
 
 def prepare(spec: StepSpec, *, training: bool) -> None:
-    """Tries losses, layers and metrics that are not known.
+    """Tries losses, layers and metrics whose behaviour is not known.
 
-    The first batch is read once, and not at all where nothing must be tried.
+    The first batch is read at most once, and only if something must be tried.
     All processes of a run call this at the same time.
 
     Args:
@@ -20,7 +20,7 @@ def prepare(spec: StepSpec, *, training: bool) -> None:
         training: whether to train or only to evaluate.
 
     Raises:
-        UserError: one of them cannot be had under this strategy.
+        UserError: one of them cannot be used under this strategy.
     """
     batch = functools.cache(lambda: first_batch(spec, training=training))
     prepare_losses(spec, batch, training=training)

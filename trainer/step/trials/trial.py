@@ -1,8 +1,8 @@
-"""Calls of model and loss on a few examples that leave no trace.
+"""Calls model and loss on a few examples without side effects.
 
-What a loss or a layer of one's own makes of a batch cannot be told from its
-code. So it is called, before the first step, on some examples and on the same
-examples beside others.
+Whether a user's loss or layer treats examples separately cannot be seen from
+its code. So it is called, before the first step, on some examples, and on the
+same examples beside others.
 """
 
 import functools
@@ -16,7 +16,7 @@ from trainer.step.model.keras_private import keras_mask, set_keras_mask
 from trainer.step.spec import StepSpec
 
 TRIAL_STREAM = 2
-_ROWS = 4  # An even number: as many as a half, twice.
+_ROWS = 4  # Even: a half, twice over, must have as many rows as the whole.
 
 
 def first_batch(spec: StepSpec, *, training: bool) -> Any:
@@ -62,7 +62,7 @@ class Trial:
         return [*range(half)], [*range(half, self.count)]
 
     def rows(self, structure: Any, index: list[int]) -> Any:
-        """Some rows of those parts that have one for each example."""
+        """Some rows of the parts that have one row for each example."""
 
         def pick(part: Any) -> Any:
             if not part.shape.rank or part.shape[0] != self.count:
@@ -93,10 +93,12 @@ class Trial:
 
 
 def near(left: Any, right: Any) -> bool:
-    """Equal but for rounding, which differs with the number of rows."""
+    """Equal up to rounding, which differs with the number of rows."""
     left, right = np.asarray(left), np.asarray(right)
     if left.shape != right.shape:
         return False
+    # Small numbers beside large ones have the rounding errors of the large
+    # ones.
     scale = max(1e-6, float(np.max(np.abs(left), initial=0.0)))
     if not np.isfinite(scale):
         scale = 1.0

@@ -127,7 +127,7 @@ class Looping(m.Measuring):
 @pytest.mark.parametrize(
     ("layer", "message"),
     [
-        (Asking, "'measuring' asks for the result of its metric 'seen'"),
+        (Asking, "'measuring' uses the result of its metric 'seen'"),
         (Looping, "'measuring' updates its metric 'seen' inside a loop"),
     ],
 )

@@ -106,7 +106,7 @@ def small(kind=SimCLR, **options):
 def test_what_cuts_or_weighs_the_batch_is_refused():
     with pytest.raises(UserError, match="accumulation_steps = 2 would cut"):
         small(accumulation_steps=2)
-    with pytest.raises(UserError, match="class_weight cannot weigh"):
+    with pytest.raises(UserError, match="class_weight cannot be applied"):
         small(class_weight={0: 2.0})
     x, y = cases.arrays(8)
     with pytest.raises(UserError, match="SimCLR.global_loss does not get"):

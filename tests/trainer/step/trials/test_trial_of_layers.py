@@ -52,7 +52,10 @@ class Own(keras.regularizers.Regularizer):
 
 REFUSED = {
     "sum": (adding(total), "a sum over the batch .* = {'adding': 'sum'}"),
-    "variance": (adding(variance), "no mean over the batch"),
+    "variance": (
+        adding(variance),
+        "something that is not a mean over the batch",
+    ),
     "noise": (adding(noisy_total), "a sum over the batch"),
     "normalized": (
         adding(total, keras.layers.BatchNormalization),
@@ -60,7 +63,7 @@ REFUSED = {
     ),
     "regularizer": (
         model_of(lambda: keras.layers.Dense(3, activity_regularizer=Own())),
-        "no mean over the batch",
+        "something that is not a mean over the batch",
     ),
 }
 
@@ -103,5 +106,7 @@ def test_nothing_is_tried_without_need(monkeypatch):
 def test_what_is_said_of_added_losses_is_checked():
     with pytest.raises(UserError, match="has 'total'.*Valid: mean, sum"):
         make_trainer(adding(total), added_losses="total").build()
-    with pytest.raises(UserError, match="'addin', which is no layer.*'adding'"):
+    with pytest.raises(
+        UserError, match="'addin', which is not a layer.*'adding'"
+    ):
         make_trainer(adding(total), added_losses={"addin": "sum"}).build()
