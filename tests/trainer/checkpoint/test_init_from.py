@@ -391,7 +391,7 @@ def test_the_command_line(root, tmp_path):
 def test_the_command_line_refuses(root, tmp_path):
     done = start(root, tmp_path, "--model_dir=b", "--gin.run.init_only='a.*'")
     assert done.returncode == 2
-    assert "run.init_only = 'a.*' needs a run to take from" in done.stderr
+    assert "run.init_only = 'a.*' needs a run to load from" in done.stderr
     assert not (tmp_path / "b").exists()
 
 

@@ -239,7 +239,7 @@ def one(pause, work):
     os._exit(2)
 
 codes = []
-for _ in range(300):
+for _ in range(100):
     pause, work, wait = (rng.uniform(0, t) for t in (0.002, 0.002, 0.006))
     reading, ready = os.pipe()
     pid = os.fork()
