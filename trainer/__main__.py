@@ -10,7 +10,7 @@ if sys.platform == "win32":
     sys.exit(2)
 
 # Below this: it needs what Windows does not have.
-from trainer.errors import EXIT_FAILED, EXIT_START_AGAIN, StartAgain  # noqa: E402
+from trainer.errors import EXIT_FAILED, EXIT_START_AGAIN  # noqa: E402
 from trainer.runtime import signals  # noqa: E402
 from trainer.runtime.process_exit import end_process  # noqa: E402
 
@@ -23,7 +23,7 @@ def main() -> None:
         from trainer.cli import main as command_line
 
         code = command_line.main()
-    except StartAgain as error:
+    except signals.Terminated as error:
         # SIGTERM may come before the first line of that, or after the last.
         sys.stderr.write(f"start again: {error}\n")
         code = EXIT_START_AGAIN

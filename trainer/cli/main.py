@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     report = ExitReport()
     try:
         _execute(given, report)
-    except (Exception, KeyboardInterrupt) as raised:
+    except (Exception, KeyboardInterrupt, signals.Terminated) as raised:
         error = signals.interruption() or raised
         code = _print_error(error)
         report.write(code, error)

@@ -13,7 +13,7 @@ own, which ignores SIGTERM. So `python -m trainer` goes through three phases:
     Listener          In training and in serving, where there is something to
                       save: its callback runs on a thread of its own, at once.
 
-Without a listener SIGTERM raises `StartAgain` in the main thread. A program
+Without a listener SIGTERM raises `Terminated` in the main thread. A program
 that does not call `hold`, such as a notebook, keeps its own handlers, except
 while a listener is at work.
 """
@@ -49,6 +49,15 @@ _STARTS = (
     (os, "posix_spawnp"),
     (os, "system"),
 )
+
+
+class Terminated(BaseException):
+    """SIGTERM, raised in the main thread where nothing more can be saved.
+
+    Like `KeyboardInterrupt` it is not an `Exception`: the code that it
+    interrupts, such as an import that may fail, must not handle it as an
+    error of its own and go on.
+    """
 
 
 class Listener:
@@ -221,7 +230,7 @@ def handler_restored() -> Iterator[None]:
 
 
 def interruption() -> StartAgain | None:
-    """What SIGTERM raised in the main thread, if it did.
+    """What `Terminated` stands for, if it was raised in the main thread.
 
     The code that it interrupted may have turned it into another exception.
     """
@@ -229,12 +238,12 @@ def interruption() -> StartAgain | None:
 
 
 def _interrupt(number: int) -> None:
-    """Raises `StartAgain`; only once, so that nothing interrupts the end."""
+    """Raises `Terminated`; only once, so that nothing interrupts the end."""
     global _interruption
     if _interruption is None:
         name = signal.Signals(number).name
         _interruption = StartAgain(f"{name}; nothing more was saved")
-        raise _interruption
+        raise Terminated(str(_interruption))
 
 
 def _enforce_end(number: int) -> None:

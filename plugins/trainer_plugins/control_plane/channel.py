@@ -19,7 +19,7 @@ from typing import Any
 from absl import logging
 
 from trainer import StartAgain, UserError
-from trainer.plugin_api import Cluster, give_up
+from trainer.plugin_api import Cluster, give_up, signals
 from trainer_plugins.control_plane.connection import Connection
 from trainer_plugins.control_plane.disconnect import disconnect_from
 from trainer_plugins.control_plane.heartbeats import Connections
@@ -254,11 +254,13 @@ class Channel:
     def _farewell(self, error: BaseException | None) -> str | None:
         if error is None:
             return None
-        if self._end_reason is not None and isinstance(error, StartAgain):
+        if self._end_reason is not None and isinstance(
+            error, StartAgain | signals.Terminated
+        ):
             # All tasks should name the first cause, not the latest.
             return self._end_reason
         text = str(error).partition("\n")[0][:_MOST_CHARACTERS]
-        if not isinstance(error, StartAgain | UserError):
+        if not isinstance(error, StartAgain | UserError | signals.Terminated):
             kind = type(error).__name__
             text = f"{kind}: {text}" if text else kind
         return f"{self.cluster.label(self.name)} ended: {text}"

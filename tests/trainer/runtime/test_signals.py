@@ -258,6 +258,25 @@ print(set(codes))
     assert done.stdout == "{75}\n"
 
 
+def test_code_that_handles_exceptions_does_not_handle_it():
+    """Such as the import of a plugin that may fail: the run went on without."""
+    code = """
+import os, signal, time
+from trainer.runtime import signals
+
+signals.hold()
+try:
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(20)
+    except Exception:
+        print("handled")
+except signals.Terminated as error:
+    print(error)
+"""
+    assert run(code).stdout == "SIGTERM; nothing more was saved\n"
+
+
 def test_what_hangs_is_given_up():
     code = """
 import time
