@@ -259,7 +259,9 @@ class Agent:
             self._finish()
         if not self.is_over:
             return self._policy.on_end(task, end)
-        # The work is done and saved, but an error is still reported.
+        # The work is done and saved, but an error is still reported. A crash
+        # is none: TensorFlow's server threads sometimes crash while a process
+        # that is done is taken down.
         is_error = not end.is_transient and not end.is_crash
         if is_error and not serves_chief(task, self._tasks):
             return Failure(task, end)

@@ -104,8 +104,8 @@ class ManagedTask:
         try:
             self.process = self._start_process(self.spec, self.log_path)
         except OSError as error:
-            # Such as too many processes, or no memory. The agent tries again
-            # later, because an end without a return code counts as transient.
+            # Such as too many processes, or no memory. It is tried again: an
+            # end without a return code counts as transient.
             self.process = None
             return End(self.started, 0.0, None, str(error))
         return None

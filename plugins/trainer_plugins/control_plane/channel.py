@@ -256,6 +256,8 @@ class Channel:
             if self._on_end is not None:
                 self._on_end(reason)
 
+        # Not on the heartbeats' thread, which usually calls this: while a name
+        # server is slow, this task would look frozen to the others.
         threading.Thread(target=act, daemon=True).start()
 
     def _farewell(self, error: BaseException | None) -> str | None:

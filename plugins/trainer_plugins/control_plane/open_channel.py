@@ -71,8 +71,8 @@ def open_channel(
             _Acceptor(channel).run(seconds)
             channel.broadcast({"all": True})
         elif not leads and connection is None:
-            # Waits for `all`. A task that rejoins a run finds all others
-            # connected.
+            # Waits for `all`. A task that rejoins a run needs no such message:
+            # the run is already going on.
             channel.receive(first, 2 * seconds)
     except BaseException as error:
         # Also after Ctrl-C or SIGTERM: the others should learn the reason, and

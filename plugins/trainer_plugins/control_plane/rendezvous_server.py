@@ -109,8 +109,8 @@ class IncomingConnections:
         try:
             received = connection.socket.recv(65536)
         except BlockingIOError:
-            # A socket may be reported as readable although it is not, see `man
-            # 2 select`.
+            # A socket may be reported as readable although it is not; see
+            # `man 2 select`.
             return []
         except OSError:
             return None
