@@ -15,8 +15,10 @@ from trainer.cli.config.suggest import did_you_mean
 from trainer.cli.flag_table import FLAGS, READING_MODES, Flag
 from trainer.errors import UserError, nearest
 
+# DOTALL, because a value may span several lines.
 _GIN_FLAG = re.compile(r"--?gin\.(?P<name>[^=]*)(?P<value>=.*)?", re.DOTALL)
 
+# The start of absl's message, which goes on with the reason.
 _BAD_VALUE = re.compile(r"flag --(?P<name>\w+)=(?P<value>.*?): ")
 _KINDS = {
     "string": "text",
@@ -88,6 +90,7 @@ def parse(arguments: Sequence[str]) -> Request:
             "There is nothing to run. Give a configuration: --gin_file=FILE "
             "(see --help)."
         )
+    # The default is a new directory, in which there is nothing to read.
     if mode in READING_MODES and not given.get("model_dir"):
         raise UserError(
             f"--mode={mode} needs --model_dir=DIR, the directory of a run."
@@ -140,6 +143,7 @@ def _parse_named(arguments: Sequence[str]) -> dict[str, Any]:
     for flag in FLAGS.values():
         _define(flag, values)
     try:
+        # absl takes the first element for the program's name.
         left_over = values(["trainer", *arguments])[1:]
     except flags.UnrecognizedFlagError as error:
         raise UserError(_unknown(error.flagname)) from None
@@ -157,6 +161,7 @@ def _parse_named(arguments: Sequence[str]) -> dict[str, Any]:
 def _define(flag: Flag, values: flags.FlagValues) -> None:
     define = {
         "string": flags.DEFINE_string,
+        # Not DEFINE_enum: `_check` also suggests the nearest choice.
         "choice": flags.DEFINE_string,
         "strings": flags.DEFINE_multi_string,
         "list": flags.DEFINE_list,
@@ -164,6 +169,7 @@ def _define(flag: Flag, values: flags.FlagValues) -> None:
         "float": flags.DEFINE_float,
         "boolean": flags.DEFINE_boolean,
     }[flag.kind]
+    # No default: a flag that is not given must not override a gin file.
     define(flag.name, None, flag.help, flag_values=values)
 
 
@@ -190,6 +196,7 @@ def _as_binding(flag: Flag, value: Any) -> Binding:
 
 
 def _unknown(name: str) -> str:
+    # absl accepts --noNAME for a boolean.
     known = [*FLAGS, "help", *(f"no{n}" for n in _booleans())]
     hint = did_you_mean(name, known, prefix="--")
     return f"Unknown flag --{name}.{hint} --help lists the flags."

@@ -22,6 +22,7 @@ def load_tensorflow() -> None:
         UserError: TensorFlow is not installed, or Keras is set to another
             backend.
     """
+    # Keras reads it only once, while it is imported.
     backend = os.environ.setdefault("KERAS_BACKEND", "tensorflow")
     if backend != "tensorflow":
         raise UserError(
@@ -30,12 +31,15 @@ def load_tensorflow() -> None:
         )
     if "tensorflow" in sys.modules:
         return
+    # Not by catching ImportError: one from inside of TensorFlow, such as for a
+    # missing library, keeps its traceback.
     if importlib.util.find_spec("tensorflow") is None:
         raise UserError(
             "TensorFlow is not installed. Use one of: "
             "pip install 'keras-trainer-plugins[cpu]', "
             "'keras-trainer-plugins[gpu]' or 'keras-trainer-plugins[tpu]'."
         )
+    # 2 means errors only; 0 and 1 ask for information and warnings, too.
     level = os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     wanted = level in ("0", "1")
     with contextlib.nullcontext() if wanted else _without_stderr():
@@ -48,6 +52,7 @@ def _without_stderr() -> Iterator[None]:
     # The messages come from C++, so redirecting `sys.stderr` is not enough.
     sys.stderr.flush()
     stderr = os.dup(2)
+    # A file, because a pipe that nobody reads would soon be full and block.
     with tempfile.TemporaryFile() as held:
         os.dup2(held.fileno(), 2)
         failed = True

@@ -117,6 +117,7 @@ def _execute(arguments: list[str], report: ExitReport) -> None:
 
 def _configure(request: flags.Request, gin_files: list[str]) -> "Origins":
     """Registers everything with gin, then reads the configuration."""
+    # Not at the top, because these import TensorFlow and Keras.
     import trainer.experiment  # noqa: F401 - registers `run`
     from trainer.cli.config.keras_configurables import register_keras
     from trainer.cli.config.reader import load
@@ -152,9 +153,12 @@ def _run(
         sys.stdout.write(f"model_dir: {path}\n")
         sys.stdout.flush()
     run_dir = RunDir(path, experiment=experiment, arguments=arguments)
+    # continuous_eval may start before the run that it follows.
     run_dir.check(must_exist=request.mode in ("eval", "export"))
     before = _BeforeFirstStep(request, origins, run_dir, report)
 
+    # For a process that gives up while its main thread hangs: it ends without
+    # returning from `run`.
     def record_exit(reason: str) -> None:
         run_dir.finish("start_again", reason)
         report.write(EXIT_START_AGAIN, StartAgain(reason))

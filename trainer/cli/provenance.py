@@ -6,6 +6,7 @@ import platform
 import subprocess
 from typing import Any
 
+# TensorFlow comes in several packages that provide the same module.
 _PACKAGES = {
     "tensorflow": ("tensorflow", "tensorflow-cpu", "tensorflow-tpu"),
     "keras": ("keras",),

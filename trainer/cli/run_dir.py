@@ -128,6 +128,7 @@ class RunDir:
             self._write(_CONFIG, gin.config_str())
             self._write(_OPERATIVE, gin.operative_config_str())
             self._write(_RUN, _as_json(record))
+            # Last: `finish` must not write where `start` could not.
             self._record, self._accounts = record, accounts
         except REFUSALS as error:
             raise self._unwritable(error) from None
@@ -231,6 +232,7 @@ class RunDir:
 
     def _new_record(self, plugin: StrategyPlugin) -> dict[str, Any]:
         previous = self._previous()
+        # One flat list; otherwise each attempt would contain all earlier ones.
         attempts = previous.pop("previous", [])
         if previous:
             # Nothing ran after it could have written another reason.
@@ -266,8 +268,10 @@ class RunDir:
 
 
 def _process() -> str:
+    # Several processes of a cluster may try the same directory at once.
     return f"{socket.gethostname()}-{os.getpid()}"
 
 
 def _as_json(record: dict[str, Any]) -> str:
+    # What a strategy plugin describes may be of any type.
     return json.dumps(record, indent=2, default=str) + "\n"

@@ -26,6 +26,7 @@ def print_strategies(console: rich.console.Console | None = None) -> None:
         box=rich.box.SIMPLE,
     )
     for name, plugin in sorted(strategies().items()):
+        # The first two paragraphs of a plugin's docstring are its entry.
         about = (inspect.getdoc(plugin) or "").split("\n\n")[:2]
         what, how = (" ".join(part.split()) for part in (*about, "", "")[:2])
         table.add_row(name, what, how, _found(plugin))

@@ -14,6 +14,7 @@ from trainer.launch.roles import serves_chief, takes_part
 from trainer.launch.stuck import left_behind, may_wait, overdue, stopped
 from trainer.launch.timeouts import Timeouts
 
+# Also how far the chief's output on the terminal lags behind.
 _POLL_SECONDS = 0.05
 # A task that lost a peer often ends before that peer does. The peer's own end
 # is the reason to report, so wait a little for it.
@@ -107,6 +108,8 @@ class Agent:
                     task, self._tasks, elastic=self._policy.is_elastic
                 ):
                     return Failure(task)
+            # No task is left, or those left only wait for peers that have
+            # ended: the run counts as done, and `launch` ends them.
             if len(too_late) == sum(map(_is_active, self._tasks)):
                 return None
             self._end_stuck()
@@ -168,9 +171,12 @@ class Agent:
 
     def _await_ends(self, seconds: float) -> None:
         """Waits until no task runs, time is up, or another signal arrives."""
+        # The signal that led here is in this list already; only a later one
+        # counts.
         received = len(self._signals.end)
         deadline = self._clock() + seconds
         while True:
+            # The ends are not handled: nothing is restarted any more.
             self._poll()
             if not any(t.is_running for t in self._tasks):
                 return
@@ -204,6 +210,8 @@ class Agent:
         self._forward_signals()
         now = self._clock()
         found = [(t, t.take_end(now)) for t in self._tasks]
+        # After the ends: a restart may replace the process in the next round,
+        # and output that was not read by then would not be shown.
         if self.chief.process is not None:
             output = self.chief.process.new_output()
             if output:
@@ -235,10 +243,14 @@ class Agent:
     def _finish(self) -> None:
         """Marks the run as done, and cancels planned restarts."""
         self._over_at = self._clock()
+        # The restart of an evaluator stays planned: it may still have to
+        # evaluate the last checkpoint.
         for task in filter(takes_part, self._tasks):
             task.due = None
 
     def _handle_end(self, task: ManagedTask, end: End) -> Failure | None:
+        # An evaluator is restarted, and its failure counts, after the end of
+        # the run as before it.
         if not takes_part(task):
             return self._policy.on_end(task, end)
         # The chief of this run may be on another host. Its record is read only
@@ -247,7 +259,9 @@ class Agent:
             self._finish()
         if not self.is_over:
             return self._policy.on_end(task, end)
-        # The work is done and saved, but an error is still reported.
+        # The work is done and saved, but an error is still reported. A crash
+        # is none: TensorFlow's server threads sometimes crash while a process
+        # that is done is taken down.
         is_error = not end.is_transient and not end.is_crash
         if is_error and not serves_chief(task, self._tasks):
             return Failure(task, end)

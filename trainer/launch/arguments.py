@@ -15,6 +15,7 @@ from trainer.launch.environment import find_task
 from trainer.launch.policy import Limits
 from trainer.runtime.local_files import is_local, plain, refuse_links
 
+# The smallest valid value of each.
 _NUMBERS = {
     "num_workers": 1,
     "num_ps": 0,
@@ -22,6 +23,7 @@ _NUMBERS = {
     "min_workers": 1,
 }
 _NAMES = (*_NUMBERS, "evaluator", "isolate", "log_dir", "restart_window")
+# Each of these starts a cluster here, whatever the environment says.
 _HERE = ("num_workers", "num_ps", "evaluator")
 _CLUSTER_FLAGS = ("worker_hosts", "ps_hosts", "task_type", "task_index")
 _KINDS = {
@@ -135,6 +137,7 @@ def _own_task(
     for binding in request.bindings:
         name = (binding.parameter or "").removeprefix("run.")
         if name in _CLUSTER_FLAGS:
+            # The source is the flag as given, such as `--task_index=1`.
             given[name] = binding.source.partition("=")[2]
     here = [name for name in _HERE if values[name].present]
     if here and given:
@@ -153,6 +156,8 @@ def _check_min_workers(
     if least is None:
         return
     most = values["num_workers"].value
+    # On several hosts only the tasks know how many workers there are; their
+    # rendezvous checks the number.
     if task is None and least > most:
         raise UserError(
             f"--min_workers={least}: must be from 1 to --num_workers={most}."
@@ -191,6 +196,8 @@ def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _parse_own(arguments: list[str]) -> absl_flags.FlagValues:
+    # A set of its own, as in `trainer.cli.flags`. The help texts are empty
+    # because `help` has a text of its own.
     values = absl_flags.FlagValues()
     define = absl_flags.DEFINE_integer
     define("num_workers", 2, "", flag_values=values)
@@ -231,5 +238,7 @@ def _log_dir(model_dir: str) -> str:
     """Returns the default: a local folder, because logs are appended to."""
     if not is_local(model_dir):
         return tempfile.mkdtemp(prefix="trainer-logs-")
+    # Whoever may write to the run directory could otherwise let the launcher
+    # append to any file of this user.
     refuse_links(model_dir, "logs")
     return os.path.join(model_dir, "logs")

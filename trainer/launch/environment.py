@@ -28,6 +28,7 @@ def find_task(
         only an index among equal tasks is known. `None` outside a cluster.
     """
     if flags:
+        # The same defaults as in `trainer.strategy.cluster.flags`.
         return flags.get("task_type", "worker"), _number(
             flags.get("task_index", "0")
         )
@@ -49,6 +50,7 @@ def _tf_config(environ: Mapping[str, str]) -> tuple[str, int] | None:
     if not isinstance(task, dict):
         return "task", 0
     job = str(task.get("type", ""))
+    # The job becomes part of the log file's name.
     if not _WORD.fullmatch(job):
         job = "task"
     return job, _number(str(task.get("index", 0)))
@@ -66,6 +68,8 @@ def _kubernetes(environ: Mapping[str, str]) -> tuple[str, int] | None:
     """A pod of a StatefulSet or an indexed Job."""
     if "KUBERNETES_SERVICE_HOST" not in environ:
         return None
+    # Kubernetes sets the variable above in every pod; it does not tell whether
+    # the pods form a cluster.
     if not environ.get("TRAINER_NUM_WORKERS"):
         return None
     host = environ.get("HOSTNAME") or socket.gethostname()
@@ -74,4 +78,5 @@ def _kubernetes(environ: Mapping[str, str]) -> tuple[str, int] | None:
 
 
 def _number(text: str) -> int:
+    # The task itself reports an invalid index.
     return int(text) if text.isdecimal() else 0

@@ -77,6 +77,7 @@ class GroupPolicy:
         Returns:
             The failure that ends the group; `None` if it goes on.
         """
+        # With --max_restarts=0 the first end is the last, whatever caused it.
         if self._limits.max_restarts and self._is_caused_by_others(task, end):
             self._restart(task, end, after=0.0, number=0)
             return None

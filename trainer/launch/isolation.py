@@ -21,6 +21,7 @@ from trainer.errors import UserError
 _NEW_USER, _NEW_NETWORK = 0x10000000, 0x40000000
 # From <linux/sockios.h> and <linux/if.h>.
 _GET_FLAGS, _SET_FLAGS, _UP = 0x8913, 0x8914, 0x1
+# The start of `struct ifreq`: a name of IFNAMSIZ bytes, then the flags.
 _INTERFACE = "16sH14x"
 
 ISOLATED = (
@@ -43,6 +44,7 @@ def isolate() -> None:
         _unshare()
         _raise_loopback()
     except (OSError, AttributeError) as error:
+        # AttributeError: a C library without `unshare`, outside Linux.
         reason = getattr(error, "strerror", None) or str(error)
         raise UserError(
             f"--isolate: this system gives no network namespace ({reason}). "
@@ -63,6 +65,8 @@ def open_ports(ports: Sequence[int]) -> str:
 
 def _unshare() -> None:
     try:
+        # Root needs no user namespace. In one, only a single user is mapped,
+        # and the files of all others appear to belong to nobody.
         _call_unshare(_NEW_NETWORK)
     except PermissionError:
         user, group = os.getuid(), os.getgid()
@@ -84,6 +88,7 @@ def _call_unshare(flags: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(flags):
         number = ctypes.get_errno()
+        # "Invalid argument" would not explain it; see `man 2 unshare`.
         if number == errno.EINVAL and flags & _NEW_USER:
             raise OSError(number, "this process has several threads")
         raise OSError(number, os.strerror(number))

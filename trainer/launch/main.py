@@ -43,6 +43,7 @@ from trainer.launch.timeouts import Timeouts
 _LAST_LINES = 20
 # After a failure there is no state left that is worth a long wait.
 _AFTER_FAILURE_SECONDS = 10.0
+# Ctrl-C, a supervisor or job manager, and a terminal that is closed.
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _FORWARDED = (signal.SIGUSR1,)
 
@@ -58,6 +59,7 @@ def main(given: Sequence[str] | None = None) -> int:
         process that failed for good.
     """
     given = list(sys.argv[1:] if given is None else given)
+    # Before parsing: `--help` must work next to a mistyped flag.
     own = given[: given.index("--")] if "--" in given else given
     if HELP_FLAGS.intersection(own):
         sys.stdout.write(HELP)
@@ -65,12 +67,16 @@ def main(given: Sequence[str] | None = None) -> int:
     try:
         request = arguments.parse(given)
         _make_log_dir(request.log_dir)
+        # Before any port is reserved or process started: both belong to the
+        # network namespace in which they are created.
         if request.isolate:
             isolate()
     except UserError as error:
         sys.stderr.write(f"error: {error}\n")
         return EXIT_USER_ERROR
     _echo(f"log files: {request.log_dir}\n".encode())
+    # The ports stay reserved until the end, since a restarted task listens on
+    # its port again.
     with _task_specs(request) as specs:
         return launch(
             specs,
@@ -102,6 +108,8 @@ def _task_specs(request: arguments.Request) -> Iterator[list[TaskSpec]]:
     command = [sys.executable, "-m", "trainer", *request.arguments]
     if request.task is not None:
         job, index = request.task
+        # No TF_CONFIG: the task finds its cluster as it would without a
+        # launcher.
         yield [make_task(command, job, index, request.min_workers)]
         return
     with held_ports(count_ports(request.num_workers, request.num_ps)) as ports:
@@ -193,9 +201,12 @@ def launch(
                 if EXIT_START_AGAIN in [task.returncode for task in tasks]:
                     return EXIT_START_AGAIN
                 if not agent.is_over:
+                    # As a shell reports a program that the signal has ended.
                     return 128 + number
             if failure is not None:
                 _report(failure, shown=failure.task is agent.chief)
+            # Also after a good end: some tasks may still wait for peers that
+            # have ended.
             agent.end(_AFTER_FAILURE_SECONDS)
         finally:
             agent.kill()
@@ -215,6 +226,8 @@ def _collected_signals() -> Iterator[Signals]:
     signals = Signals([], [])
 
     def note(number: int, frame: FrameType | None) -> None:
+        # A handler may run between any two instructions, so it only records the
+        # signal; the agent acts on it in its loop.
         kind = signals.forward if number in _FORWARDED else signals.end
         kind.append(number)
 
@@ -248,6 +261,7 @@ def _summarize(tasks: Sequence[ManagedTask]) -> None:
 
 def _echo(output: bytes) -> None:
     try:
+        # As bytes: what a task writes need not be valid text.
         sys.stdout.buffer.write(output)
         sys.stdout.buffer.flush()
     except BrokenPipeError:

@@ -14,6 +14,7 @@ from trainer.launch.task_spec import TaskSpec
 from trainer.runtime import exit_report
 
 _CHECKPOINT = re.compile(r"step_\d{8,}")
+# More than the last lines need; the log of a long run may be huge.
 _TAIL_BYTES = 1 << 16
 # Lets a restarted task recognize the lease that its predecessor has left.
 _THIS_LAUNCHER = uuid.uuid4().hex
@@ -103,6 +104,8 @@ class ManagedTask:
         try:
             self.process = self._start_process(self.spec, self.log_path)
         except OSError as error:
+            # Such as too many processes, or no memory. It is tried again: an
+            # end without a return code counts as transient.
             self.process = None
             return End(self.started, 0.0, None, str(error))
         return None
@@ -122,6 +125,8 @@ class ManagedTask:
         self._check_stopped(now)
         if returncode is None:
             return None
+        # The number excludes the report of a child process, which inherits the
+        # variable.
         report = exit_report.read(self._report_path, pid=self.process.pid)
         # The next process must not inherit this report.
         with contextlib.suppress(OSError):
@@ -130,10 +135,12 @@ class ManagedTask:
             return None
         ran = now - self.started
         if returncode < 0:
+            # A process that a signal has ended leaves no report.
             progress = self._newest_checkpoint()
             return End(now, ran, returncode, progress=progress)
         step = report.get("step")
         if returncode == EXIT_START_AGAIN and step is not None:
+            # A report has a step only if the process got past the rendezvous.
             self.left_at = now
         progress = (
             "before the first step" if step is None else f"at step {step}"
@@ -154,6 +161,7 @@ class ManagedTask:
             with open(self.log_path, "rb") as log:
                 size = log.seek(0, os.SEEK_END)
                 log.seek(max(size - _TAIL_BYTES, 0))
+                # The tail may begin in the middle of a character.
                 text = log.read().decode(errors="replace")
         except OSError:
             return ""
@@ -172,6 +180,7 @@ class ManagedTask:
         try:
             names = os.listdir(os.path.join(self._model_dir, "checkpoints"))
         except OSError:
+            # There is no such folder before the first save.
             names = []
         # Numbers are padded to eight digits, and longer ones are larger.
         found = sorted(

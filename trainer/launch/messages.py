@@ -15,6 +15,7 @@ def exit_code(end: End | None) -> int:
     if end is None or end.returncode is None:
         return EXIT_FAILED
     code = end.returncode
+    # A negative number is a signal, for which a shell adds 128.
     return code if code >= 0 else 128 - code
 
 

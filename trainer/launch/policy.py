@@ -72,6 +72,8 @@ class End:
     @property
     def is_transient(self) -> bool:
         """Whether the cause may lie outside of the program."""
+        # A process that could not be started may have lacked memory for a
+        # moment.
         if self.returncode is None or self.returncode == EXIT_START_AGAIN:
             return True
         return self.returncode < 0 and not self.is_crash
@@ -125,6 +127,8 @@ def decide(ends: Sequence[End], limits: Limits) -> Restart | Stop:
     # The message of the end itself is enough; no limit was exceeded.
     if not limits.max_restarts:
         return Stop("", defect=not last.is_transient)
+    # Compared with all of them: an end of another kind, such as a SIGKILL, may
+    # lie between the two.
     if not last.is_transient and any(_alike(last, end) for end in ends[:-1]):
         return Stop(
             f"The same {last.failure} twice: a defect, not bad luck.",
@@ -158,6 +162,9 @@ def is_consequence(end: End, faults: Iterable[End]) -> bool:
         end: the task's end.
         faults: the ends of other tasks that count.
     """
+    # A task that ended with 75 is no cause: it lost a peer itself, or was
+    # preempted together with this one. Nor is an end from before this process
+    # was started.
     before = [
         fault
         for fault in faults
@@ -202,10 +209,14 @@ def _alike(one: End, other: End) -> bool:
 def _delay(ends: Sequence[End]) -> float:
     """Returns the back-off: 0 s after the first of a series of quick ends."""
     series = 1
+    # An end continues the series of the one before it; the first has none to
+    # continue.
     for end in reversed(ends[1:]):
         if end.ran >= HEALTHY_SECONDS:
             break
         series += 1
     if series == 1:
         return 0.0
+    # The exponent is limited: in a long series the power would be too large for
+    # a float.
     return min(_FIRST_DELAY * 2 ** min(series - 2, 10), _MOST_DELAY)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from trainer.launch.task_spec import TaskSpec
 from trainer.runtime.local_files import open_to_append
 
+# From <linux/prctl.h>.
 _PR_SET_PDEATHSIG = 1
 
 
@@ -37,10 +38,13 @@ class Process:
         self.log_path = log_path
         self.returncode: int | None = None
         with open_to_append(log_path) as log:
+            # The log also holds the output of earlier processes of this task,
+            # which was shown already.
             self._seen = log.tell()
             self._popen = subprocess.Popen(
                 spec.command,
                 env={**os.environ, **spec.environ},
+                # Several tasks would compete for what is typed on the terminal.
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -116,7 +120,9 @@ def _catches(pid: int, number: int) -> bool:
         with open(f"/proc/{pid}/status") as status:
             lines = dict(line.split(":", 1) for line in status)
     except OSError:
+        # On Linux the process has ended; elsewhere there is no /proc to ask.
         return not sys.platform.startswith("linux")
+    # A hexadecimal mask, in which the lowest bit is signal 1.
     return bool(int(lines["SigCgt"], 16) >> (number - 1) & 1)
 
 
@@ -130,6 +136,8 @@ def _die_with_parent() -> Callable[[], None] | None:
     parent = os.getpid()
 
     def prepare() -> None:
+        # The kernel sends the signal when the thread that forked ends. The
+        # launcher starts every process from its main thread.
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         # The launcher may have died before `prctl` took effect.
         if os.getppid() != parent:

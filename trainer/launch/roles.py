@@ -17,6 +17,8 @@ def serves_chief(task: ManagedTask, tasks: Sequence[ManagedTask]) -> bool:
         task: one of the tasks.
         tasks: all of them, the chief first.
     """
+    # Without a chief, the workers run the training themselves, so that the end
+    # of any of them decides.
     job = task.spec.job
     return job == "ps" or (job == "worker" and tasks[0].spec.job == "chief")
 

@@ -58,6 +58,7 @@ def make_tasks(
         min_workers: how many workers are enough; `None` if all are needed.
     """
     left = iter(ports)
+    # In this order: the first task leads, and its output is shown.
     counts = {"chief": int(num_ps > 0), "worker": num_workers, "ps": num_ps}
     cluster = {
         job: [f"127.0.0.1:{next(left)}" for _ in range(count)]

@@ -23,6 +23,8 @@ class Timeouts:
             left the run may never have been in that run.
     """
 
+    # More than `Preemption.grace_seconds` (25), so that a task which cannot
+    # save ends by itself with 75.
     end_seconds: float = 30.0
     leave_seconds: Mapping[str, float] = dataclasses.field(
         default_factory=lambda: {
@@ -32,6 +34,8 @@ class Timeouts:
             "evaluator": 300.0,
         }
     )
+    # More than the `silence_seconds` (15) of both strategies.
     stopped_seconds: float = 20.0
+    # More than `Watchdog.checkpoint_seconds` (1800).
     left_behind_seconds: float = 2100.0
     rendezvous_seconds: float = 60.0

@@ -28,11 +28,13 @@ from trainer_plugins.control_plane.heartbeats import Connections
 # compiling release Python's lock now and then. An overloaded machine is slow
 # at both ends of a connection, see `Connections`.
 SILENCE_SECONDS = 15.0
+# A few missed heartbeats, see `wait_for_end`.
 _SUSPECT_SECONDS = 4.0
 # How long the main thread may take to fail on its own: that still closes
 # callbacks and writes the exit report, which ending the process cannot.
 _LEAVE_SECONDS = 5.0
 _GOODBYE_SECONDS = 1.0
+# How much of an exception's message the other tasks repeat.
 _MOST_CHARACTERS = 200
 
 
@@ -91,6 +93,7 @@ class Channel:
         self._ended_at = 0.0
         self._ended_well = False
         self._has_left = False
+        # Since when and until when the main thread waits.
         self._waiting: tuple[float, float] | None = None
         self._connections = Connections(
             silence_seconds=silence_seconds,
@@ -100,6 +103,7 @@ class Channel:
         )
         for name, sock in sockets.items():
             self.add(name, sock)
+        # Last, because its callbacks use everything above.
         self._connections.start()
 
     @property
@@ -140,6 +144,7 @@ class Channel:
         """
         if self._end_reason is not None:
             raise StartAgain(self._end_reason)
+        # A nested call must not remove the limit of the outer one.
         before, now = self._waiting, time.monotonic()
         self._waiting = (now, now + limit_seconds)
         try:
@@ -196,6 +201,8 @@ class Channel:
         with self._changed:
             inbox = self._inbox[name]
             self._changed.wait_for(lambda: inbox or self._end_reason, seconds)
+            # A message that came before the end is still delivered. It may say
+            # why: after facts that differ, the first task ends at once.
             if inbox:
                 return inbox.popleft()
         silent = f"{self.cluster.label(name)} sent nothing for {seconds:g} s"
@@ -249,6 +256,8 @@ class Channel:
             if self._on_end is not None:
                 self._on_end(reason)
 
+        # Not on the heartbeats' thread, which usually calls this: while a name
+        # server is slow, this task would look frozen to the others.
         threading.Thread(target=act, daemon=True).start()
 
     def _farewell(self, error: BaseException | None) -> str | None:
@@ -266,6 +275,8 @@ class Channel:
         return f"{self.cluster.label(self.name)} ended: {text}"
 
     def _enforce_wait_limit(self, now: float) -> None:
+        # This runs on the heartbeats' thread: the main thread is the one that
+        # waits, perhaps forever.
         if self._waiting is None:
             self._enforce_leave_limit(now)
             return
@@ -276,6 +287,7 @@ class Channel:
         elif now < max(since, self._ended_at) + _LEAVE_SECONDS:
             return
         if self._end_reason is not None:
+            # `give_up` does not return, so that nothing would call `leave`.
             self.broadcast({"end": self._end_reason})
             give_up(self._end_reason)
 
@@ -290,6 +302,7 @@ class Channel:
         self, connection: Connection, message: Mapping[str, Any]
     ) -> None:
         if "leave" in message:
+            # The main thread reads it between two graph calls.
             self.leave_reason = str(message["leave"])
         elif "end" not in message:
             with self._changed:

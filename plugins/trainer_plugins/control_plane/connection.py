@@ -19,6 +19,7 @@ _SEND_SECONDS = 5.0
 # A host that acknowledges nothing for this long has vanished. Its kernel
 # acknowledges however busy its processes are, so the limit may be short.
 _VANISHED_SECONDS = 8.0
+# An empty line, which is not a message: `read` leaves it out.
 _BEAT = b"\n"
 
 
@@ -55,6 +56,7 @@ class Connection:
             OSError: the peer's host does not answer.
         """
         received = self._socket.recv(65536)
+        # No task sends a longer line; another program may send without end.
         if not received or len(self._buffer) > MOST_BYTES:
             raise ConnectionResetError("the connection has ended")
         self.silent_seconds = 0.0

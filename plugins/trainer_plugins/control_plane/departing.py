@@ -44,6 +44,7 @@ def departing(channel: Channel, *, holds_state: bool) -> Iterator[None]:
         if holds_state:
             channel.request_leave(reason)
         timer = threading.Timer(seconds, channel.end, (reason,))
+        # It must not keep a process alive that ends earlier.
         timer.daemon = True
         timer.start()
 

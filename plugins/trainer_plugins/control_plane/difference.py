@@ -29,6 +29,8 @@ def compare(
         found = {channel.name: dict(facts)}
         for name in channel.others:
             found[name] = channel.receive(name, seconds)["facts"]
+        # The rendezvous has compared the tasks already, so `tasks` is empty.
+        # The first task comes first: the others are compared with it.
         problem = difference(
             {
                 channel.cluster.given_name(name): {"tasks": {}, "facts": own}

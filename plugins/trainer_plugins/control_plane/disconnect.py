@@ -43,8 +43,11 @@ def disconnect(host: str, port: int) -> int:
     """
     target = (_plain(host), port)
     count = 0
+    # Unlike /proc/self/fd, this exists on macOS, too.
     for name in os.listdir("/dev/fd"):
         with contextlib.suppress(OSError):
+            # The descriptor with which the folder was listed is closed by now,
+            # and others may be.
             count += _shut_down_if_to(target, int(name))
     return count
 
@@ -60,11 +63,14 @@ def _shut_down_if_to(target: tuple[Any, int], descriptor: int) -> bool:
         host, port = connection.getpeername()[:2]
         if (_plain(host), port) != target:
             return False
+        # Closing would only affect the duplicate. A shutdown ends the
+        # connection itself, and wakes the calls that wait for it.
         connection.shutdown(socket.SHUT_RDWR)
     return True
 
 
 def _plain(host: str) -> Any:
     """Parses an address; gRPC writes IPv4 addresses as mapped IPv6 ones."""
+    # A link-local address may end in a zone, such as %eth0.
     address = ipaddress.ip_address(host.partition("%")[0])
     return getattr(address, "ipv4_mapped", None) or address

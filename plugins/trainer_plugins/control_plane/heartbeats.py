@@ -97,11 +97,14 @@ class Connections:
                 self._beat(now - beaten)
                 self._each_beat(now)
                 beaten = now
+        # Not in `close`, which may be called while this thread is in `select`.
         self._selector.close()
 
     def _read(self, connection: Connection) -> None:
         try:
             messages = connection.read()
+        # Closed or reset: the process has ended. Any other error, such as
+        # ETIMEDOUT, means that its host has vanished.
         except ConnectionError:
             self._lose(connection, "")
         except OSError:

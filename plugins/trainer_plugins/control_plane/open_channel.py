@@ -25,6 +25,8 @@ from trainer_plugins.control_plane.sockets import (
     look_up,
 )
 
+# The last task is added by a thread of its own; the loop has to return from
+# `accept` to notice.
 _ACCEPT_SECONDS = 0.05
 _RETRY_SECONDS = 0.1
 _PORT_SECONDS = 10.0
@@ -69,8 +71,12 @@ def open_channel(
             _Acceptor(channel).run(seconds)
             channel.broadcast({"all": True})
         elif not leads and connection is None:
+            # Waits for `all`. A task that rejoins a run needs no such message:
+            # the run is already going on.
             channel.receive(first, 2 * seconds)
     except BaseException as error:
+        # Also after Ctrl-C or SIGTERM: the others should learn the reason, and
+        # not merely see a broken connection.
         channel.leave(error)
         raise
     return channel
@@ -109,6 +115,8 @@ class _Acceptor:
                         target=self._handshake, args=(connection,), daemon=True
                     ).start()
         with self._lock:
+            # A handshake that is still under way then finds its task no longer
+            # missing, and closes the connection.
             missing, self._missing = self._missing, []
         if missing:
             names = ", ".join(map(cluster.label, missing))
@@ -120,6 +128,7 @@ class _Acceptor:
         with contextlib.suppress(OSError):
             hello = read_message(connection, seconds=_ANSWER_SECONDS) or {}
             name = hello.get("name")
+            # Only a first look; `_add` decides, under the lock.
             if name in self._missing:
                 connection.sendall(encode({"name": self._channel.name}))
                 answer = read_message(connection, seconds=_ANSWER_SECONDS) or {}
@@ -132,6 +141,8 @@ class _Acceptor:
         with self._lock:
             if name not in self._missing:
                 return False
+            # In this order: once no task is missing, `run` returns, and `all`
+            # is sent to the connections of the channel.
             self._channel.add(name, connection)
             self._missing.remove(name)
             return True

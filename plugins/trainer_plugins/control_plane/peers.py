@@ -15,6 +15,7 @@ from trainer_plugins.control_plane.sockets import connect, look_up
 # How long the channel may take to report a lost task.
 _REPORT_SECONDS = 2.0
 _PROBE_SECONDS = 2.0
+# Each probe occupies a thread.
 _MOST_PROBES = 64
 # What TensorFlow raises when a peer is gone. A bug in user code can raise the
 # same, so these alone do not mean that a peer was lost.
@@ -50,6 +51,8 @@ class Peers:
         self._channel = channel
         self._jobs = jobs
         self._limit_seconds = limit_seconds
+        # A symptom that no lost peer explained, so that `leave` does not probe
+        # the peers again.
         self._unexplained: BaseException | None = None
 
     @contextlib.contextmanager
@@ -94,6 +97,8 @@ class Peers:
         reason = self._channel.wait_for_end(_REPORT_SECONDS)
         if reason is None:
             lost = lost_peers(self._cluster, jobs=self._jobs)
+            # The channel may have learned the cause while the peers were
+            # probed.
             reason = self._channel.end_reason
             if reason is None and lost:
                 reason = f"lost {', '.join(lost)}"
@@ -111,6 +116,7 @@ def lost_peers(cluster: Cluster, *, jobs: Sequence[str]) -> list[str]:
     peers = [t for t in cluster.tasks(*jobs) if t[0] != cluster.name]
     if not peers:
         return []
+    # At the same time: the time limits of many vanished hosts would add up.
     with ThreadPoolExecutor(min(len(peers), _MOST_PROBES)) as pool:
         answers = pool.map(_answers, [address for _, address in peers])
         there = zip(peers, answers, strict=True)

@@ -15,6 +15,8 @@ from trainer_plugins.control_plane.rendezvous import (
     connect_to_waiting,
 )
 
+# Much less than the time for which a waiting task assumes that the run goes on,
+# see `Members.expect_a_run`.
 _POLL_SECONDS = 3.0
 # The run may be waiting for the task that comes back.
 _FAST_POLL_SECONDS = 0.5
@@ -81,5 +83,7 @@ class RejoinWatcher:
                     # end, and does not form a second one with other tasks.
                     self._connection = connection
                     logging.info("%s is back.", name)
+                    # Last: the main thread may call `close` as soon as it sees
+                    # this.
                     self._rejoined = name
                     return

@@ -97,9 +97,13 @@ def meet(
         return Met(cluster, None)
     if min_workers is not None:
         _check(tasks, min_workers)
+        # It must be the same everywhere, because any task may come to lead and
+        # decide.
         facts = {**facts, "min_workers": min_workers}
     if len(tasks) < 2:
         return Met(cluster, None)
+    # The id tells a process that connects again from a second one with the same
+    # name.
     hello = {**_introduction(cluster, tasks, facts), "id": uuid.uuid4().hex}
     members = Members(
         hello,
@@ -117,6 +121,8 @@ def meet(
         ).run()
     count = len(outcome.members)
     logging.info("%d of %d tasks are present.", count, len(tasks))
+    # Not before the listener is closed: the run's TensorFlow connects to this
+    # port next.
     _confirm(outcome)
     return Met(cluster.among(outcome.members), outcome.connection)
 
@@ -140,6 +146,8 @@ def _introduction(
     return {
         "name": cluster.name,
         "tasks": dict(tasks),
+        # As they arrive at the others, so that the task's own facts compare
+        # equal: JSON turns a tuple into a list.
         "facts": json.loads(json.dumps(dict(facts), default=str)),
     }
 
@@ -183,6 +191,7 @@ def connect_to_waiting(
         connection.sendall(encode(question))
         left = deadline - time.monotonic()
         answer = read_message(connection, seconds=left) or {}
+        # Another program, or a task of another cluster, may have the address.
         if tasks.get(str(answer.get("waits"))) == address:
             return connection
     except OSError:

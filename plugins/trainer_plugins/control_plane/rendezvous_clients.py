@@ -36,10 +36,13 @@ class LeaderSearch:
         self._hello = encode({"hello": hello})
         self._notes: dict[str, str] = {}
         self._changed = threading.Condition()
+        # Counts the calls of `resume`; a thread that finds another number than
+        # before skips its pause.
         self._round = 0
         self._searching = True
         self._closed = False
         self._picked: tuple[str, socket.socket] | None = None
+        # The owner waits in a selector, which takes sockets but no conditions.
         self.wakeup, self._wakeup_sender = socket.socketpair()
         for item in tasks.items():
             threading.Thread(
@@ -53,6 +56,7 @@ class LeaderSearch:
     def take(self) -> tuple[str, socket.socket] | None:
         """Returns the name of the picked task and the connection to it."""
         with self._changed:
+            # Otherwise it would stay readable.
             self.wakeup.recv(1)
             picked, self._picked = self._picked, None
             return picked
@@ -114,6 +118,8 @@ class LeaderSearch:
             return False
         self._notes[name] = ""
         with self._changed:
+            # Another thread may have found a leader meanwhile, or the search
+            # may be closed.
             if answer.get("leads") is True and self._searching:
                 self._searching = False
                 self._picked = (name, connection)

@@ -36,6 +36,7 @@ class Leader:
         # A leader that is gone is noticed when reading.
         with contextlib.suppress(OSError):
             connection.sendall(encode({"join": True}))
+        # Until its first message, this task waits for the leader itself.
         self.waiting = [name]
         self._connection = connection
         self._last_received = time.monotonic()
@@ -67,6 +68,7 @@ class Leader:
         for message in known:
             if isinstance(message.get("waiting"), list):
                 self.waiting = [str(name) for name in message["waiting"]]
+        # A line that is not a message does not come from a leader.
         moved = len(known) < len(messages) or {"moved": True} in known
         return None if moved else known
 

@@ -120,6 +120,8 @@ class Members:
         over = now >= self.deadline
         lingered = now >= self._problem_since + _LINGER_SECONDS
         if self._problem and (over or lingered or not absent):
+            # Compared again: more tasks may have joined since the problem was
+            # found, and the message should name all that differ.
             return {"error": difference(self._hellos) or self._problem}
         if self._problem:
             return None

@@ -118,6 +118,8 @@ class Participant:
             decision = self._members.decide(run_goes_on=runs)
             if decision is not None:
                 self._incoming.broadcast(decision)
+                # Before the decision is handled, which may raise: the members
+                # must still get to close first.
                 self._incoming.close_last()
                 self._handle_decision(decision)
         elif self._leader is None:
@@ -146,6 +148,7 @@ class Participant:
                 self._join()
             elif key.data is self._leader:
                 self._read_leader()
+            # An earlier event of this round may have dropped the connection.
             elif (
                 isinstance(key.data, IncomingConnection)
                 and key.data in self._incoming
@@ -163,6 +166,7 @@ class Participant:
         )
         self._incoming.broadcast({"moved": True})
         for connection in self._incoming:
+            # It is a member of the other leader from now on.
             connection.joined = None
         self._members.clear()
 
@@ -205,6 +209,8 @@ class Participant:
                 )
             if connection.joined:
                 self._members.remove(connection.joined)
+            # The run has ended, perhaps so that this task can take part. It has
+            # to be restarted before its tasks can join.
             if connection.runs:
                 self._members.expect_a_run()
             self._incoming.drop(connection)
@@ -259,4 +265,6 @@ class Participant:
             connection.send({"error": problem})
             raise UserError(problem)
         self._incoming.release(connection)
+        # Tasks rejoin only under parameter servers, where all of them take
+        # part.
         self._outcome = Outcome(list(self._hello["tasks"]), connection.socket)

@@ -20,6 +20,8 @@ _HELLO_SECONDS = 10.0
 # A host that acknowledges nothing for this long has vanished.
 _VANISHED_SECONDS = 10.0
 _GOODBYE_SECONDS = 5.0
+# In addition to the tasks, which may all connect before the first of them has
+# introduced itself.
 _MOST_UNKNOWN = 64
 
 
@@ -107,6 +109,8 @@ class IncomingConnections:
         try:
             received = connection.socket.recv(65536)
         except BlockingIOError:
+            # A socket may be reported as readable although it is not; see
+            # `man 2 select`.
             return []
         except OSError:
             return None

@@ -69,8 +69,12 @@ def _listen(host: str, port: int) -> socket.socket:
         return _listen_everywhere(port)
     family = socket.AF_INET6 if version == 6 else socket.AF_INET
     try:
+        # It sets SO_REUSEADDR, so that connections in TIME_WAIT do not keep the
+        # port. All tasks of a large cluster may connect at once, hence the
+        # backlog.
         return socket.create_server((host, port), family=family, backlog=512)
     except OSError as error:
+        # EAFNOSUPPORT: this machine has no IPv6.
         if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
             raise
     return _listen_everywhere(port)
@@ -110,6 +114,7 @@ def look_up(address: str, *, seconds: float) -> list[tuple[Any, Any]]:
             infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
             found.extend((info[0], info[4]) for info in infos)
         except UnicodeError as error:
+            # A name that IDNA cannot encode, such as one with an empty label.
             errors.append(OSError(str(error)))
         except OSError as error:
             errors.append(error)
@@ -176,6 +181,7 @@ def decode(line: bytes) -> dict[str, Any] | None:
     """Decodes a line; `None` if it is not a message."""
     try:
         message = json.loads(line)
+    # RecursionError: brackets that are nested too deeply.
     except (ValueError, RecursionError):
         return None
     return message if isinstance(message, dict) else None

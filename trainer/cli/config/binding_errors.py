@@ -19,6 +19,7 @@ from trainer.cli.config.reader import Origins
 from trainer.errors import UserError
 
 _GIN = gin.config.__file__.rpartition("/")[0]
+# What Keras calls to check a value; none of it is the user's code.
 _LIBRARIES = ("keras", "tensorflow", "numpy", "ml_dtypes")
 
 
@@ -47,6 +48,8 @@ def user_error_in(error: BaseException, origins: Origins) -> UserError | None:
     selector = call.f_locals.get("current_selector")
     if selector is None:
         return None
+    # TypeError: the call does not fit the signature. RuntimeError: gin's own,
+    # for a parameter that is `gin.REQUIRED` and not bound.
     if not inside and isinstance(error, TypeError | RuntimeError):
         return UserError(f"{internals.minimal(selector)}: {sentence(error)}")
     bound = call.f_locals.get("gin_bound_args")
@@ -85,6 +88,7 @@ def _is_gin(code: CodeType) -> bool:
 
 
 def _is_gin_call(code: CodeType) -> bool:
+    # The function by which gin replaces each configurable.
     return _is_gin(code) and code.co_name == "gin_wrapper"
 
 

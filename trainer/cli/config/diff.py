@@ -7,6 +7,7 @@ from trainer.cli.config import gin_private as internals
 from trainer.cli.config.old_names import with_present_names
 from trainer.strategy.registry import strategies
 
+# scope/module.Name.parameter = ...
 _BINDING = re.compile(r"(?:[\w./]*/)?(?P<name>[\w.]+)\.\w+ =")
 
 

@@ -19,6 +19,7 @@ MACRO = "gin.macro"
 
 def bindings() -> Bindings:
     """Returns all bindings; values may contain references."""
+    # A copy, because the reader binds parameters while it iterates.
     return dict(gin_config._CONFIG)
 
 
@@ -54,6 +55,7 @@ def wrapped(complete_selector: str) -> Any:
 
 def selector_of(function_or_class: Any) -> str | None:
     """Returns the complete selector of a configurable, or `None`."""
+    # Gin knows the original, and not its own wrapper.
     found = gin_config._INVERSE_REGISTRY.get(inspect.unwrap(function_or_class))
     return None if found is None else str(found.selector)
 
@@ -70,6 +72,7 @@ def parse_scope() -> AbstractContextManager[Any]:
 
 def record_imports(context: Any) -> None:
     """Adds a file's imports to `gin.config_str()`."""
+    # As `gin.parse_config` does after each file.
     gin_config._IMPORTS.update(context.imports)
 
 

@@ -27,6 +27,7 @@ _MODULES: dict[str, ModuleType] = {
 }
 
 
+# Gin refuses to register a name a second time.
 @functools.cache
 def register_keras() -> None:
     """Registers every public Keras class once, under its public module."""

@@ -10,6 +10,7 @@ nothing by that name.
 import re
 
 _RENAMED = {"plugins": "trainer_plugins", "experiments": "trainer_experiments"}
+# Only the first part of a dotted name, and only if more parts follow.
 _IN_TEXT = re.compile(rf"(?<![\w.])({'|'.join(_RENAMED)})(?=\.\w)")
 
 

@@ -133,10 +133,12 @@ class _Reader:
         elif isinstance(statement, config_parser.IncludeStatement):
             self._include(statement.filename, where)
         else:
+            # A block, `NAME:`. Its bindings follow as statements of their own.
             _resolve(statement.selector, where)
 
     def _bind(self, statement: Any, where: str) -> None:
         scope, selector, name = statement[:3]
+        # Gin stores the macro `NAME = VALUE` as `NAME/gin.macro.value`.
         if not name:
             scope = f"{scope}/{selector}" if scope else selector
             selector, name = internals.MACRO, "value"
@@ -225,6 +227,7 @@ def _process_import(statement: Any, context: Any) -> None:
     except ModuleNotFoundError as error:
         renamed = present_name(statement.module)
         absent = error.name or ""
+        # If the module exists, what is missing is one that it imports.
         if renamed is None or not statement.module.startswith(absent):
             raise
         try:

@@ -85,6 +85,7 @@ def _without_ps(workers: list[str], job: str, index: int) -> Cluster:
         )
     if job == "chief":
         _check_chief(index)
+        # Without servers, worker 0 is the chief.
         job = "worker"
     elif job == "worker":
         _check_index("worker", index, workers)

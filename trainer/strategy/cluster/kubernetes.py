@@ -31,11 +31,14 @@ SOURCE = "Kubernetes"
 _WORKERS = "TRAINER_NUM_WORKERS"
 _SERVICE = "TRAINER_SERVICE"
 _PORT = "TRAINER_PORT"
+# A DNS label, as the API server requires of these names, and the ordinal.
 _POD = re.compile(r"(?P<name>[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)-(?P<index>\d+)")
 
 
 def detect(environ: Mapping[str, str] = os.environ) -> bool:
     """Returns whether this is a pod whose template sets the workers."""
+    # Kubernetes sets this variable in every pod; only the template can tell
+    # whether the pods form a cluster.
     return "KUBERNETES_SERVICE_HOST" in environ and bool(environ.get(_WORKERS))
 
 
@@ -80,6 +83,7 @@ def resolve(
 
 def _pod(environ: Mapping[str, str]) -> tuple[str, int]:
     host = environ.get("HOSTNAME") or socket.gethostname()
+    # The host name may be fully qualified.
     match = _POD.fullmatch(host.split(".")[0])
     if match is None:
         raise UserError(

@@ -95,6 +95,8 @@ def read_number(
     text = environ.get(name, "").strip()
     if not text and default is not None:
         return default
+    # `isdigit` alone accepts the digits of other scripts, and `int` alone
+    # accepts `1_000`.
     valid = text.isascii() and text.isdigit()
     valid = valid and int(text) >= least and (most is None or int(text) <= most)
     if not valid:

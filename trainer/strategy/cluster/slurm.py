@@ -73,6 +73,8 @@ def resolve(
             f"{_COUNTS}={environ.get(_COUNTS, '')} do not make {_TASKS}="
             f"{total} tasks."
         )
+    # It may go on, as in `cyclic:block`; the rest is about the sockets of a
+    # node.
     cyclic = environ.get("SLURM_DISTRIBUTION", "").startswith("cyclic")
     tasks = _cyclic(nodes, counts) if cyclic else _block(nodes, counts)
     base = _port_base(environ, largest=max(counts))
@@ -108,6 +110,7 @@ def _cyclic(nodes: list[str], counts: list[int]) -> list[tuple[str, int]]:
 
 def _port_base(environ: Mapping[str, str], *, largest: int) -> int:
     if environ.get(_PORT_BASE, "").strip():
+        # The last task of the fullest node has the highest port.
         most = 65536 - largest
         return read_number(environ, _PORT_BASE, least=1, most=most)
     job = read_number(environ, "SLURM_JOB_ID", default=0)
@@ -125,6 +128,8 @@ def _check_own_node(
     host, _ = split_address(cluster.address)
     node = environ.get("SLURMD_NODENAME", host)
     own = read_number(environ, "SLURM_LOCALID", default=local)
+    # Other distributions, such as `plane`, order the ranks differently.
+    # `split_address` returns the host in lower case.
     if (node.lower(), own) != (host, local):
         raise UserError(
             f"{SOURCE}: rank {environ[_RANK]} runs as task {own} of node "

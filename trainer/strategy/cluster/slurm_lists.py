@@ -9,6 +9,7 @@ _COUNT = re.compile(r"(?P<count>\d+)(?:\(x(?P<times>\d+)\))?")
 _RANGE = re.compile(r"(?P<first>\d+)(?:-(?P<last>\d+))?")
 # A comma outside of brackets.
 _OUTER_COMMA = re.compile(r",(?![^\[\]]*\])")
+# A mistyped range, such as [1-999999999], must not use up the memory.
 _MOST = 100_000
 
 
@@ -25,6 +26,7 @@ def expand_nodes(text: str, *, source: str = "node list") -> list[str]:
     """
     nodes: list[str] = []
     for name in _OUTER_COMMA.split(text.strip()):
+        # The text outside and inside of brackets, in turn.
         parts = re.split(r"\[([^\[\]]*)\]", name)
         plain, brackets = parts[::2], parts[1::2]
         if not name or any(re.search(r"[\[\]\s]", part) for part in plain):
@@ -33,6 +35,7 @@ def expand_nodes(text: str, *, source: str = "node list") -> list[str]:
             )
         choices = [_expand_range(b, text, source) for b in brackets]
         for numbers in itertools.product(*choices):
+            # There is one more plain part than there are brackets.
             filled = itertools.zip_longest(plain, numbers, fillvalue="")
             nodes.append("".join(a + b for a, b in filled))
     return nodes
@@ -73,6 +76,7 @@ def _expand_range(inside: str, text: str, source: str) -> list[str]:
                 f"{source}={text!r}: [{inside}] is not a list of numbers, such "
                 "as [1-3,7]."
             )
+        # Slurm writes leading zeros: n[08-10] is n08, n09, n10.
         width = len(match["first"])
         numbers += [str(n).zfill(width) for n in range(first, last + 1)]
     return numbers

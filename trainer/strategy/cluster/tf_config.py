@@ -70,6 +70,7 @@ def _parse(text: str) -> dict[str, Any]:
 
 def _addresses(job: str, value: Any) -> list[str]:
     """Returns a list of addresses; also from {"0": address, ...}."""
+    # TensorFlow's ClusterSpec also accepts tasks by index.
     if isinstance(value, dict):
         keys = [str(i) for i in range(len(value))]
         if sorted(value, key=str) != sorted(keys):
