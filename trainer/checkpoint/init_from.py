@@ -128,6 +128,7 @@ def initialize_from(
     trainer.restart_optimizers()
     if trainer.parts.ema is not None:
         trainer.parts.ema.restart()
+    # What the user did not select is expected to stay new; the rest is not.
     logging.log(
         logging.WARNING
         if report.shape_differs or report.not_found

@@ -119,6 +119,7 @@ class RunState:
             of_loop, arrays_of_loop = self.host.capture(over=over)
             host |= of_loop
             arrays |= arrays_of_loop
+        # Callbacks hand out lists and dicts that they go on changing.
         return Snapshot(self.step, arrays, copy.deepcopy(host))
 
     def restore(
@@ -261,6 +262,7 @@ class RunState:
                 what.
         """
         processes = self._get_processes()
+        # Spares a run on its own the hashing of all its variables.
         if processes.is_alone:
             return
         facts: dict[str, Any] = {"step": self.step}

@@ -157,8 +157,10 @@ def _open_h5(
 def _open(path: str) -> BinaryIO:
     if is_local(path):
         if not tf.io.gfile.exists(path):
+            # The error of a remote file, so that the caller has one case.
             raise tf.errors.NotFoundError(None, None, path)
         return open(path, "rb")
+    # At once: h5py and zipfile jump about in a file.
     with tf.io.gfile.GFile(path, "rb") as file:
         return io.BytesIO(file.read())
 

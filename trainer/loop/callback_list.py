@@ -196,6 +196,8 @@ class CallbackList:
         for callback in callbacks:
             try:
                 getattr(callback, event)(*arguments)
+            # Not the KeyboardInterrupt of a second Ctrl-C, which ends all of
+            # it.
             except Exception as error:
                 if failed is None:
                     failed = error

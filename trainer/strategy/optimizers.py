@@ -66,6 +66,7 @@ def restart_optimizers(
 
 def _begins_with_constants(optimizer: keras.optimizers.Optimizer) -> bool:
     kind = type(optimizer)
+    # Keras' own, and not a subclass, which may keep anything.
     known = getattr(keras.optimizers, kind.__name__, None) is kind
     return known and kind is not keras.optimizers.ScheduleFreeAdamW
 
@@ -86,6 +87,8 @@ def _make_optimizer(
 ) -> keras.optimizers.Optimizer:
     if isinstance(factory, str):
         try:
+            # Only its class is of use: this object has the default learning
+            # rate.
             factory = type(keras.optimizers.get(factory))
         except ValueError:
             raise UserError(
