@@ -173,6 +173,7 @@ def run(
         report = None
         if init_from is not None and not _goes_on(directory):
             report = initialize_from(made, init_from, only=init_only)
+        # After loading weights, so that a check finds out whether they fit.
         if mode == "check":
             return _check(made, loop, before_first_step)
 

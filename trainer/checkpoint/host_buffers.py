@@ -91,6 +91,7 @@ def _is_staged(spec: tf.TensorSpec) -> bool:
 def _new_place(spec: tf.TensorSpec) -> _Place:
     kind = spec.dtype.as_numpy_dtype
     size = spec.shape.num_elements() * spec.dtype.size
+    # Longer, so that the start can move to an aligned address.
     memory = np.empty(size + _ALIGNMENT, np.uint8)
     # np.empty only reserves addresses: the kernel gives the memory on first
     # write, which is now, and not in the first save.

@@ -200,6 +200,8 @@ class RunState:
             UserError: there are some, and none fits this run.
         """
         misfits = []
+        # One by one: an older checkpoint is read only if the newer one does not
+        # fit.
         for snapshot in usable(directory):
             try:
                 self.restore(snapshot, going_back=going_back)

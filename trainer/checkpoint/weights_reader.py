@@ -183,6 +183,7 @@ def _variables(weights: h5py.File, path: str) -> list[StoredVariable]:
             raise UserError(
                 f"init_from = {path!r}: {name} refers to another file."
             )
+        # No error, because the model may not need it.
         if not _holds_numbers(item):
             logging.warning("%s: %s holds no numbers.", path, name)
             return

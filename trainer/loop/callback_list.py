@@ -139,6 +139,7 @@ class CallbackList:
             for key, c in self._keyed().items()
             if isinstance(c, Callback)
         }
+        # A copy, because the callbacks log on before it is saved.
         return copy.deepcopy({key: s for key, s in ours.items() if s})
 
     def load_states(self, states: Mapping[str, dict[str, Any]]) -> None:

@@ -61,6 +61,7 @@ def held(
     """
     mine = {
         **holder,
+        # The number of a process is used again; this one is not.
         "nonce": uuid.uuid4().hex,
         "launcher": os.environ.get(LAUNCHER),
         "namespace": _namespace(),

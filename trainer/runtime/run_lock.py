@@ -140,6 +140,7 @@ def _myself() -> dict[str, Any]:
 
 def _lock(path: str, model_dir: str) -> int | None:
     """Returns a descriptor that holds the lock; `None` without `flock`."""
+    # By inode, as a directory may be renamed or have several paths.
     identity = os.stat(model_dir).st_ino
     deadline = time.monotonic() + _WAIT_SECONDS
     while True:

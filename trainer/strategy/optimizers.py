@@ -60,6 +60,7 @@ def restart_optimizers(
     )
     for name, old in parts.optimizers.items():
         values = fresh[name].variables
+        # Into the present variables: graphs and checkpoints know these.
         for variable, value in zip(old.variables, values, strict=True):
             variable.assign(value)
 

@@ -112,8 +112,8 @@ class Checkpoint(Callback):
             self.trainer.plugin.any_process,
         )
         if self.trainer.plugin.is_chief:
-            # The run's lock is held by now, so none of them is a save under
-            # way.
+            # The run's lock is held by now, so that nobody is still writing
+            # one of these.
             storage.remove_leftovers(self.directory)
         if self.trainer.state.restore_newest(self.directory):
             logging.info("Resuming at step %d.", self.trainer.step)

@@ -116,6 +116,7 @@ class Preemption(Callback):
     def close(self) -> None:
         """Gives the signals back."""
         self._closed.set()
+        # Or the thread that minds the grace would end the process later.
         self._arrived.set()
         if self._metadata is not None:
             self._metadata.stop()

@@ -125,6 +125,7 @@ class MultiWorkerMirrored(ClusterStrategy):
         if cluster is None or cluster.jobs.get("ps"):
             return None
         count = len(cluster.tasks(*_JOBS))
+        # Above mirrored, whose devices are a part of this strategy's.
         return Detection(rank=30, found=f"{count} workers by {cluster.source}")
 
     def create(self) -> tf.distribute.Strategy:

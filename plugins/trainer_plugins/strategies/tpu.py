@@ -82,6 +82,7 @@ class TPU(StrategyPlugin):
         try:
             return self._start()
         except _NO_TPU as error:
+            # TensorFlow may add a stack trace to the first line.
             reason = str(error).strip().partition("\n")[0]
             raise UserError(
                 f"The TPU {self._tpu!r} does not start: {reason}\n"
