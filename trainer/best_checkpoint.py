@@ -58,6 +58,7 @@ class Best:
         self.last_step = -1
         self.step: int | None = None
         self.value: float | None = None
+        # An evaluator may have been killed while it saved.
         storage.remove_leftovers(directory)
         self._restore(self._read())
 
@@ -86,6 +87,7 @@ class Best:
                 f"{nearest(name, named)}"
             )
         value = float(named[name])
+        # Also of a step that is not the best: it has been evaluated.
         self.last_step = snapshot.step
         # NaN is never the best value, and JSON has no infinity.
         if not math.isfinite(value) or (
@@ -93,12 +95,15 @@ class Best:
             and not self._monitor.better(value, self.value)
         ):
             return False
+        # Beside the recorded one, which `commit` deletes only after recording
+        # this one.
         storage.save(self.directory, snapshot)
         self.step, self.value = snapshot.step, value
         return True
 
     def commit(self) -> None:
         """Records the best checkpoint, and deletes the previous one."""
+        # There may be no checkpoint yet, as when the first value is NaN.
         tf.io.gfile.makedirs(self.directory)
         record = {
             "evaluated_step": self.last_step,
@@ -111,6 +116,8 @@ class Best:
             os.path.join(self.directory, _RECORD),
             json.dumps(record, allow_nan=False) + "\n",
         )
+        # After the record: if the evaluator is killed here, a checkpoint too
+        # many stays until the next `commit`, but never one too few.
         for path in storage.listing(self.directory):
             if self.step not in (None, storage.step_of(path)):
                 storage.remove(path)
@@ -131,6 +138,7 @@ class Best:
             return
         found = record["monitor"], record["mode"]
         wanted = self._monitor.name, self._monitor.mode
+        # The progress still counts, but values of two kinds cannot be compared.
         if found != wanted:
             logging.warning(
                 "%s holds the best checkpoint by %s (%s). The best by %s (%s) "
@@ -149,6 +157,8 @@ class Best:
         try:
             found: dict[str, Any] = read_json(path)
             _CHECK(found, "it")
+        # Only damage: an error of a remote store goes up, because starting over
+        # would lose the record.
         except ValueError as error:
             set_aside(path, f"{error}; the evaluator starts over")
             return {}

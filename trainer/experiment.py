@@ -151,6 +151,7 @@ def run(
         loop = Loop(
             made,
             steps=train_steps,
+            # A check builds the evaluation's graph, too.
             evaluate=mode in ("train_and_eval", "check"),
             model_dir=model_dir,
             callbacks=callbacks,
@@ -165,12 +166,14 @@ def run(
             values = (
                 made.evaluate(eval_steps) if mode == "eval" else _export(loop)
             )
+            # None may leave while another still evaluates or exports.
             plugin.finish()
             return values
         # Only a new run: a resumed one has these weights and more.
         report = None
         if init_from is not None and not _goes_on(directory):
             report = initialize_from(made, init_from, only=init_only)
+        # After loading weights, so that a check finds out whether they fit.
         if mode == "check":
             return _check(made, loop, before_first_step)
 
@@ -186,6 +189,7 @@ def run(
         plugin.finish()
         return values
     finally:
+        # After an error as well, so that peers learn why this process ends.
         plugin.close()
 
 
@@ -238,6 +242,7 @@ def _restore(trainer: Trainer, directory: str) -> None:
 
 
 def _export(loop: Loop) -> dict[str, float]:
+    # By what they can do: a user's own exporter counts, too.
     exporters = [c for c in loop.callbacks.ours if hasattr(c, "export")]
     if not exporters:
         raise UserError(

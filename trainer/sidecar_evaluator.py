@@ -81,6 +81,7 @@ def follow(
     try:
         watching.call("setup")
         waiting_since = time.monotonic()
+        # From best.json, so that a restarted evaluator goes on where it was.
         while best.last_step < train_steps:
             # Checked before the listing, so that a checkpoint that was written
             # just before the end is not missed.
@@ -94,6 +95,8 @@ def follow(
                 evaluated = _evaluate(
                     trainer, snapshot, best, watching, eval_steps
                 )
+                # The evaluation does not count as waiting. Another checkpoint
+                # may have come meanwhile, so there is no pause either.
                 waiting_since = time.monotonic()
                 continue
             waited = time.monotonic() - waiting_since
@@ -104,6 +107,7 @@ def follow(
             time.sleep(min(poll_seconds, limit - waited))
     finally:
         watching.close()
+    # After one evaluation at least, a timeout is an ordinary end.
     if best.last_step < 0:
         raise UserError(
             f"{model_dir}/checkpoints has no usable checkpoint after "
@@ -120,10 +124,13 @@ def _evaluate(
     watching: CallbackList,
     eval_steps: int | None,
 ) -> dict[str, float]:
+    # The optimizer's state and the callbacks' belong to the training process.
     trainer.state.restore(snapshot, groups=EVALUATED)
     values = trainer.evaluate(eval_steps)
     best.offer(snapshot, values)
     watching.call("on_log", snapshot.step, "eval", values)
+    # Last: an evaluator that is killed before it repeats this step, so that no
+    # log is lost.
     best.commit()
     return values
 

@@ -142,6 +142,7 @@ def totals_by_replica(
     }
     if snapshot.format >= _FORMAT_BY_REPLICA:
         return found
+    # An earlier format holds one sum over all replicas: a single row.
     return {
         key: arrays
         if key.startswith(STATE)

@@ -9,6 +9,7 @@ import tensorflow as tf
 from trainer.checkpoint.storage import Snapshot
 
 _LARGE = 1 << 20  # Bytes. Smaller tensors are copied in no time.
+# Not bfloat16, for example, which NumPy does not have.
 _KINDS = (tf.float32, tf.float64, tf.float16, tf.int32, tf.int64)
 _ALIGNMENT = 64  # Bytes; TensorFlow's own tensors have it too.
 
@@ -57,9 +58,12 @@ class Staging:
         )
 
     def _copy(self, name: str, value: Any) -> Any:
+        # Arrays in a snapshot are copies already.
         if not isinstance(value, tf.Tensor):
             return value
         place = self._place(name, tf.TensorSpec(value.shape, value.dtype))
+        # Small, or not to be shared: TensorFlow copies it if a step overwrites
+        # it.
         if place is None:
             return value
         # from_dlpack shares the tensor's memory: this is the only copy.
@@ -87,6 +91,7 @@ def _is_staged(spec: tf.TensorSpec) -> bool:
 def _new_place(spec: tf.TensorSpec) -> _Place:
     kind = spec.dtype.as_numpy_dtype
     size = spec.shape.num_elements() * spec.dtype.size
+    # Longer, so that the start can move to an aligned address.
     memory = np.empty(size + _ALIGNMENT, np.uint8)
     # np.empty only reserves addresses: the kernel gives the memory on first
     # write, which is now, and not in the first save.

@@ -119,6 +119,7 @@ def initialize_from(
     size = sum(
         math.prod(v.shape) * tf.as_dtype(v.dtype).size for v in variables
     )
+    # Open until all is filled: each array is read when it is needed.
     with open_model(path, model_bytes=size) as (source, stored):
         report = InitReport(source, only)
         _fill(model, ours, selected, stored, report)
@@ -128,6 +129,7 @@ def initialize_from(
     trainer.restart_optimizers()
     if trainer.parts.ema is not None:
         trainer.parts.ema.restart()
+    # What the user did not select is expected to stay new; the rest is not.
     logging.log(
         logging.WARNING
         if report.shape_differs or report.not_found

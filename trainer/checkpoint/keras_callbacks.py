@@ -45,6 +45,7 @@ def state_of(callback: keras.callbacks.Callback) -> dict[str, Any]:
     left_out = _NOT_STATE.union(
         *(
             inspect.signature(vars(kind)["__init__"]).parameters
+            # Base classes count: a subclass may pass arguments on.
             for kind in type(callback).__mro__
             if "__init__" in vars(kind) and kind is not object
         )
@@ -199,6 +200,7 @@ def _is_of_keras(callback: keras.callbacks.Callback) -> bool:
     return any(
         kind.__module__.partition(".")[0] == "keras"
         for kind in type(callback).__mro__
+        # From that one, every callback of a user is derived, too.
         if kind is not keras.callbacks.Callback
     )
 
@@ -213,6 +215,7 @@ def _has_text(value: Any) -> bool:
 
 def _is_arrays(value: Any) -> bool:
     if isinstance(value, np.ndarray):
+        # An object array may hold anything, and cannot be saved as numbers.
         return bool(value.dtype != object)
     return (
         isinstance(value, list)

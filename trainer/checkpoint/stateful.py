@@ -119,6 +119,7 @@ class RunState:
             of_loop, arrays_of_loop = self.host.capture(over=over)
             host |= of_loop
             arrays |= arrays_of_loop
+        # Callbacks hand out lists and dicts that they go on changing.
         return Snapshot(self.step, arrays, copy.deepcopy(host))
 
     def restore(
@@ -199,6 +200,8 @@ class RunState:
             UserError: there are some, and none fits this run.
         """
         misfits = []
+        # One by one: an older checkpoint is read only if the newer one does not
+        # fit.
         for snapshot in usable(directory):
             try:
                 self.restore(snapshot, going_back=going_back)
@@ -261,6 +264,7 @@ class RunState:
                 what.
         """
         processes = self._get_processes()
+        # Spares a run on its own the hashing of all its variables.
         if processes.is_alone:
             return
         facts: dict[str, Any] = {"step": self.step}

@@ -184,6 +184,7 @@ def load_newer(
     """
     try:
         paths = listing(directory)
+    # It vanished between the check for it and the listing.
     except tf.errors.NotFoundError:
         return None
     for path in reversed(paths):
@@ -264,6 +265,7 @@ def remove_leftovers(directory: str) -> None:
         return
     atomic_files.refuse_link(directory)
     for name in tf.io.gfile.listdir(directory):
+        # Not `old_`: that may be the only checkpoint of its step.
         if name.startswith("tmp_"):
             remove_if_possible(os.path.join(directory, name))
 

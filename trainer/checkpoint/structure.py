@@ -67,4 +67,5 @@ def check_types(group: str, members: list[Any], snapshot: Snapshot) -> None:
 
 
 def _kind(dtype: tf.DType) -> tuple[bool, bool, bool]:
+    # Within a kind values are cast: the run may have another precision now.
     return dtype.is_floating, dtype.is_integer, dtype.is_bool

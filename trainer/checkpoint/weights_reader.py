@@ -157,8 +157,10 @@ def _open_h5(
 def _open(path: str) -> BinaryIO:
     if is_local(path):
         if not tf.io.gfile.exists(path):
+            # The error of a remote file, so that the caller has one case.
             raise tf.errors.NotFoundError(None, None, path)
         return open(path, "rb")
+    # At once: h5py and zipfile jump about in a file.
     with tf.io.gfile.GFile(path, "rb") as file:
         return io.BytesIO(file.read())
 
@@ -181,6 +183,7 @@ def _variables(weights: h5py.File, path: str) -> list[StoredVariable]:
             raise UserError(
                 f"init_from = {path!r}: {name} refers to another file."
             )
+        # No error, because the model may not need it.
         if not _holds_numbers(item):
             logging.warning("%s: %s holds no numbers.", path, name)
             return

@@ -50,6 +50,7 @@ def as_batches(
         "batch_size": batch_size,
         "seed": seed,
     }
+    # Otherwise left out, so that the function's own default holds.
     if data_dir is not None:
         arguments["data_dir"] = data_dir
     accepted = _accepted(data, arguments)

@@ -53,6 +53,7 @@ class DatasetBatches(Batches):
         # Known without reading if the dataset was batched with
         # `drop_remainder=True`.
         static_size = _static_batch_size(dataset, name)
+        # A wrong size must show now, and not in the middle of a run.
         if batch_size and not static_size:
             first = _first_size(dataset, batch_size, name)
             if drop_remainder and first < batch_size:
@@ -136,7 +137,10 @@ class DatasetBatches(Batches):
         # Repeat first: the position may lie several epochs ahead.
         dataset = self._make_dataset().repeat().skip(start)
         if every > 1:
+            # Counted from `start`, up to which has been skipped.
             dataset = dataset.shard(every, 0)
+        # A batch that is not cut keeps its static shape, and needs no nested
+        # dataset.
         if micro * num_replicas > 1:
             dataset = dataset.flat_map(cut)
         return endless(dataset).prefetch(tf.data.AUTOTUNE)

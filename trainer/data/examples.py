@@ -60,6 +60,7 @@ class ArrayExamples(Examples):
         transform: Callable[..., Any] | None = None,
         shuffle: bool = True,
     ) -> None:
+        # Of a sparse matrix, `np.asarray` would make a single object.
         leaves = [
             SparseRows(leaf) if is_sparse(leaf) else np.asarray(leaf)
             for leaf in tf.nest.flatten(arrays)

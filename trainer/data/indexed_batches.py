@@ -86,6 +86,7 @@ class IndexedBatches(Batches):
             epoch = step // self.steps_per_epoch
             batch = step % self.steps_per_epoch
             is_last = tf.cast(batch == self.steps_per_epoch - 1, tf.int64)
+            # The bounds in the last batch follow those in a full one.
             row = is_last * per_step + piece
             first = batch * self.batch_size
             positions = tf.range(

@@ -8,6 +8,7 @@ import tensorflow as tf
 def count_rows(batch: Any) -> tf.Tensor:
     """Returns the number of examples in a batch, as an int64 scalar."""
     part = tf.nest.flatten(batch)[0]
+    # `tf.shape` does not take a sparse tensor.
     if isinstance(part, tf.SparseTensor):
         return part.dense_shape[0]
     return tf.shape(part, tf.int64)[0]

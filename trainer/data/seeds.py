@@ -25,6 +25,7 @@ def seeded(seed: int) -> Iterator[None]:
     ours = context.context()
     before = ours._seed, getattr(ours, "_rng", None)
     python, numpy = random.getstate(), np.random.get_state()
+    # This also restarts TensorFlow's sequence of operation seeds.
     tf.random.set_seed(seed)
     random.seed(seed)
     # NumPy accepts 32 bits only.

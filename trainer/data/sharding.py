@@ -29,6 +29,7 @@ def piece_bounds(
     Returns:
         Two arrays or tensors of the shape of `piece`: begin and end.
     """
+    # Only operators, so that it works on arrays and in a graph alike.
     index = piece // len(replicas)
     replica = replicas.start + piece % len(replicas)
     begin = _share(size, index, micro)

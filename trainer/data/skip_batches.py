@@ -81,6 +81,7 @@ class SteppingOver(Batches):
             # The first step after this batch.
             end = position - number
             if end > start:
+                # Rounded up: the end may lie between two steps that are taken.
                 count = -(-(end - start) // every)
                 yield range(start, start + count * every, every)
                 start += count * every

@@ -66,6 +66,7 @@ def padded(dataset: tf.data.Dataset, size: int) -> tf.data.Dataset:
             pool,
             specs,
         )
+        # `scan` requires a state of one shape.
         spare = tf.nest.map_structure(
             lambda part: tf.ensure_shape(
                 tf.gather(part, last[tf.newaxis]), [1, *part.shape[1:]]
@@ -94,6 +95,7 @@ def exact(dataset: tf.data.Dataset, size: int) -> tf.data.Dataset:
             number of rows.
     """
     specs = _fixed_specs(dataset, size)
+    # Endless already, as `Batches.pieces` promises.
     if specs == dataset.element_spec:
         return dataset
     given = tf.nest.flatten(dataset.element_spec)[0].shape[0]

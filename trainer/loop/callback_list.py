@@ -139,6 +139,7 @@ class CallbackList:
             for key, c in self._keyed().items()
             if isinstance(c, Callback)
         }
+        # A copy, because the callbacks log on before it is saved.
         return copy.deepcopy({key: s for key, s in ours.items() if s})
 
     def load_states(self, states: Mapping[str, dict[str, Any]]) -> None:
@@ -196,6 +197,8 @@ class CallbackList:
         for callback in callbacks:
             try:
                 getattr(callback, event)(*arguments)
+            # Not the KeyboardInterrupt of a second Ctrl-C, which ends all of
+            # it.
             except Exception as error:
                 if failed is None:
                     failed = error

@@ -102,6 +102,7 @@ class Accounts:
 
     def doing(self) -> list[Doing]:
         """What is being done now, phases inside phases last; any thread."""
+        # A new list, because the watchdog reads it on its own thread.
         return [*self._stack, *self._aside.values()]
 
     def summary(self) -> dict[str, float]:

@@ -131,6 +131,7 @@ class LoopState:
         """See `trainer.checkpoint.stateful.HostState`."""
         host = snapshot.host
         self._reporter.logs = dict(self._kept_at_end(snapshot)["logs"])
+        # A snapshot that was taken outside of a loop has none.
         if "loop" in host:
             self._load_position(host["loop"], step=snapshot.step)
         for name, counts in host.get("totals", {}).items():
@@ -213,6 +214,7 @@ class LoopState:
         ended = self._before_end(position, step=step)
         self._reporter.taken_back = () if ended is None else ended["splits"]
         if ended is None:
+            # Still at this end: a later, longer run will need it.
             self._reporter.before_end = position.get("before_end")
         self._load_stop(position["stopped"], step=step)
 
@@ -250,4 +252,5 @@ class LoopState:
         return all(stopped[name] == value for name, value in wanted.items())
 
     def _wanted(self) -> dict[str, Any]:
+        # What a user changes to make a stopped run go on.
         return {"steps": self.steps, "configuration": self._configuration}

@@ -24,6 +24,7 @@ _LARGER = (
     "f1",
     "score",
     "iou",
+    # Keras names the metric MeanIoU mean_io_u.
     "io_u",
     "r2",
     "similarity",

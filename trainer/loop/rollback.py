@@ -192,6 +192,7 @@ class Rollback:
         story = _story(entry, fault)
         if not guard.rolls_back:
             raise Diverged(f"{story}. {self._newest()}")
+        # By the file, so that rollbacks of earlier attempts count.
         if len(skipped.entries) >= guard.max_rollbacks:
             raise Diverged(
                 f"{story}, and the run has rolled back {len(skipped.entries)} "
@@ -208,6 +209,7 @@ class Rollback:
         trainer.parts.watch.forget()
         trainer.state.check_alike()
         logging.warning("%s. Going on from step %d.", story, trainer.step)
+        # No `on_train_begin` follows, after which Keras' callbacks get theirs.
         self._callbacks.give_states()
         self._callbacks.call("on_roll_back", trainer.step)
 

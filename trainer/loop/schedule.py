@@ -80,6 +80,7 @@ class Ticker:
         self.period = period
         self._any_process = any_process
         self._step = 0
+        # Not the wall clock, which may be set during a run.
         self._time = time.monotonic()
         self._carried = 0.0
 
@@ -96,6 +97,7 @@ class Ticker:
         """Starts counting at a step, and now."""
         self._step = step
         self._time = time.monotonic() - self._carried
+        # Once: a start after a rollback counts from zero.
         self._carried = 0.0
 
     def call_back(self) -> None:

@@ -64,11 +64,13 @@ def write_whole(path: str, content: str | bytes) -> None:
         # Otherwise the rename may reach the disk before the content does, and a
         # power failure leaves an empty file.
         synchronize(beside)
+        # A file cannot be renamed onto a directory.
         if is_local(path) and os.path.isdir(path):
             local_files.set_aside(path, "it is a directory")
         tf.io.gfile.rename(beside, path, overwrite=True)
         # The rename itself is in the directory.
         synchronize(os.path.dirname(path) or ".")
+    # A signal may raise anywhere in here, and not only an `Exception`.
     except BaseException:
         remove_if_possible(beside)
         raise
@@ -86,6 +88,7 @@ def make_directory(path: str) -> None:
         path = os.path.dirname(path)
     if missing:
         tf.io.gfile.makedirs(missing[0])
+    # A directory's name is in its parent, which must be on disk as well.
     for made in reversed(missing):
         synchronize(os.path.dirname(made) or ".")
 
@@ -94,6 +97,7 @@ def synchronize(path: str) -> None:
     """Flushes a local file or directory to disk; ignores remote ones."""
     if not os.path.exists(path):
         return
+    # Enough for fsync, and a directory cannot be opened in another way.
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -168,6 +172,7 @@ def keep_copy(path: str, content: bytes, why: str) -> None:
 def _aside(path: str) -> str:
     if is_local(path):
         return local_files.aside(path)
+    # At random: on a store, looking for a free number takes a request each.
     return f"{path}.damaged-{uuid.uuid4().hex[:8]}"
 
 

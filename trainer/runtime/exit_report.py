@@ -28,6 +28,7 @@ _TRACED = "in user code:"
 _RUNNING = "Graph execution error:"
 # The address of an object differs from run to run.
 _ADDRESS = re.compile(r"\b0x[0-9a-f]+")
+# In characters; a message may contain a whole tensor.
 _MOST = 300
 _REPORT = schema.record(
     {"pid": schema.integer()},

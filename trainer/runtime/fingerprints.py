@@ -9,6 +9,7 @@ import sysconfig
 
 import gin
 
+# Enough to tell two apart, and short enough for a message.
 _DIGITS = 12
 # Bindings that may differ between the tasks or hosts of a cluster. Comments and
 # empty lines in the text depend on them.
@@ -35,6 +36,7 @@ def code() -> str:
     User modules are those imported so far from outside of Python's folders.
     """
     files = {os.path.realpath(path) for path in _own_modules()}
+    # Whole packages: tasks of different kinds import different parts of them.
     for name in _PACKAGES:
         package = sys.modules.get(name)
         if package is not None and package.__file__ is not None:
@@ -45,6 +47,7 @@ def code() -> str:
         try:
             with open(path, "rb") as file:
                 sources.append(hashlib.sha256(file.read()).digest())
+        # The file may be gone since it was imported.
         except OSError:
             continue
     # Without paths, because hosts may keep the code in different folders.

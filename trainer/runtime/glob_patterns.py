@@ -36,15 +36,18 @@ def without_pattern(directory: str) -> Iterator[str]:
                 tf.io.gfile.copy(
                     os.path.join(directory, name), os.path.join(copy, name)
                 )
+            # TMPDIR may be such a path, too.
             with without_pattern(copy) as path:
                 yield path
     elif os.path.isdir(_OPEN_FILES):
+        # Its name is a number, and nothing has to be written.
         descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
         try:
             yield f"{_OPEN_FILES}/{descriptor}"
         finally:
             os.close(descriptor)
     else:
+        # Without /proc, as on macOS, it takes a link.
         with tempfile.TemporaryDirectory() as folder:
             link = os.path.join(folder, "link")
             os.symlink(os.path.abspath(directory), link)

@@ -28,12 +28,14 @@ from trainer.runtime.atomic_files import (
 )
 from trainer.runtime.exit_report import LAUNCHER
 
+# Several times within a lease, so that a failed renewal does no harm.
 _RENEW_SECONDS = 15.0
 # A lease that was not renewed for this long has expired.
 _LEASE_SECONDS = 60.0
 # The clocks of two hosts may differ, but not by this much. A lease this old has
 # expired without watching it first.
 _LONG_SECONDS = 600.0
+# How long a write may take until all hosts see it.
 _SETTLE_SECONDS = 2.0
 
 
@@ -59,6 +61,7 @@ def held(
     """
     mine = {
         **holder,
+        # The number of a process is used again; this one is not.
         "nonce": uuid.uuid4().hex,
         "launcher": os.environ.get(LAUNCHER),
         "namespace": _namespace(),
@@ -85,6 +88,7 @@ def held(
         yield lease.raise_if_lost
     finally:
         stop.set()
+        # Before the release: a renewal under way would write the file again.
         thread.join(timeout=_RENEW_SECONDS)
         lease.release()
 
@@ -138,6 +142,8 @@ class _Lease:
                 self.check()
                 self.write()
             except UserError as error:
+                # For the main thread: raised here, it would end this thread
+                # only.
                 self._lost = error
                 logging.error("%s", error)
                 return
@@ -162,9 +168,12 @@ class _Lease:
             return {}
         try:
             with tf.io.gfile.GFile(self._path, "rb") as file:
+                # Bounded, because anything may be in the file's place.
                 found = json.loads(file.read(1 << 16))
+        # The holder has released it since the line above.
         except tf.errors.NotFoundError:
             return {}
+        # This is no lease, so nobody renews it.
         except (ValueError, RecursionError):
             return {}
         return found if isinstance(found, dict) else {}
@@ -182,6 +191,8 @@ def _is_gone(holder: dict[str, Any], mine: dict[str, Any]) -> bool:
     if time.time() - renewed > _LONG_SECONDS:
         return True
     here = (socket.gethostname(), mine["namespace"])
+    # The number of a process means nothing on another host or in another
+    # container.
     if (holder.get("host"), holder.get("namespace")) != here:
         return False
     return not _is_alive(holder.get("pid"))
@@ -191,9 +202,11 @@ def _is_alive(pid: Any) -> bool:
     if not isinstance(pid, int) or isinstance(pid, bool) or pid <= 0:
         return False
     try:
+        # Signal 0 is not sent: this only checks whether the process exists.
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
         return False
+    # It exists, as another user's.
     except PermissionError:
         pass
     return True

@@ -23,6 +23,7 @@ _SCHEME = re.compile(r"[a-zA-Z][0-9a-zA-Z.]*://")
 _PATH_BYTES = 4096
 _NAME_BYTES = 255
 _ROOM_BYTES = 256
+# O_EXCL refuses what somebody else has put there a moment ago.
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 # Without O_NONBLOCK, opening a named pipe would wait for its other end.
@@ -103,6 +104,7 @@ def refuse_link(path: str) -> None:
 
 def create(path: str) -> BinaryIO:
     """Opens a new file; an existing one is removed, not overwritten."""
+    # Overwriting would change the file under its other names (hard links), too.
     remove(path)
     return os.fdopen(os.open(path, _NEW | os.O_NOFOLLOW, 0o666), "wb")
 
@@ -123,6 +125,7 @@ def open_to_append(path: str) -> BinaryIO:
     os.close(descriptor)
     if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "is not a regular file", path)
+    # A copy of a run by hard links must not write into the original.
     copy = f"{path}.{os.getpid()}.tmp"
     with open(path, "rb") as source, create(copy) as target:
         shutil.copyfileobj(source, target)
@@ -135,6 +138,7 @@ def is_file(path: str) -> bool:
     """Returns whether a path is a regular file or a link to one."""
     try:
         return stat.S_ISREG(os.stat(path).st_mode)
+    # Python raises ValueError for a NUL character.
     except (OSError, ValueError):
         return False
 
@@ -146,6 +150,7 @@ def read(path: str) -> bytes:
         OSError: it cannot be read, or is something else, such as a named
             pipe that would block forever.
     """
+    # Links are followed here, because reading changes nothing.
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
     with os.fdopen(os.open(path, flags), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -165,6 +170,7 @@ def set_aside_unless_file(path: str) -> None:
 
 def aside(path: str) -> str:
     """Returns an unused name for a file that is set aside."""
+    # lexists: a broken link has the name, too, and renaming would replace it.
     names = (f"{path}.damaged-{number}" for number in itertools.count(1))
     return next(name for name in names if not os.path.lexists(name))
 

@@ -42,6 +42,7 @@ def end_process(code: int, *, at_once: bool = False) -> NoReturn:
         # What the interpreter does before it takes anything down.
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
+    # `os._exit` flushes nothing.
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
@@ -71,6 +72,8 @@ def give_up(reason: str) -> None:
         speaker.start()
         speaker.join(_LAST_WORDS_SECONDS)
     finally:
+        # Not `sys.exit`: it would raise in this thread, and then wait for those
+        # that hang.
         os._exit(EXIT_START_AGAIN)
 
 
@@ -89,6 +92,7 @@ def last_words(speak: Callable[[str], None]) -> Iterator[None]:
 
 
 def _speak(reason: str) -> None:
+    # A copy: the main thread may leave a context meanwhile.
     for speak in list(_last_words):
         with contextlib.suppress(Exception):
             speak(reason)

@@ -37,6 +37,7 @@ FILE_NAME = "run.lock"
 _WAIT_SECONDS = 3.0
 _POLL_SECONDS = 0.1
 _MOST_BYTES = 1 << 16
+# Over NFS, Linux turns `flock` into a POSIX lock, which may fail with EACCES.
 _TAKEN = (errno.EWOULDBLOCK, errno.EACCES)
 _WITHOUT_FLOCK = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK, errno.EINVAL)
 
@@ -95,6 +96,7 @@ def locked(model_dir: str | None) -> Iterator[Callable[[], None]]:
         _release(descriptor, path)
         # A run that is refused before it writes anything leaves no trace.
         with contextlib.suppress(OSError):
+            # Innermost first; this stops at the first that is not empty.
             for directory in made:
                 os.rmdir(directory)
 
@@ -138,6 +140,7 @@ def _myself() -> dict[str, Any]:
 
 def _lock(path: str, model_dir: str) -> int | None:
     """Returns a descriptor that holds the lock; `None` without `flock`."""
+    # By inode, as a directory may be renamed or have several paths.
     identity = os.stat(model_dir).st_ino
     deadline = time.monotonic() + _WAIT_SECONDS
     while True:
@@ -241,6 +244,7 @@ def _release(descriptor: int, path: str) -> None:
         return
     _held.discard(descriptor)
     with contextlib.suppress(OSError):
+        # While the lock is held: afterwards the name may be the next run's.
         if _is_still_at(descriptor, path):
             os.unlink(path)
     os.close(descriptor)

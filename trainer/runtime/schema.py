@@ -50,6 +50,8 @@ def number(
     def check(value: Any, name: str) -> None:
         fits = _is(value, int | float)
         if fits and _is(value, int):
+            # Python cannot turn every integer into a float, which isfinite
+            # needs.
             fits = abs(value) <= _MOST
         if fits and finite:
             fits = math.isfinite(value)
@@ -142,11 +144,13 @@ def record(
 
 
 def _is(value: Any, kind: Any) -> bool:
+    # In Python a bool is an int, too.
     return isinstance(value, kind) and not isinstance(value, bool)
 
 
 def _refuse(value: Any, name: str, wanted: str) -> None:
     try:
+        # Short, however much the value holds.
         shown = reprlib.repr(value)
     except ValueError:  # An integer of more digits than Python writes.
         shown = "too large"

@@ -96,6 +96,7 @@ class Listener:
         if threading.current_thread() is not threading.main_thread():
             return False
         hearing, self._waking = socket.socketpair()
+        # Python requires this: a handler must not wait for a full buffer.
         self._waking.setblocking(False)
         # Before the handlers: a signal in between then reaches one of two
         # listeners at least.
@@ -198,6 +199,7 @@ def hold() -> None:
     _hold = _Hold()
     for module, name in _STARTS:
         start = getattr(module, name, None)
+        # A second call of `hold` must not wrap it again.
         if start is not None and not hasattr(start, "__wrapped__"):
             setattr(module, name, _unblocked(start))
 
@@ -212,6 +214,7 @@ def handler_restored() -> Iterator[None]:
     global _hold
     libc = ctypes.CDLL(None)
     action = ctypes.create_string_buffer(_ACTION_BYTES)
+    # In C, because Python does not notice handlers that C code installs.
     libc.sigaction(signal.SIGTERM, None, action)
     handler = signal.getsignal(signal.SIGTERM)
     if _hold is not None:
@@ -287,6 +290,8 @@ def _after_fork() -> None:
 def _after_fork_in_child() -> None:
     """A child has none of the threads here, and dies of SIGTERM."""
     global _hold, _interruption
+    # Innermost first, as each one puts back what it found; `stop` takes it off
+    # the list, hence the copy.
     for listener in reversed(_listeners.copy()):
         listener.stop()
     _hold = _interruption = None
@@ -296,6 +301,7 @@ def _after_fork_in_child() -> None:
     )
 
 
+# By thread, as several may fork at the same time.
 _mask = threading.local()
 os.register_at_fork(
     before=_before_fork,

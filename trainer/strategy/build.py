@@ -170,6 +170,7 @@ def _dtype_policy(precision: str | None) -> Iterator[None]:
         raise UserError(
             f"Unknown precision {precision!r}. {nearest(precision, PRECISIONS)}"
         )
+    # The policy is global: other models of this process keep theirs.
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy(precision)
     try:

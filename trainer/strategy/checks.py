@@ -209,6 +209,7 @@ def check_trainable(
     Raises:
         UserError: a layer has become trainable since.
     """
+    # By identity, because `==` of variables compares their elements.
     ids = {id(variable) for variable in known}
     for variable in model.trainable_variables:
         if id(variable) not in ids and not own_step:

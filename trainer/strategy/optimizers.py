@@ -60,12 +60,14 @@ def restart_optimizers(
     )
     for name, old in parts.optimizers.items():
         values = fresh[name].variables
+        # Into the present variables: graphs and checkpoints know these.
         for variable, value in zip(old.variables, values, strict=True):
             variable.assign(value)
 
 
 def _begins_with_constants(optimizer: keras.optimizers.Optimizer) -> bool:
     kind = type(optimizer)
+    # Keras' own, and not a subclass, which may keep anything.
     known = getattr(keras.optimizers, kind.__name__, None) is kind
     return known and kind is not keras.optimizers.ScheduleFreeAdamW
 
@@ -86,6 +88,8 @@ def _make_optimizer(
 ) -> keras.optimizers.Optimizer:
     if isinstance(factory, str):
         try:
+            # Only its class is of use: this object has the default learning
+            # rate.
             factory = type(keras.optimizers.get(factory))
         except ValueError:
             raise UserError(

@@ -20,6 +20,7 @@ from trainer.plugin_api import (
 )
 
 _DEFAULT_STEPS = 1000  # Between saves, if the length of an epoch is unknown.
+# Not only finite values: a diverging run has a NaN loss, and goes on with it.
 _STATE = schema.record(
     {"values": schema.mapping_of(schema.number(finite=False))}
 )
@@ -98,6 +99,7 @@ class Checkpoint(Callback):
         assert loop is not None
         if self.trainer.model_dir is None:
             raise UserError("Checkpoint needs a model_dir to save to.")
+        # One process alone: several would race to set the same thing aside.
         if self.trainer.plugin.is_chief:
             atomic_files.prepare_directory(
                 self.trainer.model_dir, "checkpoints"
@@ -110,6 +112,8 @@ class Checkpoint(Callback):
             self.trainer.plugin.any_process,
         )
         if self.trainer.plugin.is_chief:
+            # The run's lock is held by now, so that nobody is still writing
+            # one of these.
             storage.remove_leftovers(self.directory)
         if self.trainer.state.restore_newest(self.directory):
             logging.info("Resuming at step %d.", self.trainer.step)
@@ -117,12 +121,15 @@ class Checkpoint(Callback):
             # after them, because callbacks change their state there.
             if loop.state.unfired_from is None:
                 self._note_saved(over=loop.is_ending)
+        # Not from the present step: what an earlier attempt left unfired is
+        # still due.
         self._ticker.start(loop.fired_step)
 
     def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
         """Reserves memory for the first save, in the background."""
         if self._staging is not None and self.trainer.plugin.is_chief:
             specs = self.trainer.state.specs()
+            # On the writer's thread: the first save waits for it in turn.
             self._writing = self._writer.submit(self._staging.reserve, specs)
 
     def next_due(self, step: int) -> int | None:
@@ -143,6 +150,8 @@ class Checkpoint(Callback):
 
         If that fails, the next attempt starts from an earlier checkpoint.
         """
+        # First: a save of this very step may be under way, and if it fails, it
+        # has to be made again.
         self._wait()
         if self._saved_step != step:
             # Without values, because this step has not been evaluated yet.
@@ -160,6 +169,7 @@ class Checkpoint(Callback):
         self._saved_step = step
         if self.trainer.plugin.is_chief:
             for path in storage.listing(self.directory):
+                # Restoring has passed it over, and its steps are made anew.
                 if storage.step_of(path) > step:
                     storage.remove(path)
 
@@ -177,6 +187,7 @@ class Checkpoint(Callback):
 
     def state(self) -> dict[str, Any]:
         """See `Callback.state`."""
+        # JSON has no integer keys.
         return {"values": {str(k): v for k, v in self._values.items()}}
 
     def load_state(self, state: dict[str, Any]) -> None:
@@ -197,6 +208,8 @@ class Checkpoint(Callback):
         self._saved_as_over = over
         loop = self.trainer.loop
         assert loop is not None
+        # Hashing reads every variable: only where a Keras callback may still
+        # change one.
         if over and loop.callbacks.keras_has("on_train_end"):
             self._saved_digests = self.trainer.state.digests()
 
@@ -244,15 +257,19 @@ class Checkpoint(Callback):
         if not self.trainer.plugin.is_chief:
             self._saved_step = step
             return
+        # Noted before it is written: `_wait` takes it back if that fails.
         self._note_saved(over=over)
         snapshot = self.trainer.state.capture(over=over)
         if self._staging is not None:
+            # Otherwise TensorFlow makes its copy within the next step.
             snapshot = self._staging.copy(snapshot)
         self._writing = self._writer.submit(self._write, snapshot)
         if not self._asynchronous:
             self._wait()
 
     def _write(self, snapshot: storage.Snapshot) -> None:
+        # The time is that of training, but the watchdog must see a save that
+        # hangs.
         with self.trainer.accounts.aside("checkpoint"):
             if self._has_written and not tf.io.gfile.isdir(self.directory):
                 logging.warning(
@@ -261,6 +278,8 @@ class Checkpoint(Callback):
             storage.save(self.directory, snapshot)
             self._has_written = True
             try:
+                # The new checkpoint is on disk: an old one that stays is no
+                # failed save.
                 self._prune(snapshot.step)
             except REFUSALS as error:
                 logging.warning(
@@ -273,6 +292,7 @@ class Checkpoint(Callback):
         Training continues without it: the last complete checkpoint is kept,
         and the next save tries again.
         """
+        # Taken first: a failure is reported once, not at each later wait.
         writing, self._writing = self._writing, None
         if writing is None:
             return

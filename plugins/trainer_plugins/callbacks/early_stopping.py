@@ -65,6 +65,7 @@ class EarlyStopping(Callback):
 
     def on_log(self, step: int, split: str, logs: dict[str, float]) -> None:
         """Compares the watched value with the best so far."""
+        # `on_log` names the split; monitors use Keras' names, as in `fit`.
         prefix = "val_" if split == "eval" else ""
         named = {prefix + name: value for name, value in logs.items()}
         value = self._monitor.value(named)
@@ -74,6 +75,7 @@ class EarlyStopping(Callback):
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Warns if the watched value was never logged."""
+        # A value that was seen but never finite counts as waiting.
         if self.best is None and not self.wait:
             logging.warning(
                 "EarlyStopping has seen no %s: nothing logged it.",
@@ -102,6 +104,7 @@ class EarlyStopping(Callback):
         if math.isfinite(value) and (
             self.best is None
             or self._monitor.better(value, self.best, self.min_delta)
+            # Even if it improves by less than min_delta.
             or self._is_good_enough(value)
         ):
             self.best, self.best_step, self.wait = value, step, 0
@@ -125,6 +128,7 @@ class EarlyStopping(Callback):
     def _is_good_enough(self, value: float) -> bool:
         if self.stop_at is None:
             return False
+        # `better` is strict, and reaching the value exactly is enough.
         return value == self.stop_at or self._monitor.better(
             value, self.stop_at
         )

@@ -68,6 +68,8 @@ class Export(Callback):
         trainer = self.trainer
         if trainer.model_dir is None or not trainer.plugin.is_chief:
             return []
+        # Again: `setup` is not called with --mode=export, and in a long run a
+        # link may have been made since.
         atomic_files.refuse_links(trainer.model_dir, "export")
         model = trainer.single_device_model()
         written = export_model(
@@ -89,10 +91,12 @@ class Export(Callback):
             # The data may be missing where only a checkpoint was copied to.
             # Then Keras has to guess.
             return None
+        # For one replica, as the model is outside of any strategy.
         pieces = batches.pieces(
             start=0, replicas=range(1), num_replicas=1, micro=1
         )
         x, _, _ = keras.utils.unpack_x_y_sample_weight(pieces.element_spec)
+        # `keras.InputSpec` cannot describe a sparse part.
         dense = all(isinstance(s, tf.TensorSpec) for s in tf.nest.flatten(x))
         return x if dense else None
 
@@ -138,6 +142,8 @@ def export_model(
 def _write_saved_model(model: keras.Model, directory: str, inputs: Any) -> str:
     path = os.path.join(directory, "saved_model")
     beside, old = f"{path}.new", f"{path}.old"
+    # An export that was killed left them, and renaming onto a folder that is
+    # not empty fails.
     for left_over in (beside, old):
         atomic_files.remove(left_over)
     signature = None if inputs is None else [_free_batch(inputs)]
@@ -163,6 +169,7 @@ def _write_keras(model: keras.Model, directory: str) -> str | None:
         file = os.path.join(local, "model.keras")
         try:
             model.save(file)
+        # What Keras raises for a class that it cannot serialize.
         except (NotImplementedError, TypeError, ValueError) as error:
             logging.warning(
                 "%s cannot be saved as .keras (%s). Give the class a "

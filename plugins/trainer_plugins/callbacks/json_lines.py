@@ -66,6 +66,8 @@ class JsonLines(Callback):
         atomic_files.prepare_file(*os.path.split(self._path))
         if self.following:
             try:
+                # The evaluator is the only writer of its file, so a torn line
+                # is its own.
                 self._there = _drop_torn_line(self._path)
             except REFUSALS as error:
                 raise UserError(
@@ -92,6 +94,8 @@ class JsonLines(Callback):
     def on_roll_back(self, step: int) -> None:
         """Drops the lines of steps that will be repeated."""
         last = self.trainer.fired_step
+        # Lines that the disk refused are not in the file, but may be of steps
+        # that will be repeated, too.
         self._waiting = [
             line for line in self._waiting if json.loads(line)["step"] <= last
         ]
@@ -99,6 +103,8 @@ class JsonLines(Callback):
 
     def on_log(self, step: int, split: str, logs: dict[str, float]) -> None:
         """Appends one line."""
+        # An evaluator that was killed between a line and its record evaluates
+        # the step again.
         if self._path is None or step in self._there:
             return
         self._waiting.append(as_line(step, split, logs))
@@ -114,6 +120,8 @@ class JsonLines(Callback):
         # Parse and format each line, so that no arbitrary text of a
         # checkpoint gets into the file.
         self._waiting = [_reformatted(line) for line in state["waiting"]]
+        # Some may be in the file: the earlier process may have written them
+        # after the checkpoint.
         self._failed = bool(self._waiting)
 
     def close(self) -> None:
@@ -127,6 +135,8 @@ class JsonLines(Callback):
             # A failed append may have written a part of the lines.
             if self._failed:
                 self._mend(self._path)
+            # Known after a write: the end of the file is not read for each
+            # line.
             start = "" if self._ends_whole else _line_break(self._path)
             tf.io.gfile.makedirs(os.path.dirname(self._path))
             atomic_files.append(self._path, start + "".join(self._waiting))
@@ -146,6 +156,7 @@ class JsonLines(Callback):
         """Drops a torn line, and forgets waiting lines that were written."""
         drop_after(path, math.inf)
         if atomic_files.exists(path):
+            # A line holds its step and split, so equal lines are the same log.
             there = set(
                 atomic_files.read(path).decode().splitlines(keepends=True)
             )
@@ -174,6 +185,8 @@ def as_line(step: int, split: str, logs: dict[str, float]) -> str:
         for name, value in logs.items()
     }
     key = {"step": int(step), "split": split}
+    # Twice: first so that they come first, last so that they win over metrics
+    # of these names.
     return json.dumps(key | values | key, allow_nan=False) + "\n"
 
 
@@ -213,6 +226,8 @@ def drop_after(path: str, step: float, taken_back: Sequence[str] = ()) -> None:
     keys = [_key_of(line) for line in lines]
     # A killed process may leave a torn last line.
     is_torn = not before.endswith(b"\n")
+    # A torn last line is expected and worthless. Anything else was not written
+    # by a run, and somebody may want it.
     if None in (keys[:-1] if is_torn else keys):
         atomic_files.keep_copy(path, before, "some lines are not logs of a run")
     after = b"".join(

@@ -14,6 +14,7 @@ from http.client import HTTPException
 from absl import logging
 
 _DEFAULT_HOST = "metadata.google.internal"
+# The server refuses requests without this header.
 _HEADERS = {"Metadata-Flavor": "Google"}
 _TIMEOUT_SECONDS = 3.0
 # After this many failures in a row, the server counts as absent.
@@ -51,7 +52,10 @@ class MetadataServer:
 
     def start(self) -> None:
         """Starts polling."""
+        # A new one for each run: the last one's thread may still wait on the
+        # old one.
         self._stopped = threading.Event()
+        # A daemon: a request that hangs must not keep the process from ending.
         threading.Thread(
             target=self._run,
             args=(self._stopped,),
@@ -76,7 +80,9 @@ class MetadataServer:
                 failures = 0
             except (OSError, ValueError, HTTPException) as error:
                 failures += 1
+                # A server that has answered once exists, and will answer again.
                 if failures == _MOST_FAILURES and not last:
+                    # Not being on Google Cloud is no reason to warn.
                     level = logging.WARNING if self._is_given else logging.DEBUG
                     logging.log(
                         level,
@@ -94,6 +100,8 @@ class MetadataServer:
         )
         try:
             with self._opener.open(request, timeout=_TIMEOUT_SECONDS) as answer:
+                # Values are a few words. Something else may answer, without
+                # end.
                 return str(answer.read(256).decode().strip().upper())
         except urllib.error.HTTPError as error:
             # Not every kind of VM has every key.
@@ -102,6 +110,8 @@ class MetadataServer:
             raise
 
     def _handle(self, key: str, value: str) -> None:
+        # In full, the events are called TERMINATE_ON_HOST_MAINTENANCE and
+        # MIGRATE_ON_HOST_MAINTENANCE.
         if key == "preempted" and value == "TRUE":
             self._on_event("the VM is preempted", True)
         elif value.startswith("TERMINATE"):

@@ -15,6 +15,7 @@ from trainer import Callback, UserError
 from trainer.plugin_api import give_up, signals
 from trainer_plugins.callbacks.metadata_server import MetadataServer
 
+# 128 plus SIGINT, as a shell reports it.
 _EXIT_INTERRUPTED = 130
 # After a second Ctrl-C: how long Python may take to leave by itself.
 _LAST_SECONDS = 2.0
@@ -115,6 +116,7 @@ class Preemption(Callback):
     def close(self) -> None:
         """Gives the signals back."""
         self._closed.set()
+        # Or the thread that minds the grace would end the process later.
         self._arrived.set()
         if self._metadata is not None:
             self._metadata.stop()
@@ -143,6 +145,7 @@ class Preemption(Callback):
 
     def _hear(self, what: str, leave: bool) -> None:
         """Called on any thread when something asks to save or to leave."""
+        # The metadata server's thread may still be in a request.
         if self._closed.is_set():
             return
         if not leave:
@@ -177,6 +180,7 @@ class Preemption(Callback):
 
 
 def _end_at_once() -> None:
+    # The main thread may be inside TensorFlow, where nothing interrupts it.
     timer = threading.Timer(_LAST_SECONDS, os._exit, (_EXIT_INTERRUPTED,))
     timer.daemon = True
     timer.start()

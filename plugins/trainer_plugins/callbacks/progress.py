@@ -37,6 +37,8 @@ class Progress(Callback):
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Starts the bar."""
         self._pace = Pace()
+        # A bar redraws itself with control codes, which would pile up in a
+        # file.
         if not self._console.is_terminal or not self._is_chief:
             return
         self.close()
@@ -44,6 +46,7 @@ class Progress(Callback):
             TextColumn("train"),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
+            # To rich, brackets in a metric's name would be markup.
             TextColumn("{task.fields[values]}", markup=False),
             console=self._console,
             refresh_per_second=4,
@@ -125,6 +128,7 @@ class Progress(Callback):
         return [f"eta {_clock(pace * (self._total - step))}"]
 
     def _print(self, parts: list[str]) -> None:
+        # Never wrapped: one log stays one line, however narrow the console.
         self._console.print(
             "  ".join(parts), markup=False, highlight=False, soft_wrap=True
         )
@@ -178,6 +182,7 @@ def _summary(accounts: dict[str, float]) -> list[str]:
     shown = ", ".join(
         f"{name.replace('_', ' ')} {parts[name]:.0%}"
         for name in largest
+        # Less would show as 0%.
         if parts[name] >= 0.005
     )
     return [f"goodput {goodput:.0%} of {_clock(total)}", f"({shown})"]

@@ -172,12 +172,15 @@ class TensorBoard(Callback):
 
     def _close_writers(self) -> None:
         for writer in self._writers.values():
+            # Closing flushes, which fails again on a full disk; the data is
+            # kept.
             with contextlib.suppress(*REFUSALS):
                 writer.close()
         self._writers = {}
 
     def _hide_after(self, step: int) -> None:
         for split in ("train", "eval"):
+            # A new run has nothing to hide, and gets no stray event file.
             if tf.io.gfile.isdir(self._directory(split)):
                 # A log that was taken back hides its own step, too.
                 last = step - (split in self.trainer.taken_back)
@@ -201,6 +204,7 @@ class TensorBoard(Callback):
             self._write_summary(split, summary)
 
     def _write_summary(self, split: str, summary: Any) -> None:
+        # At step 0, which `_hide_after` never discards.
         content = summary.SerializeToString()
         self._write(
             split, 0, lambda: tf.summary.experimental.write_raw_pb(content)
@@ -243,6 +247,7 @@ class _Names(config_parser.ParserDelegate):
         self.macros: dict[str, Any] = {}
 
     def configurable_reference(self, name: str, evaluate: bool) -> None:
+        # Nothing is imported or called here: a reference is no scalar.
         return None
 
     def macro(self, name: str) -> Any:
@@ -267,6 +272,8 @@ def _hide_after(directory: str, step: int) -> None:
             status=tf.compat.v1.SessionLog.START
         ),
     )
+    # Elsewhere first: TensorBoard may be reading the directory, and must find
+    # the file whole.
     with tempfile.TemporaryDirectory() as folder:
         records = os.path.join(folder, "events")
         with tf.io.TFRecordWriter(records) as writer:

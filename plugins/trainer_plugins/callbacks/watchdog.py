@@ -53,6 +53,7 @@ class Watchdog(Callback):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Starts watching."""
+        # A new one: an earlier run's thread may not have seen the old one set.
         self._stopped = threading.Event()
         threading.Thread(
             target=self._watch,
@@ -72,6 +73,8 @@ class Watchdog(Callback):
         ticks: dict[tuple[str, float], int] = {}
         while not stopped.wait(tick):
             doing = self.trainer.accounts.doing()
+            # By phase and when it began: the next call of a phase counts from
+            # zero.
             ticks = {one: ticks.get(one, 0) + 1 for one in doing}
             for (phase, _), count in ticks.items():
                 limit = self._limits.get(phase)

@@ -32,6 +32,8 @@ class Evaluation:
         if iterator is not self._pieces:
             self._pieces, self._done = iterator, 0
         first = self._done
+        # Made anew for each call: a free worker does not have the input of the
+        # one that ran the last call.
         remaining = self._worker_pool.iterator(
             lambda _: iterator(range(1), offset=first)
         )
@@ -78,6 +80,7 @@ class Closures:
             logs = self._step(iterator)
         with tf.control_dependencies(tf.nest.flatten(logs)):
             after = updates.assign_add(1, read_value=True)
+        # Without this step's own update.
         staleness = tf.cast(after - before - 1, tf.float32)
         return {**logs, "staleness": average(staleness)}
 
@@ -93,6 +96,8 @@ def _added(
         sums = sums or Sums.nothing(layout)
         row = np.array(sums.fitted(layout, 1)[0])
         for result in results:
+            # In the order of scheduling, not of finishing: the last bits of a
+            # sum depend on it.
             for of_step in np.asarray(result):
                 row += of_step
         found.append(Sums(layout, row[np.newaxis, np.newaxis]))

@@ -42,6 +42,7 @@ def bounded(seconds: float) -> Iterator[None]:
     Args:
         seconds: the limit. Outside the main thread there is none.
     """
+    # Python sets handlers in the main thread only.
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -69,6 +70,7 @@ def _without_lock() -> Callable[[Any, bytes], None] | None:
     except (OSError, AttributeError):
         return None
     pointer = ctypes.c_void_p
+    # Undeclared, pointers would be cut to the size of C's int.
     new_status.argtypes, new_status.restype = [], pointer
     delete_status.argtypes, delete_status.restype = [pointer], None
     get_code.argtypes, get_code.restype = [pointer], ctypes.c_int
@@ -84,6 +86,8 @@ def _without_lock() -> Callable[[Any, bytes], None] | None:
         try:
             enable(unwrap(handle, None), server_def, len(server_def), status)
             if code := get_code(status):
+                # The exception that the binding would raise, so that callers
+                # need not know the difference.
                 kind = tf.compat.v1.errors.exception_type_from_error_code(code)
                 raise kind(None, None, get_message(status).decode())
         finally:

@@ -67,6 +67,7 @@ class Mirrored(StrategyPlugin):
         devices = logical_devices(self._devices)
         on_gpus = all(device.startswith("gpu") for device in devices)
         kind = self._all_reduce
+        # NCCL exists on GPUs only.
         if kind == "auto":
             kind = "nccl" if on_gpus else "reduce_to_one"
         if kind == "nccl" and not on_gpus:
@@ -75,6 +76,7 @@ class Mirrored(StrategyPlugin):
                 f"{', '.join(devices)}. Valid: auto, hierarchical_copy, "
                 "reduce_to_one."
             )
+        # ReductionToOneDevice does not pack.
         options = (
             {} if kind == "reduce_to_one" else {"num_packs": self._num_packs}
         )

@@ -125,6 +125,7 @@ class MultiWorkerMirrored(ClusterStrategy):
         if cluster is None or cluster.jobs.get("ps"):
             return None
         count = len(cluster.tasks(*_JOBS))
+        # Above mirrored, whose devices are a part of this strategy's.
         return Detection(rank=30, found=f"{count} workers by {cluster.source}")
 
     def create(self) -> tf.distribute.Strategy:
@@ -178,6 +179,7 @@ class MultiWorkerMirrored(ClusterStrategy):
             jobs=_JOBS,
             limit_seconds=self._timeout_seconds,
         )
+        # One watcher is enough: what the chief requests, all agree on.
         if met.cluster.absent() and self.is_chief:
             self._rejoin_watcher = RejoinWatcher(met.cluster)
         return met.cluster
@@ -214,6 +216,7 @@ class MultiWorkerMirrored(ClusterStrategy):
         if self.cluster is None or self.is_evaluator:
             return list(flags)
         with self._watched():
+            # As numbers, because all-reduce has no logical or.
             counts = self._count(tf.constant(flags, tf.float32))
             return [bool(count > 0) for count in counts.numpy()]
 
@@ -244,6 +247,7 @@ class MultiWorkerMirrored(ClusterStrategy):
 
     def finish(self) -> None:
         """Waits for the others, so that none loses a peer at the end."""
+        # Comparing nothing is a barrier, which needs no collective.
         self.check_alike({})
         self.close()
 

@@ -97,6 +97,8 @@ class ParameterServer(ClusterStrategy):
     """
 
     name = "parameter_server"
+    # Any free worker takes a step, and its own next batch for it: no step has a
+    # batch of its own.
     options = StrategyOptions(batches_by_step=False, carries_states=False)
 
     def __init__(
@@ -171,6 +173,7 @@ class ParameterServer(ClusterStrategy):
         if self.cluster.job not in ("worker", "ps"):
             return False
         channel = self._rendezvous()
+        # TensorFlow may install a handler of its own, which ignores SIGTERM.
         with signals.handler_restored():
             server = start_server(self.cluster, _JOBS, threads=self._threads)
         logging.info("%s serves at %s.", self.cluster.name, server.target)

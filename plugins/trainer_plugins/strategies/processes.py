@@ -46,6 +46,7 @@ def server_def_resolver(
     """
     # At exit, TensorFlow would wait for servers that may be gone.
     skip_teardown()
+    # Without other jobs, such as the evaluator: TensorFlow would wait for them.
     spec = {job: cluster.jobs[job] for job in jobs if cluster.jobs.get(job)}
     return tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec(spec),

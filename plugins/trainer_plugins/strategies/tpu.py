@@ -82,6 +82,7 @@ class TPU(StrategyPlugin):
         try:
             return self._start()
         except _NO_TPU as error:
+            # TensorFlow may add a stack trace to the first line.
             reason = str(error).strip().partition("\n")[0]
             raise UserError(
                 f"The TPU {self._tpu!r} does not start: {reason}\n"
@@ -103,6 +104,7 @@ class TPU(StrategyPlugin):
 
     def distribute(self, make_pieces: MakePieces, *, training: bool) -> Any:
         """See `StrategyPlugin.distribute`; refuses unsuitable data."""
+        # Any replica will do: the pieces of all come from the same operations.
         check_input(make_pieces(range(1)), remote=self._is_remote)
         return super().distribute(make_pieces, training=training)
 
@@ -145,6 +147,7 @@ class TPU(StrategyPlugin):
         if self._is_remote:
             tf.config.experimental_connect_to_cluster(resolver)
         self._topology = tf.tpu.experimental.initialize_tpu_system(resolver)
+        # Only now: `close` shuts down what has been started.
         self._resolver = resolver
         return tf.distribute.TPUStrategy(resolver)
 

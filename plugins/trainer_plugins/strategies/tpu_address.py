@@ -155,6 +155,8 @@ def _require_answer(tpu: str, host: str, port: int) -> None:
     try:
         with socket.create_connection((host, port), _CONNECT_SECONDS) as peer:
             peer.sendall(_PREFACE)
+            # A file reads on until the header is complete; `recv` may return a
+            # part.
             with peer.makefile("rb") as answers:
                 answer = answers.read(_FRAME_HEADER)
     except OSError as error:

@@ -8,6 +8,7 @@ import tensorflow as tf
 from trainer import UserError
 from trainer.plugin_api import Padded
 
+# They call back into the Python process that made them.
 _PYTHON_OPS = {"EagerPyFunc", "PyFunc", "PyFuncStateless"}
 
 
@@ -69,6 +70,7 @@ def _graph_of(dataset: tf.data.Dataset) -> Any:
 def _python_op(graph: Any) -> str | None:
     """Returns the name of an operation that runs Python code, if any."""
     nodes = list(graph.node)
+    # What `map` or `filter` call is not among the graph's own nodes.
     for function in graph.library.function:
         nodes.extend(function.node_def)
     return next((node.name for node in nodes if node.op in _PYTHON_OPS), None)

@@ -98,6 +98,7 @@ class WorkerPool:
     @functools.cached_property
     def updates(self) -> tf.Variable:
         """The number of updates that the servers have applied in this run."""
+        # On a server, where all workers count in the same variable.
         with self._scope():
             return tf.Variable(0, dtype=tf.int64, trainable=False)
 
@@ -165,6 +166,8 @@ class WorkerPool:
         """
         coordinator = self._coordinator
         with self._watched(), outside_graph():
+            # The number of steps as a tensor: each Python number would be
+            # traced.
             scheduled = [
                 coordinator.schedule(
                     loop, args=(iterator, tf.constant(size, tf.int64))
