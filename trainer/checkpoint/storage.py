@@ -10,6 +10,8 @@ disk and renamed. A checkpoint whose manifest is missing or does not match is
 passed over. Saving a step again first renames the old checkpoint to
 `old_00000100`, which is valid until the new one has its name.
 `tf.train.load_checkpoint(".../step_00000100/arrays")` reads the arrays.
+
+Writing and reading stay in one file: they agree on every name and rename.
 """
 
 import dataclasses

@@ -7,6 +7,9 @@ is computed from the sum. That is exact for every metric whose state adds up,
 as those of Keras do. For any other metric a step returns the arguments of its
 update, and its state is carried from step to step
 (`trainer.step.metrics.carried`).
+
+One class in one long file: each of its methods must treat summed and carried
+states alike, which is seen best side by side.
 """
 
 from collections.abc import Callable, Sequence

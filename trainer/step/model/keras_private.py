@@ -1,7 +1,8 @@
 """Every private name of Keras that this framework relies on.
 
 Each function checks that the name is there, so that an upgrade of Keras that
-moves one fails at start-up with a sentence, not with a wrong number.
+moves one fails at start-up with a sentence, not with a wrong number. They are
+all in this one file, so that it is the only one to read before an upgrade.
 """
 
 import collections
