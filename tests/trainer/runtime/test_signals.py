@@ -204,7 +204,7 @@ except BaseException as error:
     assert done.returncode == 0, done.stderr
     free, held = "{} False True None", "{} True False None"
     kept = "{} False False None"
-    inner = [free, held, kept, "StartAgain"]
+    inner = [free, held, kept, "Terminated"]
     outer = [free, held]
     after = [held, kept, "StartAgain"]
     expected = [line.format(0) for line in outer]
@@ -268,7 +268,8 @@ signals.hold()
 try:
     try:
         os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(20)
+        for _ in range(400):  # A long sleep would not be woken.
+            time.sleep(0.01)
     except Exception:
         print("handled")
 except signals.Terminated as error:
