@@ -206,7 +206,7 @@ except BaseException as error:
     kept = "{} False False None"
     inner = [free, held, kept, "Terminated"]
     outer = [free, held]
-    after = [held, kept, "StartAgain"]
+    after = [held, kept, "Terminated"]
     expected = [line.format(0) for line in outer]
     expected += [line.format(1) for line in outer]
     expected += [line.format(2) for line in inner]
