@@ -11,8 +11,11 @@ import pytest
 
 from tests.conformance.conftest import MORE_STRATEGIES, STRATEGIES
 from tests.conftest import ROOT
-from trainer import Guard, Trainer, run
+from trainer import Guard, Trainer
+from trainer.experiment import build
 from trainer.strategy.registry import load_plugins
+from trainer.values.configurable import Checks
+from trainer.values.words import describe
 
 # A block, with the file name above it if there is one.
 _BLOCK = re.compile(
@@ -105,32 +108,41 @@ def test_the_table_of_strategies_is_in_the_order_of_its_command():
     assert names == [*STRATEGIES, *MORE_STRATEGIES]
 
 
-def test_every_parameter_is_documented_with_its_default():
+def test_every_parameter_is_documented():
     text = (ROOT / "docs" / "parameters.md").read_text()
-    found = re.findall(r"^\| `(\w+\.\w+)` \| (.+?) \| ", text, re.MULTILINE)
-    assert len(found) == len(dict(found))
-    assert dict(found) == parameters()
+    row = re.compile(r"^\| `(\w+\.\w+)` \| (.+?) \| (.+?) \| ", re.MULTILINE)
+    found = {name: facts for name, *facts in row.findall(text)}
+    assert len(found) == len(row.findall(text))
+    assert found == parameters()
 
 
 def parameters():
-    """What the constructors say, as docs/parameters.md writes it."""
+    """Default and valid values, as docs/parameters.md writes them."""
     # What the command line itself gives to `run`.
     not_in_gin = {"run.mode", "run.model_dir"}
-    not_in_gin |= {"run.before_first_step", "run.is_over"}
     boxed = [
         plugin
         for plugin in load_plugins().values()
         if plugin.__module__.startswith("trainer_plugins.")
     ]
-    defaults = {
-        f"{one.__name__}.{parameter.name}": as_written(parameter.default)
-        for one in (Trainer, run, Guard, *boxed)
+    named = {one.__name__: one for one in (Trainer, Guard, *boxed)}
+    found = {
+        f"{name}.{parameter.name}": [
+            as_written(parameter.default),
+            valid(one, parameter.name),
+        ]
+        for name, one in {"run": build, **named}.items()
         for parameter in inspect.signature(one).parameters.values()
         # A class without a constructor has `*args, **kwargs`.
         if parameter.kind
         not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
     }
-    return {k: v for k, v in defaults.items() if k not in not_in_gin}
+    return {k: v for k, v in found.items() if k not in not_in_gin}
+
+
+def valid(one, parameter):
+    """What may be given, in the words of the error message."""
+    return describe(Checks.of(one).types[parameter])
 
 
 def as_written(default):

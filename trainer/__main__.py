@@ -11,12 +11,14 @@ if sys.platform == "win32":
 
 # Below this: it needs what Windows does not have.
 from trainer.errors import EXIT_FAILED, EXIT_START_AGAIN  # noqa: E402
-from trainer.runtime import signals  # noqa: E402
+from trainer.runtime import signals, standard_streams  # noqa: E402
 from trainer.runtime.process_exit import end_process  # noqa: E402
 
 
 def main() -> None:
     """Runs the command line and ends the process with its exit code."""
+    # First: whatever is opened must not get the number of a closed stream.
+    standard_streams.protect()
     signals.hold()
     try:
         # Not before: what is imported here may start threads.

@@ -20,22 +20,31 @@ class UserError(Exception):
     """
 
 
+class BadValue(UserError):
+    """A parameter has a value that it cannot have.
+
+    Args:
+        owner: the class or function, such as `"Checkpoint"`.
+        parameter: its parameter.
+        value: as it is shown.
+        wanted: the rest of the sentence, such as `"must be True or False."`
+    """
+
+    def __init__(
+        self, *, owner: str, parameter: str, value: str, wanted: str
+    ) -> None:
+        super().__init__(f"{owner}.{parameter} = {value} {wanted}")
+        self.parameter = parameter
+        self.value = value
+        self.wanted = wanted
+
+
 class StartAgain(Exception):  # noqa: N818 - a request, not a defect
     """The run was preempted, lost a peer, or something in it hung.
 
     The command line exits with `EXIT_START_AGAIN`: the same command goes on
     from the newest checkpoint.
-
-    Args:
-        *args: a sentence that says why.
-        for_others: whether this process leaves in order at the request of
-            another task, such as one that is back. A launcher does not count
-            such a restart.
     """
-
-    def __init__(self, *args: object, for_others: bool = False) -> None:
-        super().__init__(*args)
-        self.for_others = for_others
 
 
 class Diverged(Exception):  # noqa: N818 - an outcome, not a defect
@@ -59,13 +68,41 @@ def nearest(name: object, valid: Iterable[str]) -> str:
     """
     names = sorted(set(valid))
     listed = f"Valid: {', '.join(names) or 'none'}."
-    close = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
-    return f"Did you mean '{close[0]}'? {listed}" if close else listed
+    return f"{did_you_mean(name, names, cutoff=0.5)} {listed}".lstrip()
+
+
+def did_you_mean(
+    name: object, valid: Iterable[str], *, prefix: str = "", cutoff: float = 0.6
+) -> str:
+    """Returns a hint where there are too many valid names to list them.
+
+    Args:
+        name: the name as written.
+        valid: every name that would have been accepted.
+        prefix: shown before the suggested name, such as `"--"`.
+        cutoff: how similar it must be, from 0 to 1.
+
+    Returns:
+        `" Did you mean 'x'?"` with a leading space, or an empty string.
+    """
+    # Compare without case: `adam` should suggest `Adam`, and `lr` a
+    # `learning_rate`.
+    lower: dict[str, str] = {}
+    initials: dict[str, str] = {}
+    for one in sorted(set(valid)):
+        lower.setdefault(one.lower(), one)
+        parts = one.lower().split("_")
+        if len(parts) > 1:
+            initials.setdefault("".join(part[:1] for part in parts), one)
+    wanted = str(name).lower()
+    close = difflib.get_close_matches(wanted, lower, 1, cutoff)
+    found = lower[close[0]] if close else initials.get(wanted)
+    return f" Did you mean '{prefix}{found}'?" if found else ""
 
 
 _AT_RUN_TIME = "UserError: "
 # Keras wraps the message of an error that a layer raises like this.
-_BY_KERAS = re.compile(
+KERAS_ADDS = re.compile(
     r"Exception encountered when calling .*?\x1b\[1m(.*?)\x1b\[0m.*", re.DOTALL
 )
 
@@ -92,7 +129,7 @@ def outside_graph() -> Iterator[None]:
     except UserError as error:
         traced = getattr(error, "ag_error_metadata", None)
         message = str(error) if traced is None else traced.cause_message
-        sentence = _BY_KERAS.sub(r"\1", message.removeprefix("UserError: "))
+        sentence = KERAS_ADDS.sub(r"\1", message.removeprefix("UserError: "))
         if sentence == str(error):
             raise
         raise UserError(sentence) from None

@@ -1,68 +1,88 @@
-"""`run`: one configured experiment in one mode, for `python -m trainer`."""
+"""`build`: from a configuration to a built run, in one mode."""
 
+import contextlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from typing import Annotated, Any, Self, TypeAlias
 
-import gin
-import keras
 import tensorflow as tf
+from annotated_types import Ge, Le, Predicate
+from typing_extensions import Doc
 
-from trainer.checkpoint.init_from import initialize_from
+from trainer.checkpoint.init_from import InitReport, initialize_from
 from trainer.checkpoint.stateful import usable
-from trainer.errors import UserError, nearest
+from trainer.errors import UserError
 from trainer.loop.loop import Loop
+from trainer.loop.schedule import PeriodLike, Time
 from trainer.runtime import fingerprints
 from trainer.runtime.local_files import plain
+from trainer.runtime.run_status import RunIsOver
 from trainer.sidecar_evaluator import follow
 from trainer.strategy.plugin import StrategyPlugin
 from trainer.strategy.registry import find_strategy
 from trainer.trainer import Trainer
-
-MODES = (
-    "train",
-    "eval",
-    "train_and_eval",
-    "continuous_eval",
-    "export",
-    "check",
+from trainer.values.annotations import (
+    Direction,
+    Job,
+    Names,
+    Natural,
+    Positive,
+    Seconds,
+    Text,
 )
+from trainer.values.configurable import configurable
+from trainer.values.keras_values import Callbacks, makes
+
+_TRAINING = ("train", "train_and_eval")
+MODES = (*_TRAINING, "eval", "continuous_eval", "export", "check")
+MakeTrainer: TypeAlias = Annotated[
+    Callable[..., Any],
+    makes(Trainer),
+    Doc("Trainer, or a subclass of it"),
+]
 
 
-@gin.configurable(module="trainer", denylist=["mode", "model_dir"])
-def run(
+def run(**arguments: Any) -> dict[str, float]:
+    """Builds a run and runs it: `build`, whose arguments it takes."""
+    with build(**arguments) as built:
+        return built.run()
+
+
+# In gin it is `run`: what a gin file sets there describes a run.
+@configurable("run", module="trainer", denylist=["mode", "model_dir"])
+def build(
     *,
-    mode: str,
-    model_dir: str,
-    trainer: Callable[..., Trainer] = Trainer,
-    strategy: str = "auto",
-    train_steps: int = 1000,
-    eval_every: int | str | None = None,
-    eval_steps: int | None = None,
-    eval_timeout: str = "1h",
-    eval_poll_seconds: float = 10.0,
-    best_monitor: str = "val_loss",
-    best_mode: str = "auto",
-    log_every: int | str = 100,
-    steps_per_loop: int = 100,
-    callbacks: Sequence[keras.callbacks.Callback] = (),
-    init_from: str | None = None,
-    init_only: str | None = None,
-    devices: str | Sequence[str] | None = None,
-    tpu: str | None = None,
-    worker_hosts: str | Sequence[str] | None = None,
-    ps_hosts: str | Sequence[str] | None = None,
-    task_type: str | None = None,
-    task_index: int | None = None,
-    virtual_devices: int | None = None,
+    mode: Annotated[str, Predicate(MODES.__contains__), Doc(f"one of {MODES}")],
+    model_dir: Text,
+    trainer: MakeTrainer = Trainer,
+    strategy: Text = "auto",
+    train_steps: Positive = 1000,
+    eval_every: PeriodLike | None = None,
+    eval_steps: Positive | None = None,
+    eval_timeout: Time = "1h",
+    eval_poll_seconds: Seconds = 10.0,
+    best_monitor: Text = "val_loss",
+    best_mode: Direction = "auto",
+    log_every: PeriodLike = 100,
+    steps_per_loop: Positive = 100,
+    callbacks: Callbacks = (),
+    init_from: Text | None = None,
+    init_only: Text | None = None,
+    devices: Names | None = None,
+    tpu: Text | None = None,
+    worker_hosts: Names | None = None,
+    ps_hosts: Names | None = None,
+    task_type: Job | None = None,
+    task_index: Natural | None = None,
+    virtual_devices: Annotated[int, Ge(1), Le(128)] | None = None,
     deterministic: bool = False,
-    before_first_step: Callable[[Trainer], None] | None = None,
-    is_over: Callable[[], bool] = lambda: False,
-) -> dict[str, float]:
-    """Runs an experiment; in gin its parameters are `run.*`.
+) -> "BuiltRun":
+    """Builds a run: strategy, Trainer and host loop. In gin it is `run`.
 
     The evaluator of a cluster follows the checkpoints
     (`"continuous_eval"`) where the other tasks train. The chief evaluates
-    too, unless its mode is `"train"`.
+    too, unless its mode is `"train"`. Parameter servers and their workers
+    serve here, and return when the run is over.
 
     Args:
         mode: one of `MODES`.
@@ -92,26 +112,24 @@ def run(
         task_index: passed to the strategy plugin.
         virtual_devices: how many logical devices the CPU is split into.
         deterministic: make every TensorFlow op reproducible bit by bit.
-        before_first_step: called with the trainer when everything is built
-            and restored, in the modes that train, and in `check`.
-        is_over: in `continuous_eval`, whether the run has ended well.
 
     Returns:
-        The newest values; evaluation's as `val_*` where the mode trains.
+        The run, which has to be entered as a context before it is run.
 
     Raises:
         UserError: the configuration is not valid, or cannot be honoured.
     """
     # Long because its parameters are what a gin file may set: they are listed,
     # checked and passed on here, and nowhere else.
-    if mode not in MODES:
-        raise UserError(f"Unknown mode {mode!r}. {nearest(mode, MODES)}")
     model_dir = plain(model_dir)
     if init_only is not None and init_from is None:
         raise UserError(
             f"run.init_only = {init_only!r} needs a run to load from: set "
             "--init_from."
         )
+    # Before all that takes long: it compares the record at the start with later
+    # ones.
+    is_over = RunIsOver(model_dir)
     # Before the strategy: TensorFlow fixes its devices with the first
     # operation.
     _configure_runtime(virtual_devices, deterministic)
@@ -132,11 +150,14 @@ def run(
     try:
         # Parameter servers and their workers do nothing else.
         if plugin.serve():
-            return {}
+            return BuiltRun("serve", plugin)
         made = _make_trainer(trainer, plugin)
-        trains = mode in ("train", "train_and_eval")
-        if mode == "continuous_eval" or (trains and plugin.is_evaluator):
-            return follow(
+        if mode in _TRAINING and plugin.is_evaluator:
+            mode = "continuous_eval"
+        if mode == "continuous_eval":
+            return BuiltRun(
+                mode,
+                plugin,
                 made,
                 model_dir=model_dir,
                 train_steps=train_steps,
@@ -160,37 +181,115 @@ def run(
             eval_every=eval_every,
             eval_steps=eval_steps,
         )
-        directory = os.path.join(model_dir, "checkpoints")
-        if mode in ("eval", "export"):
-            _restore(made, directory)
-            values = (
-                made.evaluate(eval_steps) if mode == "eval" else _export(loop)
-            )
-            # None may leave while another still evaluates or exports.
-            plugin.finish()
-            return values
-        # Only a new run: a resumed one has these weights and more.
-        report = None
-        if init_from is not None and not _goes_on(directory):
-            report = initialize_from(made, init_from, only=init_only)
-        # After loading weights, so that a check finds out whether they fit.
-        if mode == "check":
-            return _check(made, loop, before_first_step)
-
-        # Only now, when nothing can be refused any more, is anything written:
-        # a run that is refused leaves no directory behind.
-        def when_ready() -> None:
-            if before_first_step is not None:
-                before_first_step(made)
-            if report is not None and plugin.is_chief:
-                report.write(model_dir)
-
-        values = loop.run(when_ready)
-        plugin.finish()
-        return values
-    finally:
-        # After an error as well, so that peers learn why this process ends.
+        return BuiltRun(
+            mode,
+            plugin,
+            made,
+            loop,
+            model_dir=model_dir,
+            eval_steps=eval_steps,
+            init_from=init_from,
+            init_only=init_only,
+        )
+    except BaseException:
+        # So that peers learn why this process ends.
         plugin.close()
+        raise
+
+
+class BuiltRun:
+    """A run in one mode whose strategy, Trainer and host loop exist.
+
+    Entering it as a context restores weights and traces steps: whatever it
+    can be refused for shows by then, and nothing has been written yet.
+    Leaving it closes callbacks, and releases devices and peers.
+
+    Attributes:
+        mode: what this process does: what was asked for, but
+            `"continuous_eval"` in the evaluator of a cluster that trains, and
+            `"serve"` in a task that serves others, and has done so.
+        trains: whether this process trains.
+        plugin: the strategy plugin.
+        trainer: `None` in `"serve"`.
+        loop: the host loop; `None` in `"serve"` and `"continuous_eval"`.
+    """
+
+    def __init__(
+        self,
+        mode: str,
+        plugin: StrategyPlugin,
+        trainer: Trainer | None = None,
+        loop: Loop | None = None,
+        **options: Any,
+    ) -> None:
+        self.mode = mode
+        self.trains = mode in _TRAINING
+        self.plugin = plugin
+        self.trainer = trainer
+        self.loop = loop
+        self._options = options
+        self._loaded: InitReport | None = None
+        self._loop_exit = contextlib.ExitStack()
+        self._exit = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        with contextlib.ExitStack() as stack:
+            # After an error as well, so that peers learn why this process ends.
+            stack.callback(self.plugin.close)
+            stack.enter_context(self._loop_exit)
+            if self.trainer is not None and self.loop is not None:
+                self._prepare(self.trainer, self.loop)
+            self._exit = stack.pop_all()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._exit.__exit__(*error)
+
+    def _prepare(self, trainer: Trainer, loop: Loop) -> None:
+        checkpoints = os.path.join(self._options["model_dir"], "checkpoints")
+        if self.mode in ("eval", "export"):
+            _restore(trainer, checkpoints)
+            return
+        source = self._options["init_from"]
+        # Only a new run: a resumed one has these weights and more.
+        if source is not None and next(usable(checkpoints), None) is None:
+            self._loaded = initialize_from(
+                trainer, source, only=self._options["init_only"]
+            )
+        # After loading weights, so that a check finds out whether they fit.
+        if self.mode == "check":
+            loop.trace()
+        else:
+            self._loop_exit.enter_context(loop.ready())
+
+    def run(self) -> dict[str, float]:
+        """Does what the mode says; once, within the context.
+
+        Returns:
+            The newest values; evaluation's as `val_*` where the mode trains.
+        """
+        trainer, loop = self.trainer, self.loop
+        if trainer is None:
+            return {}
+        if loop is None:
+            return follow(trainer, **self._options)
+        if self.mode == "check":
+            return {
+                "parameters": float(trainer.model.count_params()),
+                "train_steps": float(loop.steps),
+            }
+        if self.mode == "eval":
+            values = trainer.evaluate(self._options["eval_steps"])
+        elif self.mode == "export":
+            values = _export(loop)
+        else:
+            if self._loaded is not None and self.plugin.is_chief:
+                self._loaded.write(self._options["model_dir"])
+            values = loop.train()
+            self._loop_exit.close()
+        # None may leave while another still evaluates or exports.
+        self.plugin.finish()
+        return values
 
 
 def _configure_runtime(
@@ -200,10 +299,6 @@ def _configure_runtime(
         tf.config.experimental.enable_op_determinism()
     if virtual_devices is None:
         return
-    if virtual_devices < 1:
-        raise UserError(
-            f"virtual_devices = {virtual_devices} must be at least 1."
-        )
     try:
         tf.config.set_logical_device_configuration(
             tf.config.list_physical_devices("CPU")[0],
@@ -228,11 +323,6 @@ def _make_trainer(
     return made
 
 
-def _goes_on(directory: str) -> bool:
-    """Whether there is a checkpoint from which a run can go on."""
-    return next(usable(directory), None) is not None
-
-
 def _restore(trainer: Trainer, directory: str) -> None:
     if not trainer.state.restore_newest(directory):
         raise UserError(
@@ -251,18 +341,3 @@ def _export(loop: Loop) -> dict[str, float]:
     for exporter in exporters:
         exporter.export()
     return {}
-
-
-def _check(
-    trainer: Trainer,
-    loop: Loop,
-    before_first_step: Callable[[Trainer], None] | None,
-) -> dict[str, float]:
-    """Traces every graph of a run without running or writing anything."""
-    loop.trace()
-    if before_first_step is not None:
-        before_first_step(trainer)
-    return {
-        "parameters": float(trainer.model.count_params()),
-        "train_steps": float(loop.steps),
-    }

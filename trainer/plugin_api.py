@@ -14,44 +14,70 @@ if TYPE_CHECKING:
     from trainer.data import Padded
     from trainer.errors import EXIT_START_AGAIN, nearest, outside_graph
     from trainer.loop.monitor import Monitor
-    from trainer.loop.schedule import Period, Ticker, parse_period
+    from trainer.loop.schedule import Period, PeriodLike, Ticker, parse_period
     from trainer.runtime import atomic_files, schema, signals
     from trainer.runtime.atomic_files import REFUSALS, write_whole
     from trainer.runtime.process_exit import give_up, skip_teardown
     from trainer.step.graph import graph_function, repeat
     from trainer.step.options import StrategyOptions
     from trainer.step.reductions.sums import Sums
-    from trainer.strategy.checks import require_positive
+    from trainer.strategy.cluster.ranks import read_number
     from trainer.strategy.cluster.resolve import resolve_cluster
     from trainer.strategy.cluster.spec import JOBS, Cluster, split_address
     from trainer.strategy.graph_loop import GraphLoop, Runner, Step
     from trainer.strategy.plugin import Detection, MakePieces
+    from trainer.values.annotations import (
+        Direction,
+        Finite,
+        Job,
+        Names,
+        Natural,
+        NotNegative,
+        Positive,
+        Seconds,
+        Split,
+        Text,
+    )
+    from trainer.values.configurable import checked, configurable
 
 _HOMES = {
     "Cluster": "trainer.strategy.cluster.spec",
     "Detection": "trainer.strategy.plugin",
+    "Direction": "trainer.values.annotations",
     "EXIT_START_AGAIN": "trainer.errors",
+    "Finite": "trainer.values.annotations",
     "GraphLoop": "trainer.strategy.graph_loop",
     "JOBS": "trainer.strategy.cluster.spec",
+    "Job": "trainer.values.annotations",
     "MakePieces": "trainer.strategy.plugin",
     "Monitor": "trainer.loop.monitor",
+    "Names": "trainer.values.annotations",
+    "Natural": "trainer.values.annotations",
+    "NotNegative": "trainer.values.annotations",
     "Padded": "trainer.data",
     "Period": "trainer.loop.schedule",
+    "PeriodLike": "trainer.loop.schedule",
+    "Positive": "trainer.values.annotations",
     "REFUSALS": "trainer.runtime.atomic_files",
     "Runner": "trainer.strategy.graph_loop",
+    "Seconds": "trainer.values.annotations",
+    "Split": "trainer.values.annotations",
     "Staging": "trainer.checkpoint.host_buffers",
     "Step": "trainer.strategy.graph_loop",
     "StrategyOptions": "trainer.step.options",
     "Sums": "trainer.step.reductions.sums",
+    "Text": "trainer.values.annotations",
     "Ticker": "trainer.loop.schedule",
     "atomic_files": "trainer.runtime",
+    "checked": "trainer.values.configurable",
+    "configurable": "trainer.values.configurable",
     "give_up": "trainer.runtime.process_exit",
     "graph_function": "trainer.step.graph",
     "nearest": "trainer.errors",
     "outside_graph": "trainer.errors",
     "parse_period": "trainer.loop.schedule",
+    "read_number": "trainer.strategy.cluster.ranks",
     "repeat": "trainer.step.graph",
-    "require_positive": "trainer.strategy.checks",
     "resolve_cluster": "trainer.strategy.cluster.resolve",
     "schema": "trainer.runtime",
     "signals": "trainer.runtime",
@@ -64,28 +90,41 @@ _HOMES = {
 __all__ = [
     "Cluster",
     "Detection",
+    "Direction",
     "EXIT_START_AGAIN",
+    "Finite",
     "GraphLoop",
     "JOBS",
+    "Job",
     "MakePieces",
     "Monitor",
+    "Names",
+    "Natural",
+    "NotNegative",
     "Padded",
     "Period",
+    "PeriodLike",
+    "Positive",
     "REFUSALS",
     "Runner",
+    "Seconds",
+    "Split",
     "Staging",
     "Step",
     "StrategyOptions",
     "Sums",
+    "Text",
     "Ticker",
     "atomic_files",
+    "checked",
+    "configurable",
     "give_up",
     "graph_function",
     "nearest",
     "outside_graph",
     "parse_period",
+    "read_number",
     "repeat",
-    "require_positive",
     "resolve_cluster",
     "schema",
     "signals",

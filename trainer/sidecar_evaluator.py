@@ -14,21 +14,25 @@ from trainer.errors import UserError
 from trainer.loop.callback_list import CallbackList
 from trainer.loop.monitor import Monitor
 from trainer.loop.running_trainer import RunningTrainer
-from trainer.loop.schedule import parse_period
+from trainer.loop.schedule import Time, parse_period
 from trainer.runtime.atomic_files import prepare_directory
+from trainer.values.annotations import Direction, Positive, Seconds, Text
+from trainer.values.configurable import checked
+from trainer.values.keras_values import Callbacks
 
 
+@checked
 def follow(
     trainer: RunningTrainer,
     *,
     model_dir: str,
-    train_steps: int,
-    eval_steps: int | None = None,
-    callbacks: Sequence[keras.callbacks.Callback] = (),
-    timeout: str = "1h",
-    poll_seconds: float = 10.0,
-    monitor: str = "val_loss",
-    monitor_mode: str = "auto",
+    train_steps: Positive,
+    eval_steps: Positive | None = None,
+    callbacks: Callbacks = (),
+    timeout: Time = "1h",
+    poll_seconds: Seconds = 10.0,
+    monitor: Text = "val_loss",
+    monitor_mode: Direction = "auto",
     is_over: Callable[[], bool] = lambda: False,
 ) -> dict[str, float]:
     """Evaluates each new checkpoint of a run that another process trains.
@@ -66,11 +70,9 @@ def follow(
         UserError: an argument is invalid, the checkpoints do not fit the
             model, or there was none in time.
     """
-    if poll_seconds <= 0:
-        raise UserError(
-            f"run.eval_poll_seconds = {poll_seconds} must be greater than zero."
-        )
-    limit = _seconds(timeout)
+    # Long by its parameters, which `run.*` of a gin file sets.
+    limit = parse_period(timeout, name="run.eval_timeout").seconds
+    assert limit is not None, timeout
     prepare_directory(model_dir, "best")
     best = Best(os.path.join(model_dir, "best"), Monitor(monitor, monitor_mode))
     trainer.model_dir = model_dir
@@ -145,13 +147,3 @@ def _watching(
         callback.following = True
     only.attach(trainer.model, {"verbose": 0, "epochs": None, "steps": None})
     return only
-
-
-def _seconds(timeout: str) -> float:
-    seconds = parse_period(timeout, name="run.eval_timeout").seconds
-    if seconds is None:
-        raise UserError(
-            f"run.eval_timeout = {timeout!r} is not a time. Valid: '30s', "
-            "'30m', '1h'."
-        )
-    return seconds

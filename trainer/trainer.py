@@ -6,11 +6,11 @@ it documents what each argument and method means.
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Annotated, Any
 
-import gin
 import keras
 import tensorflow as tf
+from annotated_types import Gt, Lt
 
 from trainer.checkpoint.stateful import RunState
 from trainer.data import Batches, as_batches
@@ -44,21 +44,36 @@ from trainer.strategy.checks import (
     as_loss,
     check_added_losses,
     check_against_strategy,
-    check_class_weight,
     check_dtypes,
     check_global_loss,
     check_own_train_step,
     check_steps_of_model,
     check_trainable,
-    require_positive,
 )
 from trainer.strategy.graph_loop import Runner
 from trainer.strategy.optimizers import restart_optimizers
 from trainer.strategy.plugin import StrategyPlugin
 from trainer.strategy.registry import find_strategy
+from trainer.values.annotations import (
+    NotNegative,
+    Path,
+    Positive,
+    Precision,
+    Seed,
+    Text,
+)
+from trainer.values.configurable import checked, configurable
+from trainer.values.keras_values import (
+    ClassWeight,
+    Loss,
+    LossWeights,
+    MakeModel,
+    Metrics,
+    Optimizer,
+)
 
 
-@gin.configurable(module="trainer")
+@configurable(module="trainer")
 class Trainer:
     """Trains and evaluates a Keras model under any strategy.
 
@@ -158,34 +173,26 @@ class Trainer:
     def __init__(
         self,
         *,
-        model: Callable[[], keras.Model],
-        loss: Any = None,
-        loss_weights: Any = None,
-        class_weight: dict[int, float] | None = None,
-        optimizer: Any = "adam",
-        metrics: Any = (),
+        model: MakeModel,
+        loss: Loss = None,
+        loss_weights: LossWeights = None,
+        class_weight: ClassWeight | None = None,
+        optimizer: Optimizer = "adam",
+        metrics: Metrics = (),
         data: Callable[..., Any] | None = None,
-        strategy: str | StrategyPlugin = "auto",
-        batch_size: int = 32,
-        seed: int = 0,
-        learning_rate: float | None = None,
-        data_dir: str | None = None,
-        precision: str | None = None,
-        accumulation_steps: int = 1,
-        ema_momentum: float | None = None,
+        strategy: Text | StrategyPlugin = "auto",
+        batch_size: Positive = 32,
+        seed: Seed = 0,
+        learning_rate: NotNegative | None = None,
+        data_dir: Path | None = None,
+        precision: Precision | None = None,
+        accumulation_steps: Positive = 1,
+        ema_momentum: Annotated[float, Gt(0), Lt(1)] | None = None,
         jit_compile: bool = False,
         sync_batch_norm: bool = True,
         added_losses: loss_terms.AddedLosses = None,
         guard: Guard | None = None,
     ) -> None:
-        require_positive(
-            batch_size=batch_size, accumulation_steps=accumulation_steps
-        )
-        if guard is not None and not isinstance(guard, Guard):
-            raise UserError(
-                f"guard is {guard!r}. Pass a Guard (in gin @Guard(), with "
-                "parentheses)."
-            )
         # Refused here, before a model is built.
         if self._has_own("train_step"):
             check_own_train_step(
@@ -215,7 +222,7 @@ class Trainer:
         self._precision = precision
         self.loss = tf.nest.map_structure(as_loss, loss)
         self.loss_weights = loss_weights
-        self.class_weight = check_class_weight(class_weight)
+        self.class_weight = class_weight
         self.batch_size = batch_size
         self.seed = seed
         self.accumulation_steps = accumulation_steps
@@ -578,7 +585,8 @@ class Trainer:
         """
         return self._run(steps, evaluate=True, **options)
 
-    def evaluate(self, steps: int | None = None) -> dict[str, float]:
+    @checked
+    def evaluate(self, steps: Positive | None = None) -> dict[str, float]:
         """Measures the eval split, with the averaged weights if there are any.
 
         Args:

@@ -1,14 +1,16 @@
 """SimCLR on small digits: representations without labels."""
 
-from typing import Any
+from typing import Annotated, Any
 
-import gin
 import keras
 import numpy as np
 import tensorflow as tf
+from annotated_types import Gt, Le
 
 from trainer import ArrayExamples, Trainer
+from trainer.plugin_api import Split, configurable
 from trainer_experiments.digits import digits
+from trainer_experiments.models import Width
 
 # Of 8x8 pixels in [0, 1]: a standard deviation, and a shift in pixels.
 _SEED, _NOISE, _MOVE = 0, 0.1, 1
@@ -42,7 +44,7 @@ def nt_xent(views: tf.Tensor, temperature: float) -> tf.Tensor:
     )
 
 
-@gin.configurable(module="experiments")
+@configurable(module="experiments")
 class SimCLR(Trainer):
     """Draws two views of an example together, and apart from all others.
 
@@ -51,7 +53,12 @@ class SimCLR(Trainer):
         **kwargs: see `trainer.Trainer`.
     """
 
-    def __init__(self, *, temperature: float = 0.5, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *,
+        temperature: Annotated[float, Gt(0), Le(1e3)] = 0.5,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.temperature = temperature
 
@@ -60,8 +67,8 @@ class SimCLR(Trainer):
         return nt_xent(y_pred, self.temperature)
 
 
-@gin.configurable(module="experiments")
-def encoder(*, units: int = 128, width: int = 32) -> keras.Model:
+@configurable(module="experiments")
+def encoder(*, units: Width = 128, width: Width = 32) -> keras.Model:
     """A network from two views of a digit to two vectors of unit length.
 
     Args:
@@ -82,8 +89,8 @@ def encoder(*, units: int = 128, width: int = 32) -> keras.Model:
     )
 
 
-@gin.configurable(module="experiments")
-def two_views(split: str) -> ArrayExamples:
+@configurable(module="experiments")
+def two_views(split: Split) -> ArrayExamples:
     """Two views of each of scikit-learn's digits, shifted and with noise.
 
     Args:

@@ -1,17 +1,16 @@
 """The 1,797 handwritten digits that scikit-learn ships."""
 
-import gin
 import numpy as np
 
 from trainer import ArrayExamples, UserError
-from trainer_experiments.splits import check_split
+from trainer.plugin_api import Split, configurable
 
 _TEST_FRACTION = 0.2
 _SPLIT_SEED = 0
 
 
-@gin.configurable(module="experiments")
-def digits(split: str) -> ArrayExamples:
+@configurable(module="experiments")
+def digits(split: Split) -> ArrayExamples:
     """Real 8x8 digits, without a download; one in five is for testing.
 
     The digits are those of the UCI data set "Optical Recognition of
@@ -25,9 +24,8 @@ def digits(split: str) -> ArrayExamples:
         Images, float32 `[n, 8, 8, 1]` in [0, 1], and labels, int32 `[n]`.
 
     Raises:
-        UserError: the split is unknown, or scikit-learn is not installed.
+        UserError: scikit-learn is not installed.
     """
-    check_split(split)
     # Imported here: scikit-learn is an optional dependency.
     try:
         from sklearn.datasets import load_digits

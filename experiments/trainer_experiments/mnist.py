@@ -2,21 +2,20 @@
 
 from typing import Any
 
-import gin
 import keras
 import numpy as np
 import tensorflow as tf
 
 from trainer import ArrayExamples, UserError
+from trainer.plugin_api import Split, Text, configurable
 from trainer_experiments.idx import read_idx
-from trainer_experiments.splits import check_split
 
 _PREFIX = {"train": "train", "eval": "t10k"}
 _CLASSES = 10
 
 
-@gin.configurable(module="experiments")
-def mnist(split: str, data_dir: str | None = None) -> ArrayExamples:
+@configurable(module="experiments")
+def mnist(split: Split, data_dir: Text | None = None) -> ArrayExamples:
     """Handwritten digits of 28x28 pixels (LeCun, Cortes and Burges, 1998).
 
     Args:
@@ -31,10 +30,9 @@ def mnist(split: str, data_dir: str | None = None) -> ArrayExamples:
         In memory, images stay bytes.
 
     Raises:
-        UserError: the split is unknown, files are missing or damaged, or the
+        UserError: files are missing or damaged, or the
             download failed.
     """
-    check_split(split)
     if data_dir is None:
         images, labels = _download(split)
     else:

@@ -1,18 +1,27 @@
 """The models of the example experiments."""
 
 from collections.abc import Sequence
+from typing import Annotated, TypeAlias
 
-import gin
 import keras
+from annotated_types import Ge, Le, Len
+from typing_extensions import Doc
+
+from trainer.plugin_api import configurable
+
+Width: TypeAlias = Annotated[int, Ge(1), Le(2**16)]
+ImageShape: TypeAlias = Annotated[
+    Sequence[Width], Len(3, 3), Doc("height, width and channels")
+]
 
 
-@gin.configurable(module="experiments")
+@configurable(module="experiments")
 def conv_net(
     *,
-    input_shape: Sequence[int] = (28, 28, 1),
-    filters: int = 32,
-    units: int = 64,
-    num_classes: int = 10,
+    input_shape: ImageShape = (28, 28, 1),
+    filters: Width = 32,
+    units: Width = 64,
+    num_classes: Width = 10,
 ) -> keras.Model:
     """The convolutional network of TensorFlow's distribution tutorials.
 

@@ -35,7 +35,7 @@ which fails if a number is neither equal nor explained here.
 uneven pieces of it, or none. Each cell holds for {strategies}. A number is the
 largest difference of any loss, weight or result under any of them, relative
 where they are above 1; at most 1e-5 counts as equal. Letters stand for the
-notes below: what differs by design, or the sentence that refuses it before the
+notes below: what differs by design, or the sentence that rejects it before the
 first step, with the name of the class left out. A number beside a letter is
 that of the strategies that the note is not about. A dash: Keras itself cannot
 do it.
@@ -113,7 +113,7 @@ def _cell(name, found, not_in_keras, notes):
 
 def _short(sentence, row):
     """One note for all classes that are refused for one reason."""
-    return "Refused: " + " ".join(sentence.replace(row, "CLASS").split())
+    return "Rejected: " + " ".join(sentence.replace(row, "CLASS").split())
 
 
 def _mark(note, notes):

@@ -72,5 +72,5 @@ def test_without_scikit_learn(monkeypatch):
 
 
 def test_a_split_that_does_not_exist():
-    with pytest.raises(UserError, match="'test'.*Valid: eval, train"):
+    with pytest.raises(UserError, match="split = 'test' must be 'train' or"):
         digits("test")

@@ -141,8 +141,8 @@ def test_no_checkpoint_in_time_is_the_users_error(tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"timeout": "10 steps"}, "run.eval_timeout"),
-        ({"poll_seconds": 0.0}, "run.eval_poll_seconds"),
+        ({"timeout": "10 steps"}, "follow.timeout"),
+        ({"poll_seconds": 0.0}, "follow.poll_seconds"),
         ({"monitor": "val_accuracy"}, "'val_accuracy' is not measured"),
         ({"monitor": "loss"}, "Did you mean 'val_loss'"),
     ],

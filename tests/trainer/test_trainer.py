@@ -7,6 +7,7 @@ import tensorflow as tf
 from keras.ops import convert_to_numpy
 
 from trainer import Trainer, UserError
+from trainer_plugins.strategies.mirrored import Mirrored
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(40, 5)).astype("float32")
@@ -191,17 +192,29 @@ class Own(Trainer):
     [
         ({"cls": Scalar}, "one value for each example"),
         ({"loss": None}, "There is no loss"),
-        ({"loss": "mze"}, "Unknown loss 'mze'"),
-        ({"model": linear()}, "Pass a function that builds the model"),
+        ({"loss": "mze"}, "Trainer.loss = 'mze' must be a Keras loss"),
+        ({"model": linear()}, "must be a function that returns a keras.M"),
         ({"model": lambda: 3}, "returned a int"),
-        ({"optimizer": keras.optimizers.SGD()}, "Pass what makes it"),
-        ({"optimizer": "adm"}, "Unknown optimizer 'adm'"),
+        (
+            {"optimizer": keras.optimizers.SGD()},
+            "must be a function that returns a Keras",
+        ),
+        ({"optimizer": lambda: 3}, "returned 3, not a Keras optimizer"),
+        (
+            {"optimizer": lambda: keras.optimizers.SGD(lambda: "fast")},
+            "SGD.learning_rate = 'fast' must be a number",
+        ),
+        (
+            {"strategy": Mirrored(devices="cpu:0,/cpu:0")},
+            "named twice: cpu:0, cpu:0",
+        ),
+        ({"optimizer": "adm"}, "Trainer.optimizer = 'adm' must be"),
         ({"metrics": ["accurracy"]}, "not a keras.Metric"),
-        ({"batch_size": 0}, "at least 1"),
+        ({"batch_size": 0}, "a whole number >= 1"),
         ({"batch_size": 2.5}, "whole number"),
-        ({"accumulation_steps": 0}, "at least 1"),
-        ({"precision": "float8"}, "Unknown precision"),
-        ({"ema_momentum": 1.5}, "between 0 and 1"),
+        ({"accumulation_steps": 0}, "a whole number >= 1"),
+        ({"precision": "float8"}, "must be 'float32', "),
+        ({"ema_momentum": 1.5}, "must be a number > 0 and < 1"),
         ({"strategy": "miror"}, "Did you mean 'mirrored'"),
         ({"data": None}, "There is no train data"),
         ({"data": lambda split: 3}, "returned a int"),

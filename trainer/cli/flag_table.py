@@ -176,7 +176,18 @@ GROUPS: dict[str, tuple[Flag, ...]] = {
             0,
         ),
     ),
-    "Messages": (
+    "Help and messages": (
+        Flag(
+            "flagfile",
+            "string",
+            "A file with more flags, one on each line; # begins a comment.",
+        ),
+        Flag(
+            "helpfull",
+            "boolean",
+            "This text, and the absl flags of the modules that the gin files "
+            "import. They can be set, too.",
+        ),
         Flag(
             "verbosity",
             "integer",

@@ -5,29 +5,36 @@ answered at once.
 """
 
 import dataclasses
+import functools
+import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from absl import flags
 
-from trainer.cli.config.suggest import did_you_mean
 from trainer.cli.flag_table import FLAGS, READING_MODES, Flag
-from trainer.errors import UserError, nearest
+from trainer.errors import UserError, did_you_mean, nearest
 
 # DOTALL, because a value may span several lines.
 _GIN_FLAG = re.compile(r"--?gin\.(?P<name>[^=]*)(?P<value>=.*)?", re.DOTALL)
 
 # The start of absl's message, which goes on with the reason.
-_BAD_VALUE = re.compile(r"flag --(?P<name>\w+)=(?P<value>.*?): ")
+_BAD_VALUE = re.compile(r"flag --(?P<name>\w+)=(?P<value>.*?): ", re.DOTALL)
 _KINDS = {
-    "string": "text",
-    "choice": "one word",
-    "strings": "text",
-    "list": "a comma list",
+    "string": "text that is not empty",
+    "strings": "text that is not empty",
+    "list": "a comma list without empty parts",
     "integer": "an integer",
     "float": "a number",
     "boolean": "true or false",
+}
+# What absl's parsers let through.
+_CHECKS: dict[str, Callable[[Any], bool]] = {
+    "string": bool,
+    "strings": all,
+    "list": lambda parts: bool(parts) and all(parts),
+    "float": math.isfinite,
 }
 
 
@@ -59,7 +66,10 @@ class Request:
         bindings: in order of precedence; the last one wins.
         list_strategies: whether `--strategy=help` was given.
         allow_unused_bindings: whether unused bindings are only a warning.
+        full_help: whether `--helpfull` was given.
         verbosity: for `absl.logging.set_verbosity`.
+        named: the named flags as given, by name.
+        left_over: what only flags of the user's modules can account for.
     """
 
     mode: str
@@ -69,7 +79,19 @@ class Request:
     bindings: tuple[Binding, ...]
     list_strategies: bool
     allow_unused_bindings: bool
+    full_help: bool
     verbosity: int
+    named: dict[str, str]
+    left_over: tuple[str, ...]
+
+    @property
+    def named_flags(self) -> dict[str, str]:
+        """The named flags as given, by the parameter that each one sets."""
+        return {
+            binding.parameter.split(".")[1]: binding.source
+            for binding in self.bindings
+            if binding.parameter
+        }
 
 
 def parse(arguments: Sequence[str]) -> Request:
@@ -81,11 +103,16 @@ def parse(arguments: Sequence[str]) -> Request:
     Raises:
         UserError: a flag is unknown, or its value is invalid.
     """
-    rest, gin_flags = _take_gin_flags(arguments)
-    given = _parse_named(rest)
+    rest, gin_flags = _take_gin_flags(_expand(arguments))
+    values, left_over = _parse_named(rest)
+    given = {name: values[name].value for name in FLAGS if values[name].present}
     mode = given.get("mode", "train_and_eval")
     list_strategies = given.get("strategy") == "help"
-    if not (given.get("gin_file") or list_strategies):
+    full_help = given.get("helpfull", False)
+    # Without a gin file there are no modules that could have more flags.
+    if left_over and not (given.get("gin_file") and left_over[0][:1] == "-"):
+        raise UserError(unknown(left_over[0]))
+    if not (given.get("gin_file") or list_strategies or full_help):
         raise UserError(
             "There is nothing to run. Give a configuration: --gin_file=FILE "
             "(see --help)."
@@ -112,8 +139,34 @@ def parse(arguments: Sequence[str]) -> Request:
         bindings=(*params, *gin_flags, *named),
         list_strategies=list_strategies,
         allow_unused_bindings=given.get("allow_unused_bindings", False),
+        full_help=full_help,
         verbosity=given.get("verbosity", -1),
+        named={name: values[name].serialize() for name in given},
+        left_over=tuple(left_over),
     )
+
+
+def _expand(arguments: Sequence[str]) -> list[str]:
+    """Replaces `--flagfile=FILE` by what is in the file."""
+    values = flags.FlagValues()
+    try:
+        expanded = values.read_flags_from_files(arguments)
+    except (flags.Error, OSError) as error:
+        cause = error if isinstance(error, OSError) else error.__context__
+        name = getattr(cause, "filename", None) or ""
+        why = getattr(cause, "strerror", None) or error
+        raise UserError(f"--flagfile={name} cannot be read: {why}.") from None
+    except UnicodeDecodeError:
+        raise UserError("The file of --flagfile is not text.") from None
+    for argument in expanded:
+        try:
+            argument.encode()
+        # Python holds what is not UTF-8 as surrogates.
+        except UnicodeError:
+            raise UserError(
+                f"The argument {ascii(argument)} is not valid UTF-8."
+            ) from None
+    return expanded
 
 
 def _take_gin_flags(
@@ -135,56 +188,61 @@ def _take_gin_flags(
     return rest, bindings
 
 
-def _parse_named(arguments: Sequence[str]) -> dict[str, Any]:
-    """Returns the named flags that were given, in the order of `FLAGS`."""
+def _parse_named(
+    arguments: Sequence[str],
+) -> tuple[flags.FlagValues, list[str]]:
+    """Returns the values of `FLAGS`, and the arguments that are not theirs."""
     # A set of our own: the global FLAGS holds those of every imported library,
     # and would accept and list them.
     values = flags.FlagValues()
+    values.set_gnu_getopt()
     for flag in FLAGS.values():
         _define(flag, values)
     try:
         # absl takes the first element for the program's name.
-        left_over = values(["trainer", *arguments])[1:]
-    except flags.UnrecognizedFlagError as error:
-        raise UserError(_unknown(error.flagname)) from None
+        return values, values(["trainer", *arguments], known_only=True)[1:]
     except (flags.Error, ValueError) as error:
-        kinds = {name: _KINDS[flag.kind] for name, flag in FLAGS.items()}
+        kinds = {name: _valid(flag) for name, flag in FLAGS.items()}
         raise UserError(bad_value(str(error), kinds)) from None
-    if left_over:
-        raise UserError(_unexpected(left_over[0]))
-    given = {name: values[name].value for name in FLAGS if values[name].present}
-    for name, value in given.items():
-        _check(FLAGS[name], value)
-    return given
 
 
 def _define(flag: Flag, values: flags.FlagValues) -> None:
-    define = {
-        "string": flags.DEFINE_string,
-        # Not DEFINE_enum: `_check` also suggests the nearest choice.
-        "choice": flags.DEFINE_string,
-        "strings": flags.DEFINE_multi_string,
-        "list": flags.DEFINE_list,
-        "integer": flags.DEFINE_integer,
-        "float": flags.DEFINE_float,
-        "boolean": flags.DEFINE_boolean,
-    }[flag.kind]
     # No default: a flag that is not given must not override a gin file.
-    define(flag.name, None, flag.help, flag_values=values)
-
-
-def _check(flag: Flag, value: Any) -> None:
-    shown = f"--{flag.name}={value}"
-    if flag.kind == "choice" and value not in flag.choices:
-        raise UserError(
-            f"{shown}: there is no such {flag.name}. "
-            f"{nearest(value, flag.choices)}"
+    define = functools.partial(
+        {
+            "string": flags.DEFINE_string,
+            "choice": flags.DEFINE_enum,
+            "strings": flags.DEFINE_multi_string,
+            "list": flags.DEFINE_list,
+            "integer": flags.DEFINE_integer,
+            "float": flags.DEFINE_float,
+            "boolean": flags.DEFINE_boolean,
+        }[flag.kind],
+        flag.name,
+        None,
+        help=flag.help,
+        flag_values=values,
+    )
+    if flag.kind == "choice":
+        define(enum_values=flag.choices)
+    elif flag.least is not None:
+        define(lower_bound=flag.least)
+    else:
+        define()
+    if flag.kind in _CHECKS:
+        flags.register_validator(
+            flag.name,
+            lambda value: value is None or _CHECKS[flag.kind](value),
+            flag_values=values,
         )
-    # Written this way round so that NaN is refused, too.
-    if flag.least is not None and not value >= flag.least:
-        raise UserError(f"{shown}: must be at least {flag.least}.")
-    if flag.kind in ("string", "strings", "list") and not value:
-        raise UserError(f"{shown} is empty.")
+
+
+def _valid(flag: Flag) -> str | Sequence[str]:
+    """Returns what is valid, for `bad_value`."""
+    if flag.kind == "choice":
+        return flag.choices
+    least = "" if flag.least is None else f", at least {flag.least}"
+    return f"{_KINDS[flag.kind]}{least}"
 
 
 def _as_binding(flag: Flag, value: Any) -> Binding:
@@ -195,38 +253,34 @@ def _as_binding(flag: Flag, value: Any) -> Binding:
     return Binding(f"--{flag.name}={shown}", text, flag.binds)
 
 
-def _unknown(name: str) -> str:
-    # absl accepts --noNAME for a boolean.
-    known = [*FLAGS, "help", *(f"no{n}" for n in _booleans())]
-    hint = did_you_mean(name, known, prefix="--")
-    return f"Unknown flag --{name}.{hint} --help lists the flags."
-
-
-def _booleans() -> list[str]:
-    return [name for name, flag in FLAGS.items() if flag.kind == "boolean"]
-
-
-def _unexpected(argument: str) -> str:
+def unknown(argument: str, more: Iterable[str] = ()) -> str:
+    """Returns the error for an argument that no flag accounts for."""
+    if argument.startswith("-"):
+        name = argument.lstrip("-").partition("=")[0]
+        booleans = [n for n, flag in FLAGS.items() if flag.kind == "boolean"]
+        # absl accepts --noNAME for a boolean.
+        known = [*FLAGS, *more, "help", *(f"no{n}" for n in booleans)]
+        hint = did_you_mean(name, known, prefix="--")
+        return f"Unknown flag --{name}.{hint} --help lists the flags."
+    what = f"Unexpected argument {argument!r}"
     if argument.endswith(".gin"):
-        return (
-            f"Unexpected argument {argument!r}. Did you mean "
-            f"--gin_file={argument}?"
-        )
-    return (
-        f"Unexpected argument {argument!r}: write --flag=value, and quote "
-        "values that contain spaces."
-    )
+        return f"{what}. Did you mean --gin_file={argument}?"
+    return f"{what}: write --flag=value, and quote values that contain spaces."
 
 
-def bad_value(message: str, kinds: Mapping[str, str]) -> str:
+def bad_value(message: str, kinds: Mapping[str, str | Sequence[str]]) -> str:
     """Rewrites absl's message on a value to say what is valid.
 
     Args:
         message: absl's message.
-        kinds: the valid values by flag, such as `"an integer"`.
+        kinds: the valid values by flag: in words, such as `"an integer"`, or
+            one by one.
     """
     match = _BAD_VALUE.match(message)
     if match is None or match["name"] not in kinds:
         return message.split("\n")[0].replace("for flag --", "for --")
-    kind = kinds[match["name"]]
-    return f"--{match['name']}={match['value']}: must be {kind}."
+    name, value = match["name"], match["value"]
+    kind = kinds[name]
+    if isinstance(kind, str):
+        return f"--{name}={value}: must be {kind}."
+    return f"--{name}={value}: there is no such {name}. {nearest(value, kind)}"

@@ -2,39 +2,26 @@
 
 import os
 import sys
-import traceback
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from absl import flags as absl_flags
 from absl import logging
 
-from trainer.cli import flags
+from trainer.cli import ending, flags, user_flags
 from trainer.cli.config.paths import locate
 from trainer.cli.default_path import default_path, experiment_name
 from trainer.cli.flag_table import HELP_FLAGS, TRAINING_MODES
 from trainer.cli.help import help_text
 from trainer.cli.import_tensorflow import load_tensorflow
-from trainer.errors import (
-    EXIT_DONE,
-    EXIT_FAILED,
-    EXIT_START_AGAIN,
-    EXIT_USER_ERROR,
-    Diverged,
-    StartAgain,
-    UserError,
-)
+from trainer.errors import EXIT_DONE, EXIT_START_AGAIN, StartAgain, UserError
 from trainer.runtime import signals
 from trainer.runtime.exit_report import ExitReport, headline
 from trainer.runtime.local_files import plain
 from trainer.runtime.process_exit import last_words
+from trainer.runtime.standard_streams import require_output
 
 if TYPE_CHECKING:
-    from trainer.cli.config.reader import Origins
-    from trainer.cli.run_dir import RunDir
-    from trainer.trainer import Trainer
-
-EXIT_INTERRUPTED = 130  # As a shell reports a process that Ctrl-C has ended.
+    from trainer.cli.config.gin_private import Origins
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -48,78 +35,83 @@ def main(arguments: Sequence[str] | None = None) -> int:
         130 for an interrupt, 1 for any other failure. The error is on stderr.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
-    # Before parsing: `--help` must work next to a mistyped flag.
-    if HELP_FLAGS.intersection(given):
-        sys.stdout.write(help_text())
-        return EXIT_DONE
+    # Before parsing: `--help` must work next to a mistyped flag. --helpfull
+    # needs the gin files.
+    wants_help = bool((HELP_FLAGS - {"--helpfull"}).intersection(given))
     report = ExitReport()
     try:
-        _execute(given, report)
-    except (Exception, KeyboardInterrupt, signals.Terminated) as raised:
+        if wants_help:
+            _print(help_text())
+        else:
+            _execute(given, report)
+    # SystemExit too: the user's code must not end a run, least of all with 0.
+    except BaseException as raised:
         error = signals.interruption() or raised
-        code = _print_error(error)
+        ending.show(error)
+        code = ending.ending_of(error).exit_code
         report.write(code, error)
         return code
     report.write(EXIT_DONE)
     return EXIT_DONE
 
 
-def _print_error(error: BaseException) -> int:
-    """Prints to stderr what ended the run; returns the exit code."""
-    if isinstance(error, UserError):
-        sys.stderr.write(f"error: {_message(error)}\n")
-        return EXIT_USER_ERROR
-    if isinstance(error, StartAgain):
-        sys.stderr.write(f"start again: {_message(error)}\n")
-        return EXIT_START_AGAIN
-    if isinstance(error, KeyboardInterrupt):
-        sys.stderr.write("interrupted\n")
-        return EXIT_INTERRUPTED
-    if isinstance(error, Diverged):
-        sys.stderr.write(f"error: {_message(error)}\n")
-        return EXIT_FAILED
-    traceback.print_exception(error)
-    return EXIT_FAILED
-
-
-def _message(error: BaseException) -> str:
-    # Not at the top, because this imports gin and TensorFlow.
-    from trainer.cli.config.errors import plain
-
-    return plain(error)
-
-
 def _execute(arguments: list[str], report: ExitReport) -> None:
+    _check_working_directory()
     request = flags.parse(arguments)
     gin_files = [
         locate(path, request.gin_search_path) for path in request.gin_files
     ]
-    # Other libraries read their absl flags, which raises before parsing.
-    absl_flags.FLAGS(["trainer"])
     logging.use_absl_handler()
     logging.set_verbosity(request.verbosity)
     # Only now, so that a mistake in the flags is reported without the seconds
     # that the import takes.
     load_tensorflow()
+    origins = _configure(request, gin_files)
+    if request.full_help:
+        _print(f"{help_text()}\n{user_flags.help_text()}")
+        return
+    # Only now: what a gin file imports may define flags of its own.
+    user_flags.parse(request)
     if request.list_strategies:
         from trainer.cli.strategy_table import print_strategies
 
         print_strategies()
+        _print("")
         return
-    origins = _configure(request, gin_files)
     if request.mode == "print_config":
         import gin
 
-        sys.stdout.write(gin.config_str())
+        _print(gin.config_str())
         return
-    _run(request, origins, arguments, report)
+    results = _run(request, origins, arguments, report)
+    # In the modes that train, callbacks have shown them.
+    if request.mode not in TRAINING_MODES:
+        for name, value in results.items():
+            shown = f"{value:.6g}" if isinstance(value, float) else value
+            _print(f"{name}: {shown}\n")
+
+
+def _print(text: str) -> None:
+    """Prints a result, for which a lost line is a failure."""
+    sys.stdout.write(text)
+    require_output()
+
+
+def _check_working_directory() -> None:
+    try:
+        os.getcwd()
+    except OSError as error:
+        raise UserError(
+            f"The working directory cannot be used: {error.strerror}. It may "
+            "have been deleted: change to another one (cd)."
+        ) from None
 
 
 def _configure(request: flags.Request, gin_files: list[str]) -> "Origins":
     """Registers everything with gin, then reads the configuration."""
     # Not at the top, because these import TensorFlow and Keras.
     import trainer.experiment  # noqa: F401 - registers `run`
-    from trainer.cli.config.keras_configurables import register_keras
+    from trainer.cli.config.names import register_keras
     from trainer.cli.config.reader import load
     from trainer.strategy.registry import load_plugins
 
@@ -139,132 +131,71 @@ def _run(
     origins: "Origins",
     arguments: list[str],
     report: ExitReport,
-) -> None:
+) -> dict[str, float]:
+    """Runs the experiment, and records its beginning and its end."""
+    from trainer import experiment
     from trainer.cli.config.binding_errors import user_error_in
+    from trainer.cli.config.lint import check_all_used
     from trainer.cli.run_dir import RunDir
-    from trainer.cli.run_status import RunIsOver
-    from trainer.experiment import run
+    from trainer.runtime.atomic_files import REFUSALS
 
-    experiment = experiment_name(request.gin_files)
-    path = plain(request.model_dir or default_path(experiment))
+    name = experiment_name(request.gin_files)
+    path = plain(request.model_dir or default_path(name))
+    run_dir = RunDir(path, experiment=name, arguments=arguments)
+    # continuous_eval may start before the run that it follows.
+    run_dir.check(must_exist=request.mode in ("eval", "export"))
     # On stdout and before the first step, so that a script can read the default
     # path of a run that is still going on.
     if request.mode != "check":
         sys.stdout.write(f"model_dir: {path}\n")
         sys.stdout.flush()
-    run_dir = RunDir(path, experiment=experiment, arguments=arguments)
-    # continuous_eval may start before the run that it follows.
-    run_dir.check(must_exist=request.mode in ("eval", "export"))
-    before = _BeforeFirstStep(request, origins, run_dir, report)
 
     # For a process that gives up while its main thread hangs: it ends without
-    # returning from `run`.
+    # returning from here.
     def record_exit(reason: str) -> None:
         run_dir.finish("start_again", reason)
         report.write(EXIT_START_AGAIN, StartAgain(reason))
 
+    is_training = False
     try:
-        with last_words(record_exit):
-            results = run(
-                mode=request.mode,
-                model_dir=path,
-                before_first_step=before,
-                is_over=RunIsOver(path),
-            )
+        with (
+            last_words(record_exit),
+            experiment.build(mode=request.mode, model_dir=path) as run,
+        ):
+            # Everything is built and restored, and nothing has been written.
+            # A parameter server or its worker has no Trainer.
+            if run.trainer is not None:
+                report.trainer = run.trainer
+            if run.trains or run.mode == "check":
+                check_all_used(
+                    origins,
+                    selected=run.plugin,
+                    flags=request.named_flags,
+                    only_warn=request.allow_unused_bindings,
+                )
+            # Evaluation and export do not touch the run's record, because the
+            # run may still be training.
+            if run.trains and run.trainer and run.plugin.is_chief:
+                run_dir.start(
+                    run.plugin,
+                    data_resume=run.trainer.batches("train").resume,
+                    accounts=run.trainer.accounts,
+                )
+            is_training = run.trains
+            results = run.run()
     except BaseException as raised:
         error = signals.interruption() or raised
-        # Gin calls constructors during `run`, so a bad binding surfaces here,
-        # far from the line that set it.
+        # Gin calls constructors while a run is built, so a bad binding surfaces
+        # here, far from the line that set it.
         found = user_error_in(error, origins)
         # A full disk in the middle of a run is a failure; before the first step
         # it is a mistake in the flags.
-        if found is None and not before.passed:
-            found = _unwritable(error, run_dir)
-        run_dir.finish(_reason(found or error), headline(found or error))
+        if not (found or is_training) and isinstance(error, REFUSALS):
+            found = run_dir.why_not_writable()
+        end = ending.ending_of(found or error)
+        run_dir.finish(end.reason, headline(found or error))
         if found is None or found is raised:
             raise
         raise found from error
     run_dir.finish("done")
-    _report(request.mode, results)
-
-
-class _BeforeFirstStep:
-    """Checks and records the run once everything is built, before a step runs.
-
-    Attributes:
-        passed: whether it has been called without finding a mistake.
-    """
-
-    def __init__(
-        self,
-        request: flags.Request,
-        origins: "Origins",
-        run_dir: "RunDir",
-        report: ExitReport,
-    ) -> None:
-        self._request = request
-        self._origins = origins
-        self._run_dir = run_dir
-        self._report = report
-        self.passed = False
-
-    def __call__(self, trainer: "Trainer") -> None:
-        from trainer.cli.config.lint import check_all_used
-
-        self._report.trainer = trainer
-        mode = self._request.mode
-        if mode in TRAINING_MODES or mode == "check":
-            check_all_used(
-                self._origins,
-                selected=trainer.plugin,
-                flags=_named(self._request),
-                only_warn=self._request.allow_unused_bindings,
-            )
-        # Evaluation and export do not touch the run's record, because the
-        # run may still be training.
-        if mode in TRAINING_MODES and trainer.plugin.is_chief:
-            self._run_dir.start(
-                trainer.plugin,
-                data_resume=trainer.batches("train").resume,
-                accounts=trainer.accounts,
-            )
-        self.passed = True
-
-
-def _named(request: flags.Request) -> dict[str, str]:
-    """Returns the named flags by the parameter that they set."""
-    return {
-        binding.parameter.split(".")[1]: binding.source
-        for binding in request.bindings
-        if binding.parameter
-    }
-
-
-def _unwritable(error: BaseException, run_dir: "RunDir") -> UserError | None:
-    """Returns an error if the run directory caused a file operation to fail."""
-    from trainer.runtime.atomic_files import REFUSALS
-
-    if not isinstance(error, REFUSALS):
-        return None
-    return run_dir.why_not_writable()
-
-
-def _reason(error: BaseException) -> str:
-    if isinstance(error, UserError):
-        return "user_error"
-    if isinstance(error, StartAgain):
-        return "start_again"
-    if isinstance(error, KeyboardInterrupt):
-        return "interrupted"
-    if isinstance(error, Diverged):
-        return "diverged"
-    return "error"
-
-
-def _report(mode: str, results: Any) -> None:
-    """Prints the results of modes in which no callback shows them."""
-    if mode in TRAINING_MODES or not results:
-        return
-    for name, value in results.items():
-        shown = f"{value:.6g}" if isinstance(value, float) else value
-        sys.stdout.write(f"{name}: {shown}\n")
+    return results

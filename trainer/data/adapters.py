@@ -1,6 +1,7 @@
 """Turns the result of a data plugin into batches."""
 
 import inspect
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -20,7 +21,7 @@ def as_batches(
     split: str,
     batch_size: int,
     seed: int,
-    data_dir: str | None = None,
+    data_dir: str | os.PathLike[str] | None = None,
     drop_remainder: bool = False,
 ) -> Batches:
     """Calls a data plugin and turns its result into batches.
@@ -44,6 +45,7 @@ def as_batches(
         UserError: `data_dir` is given but the plugin does not take it, the
             plugin has no such split, or its result is of another type.
     """
+    # Long by its documentation, and by a sentence for each mistake.
     name = getattr(data, "__name__", type(data).__name__)
     arguments: dict[str, Any] = {
         "split": split,

@@ -9,8 +9,11 @@ from trainer.data.batches import Batches, Resume, endless
 from trainer.data.examples import Examples
 from trainer.data.sharding import even_piece, piece_bounds
 from trainer.errors import UserError
+from trainer.values.annotations import Positive
+from trainer.values.configurable import checked
 
 
+@checked
 class IndexedBatches(Batches):
     """Global batches of examples, optionally in a seeded global shuffle.
 
@@ -38,13 +41,11 @@ class IndexedBatches(Batches):
         self,
         examples: Examples,
         *,
-        batch_size: int,
+        batch_size: Positive,
         seed: int = 0,
         shuffle: bool = False,
         drop_remainder: bool = False,
     ) -> None:
-        if batch_size < 1:
-            raise UserError(f"batch_size = {batch_size} must be at least 1.")
         whole, rest = divmod(examples.size, batch_size)
         self.steps_per_epoch = whole + (rest > 0 and not drop_remainder)
         if not self.steps_per_epoch:

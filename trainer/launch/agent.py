@@ -1,286 +1,291 @@
 """The agent: runs this host's tasks from the first start to the last end."""
 
+import contextlib
 import signal
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+import time
+from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
+from typing import Any
 
 from trainer.errors import EXIT_DONE, EXIT_START_AGAIN
-from trainer.launch.clock import Clock
-from trainer.launch.group_policy import Failure, GroupPolicy
-from trainer.launch.managed_task import ManagedTask
-from trainer.launch.policy import End
-from trainer.launch.process import Process
-from trainer.launch.roles import serves_chief, takes_part
-from trainer.launch.stuck import left_behind, may_wait, overdue, stopped
-from trainer.launch.timeouts import Timeouts
+from trainer.launch.group import Failure, Group
+from trainer.launch.policy import End, Limits, signal_name
+from trainer.launch.task import Task
+from trainer.launch.terminal import echo, log
 
 # Also how far the chief's output on the terminal lags behind.
 _POLL_SECONDS = 0.05
-# A task that lost a peer often ends before that peer does. The peer's own end
-# is the reason to report, so wait a little for it.
-_SETTLE_SECONDS = 2.0
+# After a failure there is no state left that is worth a long wait.
+_AFTER_FAILURE_SECONDS = 10.0
 # A process that is blocked in the kernel does not react even to SIGKILL.
 _KILL_SECONDS = 10.0
-
-
-class Signals(NamedTuple):
-    """Signals that this process has received; signal handlers append here.
-
-    Attributes:
-        end: signals that request the launcher to end.
-        forward: signals that are meant for the tasks.
-    """
-
-    end: list[int]
-    forward: list[int]
+# The longest time between two looks at the clock that counts.
+_MOST_SECONDS = 2.0
+# Enough for the end of a traceback.
+_LAST_LINES = 30
+# Ctrl-C, a supervisor or job manager, and a terminal that is closed.
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_FORWARDED = (signal.SIGUSR1,)
 
 
 class Agent:
     """The tasks of a cluster that run here.
 
     Args:
-        tasks: the tasks, the chief first.
-        policy: decides what follows from the end of a task.
-        timeouts: how long to wait for a task.
-        echo: called with the chief's output as it arrives.
-        log: called with a sentence about each process that has to be killed.
+        tasks: the tasks, the chief first; its output is shown.
+        limits: see `Limits`.
         run_is_over: returns whether the run's record says that it has ended
             well since the launcher started. The chief may run on another
             host.
-        signals: see `Signals`.
-        clock: the time, and how to sleep.
+        clock: has `monotonic` and `sleep`, as the module `time`.
     """
 
     def __init__(
         self,
-        tasks: Sequence[ManagedTask],
-        policy: GroupPolicy,
+        tasks: Sequence[Task],
         *,
-        timeouts: Timeouts,
-        echo: Callable[[bytes], None],
-        log: Callable[[str], None],
+        limits: Limits,
         run_is_over: Callable[[], bool],
-        signals: Signals,
-        clock: Clock,
+        clock: Any = time,
     ) -> None:
         self._tasks = tasks
-        self._policy = policy
-        self._timeouts = timeouts
-        self._echo = echo
-        self._log = log
-        self._signals = signals
-        self._clock = clock
+        self._limits = limits
         self._run_is_over = run_is_over
+        self._clock = clock
+        self._last = clock.monotonic()
+        self._time = 0.0
         self._over_at: float | None = None
-        # A process that is blocked in the kernel may outlive its SIGKILL; it
-        # should be reported once.
-        self._killed: list[Process] = []
+        self._groups = [Group(some, limits) for some in _grouped(tasks)]
+        # Signals that this process has received.
+        self._ending: list[int] = []
+        self._to_forward: list[int] = []
 
-    @property
-    def chief(self) -> ManagedTask:
-        """The first task that is not left out; its output is shown."""
-        remaining = (t for t in self._tasks if not t.left_out)
-        return next(remaining, self._tasks[0])
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the run is done, so that no task is needed any more."""
-        return self._over_at is not None
-
-    def run(self) -> Failure | None:
-        """Runs until the outcome is certain, or a signal requests the end.
-
-        Some tasks may still be running then.
+    def run(self) -> int:
+        """Starts the tasks, and returns when the last one has ended.
 
         Returns:
-            The task that failed for good; `None` if there is none.
+            The exit code: 0, or that of the failure that ended the launch.
+            After a signal, it is 75 if a process has saved its state and
+            requests a restart, 0 if the run was done by then, else 128 plus
+            the signal's number.
         """
-        for task in self._tasks:
-            task.due = self._clock()
-        while not self._signals.end:
-            for task, end in self._start_due() + self._poll():
-                failure = self._handle_end(task, end)
+        # Before the first process starts, so that no signal can orphan one.
+        with self._collected_signals():
+            try:
+                failure = self._supervise()
                 if failure is not None:
-                    return self._settle(failure)
-            too_late = self._overdue()
-            for task in too_late:
-                if not may_wait(
-                    task, self._tasks, elastic=self._policy.is_elastic
-                ):
-                    return Failure(task)
-            # No task is left, or those left only wait for peers that have
-            # ended: the run counts as done, and `launch` ends them.
-            if len(too_late) == sum(map(_is_active, self._tasks)):
+                    self._report(failure)
+                    self._end_all(signal.SIGTERM, _AFTER_FAILURE_SECONDS)
+                    return failure.end.exit_code
+                if self._ending:
+                    return self._end_on_signal(self._ending[0])
+            finally:
+                self._end_all(signal.SIGKILL, _KILL_SECONDS)
+        return EXIT_DONE
+
+    def _supervise(self) -> Failure | None:
+        """Runs until the outcome is certain, or a signal requests the end.
+
+        Returns:
+            The failure that ends the launch; `None` if there is none.
+        """
+        while not self._ending:
+            now = self._now()
+            ends = self._start_due(now) + self._poll(now)
+            for group in self._groups:
+                names = [task.name for task in group.tasks]
+                failure = self._on_ends(
+                    group, [end for end in ends if end.task in names]
+                )
+                if failure is not None:
+                    return failure
+                group.end_stuck(now)
+            self._end_overdue(now)
+            if not any(group.is_active for group in self._groups):
                 return None
-            self._end_stuck()
             self._clock.sleep(_POLL_SECONDS)
         return None
 
-    def end(self, seconds: float, *, number: int = signal.SIGTERM) -> None:
-        """Ends the running tasks: a signal, a grace period, then SIGKILL.
+    def _now(self) -> float:
+        """Returns the seconds during which this process was running.
 
-        Another signal to this process ends the grace period.
-
-        Args:
-            seconds: the grace period.
-            number: the signal.
+        A launcher that is stopped together with its tasks, as by
+        `scontrol suspend`, has not waited for them in that time. It reads the
+        clock all the time; only two seconds of a longer gap count.
         """
-        self._signal(number)
-        self._await_ends(seconds)
-        self.kill()
+        last, self._last = self._last, self._clock.monotonic()
+        self._time += min(self._last - last, _MOST_SECONDS)
+        return self._time
 
-    def kill(self) -> None:
-        """Kills the running tasks."""
-        self._signal(signal.SIGKILL)
-        self._await_ends(_KILL_SECONDS)
+    def _start_due(self, now: float) -> list[End]:
+        """Starts the groups that are due; returns the ends of those that fail.
 
-    def _end_stuck(self) -> None:
-        """Kills the tasks that cannot end by themselves."""
-        now, timeouts = self._clock(), self._timeouts
-        for task in stopped(self._tasks, timeouts, now):
-            seconds = f"{timeouts.stopped_seconds:g} s"
-            self._kill(task, f"has been stopped (SIGSTOP) for {seconds}")
-        before = now - timeouts.left_behind_seconds
-        for task in self._left_behind(before):
-            seconds = f"{timeouts.left_behind_seconds:g} s"
-            self._kill(task, f"is still in a run that ended {seconds} ago")
-
-    def _overdue(self) -> list[ManagedTask]:
-        if self._over_at is None:
-            return []
-        since = self._clock() - self._over_at
-        return overdue(self._tasks, self._timeouts, since)
-
-    def _left_behind(self, before: float) -> list[ManagedTask]:
-        # An elastic worker may leave while the run goes on.
-        if self._policy.is_elastic:
-            return []
-        return left_behind(self._tasks, self._timeouts, before)
-
-    def _kill(self, task: ManagedTask, why: str) -> None:
-        process = task.process
-        if process is not None and process not in self._killed:
-            self._killed.append(process)
-            self._log(f"{task.spec.name} {why}: it is killed.")
-            process.signal(signal.SIGKILL)
-
-    def _signal(self, number: int) -> None:
-        for task in self._tasks:
-            if task.process is not None:
-                task.process.signal(number)
-
-    def _await_ends(self, seconds: float) -> None:
-        """Waits until no task runs, time is up, or another signal arrives."""
-        # The signal that led here is in this list already; only a later one
-        # counts.
-        received = len(self._signals.end)
-        deadline = self._clock() + seconds
-        while True:
-            # The ends are not handled: nothing is restarted any more.
-            self._poll()
-            if not any(t.is_running for t in self._tasks):
-                return
-            if len(self._signals.end) > received or self._clock() > deadline:
-                return
-            self._clock.sleep(_POLL_SECONDS)
-
-    def _start_due(self) -> list[tuple[ManagedTask, End]]:
-        """Starts the tasks that are due; returns those that did not start."""
-        now = self._clock()
-        due = [t for t in self._tasks if t.due is not None and t.due <= now]
-        if self._left_behind(now):
-            # A new process would wait in vain for peers that are still in the
-            # old run.
-            due = [t for t in due if not takes_part(t)]
-        restarted = (t for t in due if t.faults or t.process is not None)
-        if any(map(takes_part, restarted)):
-            # A restarted task needs all its peers for the rendezvous, also
-            # those that have ended well. These find nothing to do and end
-            # again.
-            due += [
-                t
-                for t in self._tasks
-                if takes_part(t) and t.returncode == EXIT_DONE
-            ]
-        ends = [(t, t.start(now)) for t in due]
-        return [(t, end) for t, end in ends if end is not None]
-
-    def _poll(self) -> list[tuple[ManagedTask, End]]:
-        """Forwards output and signals; returns the tasks that just failed."""
-        self._forward_signals()
-        now = self._clock()
-        found = [(t, t.take_end(now)) for t in self._tasks]
-        # After the ends: a restart may replace the process in the next round,
-        # and output that was not read by then would not be shown.
-        if self.chief.process is not None:
-            output = self.chief.process.new_output()
-            if output:
-                self._echo(output)
-        if not self.is_over and self._has_ended_well():
-            self._finish()
-        ends = [(t, end) for t, end in found if end is not None]
-        # A cause goes before the tasks that lost a peer because of it.
-        ends.sort(key=lambda one: one[1].returncode == EXIT_START_AGAIN)
+        A chief that is restarted needs its workers for the rendezvous, also
+        those that have ended well. These find nothing to do and end again.
+        """
+        first, *others = self._groups
+        ends = first.start_if_due(now)
+        for group in others:
+            # Until the chief is back there is nothing to join.
+            if group.is_needed and first.is_leaving:
+                if group.tasks[0].returncode == EXIT_DONE:
+                    group.due = now
+            else:
+                ends += group.start_if_due(now)
         return ends
 
-    def _forward_signals(self) -> None:
-        while self._signals.forward:
+    def _poll(self, now: float) -> list[End]:
+        """Forwards output and signals; returns how tasks have just failed."""
+        while self._to_forward:
             # A handler may append at any time, so take one after the other.
-            number = self._signals.forward.pop(0)
+            number = self._to_forward.pop(0)
             for task in self._tasks:
-                if task.process is not None:
-                    task.process.forward(number)
+                task.forward(number)
+        ends = [task.poll(now) for task in self._tasks]
+        # After the ends: a restart may replace the process in the next round,
+        # and output that was not read by then would not be shown.
+        if output := self._chief.new_output():
+            echo(output)
+        if self._over_at is None and self._has_ended_well():
+            self._finish(now)
+        found = [end for end in ends if end is not None]
+        # Of two that have ended in one moment, the killed one is the cause.
+        return sorted(found, key=lambda end: (end.returncode or 0) >= 0)
+
+    @property
+    def _chief(self) -> Task:
+        """The first task that is not left out; its output is shown."""
+        return next(task for task in self._tasks if not task.left_out)
 
     def _has_ended_well(self) -> bool:
-        if self.chief.returncode == EXIT_DONE:
+        if self._chief.returncode == EXIT_DONE:
             return True
         # An elastic worker ends well only when all present workers do, so
         # enough of them prove that the run is done, even without worker 0.
-        least = self._policy.min_workers
-        done = [t for t in self._tasks if t.returncode == EXIT_DONE]
-        return least is not None and sum(map(takes_part, done)) >= least
+        done = [t.returncode == EXIT_DONE for t in self._groups[0].tasks]
+        least = self._limits.min_workers
+        return least is not None and sum(done) >= least
 
-    def _finish(self) -> None:
+    def _finish(self, now: float) -> None:
         """Marks the run as done, and cancels planned restarts."""
-        self._over_at = self._clock()
-        # The restart of an evaluator stays planned: it may still have to
-        # evaluate the last checkpoint.
-        for task in filter(takes_part, self._tasks):
-            task.due = None
+        self._over_at = now
+        # An evaluator may still have to evaluate the last checkpoint.
+        for group in filter(lambda group: group.is_needed, self._groups):
+            group.cancel()
 
-    def _handle_end(self, task: ManagedTask, end: End) -> Failure | None:
+    def _on_ends(self, group: Group, ends: list[End]) -> Failure | None:
         # An evaluator is restarted, and its failure counts, after the end of
         # the run as before it.
-        if not takes_part(task):
-            return self._policy.on_end(task, end)
+        if not group.is_needed:
+            return group.on_ends(ends)
         # The chief of this run may be on another host. Its record is read only
         # when a task has ended, since it may be on a slow disk.
-        if not self.is_over and self._run_is_over():
-            self._finish()
-        if not self.is_over:
-            return self._policy.on_end(task, end)
+        if ends and self._over_at is None and self._run_is_over():
+            self._finish(self._now())
+        if self._over_at is None:
+            return group.on_ends(ends)
         # The work is done and saved, but an error is still reported. A crash
         # is none: TensorFlow's server threads sometimes crash while a process
         # that is done is taken down.
-        is_error = not end.is_transient and not end.is_crash
-        if is_error and not serves_chief(task, self._tasks):
-            return Failure(task, end)
+        for end in ends:
+            is_error = (end.returncode or 0) > 0 and not end.requests_restart
+            if is_error and group is self._groups[0]:
+                return Failure(end)
         return None
 
-    def _settle(self, failure: Failure) -> Failure:
-        """Finds the task to blame, preferably not one that lost a peer (75)."""
-        if failure.task.returncode != EXIT_START_AGAIN:
-            return failure
-        deadline = self._clock() + _SETTLE_SECONDS
-        while self._clock() < deadline:
-            for task, end in self._poll():
-                if end.returncode != EXIT_START_AGAIN:
-                    return Failure(task, end)
-            if not any(t.is_running for t in self._tasks):
-                break
+    def _end_overdue(self, now: float) -> None:
+        """Ends the tasks that keep running although the run is done."""
+        if self._over_at is None:
+            return
+        since, limits = now - self._over_at, self._limits
+        for task in self._tasks:
+            if not task.is_running or task.spec.job == "evaluator":
+                continue
+            # One that does not train only serves the chief, or was restarted
+            # too late to meet it.
+            late = limits.serve_seconds
+            if task.is_training:
+                late = limits.finish_seconds
+            if since > late and task.send_once(signal.SIGTERM):
+                log(f"{task.name} still runs after the end of the run: ended.")
+            if since > late + limits.end_seconds:
+                task.send_once(signal.SIGKILL)
+
+    def _end_on_signal(self, number: int) -> int:
+        """Ends all tasks because of a signal; returns the exit code."""
+        log(
+            f"{signal_name(number)}: ending all processes. A second signal "
+            "kills them at once."
+        )
+        # For a task both mean the same.
+        ending = signal.SIGTERM if number == signal.SIGHUP else number
+        self._end_all(ending, self._limits.end_seconds)
+        if EXIT_START_AGAIN in [task.returncode for task in self._tasks]:
+            return EXIT_START_AGAIN
+        # As a shell reports a program that the signal has ended.
+        return EXIT_DONE if self._over_at is not None else 128 + number
+
+    def _end_all(self, number: int, seconds: float) -> None:
+        """Sends a signal, and waits until no task runs or time is up.
+
+        Another signal to this process ends the wait.
+        """
+        for task in self._tasks:
+            task.signal(number)
+        # The signal that led here is in this list already.
+        received = len(self._ending)
+        deadline = self._now() + seconds
+        while self._now() <= deadline and len(self._ending) == received:
+            # The ends are not handled: nothing is restarted any more.
+            self._poll(self._now())
+            if not any(task.is_running for task in self._tasks):
+                return
             self._clock.sleep(_POLL_SECONDS)
-        return failure
+
+    def _report(self, failure: Failure) -> None:
+        """Prints how a task failed, and the end of its log file."""
+        end = failure.end
+        task = next(t for t in self._tasks if t.name == end.task)
+        text = f"{end}. {failure.why}".rstrip()
+        if task is self._chief:
+            # Its output was shown.
+            log(f"{text} Its log: {task.log_path}")
+            return
+        lines = "".join(f"\n  {line}" for line in task.last_lines(_LAST_LINES))
+        log(f"{text} The end of {task.log_path}:{lines}")
+
+    @contextlib.contextmanager
+    def _collected_signals(self) -> Iterator[None]:
+        """Records signals instead of being killed by them.
+
+        Signals that this process was started to ignore, as under nohup, stay
+        ignored.
+        """
+
+        def note(number: int, frame: FrameType | None) -> None:
+            # A handler may run between any two instructions, so it only
+            # records the signal; the loop acts on it.
+            is_ending = number in _ENDING
+            (self._ending if is_ending else self._to_forward).append(number)
+
+        previous = {
+            number: signal.signal(number, note)
+            for number in (*_ENDING, *_FORWARDED)
+            if signal.getsignal(number) is not signal.SIG_IGN
+        }
+        try:
+            yield
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
 
 
-def _is_active(task: ManagedTask) -> bool:
-    return task.is_running or task.due is not None
+def _grouped(tasks: Sequence[Task]) -> Iterator[list[Task]]:
+    """Divides the tasks into groups, the first task's group first."""
+    # With parameter servers, a worker may be lost and come back while the
+    # others go on.
+    alone = {"evaluator"}
+    if tasks[0].spec.job == "chief":
+        alone.add("worker")
+    yield [t for t in tasks if t is tasks[0] or t.spec.job not in alone]
+    yield from ([t] for t in tasks[1:] if t.spec.job in alone)

@@ -4,34 +4,36 @@ import dataclasses
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from absl import flags as absl_flags
 
 from trainer.cli import flags as trainer_flags
-from trainer.cli.config.suggest import did_you_mean
 from trainer.cli.default_path import default_path, experiment_name
-from trainer.errors import UserError
-from trainer.launch.environment import find_task
+from trainer.cli.flag_table import HELP_FLAGS
+from trainer.errors import UserError, did_you_mean
 from trainer.launch.policy import Limits
 from trainer.runtime.local_files import is_local, plain, refuse_links
+from trainer.strategy.cluster.resolve import is_described, resolve_cluster
 
-# The smallest valid value of each.
-_NUMBERS = {
-    "num_workers": 1,
-    "num_ps": 0,
-    "max_restarts": 0,
-    "min_workers": 1,
+# The default and the smallest valid value of each.
+_INTEGERS = {
+    "num_workers": (2, 1),
+    "num_ps": (0, 0),
+    "max_restarts": (Limits.max_restarts, 0),
+    "min_workers": (None, 1),
 }
-_NAMES = (*_NUMBERS, "evaluator", "isolate", "log_dir", "restart_window")
+_KINDS = {
+    **{n: f"an integer of at least {low}" for n, (_, low) in _INTEGERS.items()},
+    "evaluator": "true or false",
+    "isolate": "true or false",
+    "restart_window": "a number above 0",
+}
+# Far more than a machine can start, and than may be restarted in an hour.
+_MOST_TASKS = 10_000
 # Each of these starts a cluster here, whatever the environment says.
 _HERE = ("num_workers", "num_ps", "evaluator")
 _CLUSTER_FLAGS = ("worker_hosts", "ps_hosts", "task_type", "task_index")
-_KINDS = {
-    **dict.fromkeys(_NUMBERS, "an integer"),
-    "evaluator": "true or false",
-    "isolate": "true or false",
-    "restart_window": "a number",
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,27 +41,17 @@ class Request:
     """A parsed command line.
 
     Attributes:
-        task: job and index of this host's task in an existing cluster;
-            `None` for a cluster on this machine.
-        num_workers: how many workers to start.
-        num_ps: how many parameter servers.
-        evaluator: whether there is an evaluator.
-        isolate: whether the tasks get their own network.
-        limits: how often a task is restarted.
-        min_workers: how many workers are enough; `None` if all are needed.
+        flags: the launcher's own, by name.
+        task: job and index of this host's task in an existing cluster, for
+            its log file; `None` for a cluster on this machine.
         log_dir: where the log files go.
         mode: the `--mode` of the tasks.
         model_dir: the run directory if it is local.
         arguments: for `python -m trainer`, with a `--model_dir`.
     """
 
+    flags: Mapping[str, Any]
     task: tuple[str, int] | None
-    num_workers: int
-    num_ps: int
-    evaluator: bool
-    isolate: bool
-    limits: Limits
-    min_workers: int | None
     log_dir: str
     mode: str
     model_dir: str | None
@@ -78,13 +70,19 @@ def parse(
     Raises:
         UserError: a flag is wrong, on either side of the `--`.
     """
-    own, behind = _split(list(arguments))
-    values = _parse_own(own)
-    _check_numbers(values)
+    at = arguments.index("--") if "--" in arguments else len(arguments)
+    values = _parse_own(arguments[:at])
+    flags = {name: values[name].value for name in values}
+    behind = list(arguments[at + 1 :])
+    if HELP_FLAGS.intersection(behind):
+        raise UserError("Help is for one process: python -m trainer --help.")
     # Report a mistake once here, not once in every process.
     request = trainer_flags.parse(behind)
+    if request.list_strategies:
+        raise UserError(
+            "The list is for one process: python -m trainer --strategy=help."
+        )
     task = _own_task(values, request, environ)
-    _check_min_workers(values, task)
     model_dir = request.model_dir
     if model_dir is None:
         if task is not None:
@@ -97,34 +95,61 @@ def parse(
         model_dir = default_path(experiment_name(request.gin_files))
         behind.append(f"--model_dir={model_dir}")
     model_dir = plain(model_dir)
-    if values["isolate"].value:
-        _check_isolated(task, model_dir)
+    _check_together(flags, task, model_dir)
     return Request(
+        flags=flags,
         task=task,
-        num_workers=values["num_workers"].value,
-        num_ps=values["num_ps"].value,
-        evaluator=values["evaluator"].value,
-        isolate=values["isolate"].value,
-        limits=Limits(
-            values["max_restarts"].value, values["restart_window"].value
-        ),
-        min_workers=values["min_workers"].value,
-        log_dir=values["log_dir"].value or _log_dir(model_dir),
+        log_dir=flags["log_dir"] or _log_dir(model_dir),
         mode=request.mode,
         model_dir=model_dir if is_local(model_dir) else None,
         arguments=tuple(behind),
     )
 
 
-def _check_numbers(values: absl_flags.FlagValues) -> None:
-    for name, least in _NUMBERS.items():
-        value = values[name].value
-        if value is not None and value < least:
-            raise UserError(f"--{name}={value}: must be at least {least}.")
+def _parse_own(arguments: Sequence[str]) -> absl_flags.FlagValues:
+    # A set of its own, as in `trainer.cli.flags`. The help texts are empty
+    # because `help` has a text of its own.
+    values = absl_flags.FlagValues()
+    for name, (default, least) in _INTEGERS.items():
+        absl_flags.DEFINE_integer(
+            name,
+            default,
+            "",
+            lower_bound=least,
+            upper_bound=_MOST_TASKS,
+            flag_values=values,
+        )
+    for name in ("evaluator", "isolate"):
+        absl_flags.DEFINE_boolean(name, False, "", flag_values=values)
+    absl_flags.DEFINE_string("log_dir", "", "", flag_values=values)
+    window = Limits.window_seconds
+    absl_flags.DEFINE_float("restart_window", window, "", flag_values=values)
+    try:
+        left_over = values(["trainer.launch", *arguments])[1:]
+    except absl_flags.UnrecognizedFlagError as error:
+        raise UserError(_unknown(error.flagname, values)) from None
+    except (absl_flags.Error, ValueError) as error:
+        raise UserError(trainer_flags.bad_value(str(error), _KINDS)) from None
+    if left_over:
+        raise UserError(
+            f"Unexpected argument {left_over[0]!r}. The flags of trainer go "
+            "after a --."
+        )
     window = values["restart_window"].value
     # Written this way round so that NaN is refused, too.
     if not window > 0:
         raise UserError(f"--restart_window={window:g}: must be above 0.")
+    return values
+
+
+def _unknown(name: str, values: absl_flags.FlagValues) -> str:
+    if name in trainer_flags.FLAGS or name.startswith("gin."):
+        return (
+            f"--{name} is a flag of trainer: write it after a --, as in "
+            f"python -m trainer.launch --num_workers=2 -- --{name}=..."
+        )
+    hint = did_you_mean(name, [*values, "help"], prefix="--")
+    return f"Unknown flag --{name}.{hint} --help lists the flags."
 
 
 def _own_task(
@@ -133,12 +158,13 @@ def _own_task(
     environ: Mapping[str, str],
 ) -> tuple[str, int] | None:
     """Returns this host's task of an existing cluster, if there is one."""
-    given = {}
+    given: dict[str, Any] = {}
     for binding in request.bindings:
         name = (binding.parameter or "").removeprefix("run.")
         if name in _CLUSTER_FLAGS:
             # The source is the flag as given, such as `--task_index=1`.
-            given[name] = binding.source.partition("=")[2]
+            text = binding.source.partition("=")[2]
+            given[name] = int(text) if name == "task_index" else text
     here = [name for name in _HERE if values[name].present]
     if here and given:
         raise UserError(
@@ -146,92 +172,50 @@ def _own_task(
             f"--{next(iter(given))} after the -- is for an existing one. Use "
             "only one of the two."
         )
-    return None if here else find_task(given, environ)
+    if here or not is_described(given, environ):
+        return None
+    cluster = resolve_cluster(environ=environ, **given)
+    if cluster is None:
+        return "task", 0
+    # Slurm and Kubernetes assign no jobs, and only the task knows whether its
+    # strategy makes one of them a chief or a parameter server.
+    is_rank = cluster.source in ("Slurm", "Kubernetes")
+    has_jobs = "ps" in cluster.jobs or not is_rank
+    return cluster.job if has_jobs else "task", cluster.index
 
 
-def _check_min_workers(
-    values: absl_flags.FlagValues, task: tuple[str, int] | None
+def _check_together(
+    flags: Mapping[str, Any], task: tuple[str, int] | None, model_dir: str
 ) -> None:
-    least = values["min_workers"].value
-    if least is None:
-        return
-    most = values["num_workers"].value
+    """Checks the flags that depend on others."""
+    least, most = flags["min_workers"], flags["num_workers"]
     # On several hosts only the tasks know how many workers there are; their
     # rendezvous checks the number.
-    if task is None and least > most:
+    if least is not None and task is None and least > most:
         raise UserError(
             f"--min_workers={least}: must be from 1 to --num_workers={most}."
         )
-    if values["num_ps"].value:
+    if least is not None and flags["num_ps"]:
         raise UserError(
             f"--min_workers={least} is for workers without parameter servers: "
             "with --num_ps, workers may come and go anyway."
         )
-    if not values["max_restarts"].value:
+    if least is not None and not flags["max_restarts"]:
         raise UserError(
             f"--min_workers={least} needs --max_restarts of at least 1: the "
             "remaining workers are restarted to go on."
         )
-
-
-def _check_isolated(task: tuple[str, int] | None, model_dir: str) -> None:
-    if task is not None:
+    if flags["isolate"] and task is not None:
         raise UserError(
             "--isolate cuts tasks off from the network, and this task's peers "
             "are on it. It is for a cluster on this machine, such as with "
             "--num_workers=2."
         )
-    if not is_local(model_dir):
+    if flags["isolate"] and not is_local(model_dir):
         raise UserError(
             f"--isolate cuts tasks off from the network, and so from the "
             f"--model_dir {model_dir}. Give a local one."
         )
-
-
-def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
-    if "--" not in arguments:
-        return arguments, []
-    at = arguments.index("--")
-    return arguments[:at], arguments[at + 1 :]
-
-
-def _parse_own(arguments: list[str]) -> absl_flags.FlagValues:
-    # A set of its own, as in `trainer.cli.flags`. The help texts are empty
-    # because `help` has a text of its own.
-    values = absl_flags.FlagValues()
-    define = absl_flags.DEFINE_integer
-    define("num_workers", 2, "", flag_values=values)
-    define("num_ps", 0, "", flag_values=values)
-    define("max_restarts", Limits.max_restarts, "", flag_values=values)
-    define("min_workers", None, "", flag_values=values)
-    absl_flags.DEFINE_boolean("evaluator", False, "", flag_values=values)
-    absl_flags.DEFINE_boolean("isolate", False, "", flag_values=values)
-    absl_flags.DEFINE_string("log_dir", "", "", flag_values=values)
-    absl_flags.DEFINE_float(
-        "restart_window", Limits.window_seconds, "", flag_values=values
-    )
-    try:
-        left_over = values(["trainer.launch", *arguments])[1:]
-    except absl_flags.UnrecognizedFlagError as error:
-        raise UserError(_unknown(error.flagname)) from None
-    except (absl_flags.Error, ValueError) as error:
-        raise UserError(trainer_flags.bad_value(str(error), _KINDS)) from None
-    if left_over:
-        raise UserError(
-            f"Unexpected argument {left_over[0]!r}. The flags of trainer go "
-            "after a --."
-        )
-    return values
-
-
-def _unknown(name: str) -> str:
-    if name in trainer_flags.FLAGS or name.startswith("gin."):
-        return (
-            f"--{name} is a flag of trainer: write it after a --, as in "
-            f"python -m trainer.launch --num_workers=2 -- --{name}=..."
-        )
-    hint = did_you_mean(name, [*_NAMES, "help"], prefix="--")
-    return f"Unknown flag --{name}.{hint} --help lists the flags."
 
 
 def _log_dir(model_dir: str) -> str:

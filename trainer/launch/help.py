@@ -15,10 +15,11 @@ Each process runs python -m trainer with the flags after the --. In a cluster
 on this machine, it gets a TF_CONFIG with its task. The chief's output is shown
 on the terminal; each process has a log file.
 
-A task that asks for it (exit code 75) or is killed by a signal is restarted: at
-once, and then after 1, 2, 4 ... 60 s. After any other failure it is restarted
-too, but the same failure at the same step twice ends the whole launch, and so
-does exit code 2. A restart that is due to a lost peer does not count.
+When a task fails, all tasks of a cluster on this machine are restarted: at
+once, and then after 1, 2, 4 ... 60 s. With parameter servers, a worker is
+restarted alone, as an evaluator always is. The same failure at the same step
+twice ends the whole launch, and so does exit code 2. A task that requests a
+restart (exit code 75) is restarted, which does not count.
 
 Flags:
   --num_workers=N    Processes that train; starts a cluster on this machine,
@@ -33,8 +34,8 @@ Flags:
                      server.
   --log_dir=DIR      Where the log files go. Default: <model_dir>/logs, or a
                      new temporary folder if model_dir is remote, as in gs://.
-  --max_restarts=N   How often each task is restarted within the window; with
-                     0, the first failure ends the launch. Default: 3.
+  --max_restarts=N   How often tasks are restarted within the window; with 0,
+                     the first failure ends the launch. Default: 3.
   --restart_window=SECONDS
                      How long a restart counts. Default: 3600.
   --min_workers=N    The run may go on with as few as N workers while others
@@ -50,5 +51,5 @@ that is stopped (SIGSTOP) for 20 s is killed and restarted.
 Exit codes: 0 done; 2 a mistake in the flags or files; 75 a signal ended the
 tasks and the state is saved, run the same command again; 128 plus the signal's
 number if the state is not saved; else that of the process that failed for
-good: 75 if it asks to be restarted, 128 plus a signal's number if killed.
+good: 75 if it requests a restart, 128 plus a signal's number if killed.
 """

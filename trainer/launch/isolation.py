@@ -6,7 +6,6 @@ A network namespace (see `man 7 network_namespaces`) has its own loopback
 interface and no other.
 """
 
-import contextlib
 import ctypes
 import errno
 import fcntl
@@ -17,7 +16,7 @@ from collections.abc import Sequence
 
 from trainer.errors import UserError
 
-# From <linux/sched.h>; os.unshare is new in Python 3.12.
+# From <linux/sched.h>.
 _NEW_USER, _NEW_NETWORK = 0x10000000, 0x40000000
 # From <linux/sockios.h> and <linux/if.h>.
 _GET_FLAGS, _SET_FLAGS, _UP = 0x8913, 0x8914, 0x1
@@ -40,8 +39,19 @@ def isolate() -> None:
     Raises:
         UserError: the kernel does not allow it.
     """
+    user, group = os.getuid(), os.getgid()
     try:
-        _unshare()
+        try:
+            # Root needs no user namespace. In one, only a single user is
+            # mapped, and the files of all others appear to belong to nobody.
+            _unshare(_NEW_NETWORK)
+        except PermissionError:
+            _unshare(_NEW_USER | _NEW_NETWORK)
+            # The kernel lets an unprivileged process map its group only after
+            # it has given up `setgroups`.
+            _write("setgroups", "deny")
+            _write("uid_map", f"{user} {user} 1")
+            _write("gid_map", f"{group} {group} 1")
         _raise_loopback()
     except (OSError, AttributeError) as error:
         # AttributeError: a C library without `unshare`, outside Linux.
@@ -63,28 +73,8 @@ def open_ports(ports: Sequence[int]) -> str:
     )
 
 
-def _unshare() -> None:
-    try:
-        # Root needs no user namespace. In one, only a single user is mapped,
-        # and the files of all others appear to belong to nobody.
-        _call_unshare(_NEW_NETWORK)
-    except PermissionError:
-        user, group = os.getuid(), os.getgid()
-        # A new user namespace grants all rights inside of it, including the one
-        # to create a network namespace.
-        _call_unshare(_NEW_USER | _NEW_NETWORK)
-        # The kernel lets an unprivileged process map its group only after it
-        # has given up `setgroups`.
-        for name, text in (
-            ("setgroups", "deny"),
-            ("uid_map", f"{user} {user} 1"),
-            ("gid_map", f"{group} {group} 1"),
-        ):
-            with open(f"/proc/self/{name}", "w") as file:
-                file.write(text)
-
-
-def _call_unshare(flags: int) -> None:
+def _unshare(flags: int) -> None:
+    # `os.unshare` is new in Python 3.12.
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(flags):
         number = ctypes.get_errno()
@@ -94,9 +84,14 @@ def _call_unshare(flags: int) -> None:
         raise OSError(number, os.strerror(number))
 
 
+def _write(name: str, text: str) -> None:
+    with open(f"/proc/self/{name}", "w") as file:
+        file.write(text)
+
+
 def _raise_loopback() -> None:
     # In a new namespace even the loopback interface is down.
-    with contextlib.closing(socket.socket()) as handle:
+    with socket.socket() as handle:
         empty = struct.pack(_INTERFACE, b"lo", 0)
         found = fcntl.ioctl(handle, _GET_FLAGS, empty)
         name, flags = struct.unpack(_INTERFACE, found)

@@ -1,50 +1,62 @@
-"""The restart policy of a single task, as pure functions.
+"""The restart policy of a group of tasks: pure, on the clock of its caller.
 
-A task that asks for it (exit code 75), or that was killed from outside, had a
-transient failure: it is restarted as often as the limits allow. A failure of
-its own may be transient too, but the same failure at the same step twice is a
-defect.
+A failure is followed by a restart, as often as the limits allow. The same
+failure at the same step twice is a defect, which a restart cannot repair.
 """
 
 import dataclasses
 import signal
-from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from trainer.errors import EXIT_START_AGAIN, EXIT_USER_ERROR
-from trainer.launch.phrases import signal_name, times
+from trainer.errors import EXIT_FAILED, EXIT_START_AGAIN, EXIT_USER_ERROR
 
 # The second restart in a row waits 1 s, each later one twice as long.
 _FIRST_DELAY = 1.0
 _MOST_DELAY = 60.0
 # A task that ran for this long before it ended resets the back-off.
-HEALTHY_SECONDS = 60.0
-# The slowest way to detect a lost peer takes half a minute.
-_CASCADE_SECONDS = 60.0
-# Signals that a program causes itself, as opposed to those sent from outside.
-_CRASHES = frozenset(
-    -number
-    for number in (
-        signal.SIGSEGV,
-        signal.SIGABRT,
-        signal.SIGBUS,
-        signal.SIGILL,
-        signal.SIGFPE,
-    )
-)
+_HEALTHY_SECONDS = 60.0
+# An end with 75 does not count. But a task that ends with 75 this often in a
+# row, each time within ten minutes and before it trains, has lost its peers on
+# other hosts for good.
+_MOST_EARLY_ENDS = 30
+_EARLY_SECONDS = 600.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """How often a task is restarted.
+    """Limits of restarts, and time-outs after which a process is ended.
 
     Attributes:
-        max_restarts: the most restarts within the window; 0 for none.
+        max_restarts: the most restarts of a group within the window.
         window_seconds: how long a restart counts.
+        min_workers: how many workers are enough to go on without another one;
+            `None` if all are needed.
+        end_seconds: how long a task may take to end after a SIGTERM. More than
+            `Preemption.grace_seconds` (25), so that a task which cannot save
+            ends by itself with 75.
+        settle_seconds: after a task has left with 75, how long it may take
+            until the task that is the cause has ended, too.
+        leave_seconds: how long a task that trains may outlive another one of
+            its group. More than the `Watchdog` allows for a save (1800),
+            because a chief finishes its current save before it ends.
+        stopped_seconds: how long a task may be stopped (SIGSTOP). More than
+            the `silence_seconds` (15) of both strategies, so that its peers
+            name it and leave first.
+        finish_seconds: how long a task that trains may keep running once the
+            run is done. An evaluator has limits of its own.
+        serve_seconds: the same for a task that does not train, such as a
+            parameter server.
     """
 
     max_restarts: int = 3
     window_seconds: float = 3600.0
+    min_workers: int | None = None
+    end_seconds: float = 30.0
+    settle_seconds: float = 10.0
+    leave_seconds: float = 2100.0
+    stopped_seconds: float = 20.0
+    finish_seconds: float = 60.0
+    serve_seconds: float = 10.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,171 +64,161 @@ class End:
     """How one process of a task ended, if it did not end well.
 
     Attributes:
-        at: when it was detected, in seconds on a monotonic clock.
+        task: the name of the task, such as `"worker 1"`.
+        at: when it was detected, in seconds on the agent's clock.
         ran: how many seconds it had been running.
         returncode: the exit code, or the negative number of the signal;
             `None` if it could not be started.
-        error: what the program reported, such as `"ValueError: no"`; may be
-            empty.
-        progress: how far it had come, such as `"at step 40"`; empty if unknown.
-        for_others: whether it left in order at the request of another task.
+        error: what the program reported, such as `"ValueError: no"`; empty
+            if it left no report.
+        step: the step it was at; `None` if it did not train yet.
     """
 
+    task: str
     at: float
     ran: float
     returncode: int | None
     error: str = ""
-    progress: str = ""
-    for_others: bool = False
+    step: int | None = None
 
     @property
-    def is_transient(self) -> bool:
-        """Whether the cause may lie outside of the program."""
-        # A process that could not be started may have lacked memory for a
-        # moment.
-        if self.returncode is None or self.returncode == EXIT_START_AGAIN:
-            return True
-        return self.returncode < 0 and not self.is_crash
+    def requests_restart(self) -> bool:
+        """Whether it left in order: preempted, or because of another task."""
+        return self.returncode == EXIT_START_AGAIN
 
     @property
-    def is_crash(self) -> bool:
-        """Whether the program crashed, such as by a segmentation fault."""
-        return self.returncode in _CRASHES
+    def exit_code(self) -> int:
+        """The exit code that a shell would report."""
+        code = EXIT_FAILED if self.returncode is None else self.returncode
+        # A negative number is a signal, for which a shell adds 128.
+        return code if code >= 0 else 128 - code
 
     @property
     def failure(self) -> str:
-        """The error and the progress, such as `"ValueError: no at step 40"`."""
-        code = self.returncode or 0
-        plain = signal_name(-code) if code < 0 else f"exit code {code}"
-        return f"{self.error or plain} {self.progress}".rstrip()
+        """Such as `"ValueError: no at step 40"`."""
+        where = f"at step {self.step}"
+        if self.step is None:
+            where = "before the first step"
+        return f"{self.error} {where}"
+
+    def __str__(self) -> str:
+        """Returns a clause such as `"worker 1 was killed by SIGKILL"`."""
+        code = self.returncode
+        if code is None:
+            return f"{self.task} could not be started: {self.error}"
+        if code < 0:
+            return f"{self.task} was killed by {signal_name(-code)}"
+        what = "requests a restart" if self.requests_restart else "failed"
+        known = f": {self.failure}" if self.error else ""
+        return f"{self.task} {what} (exit code {code}){known}"
 
 
 class Restart(NamedTuple):
-    """The task is restarted.
+    """The group is restarted after some seconds.
 
-    Attributes:
-        after: seconds to wait first.
+    `number` counts the restarts within the window; 0 if this one does not
+    count.
     """
 
     after: float
+    number: int
 
 
 class Stop(NamedTuple):
-    """The task is not restarted.
+    """The group is not restarted.
 
-    Attributes:
-        why: a sentence; empty where the end explains itself.
-        defect: whether it would only fail again.
+    `why` is a sentence, and empty where the end explains itself. `is_final`
+    says that the group would fail without this task, too.
     """
 
     why: str
-    defect: bool
+    is_final: bool = True
 
 
-def decide(ends: Sequence[End], limits: Limits) -> Restart | Stop:
-    """Decides what follows from a task's last end.
-
-    Args:
-        ends: all of the task's ends that count, including the last one,
-            oldest first.
-        limits: how often it may be restarted.
-    """
-    last = ends[-1]
-    if last.returncode == EXIT_USER_ERROR:
-        return Stop("", defect=True)
-    # The message of the end itself is enough; no limit was exceeded.
-    if not limits.max_restarts:
-        return Stop("", defect=not last.is_transient)
-    # Compared with all of them: an end of another kind, such as a SIGKILL, may
-    # lie between the two.
-    if not last.is_transient and any(_alike(last, end) for end in ends[:-1]):
-        return Stop(
-            f"The same {last.failure} twice: a defect, not bad luck.",
-            defect=True,
-        )
-    # Every end but the last one was followed by a restart.
-    restarts = len(recent(ends, limits)) - 1
-    if restarts >= limits.max_restarts:
-        return Stop(
-            f"It was restarted {times(restarts)} within "
-            f"{limits.window_seconds:g} s, as often as "
-            f"--max_restarts={limits.max_restarts} allows.",
-            defect=False,
-        )
-    return Restart(_delay(recent(ends, limits)))
-
-
-def recent(ends: Sequence[End], limits: Limits) -> list[End]:
-    """Returns the ends within the window before the last one, inclusive."""
-    last = ends[-1]
-    return [e for e in ends if last.at - e.at < limits.window_seconds]
-
-
-def is_consequence(end: End, faults: Iterable[End]) -> bool:
-    """Whether a task ended only because another task had ended before.
-
-    Such an end does not count as a restart or as a defect. The other task's
-    end counts, so restarts cannot go on forever.
+class RestartPolicy:
+    """Decides whether a group of tasks is restarted.
 
     Args:
-        end: the task's end.
-        faults: the ends of other tasks that count.
+        limits: how often.
     """
-    # A task that ended with 75 is no cause: it lost a peer itself, or was
-    # preempted together with this one. Nor is an end from before this process
-    # was started.
-    before = [
-        fault
-        for fault in faults
-        if fault.returncode != EXIT_START_AGAIN
-        and end.at - min(end.ran, _CASCADE_SECONDS) <= fault.at <= end.at
-    ]
-    if end.returncode == EXIT_START_AGAIN:
-        return bool(before)
-    # A lost peer may surface as any exception. But if several tasks fail by
-    # themselves, neither need be the cause: they may share a defect.
-    if end.is_transient or end.returncode == EXIT_USER_ERROR:
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._ends: list[End] = []
+
+    def on_end(self, end: End) -> Restart | Stop:
+        """Decides what follows from an end.
+
+        Args:
+            end: the first failure in the group since it was started; one with
+                75 only if there is no other.
+        """
+        limit, seconds = self._limits.max_restarts, self._limits.window_seconds
+        # Compared with all of them: an end of another kind, such as a SIGKILL,
+        # may lie between the two.
+        is_repeated = any(_is_same(end, other) for other in self._ends)
+        self._ends.append(end)
+        if end.returncode == EXIT_USER_ERROR or not limit:
+            return Stop("")
+        if is_repeated:
+            return Stop("The same failure at the same step twice: a defect.")
+        if self._count_early_ends() > _MOST_EARLY_ENDS:
+            return Stop(f"It did not train in {_MOST_EARLY_ENDS} restarts.")
+        recent = [e for e in self._ends if end.at - e.at < seconds]
+        delay = _back_off(recent)
+        if end.requests_restart:
+            return Restart(delay, number=0)
+        number = sum(not e.requests_restart for e in recent)
+        if number <= limit:
+            return Restart(delay, number)
+        return Stop(
+            f"That is once more than --max_restarts={limit} allows within "
+            f"{seconds:g} s.",
+            is_final=False,
+        )
+
+    def forget(self, task: str) -> None:
+        """No longer counts the ends of a task that is left out."""
+        self._ends = [end for end in self._ends if end.task != task]
+
+    def _count_early_ends(self) -> int:
+        count = 0
+        for end in reversed(self._ends):
+            is_early = end.step is None and end.ran < _EARLY_SECONDS
+            if not (is_early and end.requests_restart):
+                break
+            count += 1
+        return count
+
+
+def signal_name(number: int) -> str:
+    """Returns a name such as `"SIGTERM"`; the number if there is none."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _is_same(one: End, other: End) -> bool:
+    """Whether two ends are the same failure."""
+    # Never a signal, which may come from outside. Without an error message,
+    # two failures may have different causes.
+    if one.requests_restart or not one.error or (one.returncode or 0) <= 0:
         return False
-    return any(fault.is_transient for fault in before)
+    return (one.error, one.step) == (other.error, other.step)
 
 
-def is_symptom(end: End, fault: End) -> bool:
-    """Whether a task left because of another task that ended after it.
-
-    A failing task reports the failure at once, but may take a while to end. A
-    frozen one is killed later, from outside.
-
-    Args:
-        end: an end of the first task.
-        fault: the end of the other task.
-    """
-    return (
-        end.returncode == EXIT_START_AGAIN != fault.returncode
-        and fault.at - min(fault.ran, _CASCADE_SECONDS) <= end.at <= fault.at
-    )
-
-
-def _alike(one: End, other: End) -> bool:
-    # Any amount of training may lie between two ends of unknown progress.
-    same_progress = bool(one.progress) and one.progress == other.progress
-    return (
-        same_progress
-        and not other.is_transient
-        and one.failure == other.failure
-    )
-
-
-def _delay(ends: Sequence[End]) -> float:
-    """Returns the back-off: 0 s after the first of a series of quick ends."""
-    series = 1
+def _back_off(ends: list[End]) -> float:
+    """Returns the seconds to wait: none after the first of some quick ends."""
+    series = 0
     # An end continues the series of the one before it; the first has none to
     # continue.
     for end in reversed(ends[1:]):
-        if end.ran >= HEALTHY_SECONDS:
+        if end.ran >= _HEALTHY_SECONDS:
             break
         series += 1
-    if series == 1:
+    if not series:
         return 0.0
     # The exponent is limited: in a long series the power would be too large for
     # a float.
-    return min(_FIRST_DELAY * 2 ** min(series - 2, 10), _MOST_DELAY)
+    return min(_FIRST_DELAY * 2 ** min(series - 1, 10), _MOST_DELAY)

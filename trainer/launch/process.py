@@ -27,23 +27,26 @@ class Process:
         log_path: the file that its output is appended to.
 
     Attributes:
-        spec: see above.
-        log_path: see above.
+        pid: its number.
         returncode: once it has ended, its exit code, or the negative number
             of the signal that ended it.
+
+    Raises:
+        OSError: it cannot be started, or the file cannot be opened.
     """
 
     def __init__(self, spec: TaskSpec, log_path: str) -> None:
-        self.spec = spec
-        self.log_path = log_path
         self.returncode: int | None = None
+        self._log_path = log_path
         with open_to_append(log_path) as log:
             # The log also holds the output of earlier processes of this task,
             # which was shown already.
             self._seen = log.tell()
             self._popen = subprocess.Popen(
                 spec.command,
-                env={**os.environ, **spec.environ},
+                # Without this, Python buffers output to a file, and the log
+                # lags behind.
+                env={**os.environ, "PYTHONUNBUFFERED": "1", **spec.environ},
                 # Several tasks would compete for what is typed on the terminal.
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -57,10 +60,12 @@ class Process:
 
     def poll(self) -> int | None:
         """Returns the return code, or `None` while it is running."""
-        if self.returncode is None and self._has_ended():
+        # WNOWAIT leaves a zombie, which keeps the number in use.
+        options = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        if self.returncode is None and os.waitid(os.P_PID, self.pid, options):
             # Kill its children before it is reaped: until then, no other
             # process group can have its number.
-            self._signal_group(signal.SIGKILL)
+            self.signal(signal.SIGKILL)
             self.returncode = self._popen.wait()
         return self.returncode
 
@@ -69,69 +74,55 @@ class Process:
 
         A process that a debugger has stopped does not count.
         """
-        if self.returncode is not None:
-            return False
-        try:
-            with open(f"/proc/{self.pid}/stat") as stat:
-                # The program's name comes before, and may contain parentheses.
-                return stat.read().rpartition(")")[2].split()[0] == "T"
-        except OSError:
-            return False
+        return self._status().get("State", "").split()[:1] == ["T"]
 
     def signal(self, number: int) -> None:
         """Sends a signal to the process and to those it has started."""
         if self.returncode is None:
-            self._signal_group(number)
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, number)
 
     def forward(self, number: int) -> None:
         """Sends a signal to the process alone, if it has a handler for it.
 
         A process that is still importing modules has none yet, and would be
         killed by the signal.
-
-        Args:
-            number: the signal.
         """
-        if self.returncode is None and _catches(self.pid, number):
+        # A hexadecimal mask, in which the lowest bit is signal 1; unknown
+        # outside Linux.
+        mask = int(self._status().get("SigCgt", "0"), 16)
+        catches = mask >> (number - 1) & 1 or sys.platform != "linux"
+        if self.returncode is None and catches:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
     def new_output(self) -> bytes:
-        """Returns the output since the last call."""
-        with open(self.log_path, "rb") as log:
+        """Returns the output since the last call, as far as it is readable."""
+        # A log file that was removed, or a disk that fails, ends no run.
+        with contextlib.suppress(OSError), open(self._log_path, "rb") as log:
             log.seek(self._seen)
             output = log.read()
-        self._seen += len(output)
-        return output
+            self._seen += len(output)
+            return output
+        return b""
 
-    def _has_ended(self) -> bool:
-        # WNOWAIT leaves a zombie, which keeps the number in use.
-        options = os.WEXITED | os.WNOHANG | os.WNOWAIT
-        return os.waitid(os.P_PID, self.pid, options) is not None
-
-    def _signal_group(self, number: int) -> None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, number)
-
-
-def _catches(pid: int, number: int) -> bool:
-    """Whether a process handles a signal; `True` where this is unknown."""
-    try:
-        with open(f"/proc/{pid}/status") as status:
-            lines = dict(line.split(":", 1) for line in status)
-    except OSError:
-        # On Linux the process has ended; elsewhere there is no /proc to ask.
-        return not sys.platform.startswith("linux")
-    # A hexadecimal mask, in which the lowest bit is signal 1.
-    return bool(int(lines["SigCgt"], 16) >> (number - 1) & 1)
+    def _status(self) -> dict[str, str]:
+        """Returns what Linux says about the process; empty elsewhere."""
+        with (
+            contextlib.suppress(OSError),
+            open(f"/proc/{self.pid}/status", errors="replace") as status,
+        ):
+            return dict(line.split(":", 1) for line in status)
+        return {}
 
 
 def _die_with_parent() -> Callable[[], None] | None:
     """Makes Linux kill the child when its launcher is killed."""
-    if not sys.platform.startswith("linux"):
+    if sys.platform != "linux":
         return None
-    # Between fork and exec another thread's locks may be held forever, so
-    # everything that could need one is done here, in the parent.
+    # Python has no `prctl`, and `setpriv --pdeathsig` is missing in older
+    # util-linux. Between fork and exec another thread's locks may be held
+    # forever, so everything that could need one is done here, in the parent.
     prctl = ctypes.CDLL(None, use_errno=True).prctl
     parent = os.getpid()
 

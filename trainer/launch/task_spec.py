@@ -4,8 +4,11 @@ import contextlib
 import dataclasses
 import json
 import os
+import secrets
 import socket
 from collections.abc import Iterator, Mapping, Sequence
+
+from trainer.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,108 +19,78 @@ class TaskSpec:
         job: `"chief"`, `"worker"`, `"ps"` or `"evaluator"`.
         index: its number within the job.
         command: the program and its arguments.
-        environ: variables to set in addition to the launcher's environment.
+        environ: variables to set in addition to the launcher's environment;
+            not shown, because one is a secret.
     """
 
     job: str
     index: int
     command: tuple[str, ...]
-    environ: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    environ: Mapping[str, str] = dataclasses.field(
+        default_factory=dict, repr=False
+    )
 
     @property
     def name(self) -> str:
         """Such as `"worker 1"`."""
         return f"{self.job} {self.index}"
 
-    @property
-    def log_name(self) -> str:
-        """Such as `"worker_1.log"`."""
-        return f"{self.job}_{self.index}.log"
 
-
-def make_tasks(
+def make_cluster(
     command: Sequence[str],
-    *,
+    counts: Mapping[str, int],
     ports: Sequence[int],
-    num_workers: int,
-    num_ps: int,
-    evaluator: bool,
-    min_workers: int | None = None,
+    environ: Mapping[str, str],
 ) -> list[TaskSpec]:
-    """Returns all tasks with their `TF_CONFIG`, the chief first.
-
-    Without parameter servers, worker 0 is the chief. With them, the chief is
-    an additional process.
+    """Returns all tasks of a cluster on this machine, the chief first.
 
     Args:
         command: what every process runs.
-        ports: as many as `count_ports` returns.
-        num_workers: how many workers.
-        num_ps: how many parameter servers.
-        evaluator: whether there is an evaluator; it needs no port.
-        min_workers: how many workers are enough; `None` if all are needed.
+        counts: how many tasks each job has, see `count_tasks`.
+        ports: one for the coordinator, and one for each task but an evaluator.
+        environ: more variables for all of them.
     """
-    left = iter(ports)
-    # In this order: the first task leads, and its output is shown.
-    counts = {"chief": int(num_ps > 0), "worker": num_workers, "ps": num_ps}
+    coordinator, *rest = ports
+    left = iter(rest)
     cluster = {
         job: [f"127.0.0.1:{next(left)}" for _ in range(count)]
         for job, count in counts.items()
-        if count
+        if count and job != "evaluator"
     }
-    ids = [(job, i) for job in cluster for i in range(counts[job])]
-    if evaluator:
-        ids.append(("evaluator", 0))
-    return [
-        make_task(
-            command,
-            job,
-            index,
-            min_workers,
-            environ=_environ(cluster, job, index),
-        )
-        for job, index in ids
-    ]
+    shared = {
+        **environ,
+        "TRAINER_COORDINATOR_PORT": str(coordinator),
+        # A process that does not have it is no task of this cluster.
+        "TRAINER_COORDINATOR_SECRET": secrets.token_hex(16),
+        # The processes share this machine's GPUs: none may take all the memory.
+        "TF_FORCE_GPU_ALLOW_GROWTH": os.environ.get(
+            "TF_FORCE_GPU_ALLOW_GROWTH", "true"
+        ),
+    }
+    specs = []
+    for job, count in counts.items():
+        for index in range(count):
+            config = {"cluster": cluster, "task": {"type": job, "index": index}}
+            own = {**shared, "TF_CONFIG": json.dumps(config)}
+            specs.append(TaskSpec(job, index, tuple(command), own))
+    return specs
 
 
-def make_task(
-    command: Sequence[str],
-    job: str,
-    index: int,
-    min_workers: int | None = None,
-    *,
-    environ: Mapping[str, str] | None = None,
-) -> TaskSpec:
-    """Returns one task of a cluster.
+def count_tasks(
+    *, num_workers: int, num_ps: int, evaluator: bool
+) -> dict[str, int]:
+    """Returns how many tasks each job of a cluster on this machine has.
 
-    Args:
-        command: what it runs.
-        job: see `TaskSpec`.
-        index: see `TaskSpec`.
-        min_workers: see `make_tasks`.
-        environ: further environment variables.
+    Without parameter servers, worker 0 is the chief. With them, the chief is
+    an additional process.
     """
-    # Without this, Python buffers output to a file, and the log lags behind.
-    found = {"PYTHONUNBUFFERED": "1", **(environ or {})}
-    if min_workers is not None:
-        found["TRAINER_MIN_WORKERS"] = str(min_workers)
-    return TaskSpec(job, index, tuple(command), found)
-
-
-def count_ports(num_workers: int, num_ps: int) -> int:
-    """Returns how many ports a cluster needs."""
-    return num_workers + num_ps + int(num_ps > 0)
-
-
-def _environ(
-    cluster: Mapping[str, list[str]], job: str, index: int
-) -> dict[str, str]:
-    config = {"cluster": cluster, "task": {"type": job, "index": index}}
-    environ = {"TF_CONFIG": json.dumps(config)}
-    # The processes share this machine's GPUs: none may take all the memory.
-    if "TF_FORCE_GPU_ALLOW_GROWTH" not in os.environ:
-        environ["TF_FORCE_GPU_ALLOW_GROWTH"] = "true"
-    return environ
+    # In this order: the first task leads, and its output is shown.
+    return {
+        "chief": int(num_ps > 0),
+        "worker": num_workers,
+        "ps": num_ps,
+        "evaluator": int(evaluator),
+    }
 
 
 @contextlib.contextmanager
@@ -127,13 +100,22 @@ def held_ports(count: int) -> Iterator[list[int]]:
     They stay bound without a listener. A program that sets SO_REUSEADDR, as
     TensorFlow does, can still listen on them.
 
-    Args:
-        count: how many.
+    Raises:
+        UserError: there are not that many.
     """
     with contextlib.ExitStack() as stack:
-        holders = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for holder in holders:
-            holder.bind(("127.0.0.1", 0))
-            # Not before `bind`: the kernel could give two holders one port.
-            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holders = []
+        try:
+            for _ in range(count):
+                holder = stack.enter_context(socket.socket())
+                holder.bind(("127.0.0.1", 0))
+                # Not before `bind`: the kernel could give two one port.
+                holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                holders.append(holder)
+        # Such as too many open files.
+        except OSError as error:
+            raise UserError(
+                f"--num_workers: {count} ports cannot be reserved: "
+                f"{error.strerror}."
+            ) from None
         yield [holder.getsockname()[1] for holder in holders]

@@ -36,6 +36,8 @@ class Callback(keras.callbacks.Callback):
     Attributes:
         trainer: the running `Trainer`; set before `setup`.
         runs_last: savers set this, so that they see what the others logged.
+        single: whether two of its class would get in each other's way, such
+            as by writing the same file; a run may then have only one.
         only_watches: its `on_log` only shows or records values, so that an
             evaluator beside the training process calls it too; see
             `trainer.sidecar_evaluator`.
@@ -45,6 +47,7 @@ class Callback(keras.callbacks.Callback):
     """
 
     runs_last: bool = False
+    single: bool = False
     only_watches: bool = False
     following: bool = False
 

@@ -25,7 +25,7 @@ class CallbackList:
         trainer: handed to each callback, and its model to Keras' own.
 
     Raises:
-        UserError: an entry is not a callback.
+        UserError: there are two of a class that may be there once.
     """
 
     def __init__(
@@ -33,12 +33,12 @@ class CallbackList:
         callbacks: Sequence[keras.callbacks.Callback],
         trainer: RunningTrainer,
     ) -> None:
-        for callback in callbacks:
-            if not isinstance(callback, keras.callbacks.Callback):
+        single = [type(c) for c in callbacks if getattr(c, "single", False)]
+        for kind in single:
+            if single.count(kind) > 1:
                 raise UserError(
-                    f"{callback!r} is not a callback. Pass an object of a "
-                    "keras.callbacks.Callback class (in gin @Name(), with "
-                    "parentheses)."
+                    f"run.callbacks has {single.count(kind)} {kind.__name__} "
+                    "callbacks, which would get in each other's way. Keep one."
                 )
         # A stable sort: apart from savers, the user's order is kept.
         self.all = sorted(callbacks, key=_runs_last)

@@ -4,14 +4,13 @@ A long file, but a single one, so that the order of events can be read from top
 to bottom.
 """
 
+import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator
 from typing import Any, NoReturn
 
-import keras
-
 from trainer.data import exact, feeder
-from trainer.errors import StartAgain, UserError
+from trainer.errors import StartAgain
 from trainer.loop.call_times import Calls
 from trainer.loop.callback_list import CallbackList
 from trainer.loop.control import Requests
@@ -20,7 +19,7 @@ from trainer.loop.loop_state import LoopState
 from trainer.loop.reporter import Reporter
 from trainer.loop.rollback import Rollback, Skipped, without_skipped
 from trainer.loop.running_trainer import RunningTrainer
-from trainer.loop.schedule import Period, parse_period
+from trainer.loop.schedule import Period, PeriodLike, parse_period
 from trainer.runtime.local_files import check_path, plain
 from trainer.runtime.run_lock import locked
 from trainer.step.divergence_guard import Fault
@@ -28,8 +27,12 @@ from trainer.step.logs import DATA_WAIT
 from trainer.step.reductions.sums import Growth
 from trainer.step.trials.prepare import prepare
 from trainer.strategy.checks import check_micro_batches
+from trainer.values.annotations import NotNegative, Positive
+from trainer.values.configurable import checked
+from trainer.values.keras_values import Callbacks
 
 
+@checked
 class Loop:
     """Trains up to a step, many steps a graph call, and fires events.
 
@@ -70,21 +73,16 @@ class Loop:
         self,
         trainer: RunningTrainer,
         *,
-        steps: int,
+        steps: Positive,
         evaluate: bool,
         model_dir: str | None = None,
-        callbacks: Sequence[keras.callbacks.Callback] = (),
-        steps_per_loop: int = 100,
-        log_every: int | str = 100,
-        eval_every: int | str | None = None,
-        eval_steps: int | None = None,
-        loop_seconds: float = 15.0,
+        callbacks: Callbacks = (),
+        steps_per_loop: Positive = 100,
+        log_every: PeriodLike = 100,
+        eval_every: PeriodLike | None = None,
+        eval_steps: Positive | None = None,
+        loop_seconds: NotNegative = 15.0,
     ) -> None:
-        if steps < 1 or steps_per_loop < 1:
-            raise UserError(
-                f"train_steps = {steps} and steps_per_loop = {steps_per_loop} "
-                "must be at least 1."
-            )
         self.steps = steps
         self.evaluate = evaluate
         self.trainer = trainer
@@ -124,6 +122,7 @@ class Loop:
         self.save_now = False
         self.has_ended = False
         self._rollback: Rollback | None = None
+        self._iterator: Any = None
         self._calls = Calls(trainer.accounts, longest_seconds=loop_seconds)
         # The loop of the previous call of `train`, unless that call failed.
         last = trainer.loop
@@ -136,7 +135,7 @@ class Loop:
             check_path(model_dir)
         trainer.model_dir = model_dir
 
-    def period(self, value: int | str, name: str) -> Period:
+    def period(self, value: PeriodLike, name: str) -> Period:
         """Parses a period of this run; see `trainer.parse_period`."""
         return parse_period(
             value,
@@ -161,13 +160,8 @@ class Loop:
         """Whether no further step is wanted."""
         return self.trainer.step >= self.steps or self.state.is_stopped
 
-    def run(
-        self, before_first_step: Callable[[], object] | None = None
-    ) -> dict[str, float]:
+    def run(self) -> dict[str, float]:
         """Trains to the end, or to where a callback stops it.
-
-        Args:
-            before_first_step: called when all is built and restored.
 
         Returns:
             The newest training values, and evaluation values as `val_*`.
@@ -176,6 +170,19 @@ class Loop:
             UserError: another run is in the same directory.
             StartAgain: the run had to leave; its state is saved.
             Diverged: the guard found a bad step, and there is no way back.
+        """
+        with self.ready():
+            return self.train()
+
+    @contextlib.contextmanager
+    def ready(self) -> Iterator[None]:
+        """Locks the run directory, restores the run, and traces its steps.
+
+        What a run can be refused for shows by then, and nothing is written
+        before `train`. At the end callbacks are closed and the lock released.
+
+        Raises:
+            UserError: another run is in the same directory.
         """
         trainer = self.trainer
         if trainer.spec.guard is not None:
@@ -208,27 +215,30 @@ class Loop:
                 # collectives would not meet.
                 trainer.state.check_alike()
                 # After restoring: the input starts at the restored step.
-                iterator = self.trace()
-                if before_first_step is not None:
-                    before_first_step()
-                trainer.accounts.started()
-                self._begin()
-                # A fault in the very first steps must have something to go back
-                # to.
-                if self._rollback and self._rollback.needs_a_checkpoint:
-                    self.save_now = True
-                    logs = dict(self.reporter.logs)
-                    self.callbacks.call("on_save", trainer.step, logs)
-                # The run was complete before: only its evaluation is returned.
-                if self.evaluate and self.fired_step >= self.steps:
-                    self.reporter.evaluate_again()
-                self._train(iterator)
-                self.callbacks.end(dict(self.reporter.logs))
-                self.has_ended = True
+                self._iterator = self.trace()
+                yield
             finally:
                 # On every exit: no thread or file of a callback may outlive the
                 # run.
                 self.callbacks.close()
+                self._iterator = None
+
+    def train(self) -> dict[str, float]:
+        """Trains a run that is `ready`; see `run`."""
+        trainer = self.trainer
+        trainer.accounts.started()
+        self._begin()
+        # A fault in the very first steps must have something to go back to.
+        if self._rollback and self._rollback.needs_a_checkpoint:
+            self.save_now = True
+            logs = dict(self.reporter.logs)
+            self.callbacks.call("on_save", trainer.step, logs)
+        # The run was complete before: only its evaluation is returned.
+        if self.evaluate and self.fired_step >= self.steps:
+            self.reporter.evaluate_again()
+        self._train()
+        self.callbacks.end(dict(self.reporter.logs))
+        self.has_ended = True
         return dict(self.reporter.logs)
 
     def _begin(self) -> None:
@@ -292,16 +302,16 @@ class Loop:
             trainer.trace_evaluation()
         return iterator
 
-    def _train(self, iterator: Any) -> None:
+    def _train(self) -> None:
         """Trains to the end, going back as often as the guard says so."""
-        while (fault := self._train_on(iterator)) is not None:
+        while (fault := self._train_on(self._iterator)) is not None:
             with self.trainer.accounts.phase("lost"):
                 assert self._rollback is not None
                 self._rollback.go_back(fault)
                 # A new input from the restored step on, without the batch at
                 # fault. Where batches have no number, the input just goes on.
                 if self.trainer.plugin.options.batches_by_step:
-                    iterator = self._trace()
+                    self._iterator = self._trace()
 
     def _train_on(self, iterator: Any) -> Fault | None:
         """Trains to the end, or up to a step that the guard finds bad."""
@@ -478,10 +488,7 @@ class Loop:
         # The savers' last chance: the machine may be gone in seconds.
         self.callbacks.call("on_leave", self.trainer.step)
         self.has_ended = True
-        raise StartAgain(
-            f"{reason}; left at step {self.trainer.step}",
-            for_others=control.restart_reason is None,
-        )
+        raise StartAgain(f"{reason}; left at step {self.trainer.step}")
 
     def _next_boundary(self, step: int) -> int:
         # Multiples of steps_per_loop, not steps from here: boundaries are the
@@ -494,7 +501,7 @@ class Loop:
         ]
         return min(end for end in ends if end is not None)
 
-    def _eval_period(self, eval_every: int | str | None) -> Period:
+    def _eval_period(self, eval_every: PeriodLike | None) -> Period:
         if eval_every is None:
             # Without epochs, evaluation is due only at the end.
             return Period(steps=self.steps_per_epoch)

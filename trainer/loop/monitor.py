@@ -3,6 +3,8 @@
 import math
 
 from trainer.errors import UserError, nearest
+from trainer.values.annotations import Direction, Text
+from trainer.values.configurable import checked
 
 # Parts of names whose values are better when smaller. They are tried first:
 # "accuracy_loss" is a loss.
@@ -31,6 +33,7 @@ _LARGER = (
 )
 
 
+@checked
 class Monitor:
     """A value by name, and its direction.
 
@@ -39,19 +42,12 @@ class Monitor:
         mode: `"min"`, `"max"`, or `"auto"` to go by the name.
 
     Raises:
-        UserError: the mode is unknown, or the name does not tell it.
+        UserError: the name does not tell the mode.
     """
 
-    def __init__(self, name: str, mode: str = "auto") -> None:
-        if mode not in ("min", "max", "auto"):
-            raise UserError(
-                f"mode = {mode!r} is unknown. "
-                f"{nearest(mode, ['min', 'max', 'auto'])}"
-            )
-        if mode == "auto":
-            mode = _mode_of(name)
+    def __init__(self, name: Text, mode: Direction = "auto") -> None:
         self.name = name
-        self.mode = mode
+        self.mode = _mode_of(name) if mode == "auto" else mode
 
     def value(self, logs: dict[str, float]) -> float | None:
         """The monitored value; `None` before the first evaluation.

@@ -4,6 +4,10 @@ import dataclasses
 import re
 import time
 from collections.abc import Callable
+from typing import Annotated, Any, TypeAlias
+
+from annotated_types import Predicate
+from typing_extensions import Doc
 
 from trainer.errors import UserError
 
@@ -29,6 +33,7 @@ _UNITS = {
 }
 _SECONDS = {"seconds": 1.0, "minutes": 60.0, "hours": 3600.0}
 # A number, "k" for thousands, and a unit.
+_MOST = 1e15  # Steps or seconds.
 _PATTERN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(k?)\s*([a-z%]*)\s*")
 
 
@@ -155,8 +160,11 @@ def parse_period(
             "'2 epochs', '30s', '30m', '1h', '5%'."
         )
     number = float(match.group(1)) * (1000 if match.group(2) else 1)
-    if number <= 0:
-        raise UserError(f"{name} = {value!r} must be greater than zero.")
+    if not 0 < number <= _MOST:
+        raise UserError(
+            f"{name} = {value!r} must be greater than zero, and at most "
+            f"{_MOST:g}."
+        )
     if unit in _SECONDS:
         return Period(seconds=number * _SECONDS[unit])
     if unit == "epochs":
@@ -173,3 +181,29 @@ def _need(length: int | None, name: str, value: object, what: str) -> int:
             "not known. Give the period in steps or seconds."
         )
     return length
+
+
+def _is_period(value: Any) -> bool:
+    try:
+        parse_period(value, name="", steps_per_epoch=1, total_steps=1)
+    except UserError:
+        return False
+    return True
+
+
+def _is_time(value: str) -> bool:
+    return _is_period(value) and (
+        parse_period(value, name="", steps_per_epoch=1, total_steps=1).seconds
+        is not None
+    )
+
+
+# Annotations of parameters.
+PeriodLike: TypeAlias = Annotated[
+    int | str | Period,
+    Predicate(_is_period),
+    Doc("a period, such as 100, '2 epochs', '10m' or '5%'"),
+]
+Time: TypeAlias = Annotated[
+    str, Predicate(_is_time), Doc("a time, such as '30s', '10m' or '1h'")
+]

@@ -6,8 +6,8 @@ report there at the end:
 
     {"pid": 4711, "exit_code": 1, "error": "ValueError: no", "step": 40}
 
-and with exit code 75 also `"for_others"`, see `trainer.errors.StartAgain`.
-Nothing here imports TensorFlow.
+The file is there from the first step on, with an `exit_code` of `null`: from
+then on the process may have something to save. Nothing here imports TensorFlow.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ import os
 import re
 from typing import Any, Protocol
 
-from trainer.errors import StartAgain
+from trainer.errors import KERAS_ADDS
 from trainer.runtime import local_files, schema
 
 VARIABLE = "TRAINER_EXIT_REPORT"
@@ -33,7 +33,7 @@ _MOST = 300
 _REPORT = schema.record(
     {"pid": schema.integer()},
     {
-        "exit_code": schema.integer(),
+        "exit_code": schema.optional(schema.integer()),
         "error": schema.optional(schema.text),
         "step": schema.optional(schema.integer()),
     },
@@ -45,22 +45,31 @@ class _HasStep(Protocol):
 
 
 class ExitReport:
-    """Writes how this process ends, if a report is requested.
-
-    Attributes:
-        trainer: the Trainer whose step is reported, once there is one.
-    """
+    """Writes how this process ends, if a report is requested."""
 
     def __init__(self) -> None:
-        self.trainer: _HasStep | None = None
+        self._trainer: _HasStep | None = None
 
-    def write(self, exit_code: int, error: BaseException | None = None) -> None:
+    @property
+    def trainer(self) -> _HasStep | None:
+        """The Trainer whose step is reported; set before the first step."""
+        return self._trainer
+
+    @trainer.setter
+    def trainer(self, trainer: _HasStep) -> None:
+        """Reports that this process trains from now on."""
+        self._trainer = trainer
+        self.write(None)
+
+    def write(
+        self, exit_code: int | None, error: BaseException | None = None
+    ) -> None:
         """Writes the report.
 
         A failure to do so is ignored: it must not hide the reported error.
 
         Args:
-            exit_code: the exit code of this process.
+            exit_code: the exit code of this process; `None` while it runs.
             error: the exception that ends it, if there is one.
         """
         path = os.environ.get(VARIABLE)
@@ -72,10 +81,8 @@ class ExitReport:
                 "pid": os.getpid(),
                 "exit_code": exit_code,
                 "error": None if error is None else headline(error),
-                "step": None if self.trainer is None else self.trainer.step,
+                "step": None if self._trainer is None else self._trainer.step,
             }
-            if isinstance(error, StartAgain):
-                record["for_others"] = error.for_others
             # The launcher may read at any time, so write and rename.
             with local_files.create(f"{path}.tmp") as file:
                 file.write(json.dumps(record).encode())
@@ -88,7 +95,9 @@ def headline(error: BaseException) -> str:
     The result is the same in every run that fails in the same way.
     """
     kind = type(error).__name__
-    lines = [line.strip() for line in str(error).splitlines()]
+    inner = KERAS_ADDS.search(str(error))
+    message = inner[1] if inner else str(error)
+    lines = [line.strip() for line in message.splitlines()]
     lines = [line for line in lines if line not in ("", _RUNNING)] or [""]
     message = lines[-1] if lines[0] == _TRACED else lines[0]
     text = f"{kind}: {message.removeprefix(f'{kind}: ')}".removesuffix(": ")

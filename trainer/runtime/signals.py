@@ -13,9 +13,9 @@ own, which ignores SIGTERM. So `python -m trainer` goes through three phases:
     Listener          In training and in serving, where there is something to
                       save: its callback runs on a thread of its own, at once.
 
-Without a listener SIGTERM raises `Terminated` in the main thread. A program
-that does not call `hold`, such as a notebook, keeps its own handlers, except
-while a listener is at work.
+Without a listener SIGTERM raises `Terminated` in the main thread, and so does
+SIGHUP. A program that does not call `hold`, such as a notebook, keeps its own
+handlers, except while a listener is at work.
 """
 
 import _posixsubprocess
@@ -37,6 +37,9 @@ from trainer.errors import StartAgain
 from trainer.runtime.process_exit import give_up
 
 _HELD = (signal.SIGTERM,)
+# A terminal that is closed sends SIGHUP. No C code takes its handler away, so
+# it need not be held.
+_ENDING = (*_HELD, signal.SIGHUP)
 # To tell the peers and to close files; there is nothing to save.
 _END_SECONDS = 10.0
 # More than C's `struct sigaction` takes anywhere.
@@ -52,7 +55,7 @@ _STARTS = (
 
 
 class Terminated(BaseException):
-    """SIGTERM, raised in the main thread where nothing more can be saved.
+    """SIGTERM or SIGHUP, raised in the main thread where nothing can be saved.
 
     Like `KeyboardInterrupt` it is not an `Exception`: the code that it
     interrupts, such as an import that may fail, must not handle it as an
@@ -195,7 +198,7 @@ def hold() -> None:
         return
     _has_held = True
     signal.pthread_sigmask(signal.SIG_BLOCK, _HELD)
-    Listener(_HELD, _enforce_end, in_main=_interrupt).start()
+    Listener(_ENDING, _enforce_end, in_main=_interrupt).start()
     _hold = _Hold()
     for module, name in _STARTS:
         start = getattr(module, name, None)
@@ -280,7 +283,7 @@ def _unblocked(start: Callable[..., Any]) -> Callable[..., Any]:
 
 def _before_fork() -> None:
     """Until the child has forgotten the handlers, a signal waits."""
-    _mask.before = signal.pthread_sigmask(signal.SIG_BLOCK, _HELD)
+    _mask.before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
 
 
 def _after_fork() -> None:

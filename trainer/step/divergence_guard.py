@@ -10,17 +10,17 @@ import contextlib
 import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
-import gin
 import numpy as np
 import tensorflow as tf
+from annotated_types import Gt, Le
 
-from trainer.errors import UserError, nearest
 from trainer.step.gradients import Gradient, global_norm
 from trainer.step.graph import only_if
+from trainer.values.annotations import Finite, Positive
+from trainer.values.configurable import configurable
 
-ACTIONS = ("stop", "roll_back")
 # The usual gradient norm is a running mean over about WINDOW good steps. It is
 # trusted after WARM_UP of them: the first steps of a run are not usual ones.
 WINDOW, WARM_UP = 100, 20
@@ -54,7 +54,7 @@ class Fault(NamedTuple):
     gradient_norm: float
 
 
-@gin.configurable(module="trainer")
+@configurable(module="trainer")
 class Guard:
     """What counts as divergence, and what then happens.
 
@@ -85,32 +85,13 @@ class Guard:
 
     def __init__(
         self,
-        action: str = "stop",
+        action: Literal["stop", "roll_back"] = "stop",
         *,
-        max_loss: float | None = None,
-        max_gradient_norm: float | None = None,
-        max_growth: float | None = None,
-        max_rollbacks: int = 3,
+        max_loss: Finite | None = None,
+        max_gradient_norm: Annotated[float, Gt(0), Le(1e38)] | None = None,
+        max_growth: Annotated[float, Gt(1), Le(1e38)] | None = None,
+        max_rollbacks: Positive = 3,
     ) -> None:
-        if action not in ACTIONS:
-            raise UserError(
-                f"Guard.action = {action!r} is unknown. "
-                f"{nearest(action, ACTIONS)}"
-            )
-        if max_gradient_norm is not None and not max_gradient_norm > 0:
-            raise UserError(
-                f"Guard.max_gradient_norm = {max_gradient_norm} must be "
-                "greater than 0."
-            )
-        if max_growth is not None and not max_growth > 1:
-            raise UserError(
-                f"Guard.max_growth = {max_growth} must be greater than 1."
-            )
-        if max_rollbacks < 1:
-            raise UserError(
-                f"Guard.max_rollbacks = {max_rollbacks} must be at least 1. "
-                "To never roll back: Guard.action = 'stop'."
-            )
         self.rolls_back = action == "roll_back"
         self.max_loss = max_loss
         self.max_gradient_norm = max_gradient_norm

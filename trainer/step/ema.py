@@ -5,8 +5,6 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
-from trainer.errors import UserError
-
 
 class MovingAverage:
     """Averages of variables: `average = m * average + (1 - m) * variable`.
@@ -16,9 +14,6 @@ class MovingAverage:
             at their values. Create the object in the strategy's scope.
         momentum: m, in (0, 1).
         strategy: the strategy that made the variables.
-
-    Raises:
-        UserError: the momentum is not in (0, 1).
     """
 
     def __init__(
@@ -28,11 +23,6 @@ class MovingAverage:
         momentum: float,
         strategy: tf.distribute.Strategy,
     ) -> None:
-        if not 0.0 < momentum < 1.0:
-            raise UserError(
-                f"ema_momentum = {momentum} must lie between 0 and 1, such "
-                "as 0.999."
-            )
         self._momentum = momentum
         self._strategy = strategy
         self._watched = variables

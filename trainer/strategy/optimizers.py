@@ -4,6 +4,8 @@ import inspect
 from typing import Any
 
 import keras
+import numpy as np
+import tensorflow as tf
 
 from trainer.errors import UserError
 from trainer.step.model.keras_private import (
@@ -11,6 +13,9 @@ from trainer.step.model.keras_private import (
     skip_own_reduction,
 )
 from trainer.step.spec import Parts
+from trainer.values.words import shown
+
+_NUMBERS = (int, float, np.number, keras.Variable, tf.Variable)
 
 
 def build_optimizers(
@@ -87,31 +92,31 @@ def _make_optimizer(
     factory: Any, learning_rate: float | None
 ) -> keras.optimizers.Optimizer:
     if isinstance(factory, str):
-        try:
-            # Only its class is of use: this object has the default learning
-            # rate.
-            factory = type(keras.optimizers.get(factory))
-        except ValueError:
-            raise UserError(
-                f"Unknown optimizer {factory!r}. Name one of "
-                "keras.optimizers, such as 'adam'."
-            ) from None
-    if isinstance(factory, keras.optimizers.Optimizer) or not callable(factory):
-        raise UserError(
-            f"optimizer is a {type(factory).__name__} object. Pass what makes "
-            "it, such as lambda: keras.optimizers.Adam(1e-3) (in gin @Adam, "
-            "not @Adam()), so that it is created in the strategy's scope."
-        )
+        # Only its class is of use: this object has the default learning rate.
+        factory = type(keras.optimizers.get(factory))
     if learning_rate is None:
         optimizer = factory()
     # Passed to the constructor where that is possible: an optimizer may derive
     # other values from it.
     elif "learning_rate" in inspect.signature(factory).parameters:
-        optimizer = factory(learning_rate=learning_rate)
+        # Keras takes no whole number for it.
+        optimizer = factory(learning_rate=float(learning_rate))
     else:
         optimizer = factory()
         optimizer.learning_rate = learning_rate
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
+        raise UserError(
+            f"Trainer.optimizer = {shown(factory)} returned "
+            f"{shown(optimizer)}, not a Keras optimizer."
+        )
     _refuse_own_versions(optimizer)
+    # Keras sees what a function returns for it only when a step is traced.
+    rate = optimizer.learning_rate
+    if not (keras.ops.is_tensor(rate) or isinstance(rate, _NUMBERS)):
+        raise UserError(
+            f"{type(optimizer).__name__}.learning_rate = {shown(rate)} must be "
+            "a number, a schedule, or a function that returns a number."
+        )
     return optimizer
 
 

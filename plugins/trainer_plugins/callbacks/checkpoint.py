@@ -4,17 +4,22 @@ import concurrent.futures
 import os
 from typing import Any
 
-import gin
 import tensorflow as tf
 from absl import logging
 
 from trainer import Callback, UserError
 from trainer.plugin_api import (
     REFUSALS,
+    Direction,
     Monitor,
+    Natural,
+    PeriodLike,
+    Positive,
     Staging,
+    Text,
     Ticker,
     atomic_files,
+    configurable,
     schema,
     storage,
 )
@@ -26,7 +31,7 @@ _STATE = schema.record(
 )
 
 
-@gin.configurable(module="trainer_plugins.callbacks")
+@configurable(module="trainer_plugins.callbacks")
 class Checkpoint(Callback):
     """Keeps a run's whole state in `model_dir/checkpoints`.
 
@@ -51,22 +56,19 @@ class Checkpoint(Callback):
     """
 
     runs_last = True
+    single = True
 
     def __init__(
         self,
         *,
-        every: int | str | None = None,
-        keep_last: int = 3,
-        keep_best: int = 0,
-        monitor: str = "val_loss",
-        mode: str = "auto",
+        every: PeriodLike | None = None,
+        keep_last: Positive = 3,
+        keep_best: Natural = 0,
+        monitor: Text = "val_loss",
+        mode: Direction = "auto",
         asynchronous: bool = True,
     ) -> None:
         super().__init__()
-        if keep_last < 1:
-            raise UserError(
-                f"Checkpoint.keep_last = {keep_last} must be at least 1."
-            )
         self._every = every
         self._keep_last = keep_last
         self._keep_best = keep_best

@@ -3,11 +3,19 @@
 import math
 from typing import Any
 
-import gin
 from absl import logging
 
-from trainer import Callback, UserError
-from trainer.plugin_api import Monitor, schema
+from trainer import Callback
+from trainer.plugin_api import (
+    Direction,
+    Finite,
+    Monitor,
+    NotNegative,
+    Positive,
+    Text,
+    configurable,
+    schema,
+)
 
 _STATE = schema.record(
     {
@@ -18,7 +26,7 @@ _STATE = schema.record(
 )
 
 
-@gin.configurable(module="trainer_plugins.callbacks")
+@configurable(module="trainer_plugins.callbacks")
 class EarlyStopping(Callback):
     """Stops after `patience` evaluations in a row without improvement.
 
@@ -38,19 +46,14 @@ class EarlyStopping(Callback):
 
     def __init__(
         self,
-        monitor: str = "val_loss",
+        monitor: Text = "val_loss",
         *,
-        mode: str = "auto",
-        patience: int = 3,
-        min_delta: float = 0.0,
-        stop_at: float | None = None,
+        mode: Direction = "auto",
+        patience: Positive = 3,
+        min_delta: NotNegative = 0.0,
+        stop_at: Finite | None = None,
     ) -> None:
         super().__init__()
-        if patience < 1 or min_delta < 0:
-            raise UserError(
-                f"EarlyStopping.patience = {patience} must be at least 1, and "
-                f"min_delta = {min_delta} at least 0."
-            )
         self.patience = patience
         self.min_delta = min_delta
         self.stop_at = stop_at

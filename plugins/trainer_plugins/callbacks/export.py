@@ -3,20 +3,26 @@
 import os
 import tempfile
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any, Literal, TypeAlias
 
-import gin
 import keras
 import tensorflow as tf
 from absl import logging
+from annotated_types import MinLen
+from typing_extensions import Doc
 
 from trainer import Callback, UserError
-from trainer.plugin_api import REFUSALS, atomic_files, nearest
+from trainer.plugin_api import REFUSALS, atomic_files, checked, configurable
 
-FORMATS = ("saved_model", "keras")
+Format: TypeAlias = Literal["saved_model", "keras"]
+FORMATS: tuple[Format, ...] = ("saved_model", "keras")
+Formats: TypeAlias = Annotated[
+    Format | Annotated[Sequence[Format], MinLen(1)],
+    Doc("'saved_model', 'keras' or a list of these"),
+]
 
 
-@gin.configurable(module="trainer_plugins.callbacks")
+@configurable(module="trainer_plugins.callbacks")
 class Export(Callback):
     """Writes the model to `export/` in the run directory when training ends.
 
@@ -32,9 +38,11 @@ class Export(Callback):
         UserError: there is no such format.
     """
 
-    def __init__(self, formats: Sequence[str] = FORMATS) -> None:
+    single = True
+
+    def __init__(self, formats: Formats = FORMATS) -> None:
         super().__init__()
-        self.formats = _checked(formats)
+        self.formats = formats
 
     def setup(self) -> None:
         """Refuses to write through a link.
@@ -101,10 +109,11 @@ class Export(Callback):
         return x if dense else None
 
 
+@checked
 def export_model(
     model: keras.Model,
     directory: str,
-    formats: Sequence[str] = FORMATS,
+    formats: Formats = FORMATS,
     *,
     inputs: Any = None,
 ) -> list[str]:
@@ -129,7 +138,7 @@ def export_model(
     Raises:
         UserError: there is no such format.
     """
-    formats = _checked(formats)
+    formats = [formats] if isinstance(formats, str) else formats
     tf.io.gfile.makedirs(directory)
     written: list[str | None] = []
     if "saved_model" in formats:
@@ -184,17 +193,6 @@ def _write_keras(model: keras.Model, directory: str) -> str | None:
         tf.io.gfile.copy(file, beside)
     tf.io.gfile.rename(beside, path, overwrite=True)
     return path
-
-
-def _checked(formats: Sequence[str]) -> tuple[str, ...]:
-    formats = (formats,) if isinstance(formats, str) else tuple(formats)
-    for name in formats:
-        if name not in FORMATS:
-            raise UserError(
-                f"Export.formats: unknown format {name!r}. "
-                f"{nearest(str(name), FORMATS)}"
-            )
-    return formats
 
 
 def _declares_inputs(model: keras.Model) -> bool:

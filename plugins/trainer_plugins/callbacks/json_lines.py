@@ -6,12 +6,17 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-import gin
 import tensorflow as tf
 from absl import logging
 
 from trainer import Callback, UserError
-from trainer.plugin_api import REFUSALS, atomic_files, schema, write_whole
+from trainer.plugin_api import (
+    REFUSALS,
+    atomic_files,
+    configurable,
+    schema,
+    write_whole,
+)
 
 FILE_NAME = "metrics.jsonl"
 EVALUATOR_FILE_NAME = "metrics_evaluator.jsonl"
@@ -25,7 +30,7 @@ _LINE = schema.record({"step": schema.number()})
 _VALUE = schema.optional(schema.number())
 
 
-@gin.configurable(module="trainer_plugins.callbacks")
+@configurable(module="trainer_plugins.callbacks")
 class JsonLines(Callback):
     """Appends each log of the train and the eval split to `metrics.jsonl`.
 
@@ -47,6 +52,7 @@ class JsonLines(Callback):
     """
 
     only_watches = True
+    single = True
 
     def __init__(self) -> None:
         super().__init__()

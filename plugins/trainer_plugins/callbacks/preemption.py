@@ -3,36 +3,43 @@
 import _thread
 import contextlib
 import os
+import re
 import signal
 import sys
 import threading
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
-import gin
 from absl import logging
+from annotated_types import Predicate
+from typing_extensions import Doc
 
-from trainer import Callback, UserError
-from trainer.plugin_api import give_up, signals
+from trainer import Callback
+from trainer.plugin_api import Seconds, configurable, give_up, signals
 from trainer_plugins.callbacks.metadata_server import MetadataServer
 
 # 128 plus SIGINT, as a shell reports it.
 _EXIT_INTERRUPTED = 130
 # After a second Ctrl-C: how long Python may take to leave by itself.
 _LAST_SECONDS = 2.0
-_LEAVING = (signal.SIGTERM, signal.SIGINT)
+_LEAVING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 _SAVING = (signal.SIGUSR1,)
+Url: TypeAlias = Annotated[
+    str,
+    Predicate(re.compile(r"(https?://[^\s/]+(/\S*)?)?").fullmatch),
+    Doc("an address such as 'http://host:port', '' for none"),
+]
 
 
-@gin.configurable(module="trainer_plugins.callbacks")
+@configurable(module="trainer_plugins.callbacks")
 class Preemption(Callback):
     """Saves and exits with 75 when the run is asked to leave.
 
-    SIGTERM and SIGINT (Ctrl-C) end the run after the graph call that is under
-    way: all processes of the run save once, at one step, and exit with 75.
-    A second SIGINT ends the process at once, with 130. SIGUSR1 saves, and
-    training goes on. A Cloud VM's metadata server is asked too: `preempted`
-    and a `maintenance-event` that ends the VM are like SIGTERM, one that
-    moves it like SIGUSR1.
+    SIGTERM, SIGHUP (a closed terminal) and SIGINT (Ctrl-C) end the run after
+    the graph call that is under way: all processes of the run save once, at
+    one step, and exit with 75. A second SIGINT ends the process at once, with
+    130. SIGUSR1 saves, and training goes on. A Cloud VM's metadata server is
+    asked too: `preempted` and a `maintenance-event` that ends the VM are like
+    SIGTERM, one that moves it like SIGUSR1.
 
     Args:
         grace_seconds: a process that has not come to a step to save at so
@@ -48,22 +55,16 @@ class Preemption(Callback):
         UserError: an argument is not valid.
     """
 
+    single = True
+
     def __init__(
         self,
         *,
-        grace_seconds: float | None = 25.0,
-        metadata_url: str | None = None,
-        poll_seconds: float = 5.0,
+        grace_seconds: Seconds | None = 25.0,
+        metadata_url: Url | None = None,
+        poll_seconds: Seconds = 5.0,
     ) -> None:
         super().__init__()
-        for name, seconds in (
-            ("grace_seconds", grace_seconds),
-            ("poll_seconds", poll_seconds),
-        ):
-            if seconds is not None and seconds <= 0:
-                raise UserError(
-                    f"Preemption.{name} = {seconds} must be greater than 0."
-                )
         self._grace_seconds = grace_seconds
         self._metadata = (
             None

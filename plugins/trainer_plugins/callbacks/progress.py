@@ -3,18 +3,18 @@
 import time
 from typing import Any
 
-import gin
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn
 from rich.progress import Progress as Bar
 
 from trainer import Callback
+from trainer.plugin_api import configurable
 
 # Logged, but too much for a line.
 _HIDDEN = ("examples_per_second", "steps_per_second", "learning_rate")
 
 
-@gin.configurable(module="trainer_plugins.callbacks")
+@configurable(module="trainer_plugins.callbacks")
 class Progress(Callback):
     """Prints progress, newest values, speed and remaining training time.
 
@@ -26,6 +26,7 @@ class Progress(Callback):
     """
 
     only_watches = True
+    single = True
 
     def __init__(self, console: Console | None = None) -> None:
         super().__init__()

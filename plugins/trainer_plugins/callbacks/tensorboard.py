@@ -15,12 +15,17 @@ from absl import logging
 from gin import config_parser
 
 from trainer import Callback, UserError
-from trainer.plugin_api import REFUSALS, atomic_files, write_whole
+from trainer.plugin_api import (
+    REFUSALS,
+    atomic_files,
+    configurable,
+    write_whole,
+)
 
 Scalar = bool | int | float | str
 
 
-@gin.configurable(module="trainer_plugins.callbacks")
+@configurable(module="trainer_plugins.callbacks")
 class TensorBoard(Callback):
     """Writes `tensorboard/train` and `tensorboard/eval` in the run directory.
 
@@ -42,6 +47,7 @@ class TensorBoard(Callback):
     """
 
     only_watches = True
+    single = True
 
     def __init__(self) -> None:
         super().__init__()

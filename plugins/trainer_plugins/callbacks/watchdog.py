@@ -3,16 +3,14 @@
 import threading
 from typing import Any
 
-import gin
-
-from trainer import Callback, UserError
-from trainer.plugin_api import give_up
+from trainer import Callback
+from trainer.plugin_api import Seconds, configurable, give_up
 
 _TICKS = 20  # Within the shortest limit.
 _LONGEST_TICK = 5.0
 
 
-@gin.configurable(module="trainer_plugins.callbacks")
+@configurable(module="trainer_plugins.callbacks")
 class Watchdog(Callback):
     """Prints all Python stacks and exits with 75 when something hangs.
 
@@ -30,12 +28,14 @@ class Watchdog(Callback):
         UserError: a limit is not positive.
     """
 
+    single = True
+
     def __init__(
         self,
         *,
-        step_seconds: float = 1200.0,
-        checkpoint_seconds: float = 1800.0,
-        evaluation_seconds: float = 3600.0,
+        step_seconds: Seconds = 1200.0,
+        checkpoint_seconds: Seconds = 1800.0,
+        evaluation_seconds: Seconds = 3600.0,
     ) -> None:
         super().__init__()
         self._limits = {
@@ -43,12 +43,6 @@ class Watchdog(Callback):
             "checkpoint": checkpoint_seconds,
             "evaluation": evaluation_seconds,
         }
-        for name, seconds in self._limits.items():
-            if seconds <= 0:
-                raise UserError(
-                    f"Watchdog.{name}_seconds = {seconds} must be greater "
-                    "than 0."
-                )
         self._stopped = threading.Event()
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:

@@ -1,1 +1,1 @@
-"""Clusters: which processes there are, and which one this is."""
+"""How the tasks of a cluster meet, and learn who is lost."""

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from absl import logging
 
 from trainer.plugin_api import signals
-from trainer_plugins.control_plane.channel import Channel
+from trainer_plugins.control_plane.agent import Agent
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # A preempted VM has 30 s from SIGTERM on.
@@ -23,14 +23,14 @@ _WORKING_SECONDS = 20.0
 
 
 @contextlib.contextmanager
-def departing(channel: Channel, *, holds_state: bool) -> Iterator[None]:
+def departing(agent: Agent, *, holds_state: bool) -> Iterator[None]:
     """Serves a little longer after SIGTERM or SIGINT, then ends with 75.
 
     A second SIGINT ends the process at once. A second SIGTERM does not: a job
     manager may send one to a task and one to its launcher, which forwards it.
 
     Args:
-        channel: the serving ends when its `wait` does.
+        agent: the serving ends when its `wait` does.
         holds_state: whether the run cannot continue without this task. If
             so, it requests that the run save and leave as well. A worker
             merely leaves, after some seconds for its current steps.
@@ -39,11 +39,11 @@ def departing(channel: Channel, *, holds_state: bool) -> Iterator[None]:
 
     def depart(number: int) -> None:
         name = signal.Signals(number).name
-        reason = f"{channel.cluster.label(channel.name)}: {name}"
+        reason = f"{agent.label(agent.name)}: {name}"
         logging.warning("%s: leaving within %g s.", name, seconds)
         if holds_state:
-            channel.request_leave(reason)
-        timer = threading.Timer(seconds, channel.end, (reason,))
+            agent.preempt(reason)
+        timer = threading.Timer(seconds, agent.end, (reason,))
         # It must not keep a process alive that ends earlier.
         timer.daemon = True
         timer.start()
@@ -53,7 +53,7 @@ def departing(channel: Channel, *, holds_state: bool) -> Iterator[None]:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
     # On a thread of its own: a handler would run in the middle of the main
-    # thread's code, which may hold a lock that the channel needs.
+    # thread's code, which may hold a lock that the agent needs.
     listener = signals.Listener(_SIGNALS, depart, in_main=ignore_repeats)
     listener.start()
     try:

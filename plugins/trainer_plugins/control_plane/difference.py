@@ -1,45 +1,93 @@
-"""Compares facts that must be equal in all tasks, over the channel."""
+"""Messages on tasks that are missing, or that differ."""
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trainer import UserError
-from trainer_plugins.control_plane.channel import Channel
-from trainer_plugins.control_plane.rendezvous_errors import difference
+_MOST_NAMES = 8
+_MOST_CHARACTERS = 60
 
 
-def compare(
-    channel: Channel, facts: Mapping[str, Any], *, seconds: float
-) -> None:
-    """A barrier that all tasks must reach with the same facts.
-
-    The first task compares and broadcasts the outcome, so that all tasks
-    report the same difference.
+def label(name: str, tasks: Mapping[str, str]) -> str:
+    """Returns a task as messages show it, as `"worker 1 (n1:2222)"`.
 
     Args:
-        channel: connects the tasks; all of them call this equally often.
-        facts: JSON values by name.
-        seconds: how long to wait for the others.
-
-    Raises:
-        UserError: the facts differ; the message says on which tasks.
-        StartAgain: a task is lost or did not come in time; it is named.
+        name: the task.
+        tasks: the address of every task.
     """
-    if channel.name == channel.first:
-        found = {channel.name: dict(facts)}
-        for name in channel.others:
-            found[name] = channel.receive(name, seconds)["facts"]
-        # The rendezvous has compared the tasks already, so `tasks` is empty.
-        # The first task comes first: the others are compared with it.
-        problem = difference(
-            {
-                channel.cluster.given_name(name): {"tasks": {}, "facts": own}
-                for name, own in found.items()
-            }
-        )
-        channel.broadcast({"problem": problem})
-    else:
-        channel.broadcast({"facts": dict(facts)})
-        problem = channel.receive(channel.first, seconds)["problem"]
-    if problem:
-        raise UserError(problem)
+    return f"{name} ({tasks.get(name, '?')})"
+
+
+def missing(
+    names: Sequence[str], tasks: Mapping[str, str], seconds: float
+) -> str:
+    """Returns a message that names the tasks that are missing.
+
+    Args:
+        names: the missing tasks.
+        tasks: the address of every task.
+        seconds: how long they were waited for.
+    """
+    shown = [label(name, tasks) for name in names]
+    return f"peers missing after {seconds:g} s: {listed(shown)}"
+
+
+def difference(hellos: Mapping[str, Mapping[str, Any]]) -> str | None:
+    """Returns a message on how the tasks differ; `None` if they do not.
+
+    Args:
+        hellos: the `tasks` and `facts` of each task, the coordinator's first.
+    """
+    leader, own = next(iter(hellos.items()))
+    for name, hello in hellos.items():
+        if hello["tasks"] != own["tasks"]:
+            return _other_cluster(leader, own["tasks"], name, hello["tasks"])
+    # Sorted, so that every attempt names the same difference.
+    for fact in sorted({fact for h in hellos.values() for fact in h["facts"]}):
+        owners: dict[str, list[str]] = {}
+        for name, hello in hellos.items():
+            value = hello["facts"].get(fact, "nothing")
+            # As text, since a value such as a list cannot be a dictionary's
+            # key.
+            shown = json.dumps(value, sort_keys=True)
+            owners.setdefault(shown, []).append(name)
+        if len(owners) > 1:
+            parts = [
+                f"{_short(value)} on {listed(names)}"
+                for value, names in owners.items()
+            ]
+            return (
+                f"The tasks differ in {fact}: {'; '.join(parts)}. Start every "
+                "task with the same command, code and versions."
+            )
+    return None
+
+
+def _other_cluster(
+    leader: str, own: Mapping[str, str], name: str, other: Mapping[str, str]
+) -> str:
+    for task in [*own, *other]:
+        here, there = own.get(task), other.get(task)
+        if here != there:
+            return (
+                f"{name} was given another cluster than {leader}: {task} is "
+                f"{there or 'missing'} for {name} and "
+                f"{here or 'missing'} for {leader}. Give all tasks the same."
+            )
+    return (
+        f"{name} and {leader} list the tasks in different orders. Give all "
+        "tasks the same cluster."
+    )
+
+
+def listed(names: Sequence[str]) -> str:
+    """Returns the names as one text, of many only the first."""
+    more = len(names) - _MOST_NAMES
+    tail = f" and {more} more" if more > 0 else ""
+    return ", ".join(names[:_MOST_NAMES]) + tail
+
+
+def _short(text: str) -> str:
+    if len(text) <= _MOST_CHARACTERS:
+        return text
+    return f"{text[:_MOST_CHARACTERS]}..."

@@ -13,20 +13,24 @@ import socket
 import stat
 from typing import Any
 
-from trainer_plugins.control_plane.sockets import look_up
-
-_LOOK_UP_SECONDS = 2.0
+from trainer.plugin_api import split_address
 
 
 def disconnect_from(address: str) -> None:
     """Shuts down all of this process's connections to a task.
 
+    This may take long while a name server is slow.
+
     Args:
         address: the task's `host:port`.
     """
-    with contextlib.suppress(OSError):
-        for _, target in look_up(address, seconds=_LOOK_UP_SECONDS):
-            disconnect(target[0], target[1])
+    host, port = split_address(address)
+    # UnicodeError: a name that IDNA cannot encode.
+    with contextlib.suppress(OSError, UnicodeError):
+        for *_, target in socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM
+        ):
+            disconnect(str(target[0]), port)
 
 
 def disconnect(host: str, port: int) -> int:

@@ -1,15 +1,13 @@
 """The strategy central_storage: one set of variables, several devices."""
 
-from collections.abc import Sequence
-
-import gin
 import tensorflow as tf
 
 from trainer import StrategyPlugin
+from trainer.plugin_api import Names, Text, configurable
 from trainer_plugins.strategies.devices import logical_devices
 
 
-@gin.configurable(module="trainer_plugins.strategies")
+@configurable(module="trainer_plugins.strategies")
 class CentralStorage(StrategyPlugin):
     """A replica on each device of this host, around one set of variables.
 
@@ -32,8 +30,8 @@ class CentralStorage(StrategyPlugin):
     def __init__(
         self,
         *,
-        devices: str | Sequence[str] | None = None,
-        parameter_device: str | None = None,
+        devices: Names | None = None,
+        parameter_device: Text | None = None,
     ) -> None:
         self._devices = devices
         self._parameter_device = parameter_device

@@ -7,6 +7,7 @@ notice that, or end the process.
 
 import contextlib
 import ctypes
+import faulthandler
 import os
 import signal
 import threading
@@ -23,7 +24,7 @@ _LIBRARY = "libtensorflow_cc.so.2"
 def lock_released() -> Iterator[None]:
     """Lets other threads run while TensorFlow connects workers inside.
 
-    Where TensorFlow's C function is not to be found, all stays as it is.
+    Does nothing where TensorFlow's C function cannot be found.
     """
     original = pywrap_tfe.TFE_EnableCollectiveOps
     pywrap_tfe.TFE_EnableCollectiveOps = _without_lock() or original
@@ -35,7 +36,7 @@ def lock_released() -> Iterator[None]:
 
 @contextlib.contextmanager
 def bounded(seconds: float) -> Iterator[None]:
-    """Ends the process with SIGALRM if what is inside takes longer.
+    """Ends the process with SIGALRM, and all stacks, if this takes longer.
 
     Where Python's lock is kept after all, only the kernel can do so.
 
@@ -47,16 +48,19 @@ def bounded(seconds: float) -> Iterator[None]:
         yield
         return
     handler = signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    # In C, and so without Python's lock: all stacks, and then the end.
+    faulthandler.register(signal.SIGALRM, chain=True)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
+        faulthandler.unregister(signal.SIGALRM)
         signal.signal(signal.SIGALRM, handler)
 
 
 def _without_lock() -> Callable[[Any, bytes], None] | None:
-    """The binding anew; `ctypes` lets the lock go during a call."""
+    """A replacement for the binding: `ctypes` releases the lock in a call."""
     path = os.path.join(os.path.dirname(tf.__file__), _LIBRARY)
     try:
         # Never a second copy of what TensorFlow has loaded.

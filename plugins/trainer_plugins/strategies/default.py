@@ -1,14 +1,13 @@
 """The strategy default: no distribution, TensorFlow places everything."""
 
-import gin
 import tensorflow as tf
 
 from trainer import StrategyPlugin
-from trainer.plugin_api import Detection
+from trainer.plugin_api import Detection, configurable
 from trainer_plugins.strategies.devices import logical_devices
 
 
-@gin.configurable(module="trainer_plugins.strategies")
+@configurable(module="trainer_plugins.strategies")
 class Default(StrategyPlugin):
     """One replica, placed by TensorFlow: a GPU if there is one, else the CPU.
 

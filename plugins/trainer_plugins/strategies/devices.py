@@ -54,4 +54,6 @@ def logical_devices(names: str | Sequence[str] | None = None) -> list[str]:
                 f"There is no device {name!r} here. {nearest(name, valid)}\n"
                 "--virtual_devices=N splits the CPU into N devices."
             )
+    if len(set(wanted)) < len(wanted):
+        raise UserError(f"A device is named twice: {', '.join(wanted)}.")
     return wanted

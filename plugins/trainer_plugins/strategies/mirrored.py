@@ -1,12 +1,11 @@
 """The strategy mirrored: replicas on the devices of one host."""
 
-from collections.abc import Sequence
+from typing import Literal
 
-import gin
 import tensorflow as tf
 
 from trainer import StrategyPlugin, UserError
-from trainer.plugin_api import Detection, nearest
+from trainer.plugin_api import Detection, Names, Natural, configurable
 from trainer_plugins.strategies.devices import count_devices, logical_devices
 
 _ALL_REDUCE = {
@@ -16,7 +15,7 @@ _ALL_REDUCE = {
 }
 
 
-@gin.configurable(module="trainer_plugins.strategies")
+@configurable(module="trainer_plugins.strategies")
 class Mirrored(StrategyPlugin):
     """A replica on each device of this host, in lockstep.
 
@@ -41,15 +40,12 @@ class Mirrored(StrategyPlugin):
     def __init__(
         self,
         *,
-        devices: str | Sequence[str] | None = None,
-        all_reduce: str = "auto",
-        num_packs: int = 1,
+        devices: Names | None = None,
+        all_reduce: Literal[
+            "auto", "nccl", "hierarchical_copy", "reduce_to_one"
+        ] = "auto",
+        num_packs: Natural = 1,
     ) -> None:
-        if all_reduce not in ("auto", *_ALL_REDUCE):
-            raise UserError(
-                f"Mirrored.all_reduce = {all_reduce!r} is unknown. "
-                f"{nearest(all_reduce, ['auto', *_ALL_REDUCE])}"
-            )
         self._devices = devices
         self._all_reduce = all_reduce
         self._num_packs = num_packs

@@ -3,28 +3,31 @@
 import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
-import gin
 import tensorflow as tf
 
-from trainer import StartAgain, UserError
+from trainer import StartAgain
 from trainer.plugin_api import (
     Cluster,
     Detection,
+    Job,
+    Names,
+    Natural,
+    Positive,
     Runner,
+    Seconds,
     Step,
     StrategyOptions,
+    configurable,
     graph_function,
-    nearest,
+    read_number,
     resolve_cluster,
 )
-from trainer_plugins.control_plane.channel import SILENCE_SECONDS, Channel
-from trainer_plugins.control_plane.difference import compare
-from trainer_plugins.control_plane.open_channel import open_channel
+from trainer_plugins.control_plane.agent import Agent
+from trainer_plugins.control_plane.options import Options
 from trainer_plugins.control_plane.peers import Peers
-from trainer_plugins.control_plane.rejoin import RejoinWatcher
-from trainer_plugins.control_plane.rendezvous import meet
+from trainer_plugins.control_plane.timeouts import SILENCE_SECONDS
 from trainer_plugins.strategies.connecting import bounded, lock_released
 from trainer_plugins.strategies.processes import (
     ClusterStrategy,
@@ -43,7 +46,7 @@ _IMPLEMENTATIONS = {
 }
 
 
-@gin.configurable(module="trainer_plugins.strategies")
+@configurable(module="trainer_plugins.strategies")
 class MultiWorkerMirrored(ClusterStrategy):
     """A replica on each device of several hosts, in lockstep.
 
@@ -87,21 +90,16 @@ class MultiWorkerMirrored(ClusterStrategy):
     def __init__(
         self,
         *,
-        worker_hosts: str | Sequence[str] | None = None,
-        task_index: int | None = None,
-        task_type: str | None = None,
-        implementation: str = "auto",
-        bytes_per_pack: int = 0,
-        timeout_seconds: float = 600.0,
-        start_seconds: float = 120.0,
-        silence_seconds: float = SILENCE_SECONDS,
-        min_workers: int | None = None,
+        worker_hosts: Names | None = None,
+        task_index: Natural | None = None,
+        task_type: Job | None = None,
+        implementation: Literal["auto", "ring", "nccl"] = "auto",
+        bytes_per_pack: Natural = 0,
+        timeout_seconds: Seconds = 600.0,
+        start_seconds: Seconds = 120.0,
+        silence_seconds: Seconds = SILENCE_SECONDS,
+        min_workers: Positive | None = None,
     ) -> None:
-        if implementation not in _IMPLEMENTATIONS:
-            raise UserError(
-                f"MultiWorkerMirrored.implementation = {implementation!r} is "
-                f"unknown. {nearest(implementation, _IMPLEMENTATIONS)}"
-            )
         self._options = tf.distribute.experimental.CommunicationOptions(
             implementation=_IMPLEMENTATIONS[implementation],
             bytes_per_pack=bytes_per_pack,
@@ -110,8 +108,7 @@ class MultiWorkerMirrored(ClusterStrategy):
         self._start_seconds = start_seconds
         self._silence_seconds = silence_seconds
         self._min_workers = min_workers or _min_workers()
-        self._channel: Channel | None = None
-        self._rejoin_watcher: RejoinWatcher | None = None
+        self._agent: Agent | None = None
         self.cluster = resolve_cluster(
             worker_hosts=worker_hosts,
             task_index=task_index,
@@ -138,7 +135,7 @@ class MultiWorkerMirrored(ClusterStrategy):
             return tf.distribute.MultiWorkerMirroredStrategy(
                 communication_options=self._options
             )
-        cluster = self._rendezvous(cluster)
+        cluster = self._join(cluster)
         # In here, TensorFlow's workers wait for each other as well.
         limit = self._start_seconds
         try:
@@ -150,39 +147,31 @@ class MultiWorkerMirrored(ClusterStrategy):
         except RuntimeError as error:
             # Aborting what a lost worker left behind starts TensorFlow, and
             # that is then too early for this strategy.
-            if self._channel is not None and self._channel.end_reason:
-                raise StartAgain(self._channel.end_reason) from error
+            if self._agent is not None and self._agent.end_reason:
+                raise StartAgain(self._agent.end_reason) from error
             raise
 
-    def _rendezvous(self, cluster: Cluster) -> Cluster:
-        """Meets the tasks that take part, and opens the channel to them."""
-        met = meet(
+    def _join(self, cluster: Cluster) -> Cluster:
+        """Joins the run; returns the tasks that take part."""
+        # A single worker has no one to wait for.
+        if len(cluster.tasks(*_JOBS)) < 2:
+            return cluster
+        self._agent = Agent(
             cluster,
             jobs=_JOBS,
             facts={**versions(), **self.facts},
-            timeout_seconds=self._start_seconds,
-            min_workers=self._min_workers,
-        )
-        self.cluster = met.cluster
-        self._channel = open_channel(
-            met.cluster,
-            jobs=_JOBS,
-            silence_seconds=self._silence_seconds,
-            leave_seconds=self._timeout_seconds,
+            options=Options(
+                start_seconds=self._start_seconds,
+                silence_seconds=self._silence_seconds,
+                leave_seconds=self._timeout_seconds,
+                min_workers=self._min_workers,
+            ),
             # A collective that waits for a lost peer would never return.
             on_end=abort_collectives,
         )
-        # All workers are needed, so each of them is probed after a failure.
-        self._peers = Peers(
-            met.cluster,
-            self._channel,
-            jobs=_JOBS,
-            limit_seconds=self._timeout_seconds,
-        )
-        # One watcher is enough: what the chief requests, all agree on.
-        if met.cluster.absent() and self.is_chief:
-            self._rejoin_watcher = RejoinWatcher(met.cluster)
-        return met.cluster
+        self._peers = Peers(self._agent, limit_seconds=self._timeout_seconds)
+        self.cluster = self._agent.cluster
+        return self._agent.cluster
 
     @property
     def is_chief(self) -> bool:
@@ -223,7 +212,7 @@ class MultiWorkerMirrored(ClusterStrategy):
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
         """See `StrategyPlugin.scope`: variables come from the chief."""
-        _ = self.strategy  # Creating it opens the channel.
+        _ = self.strategy  # Creating it joins the run.
         with self._watched(), super().scope():
             yield
 
@@ -236,30 +225,18 @@ class MultiWorkerMirrored(ClusterStrategy):
 
     def check_alike(self, facts: Mapping[str, Any]) -> None:
         """See `StrategyPlugin.check_alike`."""
-        if self._channel is not None:
-            compare(self._channel, facts, seconds=self._timeout_seconds)
+        if self._agent is not None:
+            self._agent.barrier(facts, seconds=self._timeout_seconds)
 
     def why_start_again(self) -> str | None:
         """See `StrategyPlugin.why_start_again`: a worker is back."""
-        watcher = self._rejoin_watcher
-        rejoined = watcher.rejoined if watcher else None
-        return f"{rejoined} is back" if rejoined else None
+        return None if self._agent is None else self._agent.preempt_reason
 
     def finish(self) -> None:
         """Waits for the others, so that none loses a peer at the end."""
         # Comparing nothing is a barrier, which needs no collective.
         self.check_alike({})
         self.close()
-
-    def close(self) -> None:
-        """Sends the others the reason why this worker ends, and leaves.
-
-        Raises:
-            StartAgain: a lost peer caused the end; it is named.
-        """
-        if self._rejoin_watcher is not None:
-            self._rejoin_watcher.close()
-        super().close()
 
     def describe(self) -> dict[str, Any]:
         """See `StrategyPlugin.describe`."""
@@ -283,9 +260,6 @@ class MultiWorkerMirrored(ClusterStrategy):
 
 
 def _min_workers() -> int | None:
-    given = os.environ.get(_MIN_WORKERS)
-    if given is None:
+    if _MIN_WORKERS not in os.environ:
         return None
-    if not given.isdigit() or int(given) < 1:
-        raise UserError(f"{_MIN_WORKERS}={given} must be a whole number >= 1.")
-    return int(given)
+    return read_number(os.environ, _MIN_WORKERS, least=1)

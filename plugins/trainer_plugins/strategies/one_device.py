@@ -1,15 +1,13 @@
 """The strategy one_device: everything on one named device."""
 
-from collections.abc import Sequence
-
-import gin
 import tensorflow as tf
 
 from trainer import StrategyPlugin, UserError
+from trainer.plugin_api import Names, configurable
 from trainer_plugins.strategies.devices import logical_devices
 
 
-@gin.configurable(module="trainer_plugins.strategies")
+@configurable(module="trainer_plugins.strategies")
 class OneDevice(StrategyPlugin):
     """One replica on one device that you name.
 
@@ -27,7 +25,7 @@ class OneDevice(StrategyPlugin):
 
     name = "one_device"
 
-    def __init__(self, *, devices: str | Sequence[str] | None = None) -> None:
+    def __init__(self, *, devices: Names | None = None) -> None:
         self._devices = devices
 
     def create(self) -> tf.distribute.Strategy:

@@ -1,34 +1,37 @@
 """The strategy parameter_server: asynchronous workers, variables on servers."""
 
 import contextlib
-import functools
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
 
-import gin
 import tensorflow as tf
 from absl import logging
+from annotated_types import Ge, Le
 
 from trainer import UserError
 from trainer.plugin_api import (
     Detection,
     GraphLoop,
+    Job,
     MakePieces,
+    Names,
+    Natural,
+    Positive,
     Runner,
+    Seconds,
     Step,
     StrategyOptions,
-    nearest,
-    require_positive,
+    configurable,
     resolve_cluster,
     signals,
 )
-from trainer_plugins.control_plane.channel import SILENCE_SECONDS, Channel
+from trainer_plugins.control_plane.agent import Agent
 from trainer_plugins.control_plane.departing import departing
-from trainer_plugins.control_plane.open_channel import open_channel
+from trainer_plugins.control_plane.options import Options
 from trainer_plugins.control_plane.peers import Peers
-from trainer_plugins.control_plane.rejoin import wait_for_rejoin
-from trainer_plugins.control_plane.rendezvous import meet
+from trainer_plugins.control_plane.timeouts import SILENCE_SECONDS
 from trainer_plugins.strategies.closures import Closures, Evaluation
+from trainer_plugins.strategies.connecting import bounded
 from trainer_plugins.strategies.processes import (
     ClusterStrategy,
     WatchedRunner,
@@ -42,7 +45,7 @@ from trainer_plugins.strategies.worker_pool import WorkerPool
 _JOBS = ("chief", "worker", "ps")
 
 
-@gin.configurable(module="trainer_plugins.strategies")
+@configurable(module="trainer_plugins.strategies")
 class ParameterServer(ClusterStrategy):
     """Workers pull weights from servers and push gradients asynchronously.
 
@@ -104,17 +107,17 @@ class ParameterServer(ClusterStrategy):
     def __init__(
         self,
         *,
-        worker_hosts: str | Sequence[str] | None = None,
-        ps_hosts: str | Sequence[str] | None = None,
-        task_type: str | None = None,
-        task_index: int | None = None,
-        steps_per_closure: int | None = None,
-        evaluate_on: str = "chief",
-        max_staleness: int | None = None,
-        inter_op_threads: int | None = None,
-        timeout_seconds: float = 600.0,
-        start_seconds: float = 120.0,
-        silence_seconds: float = SILENCE_SECONDS,
+        worker_hosts: Names | None = None,
+        ps_hosts: Names | None = None,
+        task_type: Job | None = None,
+        task_index: Natural | None = None,
+        steps_per_closure: Positive | None = None,
+        evaluate_on: Literal["chief", "worker"] = "chief",
+        max_staleness: Natural | None = None,
+        inter_op_threads: Annotated[int, Ge(2), Le(1024)] | None = None,
+        timeout_seconds: Seconds = 600.0,
+        start_seconds: Seconds = 120.0,
+        silence_seconds: Seconds = SILENCE_SECONDS,
     ) -> None:
         cluster = resolve_cluster(
             worker_hosts=worker_hosts,
@@ -129,18 +132,6 @@ class ParameterServer(ClusterStrategy):
                 "The strategy parameter_server needs a cluster with chief, "
                 f"worker and ps tasks; found: {found}. To try it here: "
                 "python -m trainer.launch --num_workers=2 --num_ps=1 -- ..."
-            )
-        if max_staleness is not None and max_staleness < 0:
-            raise UserError(
-                f"ParameterServer.max_staleness = {max_staleness} must be at "
-                "least 0, or None for no bound."
-            )
-        if steps_per_closure is not None:
-            require_positive(steps_per_closure=steps_per_closure)
-        if evaluate_on not in ("chief", "worker"):
-            raise UserError(
-                f"ParameterServer.evaluate_on = {evaluate_on!r} is unknown. "
-                f"{nearest(evaluate_on, ['chief', 'worker'])}"
             )
         self.cluster = cluster
         self._evaluate_on = evaluate_on
@@ -172,13 +163,13 @@ class ParameterServer(ClusterStrategy):
         """Serves as a worker or parameter server until the chief has ended."""
         if self.cluster.job not in ("worker", "ps"):
             return False
-        channel = self._rendezvous()
+        agent = self._join()
         # TensorFlow may install a handler of its own, which ignores SIGTERM.
         with signals.handler_restored():
             server = start_server(self.cluster, _JOBS, threads=self._threads)
         logging.info("%s serves at %s.", self.cluster.name, server.target)
-        with departing(channel, holds_state=self.cluster.job == "ps"):
-            channel.wait()
+        with departing(agent, holds_state=self.cluster.job == "ps"):
+            agent.wait()
         return True
 
     def create(self) -> tf.distribute.Strategy:
@@ -187,16 +178,16 @@ class ParameterServer(ClusterStrategy):
             return tf.distribute.get_strategy()
         # Must come before the first TensorFlow operation.
         self._set_threads()
-        self._channel = self._rendezvous()
+        self._agent = self._join()
         # TensorFlow connects to all servers here, and waits for each of them.
-        with self._watched():
+        with self._watched(), bounded(self._start_seconds):
             strategy = tf.distribute.ParameterServerStrategy(
                 server_def_resolver(self.cluster, _JOBS)
             )
             self._worker_pool = WorkerPool(
                 strategy,
                 num_workers=self._num_workers,
-                channel=self._channel,
+                agent=self._agent,
                 watched=self._watched,
                 scope=self.scope,
                 counts=self._counts,
@@ -220,7 +211,7 @@ class ParameterServer(ClusterStrategy):
 
     def why_start_again(self) -> str | None:
         """See `StrategyPlugin.why_start_again`: a server has to leave."""
-        return None if self.is_evaluator else self._channel.leave_reason
+        return None if self.is_evaluator else self._agent.preempt_reason
 
     def why_not_compiled(self) -> str | None:
         """XLA cannot reach variables on other hosts."""
@@ -243,7 +234,7 @@ class ParameterServer(ClusterStrategy):
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
         """See `StrategyPlugin.scope`: variables are placed on the servers."""
-        _ = self.strategy  # Creating it opens the channel.
+        _ = self.strategy  # Creating it joins the run.
         with (
             self._watched(),
             super().scope(),
@@ -271,31 +262,17 @@ class ParameterServer(ClusterStrategy):
     def _set_threads(self) -> None:
         tf.config.threading.set_inter_op_parallelism_threads(self._threads)
 
-    def _rendezvous(self) -> Channel:
-        facts = {**versions(), **self.facts}
-        met = meet(
+    def _join(self) -> Agent:
+        agent = Agent(
             self.cluster,
             jobs=_JOBS,
-            facts=facts,
-            timeout_seconds=self._start_seconds,
-        )
-        channel = open_channel(
-            self.cluster,
-            jobs=_JOBS,
-            connection=met.connection,
-            silence_seconds=self._silence_seconds,
-            leave_seconds=self._timeout_seconds,
-            # Only the chief is connected to the workers.
-            spare=[name for name, _ in self.cluster.tasks("worker")],
-            on_lost=functools.partial(
-                wait_for_rejoin, cluster=self.cluster, facts=facts
+            facts={**versions(), **self.facts},
+            options=Options(
+                start_seconds=self._start_seconds,
+                silence_seconds=self._silence_seconds,
+                leave_seconds=self._timeout_seconds,
+                expendable=[name for name, _ in self.cluster.tasks("worker")],
             ),
         )
-        self._peers = Peers(
-            self.cluster,
-            channel,
-            # Workers are spare, so only servers are probed after a failure.
-            jobs=("ps",),
-            limit_seconds=self._timeout_seconds,
-        )
-        return channel
+        self._peers = Peers(agent, limit_seconds=self._timeout_seconds)
+        return agent

@@ -4,7 +4,6 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-import gin
 import tensorflow as tf
 from absl import logging
 
@@ -17,6 +16,8 @@ from trainer.plugin_api import (
     Step,
     StrategyOptions,
     Sums,
+    Text,
+    configurable,
     repeat,
 )
 from trainer_plugins.strategies.tpu_address import (
@@ -32,7 +33,7 @@ from trainer_plugins.strategies.tpu_refusals import check_input, check_step
 _NO_TPU = (tf.errors.OpError, RuntimeError, ValueError, OSError)
 
 
-@gin.configurable(module="trainer_plugins.strategies")
+@configurable(module="trainer_plugins.strategies")
 class TPU(StrategyPlugin):
     """A replica on each TPU core, in lockstep.
 
@@ -63,7 +64,7 @@ class TPU(StrategyPlugin):
         reduces_sparse=False,
     )
 
-    def __init__(self, *, tpu: str | None = None) -> None:
+    def __init__(self, *, tpu: Text | None = None) -> None:
         self._tpu = tpu or default_tpu()
         self._resolver: Any = None
         self._topology: Any = None

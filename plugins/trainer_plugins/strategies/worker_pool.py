@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from trainer import StartAgain
 from trainer.plugin_api import MakePieces, outside_graph
-from trainer_plugins.control_plane.channel import Channel
+from trainer_plugins.control_plane.agent import Agent
 from trainer_plugins.strategies.step_counts import StepCounts
 
 _worker_index = tf.distribute.coordinator.experimental_get_current_worker_index
@@ -60,7 +60,7 @@ class WorkerPool:
     Args:
         strategy: the chief's strategy.
         num_workers: how many workers there are.
-        channel: gives the reason when the run cannot go on.
+        agent: gives the reason when the run cannot go on.
         watched: a context for calls that wait for peers, such as
             `Peers.watched`.
         scope: a context that places new variables on the servers.
@@ -76,7 +76,7 @@ class WorkerPool:
         strategy: tf.distribute.Strategy,
         *,
         num_workers: int,
-        channel: Channel,
+        agent: Agent,
         watched: Callable[[], contextlib.AbstractContextManager[None]],
         scope: Callable[[], contextlib.AbstractContextManager[None]],
         counts: StepCounts,
@@ -85,7 +85,7 @@ class WorkerPool:
     ) -> None:
         self.strategy = strategy
         self._num_workers = num_workers
-        self._channel = channel
+        self._agent = agent
         self._watched = watched
         self._scope = scope
         self._counts = counts
@@ -135,7 +135,7 @@ class WorkerPool:
         """Runs a number of steps, each counted once; see `run`."""
         # A worker that dies within these steps makes another one repeat its
         # closure.
-        before, losses = self._counts.values(), self._channel.losses
+        before, losses = self._counts.values(), self._agent.losses
         results = []
         rounds = cut_into_rounds(
             num_steps,
@@ -149,7 +149,7 @@ class WorkerPool:
             before,
             updates=self.updates,
             num_steps=num_steps,
-            losses=self._channel.losses - losses,
+            losses=self._agent.losses - losses,
         )
         return results
 
@@ -183,5 +183,5 @@ class WorkerPool:
         # are lost is retried forever.
         queue = self._coordinator._cluster.closure_queue
         while not queue.wait(timeout=_POLL_SECONDS):
-            if self._channel.end_reason is not None:
-                raise StartAgain(self._channel.end_reason)
+            if self._agent.end_reason is not None:
+                raise StartAgain(self._agent.end_reason)

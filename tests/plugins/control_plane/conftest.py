@@ -1,9 +1,17 @@
 import pytest
 
-from tests.plugins.control_plane.rendezvous_tasks import tasks_end
+from tests.plugins.control_plane.tasks import Cluster
 
 
-@pytest.fixture(autouse=True)
-def no_task_is_left():
-    with tasks_end():
-        yield
+@pytest.fixture
+def cluster():
+    """Makes clusters whose tasks end with the test."""
+    made = []
+
+    def make(workers, **options):
+        made.append(Cluster(workers, **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.end()

@@ -45,7 +45,7 @@ def test_a_loose_bound_keeps_all_workers_busy():
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"max_staleness": -1}, "max_staleness = -1 must be at least 0"),
+        ({"max_staleness": -1}, "max_staleness = -1 must be a whole number"),
         ({"steps_per_closure": 0}, "steps_per_closure = 0 must be a whole"),
         ({"evaluate_on": "chef"}, "'chief'"),
     ],

@@ -68,7 +68,6 @@ def test_what_binds_nothing():
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [
-        (["--trainsteps=3"], ["--trainsteps", "'--train_steps'"]),
         (["--mode=trian"], ["--mode=trian", "'train'", "print_config"]),
         (["--batch_size=0"], ["--batch_size=0", "at least 1"]),
         (["--batch_size=x"], ["--batch_size=x", "integer"]),

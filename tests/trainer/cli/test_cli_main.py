@@ -8,21 +8,8 @@ import sys
 import pytest
 
 from tests.trainer.cli.tiny import TINY
+from tests.trainer.cli.tiny import run_trainer as trainer
 from trainer.cli.main import main
-
-HERE = os.path.dirname(__file__)
-
-
-def trainer(folder, *arguments, text=TINY, **environment):
-    """Runs `python -m trainer` in a folder that holds tiny.gin."""
-    (folder / "tiny.gin").write_text(text)
-    return subprocess.run(
-        [sys.executable, "-m", "trainer", "--gin_file=tiny.gin", *arguments],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": HERE, **environment},
-        capture_output=True,
-        text=True,
-    )
 
 
 def record(folder):

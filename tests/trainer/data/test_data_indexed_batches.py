@@ -208,7 +208,7 @@ def test_the_dataset_is_endless():
 @pytest.mark.parametrize(
     ("batch_size", "drop", "message"),
     [
-        (0, False, "batch_size = 0 must be at least 1"),
+        (0, False, "batch_size = 0 must be a whole number >= 1"),
         (54, True, "Choose at most 53"),
     ],
 )

@@ -1,42 +1,34 @@
 """Launches Python programs that are given as JSON."""
 
-import dataclasses
 import json
 import os
 import signal
 import sys
 
-from trainer.launch.main import launch
+from trainer.launch.agent import Agent
 from trainer.launch.policy import Limits
+from trainer.launch.task import Task
 from trainer.launch.task_spec import TaskSpec
-from trainer.launch.timeouts import Timeouts
+from trainer.runtime import standard_streams
 
 
 def main():
+    # As `python -m trainer.launch` does.
+    standard_streams.protect()
     # A shell starts its background jobs with SIGINT ignored.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     given = json.loads(sys.argv[1])
+    os.makedirs(given["log_dir"], exist_ok=True)
     tasks = [
-        TaskSpec(job, index, (sys.executable, "-c", program))
+        Task(
+            TaskSpec(job, index, (sys.executable, "-c", program)),
+            log_dir=given["log_dir"],
+        )
         for job, index, program in given["tasks"]
     ]
-    os.makedirs(given["log_dir"], exist_ok=True)
-    sys.exit(
-        launch(
-            tasks,
-            log_dir=given["log_dir"],
-            limits=Limits(given.get("max_restarts", 0)),
-            timeouts=_timeouts(given),
-        )
-    )
-
-
-def _timeouts(given):
-    seconds = {"end_seconds": 5}
-    for field in dataclasses.fields(Timeouts):
-        if field.name in given:
-            seconds[field.name] = given[field.name]
-    return Timeouts(**seconds)
+    limits = Limits(**{"max_restarts": 0, "end_seconds": 5, **given["limits"]})
+    agent = Agent(tasks, limits=limits, run_is_over=lambda: False)
+    sys.exit(agent.run())
 
 
 if __name__ == "__main__":

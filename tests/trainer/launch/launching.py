@@ -32,9 +32,9 @@ while not os.path.exists(os.path.dirname(path) + "/end"):
 
 
 class Launch:
-    def __init__(self, folder, *tasks, **given):
+    def __init__(self, folder, *tasks, **limits):
         self.logs = folder / "logs"
-        given |= {"tasks": tasks, "log_dir": str(self.logs)}
+        given = {"tasks": tasks, "log_dir": str(self.logs), "limits": limits}
         self.start = time.monotonic()
         self.process = subprocess.Popen(
             [sys.executable, str(DRIVER), json.dumps(given)],

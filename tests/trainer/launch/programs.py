@@ -48,9 +48,19 @@ def failing(text="no", step=40):
     )
 
 
-def leaving(step=40, **given):
-    """For `ends`: an end that asks for a restart, see `StartAgain`."""
-    return lambda process: process.leave(step, **given)
+def leaving(step=40):
+    """For `ends`: an end with 75, with a report of the step."""
+    return lambda process: process.leave(step)
+
+
+def trains(program, *, step=0):
+    """Makes a program say that it may have something to save."""
+
+    def training(process):
+        process.begin_to_train(step)
+        return (yield from program(process))
+
+    return training
 
 
 def stops(*, lives=1, after=0.1, then):

@@ -1,4 +1,4 @@
-"""Launches of simulated tasks: the real `launch`, without processes or waits.
+"""Launches of simulated tasks: the real agent, without processes or waits.
 
 For the programs of the tasks see `tests.trainer.launch.programs`.
 """
@@ -15,11 +15,11 @@ from typing import NamedTuple
 from unittest import mock
 
 from trainer.errors import StartAgain
-from trainer.launch.clock import Clock
-from trainer.launch.main import launch
+from trainer.launch.agent import Agent
+from trainer.launch.main import summarize
 from trainer.launch.policy import Limits
+from trainer.launch.task import Task
 from trainer.launch.task_spec import TaskSpec
-from trainer.launch.timeouts import Timeouts
 from trainer.runtime.exit_report import VARIABLE, ExitReport
 
 
@@ -55,31 +55,45 @@ class Simulation:
         self._numbers = itertools.count()
         self._programs = {}
 
-    def launch(self, programs, *, max_restarts=0, window=3600.0, **given):
+    def launch(
+        self,
+        programs,
+        *,
+        run_is_over=lambda: False,
+        start_process=None,
+        **limits,
+    ):
         """Launches a program for each task, such as `{"worker 0": ...}`.
 
         Args:
             programs: by the name of the task, the chief first.
-            max_restarts: see `Limits`.
-            window: see `Limits`.
-            **given: for `launch`; the rest are fields of `Timeouts`.
+            run_is_over: see `Agent`.
+            start_process: see `Task`; simulated processes by default.
+            **limits: fields of `Limits`; no restarts by default.
         """
-        known = {"min_workers", "model_dir", "run_is_over", "start_process"}
-        timeouts = {k: v for k, v in given.items() if k not in known}
-        own = {k: v for k, v in given.items() if k in known}
         self._programs = programs
         tasks = []
         for name in programs:
             job, index = name.split()
-            tasks.append(TaskSpec(job, int(index), (name,)))
-        code = launch(
+            spec = TaskSpec(job, int(index), (name,))
+            tasks.append(
+                Task(
+                    spec,
+                    log_dir=str(self._log_dir),
+                    start_process=start_process or self.start_process,
+                )
+            )
+        agent = Agent(
             tasks,
-            log_dir=str(self._log_dir),
-            limits=Limits(max_restarts, window),
-            timeouts=Timeouts(**timeouts),
-            clock=Clock(monotonic=lambda: self.now, sleep=self._sleep),
-            **{"start_process": self.start_process, **own},
+            limits=Limits(**{"max_restarts": 0, **limits}),
+            run_is_over=run_is_over,
+            clock=types.SimpleNamespace(
+                monotonic=lambda: self.now, sleep=self._sleep
+            ),
         )
+        code = agent.run()
+        if code == 0:
+            summarize(tasks)
         return Launched(code, *self._capture(), self.now)
 
     def start_process(self, task, log_path):
@@ -192,16 +206,21 @@ class SimulatedProcess:
         """The exit code of a failure, with a report of the step."""
         return self._report(1, ValueError(text), step)
 
-    def leave(self, step, **given):
-        """The exit code that asks for a restart, with a report of the step."""
-        return self._report(75, StartAgain("no reason", **given), step)
+    def leave(self, step, why="no reason"):
+        """The exit code that requests a restart, with a report of the step."""
+        return self._report(75, StartAgain(why), step)
+
+    def begin_to_train(self, step=0):
+        """Says in the report that there may be something to save."""
+        self._report(None, None, step)
 
     def _report(self, code, error, step):
         report = ExitReport()
-        report.trainer = types.SimpleNamespace(step=step)
         with mock.patch.dict(os.environ, self._task.environ):
             assert VARIABLE in os.environ
-            report.write(code, error)
+            report.trainer = types.SimpleNamespace(step=step)
+            if code is not None:
+                report.write(code, error)
         return code
 
     # What the launcher calls.

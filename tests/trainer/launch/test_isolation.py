@@ -56,9 +56,12 @@ needs_namespaces = pytest.mark.skipif(
 def test_open_ports_are_named(tmp_path):
     done = launch(tmp_path)
     assert done.returncode == EXIT_DONE, done.stderr
-    named = re.search(r"ports open to the network .*?: (\d+)\.", done.stdout)
+    # The coordinator's and the worker's.
+    named = re.search(
+        r"ports open to the network .*?: (\d+), (\d+)\.", done.stdout
+    )
     assert named
-    assert 0 < int(named[1]) < 65536
+    assert all(0 < int(port) < 65536 for port in named.groups())
     assert "--isolate" in done.stdout
 
 

@@ -12,6 +12,7 @@ import pytest
 from tests.conftest import ROOT
 from tests.trainer.launch.launching import (
     AWAIT,
+    DRIVER,
     LIFE,
     finish,
     is_gone,
@@ -33,10 +34,10 @@ print(f"child pid={child.pid} ", flush=True)
 """
 
 
-def test_only_the_killed_task_is_restarted(launch):
+def test_a_killed_worker_is_restarted_alone(launch):
     """Also checks the output, the logs and SIGUSR1 of a successful launch."""
     one = launch(
-        ("worker", 0, LIFE + "print('b', file=sys.stderr)\n" + AWAIT),
+        ("chief", 0, LIFE + "print('b', file=sys.stderr)\n" + AWAIT),
         ("worker", 1, LIFE + CHILD + AWAIT),
         max_restarts=3,
     )
@@ -46,7 +47,7 @@ def test_only_the_killed_task_is_restarted(launch):
     assert shown[1] == "b\n"
     one.wait_for("worker_1", "child")
     _, task, child = one.log("worker_1").split("pid=")
-    # Worker 0 has no handler yet, and SIGUSR1 would kill it; also the child.
+    # The chief has no handler yet, and SIGUSR1 would kill it; also the child.
     one.process.send_signal(signal.SIGUSR1)
     one.wait_for("worker_1", "saved")
     assert os.path.exists(f"/proc/{int(child.split()[0])}")
@@ -60,11 +61,48 @@ def test_only_the_killed_task_is_restarted(launch):
         "worker 1 was killed by SIGKILL. It is restarted (restart 1 of at "
         "most 3 in 3600 s).\n"
     )
-    assert out == "Done. 1 restart: worker 1 once.\n"
-    assert (lives(one, "worker_0"), lives(one, "worker_1")) == (1, 2)
-    assert one.log("worker_0") == "".join(shown)
+    assert out == ""
+    assert (lives(one, "chief_0"), lives(one, "worker_1")) == (1, 2)
+    assert one.log("chief_0") == "".join(shown)
     last_child = one.log("worker_1").split("child pid=")[-1]
     assert is_gone(int(last_child.split()[0]))
+
+
+def test_a_killed_worker_restarts_its_peers(launch):
+    """One that trains leaves by itself; one that does not is terminated."""
+    leaves = LIFE + (
+        "import types\n"
+        "from trainer.runtime.exit_report import ExitReport\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "if life == 1:\n"
+        "    ExitReport().trainer = types.SimpleNamespace(step=4)\n"
+        "    print('trains', flush=True)\n"
+        "    while not os.path.exists(os.path.dirname(path) + '/leave'):\n"
+        "        time.sleep(0.02)\n"
+        "    sys.exit(75)\n"
+    )
+    one = launch(
+        ("worker", 0, leaves + AWAIT),
+        ("worker", 1, LIFE + AWAIT),
+        ("worker", 2, LIFE + AWAIT),
+        max_restarts=1,
+    )
+    one.wait_for("worker_0", "trains")
+    for name in ("worker_1", "worker_2"):
+        one.wait_for(name, "life=1")
+    os.kill(pid_of(one.log("worker_1")), signal.SIGKILL)
+    assert is_gone(pid_of(one.log("worker_2")))
+    time.sleep(0.5)
+    assert lives(one, "worker_1") == lives(one, "worker_2") == 1
+    (one.logs / "leave").touch()
+    for name in ("worker_0", "worker_1", "worker_2"):
+        one.wait_for(name, "life=2")
+    code, _, err = finish(one)
+    assert code == 0
+    assert err == (
+        "worker 1 was killed by SIGKILL. It is restarted with its peers "
+        "(restart 1 of at most 1 in 3600 s).\n"
+    )
 
 
 def test_a_stopped_chief_is_killed_and_restarted(launch):
@@ -76,7 +114,6 @@ def test_a_stopped_chief_is_killed_and_restarted(launch):
     assert [line.split()[0] for line in out.splitlines()] == [
         "life=1",
         "life=2",
-        "Done.",
     ]
     message = "worker 0 has been stopped (SIGSTOP) for 0.3 s: it is killed.\n"
     assert err.startswith(message)
@@ -94,12 +131,12 @@ def test_a_repeated_failure_ends_all_tasks_and_is_reported(launch):
     assert code == 1
     assert lives(one, "worker_1") == 2
     assert (
-        "worker 1 failed with exit code 1: ValueError: no at step 40. It is "
-        "restarted" in err
+        "worker 1 failed (exit code 1): ValueError: no at step 40. It is "
+        "restarted with its peers" in err
     )
     assert (
-        "worker 1 failed with exit code 1. The same ValueError: no at step 40 "
-        "twice: a defect, not bad luck. The end of " in err
+        "no at step 40. The same failure at the same step twice: a defect. "
+        "The end of " in err
     )
     assert "  the reason\n" in err
     assert one.seconds < 8
@@ -166,6 +203,47 @@ def test_a_reader_that_goes_away_does_not_stop_the_run(launch):
     assert one.log("worker_0").split()[-1] == "4"
 
 
+@pytest.mark.parametrize("redirection", [">&-", "2>&-", ">/dev/full 2>&1"])
+def test_a_terminal_that_is_gone_does_not_stop_the_run(tmp_path, redirection):
+    """Nor does a log folder that is."""
+    flag = tmp_path / "flag"
+    program = (
+        "import os, pathlib, shutil, sys\n"
+        "print('here')\n"
+        f"if not os.path.exists({str(flag)!r}):\n"
+        f"    pathlib.Path({str(flag)!r}).touch()\n"
+        f"    shutil.rmtree({str(tmp_path / 'logs')!r})\n"
+        "    sys.exit(75)\n"
+    )
+    given = {
+        "tasks": [("worker", 0, program)],
+        "log_dir": str(tmp_path / "logs"),
+        "limits": {"max_restarts": 1},
+    }
+    done = subprocess.run(
+        ["sh", "-c", f'"$@" {redirection}', "sh"]
+        + [sys.executable, str(DRIVER), json.dumps(given)],
+        timeout=60,
+    )
+    assert done.returncode == 0
+    assert (tmp_path / "logs" / "worker_0.log").read_text() == "here\n"
+
+
+def test_a_log_folder_that_is_read_only_is_one_sentence():
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "trainer.launch", "--log_dir=/proc"),
+            *("--", GIN),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: The log directory /proc cannot be")
+    assert done.stderr.count("\n") == 1
+
+
 def test_launch_answers_without_tensorflow(plain_starts):
     program = (
         "import sys\n"
@@ -197,7 +275,7 @@ def test_every_process_of_a_launch_runs_the_trainer(tmp_path):
     )
     assert done.returncode == 2
     assert "none.gin" in done.stdout + done.stderr
-    assert "failed with exit code 2" in done.stderr
+    assert "failed (exit code 2)" in done.stderr
     assert sorted(os.listdir(tmp_path / "logs")) == [
         "worker_0.log",
         "worker_1.log",
@@ -225,7 +303,7 @@ def test_on_its_own_host_a_task_keeps_its_index(tmp_path):
     )
     assert done.returncode == 2
     assert "none.gin" in done.stdout
-    assert done.stderr.startswith("worker 1 failed with exit code 2. Its log")
+    assert done.stderr.startswith("worker 1 failed (exit code 2)")
     assert os.listdir(tmp_path / "logs") == ["worker_1.log"]
 
 

@@ -1,197 +1,162 @@
+"""What follows from an end: the pure policy, on a clock of these tests."""
+
 import signal
 
 import pytest
 
-from trainer.launch.policy import (
-    End,
-    Limits,
-    Restart,
-    Stop,
-    decide,
-    is_consequence,
-)
-
-LIMITS = Limits(max_restarts=3, window_seconds=3600.0)
+from trainer.launch.policy import End, Limits, Restart, RestartPolicy, Stop
 
 
-def end(code, at=1000.0, *, ran=10.0, error="", progress=""):
-    return End(at, ran, code, error, progress)
+def end(code, at=1000.0, *, ran=10.0, error="", step=None, task="worker 0"):
+    return End(task, at, ran, code, error, step)
 
 
-def exception(text, step, at=1000.0, **given):
-    return end(1, at, error=text, progress=f"at step {step}", **given)
+def failed(text, step, at=1000.0, **given):
+    return end(1, at, error=text, step=step, **given)
 
 
-def crash(at, checkpoint, number=signal.SIGSEGV):
-    return end(-number, at, progress=f"after {checkpoint}")
+def decide(ends, **limits):
+    """The last of the policy's decisions."""
+    policy = RestartPolicy(Limits(**limits))
+    return [policy.on_end(one) for one in ends][-1]
 
 
 @pytest.mark.parametrize(
     "code",
     [
-        75,
         -signal.SIGKILL,
         -signal.SIGTERM,
-        -signal.SIGINT,
-        -signal.SIGHUP,
-        -signal.SIGUSR1,
+        -signal.SIGSEGV,
         -64,
         1,
         3,
         137,
-        -signal.SIGSEGV,
         None,
     ],
 )
-def test_a_first_end_is_followed_by_a_restart_at_once(code):
-    assert decide([end(code)], LIMITS) == Restart(0.0)
+def test_a_first_failure_is_followed_by_a_restart_at_once(code):
+    assert decide([end(code)]) == Restart(0.0, number=1)
 
 
-@pytest.mark.parametrize("count", [0, 1, 3])
-def test_a_users_mistake_is_never_repeated(count):
-    limits = Limits(max_restarts=count)
-    assert decide([end(2)], limits) == Stop("", defect=True)
-    assert decide([end(75), end(2)], limits) == Stop("", defect=True)
+def test_a_request_for_a_restart_does_not_count():
+    assert decide([end(75)]) == Restart(0.0, number=0)
+    ends = [end(75, at) for at in range(9)]
+    assert isinstance(decide(ends, max_restarts=1), Restart)
+    assert decide([*ends, end(-9, 10)], max_restarts=1).number == 1
 
 
-@pytest.mark.parametrize(
-    ("code", "defect"), [(75, False), (-9, False), (1, True), (-11, True)]
-)
-def test_without_restarts_the_first_end_is_the_last(code, defect):
-    assert decide([end(code)], Limits(max_restarts=0)) == Stop("", defect)
+@pytest.mark.parametrize("limit", [0, 1, 3])
+def test_a_users_mistake_is_never_repeated(limit):
+    assert decide([end(2)], max_restarts=limit) == Stop("")
+    assert decide([end(75), end(2)], max_restarts=limit) == Stop("")
 
 
-@pytest.mark.parametrize(
-    ("ends", "message"),
-    [
-        (
-            [exception("ValueError: no", 40), exception("ValueError: no", 40)],
-            "The same ValueError: no at step 40 twice: a defect, not bad luck.",
-        ),
-        (
-            [
-                exception("ValueError: no", 40),
-                end(-signal.SIGKILL),
-                end(75),
-                exception("ValueError: no", 40),
-            ],
-            "The same ValueError: no at step 40 twice",
-        ),
-        (
-            [end(3, progress="at step 40"), end(3, progress="at step 40")],
-            "The same exit code 3 at step 40 twice",
-        ),
-        (
-            [crash(1, "step_00000040"), crash(2, "step_00000040")],
-            "The same SIGSEGV after step_00000040 twice",
-        ),
-    ],
-)
-def test_the_same_failure_twice_is_a_defect(ends, message):
-    found = decide(ends, Limits(max_restarts=9))
-    assert isinstance(found, Stop)
-    assert found.why.startswith(message)
-    assert found.defect
-
-
-@pytest.mark.parametrize(
-    "number",
-    [
-        signal.SIGSEGV,
-        signal.SIGABRT,
-        signal.SIGBUS,
-        signal.SIGILL,
-        signal.SIGFPE,
-    ],
-)
-def test_all_crashes_are_the_programs_own(number):
-    ends = [crash(at, "step_00000040", number) for at in (1, 2)]
-    assert decide(ends, LIMITS).defect
+@pytest.mark.parametrize("code", [75, -9, 1])
+def test_without_restarts_the_first_end_is_the_last(code):
+    assert decide([end(code)], max_restarts=0) == Stop("")
 
 
 @pytest.mark.parametrize(
     "ends",
     [
-        [exception("ValueError: no", 40), exception("ValueError: no", 50)],
-        [exception("ValueError: no", 40), exception("OSError: no", 40)],
-        [crash(1, "step_00000040"), crash(2, "step_00000050")],
-        [crash(1, "step_1"), crash(2, "step_1", signal.SIGABRT)],
-        [end(75, 1), end(75, 2)],
-        [end(-9, 1), end(-9, 2)],
-        [end(None, 1), end(None, 2)],
-        # Their progress is unknown.
-        [end(3, 1), end(3, 2)],
-        [end(-signal.SIGSEGV, 1), end(-signal.SIGSEGV, 2)],
-        [end(1, 1, error="ValueError: no"), end(1, 2, error="ValueError: no")],
+        [failed("ValueError: no", 40), failed("ValueError: no", 40)],
+        # In any task, and whatever happened in between.
+        [
+            failed("ValueError: no", 40),
+            end(-signal.SIGKILL),
+            end(75),
+            failed("ValueError: no", 40, task="worker 1"),
+        ],
     ],
 )
-def test_another_failure_or_bad_luck_is_not(ends):
-    assert isinstance(decide(ends, LIMITS), Restart)
+def test_the_same_failure_twice_is_a_defect(ends):
+    found = decide(ends, max_restarts=9)
+    assert found.is_final
+    assert found.why == "The same failure at the same step twice: a defect."
 
 
-def test_there_is_a_limit_for_everything():
-    ends = [end(75, 1), end(-9, 2), exception("OSError: a", 1, 3), end(75, 4)]
-    assert isinstance(decide(ends[:3], LIMITS), Restart)
-    found = decide(ends, LIMITS)
-    assert found == Stop(
-        "It was restarted 3 times within 3600 s, as often as "
-        "--max_restarts=3 allows.",
-        defect=False,
+def test_the_same_failure_before_the_first_step_is_a_defect():
+    assert decide([failed("ValueError: no", None)] * 2).is_final
+
+
+@pytest.mark.parametrize(
+    "ends",
+    [
+        [failed("ValueError: no", 40), failed("ValueError: no", 50)],
+        [failed("ValueError: no", 40), failed("OSError: no", 40)],
+        # Never a signal or 75.
+        [end(-signal.SIGSEGV, error="x", step=4)] * 2,
+        [end(75, error="StartAgain: x", step=4)] * 2,
+        [end(None, error="[Errno 12]")] * 2,
+        # What it was is unknown.
+        [end(3, step=4)] * 2,
+    ],
+)
+def test_another_failure_or_bad_luck_is_none(ends):
+    assert isinstance(decide(ends), Restart)
+
+
+def test_there_is_a_limit():
+    ends = [end(-9, 1), end(75, 2), end(-9, 3), failed("OSError: a", 1, 4)]
+    assert decide(ends).number == 3
+    assert decide([*ends, end(-9, 5)]) == Stop(
+        "That is once more than --max_restarts=3 allows within 3600 s.",
+        is_final=False,
     )
-    assert isinstance(decide(ends, Limits(4)), Restart)
+    assert decide([*ends, end(-9, 5)], max_restarts=4).number == 4
 
 
 def test_a_restart_counts_for_as_long_as_the_window():
-    ends = [end(75, at) for at in (0.0, 10.0, 20.0)]
-    assert isinstance(decide([*ends, end(75, 3599.0)], LIMITS), Stop)
+    ends = [end(-9, at) for at in (0.0, 10.0, 20.0)]
+    assert isinstance(decide([*ends, end(-9, 3599.0)]), Stop)
     # By then the first of the four is outside of the window.
-    assert isinstance(decide([*ends, end(75, 3600.0)], LIMITS), Restart)
+    assert isinstance(decide([*ends, end(-9, 3600.0)]), Restart)
 
 
-def test_later_restarts_wait_twice_as_long_each():
-    limits = Limits(max_restarts=100)
-    ends, waits = [], []
-    for at in range(10):
-        ends.append(end(75, float(at), ran=1.0))
-        waits.append(decide(ends, limits).after)
+def test_a_task_that_is_left_out_no_longer_counts():
+    policy = RestartPolicy(Limits(1))
+    policy.on_end(end(-9, 1, task="worker 1"))
+    assert not policy.on_end(end(-9, 2, task="worker 1")).is_final
+    policy.forget("worker 1")
+    assert policy.on_end(end(-9, 3)).number == 1
+
+
+@pytest.mark.parametrize("code", [75, -9])
+def test_later_restarts_wait_twice_as_long_each(code):
+    policy = RestartPolicy(Limits(100))
+    waits = [policy.on_end(end(code, at, ran=1.0)).after for at in range(10)]
     assert waits == [0, 1, 2, 4, 8, 16, 32, 60, 60, 60]
 
 
 def test_a_minute_without_failure_resets_the_back_off():
     quick, well = {"ran": 5.0}, {"ran": 61.0}
-    ends = [end(75, 1, **quick), end(75, 2, **quick), end(75, 3, **well)]
-    assert decide(ends, LIMITS) == Restart(0.0)
-    ends.append(end(75, 4, **quick))
-    assert decide(ends, Limits(9)) == Restart(1.0)
+    ends = [end(-9, 1, **quick), end(-9, 2, **quick), end(-9, 3, **well)]
+    assert decide(ends).after == 0.0
+    assert decide([*ends, end(-9, 4, **quick)], max_restarts=9).after == 1.0
 
 
-KILLED = end(-signal.SIGKILL, 100.0)
-FAILED = exception("ValueError: no", 40, 100.0)
+def test_peers_that_never_come_end_it():
+    """On several hosts: nothing waits without a limit."""
+    early = [end(75, at) for at in range(30)]
+    assert isinstance(decide(early), Restart)
+    found = decide([*early, end(75, 31)])
+    assert found == Stop("It did not train in 30 restarts.")
+    # One that trained, or served for long, begins a new series.
+    for other in (end(75, 31, step=4), end(75, 31, ran=700.0), end(-9, 31)):
+        assert isinstance(decide([*early, other, end(75, 32)]), Restart)
 
 
 @pytest.mark.parametrize(
-    ("one", "fault", "expected"),
+    ("one", "text", "code"),
     [
-        # A task that asks for a restart after a peer's death lost that peer.
-        (end(75, 100.0), KILLED, True),
-        (end(75, 115.0, ran=50.0), KILLED, True),
-        (end(75, 115.0, ran=50.0), FAILED, True),
-        # It was started after that.
-        (end(75, 115.0, ran=14.0), KILLED, False),
-        # Too long ago to be the reason.
-        (end(75, 161.0, ran=500.0), KILLED, False),
-        # It came first.
-        (end(75, 99.0), KILLED, False),
-        # All were preempted together.
-        (end(75, 101.0), end(75, 100.0), False),
-        # A lost peer may look like a failure; a failure in all does not.
-        (exception("UnavailableError: x", 40, 101.0), KILLED, True),
-        (end(-signal.SIGABRT, 101.0), KILLED, True),
-        (exception("ValueError: no", 40, 101.0), FAILED, False),
-        (end(-signal.SIGKILL, 101.0), KILLED, False),
-        (end(2, 101.0), KILLED, False),
+        (end(75), "requests a restart (exit code 75)", 75),
+        (end(3), "failed (exit code 3)", 3),
+        (failed("E: no", 4), "failed (exit code 1): E: no at step 4", 1),
+        (end(-signal.SIGKILL), "was killed by SIGKILL", 137),
+        (end(-64, error="x"), "was killed by SIGRTMAX", 192),
+        (end(None, error="no memory"), "could not be started: no memory", 1),
     ],
 )
-def test_an_end_that_follows_from_another_one(one, fault, expected):
-    assert is_consequence(one, [fault]) is expected
-    assert not is_consequence(one, [])
+def test_an_end_is_a_clause_and_an_exit_code(one, text, code):
+    assert str(one) == f"worker 0 {text}"
+    assert one.exit_code == code

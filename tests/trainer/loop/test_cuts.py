@@ -195,7 +195,9 @@ def test_what_a_plugin_leaves_unseeded_has_the_runs_seed():
 
     def first(seed):
         seen.append([tf.random.normal([]).numpy(), np.random.rand()])
-        trainer = Trainer(model=None, data=unseeded, batch_size=8, seed=seed)
+        trainer = Trainer(
+            model=keras.Sequential, data=unseeded, batch_size=8, seed=seed
+        )
         batches = trainer.batches("train")
         pieces = batches.pieces(
             start=0, replicas=range(1), num_replicas=1, micro=1

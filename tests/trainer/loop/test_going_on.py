@@ -196,7 +196,7 @@ def test_a_period_in_seconds_goes_on_with_the_next_attempt(tmp_path):
 
     class Age(Callback):
         def on_train_batch_begin(self, batch, logs=None):
-            self.trainer.loop.reporter.tickers["eval"].carry(3599.5)
+            self.trainer.loop.reporter.tickers["eval"].carry(3598.0)
             self.trainer.loop.reporter.tickers["eval"].start(0)
 
     def attempt(*callbacks):

@@ -121,16 +121,12 @@ def test_leaving_at_any_event_changes_nothing(tmp_path, whole, events):
     compare(tmp_path, whole)
 
 
-@pytest.mark.parametrize("own", [True, False])
-def test_it_is_told_whether_others_asked(tmp_path, monkeypatch, own):
-    """Such as one that is back; a launcher does not count that."""
-    if not own:
-        back = "worker 1 is back"
-        monkeypatch.setattr(StrategyPlugin, "why_start_again", lambda _: back)
-    asks = [Leave("batch_end", 5)] if own else []
-    with pytest.raises(StartAgain) as error:
-        train(tmp_path, *asks)
-    assert error.value.for_others is not own
+def test_it_leaves_for_another_process(tmp_path, monkeypatch):
+    """Such as one that is back."""
+    back = "worker 1 is back"
+    monkeypatch.setattr(StrategyPlugin, "why_start_again", lambda _: back)
+    with pytest.raises(StartAgain, match=f"{back}; left at step"):
+        train(tmp_path)
 
 
 def test_an_evaluation_is_given_up_and_done_again(tmp_path, whole):

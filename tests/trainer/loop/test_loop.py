@@ -153,11 +153,20 @@ def test_a_keras_callback_can_stop_training():
 
 
 def test_a_class_instead_of_a_callback_is_named():
-    with pytest.raises(UserError, match="is not a callback"):
+    with pytest.raises(UserError, match=r"write @Due\(\), with parentheses"):
         make().train(5, callbacks=[Due])
+
+
+def test_two_of_a_kind_that_may_be_there_once():
+    class Alone(Callback):
+        single = True
+
+    with pytest.raises(UserError, match="has 2 Alone callbacks.*Keep one"):
+        make().train(5, callbacks=[Alone(), Due(), Due(), Alone()])
+    make().train(5, callbacks=[Alone(), Due(), Due()])
 
 
 @pytest.mark.parametrize("options", [{"steps": 0}, {"steps_per_loop": 0}])
 def test_numbers_below_one_are_named(options):
-    with pytest.raises(UserError, match="at least 1"):
+    with pytest.raises(UserError, match="must be a whole number >= 1"):
         make().train(**{"steps": 5, **options})

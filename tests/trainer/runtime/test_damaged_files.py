@@ -19,10 +19,10 @@ from trainer import UserError
 from trainer.best_checkpoint import Best
 from trainer.checkpoint import storage
 from trainer.cli.run_dir import RunDir
-from trainer.cli.run_status import RunIsOver
 from trainer.loop.monitor import Monitor
 from trainer.loop.rollback import Skipped
 from trainer.runtime import exit_report
+from trainer.runtime.run_status import RunIsOver
 from trainer.sidecar_evaluator import follow
 from trainer.strategy.registry import find_strategy
 from trainer_plugins.callbacks.json_lines import JsonLines

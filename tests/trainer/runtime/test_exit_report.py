@@ -9,7 +9,6 @@ import pytest
 import tensorflow as tf
 
 from tests.trainer.cli.tiny import TINY
-from trainer import StartAgain
 from trainer.runtime import exit_report
 from trainer.runtime.exit_report import ExitReport, headline
 
@@ -34,13 +33,18 @@ def test_what_is_written_is_read_by_who_knows_the_process(path):
     assert os.listdir(path.parent) == [path.name]
 
 
-@pytest.mark.parametrize("for_others", [False, True])
-def test_who_leaves_says_whether_others_asked(path, for_others):
-    ExitReport().write(
-        75, StartAgain("worker 1 is back", for_others=for_others)
-    )
+def test_the_report_is_there_from_the_first_step_on(path):
+    """The launcher lets such a process leave by itself: it may save."""
+    report = ExitReport()
+    assert exit_report.read(str(path), pid=os.getpid()) == {}
+    report.trainer = types.SimpleNamespace(step=0)
     found = exit_report.read(str(path), pid=os.getpid())
-    assert found["for_others"] is for_others
+    assert found == {
+        "pid": os.getpid(),
+        "exit_code": None,
+        "error": None,
+        "step": 0,
+    }
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", "null"])

@@ -7,6 +7,7 @@ import os
 import pathlib
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -16,7 +17,6 @@ import pytest
 from tests.faults import reading
 from tests.faults.runs import Runs, wait_for
 from tests.helpers import make_trainer
-from tests.plugins.control_plane.rendezvous_tasks import wait_for_port
 from trainer.runtime import signals
 from trainer_plugins.callbacks.preemption import Preemption
 
@@ -25,6 +25,7 @@ NAMES = ("worker_0", "worker_1")
 # Longer than anything here takes.
 LATE = "--gin.MultiWorkerMirrored.start_seconds=100.0"
 START = "import signal, os, subprocess, sys\n"
+BOTH = pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
 
 
 @pytest.fixture
@@ -83,11 +84,22 @@ def test_all_threads_hold_it_and_then_the_main_thread_does_not(runs):
     must_leave(process)
 
 
+def listens(port):
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
+
+
 @pytest.mark.parametrize("there", NAMES)
 def test_sigterm_while_a_peer_is_waited_for_ends_it_at_once(runs, there):
     tasks = runs.tasks(LATE, start=[there], **PAIR)
-    addresses = runs.ports[tuple(PAIR.items())]["worker"]
-    wait_for_port(addresses[NAMES.index(there)]).close()
+    first = runs.ports[tuple(PAIR.items())]["worker"][0]
+    port = int(first.split(":")[1]) + 30
+    if there == "worker_0":
+        wait_for(lambda: listens(port), "the coordinator")
+    else:
+        with socket.create_server(("127.0.0.1", port)) as coordinator:
+            coordinator.settimeout(60)
+            coordinator.accept()[0].close()
     time.sleep(0.5)
     begin = time.monotonic()
     tasks[there].signal(signal.SIGTERM)
@@ -258,7 +270,8 @@ print(set(codes))
     assert done.stdout == "{75}\n"
 
 
-def test_code_that_handles_exceptions_does_not_handle_it():
+@BOTH
+def test_code_that_handles_exceptions_does_not_handle_it(name):
     """Such as the import of a plugin that may fail: the run went on without."""
     code = """
 import os, signal, time
@@ -267,7 +280,7 @@ from trainer.runtime import signals
 signals.hold()
 try:
     try:
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.NAME)
         for _ in range(400):  # A long sleep would not be woken.
             time.sleep(0.01)
     except Exception:
@@ -275,7 +288,10 @@ try:
 except signals.Terminated as error:
     print(error)
 """
-    assert run(code).stdout == "SIGTERM; nothing more was saved\n"
+    assert (
+        run(code.replace("NAME", name)).stdout
+        == f"{name}; nothing more was saved\n"
+    )
 
 
 def test_what_hangs_is_given_up():
@@ -297,17 +313,18 @@ while True:
     assert "most recent call first" in done.stderr
 
 
-def test_what_is_ignored_stays_ignored():
+@BOTH
+def test_what_is_ignored_stays_ignored(name):
     code = """
 from trainer.runtime import signals
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
+signal.signal(signal.NAME, signal.SIG_IGN)
 signals.hold()
-os.kill(os.getpid(), signal.SIGTERM)
+os.kill(os.getpid(), signal.NAME)
 with signals.handler_restored():
-    os.kill(os.getpid(), signal.SIGTERM)
+    os.kill(os.getpid(), signal.NAME)
 print("there")
 """
-    done = run(code)
+    done = run(code.replace("NAME", name))
     assert (done.returncode, done.stdout) == (0, "there\n")
 
 

@@ -245,8 +245,8 @@ def test_a_step_of_ones_own_is_judged_by_loss_and_gradient():
         ({"action": "rollback"}, "Did you mean 'roll_back'?"),
         ({"max_gradient_norm": 0.0}, "max_gradient_norm = 0.0"),
         ({"max_gradient_norm": math.nan}, "max_gradient_norm = nan"),
-        ({"max_growth": 1.0}, "greater than 1"),
-        ({"max_rollbacks": 0}, "Guard.action = 'stop'"),
+        ({"max_growth": 1.0}, "max_growth = 1.0 must be a number > 1"),
+        ({"max_rollbacks": 0}, "max_rollbacks = 0 must be"),
     ],
 )
 def test_wrong_arguments(options, words):

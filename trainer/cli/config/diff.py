@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 from trainer.cli.config import gin_private as internals
-from trainer.cli.config.old_names import with_present_names
+from trainer.cli.config.names import with_present_names
 from trainer.strategy.registry import strategies
 
 # scope/module.Name.parameter = ...

@@ -7,9 +7,8 @@ import tokenize
 from collections.abc import Callable
 
 from trainer.cli.config import gin_private as internals
-from trainer.cli.config.suggest import did_you_mean
 from trainer.cli.flag_table import FLAGS
-from trainer.errors import UserError
+from trainer.errors import UserError, did_you_mean
 
 # Gin appends this to the message of an exception that passes through it.
 _ADDED = re.compile(

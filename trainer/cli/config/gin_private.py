@@ -11,8 +11,12 @@ from typing import Any
 
 from gin import config as gin_config
 
-# (scope, complete selector) to parameters and their values.
-Bindings = dict[tuple[str, str], dict[str, Any]]
+# Scope and complete selector.
+Key = tuple[str, str]
+# Parameters and their values.
+Bindings = dict[Key, dict[str, Any]]
+# Where each (scope, complete selector, parameter) was last set.
+Origins = dict[tuple[str, str, str], str]
 
 MACRO = "gin.macro"
 
@@ -31,6 +35,12 @@ def operative() -> Bindings:
             key: dict(values)
             for key, values in gin_config._OPERATIVE_CONFIG.items()
         }
+
+
+def enclosing(scope: str) -> list[str]:
+    """Returns the scope and those around it, the outermost first."""
+    parts = scope.split("/") if scope else []
+    return ["/".join(parts[:count]) for count in range(len(parts) + 1)]
 
 
 def matching(selector: str) -> list[str]:
@@ -89,7 +99,11 @@ def parameters(complete_selector: str) -> tuple[list[str], bool]:
         and whether the list is complete. It is not if `**kwargs` is passed on
         to something unknown, or to Keras, which silently accepts old names.
     """
-    target = wrapped(complete_selector)
+    return parameters_of(wrapped(complete_selector))
+
+
+def parameters_of(target: Any) -> tuple[list[str], bool]:
+    """Returns the parameters of a function or class; see `parameters`."""
     if not inspect.isclass(target):
         return _of_signature(target)
     names: list[str] = []
@@ -103,7 +117,11 @@ def parameters(complete_selector: str) -> tuple[list[str], bool]:
         names += [name for name in more if name not in ("self", *names)]
         if complete:
             return names, closed
-    return names, False
+    # Not at the top: it takes seconds, and not every caller needs it.
+    import keras
+
+    # These refuse what they do not know, but for what they ignore.
+    return names, issubclass(target, keras.optimizers.Optimizer)
 
 
 def _is_keras(target: type) -> bool:

@@ -1,16 +1,74 @@
-"""Finds bindings that nothing has used."""
+"""Finds bindings that refer to nothing, to themselves, or that are unused."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from absl import logging
 
 from trainer.cli.config import gin_private as internals
-from trainer.cli.config.reader import Origins
-from trainer.cli.config.suggest import did_you_mean
-from trainer.errors import UserError
+from trainer.cli.config.gin_private import Bindings, Key, Origins
+from trainer.errors import UserError, did_you_mean
 from trainer.strategy.plugin import StrategyPlugin
 
-Key = tuple[str, str]  # scope and complete selector
+
+def check_references(origins: Origins) -> None:
+    """Refuses macros that are not defined, and values that need themselves.
+
+    Gin notices the first without the line, and the second never.
+
+    Args:
+        origins: where each parameter was set.
+    """
+    bound = internals.bindings()
+    macros = [scope for scope, sel in bound if sel == internals.MACRO]
+    done: set[Key] = set()
+    for (scope, selector), values in bound.items():
+        for name, value in values.items():
+            where = origins.get((scope, selector, name), "gin")
+            for reference in internals.references(value):
+                key = reference.config_key
+                if key[1] == internals.MACRO and key not in bound:
+                    raise UserError(
+                        f"{where}: the macro %{key[0]} is not defined."
+                        f"{did_you_mean(key[0], macros, prefix='%')}"
+                    )
+        circle = _circle((scope, selector), bound, done)
+        if circle:
+            key = next(iter(circle))
+            there = (origins.get((*key, name)) for name in bound.get(key, {}))
+            shown = " -> ".join([*circle.values(), circle[key]])
+            raise UserError(f"{next(there, where)}: it needs itself: {shown}.")
+
+
+def _circle(start: Key, bound: Bindings, done: set[Key]) -> dict[Key, str]:
+    """Returns the calls, and references, by which a call leads to itself."""
+    path = {start: ""}
+    waiting = [_needs(start, bound)]
+    while waiting:
+        for reference, key in waiting[-1]:
+            if key in path:
+                keys = list(path)
+                circle = {one: path[one] for one in keys[keys.index(key) :]}
+                return circle | {key: reference}
+            if key not in done:
+                path[key] = reference
+                waiting.append(_needs(key, bound))
+                break
+        else:
+            waiting.pop()
+            done.add(path.popitem()[0])
+    return {}
+
+
+def _needs(key: Key, bound: Bindings) -> Iterator[tuple[str, Key]]:
+    """Yields what a call in a scope evaluates first."""
+    scope, selector = key
+    values: dict[str, object] = {}
+    for outer in internals.enclosing(scope):
+        values |= bound.get((outer, selector), {})
+    for reference in internals.references(values):
+        if reference.evaluate:
+            inner, needed = reference.config_key
+            yield repr(reference), (inner or scope, needed)
 
 
 def check_all_used(
@@ -37,12 +95,14 @@ def check_all_used(
             set, and the nearest used names.
     """
     exempt = _exempt(selected, flags or {}, origins)
-    unused = [
-        found for found in unused_bindings() if not _covers(exempt, found)
-    ]
+    unused = [found for found in unused_bindings() if found not in exempt]
     if not unused:
         return
-    names = _operative_names()
+    names = [
+        f"{internals.minimal(selector)}.{name}"
+        for (_, selector), values in internals.operative().items()
+        for name in values
+    ]
     listed = "; ".join(_describe(one, origins, names) for one in unused)
     count = "1 binding" if len(unused) == 1 else f"{len(unused)} bindings"
     message = (
@@ -64,70 +124,55 @@ def unused_bindings() -> list[tuple[str, str, str]]:
         Scope, complete selector and parameter of each.
     """
     bound = internals.bindings()
-    operative = internals.operative()
     referred = {
         reference.config_key
         for values in bound.values()
         for reference in internals.references(values)
     }
+    used = set(_used(bound))
     return [
-        (scope, selector, name)
-        for (scope, selector), values in bound.items()
+        (*key, name)
+        for key, values in bound.items()
         for name in values
-        if not _used((scope, selector), name, bound, operative)
-        and not (selector == internals.MACRO and (scope, selector) in referred)
+        if (*key, name) not in used
+        and not (key[1] == internals.MACRO and key in referred)
     ]
 
 
-def _used(
-    key: Key,
-    name: str,
-    bound: internals.Bindings,
-    operative: internals.Bindings,
-) -> bool:
-    """Whether a call took its value from this scope, not from an inner one."""
-    scope, selector = key
-    for (active, called), values in operative.items():
-        if called != selector or name not in values:
-            continue
-        # A call in scope a/b takes a parameter from a/b, else from a, else from
-        # the root scope. Only the innermost of them is used.
-        sources = [
-            outer
-            for outer in _enclosing(active)
-            if name in bound.get((outer, selector), {})
-        ]
-        if sources and sources[-1] == scope:
-            return True
-    return False
-
-
-def _enclosing(scope: str) -> list[str]:
-    """Returns the scope and those around it, the outermost first."""
-    parts = scope.split("/") if scope else []
-    return ["/".join(parts[:count]) for count in range(len(parts) + 1)]
+def _used(bound: Bindings) -> Iterator[tuple[str, str, str]]:
+    """Yields the bindings from which calls have taken values."""
+    for (active, selector), values in internals.operative().items():
+        for name in values:
+            # A call in scope a/b takes a parameter from a/b, else from a, else
+            # from the root scope.
+            for scope in reversed(internals.enclosing(active)):
+                if name in bound.get((scope, selector), {}):
+                    yield scope, selector, name
+                    break
 
 
 def _exempt(
     selected: StrategyPlugin, flags: Mapping[str, str], origins: Origins
-) -> set[tuple[str, str, str | None]]:
-    """Returns scoped selectors or single parameters that may be unused."""
+) -> set[tuple[str, str, str]]:
+    """Returns the bindings that may be unused."""
     bound = internals.bindings()
-    replaced: set[tuple[str, str, str | None]] = {
+    # The same file runs under several strategies, so the bindings of the
+    # others, and all that those refer to, stay unused.
+    idle = _reachable(
+        [
+            key
+            for key in bound
+            if _is_idle_strategy(internals.wrapped(key[1]), selected)
+        ],
+        bound,
+    )
+    return {
         (*key, name)
         for key, values in bound.items()
         for name in values
-        if name in flags and origins.get((*key, name)) != flags[name]
+        if key in idle
+        or (name in flags and origins.get((*key, name)) != flags[name])
     }
-    # The same file runs under several strategies, so the bindings of the
-    # others, and all that those refer to, stay unused.
-    idle = [
-        key
-        for key in bound
-        if _is_idle_strategy(internals.wrapped(key[1]), selected)
-    ]
-    exempt = {(*key, None) for key in _reachable(idle, bound)}
-    return replaced | exempt
 
 
 def _is_idle_strategy(target: object, selected: StrategyPlugin) -> bool:
@@ -138,7 +183,7 @@ def _is_idle_strategy(target: object, selected: StrategyPlugin) -> bool:
     )
 
 
-def _reachable(start: list[Key], bound: internals.Bindings) -> set[Key]:
+def _reachable(start: list[Key], bound: Bindings) -> set[Key]:
     """Returns the keys of `start` and all that their values refer to."""
     found: set[Key] = set()
     waiting = list(start)
@@ -149,22 +194,10 @@ def _reachable(start: list[Key], bound: internals.Bindings) -> set[Key]:
         found.add(key)
         for reference in internals.references(bound.get(key, {})):
             scope, selector = reference.config_key
-            waiting += [(outer, selector) for outer in _enclosing(scope)]
+            waiting += [
+                (outer, selector) for outer in internals.enclosing(scope)
+            ]
     return found
-
-
-def _covers(
-    exempt: set[tuple[str, str, str | None]], found: tuple[str, str, str]
-) -> bool:
-    return found in exempt or (*found[:2], None) in exempt
-
-
-def _operative_names() -> list[str]:
-    return [
-        f"{internals.minimal(selector)}.{name}"
-        for (_, selector), values in internals.operative().items()
-        for name in values
-    ]
 
 
 def _describe(

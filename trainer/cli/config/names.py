@@ -1,70 +1,73 @@
-"""Resolves the names of configurables in a gin file.
+"""The names in a gin file beside those that its imports register.
 
-Gin accepts the last parts of a name if they are unique. Keras has so many
-names that a user's `Dense` or the plugin `EarlyStopping` would not be unique
-any more. So a name means the configurable outside of Keras, if there is one;
-`keras.callbacks.EarlyStopping` means the one of Keras. A name that is resolved
-here is passed on in full, so that `config.gin` is unambiguous and plain gin
-can read it.
+The public classes of Keras have names without an import line: `@Adam`,
+`@losses.MeanSquaredError` and `@keras.layers.Dense`. They are unchanged: gin's
+`external_configurable` wraps the call, not the class, so that instances keep
+their type, name and serialization. (`gin.configurable` would replace
+`__init__`, which breaks Keras layers.)
+
+The installed packages are `trainer_plugins` and `trainer_experiments`, so that
+`plugins` and `experiments` can be the user's own. Older gin files and run
+directories contain `plugins.callbacks.Checkpoint` or
+`import experiments.mnist`. Such a name is translated only if the user has
+nothing by that name.
 """
 
+import functools
+import inspect
+import re
+from collections.abc import Iterator
+from types import ModuleType
+
 import gin
-from gin.config import ConfigurableReference
+import keras
 
-from trainer.cli.config import gin_private as internals
-from trainer.cli.config.old_names import present_name
-from trainer.cli.config.suggest import did_you_mean
-from trainer.errors import UserError
-
-
-class Delegate(gin.config.ParserDelegate):
-    """Creates the references of a gin file, resolving names as above."""
-
-    def configurable_reference(
-        self, scoped_selector: str, evaluate: bool
-    ) -> ConfigurableReference:
-        """Called by gin's parser for `@scope/name` and `@scope/name()`."""
-        *scopes, selector = scoped_selector.split("/")
-        full = "/".join([*scopes, resolve(selector)])
-        return super().configurable_reference(full, evaluate)
+_MODULES: dict[str, ModuleType] = {
+    "keras.callbacks": keras.callbacks,
+    "keras.initializers": keras.initializers,
+    "keras.layers": keras.layers,
+    "keras.losses": keras.losses,
+    "keras.metrics": keras.metrics,
+    "keras.optimizers": keras.optimizers,
+    "keras.optimizers.schedules": keras.optimizers.schedules,
+    "keras.regularizers": keras.regularizers,
+}
+_RENAMED = {"plugins": "trainer_plugins", "experiments": "trainer_experiments"}
+# Only the first part of a dotted name, and only if more parts follow.
+_IN_TEXT = re.compile(rf"(?<![\w.])({'|'.join(_RENAMED)})(?=\.\w)")
 
 
-def resolve(selector: str) -> str:
-    """Returns a name that is unique for gin.
+# Gin refuses to register a name a second time.
+@functools.cache
+def register_keras() -> None:
+    """Registers every public Keras class once, under its public module."""
+    for module_name, module in _MODULES.items():
+        for name, member in _public(module):
+            gin.external_configurable(member, name=name, module=module_name)
 
-    Args:
-        selector: the name as written, without scopes.
 
-    Raises:
-        UserError: it is unknown or ambiguous.
+def _public(module: ModuleType) -> Iterator[tuple[str, type]]:
+    """Yields each class once, under its own name if possible.
+
+    Functions are left out: a layer accepts an activation by its name, and
+    `linear` or `softmax` would collide with a user's own functions.
     """
-    # Names in such a file are Python names, which gin resolves itself.
-    if internals.dynamic_registration():
-        return selector
-    matches = internals.matching(selector)
-    if len(matches) == 1:
-        return selector
-    if not matches and (renamed := present_name(selector)) is not None:
-        matches = internals.matching(renamed)
-    if not matches:
-        raise UserError(
-            f"there is no configurable '{selector}'."
-            f"{did_you_mean(selector, _spellings(selector))} Is an import "
-            "line missing?"
-        )
-    ours = [one for one in matches if not one.startswith("keras.")]
-    if len(ours) == 1:
-        return ours[0]
-    choices = sorted(internals.minimal(one) for one in ours or matches)
-    raise UserError(
-        f"'{selector}' may mean {' or '.join(choices)}. Write one of these."
-    )
+    for name, member in sorted(vars(module).items()):
+        if name.startswith("_") or not inspect.isclass(member):
+            continue
+        # Keras exports some classes twice, such as `Conv2D` and
+        # `Convolution2D`; gin would list both as candidates for a name.
+        own_name = member.__name__
+        if name == own_name or getattr(module, own_name, None) is not member:
+            yield name, member
 
 
-def _spellings(selector: str) -> list[str]:
-    """Returns all names with as many parts as the given one, to compare."""
-    parts = selector.count(".") + 1
-    return [
-        ".".join(one.split(".")[-parts:])
-        for one in internals.complete_selectors()
-    ]
+def present_name(name: str) -> str | None:
+    """Returns the current name for an old dotted name, or `None`."""
+    root, _, rest = name.partition(".")
+    return f"{_RENAMED[root]}.{rest}" if rest and root in _RENAMED else None
+
+
+def with_present_names(text: str) -> str:
+    """Returns a configuration with current names, for comparisons."""
+    return _IN_TEXT.sub(lambda found: _RENAMED[found[1]], text)

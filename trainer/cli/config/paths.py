@@ -1,4 +1,4 @@
-"""Finds gin files.
+"""Finds and reads gin files.
 
 A relative path is searched for in the current folder (or next to the file that
 includes it), then in the folders of `--gin_search_path`, then among the gin
@@ -10,10 +10,10 @@ folder in a path such as `experiments/digits.gin`.
 import functools
 import importlib.metadata
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 
-from trainer.cli.config.suggest import did_you_mean
-from trainer.errors import UserError
+from trainer.errors import UserError, did_you_mean
 
 GROUP = "trainer.gin_files"
 
@@ -23,48 +23,64 @@ def is_remote(path: str) -> bool:
     return "://" in path
 
 
-def locate(path: str, search_path: Sequence[str]) -> str:
-    """Returns the path of a gin file from the command line.
+def locate(
+    path: str,
+    search_path: Sequence[str],
+    *,
+    folder: str = "",
+    included_by: str = "",
+) -> str:
+    """Returns the path of a gin file.
 
     Args:
-        path: as given. A remote path is returned unchecked, because checking
-            needs TensorFlow.
+        path: as given. A remote path is not checked before TensorFlow is
+            imported, which that would need.
         search_path: the folders of `--gin_search_path`.
+        folder: the folder of the including file, if there is one.
+        included_by: the place of the include, if it is one.
 
     Raises:
         UserError: there is no such file.
     """
-    for candidate in candidates(path, search_path=search_path):
-        if is_remote(candidate) or os.path.isfile(candidate):
-            return candidate
-    raise missing(path)
-
-
-def candidates(
-    path: str, *, folder: str = "", search_path: Sequence[str] = ()
-) -> list[str]:
-    """Returns the paths where a gin file may be, in order of precedence.
-
-    Args:
-        path: as given.
-        folder: the folder of the including file, if there is one.
-        search_path: the folders of `--gin_search_path`.
-    """
     if is_remote(path) or os.path.isabs(path):
-        return [path]
-    folders = [folder, "", *search_path]
-    found = [os.path.join(one, path) for one in folders]
-    # Without duplicates, but in order: the current folder may be listed twice.
-    return list(dict.fromkeys([*found, *_installed(path)]))
+        candidates = [path]
+    else:
+        folders = [folder, "", *search_path]
+        candidates = [os.path.join(one, path) for one in folders]
+        candidates += _installed(path)
+    for candidate in candidates:
+        if _is_file(candidate):
+            return candidate
+    raise _missing(candidates[0], included_by)
 
 
-def missing(path: str, *, included_by: str = "") -> UserError:
-    """Returns the error for a missing gin file.
+def read(path: str, *, included_by: str = "") -> str:
+    """Reads a gin file, which may be remote.
 
-    Args:
-        path: as given.
-        included_by: the place of the include, if it is one.
+    Raises:
+        UserError: it is missing, or not text.
     """
+    import tensorflow as tf
+
+    try:
+        if not tf.io.gfile.exists(path) or tf.io.gfile.isdir(path):
+            raise _missing(path, included_by)
+        with tf.io.gfile.GFile(path, "rb") as file:
+            return str(file.read().decode())
+    except (OSError, tf.errors.OpError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path} is not a gin file: it is not text.") from None
+
+
+def _is_file(path: str) -> bool:
+    if not is_remote(path):
+        return os.path.isfile(path)
+    gfile = "tensorflow" in sys.modules and sys.modules["tensorflow"].io.gfile
+    return not gfile or (gfile.exists(path) and not gfile.isdir(path))
+
+
+def _missing(path: str, included_by: str) -> UserError:
     where = f"{included_by}: " if included_by else ""
     if os.path.isdir(path):
         return UserError(f"{where}{path} is a directory, not a gin file.")

@@ -3,6 +3,13 @@
 Gin's own `parse_config_file` is not used: it keeps no line numbers, resolves
 includes only relative to the working directory, and does not turn mistakes
 into readable errors. The grammar is gin's.
+
+Gin accepts the last parts of a name if they are unique. Keras has so many
+names that a user's `Dense` or the plugin `EarlyStopping` would not be unique
+any more. So a name means the configurable outside of Keras, if there is one;
+`keras.callbacks.EarlyStopping` means the one of Keras. A name that is resolved
+here is passed on in full, so that `config.gin` is unambiguous and plain gin
+can read it.
 """
 
 import os
@@ -14,6 +21,7 @@ from typing import Any
 import gin
 import tensorflow as tf
 from gin import config_parser
+from gin.config import ConfigurableReference
 
 from trainer.cli.config import gin_private as internals
 from trainer.cli.config import paths
@@ -23,15 +31,14 @@ from trainer.cli.config.errors import (
     bad_syntax,
     sentence,
 )
-from trainer.cli.config.names import Delegate, resolve
-from trainer.cli.config.old_names import present_name
-from trainer.cli.config.suggest import did_you_mean
+from trainer.cli.config.gin_private import Origins
+from trainer.cli.config.lint import check_references
+from trainer.cli.config.names import present_name
+from trainer.cli.config.values import check_values
 from trainer.cli.flags import Binding
-from trainer.errors import UserError
+from trainer.errors import UserError, did_you_mean
+from trainer.runtime.local_files import is_local
 from trainer.trainer import Trainer
-
-# Maps (scope, complete selector, parameter) to where it was last set.
-Origins = dict[tuple[str, str, str], str]
 
 _LINE = re.compile(r"In (?:file \".*\"|bindings string),? line (\d+)")
 
@@ -64,11 +71,12 @@ def load(
     for binding in bindings:
         reader.read_binding(binding)
     # Before `finalize`, which would report them less clearly.
-    _check_macros(reader.origins)
+    check_references(reader.origins)
     try:
         gin.finalize()
     except ValueError as error:
         raise UserError(sentence(error)) from None
+    check_values(reader.origins)
     return reader.origins
 
 
@@ -81,7 +89,9 @@ class _Reader:
         self._open: list[str] = []
 
     def read_file(self, path: str, *, included_by: str = "") -> None:
-        text = _read(path, included_by)
+        text = paths.read(path, included_by=included_by)
+        # Two names of one file would be opened in turn without end.
+        path = os.path.normpath(path) if is_local(path) else path
         if path in self._open:
             chain = " -> ".join([*self._open, path])
             raise UserError(f"Gin files include each other: {chain}.")
@@ -155,35 +165,15 @@ class _Reader:
 
     def _include(self, filename: str, where: str) -> None:
         folder = os.path.dirname(self._open[-1]) if self._open else ""
-        candidates = paths.candidates(
-            filename, folder=folder, search_path=self._search_path
+        path = paths.locate(
+            filename, self._search_path, folder=folder, included_by=where
         )
-        for path in candidates:
-            if _is_file(path):
-                self.read_file(path, included_by=where)
-                return
-        raise paths.missing(candidates[0], included_by=where)
-
-
-def _is_file(path: str) -> bool:
-    return tf.io.gfile.exists(path) and not tf.io.gfile.isdir(path)
-
-
-def _read(path: str, included_by: str) -> str:
-    try:
-        if not _is_file(path):
-            raise paths.missing(path, included_by=included_by)
-        with tf.io.gfile.GFile(path, "rb") as file:
-            return str(file.read().decode())
-    except (OSError, tf.errors.OpError) as error:
-        raise UserError(f"{path} cannot be read: {sentence(error)}") from None
-    except UnicodeDecodeError:
-        raise UserError(f"{path} is not a gin file: it is not text.") from None
+        self.read_file(path, included_by=where)
 
 
 def _parser(text: str, where: Any) -> config_parser.ConfigParser:
     try:
-        return config_parser.ConfigParser(text, Delegate())
+        return config_parser.ConfigParser(text, _Delegate())
     except (SyntaxError, tokenize.TokenError) as error:
         raise bad_syntax(error, where) from None
 
@@ -194,6 +184,9 @@ def _next(parser: config_parser.ConfigParser, where: Any) -> Any:
         return next(parser, None)
     except (SyntaxError, tokenize.TokenError) as error:
         raise bad_syntax(error, where) from None
+    except RecursionError:
+        line = parser.current_token.start[0]
+        raise UserError(f"{where(line)}: brackets nested too deeply.") from None
     except (UserError, ValueError, NameError, AttributeError) as error:
         found = _LINE.search(str(error))
         line = int(found[1]) if found else parser.current_token.start[0]
@@ -202,7 +195,7 @@ def _next(parser: config_parser.ConfigParser, where: Any) -> Any:
 
 def _resolve(selector: str, where: str) -> str:
     try:
-        return resolve(selector)
+        return _full_name(selector)
     except UserError as error:
         raise UserError(f"{where}: {error}") from None
 
@@ -248,21 +241,54 @@ def _is_mistyped(selector: str, name: str) -> bool:
     return complete or bool(did_you_mean(name, names, cutoff=0.75))
 
 
-def _check_macros(origins: Origins) -> None:
-    """Refuses macros that were never defined.
+class _Delegate(gin.config.ParserDelegate):
+    """Creates the references of a gin file, resolving names."""
 
-    Gin's own check prints the whole configuration, but not the line.
+    def configurable_reference(
+        self, scoped_selector: str, evaluate: bool
+    ) -> ConfigurableReference:
+        """Called by gin's parser for `@scope/name` and `@scope/name()`."""
+        *scopes, selector = scoped_selector.split("/")
+        full = "/".join([*scopes, _full_name(selector)])
+        return super().configurable_reference(full, evaluate)
+
+
+def _full_name(selector: str) -> str:
+    """Returns a name that is unique for gin.
+
+    Args:
+        selector: the name as written, without scopes.
+
+    Raises:
+        UserError: it is unknown or ambiguous.
     """
-    bound = internals.bindings()
-    macros = [scope for scope, sel in bound if sel == internals.MACRO]
-    for (scope, selector), values in bound.items():
-        for name, value in values.items():
-            for reference in internals.references(value):
-                key = reference.config_key
-                if key[1] != internals.MACRO or key in bound:
-                    continue
-                where = origins.get((scope, selector, name), "gin")
-                raise UserError(
-                    f"{where}: the macro %{key[0]} is not defined."
-                    f"{did_you_mean(key[0], macros, prefix='%')}"
-                )
+    # Names in such a file are Python names, which gin resolves itself.
+    if internals.dynamic_registration():
+        return selector
+    matches = internals.matching(selector)
+    if len(matches) == 1:
+        return selector
+    if not matches and (renamed := present_name(selector)) is not None:
+        matches = internals.matching(renamed)
+    if not matches:
+        raise UserError(
+            f"there is no configurable '{selector}'."
+            f"{did_you_mean(selector, _spellings(selector))} Is an import "
+            "line missing?"
+        )
+    ours = [one for one in matches if not one.startswith("keras.")]
+    if len(ours) == 1:
+        return ours[0]
+    choices = sorted(internals.minimal(one) for one in ours or matches)
+    raise UserError(
+        f"'{selector}' may mean {' or '.join(choices)}. Write one of these."
+    )
+
+
+def _spellings(selector: str) -> list[str]:
+    """Returns all names with as many parts as the given one, to compare."""
+    parts = selector.count(".") + 1
+    return [
+        ".".join(one.split(".")[-parts:])
+        for one in internals.complete_selectors()
+    ]

@@ -11,7 +11,7 @@ contributes undivided sums; the division comes after the reduction. See
 """
 
 import dataclasses
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import keras
 import tensorflow as tf
@@ -25,7 +25,8 @@ from trainer.step.pieces import Piece, current_piece
 from trainer.step.reductions.average import average
 
 # Whether layers add means or sums: all of them, or by layer; see `Trainer`.
-AddedLosses: TypeAlias = str | dict[str, str] | None
+Kind: TypeAlias = Literal["mean", "sum"]
+AddedLosses: TypeAlias = Kind | dict[str, Kind] | None
 
 EXAMPLES = "examples"  # The group of terms divided by the example count.
 

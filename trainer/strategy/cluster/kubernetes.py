@@ -21,6 +21,7 @@ from collections.abc import Mapping
 
 from trainer.errors import UserError
 from trainer.strategy.cluster.ranks import (
+    MOST_TASKS,
     cluster_of_ranks,
     number_of_ps,
     read_number,
@@ -58,7 +59,7 @@ def resolve(
         UserError: a variable is missing or wrong, or the host name has no
             ordinal.
     """
-    workers = read_number(environ, _WORKERS, least=1)
+    workers = read_number(environ, _WORKERS, least=1, most=MOST_TASKS)
     num_ps = number_of_ps(environ, wanted=ps)
     total = 1 + num_ps + workers if num_ps else workers
     if total == 1:

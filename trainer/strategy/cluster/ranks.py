@@ -6,6 +6,8 @@ from trainer.errors import UserError
 from trainer.strategy.cluster.spec import Cluster
 
 NUM_PS = "TRAINER_NUM_PS"
+# More than any cluster has: a typing error must not fill the memory.
+MOST_TASKS = 100_000
 
 
 def number_of_ps(environ: Mapping[str, str], *, wanted: bool) -> int:
@@ -19,7 +21,7 @@ def number_of_ps(environ: Mapping[str, str], *, wanted: bool) -> int:
         UserError: the variable is not a number, or is 0 where servers are
             needed.
     """
-    count = read_number(environ, NUM_PS, default=int(wanted))
+    count = read_number(environ, NUM_PS, default=int(wanted), most=MOST_TASKS)
     if wanted and not count:
         raise UserError(
             f"{NUM_PS}=0, but the strategy needs parameter servers. Set it "
@@ -96,13 +98,13 @@ def read_number(
     if not text and default is not None:
         return default
     # `isdigit` alone accepts the digits of other scripts, and `int` alone
-    # accepts `1_000`.
-    valid = text.isascii() and text.isdigit()
+    # accepts `1_000`. It raises for thousands of digits.
+    valid = text.isascii() and text.isdigit() and len(text) < 20
     valid = valid and int(text) >= least and (most is None or int(text) <= most)
     if not valid:
         limits = f"at least {least}"
         if most is not None:
             limits = f"from {least} to {most}"
-        shown = f"{name}={text!r}" if text else f"{name} is not set"
+        shown = f"{name}={text[:40]!r}" if text else f"{name} is not set"
         raise UserError(f"{shown}: it must be a whole number, {limits}.")
     return int(text)

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from absl import logging
 
@@ -66,3 +67,18 @@ def resolve_cluster(
             cluster.jobs,
         )
     return cluster
+
+
+def is_described(
+    given: Mapping[str, Any], environ: Mapping[str, str] = os.environ
+) -> bool:
+    """Returns whether a cluster is described, even one of a single worker.
+
+    Args:
+        given: the flags that were given, such as `{"task_index": 1}`.
+        environ: the environment.
+    """
+    if flags.detect(**given):
+        return True
+    sources = (tf_config, slurm, kubernetes)
+    return any(source.detect(environ) for source in sources)

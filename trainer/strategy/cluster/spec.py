@@ -78,34 +78,6 @@ class Cluster:
             for i, address in enumerate(self.jobs.get(job, []))
         ]
 
-    def absent(self) -> list[tuple[str, str]]:
-        """Returns the given name and the address of each absent task."""
-        if self.origin is None:
-            return []
-        here = {address for _, address in self.tasks(*JOBS)}
-        return [t for t in self.origin.tasks(*JOBS) if t[1] not in here]
-
-    def given_name(self, name: str) -> str:
-        """Returns the name that a task has in the cluster as it was given.
-
-        Args:
-            name: its name here, such as `"worker 0"`.
-        """
-        address = dict(self.tasks(*JOBS))[name]
-        given = (self.origin or self).tasks(*JOBS)
-        return next(n for n, a in given if a == address)
-
-    def label(self, name: str) -> str:
-        """Returns a task as it is shown in messages.
-
-        Args:
-            name: its name here; a message shows the given name.
-
-        Returns:
-            Such as `"worker 1 (n1:2222)"`.
-        """
-        return f"{self.given_name(name)} ({dict(self.tasks(*JOBS))[name]})"
-
     def among(self, names: Collection[str]) -> "Cluster":
         """Returns the part of this cluster that is present.
 

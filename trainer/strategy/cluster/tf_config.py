@@ -60,6 +60,8 @@ def _parse(text: str) -> dict[str, Any]:
         config = json.loads(text)
     except ValueError as error:
         raise UserError(f"{_NAME} is not valid JSON: {error}.") from None
+    except RecursionError:
+        raise UserError(f"{_NAME} has brackets nested too deeply.") from None
     if not isinstance(config, dict):
         raise UserError(
             f"{_NAME} is a JSON {type(config).__name__}. It must be an "
@@ -103,8 +105,9 @@ def _task(task: Any) -> tuple[str, int]:
             f"{_NAME}: unknown task type {job!r}. {nearest(job, JOBS)}"
         )
     index = str(task.get("index", 0))
-    if not (index.isascii() and index.isdigit()):
+    if not (index.isascii() and index.isdigit() and len(index) < 20):
         raise UserError(
-            f"{_NAME}: the task index {index!r} is not a whole number >= 0."
+            f"{_NAME}: the task index {index[:40]!r} is not a whole "
+            "number >= 0."
         )
     return _ALIASES.get(job, job), int(index)

@@ -1,4 +1,5 @@
 import gin
+import numpy as np
 import pytest
 
 from tests.trainer.cli.tiny import IMPORT
@@ -22,8 +23,10 @@ def test_a_value_that_keras_refuses(configure):
 
 
 def test_an_unknown_keyword_of_keras(configure):
-    origins = configure("Adam.lr = 0.1\n")
-    assert "Adam.lr = 0.1" in str(translated(origins, "Adam"))
+    text = "keras.layers.Dense.units = 1\nkeras.layers.Dense.colour = 'red'\n"
+    found = str(translated(configure(text), "keras.layers.Dense"))
+    assert "Dense.colour = 'red' " in found
+    assert "given.gin, line 2" in found
 
 
 def test_a_missing_argument(configure):
@@ -57,3 +60,32 @@ def test_what_does_not_come_from_gin(configure):
     with pytest.raises(ValueError, match="invalid literal") as error:
         int("x")
     assert user_error_in(error.value, configure("")) is None
+
+
+def test_a_value_that_keras_refuses_when_it_uses_it(configure):
+    name = "losses.CategoricalCrossentropy"
+    origins = configure(f"{name}.axis = 7\n")
+    loss = gin.get_configurable(name)()
+    with pytest.raises(Exception) as error:  # noqa: PT011 - any may come
+        loss(np.ones((2, 3)), np.ones((2, 3)))
+    message = str(user_error_in(error.value, origins))
+    assert f"{name}.axis = 7 (" in message
+    assert "given.gin, line 1) cannot be used: " in message
+    # Another fault in the same place is not blamed on it.
+    with pytest.raises(Exception) as error:  # noqa: PT011 - any may come
+        loss("x", object())
+    assert user_error_in(error.value, origins) is None
+
+
+def test_a_value_that_only_a_call_gives(configure):
+    text = "Trainer.batch_size = @tower()\ntower.width = 0\n"
+    origins = configure(IMPORT + text)
+    found = translated(origins, "Trainer", model=lambda: None)
+    assert str(found).startswith("Trainer.batch_size = 0 (")
+    assert str(found).endswith("line 2) must be a whole number >= 1.")
+    # Under the name by which it was bound, not that of the base class.
+    gin.clear_config()
+    text = "ScaledTrainer.batch_size = @tower()\ntower.width = 0\n"
+    origins = configure(IMPORT + text)
+    found = translated(origins, "ScaledTrainer", model=lambda: None)
+    assert str(found).startswith("ScaledTrainer.batch_size = 0 (")

@@ -100,6 +100,14 @@ def test_include_beside_the_file_then_from_here(
     assert origin == f"{tmp_path}/both.gin, line 1"
 
 
+def test_a_value_may_need_the_same_in_another_scope(configure):
+    configure(
+        IMPORT + "linear.units = @s/tower()\ntower.width = @t/tower()\n"
+        "s/tower.width = @t/tower()\nt/tower.width = 3\n"
+    )
+    assert gin.get_bindings("linear")["units"] == 3
+
+
 def test_dynamic_registration(configure):
     configure(
         "from __gin__ import dynamic_registration\nimport keras\n"
@@ -124,6 +132,15 @@ def test_dynamic_registration(configure):
         ("Trainer.seed = %sed", ["line 1", "%sed"]),
         ("seed = 1\nTrainer.seed = %sed", ["line 2", "'%seed'"]),
         ("Trainer.seed = %gin.REQUIRED", ["Trainer.seed", "REQUIRED"]),
+        ("a = %a", ["given.gin, line 1: ", "%a -> %a"]),
+        ("Trainer.seed = %a\na = [1, {2: %b}]\nb = %a", ["line 2", "%b -> %a"]),
+        (
+            IMPORT + "linear.units = @s/linear()\ns/linear.units = @linear()",
+            ["line 3", "@linear() -> @linear()"],
+        ),
+        ("Trainer.seed = " + "[" * 90, ["bracket"]),
+        ("Trainer.seed = " + "[" * 100_000, ["bracket"]),
+        ("Trainer.seed = " + "[" * 500 + "]" * 500, ["bracket"]),
         ("import cli_tiny_exp", ["line 1", "'cli_tiny_experiment'"]),
         ("import trainer.datas", ["'trainer.datas'", "'trainer.data'"]),
         ("import no.such", ["'no'"]),

@@ -220,7 +220,7 @@ def test_callbacks_of_keras_need_no_mode(tmp_path):
         ({"loss": "mse", "loss_weights": {"x": 1.0}}, "loss_weights names 'x'"),
         ({"loss": ["mse"] * 3}, "loss does not say .* outputs a, b"),
         ({"loss": "mse", "metrics": ["mae"]}, "metrics does not say"),
-        ({"loss": "mse", "class_weight": {"a": 1.0}}, "class_weight has 'a'"),
+        ({"loss": "mse", "class_weight": {"a": 1.0}}, "class_weight = {'a'"),
         ({"loss": "mse", "class_weight": {0: 1.0}}, "for a single output"),
     ],
 )

@@ -6,7 +6,8 @@ import sys
 
 from trainer import StartAgain
 from trainer.strategy.cluster.resolve import resolve_cluster
-from trainer_plugins.control_plane.rendezvous import meet
+from trainer_plugins.control_plane.agent import Agent
+from trainer_plugins.control_plane.options import Options
 
 
 def main():
@@ -19,7 +20,10 @@ def main():
     facts = {"python": sys.version}
     jobs = ["chief", "worker", "ps"]
     try:
-        meet(cluster, jobs=jobs, facts=facts, timeout_seconds=5)
+        options = Options(start_seconds=5.0)
+        agent = Agent(cluster, jobs=jobs, facts=facts, options=options)
+        agent.barrier({}, seconds=20.0)
+        agent.leave()
         met = "met"
     except StartAgain as error:
         met = str(error)

@@ -7,7 +7,7 @@ import pytest
 from trainer import UserError
 from trainer.cli import flags as command_line
 from trainer.strategy.cluster import flags, kubernetes, slurm, tf_config
-from trainer.strategy.cluster.resolve import resolve_cluster
+from trainer.strategy.cluster.resolve import is_described, resolve_cluster
 from trainer.strategy.cluster.slurm_lists import expand_counts, expand_nodes
 from trainer.strategy.cluster.spec import Cluster
 
@@ -99,10 +99,12 @@ def test_a_tf_config_without_cluster_is_none():
     [
         ({"TF_CONFIG": "{'a'"}, ["not valid JSON"]),
         ({"TF_CONFIG": "[1]"}, ["JSON list", "'cluster'"]),
+        ({"TF_CONFIG": "[" * 100_000}, ["nested too deeply"]),
         (tf_config_of(["a:1"]), ["'cluster' is a list"]),
         (tf_config_of(TWO, "wroker"), ["'wroker'", "'worker'"]),
         (tf_config_of(TWO, "worker", 2), ["worker 2", "0, 1"]),
         (tf_config_of(TWO, "worker", -1), ["'-1'"]),
+        (tf_config_of(TWO, "worker", "9" * 5000), ["'999"]),
         (tf_config_of(TWO, "ps", 0), ["ps 0", "0 ps addresses"]),
         (tf_config_of({"worker": ["a:1", "a:1"]}), ["worker 0 and worker 1"]),
         (
@@ -344,6 +346,9 @@ def test_a_stateful_set_with_parameter_servers():
         (in_pod("a-3"), ["a-3", "a-0 to a-2"]),
         (in_pod("a-0", TRAINER_SERVICE=""), ["TRAINER_SERVICE is not set"]),
         (in_pod("a-0", "many"), ["TRAINER_NUM_WORKERS='many'"]),
+        (in_pod("a-0", "999999999"), ["='999999999'", "from 1 to 100000"]),
+        (in_pod("a-0", "9" * 5000), ["TRAINER_NUM_WORKERS='999"]),
+        (in_pod("a-0", TRAINER_NUM_PS="999999999"), ["0 to 100000"]),
         (in_pod("a-0", TRAINER_PORT="0"), ["TRAINER_PORT='0'"]),
     ],
 )
@@ -370,10 +375,28 @@ def test_the_order_in_which_they_are_asked():
     assert resolve_cluster(environ=everywhere) is None
 
 
+@pytest.mark.parametrize(
+    ("given", "environ", "expected"),
+    [
+        ({}, {}, False),
+        ({"task_index": 1}, {}, True),
+        ({}, tf_config_of(TWO), True),
+        # A single process, for which `resolve_cluster` returns no cluster.
+        ({}, {"TF_CONFIG": '{"task": {"type": "worker"}}'}, True),
+        ({}, {"TF_CONFIG": "{}"}, False),
+        ({}, in_slurm(0), True),
+        ({}, in_pod("a-0", "1"), True),
+        ({}, {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, False),
+    ],
+)
+def test_a_single_task_is_described_too(given, environ, expected):
+    assert is_described(given, environ) is expected
+
+
 def test_no_tensorflow_is_needed(plain_starts):
     program = (
         "import sys, trainer.strategy.cluster.resolve,"
-        "trainer_plugins.control_plane.rendezvous;"
+        "trainer_plugins.control_plane.agent;"
         "sys.exit('tensorflow' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0

@@ -1,0 +1,194 @@
+"""Where the tasks and their coordinator listen."""
+
+import asyncio
+import contextlib
+import errno
+import ipaddress
+import itertools
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeVar
+
+from trainer import StartAgain, UserError
+from trainer.plugin_api import read_number, split_address
+from trainer_plugins.control_plane import timeouts
+
+# All tasks of a large cluster may connect at once.
+BACKLOG = 512
+COORDINATOR_PORT = "TRAINER_COORDINATOR_PORT"
+# The default is this far above the first task's port: other tasks of the same
+# machine usually have the ports in between. An even number, because Linux
+# gives odd ports to those who want any port to listen on, and takes even ones
+# for outgoing connections.
+_DISTANCE = 30
+_RETRY_SECONDS = 0.2
+_T = TypeVar("_T")
+
+
+def coordinator_port(tasks: Mapping[str, str]) -> int:
+    """Returns the port on which the coordinator of these tasks listens.
+
+    It is `TRAINER_COORDINATOR_PORT`, or else the first task's port plus 30,
+    or the next one that no task has. All tasks compute the same one.
+
+    Args:
+        tasks: the address of every task, the first one's first.
+
+    Raises:
+        UserError: the variable is not a port, or is a task's port.
+    """
+    taken = {split_address(address)[1]: name for name, address in tasks.items()}
+    if os.environ.get(COORDINATOR_PORT, "").strip():
+        port = read_number(os.environ, COORDINATOR_PORT, least=1, most=65535)
+        if port in taken:
+            raise UserError(
+                f"{COORDINATOR_PORT}={port} is the port of {taken[port]}. The "
+                "coordinator needs one of its own."
+            )
+        return port
+    first = next(iter(taken))
+    above = range(first + _DISTANCE, 65536)
+    below = range(first - 1, 0, -1)
+    return next(p for p in itertools.chain(above, below) if p not in taken)
+
+
+def server_socket(host: str, port: int) -> socket.socket:
+    """Returns a socket that listens on a port of this machine.
+
+    It listens on all interfaces if the host is a name, or is not an address
+    of this machine. A name may resolve to another address here than
+    elsewhere (Debian maps a machine's own name to 127.0.1.1), and an address
+    may be translated on the way.
+
+    Args:
+        host: by which the other tasks know this machine.
+        port: the port.
+
+    Raises:
+        OSError: the port is taken, or may not be used.
+    """
+    # It may resolve to ::1 first, while other tasks use 127.0.0.1.
+    host = "127.0.0.1" if host == "localhost" else host
+    with contextlib.suppress(ValueError):
+        version = ipaddress.ip_address(host).version
+        family = socket.AF_INET6 if version == 6 else socket.AF_INET
+        try:
+            # It sets SO_REUSEADDR, so that connections in TIME_WAIT do not
+            # keep the port.
+            return socket.create_server(
+                (host, port), family=family, backlog=BACKLOG
+            )
+        except OSError as error:
+            # EAFNOSUPPORT: this machine has no IPv6.
+            if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+                raise
+    # One socket for both versions: other tasks may use either.
+    dual = socket.has_dualstack_ipv6()
+    return socket.create_server(
+        ("", port),
+        family=socket.AF_INET6 if dual else socket.AF_INET,
+        dualstack_ipv6=dual,
+        backlog=BACKLOG,
+    )
+
+
+@contextlib.contextmanager
+def reserved_port(address: str, *, owner: str) -> Iterator[None]:
+    """Reserves a task's own port until TensorFlow takes it over.
+
+    It is bound without a listener, on all interfaces, as TensorFlow binds it.
+
+    Args:
+        address: the task's `host:port`.
+        owner: the task, for messages.
+
+    Raises:
+        UserError: another program has the port, or it may not be used.
+    """
+    _, port = split_address(address)
+    dual = socket.has_dualstack_ipv6()
+    with socket.socket(socket.AF_INET6 if dual else socket.AF_INET) as holder:
+        # TensorFlow sets it, too, and can therefore listen all the same.
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if dual:
+            holder.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        claim(
+            port,
+            lambda: holder.bind(("", port)),
+            owner=owner,
+            advice=f"choose another address than {address}",
+        )
+        yield
+
+
+def claim(port: int, bind: Callable[[], _T], *, owner: str, advice: str) -> _T:
+    """Binds a port, which an earlier attempt may hold for some seconds.
+
+    Args:
+        port: the port, for messages.
+        bind: binds it.
+        owner: the task, for messages.
+        advice: what to do if another program has it, for messages.
+
+    Raises:
+        UserError: another program has the port, or it may not be used.
+    """
+    deadline = time.monotonic() + timeouts.PORT_SECONDS
+    while True:
+        try:
+            return bind()
+        except PermissionError:
+            raise UserError(
+                f"{owner}: this user may not listen on port {port}. Choose "
+                "one above 1023."
+            ) from None
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            if time.monotonic() >= deadline:
+                raise UserError(
+                    f"{owner}: port {port} of this machine is in use by "
+                    f"another program. End it, or {advice}."
+                ) from None
+        time.sleep(_RETRY_SECONDS)
+
+
+async def check_names(tasks: Mapping[str, str], seconds: float) -> None:
+    """Resolves the names of all hosts, as TensorFlow will.
+
+    TensorFlow waits without a message for one that this machine does not
+    know.
+
+    Args:
+        tasks: the address of every task.
+        seconds: how long to try.
+
+    Raises:
+        StartAgain: a name is not known; the message says which.
+    """
+    deadline = time.monotonic() + seconds
+    for name, address in tasks.items():
+        # A name server may fail temporarily, or learn a name late.
+        while (problem := await _why_unknown(address)) is not None:
+            if time.monotonic() >= deadline:
+                raise StartAgain(
+                    f"this machine does not find the host of {name} "
+                    f"({address}): {problem}"
+                )
+            await asyncio.sleep(_RETRY_SECONDS)
+
+
+async def _why_unknown(address: str) -> str | None:
+    host, _ = split_address(address)
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(timeouts.ANSWER_SECONDS):
+            await loop.getaddrinfo(host, None)
+    except TimeoutError:
+        return "no answer from the name server"
+    # UnicodeError: a name that IDNA cannot encode, as with an empty label.
+    except (OSError, UnicodeError) as error:
+        return getattr(error, "strerror", None) or str(error)
+    return None

@@ -1,0 +1,198 @@
+"""Tasks of a run that are lost, leave or differ: real processes, real TCP."""
+
+import signal
+import time
+
+import pytest
+
+from tests.plugins.control_plane.tasks import until
+
+FROZEN = {"silence_seconds": 2.5}
+
+
+@pytest.fixture
+def running(cluster):
+    """Starts a cluster, and waits until its run has started."""
+
+    def start(workers, **options):
+        group = cluster(workers, **options)
+        names = [
+            f"{job} {i}"
+            for job, tasks in group.jobs.items()
+            for i in range(len(tasks))
+        ]
+        tasks = dict(zip(names, group.start(*names), strict=True))
+        for task in tasks.values():
+            task.started()
+        return group, tasks
+
+    return start
+
+
+def test_an_end_in_order_is_no_loss(running):
+    _, tasks = running(3)
+    for task in tasks.values():
+        task.send("barrier", {}, 20.0)
+    assert [task.answer()[:2] for task in tasks.values()] == [[0, None]] * 3
+    assert [task.close() for task in tasks.values()] == [0] * 3
+    assert [task.log() for task in tasks.values()] == [""] * 3
+
+
+def test_a_run_ends_well_with_its_coordinator(running):
+    _, tasks = running(1, chief=1, ps=1, options={"expendable": ["worker 0"]})
+    others = [tasks["ps 0"], tasks["worker 0"]]
+    for task in others:
+        task.send("wait")
+    assert tasks["chief 0"].close() == 0
+    assert [task.answer()[:2] for task in others] == [[0, None]] * 2
+
+
+@pytest.mark.parametrize("victim", [0, 2])
+def test_all_tasks_name_the_first_cause(running, victim):
+    group, tasks = running(3)
+    name = f"worker {victim}"
+    tasks.pop(name).call("leave", "too bad\nand more")
+    expected = f"{group.label(name)} ended: ValueError: too bad"
+    for task in tasks.values():
+        assert task.call("reason", 30.0) == [0, expected]
+        # A task that leaves because of it does not hide it.
+        assert task.call("wait") == [75, expected]
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_killed_task_is_named_by_all_others(running, victim):
+    group, tasks = running(3)
+    name = f"worker {victim}"
+    since = time.monotonic()
+    tasks.pop(name).kill()
+    for task in tasks.values():
+        code, text = task.call("wait")
+        assert (code, text) == (75, f"lost {group.label(name)}")
+    assert time.monotonic() - since < 10
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_frozen_task_is_named_and_those_that_beat_are_not(running, victim):
+    group, tasks = running(3, options=FROZEN)
+    name = f"worker {victim}"
+    frozen = tasks.pop(name)
+    # Longer than the limit.
+    time.sleep(3.5)
+    frozen.kill(signal.SIGSTOP)
+    for task in tasks.values():
+        code, text = task.call("wait")
+        assert code == 75
+        assert text.startswith(f"lost {group.label(name)}: silent for ")
+    # It was suspended itself, and must not blame the others for that.
+    frozen.kill(signal.SIGCONT)
+    assert frozen.call("reason", 20.0)[1] is not None
+
+
+def test_after_a_failed_operation_few_heartbeats_are_enough(running):
+    group, tasks = running(3, options={"silence_seconds": 60.0})
+    tasks["worker 2"].kill(signal.SIGSTOP)
+    since = time.monotonic()
+    # In another task than the coordinator's.
+    code, text = tasks["worker 1"].call("reason", 20.0)
+    assert text.startswith(f"lost {group.label('worker 2')}: silent for ")
+    assert time.monotonic() - since < 15
+
+
+def test_a_call_that_waits_ends_with_the_run(running):
+    group, tasks = running(2)
+    tasks["worker 0"].send("watched", 60.0, 60.0)
+    tasks["worker 1"].kill()
+    assert tasks["worker 0"].process.wait(40) == 75
+    log = tasks["worker 0"].log()
+    # All stacks, and the reason.
+    assert "watched" in log
+    assert f"start again: lost {group.label('worker 1')}" in log
+
+
+def test_a_call_that_waits_too_long_is_given_up_and_named(running):
+    group, tasks = running(2)
+    tasks["worker 1"].send("watched", 1.0, 60.0)
+    assert tasks["worker 1"].process.wait(40) == 75
+    expected = f"{group.label('worker 1')} waited 1 s for its peers"
+    assert expected in tasks["worker 1"].log()
+    assert tasks["worker 0"].call("wait") == [75, expected]
+
+
+def test_a_task_that_does_not_leave_is_given_up(running):
+    """Its main thread is elsewhere, and may never come to wait again."""
+    _, tasks = running(2, options={"leave_seconds": 1.5})
+    tasks["worker 0"].send("sleep", 60.0)
+    tasks["worker 1"].kill()
+    assert tasks["worker 0"].process.wait(40) == 75
+
+
+def test_all_tasks_report_facts_that_differ(running):
+    _, tasks = running(3)
+    three = list(tasks.values())
+    for step in (5, 10):
+        for task in three:
+            task.send("barrier", {"step": step}, 20.0)
+        assert [task.answer()[:2] for task in three] == [[0, None]] * 3
+    for task, step in zip(three, (10, 10, 20), strict=True):
+        task.send("barrier", {"step": step}, 20.0)
+    for task in three:
+        code, text, _ = task.answer()
+        assert code == 2
+        assert "step: 10 on worker 0, worker 1; 20 on worker 2" in text
+
+
+def test_a_task_that_misses_a_barrier_is_named(running):
+    group, tasks = running(3)
+    for number in (0, 1):
+        tasks[f"worker {number}"].send("barrier", {}, 0.5)
+    for number in (0, 1):
+        code, text, _ = tasks[f"worker {number}"].answer()
+        assert code == 75
+        late = group.label("worker 2")
+        assert text == f"{late} did not reach a barrier in 0.5 s"
+
+
+def test_a_request_to_leave_reaches_all(running):
+    _, tasks = running(1, chief=1, ps=1)
+    tasks["ps 0"].call("preempt", "ps 0: SIGTERM")
+    chief = tasks["chief 0"]
+    until(lambda: chief.call("state") == [0, [None, "ps 0: SIGTERM", 0]])
+
+
+def test_an_expendable_task_may_be_lost_and_come_back(running):
+    options = {"expendable": ["worker 0", "worker 1"], **FROZEN}
+    group, tasks = running(2, chief=1, ps=1, options=options)
+    chief = tasks["chief 0"]
+    for losses, end in enumerate((signal.SIGKILL, signal.SIGSTOP), 1):
+        tasks["worker 1"].kill(end)
+        until(lambda n=losses: chief.call("state")[1] == [None, None, n])
+        tasks["worker 1"].kill()
+        (tasks["worker 1"],) = group.start("worker 1")
+        tasks["worker 1"].started()
+    # One that differs is told so, and changes nothing.
+    tasks["worker 0"].kill()
+    (other,) = group.start("worker 0", facts={"code": "x"})
+    code, text, _ = other.answer()
+    assert code == 2
+    assert "differ in code" in text
+    assert chief.call("state") == [0, [None, None, 3]]
+    tasks["worker 1"].send("wait")
+    chief.close()
+    assert tasks["worker 1"].answer()[:2] == [0, None]
+    log = chief.log()
+    assert f"Lost {group.label('worker 1')}" in log
+    assert f"{group.label('worker 1')} is back" in log
+
+
+def test_a_task_that_is_started_again_waits_for_the_old_run_to_end(running):
+    group, tasks = running(2)
+    tasks["worker 1"].kill()
+    assert tasks["worker 0"].call("reason", 20.0)[1] is not None
+    # The first one is still saving, say.
+    (again,) = group.start("worker 1")
+    time.sleep(1.5)
+    assert again.process.poll() is None
+    tasks["worker 0"].kill()
+    (first,) = group.start("worker 0")
+    for task in (first, again):
+        task.started()

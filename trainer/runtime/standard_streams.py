@@ -1,0 +1,109 @@
+"""Standard output and error that never fail.
+
+A terminal that is closed, a pipe whose reader has left (`| head -1`) or a full
+disk is no reason to lose a run: what cannot be written is dropped. Nothing
+here imports TensorFlow.
+"""
+
+import errno
+import io
+import os
+import select
+import sys
+from typing import Any, TextIO
+
+from trainer.errors import UserError
+
+
+class _Lasting(io.FileIO):
+    """Writes to a file descriptor, or nowhere once that has failed.
+
+    Attributes:
+        failure: the first error, if there was one.
+    """
+
+    failure: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        """Writes bytes; see `io.RawIOBase`."""
+        try:
+            while (count := super().write(data)) is None:
+                # Somebody has made it non-blocking, and its reader is slow.
+                select.select([], [self.fileno()], [])
+            return count
+        except OSError as error:
+            self._give_up(error)
+            return memoryview(data).nbytes
+
+    def _give_up(self, error: OSError) -> None:
+        self.failure = self.failure or error
+        # So that nothing else fails that writes to this descriptor, such as
+        # TensorFlow or a child process.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self.fileno())
+        os.close(nowhere)
+        if self.fileno() == 1 and error.errno != errno.EPIPE:
+            sys.stderr.write(
+                f"warning: standard output cannot be written "
+                f"({error.strerror}). What is printed from now on is lost.\n"
+            )
+
+
+def protect() -> None:
+    """Lets the standard streams of this process outlive what they lead to.
+
+    Call it before anything else is opened: a closed descriptor would be given
+    to the next file, and what is printed would end up there.
+    """
+    closed = [number for number in range(3) if not _is_open(number)]
+    for _ in closed:
+        # It takes the lowest number that is free.
+        os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        stream = getattr(sys, name)
+        # The caller's own, as in `contextlib.redirect_stderr`.
+        if stream is not getattr(sys, f"__{name}__"):
+            continue
+        # Without one, the descriptor may be anything.
+        is_ours = number in closed or stream is not None
+        setattr(sys, name, _lasting(number, stream, is_ours))
+
+
+def require_output() -> None:
+    """Makes sure that what was printed has arrived.
+
+    A pipe whose reader has left is fine: it has read what it wanted.
+
+    Raises:
+        UserError: standard output cannot be written.
+    """
+    sys.stdout.flush()
+    buffer = getattr(sys.stdout, "buffer", None)
+    raw = getattr(buffer, "raw", buffer)
+    failure = getattr(raw, "failure", None)
+    if failure is not None and failure.errno != errno.EPIPE:
+        raise UserError(
+            f"Standard output cannot be written: {failure.strerror}."
+        )
+
+
+def _is_open(number: int) -> bool:
+    try:
+        os.fstat(number)
+    except OSError:
+        return False
+    return True
+
+
+def _lasting(number: int, before: TextIO | None, is_ours: bool) -> TextIO:
+    """Returns a stream like the one before, if there was one."""
+    raw = _Lasting(number if is_ours else os.devnull, "w", closefd=not is_ours)
+    like = before if isinstance(before, io.TextIOWrapper) else None
+    unbuffered = like is not None and like.write_through
+    return io.TextIOWrapper(
+        raw if unbuffered else io.BufferedWriter(raw),
+        encoding=like.encoding if like else "utf-8",
+        errors=like.errors if like else "backslashreplace",
+        line_buffering=like.line_buffering if like else True,
+        write_through=unbuffered,
+    )

@@ -1,0 +1,1 @@
+"""What values the parameters of configurables may have."""

@@ -1,0 +1,109 @@
+"""Annotations of what is given to a `Trainer`: models, losses, optimizers."""
+
+import inspect
+import math
+import numbers
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, TypeAlias
+
+import keras
+from annotated_types import MinLen, Predicate
+from typing_extensions import Doc
+
+from trainer.values.annotations import Natural, NotNegative
+from trainer.values.words import leaves
+
+
+def makes(kind: type) -> Predicate:
+    """The constraint that a function returns an object of a class.
+
+    Args:
+        kind: the class; it may be given itself, or a subclass of it. What
+            another function returns is only known when it is called.
+    """
+
+    def fits(value: Any) -> bool:
+        if inspect.isclass(value):
+            return issubclass(value, kind)
+        return not isinstance(value, kind)
+
+    return Predicate(fits)
+
+
+def _each(fits: Callable[[Any], bool]) -> Predicate:
+    return Predicate(lambda value: all(map(fits, leaves(value))))
+
+
+def _is_loss(leaf: Any) -> bool:
+    if isinstance(leaf, str):
+        try:
+            return keras.losses.get(leaf) is not None
+        except ValueError:
+            return False
+    if inspect.isclass(leaf):
+        return issubclass(leaf, keras.losses.Loss)
+    return leaf is None or callable(leaf)
+
+
+def _is_weight(leaf: Any) -> bool:
+    return leaf is None or (
+        isinstance(leaf, numbers.Real)
+        and not isinstance(leaf, bool)
+        and math.isfinite(leaf)
+    )
+
+
+def _is_metric(leaf: Any) -> bool:
+    if inspect.isclass(leaf):
+        return issubclass(leaf, keras.Metric)
+    return leaf is None or isinstance(leaf, str) or callable(leaf)
+
+
+def _is_optimizer_name(name: str) -> bool:
+    # Not `keras.optimizers.get`, which starts TensorFlow.
+    return name.lower() in {
+        known.lower()
+        for known, member in vars(keras.optimizers).items()
+        if inspect.isclass(member)
+    }
+
+
+Callbacks: TypeAlias = Annotated[
+    Sequence[keras.callbacks.Callback], Doc("a list of callbacks")
+]
+MakeModel: TypeAlias = Annotated[
+    Callable[..., Any],
+    makes(keras.Model),
+    Doc("a function that returns a keras.Model"),
+]
+Loss: TypeAlias = Annotated[
+    Any,
+    _each(_is_loss),
+    Doc(
+        "a Keras loss, its name, a function of (y_true, y_pred), or a list or "
+        "dict of these"
+    ),
+]
+LossWeights: TypeAlias = Annotated[
+    Any, _each(_is_weight), Doc("a number, or a list or dict of numbers")
+]
+ClassWeight: TypeAlias = Annotated[dict[Natural, NotNegative], MinLen(1)]
+_MakeOptimizer: TypeAlias = (
+    Annotated[str, Predicate(_is_optimizer_name)]
+    | Annotated[Callable[..., Any], makes(keras.optimizers.Optimizer)]
+)
+Optimizer: TypeAlias = Annotated[
+    _MakeOptimizer | Annotated[dict[str, _MakeOptimizer], MinLen(1)],
+    Doc(
+        "a function that returns a Keras optimizer, the name of one, or a dict "
+        "of these"
+    ),
+]
+Metrics: TypeAlias = Annotated[
+    Any,
+    _each(_is_metric),
+    Doc(
+        "a list of Keras metrics, their classes or names, or a list or dict of "
+        "these by output"
+    ),
+]
