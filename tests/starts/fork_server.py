@@ -268,8 +268,10 @@ def _forget_the_server(is_unbuffered: bool) -> None:
     tempfile.tempdir = None
     time.tzset()
     unbuffered = is_unbuffered or bool(os.environ.get("PYTHONUNBUFFERED"))
-    sys.stdout = _text_file(1, unbuffered, line_buffering=os.isatty(1))
-    sys.stderr = _text_file(2, unbuffered, line_buffering=True)
+    out = _text_file(1, unbuffered, line_buffering=os.isatty(1))
+    sys.stdout = sys.__stdout__ = out  # type: ignore[misc]
+    error = _text_file(2, unbuffered, line_buffering=True)
+    sys.stderr = sys.__stderr__ = error  # type: ignore[misc]
     subprocess._fork_exec = _fork_child
 
 
