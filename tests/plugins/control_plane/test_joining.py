@@ -170,7 +170,9 @@ def test_a_task_without_the_secret_does_not_count(cluster):
         hello = {"join": "worker 1", "id": "x", "tasks": {}, "facts": {}}
         for proof in ({}, {"proof": ""}, {"proof": 1}, {"proof": "0" * 64}):
             connection.sendall(json.dumps(hello | proof).encode() + b"\n")
-        assert next(lines, "") == ""
+        # A reset, if it is closed before it has read the last of them.
+        with contextlib.suppress(ConnectionError):
+            assert next(lines, "") == ""
     group.environ["TRAINER_COORDINATOR_SECRET"] = "another one"
     (second,) = group.start_workers(1)
     for task, name in ((first, "worker 1"), (second, "worker 0")):
