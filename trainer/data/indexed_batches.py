@@ -1,5 +1,6 @@
 """Batches over examples with random access: any step in O(1)."""
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import tensorflow as tf
 from trainer.data.batches import Batches, Resume, endless
 from trainer.data.examples import Examples
 from trainer.data.sharding import even_piece, piece_bounds
+from trainer.data.stacks import Stack, stack_size, why_not_stacked
 from trainer.errors import UserError
 from trainer.values.annotations import Positive
 from trainer.values.configurable import checked
@@ -35,6 +37,7 @@ class IndexedBatches(Batches):
 
     batch_size: int
     steps_per_epoch: int
+    last_size: int
     resume = Resume.SEEK
 
     def __init__(
@@ -105,6 +108,90 @@ class IndexedBatches(Batches):
             deterministic=True,
         )
         return endless(dataset).prefetch(tf.data.AUTOTUNE)
+
+    def why_not_stacked(self) -> str | None:
+        """See `Batches.why_not_stacked`."""
+        return why_not_stacked(self._spec, short=True)
+
+    def stack_size(self) -> int:
+        """See `Batches.stack_size`; no stack holds batches of two epochs."""
+        return stack_size(
+            self._spec,
+            batch_size=self.batch_size,
+            full_batches=self._full_batches,
+        )
+
+    def stacks(self, *, start: int, stop: int | None = None) -> tf.data.Dataset:
+        """See `Batches.stacks`; a short batch is a stack of its own."""
+        size, full = self.stack_size(), self._full_batches
+        # Stacks of full batches in an epoch; a short one comes after them.
+        of_full = -(-full // size)
+        has_short = self.steps_per_epoch > full
+        per_epoch = of_full + has_short
+
+        def stack_of(step: int) -> int:
+            epoch, batch = divmod(step, self.steps_per_epoch)
+            inside = of_full if batch == full else batch // size
+            return epoch * per_epoch + inside
+
+        first = stack_of(start)
+        # Where there is no end, one that no run reaches.
+        end = 2**62 if stop is None else start + stop
+
+        def read(number: tf.Tensor) -> Stack:
+            epoch, inside = number // per_epoch, number % per_epoch
+            is_short = inside == of_full
+            begin = tf.where(
+                is_short, tf.constant(full, tf.int64), inside * size
+            )
+            count = tf.where(
+                is_short,
+                tf.constant(1, tf.int64),
+                tf.minimum(full - begin, size),
+            )
+            shape: Any = [size, self.batch_size]
+            if has_short:
+                shape = tf.where(is_short, [1, self.last_size], shape)
+            batches = self._stack(epoch, begin * self.batch_size, shape)
+            step = epoch * self.steps_per_epoch + begin
+            use = tf.clip_by_value(
+                tf.constant([start, end], tf.int64) - step, 0, count
+            )
+            return Stack(batches, *tf.unstack(tf.cast(use, tf.int32)))
+
+        last = 2**62 if stop is None else stack_of(max(end - 1, start)) + 1
+        return (
+            tf.data.Dataset.range(first, last)
+            .map(read, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+            .prefetch(tf.data.AUTOTUNE)
+        )
+
+    @property
+    def _full_batches(self) -> int:
+        """How many full batches an epoch has."""
+        return self.steps_per_epoch - (self.last_size < self.batch_size)
+
+    @functools.cached_property
+    def _spec(self) -> Any:
+        """The element spec of the global batches."""
+        return self._whole(0).element_spec
+
+    def _stack(self, epoch: tf.Tensor, first: tf.Tensor, shape: Any) -> Any:
+        """Reads consecutive batches of an epoch.
+
+        Args:
+            epoch: int64 scalar.
+            first: int64 scalar, the first example's position in the epoch.
+            shape: how many batches, and how many examples in each.
+        """
+        count = tf.reduce_prod(tf.cast(shape, tf.int64))
+        # Beyond the last batch anything will do.
+        positions = tf.minimum(
+            first + tf.range(count),
+            tf.constant(self._examples.size - 1, tf.int64),
+        )
+        numbers = tf.reshape(self._order(epoch, positions), shape)
+        return self._examples.gather_batches(numbers, self._spec)
 
     def _bounds(self, **cut: Any) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns begin and end of the pieces of a full and the last batch."""
