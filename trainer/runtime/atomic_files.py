@@ -12,31 +12,9 @@ from absl import logging
 
 from trainer.errors import UserError
 from trainer.runtime import local_files
-from trainer.runtime.local_files import (
-    is_file,
-    is_local,
-    refuse_link,
-    refuse_links,
-)
-
-__all__ = [
-    "REFUSALS",
-    "append",
-    "exists",
-    "keep_copy",
-    "make_directory",
-    "prepare_directory",
-    "prepare_file",
-    "read",
-    "read_json",
-    "refuse_link",
-    "refuse_links",
-    "remove",
-    "remove_if_possible",
-    "set_aside",
-    "synchronize",
-    "write_whole",
-]
+from trainer.runtime.local_files import is_file, is_local
+from trainer.runtime.local_files import refuse_link as refuse_link
+from trainer.runtime.local_files import refuse_links as refuse_links
 
 # The exceptions of a failed file operation, by Python and by TensorFlow.
 REFUSALS = (OSError, tf.errors.OpError)
