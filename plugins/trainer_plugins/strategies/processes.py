@@ -1,7 +1,7 @@
 """The base class and helpers of strategies with several processes."""
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -10,14 +10,42 @@ from tensorflow.python.eager import context
 
 from trainer import StrategyPlugin
 from trainer.plugin_api import Cluster, Runner, Sums, skip_teardown
+from trainer_plugins.control_plane.agent import Agent
+from trainer_plugins.control_plane.options import Options
 from trainer_plugins.control_plane.peers import Peers
 
 
 class ClusterStrategy(StrategyPlugin):
-    """A strategy plugin whose processes wait for each other."""
+    """A strategy plugin whose processes wait for each other.
 
+    Attributes:
+        cluster: all tasks, and which of them this is; `None` without others.
+    """
+
+    cluster: Cluster | None
+    # Set by the constructor of a subclass.
+    _control: Options
     # Set after the rendezvous; an evaluator takes no part in it.
     _peers: Peers | None = None
+
+    @property
+    def is_evaluator(self) -> bool:
+        """See `StrategyPlugin.is_evaluator`."""
+        return self.cluster is not None and self.cluster.job == "evaluator"
+
+    def describe(self) -> dict[str, Any]:
+        """See `StrategyPlugin.describe`."""
+        described = super().describe()
+        if self.cluster is not None:
+            described["cluster"] = self.cluster.describe()
+        return described
+
+    @contextlib.contextmanager
+    def scope(self) -> Iterator[None]:
+        """See `StrategyPlugin.scope`; creating variables waits for peers."""
+        _ = self.strategy  # Creating it joins the run.
+        with self._watched(), super().scope():
+            yield
 
     def close(self) -> None:
         """Sends the other tasks the reason why this one ends, and leaves.
@@ -27,6 +55,25 @@ class ClusterStrategy(StrategyPlugin):
         """
         if self._peers is not None:
             self._peers.leave()
+
+    def _join(
+        self,
+        cluster: Cluster,
+        jobs: Sequence[str],
+        on_end: Callable[[str], None] | None = None,
+    ) -> Agent:
+        """Joins the run, see `Agent`; from then on `_watched` has a limit."""
+        versions = {"tensorflow": tf.__version__, "keras": keras.__version__}
+        agent = Agent(
+            cluster,
+            jobs=jobs,
+            facts={**versions, **self.facts},
+            options=self._control,
+            on_end=on_end,
+        )
+        limit = self._control.leave_seconds
+        self._peers = Peers(agent, limit_seconds=limit)
+        return agent
 
     def _watched(self) -> contextlib.AbstractContextManager[None]:
         """A context for calls that wait for peers; see `Peers.watched`."""
@@ -54,11 +101,6 @@ def server_def_resolver(
         task_id=cluster.index,
         rpc_layer="grpc",
     )
-
-
-def versions() -> dict[str, str]:
-    """Returns the versions that must be equal on all hosts of a run."""
-    return {"tensorflow": tf.__version__, "keras": keras.__version__}
 
 
 def start_server(
