@@ -13,16 +13,9 @@ from trainer.strategy.cluster.spec import JOBS, Cluster
 SOURCE = "flags"
 
 
-def detect(
-    *,
-    worker_hosts: str | Sequence[str] | None = None,
-    ps_hosts: str | Sequence[str] | None = None,
-    task_type: str | None = None,
-    task_index: int | None = None,
-) -> bool:
+def detect(**given: object) -> bool:
     """Returns whether any of the flags was given."""
-    given = (worker_hosts, ps_hosts, task_type, task_index)
-    return any(value is not None for value in given)
+    return any(value is not None for value in given.values())
 
 
 def resolve(

@@ -51,7 +51,7 @@ def resolve_cluster(
     # Explicit settings win over what a scheduler sets by itself. TF_CONFIG
     # without a cluster falls through to the scheduler.
     cluster = None
-    if flags.detect(**given):  # type: ignore[arg-type]
+    if flags.detect(**given):
         cluster = flags.resolve(**given)  # type: ignore[arg-type]
     elif tf_config.detect(environ):
         cluster = tf_config.resolve(environ)
