@@ -89,11 +89,7 @@ class Task:
         return self._has_trained
 
     def start(self, now: float) -> End | None:
-        """Starts a process.
-
-        Returns:
-            `None` if it is running now, else its end.
-        """
+        """Starts a process; returns its end if that fails."""
         self.restarts += 1
         self._started, self._stopped_at = now, None
         self._has_trained = False
@@ -150,11 +146,7 @@ class Task:
             self._process.signal(number)
 
     def send_once(self, number: int) -> bool:
-        """Sends a signal, unless this process was sent the same before.
-
-        Returns:
-            Whether it was sent now.
-        """
+        """Sends a signal unless this process had it; returns whether it did."""
         is_new = number not in self._sent
         if is_new:
             self._sent.add(number)

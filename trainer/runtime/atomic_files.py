@@ -115,10 +115,6 @@ def read_json(path: str) -> Any:
 def set_aside(path: str, why: str) -> None:
     """Renames a file that cannot be used, with a warning.
 
-    Args:
-        path: an existing path, local or supported by `tf.io.gfile`.
-        why: what is wrong with it.
-
     Raises:
         UserError: renaming failed.
     """
@@ -157,10 +153,6 @@ def _aside(path: str) -> str:
 def prepare_file(directory: str, name: str) -> None:
     """Makes sure that a run can append to a file.
 
-    Args:
-        directory: the run directory.
-        name: the file.
-
     Raises:
         UserError: it is a link, or something else that cannot be renamed.
     """
@@ -172,10 +164,6 @@ def prepare_file(directory: str, name: str) -> None:
 
 def prepare_directory(directory: str, name: str) -> None:
     """Makes sure that a run can create a directory.
-
-    Args:
-        directory: the run directory.
-        name: the directory below it, such as `"tensorboard/train"`.
 
     Raises:
         UserError: it is a link, or something else that cannot be renamed.

@@ -168,10 +168,6 @@ def aside(path: str) -> str:
 def set_aside(path: str, why: str) -> None:
     """Renames a file that cannot be used, with a warning.
 
-    Args:
-        path: an existing local path.
-        why: what is wrong with it, such as `"it is a directory"`.
-
     Raises:
         OSError: renaming failed.
     """

@@ -116,11 +116,7 @@ class Listener:
         return True
 
     def stop(self, *, keep: Sequence[int] = ()) -> None:
-        """Gives the signals back.
-
-        Args:
-            keep: signals whose handler stays, although nobody listens.
-        """
+        """Gives the signals back, but for the handlers of those to keep."""
         if self._waking is None:
             return
         _listeners.remove(self)

@@ -73,11 +73,7 @@ class Coordinator:
         self._server: asyncio.Server | None = None
 
     async def serve(self, listener: socket.socket) -> None:
-        """Lets tasks join from now on.
-
-        Args:
-            listener: a listening socket, owned by this object from now on.
-        """
+        """Lets tasks join from now on; owns the listener."""
         self._server = await asyncio.start_server(
             self._serve,
             sock=listener,
@@ -95,8 +91,7 @@ class Coordinator:
     async def close(self, reason: str | None = None) -> None:
         """Ends the run for all, when this task leaves; idempotent.
 
-        Args:
-            reason: why this task leaves; `None` if it has ended well.
+        Without a reason it has ended well.
         """
         if self._server is None:
             return

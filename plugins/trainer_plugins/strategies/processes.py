@@ -85,12 +85,7 @@ class ClusterStrategy(StrategyPlugin):
 def server_def_resolver(
     cluster: Cluster, jobs: Sequence[str]
 ) -> tf.distribute.cluster_resolver.ClusterResolver:
-    """Returns a cluster as the resolver that `tf.distribute` needs.
-
-    Args:
-        cluster: all tasks, and which of them this process is.
-        jobs: the jobs that take part in the strategy.
-    """
+    """Returns a cluster as the resolver that `tf.distribute` needs."""
     # At exit, TensorFlow would wait for servers that may be gone.
     skip_teardown()
     # Without other jobs, such as the evaluator: TensorFlow would wait for them.
@@ -106,13 +101,7 @@ def server_def_resolver(
 def start_server(
     cluster: Cluster, jobs: Sequence[str], *, threads: int
 ) -> tf.distribute.Server:
-    """Starts the TensorFlow server of a worker or parameter server.
-
-    Args:
-        cluster: all tasks, and which of them this process is.
-        jobs: the jobs that take part in the strategy.
-        threads: TensorFlow's threads for independent operations.
-    """
+    """Starts the TensorFlow server of a worker or parameter server."""
     config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=threads)
     return tf.distribute.Server(
         server_def_resolver(cluster, jobs).cluster_spec(),
@@ -124,23 +113,14 @@ def start_server(
 
 
 def abort_collectives(reason: str) -> None:
-    """Makes every collective operation of this process fail, for good.
-
-    Args:
-        reason: the message of the error that the operations raise.
-    """
+    """Makes all collective operations here fail with a reason, for good."""
     # An operation that waits for a lost peer has no other end, and the
     # context that can abort it has no public name.
     context.context().abort_collective_ops(tf.errors.UNAVAILABLE, reason)
 
 
 class WatchedRunner:
-    """A runner whose calls wait for peers.
-
-    Args:
-        loop: runs the steps.
-        guard: a context for each call, such as `Peers.watched`.
-    """
+    """A runner whose calls wait for peers, within a guard."""
 
     def __init__(
         self,

@@ -30,10 +30,6 @@ _LIBRARIES = ("keras", "tensorflow", "numpy", "ml_dtypes")
 def user_error_in(error: BaseException, origins: Origins) -> UserError | None:
     """Returns the `UserError` that an exception stands for, if any.
 
-    Args:
-        error: the exception from the call of a configurable.
-        origins: where each parameter was set.
-
     Returns:
         `error` itself if it is one, a translation, or `None` for a bug.
     """

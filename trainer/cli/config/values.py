@@ -64,9 +64,6 @@ _KINDS: dict[type, Any] = {
 def check_values(origins: Origins) -> None:
     """Refuses values that a parameter cannot have.
 
-    Args:
-        origins: where each parameter was set.
-
     Raises:
         UserError: there is one.
     """
@@ -92,13 +89,7 @@ def check_values(origins: Origins) -> None:
 
 
 def located(error: BadValue, owner: str, where: str | None) -> UserError:
-    """Returns the error with the name and the place of the binding.
-
-    Args:
-        error: what is wrong.
-        owner: the configurable's name.
-        where: where its parameter was set, if that is known.
-    """
+    """Returns the error with the name and the place of the binding."""
     place = f" ({where})" if where else ""
     return UserError(
         f"{owner}.{error.parameter} = {error.value}{place} {error.wanted}"
