@@ -90,10 +90,14 @@ def check_values(origins: Origins) -> None:
 
 def located(error: BadValue, owner: str, where: str | None) -> UserError:
     """Returns the error with the name and the place of the binding."""
+    shown = binding(owner, error.parameter, error.value, where)
+    return UserError(f"{shown} {error.wanted}")
+
+
+def binding(owner: str, name: str, value: str, where: str | None) -> str:
+    """Returns a binding as messages show it, with its place if known."""
     place = f" ({where})" if where else ""
-    return UserError(
-        f"{owner}.{error.parameter} = {error.value}{place} {error.wanted}"
-    )
+    return f"{owner}.{name} = {value}{place}"
 
 
 def _checks_of(selector: str) -> Checks | None:
