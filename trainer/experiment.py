@@ -36,9 +36,7 @@ from trainer.values.keras_values import Callbacks, makes
 _TRAINING = ("train", "train_and_eval")
 MODES = (*_TRAINING, "eval", "continuous_eval", "export", "check")
 MakeTrainer: TypeAlias = Annotated[
-    Callable[..., Any],
-    makes(Trainer),
-    Doc("Trainer, or a subclass of it"),
+    Callable[..., Any], makes(Trainer), Doc("Trainer, or a subclass of it")
 ]
 
 

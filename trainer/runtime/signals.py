@@ -295,8 +295,7 @@ def _after_fork_in_child() -> None:
         listener.stop()
     _hold = _interruption = None
     signal.pthread_sigmask(
-        signal.SIG_SETMASK,
-        _mask.before - ({*_HELD} if _has_held else set()),
+        signal.SIG_SETMASK, _mask.before - ({*_HELD} if _has_held else set())
     )
 
 

@@ -14,12 +14,7 @@ from typing import Any, TypeVar, get_type_hints
 
 import gin
 import numpy as np
-from pydantic import (
-    ConfigDict,
-    PydanticUserError,
-    TypeAdapter,
-    ValidationError,
-)
+from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 from pydantic_core import SchemaError
 
 from trainer.errors import BadValue

@@ -15,12 +15,7 @@ from absl import logging
 from gin import config_parser
 
 from trainer import Callback, UserError
-from trainer.plugin_api import (
-    REFUSALS,
-    atomic_files,
-    configurable,
-    write_whole,
-)
+from trainer.plugin_api import REFUSALS, atomic_files, configurable, write_whole
 
 Scalar = bool | int | float | str
 

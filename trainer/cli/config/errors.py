@@ -31,8 +31,7 @@ def plain(error: BaseException) -> str:
 
 
 def bad_syntax(
-    error: SyntaxError | tokenize.TokenError,
-    where: Callable[[int | None], str],
+    error: SyntaxError | tokenize.TokenError, where: Callable[[int | None], str]
 ) -> UserError:
     """Returns the error for a syntax error in gin text."""
     if isinstance(error, tokenize.TokenError):

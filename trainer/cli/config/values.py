@@ -54,11 +54,7 @@ _Numbers: TypeAlias = Annotated[
 _LearningRate: TypeAlias = NotNegative | Callable[..., Any]
 # By the type of the default. A default of another type says little: Keras takes
 # a number, a name, a function or an object for many a string.
-_KINDS: dict[type, Any] = {
-    bool: bool,
-    int: _Numbers,
-    float: _Numbers,
-}
+_KINDS: dict[type, Any] = {bool: bool, int: _Numbers, float: _Numbers}
 
 
 def check_values(origins: Origins) -> None:
