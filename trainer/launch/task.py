@@ -24,14 +24,8 @@ _THIS_LAUNCHER = uuid.uuid4().hex
 class Task:
     """A task and the process that currently runs it.
 
-    Args:
-        spec: what to start.
-        log_dir: the directory of its log file; it exists.
-        start_process: starts a process from the spec and the path of its log
-            file.
-
     Attributes:
-        spec: see above, with the variables of the exit report added.
+        spec: what to start, with the variables of the exit report added.
         log_path: the log file, shared by all restarts.
         restarts: how often it was restarted.
         left_out: whether the others go on without it.

@@ -23,9 +23,7 @@ REFUSALS = (OSError, tf.errors.OpError)
 def write_whole(path: str, content: str | bytes) -> None:
     """Writes a file under a temporary name, and renames it.
 
-    Args:
-        path: local, or supported by `tf.io.gfile`; its directory exists.
-        content: the whole content.
+    Its directory exists, locally or where `tf.io.gfile` finds it.
 
     Raises:
         OSError, tf.errors.OpError: writing failed; the file is unchanged.
@@ -55,11 +53,7 @@ def write_whole(path: str, content: str | bytes) -> None:
 
 
 def make_directory(path: str) -> None:
-    """Creates a directory and its parents, safe against a power failure.
-
-    Args:
-        path: local, or supported by `tf.io.gfile`; it may exist.
-    """
+    """Creates what is missing of a path, safe against a power failure."""
     missing = []
     while path and not tf.io.gfile.isdir(path):
         missing.append(path)
@@ -177,11 +171,7 @@ def prepare_directory(directory: str, name: str) -> None:
 
 
 def append(path: str, text: str) -> None:
-    """Appends to a file of the run.
-
-    Args:
-        path: local, or supported by `tf.io.gfile`; its directory exists.
-        text: the text to append.
+    """Appends to a file of the run, whose directory exists.
 
     Raises:
         OSError, tf.errors.OpError: writing failed, or the path is a link.

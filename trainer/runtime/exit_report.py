@@ -67,10 +67,6 @@ class ExitReport:
         """Writes the report.
 
         A failure to do so is ignored: it must not hide the reported error.
-
-        Args:
-            exit_code: the exit code of this process; `None` while it runs.
-            error: the exception that ends it, if there is one.
         """
         path = os.environ.get(VARIABLE)
         if not path:

@@ -220,10 +220,6 @@ def _write_scalars(scalars: dict[str, float]) -> None:
 def literal_bindings(config: str) -> dict[str, Scalar]:
     """Returns the scalar parameters in a gin configuration.
 
-    Args:
-        config: the text of a configuration, such as
-            `gin.operative_config_str()`.
-
     Returns:
         Values by names such as `"Adam.learning_rate"`. Macros are replaced by
         their values; lists, `None` and references are left out.

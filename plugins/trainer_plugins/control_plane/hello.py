@@ -75,13 +75,7 @@ class Hello:
         tasks: Mapping[str, str],
         facts: Mapping[str, Any],
     ) -> "Hello":
-        """Introduces this process.
-
-        Args:
-            cluster: which of the tasks this is.
-            tasks: see above.
-            facts: see above; other values than JSON's are compared as text.
-        """
+        """Introduces this process; what JSON lacks is compared as text."""
         # As they arrive at the others, so that the task's own facts compare
         # equal: JSON turns a tuple into a list.
         facts = json.loads(json.dumps(dict(facts), default=str))
