@@ -52,8 +52,12 @@ def write_whole(path: str, content: str | bytes) -> None:
         raise
 
 
-def make_directory(path: str) -> None:
-    """Creates what is missing of a path, safe against a power failure."""
+def make_directory(path: str) -> list[str]:
+    """Creates what is missing of a path, safe against a power failure.
+
+    Returns:
+        The directories that were missing, innermost first.
+    """
     missing = []
     while path and not tf.io.gfile.isdir(path):
         missing.append(path)
@@ -63,6 +67,7 @@ def make_directory(path: str) -> None:
     # A directory's name is in its parent, which must be on disk as well.
     for made in reversed(missing):
         synchronize(os.path.dirname(made) or ".")
+    return missing
 
 
 def synchronize(path: str) -> None:

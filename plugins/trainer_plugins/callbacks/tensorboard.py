@@ -143,10 +143,6 @@ class TensorBoard(Callback):
         assert self.trainer.model_dir is not None
         return os.path.join(self.trainer.model_dir, self._name(split))
 
-    def _refuse_links(self, split: str) -> None:
-        assert self.trainer.model_dir is not None
-        atomic_files.refuse_links(self.trainer.model_dir, self._name(split))
-
     def _write(self, split: str, step: int, write: Callable[[], None]) -> None:
         self._waiting.append((split, step, write))
         self._write_waiting()
@@ -189,7 +185,8 @@ class TensorBoard(Callback):
 
     def _writer(self, split: str) -> tf.summary.SummaryWriter:
         if split not in self._writers:
-            self._refuse_links(split)
+            assert self.trainer.model_dir is not None
+            atomic_files.refuse_links(self.trainer.model_dir, self._name(split))
             self._writers[split] = tf.summary.create_file_writer(
                 self._directory(split)
             )

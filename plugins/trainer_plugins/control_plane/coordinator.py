@@ -25,6 +25,7 @@ tasks exit, and those that are started again join a new coordinator.
 
 import asyncio
 import contextlib
+import secrets
 import socket
 from collections.abc import Mapping
 from typing import Any
@@ -146,7 +147,7 @@ class Coordinator:
 
     async def _greet(self, stream: Stream) -> Hello | None:
         """Returns a task's introduction; `None` for anything else."""
-        challenge = self._secret.challenge()
+        challenge = secrets.token_hex(16)
         stream.send(challenge=challenge)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeouts.HELLO_SECONDS):

@@ -5,7 +5,6 @@ import hashlib
 import hmac
 import json
 import os
-import secrets
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -26,10 +25,6 @@ class Secret:
 
     def __init__(self) -> None:
         self._key = os.environ.get(SECRET, "").encode()
-
-    def challenge(self) -> str:
-        """Returns a text that has never been used before."""
-        return secrets.token_hex(16)
 
     def proof(self, challenge: str) -> str:
         """Returns what only those who know the secret can compute."""
