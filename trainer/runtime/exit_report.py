@@ -50,14 +50,8 @@ class ExitReport:
     def __init__(self) -> None:
         self._trainer: _HasStep | None = None
 
-    @property
-    def trainer(self) -> _HasStep | None:
-        """The Trainer whose step is reported; set before the first step."""
-        return self._trainer
-
-    @trainer.setter
-    def trainer(self, trainer: _HasStep) -> None:
-        """Reports that this process trains from now on."""
+    def begin(self, trainer: _HasStep) -> None:
+        """Reports before the first step that this process trains."""
         self._trainer = trainer
         self.write(None)
 
