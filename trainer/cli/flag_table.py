@@ -43,9 +43,7 @@ GROUPS: dict[str, tuple[Flag, ...]] = {
     "What to run": (
         Flag("gin_file", "strings", "A gin file; repeat for several."),
         Flag(
-            "gin_search_path",
-            "list",
-            "More folders to search for gin files.",
+            "gin_search_path", "list", "More folders to search for gin files."
         ),
         Flag("gin_param", "strings", "A binding such as 'Adam.beta_1=0.8'."),
         Flag(

@@ -97,9 +97,6 @@ class Request:
 def parse(arguments: Sequence[str]) -> Request:
     """Parses the command line.
 
-    Args:
-        arguments: without the program's name.
-
     Raises:
         UserError: a flag is unknown, or its value is invalid.
     """
