@@ -28,6 +28,7 @@ from trainer.values.annotations import (
     Natural,
     Positive,
     Seconds,
+    StepsPerLoop,
     Text,
 )
 from trainer.values.configurable import configurable
@@ -62,7 +63,8 @@ def build(
     best_monitor: Text = "val_loss",
     best_mode: Direction = "auto",
     log_every: PeriodLike = 100,
-    steps_per_loop: Positive = 100,
+    steps_per_loop: StepsPerLoop = "auto",
+    form_cache: bool = True,
     callbacks: Callbacks = (),
     init_from: Text | None = None,
     init_only: Text | None = None,
@@ -151,6 +153,7 @@ def build(
             model_dir=model_dir,
             callbacks=callbacks,
             steps_per_loop=steps_per_loop,
+            form_cache=form_cache,
             log_every=log_every,
             eval_every=eval_every,
             eval_steps=eval_steps,

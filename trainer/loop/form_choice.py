@@ -17,7 +17,12 @@ from trainer.errors import UserError
 from trainer.loop import form_cache
 from trainer.loop.form_timing import Timing, time_forms
 from trainer.loop.running_trainer import RunningTrainer
-from trainer.runtime.atomic_files import exists, read, write_whole
+from trainer.runtime.atomic_files import (
+    exists,
+    read,
+    refuse_links,
+    write_whole,
+)
 from trainer.step.forms import Form
 from trainer.strategy.checks import why_not_in_form
 from trainer.values.annotations import Positive
@@ -54,10 +59,13 @@ class Choice:
         """Reads the choice of the run that lives in a directory.
 
         Raises:
-            UserError: the record is damaged.
+            UserError: the record is damaged, or a link.
         """
-        path = None if model_dir is None else os.path.join(model_dir, RECORD)
-        if path is None or not exists(path):
+        if model_dir is None:
+            return None
+        refuse_links(model_dir, RECORD)
+        path = os.path.join(model_dir, RECORD)
+        if not exists(path):
             return None
         try:
             return _ADAPTER.validate_json(read(path))

@@ -7,7 +7,7 @@ to bottom.
 import contextlib
 import time
 from collections.abc import Iterator
-from typing import Any, Literal, NoReturn
+from typing import Any, NoReturn
 
 from absl import logging
 
@@ -30,7 +30,7 @@ from trainer.step.logs import DATA_WAIT
 from trainer.step.reductions.sums import Growth
 from trainer.step.trials.prepare import prepare
 from trainer.strategy.checks import check_micro_batches
-from trainer.values.annotations import NotNegative, Positive
+from trainer.values.annotations import NotNegative, Positive, StepsPerLoop
 from trainer.values.configurable import checked
 from trainer.values.keras_values import Callbacks
 
@@ -83,7 +83,7 @@ class Loop:
         evaluate: bool,
         model_dir: str | None = None,
         callbacks: Callbacks = (),
-        steps_per_loop: Positive | Literal["auto"] = "auto",
+        steps_per_loop: StepsPerLoop = "auto",
         log_every: PeriodLike = 100,
         eval_every: PeriodLike | None = None,
         eval_steps: Positive | None = None,

@@ -173,6 +173,14 @@ def test_a_torn_record_is_a_sentence(tmp_path):
         chosen(make(), 5, model_dir=str(tmp_path))
 
 
+def test_a_record_that_is_a_link_is_refused(tmp_path):
+    write(tmp_path / "elsewhere")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / RECORD).symlink_to(tmp_path / "elsewhere" / RECORD)
+    with pytest.raises(UserError, match=r"form\.json.*link"):
+        chosen(make(), 5, model_dir=str(tmp_path / "run"))
+
+
 def test_a_deterministic_run_is_never_timed():
     tf.config.experimental.enable_op_determinism()
     try:
