@@ -44,14 +44,14 @@ SOURCES = {
     "transformed": lambda: from_arrays(23, 4, less_its_mean, shuffle=True),
     "dataset": lambda: DatasetBatches(static_dataset, batch_size=4),
 }
-SKIPPED = ([], [0], [2, 3], [5], [6, 13, 14, 37])
+SKIPPED = ([0], [2, 3], [6, 13, 14, 37])
 
 
-def one_by_one(batches, start):
+def one_by_one(batches, start, count=WANTED):
     pieces = batches.pieces(
         start=start, replicas=range(1), num_replicas=1, micro=1
     )
-    return list(pieces.take(WANTED).as_numpy_iterator())
+    return list(pieces.take(count).as_numpy_iterator())
 
 
 def unstacked(batches, start, **options):
@@ -61,26 +61,25 @@ def unstacked(batches, start, **options):
 
 
 @pytest.mark.parametrize("source", SOURCES)
-@pytest.mark.parametrize("start", [0, 1, 5, 11, 67])
-def test_the_batches_are_those_of_single_steps(source, start):
+def test_the_batches_are_those_of_single_steps(source):
     batches = SOURCES[source]()
-    expected = one_by_one(batches, start)
-    found = list(itertools.islice(unstacked(batches, start), WANTED))
-    for theirs, ours in zip(expected, found, strict=True):
-        for left, right in zip(theirs, ours, strict=True):
-            np.testing.assert_array_equal(left, right)
-    stop = list(unstacked(batches, start, stop=7))
-    np.testing.assert_equal(stop, found[:7])
-    assert list(unstacked(batches, start, stop=0)) == []
+    everything = one_by_one(batches, 0, WANTED + 67)
+    for start in (0, 5, 67):
+        found = list(itertools.islice(unstacked(batches, start), WANTED))
+        np.testing.assert_equal(found, everything[start : start + WANTED])
+    stop = list(unstacked(batches, 11, stop=7))
+    np.testing.assert_equal(stop, everything[11:18])
+    assert list(unstacked(batches, 11, stop=0)) == []
 
 
-@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("source", ["short_last_batch", "shuffled", "dataset"])
 @pytest.mark.parametrize("skipped", SKIPPED)
 def test_batches_are_left_out(source, skipped):
     over = SteppingOver(SOURCES[source](), skipped)
-    for start in (0, 3, 20):
+    everything = one_by_one(over, 0, WANTED + 3)
+    for start in (0, 3):
         found = list(itertools.islice(unstacked(over, start), WANTED))
-        np.testing.assert_equal(found, one_by_one(over, start))
+        np.testing.assert_equal(found, everything[start : start + WANTED])
 
 
 def test_all_stacks_have_one_shape_but_those_of_a_short_batch():
