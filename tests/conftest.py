@@ -4,6 +4,7 @@ import gc
 import os
 import pathlib
 import signal
+import tempfile
 
 import pytest
 
@@ -11,6 +12,9 @@ from tests.starts import client
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+# No test may depend on what another one has cached, or the user has.
+_CACHE = tempfile.TemporaryDirectory()
+os.environ["XDG_CACHE_HOME"] = _CACHE.name
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 

@@ -81,6 +81,7 @@ def test_run_directory_keeps_the_contract(digits):
         "config.gin",
         "operative_config.gin",
         "run.json",
+        "form.json",
         "metrics.jsonl",
         "checkpoints",
         "tensorboard",

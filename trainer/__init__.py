@@ -25,24 +25,6 @@ if TYPE_CHECKING:
     from trainer.strategy.plugin import StrategyPlugin
     from trainer.trainer import Trainer
 
-_HOMES = {
-    "ArrayExamples": "trainer.data",
-    "Average": "trainer.step.reductions.average",
-    "Batches": "trainer.data",
-    "Callback": "trainer.loop.callback",
-    "DatasetBatches": "trainer.data",
-    "Diverged": "trainer.errors",
-    "Examples": "trainer.data",
-    "Guard": "trainer.step.divergence_guard",
-    "IndexedBatches": "trainer.data",
-    "StartAgain": "trainer.errors",
-    "StrategyPlugin": "trainer.strategy.plugin",
-    "Trainer": "trainer.trainer",
-    "UserError": "trainer.errors",
-    "average": "trainer.step.reductions.average",
-    "run": "trainer.experiment",
-}
-
 __all__ = [
     "ArrayExamples",
     "Average",
@@ -61,4 +43,4 @@ __all__ = [
     "run",
 ]
 
-__getattr__ = lazy_names(__name__, _HOMES)
+__getattr__ = lazy_names(__name__)

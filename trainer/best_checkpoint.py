@@ -64,17 +64,10 @@ class Best:
 
     def offer(
         self, snapshot: storage.Snapshot, values: dict[str, float]
-    ) -> bool:
+    ) -> None:
         """Writes a snapshot to disk if it is the best so far.
 
         It takes effect only with `commit`.
-
-        Args:
-            snapshot: the complete checkpoint that was evaluated.
-            values: the results of the evaluation.
-
-        Returns:
-            Whether it is the best.
 
         Raises:
             UserError: the monitored value was not measured.
@@ -94,12 +87,11 @@ class Best:
             self.value is not None
             and not self._monitor.better(value, self.value)
         ):
-            return False
+            return
         # Beside the recorded one, which `commit` deletes only after recording
         # this one.
         storage.save(self.directory, snapshot)
         self.step, self.value = snapshot.step, value
-        return True
 
     def commit(self) -> None:
         """Records the best checkpoint, and deletes the previous one."""

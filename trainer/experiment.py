@@ -28,6 +28,7 @@ from trainer.values.annotations import (
     Natural,
     Positive,
     Seconds,
+    StepsPerLoop,
     Text,
 )
 from trainer.values.configurable import configurable
@@ -36,9 +37,7 @@ from trainer.values.keras_values import Callbacks, makes
 _TRAINING = ("train", "train_and_eval")
 MODES = (*_TRAINING, "eval", "continuous_eval", "export", "check")
 MakeTrainer: TypeAlias = Annotated[
-    Callable[..., Any],
-    makes(Trainer),
-    Doc("Trainer, or a subclass of it"),
+    Callable[..., Any], makes(Trainer), Doc("Trainer, or a subclass of it")
 ]
 
 
@@ -64,7 +63,8 @@ def build(
     best_monitor: Text = "val_loss",
     best_mode: Direction = "auto",
     log_every: PeriodLike = 100,
-    steps_per_loop: Positive = 100,
+    steps_per_loop: StepsPerLoop = "auto",
+    form_cache: bool = True,
     callbacks: Callbacks = (),
     init_from: Text | None = None,
     init_only: Text | None = None,
@@ -84,34 +84,10 @@ def build(
     too, unless its mode is `"train"`. Parameter servers and their workers
     serve here, and return when the run is over.
 
-    Args:
-        mode: one of `MODES`.
-        model_dir: where the run lives.
-        trainer: the Trainer class.
-        strategy: a strategy plugin's name, or `"auto"`.
-        train_steps: the step at which training ends.
-        eval_every: see `trainer.loop.Loop`.
-        eval_steps: see `trainer.loop.Loop`.
-        eval_timeout: see `trainer.sidecar_evaluator.follow`.
-        eval_poll_seconds: see `trainer.sidecar_evaluator.follow`.
-        best_monitor: see `trainer.sidecar_evaluator.follow`, which keeps
-            the best.
-        best_mode: see `trainer.sidecar_evaluator.follow`.
-        log_every: see `trainer.loop.Loop`.
-        steps_per_loop: see `trainer.loop.Loop`.
-        callbacks: the callbacks of a training run.
-        init_from: the run or file whose weights a new run starts with; see
-            `trainer.checkpoint.init_from.initialize_from`.
-        init_only: which of the model's variables are loaded, as a regular
-            expression for their paths, such as `"encoder/.*"`.
-        devices: passed to the strategy plugin.
-        tpu: passed to the strategy plugin.
-        worker_hosts: passed to the strategy plugin.
-        ps_hosts: passed to the strategy plugin.
-        task_type: passed to the strategy plugin.
-        task_index: passed to the strategy plugin.
-        virtual_devices: how many logical devices the CPU is split into.
-        deterministic: make every TensorFlow op reproducible bit by bit.
+    docs/parameters.md says what each argument means. `devices` to
+    `task_index` are passed to the strategy plugin, those of the loop to
+    `trainer.loop.Loop`, and `eval_*` and `best_*` of an evaluator to
+    `trainer.sidecar_evaluator.follow`.
 
     Returns:
         The run, which has to be entered as a context before it is run.
@@ -177,6 +153,7 @@ def build(
             model_dir=model_dir,
             callbacks=callbacks,
             steps_per_loop=steps_per_loop,
+            form_cache=form_cache,
             log_every=log_every,
             eval_every=eval_every,
             eval_steps=eval_steps,

@@ -40,53 +40,6 @@ if TYPE_CHECKING:
     )
     from trainer.values.configurable import checked, configurable
 
-_HOMES = {
-    "Cluster": "trainer.strategy.cluster.spec",
-    "Detection": "trainer.strategy.plugin",
-    "Direction": "trainer.values.annotations",
-    "EXIT_START_AGAIN": "trainer.errors",
-    "Finite": "trainer.values.annotations",
-    "GraphLoop": "trainer.strategy.graph_loop",
-    "JOBS": "trainer.strategy.cluster.spec",
-    "Job": "trainer.values.annotations",
-    "MakePieces": "trainer.strategy.plugin",
-    "Monitor": "trainer.loop.monitor",
-    "Names": "trainer.values.annotations",
-    "Natural": "trainer.values.annotations",
-    "NotNegative": "trainer.values.annotations",
-    "Padded": "trainer.data",
-    "Period": "trainer.loop.schedule",
-    "PeriodLike": "trainer.loop.schedule",
-    "Positive": "trainer.values.annotations",
-    "REFUSALS": "trainer.runtime.atomic_files",
-    "Runner": "trainer.strategy.graph_loop",
-    "Seconds": "trainer.values.annotations",
-    "Split": "trainer.values.annotations",
-    "Staging": "trainer.checkpoint.host_buffers",
-    "Step": "trainer.strategy.graph_loop",
-    "StrategyOptions": "trainer.step.options",
-    "Sums": "trainer.step.reductions.sums",
-    "Text": "trainer.values.annotations",
-    "Ticker": "trainer.loop.schedule",
-    "atomic_files": "trainer.runtime",
-    "checked": "trainer.values.configurable",
-    "configurable": "trainer.values.configurable",
-    "give_up": "trainer.runtime.process_exit",
-    "graph_function": "trainer.step.graph",
-    "nearest": "trainer.errors",
-    "outside_graph": "trainer.errors",
-    "parse_period": "trainer.loop.schedule",
-    "read_number": "trainer.strategy.cluster.ranks",
-    "repeat": "trainer.step.graph",
-    "resolve_cluster": "trainer.strategy.cluster.resolve",
-    "schema": "trainer.runtime",
-    "signals": "trainer.runtime",
-    "skip_teardown": "trainer.runtime.process_exit",
-    "split_address": "trainer.strategy.cluster.spec",
-    "storage": "trainer.checkpoint",
-    "write_whole": "trainer.runtime.atomic_files",
-}
-
 __all__ = [
     "Cluster",
     "Detection",
@@ -134,4 +87,4 @@ __all__ = [
     "write_whole",
 ]
 
-__getattr__ = lazy_names(__name__, _HOMES)
+__getattr__ = lazy_names(__name__)

@@ -51,17 +51,8 @@ def follow(
     callbacks whose `only_watches` is set, and these then write to files of
     their own (`metrics_evaluator.jsonl`, `tensorboard/evaluator`).
 
-    Args:
-        trainer: built under any strategy; it need not be the one that trains.
-        model_dir: where the run lives; it need not exist yet.
-        train_steps: the step at which training ends.
-        eval_steps: batches per evaluation; `None` means all.
-        callbacks: the callbacks of the training run.
-        timeout: how long to wait for a new checkpoint, such as `"30m"`.
-        poll_seconds: the time between two checks for a checkpoint.
-        monitor: the value by which to choose the best checkpoint.
-        monitor_mode: `"min"`, `"max"`, or `"auto"` to infer it from the name.
-        is_over: returns whether the run has ended well.
+    Most arguments are those of `run` in a gin file; `monitor` is its
+    `best_monitor`. The Trainer may have another strategy than that of the run.
 
     Returns:
         The newest step and its values, the best step and its value.

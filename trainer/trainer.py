@@ -4,6 +4,7 @@ The whole class that research code subclasses is in this file. More than half of
 it documents what each argument and method means.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
@@ -22,6 +23,7 @@ from trainer.loop.goodput import Accounts
 from trainer.loop.loop import Loop
 from trainer.step import gradients as grads
 from trainer.step.divergence_guard import Guard
+from trainer.step.forms import Form
 from trainer.step.gradient_sums import (
     GradientSums,
     Reduced,
@@ -54,7 +56,9 @@ from trainer.strategy.graph_loop import Runner
 from trainer.strategy.optimizers import restart_optimizers
 from trainer.strategy.plugin import StrategyPlugin
 from trainer.strategy.registry import find_strategy
+from trainer.strategy.stack_loop import StackLoop
 from trainer.values.annotations import (
+    JitCompile,
     NotNegative,
     Path,
     Positive,
@@ -156,7 +160,10 @@ class Trainer:
             batch statistics, which see one micro-batch.
         ema_momentum: keeps an exponential moving average of the weights, and
             evaluates and exports with it.
-        jit_compile: compile the step with XLA.
+        jit_compile: which form of the step is compiled; see
+            `trainer.step.forms.Form`. `"auto"` measures those that the
+            strategy and the data allow; `True` is `"xla"`, `False` is
+            `"graph"`.
         sync_batch_norm: BatchNormalization takes its statistics over all
             replicas. Without it each replica has its own.
         added_losses: what layers pass to `add_loss`: `"mean"`, a mean over
@@ -188,7 +195,7 @@ class Trainer:
         precision: Precision | None = None,
         accumulation_steps: Positive = 1,
         ema_momentum: Annotated[float, Gt(0), Lt(1)] | None = None,
-        jit_compile: bool = False,
+        jit_compile: JitCompile = "auto",
         sync_batch_norm: bool = True,
         added_losses: loss_terms.AddedLosses = None,
         guard: Guard | None = None,
@@ -227,6 +234,8 @@ class Trainer:
         self.seed = seed
         self.accumulation_steps = accumulation_steps
         self.jit_compile = jit_compile
+        # Until a run chooses.
+        self.form = Form.of(jit_compile) or Form.GRAPH
         # The ids of the variables that the traced steps train.
         self._traced_for: list[int] | None = None
         self.model_dir: str | None = None
@@ -253,7 +262,7 @@ class Trainer:
             self.plugin,
             batch_size=self.batch_size,
             accumulation_steps=self.accumulation_steps,
-            jit_compile=self.jit_compile,
+            form=self.form,
         )
         parts = build_parts(
             self.plugin,
@@ -309,6 +318,23 @@ class Trainer:
             self.__dict__.pop("train_runner", None)
             self.__dict__.pop("evaluator", None)
         self._traced_for = now
+
+    def use_form(self, form: Form, runner: Runner | None = None) -> None:
+        """Compiles the step in another form from now on.
+
+        Args:
+            form: the form.
+            runner: what was traced in this form already.
+        """
+        if form is not self.form:
+            self.form = form
+            self.__dict__.pop("train_runner", None)
+            spec = self.__dict__.get("spec")
+            if spec is not None:
+                # What has been tried holds for every form.
+                self.__dict__["spec"] = dataclasses.replace(spec, form=form)
+        if runner is not None:
+            self.__dict__["train_runner"] = runner
 
     def check_still_trainable(self) -> None:
         """Checks that the steps train what they were traced for.
@@ -540,7 +566,7 @@ class Trainer:
             self.parts.optimizers[optimizer] if optimizer else self.optimizer
         )
         # Clipping and moments need each row's whole gradient.
-        true = grads.rows_once(gradients, dense=self.jit_compile)
+        true = grads.rows_once(gradients, dense=self.form.uses_xla)
         if self.parts.watch is not None:
             self.parts.watch.note(true)
         if not grads.takes_rows_as_they_come(chosen):
@@ -662,7 +688,7 @@ class Trainer:
             saves=lambda: self.loop is not None and self.loop.callbacks.save,
             batch_size=self.batch_size,
             accumulation_steps=self.accumulation_steps,
-            jit_compile=self.jit_compile,
+            form=self.form,
             guard=self.guard,
             loss=self.loss,
             loss_weights=self.loss_weights,
@@ -673,7 +699,10 @@ class Trainer:
     @functools.cached_property
     def train_runner(self) -> Runner:
         """The loop of training steps; traced once, however often it runs."""
-        return self.plugin.runner(make_train_step(self.spec), training=True)
+        step = make_train_step(self.spec)
+        if self.form is Form.XLA_STACK:
+            return StackLoop(step, self.plugin.devices()[0])
+        return self.plugin.runner(step, training=True)
 
     def _run(self, steps: int, **options: Any) -> dict[str, float]:
         return Loop(self, steps=steps, **options).run()

@@ -76,6 +76,19 @@ def test_kills_at_each_phase_leave_no_trace(runs, undisturbed):
     assert record["restarts"] == 3
 
 
+def test_kills_leave_no_trace_in_stacks_of_batches(runs, undisturbed):
+    """One program over many batches goes on in the middle of a stack."""
+    flags = ("--jit_compile=xla_stack", "--steps_per_loop=5")
+    whole = undisturbed(*flags)
+    for point, step, name in SHORT:
+        runs.plan(f"single {point} {step} {name}")
+        runs.train(*flags).must_end(*expected_codes(point, name))
+    runs.plan()
+    runs.train(*flags).must_end(0)
+    reading.assert_equal(runs.model_dir, whole)
+    reading.assert_tidy(runs.model_dir)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("point", "name"), sorted({(point, name) for point, _, name in LONG})

@@ -284,10 +284,12 @@ class RunState:
         values = [_on_host(variable) for variable in variables]
         untracked = self._get_parts().untracked
         before = untracked.state()
-        yield
-        untracked.load(before)
-        for variable, value in zip(variables, values, strict=True):
-            variable.assign(value)
+        try:
+            yield
+        finally:
+            untracked.load(before)
+            for variable, value in zip(variables, values, strict=True):
+                variable.assign(value)
 
     def _note_changes(self, snapshot: Snapshot) -> None:
         then = snapshot.host.get("fingerprints", {})

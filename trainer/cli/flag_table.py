@@ -28,7 +28,8 @@ class Flag:
         help: one sentence.
         binds: the gin parameter that it sets, if there is one.
         least: the smallest valid number.
-        choices: the valid values of a choice.
+        choices: the valid values of a choice; of another kind, words that it
+            takes, too.
     """
 
     name: str
@@ -43,9 +44,7 @@ GROUPS: dict[str, tuple[Flag, ...]] = {
     "What to run": (
         Flag("gin_file", "strings", "A gin file; repeat for several."),
         Flag(
-            "gin_search_path",
-            "list",
-            "More folders to search for gin files.",
+            "gin_search_path", "list", "More folders to search for gin files."
         ),
         Flag("gin_param", "strings", "A binding such as 'Adam.beta_1=0.8'."),
         Flag(
@@ -85,9 +84,10 @@ GROUPS: dict[str, tuple[Flag, ...]] = {
         Flag(
             "steps_per_loop",
             "integer",
-            "Steps in one call of the compiled loop.",
+            "Steps in one call of the compiled loop. By default auto.",
             "run.steps_per_loop",
             1,
+            choices=("auto",),
         ),
         Flag(
             "learning_rate",
@@ -136,8 +136,16 @@ GROUPS: dict[str, tuple[Flag, ...]] = {
         Flag(
             "jit_compile",
             "boolean",
-            "Compile the step with XLA.",
+            "Compile the step with XLA, or in the form that is named. By "
+            "default auto: the fastest.",
             "Trainer.jit_compile",
+            choices=("auto", "graph", "xla", "xla_stack"),
+        ),
+        Flag(
+            "form_cache",
+            "boolean",
+            "Take the form that was the fastest in an equal run (default).",
+            "run.form_cache",
         ),
         Flag(
             "deterministic",

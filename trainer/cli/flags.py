@@ -97,9 +97,6 @@ class Request:
 def parse(arguments: Sequence[str]) -> Request:
     """Parses the command line.
 
-    Args:
-        arguments: without the program's name.
-
     Raises:
         UserError: a flag is unknown, or its value is invalid.
     """
@@ -207,6 +204,9 @@ def _parse_named(
 
 
 def _define(flag: Flag, values: flags.FlagValues) -> None:
+    if flag.choices and flag.kind != "choice":
+        _define_with_words(flag, values)
+        return
     # No default: a flag that is not given must not override a gin file.
     define = functools.partial(
         {
@@ -237,12 +237,58 @@ def _define(flag: Flag, values: flags.FlagValues) -> None:
         )
 
 
+def _define_with_words(flag: Flag, values: flags.FlagValues) -> None:
+    """Defines a boolean or an integer that may also be a word."""
+    if flag.kind == "boolean":
+        made: flags.Flag = _Worded(flag.name, None, flag.help)
+        made.parser = _OrWord(made.parser, flag.choices)
+    else:
+        parser = _OrWord(flags.IntegerParser(flag.least), flag.choices)
+        made = flags.Flag(
+            parser, flags.ArgumentSerializer(), flag.name, None, flag.help
+        )
+    flags.DEFINE_flag(made, values)
+
+
+class _OrWord(flags.ArgumentParser):
+    """Takes a few words beside what another parser takes."""
+
+    def __init__(
+        self, parser: flags.ArgumentParser, words: Sequence[str]
+    ) -> None:
+        self._parser = parser
+        self._words = words
+
+    def parse(self, argument: Any) -> Any:
+        """See `absl.flags.ArgumentParser`."""
+        return (
+            argument
+            if argument in self._words
+            else self._parser.parse(argument)
+        )
+
+    def flag_type(self) -> str:
+        """See `absl.flags.ArgumentParser`."""
+        return self._parser.flag_type()
+
+
+class _Worded(flags.BooleanFlag):
+    """A boolean flag that also takes words."""
+
+    def serialize(self) -> str:
+        """See `absl.flags.Flag`."""
+        if isinstance(self.value, str):
+            return f"--{self.name}={self.value}"
+        return super().serialize()
+
+
 def _valid(flag: Flag) -> str | Sequence[str]:
     """Returns what is valid, for `bad_value`."""
     if flag.kind == "choice":
         return flag.choices
     least = "" if flag.least is None else f", at least {flag.least}"
-    return f"{_KINDS[flag.kind]}{least}"
+    words = "".join(f", or {word!r}" for word in flag.choices)
+    return f"{_KINDS[flag.kind]}{least}{words}"
 
 
 def _as_binding(flag: Flag, value: Any) -> Binding:

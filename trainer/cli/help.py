@@ -24,12 +24,7 @@ peer, or hung: run the same command again, it continues from the newest
 checkpoint; 130 Ctrl-C (with @Preemption() the second one); 1 a failure, with
 its traceback, or training diverged, in one sentence.
 """
-_VALUES = {
-    "integer": "=N",
-    "float": "=X",
-    "list": "=A,B",
-    "boolean": "",
-}
+_VALUES = {"integer": "=N", "float": "=X", "list": "=A,B", "boolean": ""}
 _INDENT = 26
 
 

@@ -165,7 +165,7 @@ def _run(
             # Everything is built and restored, and nothing has been written.
             # A parameter server or its worker has no Trainer.
             if run.trainer is not None:
-                report.trainer = run.trainer
+                report.begin(run.trainer)
             if run.trains or run.mode == "check":
                 check_all_used(
                     origins,

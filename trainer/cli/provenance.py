@@ -41,9 +41,6 @@ def _version(distribution: str) -> str | None:
 def git(directory: str = ".") -> dict[str, Any] | None:
     """Returns the git commit of a directory.
 
-    Args:
-        directory: inside a git checkout, or not.
-
     Returns:
         `{"commit": hash, "dirty": whether tracked files differ}`, or `None`
         outside of a checkout or without git.

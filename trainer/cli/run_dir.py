@@ -73,9 +73,6 @@ class RunDir:
 
         Reads only, so that every process of a cluster may call it.
 
-        Args:
-            must_exist: whether it must hold a run already.
-
         Raises:
             UserError: it is a file or below one, it holds a run of another
                 experiment, or there is no run.
@@ -136,11 +133,8 @@ class RunDir:
     def finish(self, reason: str, message: str | None = None) -> None:
         """Records how the run ended, if `start` was called.
 
-        A failure to do so is only logged: it must not hide how the run ended.
-
-        Args:
-            reason: such as `"done"`.
-            message: a line with the details.
+        The message is a line with the details. A failure to record is only
+        logged: it must not hide how the run ended.
         """
         if self._record is None:
             return

@@ -11,13 +11,9 @@ from trainer.strategy.plugin import StrategyPlugin
 from trainer.strategy.registry import strategies
 
 
-def print_strategies(console: rich.console.Console | None = None) -> None:
-    """Prints the installed strategies and what each one has detected.
-
-    Args:
-        console: where to print; standard output by default.
-    """
-    console = console or rich.console.Console()
+def print_strategies() -> None:
+    """Prints the installed strategies and what each one has detected."""
+    console = rich.console.Console()
     table = rich.table.Table(
         rich.table.Column("--strategy", no_wrap=True),
         "What it is",

@@ -40,9 +40,6 @@ class _Frame(NamedTuple):
 def explain(error: BaseException) -> str | None:
     """Returns the report on an exception that the user's code has raised.
 
-    Args:
-        error: what ended the run.
-
     Returns:
         A sentence that names the user's function, and a traceback of the
         user's frames; `None` if the user's code has no part in it.

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from trainer.data.sharding import even_piece
+from trainer.data.stacks import stack_pieces, stack_size, why_not_stacked
 from trainer.errors import UserError
 
 
@@ -67,6 +68,37 @@ class Batches(abc.ABC):
             replica). A short global batch still yields all pieces, but some
             hold fewer examples or none.
         """
+
+    def why_not_stacked(self) -> str | None:
+        """Why no stacks can be made; `None` if they can."""
+        return why_not_stacked(self._whole(0).element_spec, short=False)
+
+    def stack_size(self) -> int:
+        """How many batches a stack holds."""
+        spec = self._whole(0).element_spec
+        rows = tf.nest.flatten(spec)[0].shape[0]
+        return stack_size(spec, batch_size=rows, full_batches=None)
+
+    def stacks(self, *, start: int, stop: int | None = None) -> tf.data.Dataset:
+        """The global batches in stacks, for a single replica.
+
+        Args:
+            start: the number of global batches to pass over.
+            stop: how many batches are wanted after these; `None` means all.
+
+        Returns:
+            A dataset of `trainer.data.stacks.Stack`; endless without `stop`.
+        """
+        made = stack_pieces(
+            self._whole(start), size=self.stack_size(), stop=stop
+        )
+        return made.prefetch(tf.data.AUTOTUNE)
+
+    def _whole(self, start: int) -> tf.data.Dataset:
+        """The global batches, in one piece each."""
+        return self.pieces(
+            start=start, replicas=range(1), num_replicas=1, micro=1
+        )
 
 
 def feeder(

@@ -36,6 +36,19 @@ class Examples(abc.ABC):
             `(x, y, sample_weight)`.
         """
 
+    def gather_batches(self, numbers: tf.Tensor, spec: Any) -> Any:
+        """Reads several batches of one size.
+
+        Args:
+            numbers: int64 indices of shape `[batches, n]`.
+            spec: the structure that `gather` returns, of `tf.TensorSpec`s.
+
+        Returns:
+            The same structure, of shape `[batches, n, ...]`.
+        """
+        # One by one: what `gather` does to a batch may depend on all of it.
+        return tf.map_fn(self.gather, numbers, fn_output_signature=spec)
+
 
 class ArrayExamples(Examples):
     """Examples held in memory as arrays with one row per example.
@@ -81,6 +94,13 @@ class ArrayExamples(Examples):
                 leaf if isinstance(leaf, SparseRows) else tf.constant(leaf)
                 for leaf in leaves
             ]
+
+    def gather_batches(self, numbers: tf.Tensor, spec: Any) -> Any:
+        """See `Examples.gather_batches`."""
+        if self._transform is not None:
+            return super().gather_batches(numbers, spec)
+        # Rows are rows, in however many batches.
+        return self.gather(numbers)
 
     def gather(self, numbers: tf.Tensor) -> Any:
         """See `Examples.gather`."""

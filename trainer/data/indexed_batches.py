@@ -1,5 +1,6 @@
 """Batches over examples with random access: any step in O(1)."""
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -8,9 +9,13 @@ import tensorflow as tf
 from trainer.data.batches import Batches, Resume, endless
 from trainer.data.examples import Examples
 from trainer.data.sharding import even_piece, piece_bounds
+from trainer.data.stacks import Stack, stack_size, why_not_stacked
 from trainer.errors import UserError
 from trainer.values.annotations import Positive
 from trainer.values.configurable import checked
+
+# A step that no run reaches.
+_FAR = 2**62
 
 
 @checked
@@ -35,6 +40,7 @@ class IndexedBatches(Batches):
 
     batch_size: int
     steps_per_epoch: int
+    last_size: int
     resume = Resume.SEEK
 
     def __init__(
@@ -105,6 +111,111 @@ class IndexedBatches(Batches):
             deterministic=True,
         )
         return endless(dataset).prefetch(tf.data.AUTOTUNE)
+
+    def why_not_stacked(self) -> str | None:
+        """See `Batches.why_not_stacked`."""
+        return why_not_stacked(self._spec, short=True)
+
+    def stack_size(self) -> int:
+        """See `Batches.stack_size`."""
+        # A short batch cannot be in the middle of a stack.
+        return stack_size(
+            self._spec,
+            batch_size=self.batch_size,
+            full_batches=self._full_batches if self._has_short else None,
+        )
+
+    def stacks(self, *, start: int, stop: int | None = None) -> tf.data.Dataset:
+        """See `Batches.stacks`; a short batch is a stack of its own."""
+        size = self.stack_size()
+        # Where there is no end, one that no run reaches.
+        end = _FAR if stop is None else start + stop
+        # Full batches between two short ones, and the stacks that they make.
+        full = self._full_batches if self._has_short else _FAR
+        per_round = -(-full // size) + self._has_short
+
+        def stack_of(step: int) -> int:
+            rounds, batch = divmod(step, full + self._has_short)
+            return rounds * per_round + (
+                per_round - 1 if batch == full else batch // size
+            )
+
+        def read(number: tf.Tensor) -> Stack:
+            rounds, inside = number // per_round, number % per_round
+            first = tf.minimum(inside * size, full)
+            is_short = first == full
+            count = tf.where(is_short, one, tf.minimum(full - first, size))
+            shape: Any = [size, self.batch_size]
+            if self._has_short:
+                shape = tf.where(is_short, [1, self.last_size], shape)
+            step = rounds * (full + self._has_short) + first
+            use = tf.clip_by_value(
+                tf.constant([start, end], tf.int64) - step, 0, count
+            )
+            batches = self._stack(step, shape)
+            return Stack(batches, *tf.unstack(tf.cast(use, tf.int32)))
+
+        one = tf.constant(1, tf.int64)
+        last = _FAR if stop is None else stack_of(max(end - 1, start)) + 1
+        return (
+            tf.data.Dataset.range(stack_of(start), last)
+            .map(read, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+            .prefetch(tf.data.AUTOTUNE)
+        )
+
+    @property
+    def _has_short(self) -> bool:
+        """Whether an epoch ends with a short batch."""
+        return self.last_size < self.batch_size
+
+    @property
+    def _full_batches(self) -> int:
+        """How many full batches an epoch has."""
+        return self.steps_per_epoch - self._has_short
+
+    @functools.cached_property
+    def _spec(self) -> Any:
+        """The element spec of the global batches."""
+        return self._whole(0).element_spec
+
+    def _stack(self, step: tf.Tensor, shape: Any) -> Any:
+        """Reads consecutive batches of one size.
+
+        Args:
+            step: int64 scalar, that of the first batch.
+            shape: how many batches, and how many examples in each.
+        """
+        epoch = step // self.steps_per_epoch
+        begin = step % self.steps_per_epoch * self.batch_size
+        count = tf.reduce_prod(tf.cast(shape, tf.int64))
+        # An epoch's examples, but for those that are left out of every epoch.
+        of_epoch = tf.constant(
+            self._full_batches * self.batch_size
+            + self._has_short * self.last_size,
+            tf.int64,
+        )
+
+        def of_one_epoch(number: tf.Tensor, numbers: tf.TensorArray) -> Any:
+            first = tf.where(number == 0, begin, tf.zeros_like(begin))
+            last = tf.minimum(begin + count - number * of_epoch, of_epoch)
+            order = self._order(epoch + number, tf.range(first, last))
+            return number + 1, numbers.write(tf.cast(number, tf.int32), order)
+
+        epochs = -(-(begin + count) // of_epoch)
+        numbers = tf.TensorArray(
+            tf.int64,
+            tf.cast(epochs, tf.int32),
+            infer_shape=False,
+            element_shape=[None],
+        )
+        _, numbers = tf.while_loop(
+            lambda number, _: number < epochs,
+            of_one_epoch,
+            (tf.constant(0, tf.int64), numbers),
+        )
+        return self._examples.gather_batches(
+            tf.reshape(numbers.concat(), shape), self._spec
+        )
 
     def _bounds(self, **cut: Any) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns begin and end of the pieces of a full and the last batch."""

@@ -75,6 +75,31 @@ class SteppingOver(Batches):
             whole = inner(stretch.start).take(count).concatenate(whole)
         return endless(whole)
 
+    def why_not_stacked(self) -> str | None:
+        """See `Batches.why_not_stacked`."""
+        return self._batches.why_not_stacked()
+
+    def stack_size(self) -> int:
+        """See `Batches.stack_size`."""
+        return self._batches.stack_size()
+
+    def stacks(self, *, start: int, stop: int | None = None) -> tf.data.Dataset:
+        """See `Batches.stacks`."""
+
+        def inner(step: int, count: int | None) -> tf.data.Dataset:
+            position = position_of(step, self._skipped)
+            return self._batches.stacks(start=position, stop=count)
+
+        parts = []
+        for stretch in self._stretches(start, 1):
+            count = len(stretch) if stop is None else min(len(stretch), stop)
+            parts.append(inner(stretch.start, count))
+            start, stop = stretch.stop, stop if stop is None else stop - count
+        whole = inner(start, stop)
+        for part in reversed(parts):
+            whole = part.concatenate(whole)
+        return whole
+
     def _stretches(self, start: int, every: int) -> Iterator[range]:
         """Yields the ranges of steps from `start` between skipped batches."""
         for number, position in enumerate(self._skipped):

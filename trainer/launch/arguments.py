@@ -63,10 +63,6 @@ def parse(
 ) -> Request:
     """Parses the command line.
 
-    Args:
-        arguments: without the program's name.
-        environ: the environment.
-
     Raises:
         UserError: a flag is wrong, on either side of the `--`.
     """

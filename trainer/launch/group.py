@@ -28,10 +28,6 @@ class Group:
     When one of them has ended, the others get the time to notice it and to
     save; then all are started again.
 
-    Args:
-        tasks: the tasks.
-        limits: see `Limits`.
-
     Attributes:
         tasks: see above.
         due: when to start them; `None` while no start is planned.
@@ -79,10 +75,7 @@ class Group:
         return [end for end in ends if end is not None]
 
     def on_ends(self, ends: Sequence[End]) -> Failure | None:
-        """Decides on a restart.
-
-        Args:
-            ends: the tasks of this group that have just ended; may be none.
+        """Decides on a restart when tasks of this group have just ended.
 
         Returns:
             The failure that ends the launch; `None` if it goes on.

@@ -109,16 +109,10 @@ def _task_specs(request: arguments.Request) -> Iterator[list[TaskSpec]]:
 
 def summarize(tasks: Sequence[Task]) -> None:
     """Prints the restarts and the left-out tasks of a run that ended well."""
-    text = ""
-    for what, listed in (
-        (
-            "Restarts",
-            [f"{t.name}: {t.restarts}" for t in tasks if t.restarts > 0],
-        ),
-        ("Left out", [t.name for t in tasks if t.left_out]),
-    ):
-        if listed:
-            text += f" {what}: {', '.join(listed)}."
+    restarts = [f"{t.name}: {t.restarts}" for t in tasks if t.restarts > 0]
+    left_out = [task.name for task in tasks if task.left_out]
+    text = f" Restarts: {', '.join(restarts)}." if restarts else ""
+    text += f" Left out: {', '.join(left_out)}." if left_out else ""
     if text:
         echo(f"Done.{text}\n".encode())
 

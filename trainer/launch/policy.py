@@ -136,11 +136,7 @@ class Stop(NamedTuple):
 
 
 class RestartPolicy:
-    """Decides whether a group of tasks is restarted.
-
-    Args:
-        limits: how often.
-    """
+    """Decides whether a group of tasks is restarted."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits

@@ -24,14 +24,8 @@ _THIS_LAUNCHER = uuid.uuid4().hex
 class Task:
     """A task and the process that currently runs it.
 
-    Args:
-        spec: what to start.
-        log_dir: the directory of its log file; it exists.
-        start_process: starts a process from the spec and the path of its log
-            file.
-
     Attributes:
-        spec: see above, with the variables of the exit report added.
+        spec: what to start, with the variables of the exit report added.
         log_path: the log file, shared by all restarts.
         restarts: how often it was restarted.
         left_out: whether the others go on without it.
@@ -89,11 +83,7 @@ class Task:
         return self._has_trained
 
     def start(self, now: float) -> End | None:
-        """Starts a process.
-
-        Returns:
-            `None` if it is running now, else its end.
-        """
+        """Starts a process; returns its end if that fails."""
         self.restarts += 1
         self._started, self._stopped_at = now, None
         self._has_trained = False
@@ -150,11 +140,7 @@ class Task:
             self._process.signal(number)
 
     def send_once(self, number: int) -> bool:
-        """Sends a signal, unless this process was sent the same before.
-
-        Returns:
-            Whether it was sent now.
-        """
+        """Sends a signal unless this process had it; returns whether it did."""
         is_new = number not in self._sent
         if is_new:
             self._sent.add(number)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 PHASES = (
     "start_up",
     "compile",
+    "calibration",
     "data_wait",
     "step",
     "evaluation",

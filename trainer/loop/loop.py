@@ -9,17 +9,20 @@ import time
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
-from trainer.data import exact, feeder
+from absl import logging
+
 from trainer.errors import StartAgain
 from trainer.loop.call_times import Calls
 from trainer.loop.callback_list import CallbackList
 from trainer.loop.control import Requests
 from trainer.loop.evaluator import Interrupted
+from trainer.loop.form_choice import STEPS_PER_LOOP, Choice, choose
 from trainer.loop.loop_state import LoopState
 from trainer.loop.reporter import Reporter
-from trainer.loop.rollback import Rollback, Skipped, without_skipped
+from trainer.loop.rollback import Rollback, Skipped
 from trainer.loop.running_trainer import RunningTrainer
 from trainer.loop.schedule import Period, PeriodLike, parse_period
+from trainer.loop.training_input import training_input
 from trainer.runtime.local_files import check_path, plain
 from trainer.runtime.run_lock import locked
 from trainer.step.divergence_guard import Fault
@@ -27,7 +30,7 @@ from trainer.step.logs import DATA_WAIT
 from trainer.step.reductions.sums import Growth
 from trainer.step.trials.prepare import prepare
 from trainer.strategy.checks import check_micro_batches
-from trainer.values.annotations import NotNegative, Positive
+from trainer.values.annotations import NotNegative, Positive, StepsPerLoop
 from trainer.values.configurable import checked
 from trainer.values.keras_values import Callbacks
 
@@ -48,13 +51,16 @@ class Loop:
         evaluate: whether to evaluate when due and at the end.
         model_dir: where the run lives; `None` writes nothing.
         callbacks: see `trainer.Callback` for the order of events.
-        steps_per_loop: the most steps in one host loop.
+        steps_per_loop: the most steps in one host loop; `"auto"` takes more
+            than 100 where steps are found to be fast.
         log_every: the period of training logs, such as `100` or `"1 epoch"`.
         eval_every: the period of evaluations; `None` means each epoch, or
             only at the end where epochs are not known.
         eval_steps: batches in an evaluation; `None` means all.
         loop_seconds: graph calls that take longer are halved from then on,
             because a run can only leave between two of them.
+        form_cache: whether the compiled form that an equal run on this
+            machine has found to be the fastest is taken without measuring.
 
     Attributes:
         steps: the step at which training ends.
@@ -77,11 +83,12 @@ class Loop:
         evaluate: bool,
         model_dir: str | None = None,
         callbacks: Callbacks = (),
-        steps_per_loop: Positive = 100,
+        steps_per_loop: StepsPerLoop = "auto",
         log_every: PeriodLike = 100,
         eval_every: PeriodLike | None = None,
         eval_steps: Positive | None = None,
         loop_seconds: NotNegative = 15.0,
+        form_cache: bool = True,
     ) -> None:
         self.steps = steps
         self.evaluate = evaluate
@@ -109,9 +116,12 @@ class Loop:
         )
         if evaluate:
             trainer.batches("eval")  # Errors there show before training.
+        self._is_auto = steps_per_loop == "auto"
         self.state = LoopState(
             steps=steps,
-            steps_per_loop=steps_per_loop,
+            steps_per_loop=STEPS_PER_LOOP
+            if steps_per_loop == "auto"
+            else steps_per_loop,
             configuration=trainer.plugin.facts.get("configuration"),
             reporter=self.reporter,
             callbacks=self.callbacks,
@@ -127,6 +137,10 @@ class Loop:
         # The loop of the previous call of `train`, unless that call failed.
         last = trainer.loop
         self._last = last if last is not None and last.has_ended else None
+        self._use_cache = form_cache
+        # How the steps are compiled: in earlier attempts, and in this one.
+        self._recorded: Choice | None = last.choice if last else None
+        self.choice: Choice | None = None
         # From here on callbacks and checkpoints see this loop.
         trainer.loop = self
         trainer.state.host = self.state
@@ -209,6 +223,11 @@ class Loop:
                         evaluates=self.evaluate,
                     )
                 self._last = None
+                self._recorded = self._recorded or Choice.read(
+                    trainer.model_dir
+                )
+                if self._recorded is not None:
+                    self._take_length(self._recorded)
                 # Here a callback restores the newest checkpoint.
                 self.callbacks.call("setup")
                 # All processes must have restored the same step, or their
@@ -227,6 +246,7 @@ class Loop:
         """Trains a run that is `ready`; see `run`."""
         trainer = self.trainer
         trainer.accounts.started()
+        self._record_choice()
         self._begin()
         # A fault in the very first steps must have something to go back to.
         if self._rollback and self._rollback.needs_a_checkpoint:
@@ -279,18 +299,17 @@ class Loop:
         # each metric is measured.
         for totals in self.reporter.totals.values():
             totals.give_states()
-        pieces = feeder(
-            without_skipped(
+        if self.choice is None:
+            self.choice = choose(
+                trainer,
                 self.batches,
-                trainer.model_dir,
-                by_step=trainer.plugin.options.batches_by_step,
-            ),
-            start=trainer.step,
-            num_replicas=trainer.plugin.num_replicas,
-            micro=trainer.accumulation_steps,
-            fit=exact if trainer.plugin.options.static_shapes else None,
-        )
-        iterator = trainer.plugin.distribute(pieces, training=True)
+                steps=self.steps,
+                recorded=self._recorded,
+                use_cache=self._use_cache,
+            )
+            trainer.use_form(self.choice.form)
+            self._take_length(self.choice)
+        iterator = training_input(trainer, self.batches)
         trainer.train_runner.trace(iterator)
         # The step checks this when it is traced, but an earlier call of
         # `train`, which did not save, may have traced it.
@@ -301,6 +320,30 @@ class Loop:
         if self.evaluate and not trainer.step:
             trainer.trace_evaluation()
         return iterator
+
+    def _take_length(self, choice: Choice) -> None:
+        if self._is_auto:
+            self.state.take_length(choice.steps_per_loop)
+
+    def _record_choice(self) -> None:
+        """Logs how the steps are compiled, and writes it down."""
+        choice, trainer = self.choice, self.trainer
+        assert choice is not None
+        if choice == self._recorded:
+            return
+        rates = ", ".join(
+            f"{form} {rate:g}" for form, rate in choice.steps_per_second.items()
+        )
+        logging.info(
+            "The step is compiled as %s, because %s%s; host loops of up to %d "
+            "steps.",
+            choice.form,
+            choice.why,
+            f" (steps a second: {rates})" if rates else "",
+            self.state.steps_per_loop,
+        )
+        if trainer.model_dir is not None and trainer.plugin.is_chief:
+            choice.write(trainer.model_dir)
 
     def _train(self) -> None:
         """Trains to the end, going back as often as the guard says so."""

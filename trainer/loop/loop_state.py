@@ -61,6 +61,11 @@ class LoopState:
         self._accounts = accounts
         self._model = model
 
+    def take_length(self, steps_per_loop: int) -> None:
+        """Gives host loops another length, unless they have it already."""
+        if steps_per_loop != self.steps_per_loop:
+            self.steps_per_loop = self.steps_per_call = steps_per_loop
+
     @property
     def is_stopped(self) -> bool:
         """Whether this process wants to end training before its last step."""

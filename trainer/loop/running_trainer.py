@@ -9,9 +9,11 @@ from trainer.checkpoint.stateful import RunState
 from trainer.data.batches import Batches
 from trainer.loop.control import Control
 from trainer.loop.goodput import Accounts
+from trainer.step.forms import Form
 from trainer.step.spec import Parts, StepSpec
 from trainer.strategy.graph_loop import Runner
 from trainer.strategy.plugin import StrategyPlugin
+from trainer.values.annotations import JitCompile
 
 
 class RunningTrainer(Protocol):
@@ -26,6 +28,8 @@ class RunningTrainer(Protocol):
         accounts: where its time goes.
         state: what its checkpoints hold.
         loop: the host loop, once there is one.
+        jit_compile: which form of the step was asked for.
+        form: which one it has.
     """
 
     step: int
@@ -36,6 +40,8 @@ class RunningTrainer(Protocol):
     accounts: Accounts
     state: RunState
     loop: Any
+    jit_compile: JitCompile
+    form: Form
 
     @property
     def plugin(self) -> StrategyPlugin:
@@ -81,6 +87,9 @@ class RunningTrainer(Protocol):
 
     def follow_trainable(self) -> None:
         """Lets the next step train what is trainable now."""
+
+    def use_form(self, form: Form, runner: Runner | None = None) -> None:
+        """Compiles the step in another form from now on."""
 
     def check_still_trainable(self) -> None:
         """Checks that the steps train what they were traced for."""

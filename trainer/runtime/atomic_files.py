@@ -12,31 +12,9 @@ from absl import logging
 
 from trainer.errors import UserError
 from trainer.runtime import local_files
-from trainer.runtime.local_files import (
-    is_file,
-    is_local,
-    refuse_link,
-    refuse_links,
-)
-
-__all__ = [
-    "REFUSALS",
-    "append",
-    "exists",
-    "keep_copy",
-    "make_directory",
-    "prepare_directory",
-    "prepare_file",
-    "read",
-    "read_json",
-    "refuse_link",
-    "refuse_links",
-    "remove",
-    "remove_if_possible",
-    "set_aside",
-    "synchronize",
-    "write_whole",
-]
+from trainer.runtime.local_files import is_file, is_local
+from trainer.runtime.local_files import refuse_link as refuse_link
+from trainer.runtime.local_files import refuse_links as refuse_links
 
 # The exceptions of a failed file operation, by Python and by TensorFlow.
 REFUSALS = (OSError, tf.errors.OpError)
@@ -45,9 +23,7 @@ REFUSALS = (OSError, tf.errors.OpError)
 def write_whole(path: str, content: str | bytes) -> None:
     """Writes a file under a temporary name, and renames it.
 
-    Args:
-        path: local, or supported by `tf.io.gfile`; its directory exists.
-        content: the whole content.
+    Its directory exists, locally or where `tf.io.gfile` finds it.
 
     Raises:
         OSError, tf.errors.OpError: writing failed; the file is unchanged.
@@ -76,11 +52,11 @@ def write_whole(path: str, content: str | bytes) -> None:
         raise
 
 
-def make_directory(path: str) -> None:
-    """Creates a directory and its parents, safe against a power failure.
+def make_directory(path: str) -> list[str]:
+    """Creates what is missing of a path, safe against a power failure.
 
-    Args:
-        path: local, or supported by `tf.io.gfile`; it may exist.
+    Returns:
+        The directories that were missing, innermost first.
     """
     missing = []
     while path and not tf.io.gfile.isdir(path):
@@ -91,6 +67,7 @@ def make_directory(path: str) -> None:
     # A directory's name is in its parent, which must be on disk as well.
     for made in reversed(missing):
         synchronize(os.path.dirname(made) or ".")
+    return missing
 
 
 def synchronize(path: str) -> None:
@@ -137,10 +114,6 @@ def read_json(path: str) -> Any:
 def set_aside(path: str, why: str) -> None:
     """Renames a file that cannot be used, with a warning.
 
-    Args:
-        path: an existing path, local or supported by `tf.io.gfile`.
-        why: what is wrong with it.
-
     Raises:
         UserError: renaming failed.
     """
@@ -179,10 +152,6 @@ def _aside(path: str) -> str:
 def prepare_file(directory: str, name: str) -> None:
     """Makes sure that a run can append to a file.
 
-    Args:
-        directory: the run directory.
-        name: the file.
-
     Raises:
         UserError: it is a link, or something else that cannot be renamed.
     """
@@ -194,10 +163,6 @@ def prepare_file(directory: str, name: str) -> None:
 
 def prepare_directory(directory: str, name: str) -> None:
     """Makes sure that a run can create a directory.
-
-    Args:
-        directory: the run directory.
-        name: the directory below it, such as `"tensorboard/train"`.
 
     Raises:
         UserError: it is a link, or something else that cannot be renamed.
@@ -211,11 +176,7 @@ def prepare_directory(directory: str, name: str) -> None:
 
 
 def append(path: str, text: str) -> None:
-    """Appends to a file of the run.
-
-    Args:
-        path: local, or supported by `tf.io.gfile`; its directory exists.
-        text: the text to append.
+    """Appends to a file of the run, whose directory exists.
 
     Raises:
         OSError, tf.errors.OpError: writing failed, or the path is a link.

@@ -50,14 +50,8 @@ class ExitReport:
     def __init__(self) -> None:
         self._trainer: _HasStep | None = None
 
-    @property
-    def trainer(self) -> _HasStep | None:
-        """The Trainer whose step is reported; set before the first step."""
-        return self._trainer
-
-    @trainer.setter
-    def trainer(self, trainer: _HasStep) -> None:
-        """Reports that this process trains from now on."""
+    def begin(self, trainer: _HasStep) -> None:
+        """Reports before the first step that this process trains."""
         self._trainer = trainer
         self.write(None)
 
@@ -67,10 +61,6 @@ class ExitReport:
         """Writes the report.
 
         A failure to do so is ignored: it must not hide the reported error.
-
-        Args:
-            exit_code: the exit code of this process; `None` while it runs.
-            error: the exception that ends it, if there is one.
         """
         path = os.environ.get(VARIABLE)
         if not path:

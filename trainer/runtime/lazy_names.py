@@ -1,24 +1,44 @@
 """Lazy imports: names of a module that are imported at their first use."""
 
+import ast
+import functools
 import importlib
-from collections.abc import Callable, Mapping
+import inspect
+import sys
+from collections.abc import Callable
 from typing import Any
 
 
-def lazy_names(module: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
+def lazy_names(module: str) -> Callable[[str], Any]:
     """Returns a module's `__getattr__`, see PEP 562.
+
+    The module lists its names as imports under `if TYPE_CHECKING:`, where
+    type checkers and editors find them, too.
 
     Args:
         module: the `__name__` of the module.
-        homes: maps a name to the module or package that defines it.
     """
 
+    @functools.cache
+    def homes() -> dict[str, str]:
+        tree = ast.parse(inspect.getsource(sys.modules[module]))
+        return {
+            alias.name: node.module
+            for block in tree.body
+            if isinstance(block, ast.If)
+            for node in block.body
+            if isinstance(node, ast.ImportFrom) and node.module
+            for alias in node.names
+        }
+
     def load(name: str) -> Any:
-        if name not in homes:
+        # What Python itself looks for, such as `__path__`, needs no parsing.
+        home = None if name.startswith("__") else homes().get(name)
+        if home is None:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
-        home = importlib.import_module(homes[name])
-        if not hasattr(home, name):  # A submodule not imported yet.
-            return importlib.import_module(f"{homes[name]}.{name}")
-        return getattr(home, name)
+        found = importlib.import_module(home)
+        if not hasattr(found, name):  # A submodule not imported yet.
+            return importlib.import_module(f"{home}.{name}")
+        return getattr(found, name)
 
     return load

@@ -48,11 +48,6 @@ def held(
 ) -> Iterator[Callable[[], None]]:
     """Holds a lease while it is open.
 
-    Args:
-        path: the file of the lease; supported by `tf.io.gfile`.
-        holder: a description of this process for others.
-        in_use: returns the error that names the holder.
-
     Yields:
         A function that raises if another run has taken the lease.
 

@@ -158,16 +158,6 @@ def read(path: str) -> bytes:
         return file.read()
 
 
-def set_aside_unless_file(path: str) -> None:
-    """Renames anything that is in the place of a regular file.
-
-    Raises:
-        OSError: renaming failed.
-    """
-    if os.path.lexists(path) and not is_file(path):
-        set_aside(path, "it is not a regular file")
-
-
 def aside(path: str) -> str:
     """Returns an unused name for a file that is set aside."""
     # lexists: a broken link has the name, too, and renaming would replace it.
@@ -177,10 +167,6 @@ def aside(path: str) -> str:
 
 def set_aside(path: str, why: str) -> None:
     """Renames a file that cannot be used, with a warning.
-
-    Args:
-        path: an existing local path.
-        why: what is wrong with it, such as `"it is a directory"`.
 
     Raises:
         OSError: renaming failed.

@@ -55,9 +55,6 @@ def give_up(reason: str) -> None:
 
     For where an operation waits inside TensorFlow or the kernel: nothing can
     interrupt it. To be called from a thread that does not wait.
-
-    Args:
-        reason: what is told on stderr and to those of `last_words`.
     """
     # Whoever comes second waits here for the first one's end.
     _ending.acquire()

@@ -78,10 +78,13 @@ def locked(model_dir: str | None) -> Iterator[Callable[[], None]]:
         return
     refuse_links(model_dir, FILE_NAME)
     path = os.path.join(model_dir, FILE_NAME)
-    made = _missing(model_dir)
+    local = is_local(model_dir)
     try:
-        make_directory(model_dir)
-        descriptor = _lock(path, model_dir) if is_local(model_dir) else None
+        # Absolute: what is removed at the end is what was made.
+        made = make_directory(
+            os.path.abspath(model_dir) if local else model_dir
+        )
+        descriptor = _lock(path, model_dir) if local else None
     except REFUSALS as error:
         raise UserError(
             f"model_dir {model_dir} cannot be written: {error}"
@@ -96,21 +99,9 @@ def locked(model_dir: str | None) -> Iterator[Callable[[], None]]:
         _release(descriptor, path)
         # A run that is refused before it writes anything leaves no trace.
         with contextlib.suppress(OSError):
-            # Innermost first; this stops at the first that is not empty.
+            # This stops at the first that is not empty.
             for directory in made:
                 os.rmdir(directory)
-
-
-def _missing(directory: str) -> list[str]:
-    """Returns a directory and its parents as far as they do not exist."""
-    found: list[str] = []
-    if not is_local(directory):
-        return found
-    directory = os.path.abspath(directory)
-    while not os.path.lexists(directory):
-        found.append(directory)
-        directory = os.path.dirname(directory)
-    return found
 
 
 def in_use(path: str, holder: dict[str, Any]) -> UserError:

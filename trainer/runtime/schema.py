@@ -23,14 +23,12 @@ class Misfit(ValueError):
     """A stored value is not what it must be; the message is a clause."""
 
 
-def integer(least: int = 0, most: int = _MOST) -> Check:
-    """An integer within bounds; truth values are none."""
-
-    def check(value: Any, name: str) -> None:
-        if not _is(value, int) or not least <= value <= most:
-            _refuse(value, name, f"an integer of at least {least}")
-
-    return check
+def integer(least: int = 0) -> Check:
+    """An integer of at least so much; truth values are none."""
+    return _plain(
+        lambda value: _is(value, int) and least <= value <= _MOST,
+        f"an integer of at least {least}",
+    )
 
 
 def number(
@@ -39,52 +37,51 @@ def number(
     most: float = math.inf,
     finite: bool = True,
 ) -> Check:
-    """A number; NaN and infinities only where they may be.
+    """A number within bounds; NaN and infinities only if not `finite`."""
 
-    Args:
-        least: the smallest that will do.
-        most: the largest that will do.
-        finite: whether NaN and infinities are refused.
-    """
+    def fits(value: Any) -> bool:
+        # Python cannot turn every integer into a float, which isfinite needs.
+        if _is(value, int) and abs(value) > _MOST:
+            return False
+        if not _is(value, int | float) or value < least or value > most:
+            return False
+        return not finite or math.isfinite(value)
 
-    def check(value: Any, name: str) -> None:
-        fits = _is(value, int | float)
-        if fits and _is(value, int):
-            # Python cannot turn every integer into a float, which isfinite
-            # needs.
-            fits = abs(value) <= _MOST
-        if fits and finite:
-            fits = math.isfinite(value)
-        if not fits or value < least or value > most:
-            kind = "a finite number" if finite else "a number"
-            bound = "" if least == -math.inf else f" of at least {least:g}"
-            if most < math.inf:
-                bound += f" and at most {most:g}"
-            _refuse(value, name, kind + bound)
-
-    return check
-
-
-def boolean(value: Any, name: str) -> None:
-    """A truth value."""
-    if not isinstance(value, bool):
-        _refuse(value, name, "true or false")
-
-
-def text(value: Any, name: str) -> None:
-    """A string."""
-    if not isinstance(value, str):
-        _refuse(value, name, "a text")
+    bound = "" if least == -math.inf else f" of at least {least:g}"
+    if most < math.inf:
+        bound += f" and at most {most:g}"
+    kind = "a finite number" if finite else "a number"
+    return _plain(fits, kind + bound)
 
 
 def one_of(*valid: str) -> Check:
     """One of some strings."""
+    return _plain(
+        lambda value: isinstance(value, str) and value in valid,
+        f"one of {', '.join(valid)}",
+    )
+
+
+def _plain(fits: Callable[[Any], bool], wanted: str) -> Check:
+    """The check of a value that consists of no others."""
 
     def check(value: Any, name: str) -> None:
-        if not isinstance(value, str) or value not in valid:
-            _refuse(value, name, f"one of {', '.join(valid)}")
+        if fits(value):
+            return
+        try:
+            # Short, however much the value holds.
+            shown = reprlib.repr(value)
+        except ValueError:  # An integer of more digits than Python writes.
+            shown = "too large"
+        raise Misfit(f"{name} is {shown}, not {wanted}")
 
     return check
+
+
+boolean = _plain(lambda value: isinstance(value, bool), "true or false")
+text = _plain(lambda value: isinstance(value, str), "a text")
+_list = _plain(lambda value: isinstance(value, list), "a list")
+_object = _plain(lambda value: isinstance(value, dict), "an object")
 
 
 def optional(inner: Check) -> Check:
@@ -101,8 +98,7 @@ def list_of(inner: Check) -> Check:
     """A list of what another check wants."""
 
     def check(value: Any, name: str) -> None:
-        if not isinstance(value, list):
-            _refuse(value, name, "a list")
+        _list(value, name)
         for i, item in enumerate(value):
             inner(item, f"{name}[{i}]")
 
@@ -113,8 +109,7 @@ def mapping_of(inner: Check) -> Check:
     """An object of any names, each with what another check wants."""
 
     def check(value: Any, name: str) -> None:
-        if not isinstance(value, dict):
-            _refuse(value, name, "an object")
+        _object(value, name)
         for key, item in value.items():
             inner(item, f"{name}.{key}")
 
@@ -132,8 +127,7 @@ def record(
     """
 
     def check(value: Any, name: str) -> None:
-        if not isinstance(value, dict):
-            _refuse(value, name, "an object")
+        _object(value, name)
         for key, inner in {**required, **(possible or {})}.items():
             if key in value:
                 inner(value[key], f"{name}.{key}")
@@ -146,12 +140,3 @@ def record(
 def _is(value: Any, kind: Any) -> bool:
     # In Python a bool is an int, too.
     return isinstance(value, kind) and not isinstance(value, bool)
-
-
-def _refuse(value: Any, name: str, wanted: str) -> None:
-    try:
-        # Short, however much the value holds.
-        shown = reprlib.repr(value)
-    except ValueError:  # An integer of more digits than Python writes.
-        shown = "too large"
-    raise Misfit(f"{name} is {shown}, not {wanted}")

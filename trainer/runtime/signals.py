@@ -116,11 +116,7 @@ class Listener:
         return True
 
     def stop(self, *, keep: Sequence[int] = ()) -> None:
-        """Gives the signals back.
-
-        Args:
-            keep: signals whose handler stays, although nobody listens.
-        """
+        """Gives the signals back, but for the handlers of those to keep."""
         if self._waking is None:
             return
         _listeners.remove(self)
@@ -299,8 +295,7 @@ def _after_fork_in_child() -> None:
         listener.stop()
     _hold = _interruption = None
     signal.pthread_sigmask(
-        signal.SIG_SETMASK,
-        _mask.before - ({*_HELD} if _has_held else set()),
+        signal.SIG_SETMASK, _mask.before - ({*_HELD} if _has_held else set())
     )
 
 

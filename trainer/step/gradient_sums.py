@@ -170,7 +170,7 @@ def reduce_gradients(spec: StepSpec, sums: GradientSums) -> Reduced:
         loss += tf.math.divide_no_nan(total, sums.counts[group])
     # A sparse gradient may hold several summands of one row: the norm needs
     # their sum. XLA has no tf.unique, so it gets a dense gradient.
-    true = grads.rows_once([*gradients.values()], dense=spec.jit_compile)
+    true = grads.rows_once([*gradients.values()], dense=spec.form.uses_xla)
     return Reduced(gradients, (Measured(loss, grads.global_norm(true)),))
 
 

@@ -79,7 +79,7 @@ def repeat(
     state: Any,
     *,
     stop: tf.Tensor | int,
-    start: int = 0,
+    start: tf.Tensor | int = 0,
 ) -> Any:
     """Applies `body` to each integer of a range, one after the other.
 
@@ -88,7 +88,7 @@ def repeat(
             same structure, shapes and dtypes.
         state: a structure of tensors, or of one for each replica.
         stop: scalar, the end of the range.
-        start: where it begins.
+        start: scalar, where it begins.
 
     Returns:
         The last state.
@@ -103,6 +103,6 @@ def repeat(
     _, last = tf.while_loop(
         lambda number, _: number < stop,
         next_state,
-        (tf.constant(start, stop.dtype), state),
+        (tf.convert_to_tensor(start, stop.dtype), state),
     )
     return last

@@ -21,6 +21,8 @@ class StrategyOptions:
             otherwise they are made dense first.
         batches_by_step: which batch a step takes follows from its number, as
             `StrategyPlugin.distribute` was given them.
+        takes_stacks: a single replica in this process, whose steps over a
+            stack of batches can be one program of XLA.
         carries_states: each step sees what the one before it left, so that
             metrics may depend on the order of batches.
     """
@@ -32,4 +34,5 @@ class StrategyOptions:
     reduces_logs: bool = False
     reduces_sparse: bool = True
     batches_by_step: bool = True
+    takes_stacks: bool = False
     carries_states: bool = True

@@ -58,12 +58,16 @@ class StepRandomness:
     Args:
         model: the built model; its generators are numbered in layer order.
         seed: the run's seed.
+
+    Attributes:
+        was_drawn: whether anything that was traced draws random numbers.
     """
 
     def __init__(self, model: keras.Model, seed: int) -> None:
         # Mirrored strategies trace each replica in a thread of its own.
         self._local = threading.local()
         self._seed = seed
+        self.was_drawn = False
         self._unseeded = _Unseeded(self._draw)
         for number, (layer, generator) in enumerate(seed_generators(model)):
             self._take_over(generator, number, layer)
@@ -127,6 +131,7 @@ class StepRandomness:
 
     def _draw(self, number: int, owner: str) -> tf.Tensor:
         """The next seed of a generator in this step."""
+        self.was_drawn = True
         key = self._local.key
         # Counted while tracing: the position of a draw in the program.
         draw = self._local.draws.get(number, 0)

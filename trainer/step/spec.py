@@ -11,6 +11,7 @@ import tensorflow as tf
 from trainer.data.batches import Batches
 from trainer.step.divergence_guard import Guard, Watch
 from trainer.step.ema import MovingAverage
+from trainer.step.forms import Form
 from trainer.step.logs import StepLogs
 from trainer.step.loss_scale import LossScale
 from trainer.step.losses.loss_terms import AddedLosses
@@ -132,7 +133,7 @@ class StepSpec:
         saves: whether the present run saves checkpoints.
         batch_size: see `trainer.Trainer`, as all that follow.
         accumulation_steps: see `trainer.Trainer`.
-        jit_compile: see `trainer.Trainer`.
+        form: how the step is compiled.
         guard: see `trainer.Trainer`.
         loss: Keras losses.
         loss_weights: see `trainer.Trainer`.
@@ -149,7 +150,7 @@ class StepSpec:
     saves: Callable[[], bool]
     batch_size: int
     accumulation_steps: int
-    jit_compile: bool
+    form: Form
     guard: Guard | None
     loss: Any
     loss_weights: Any

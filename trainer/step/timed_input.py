@@ -1,11 +1,27 @@
 """Reads the micro-batches of a step, and times the wait for them."""
 
+import dataclasses
 from typing import Any
 
 import tensorflow as tf
 
 # There is no public way to tell whether op determinism is on.
 from tensorflow.python.framework import config
+
+
+@dataclasses.dataclass(frozen=True)
+class OneOfStack:
+    """Stands for an iterator inside a loop over a stack of batches.
+
+    Attributes:
+        batches: a structure of tensors of shape `[size, batch, ...]`.
+        index: integer scalar, which of them a step takes.
+        waited: float32 scalar, the seconds that it waited for the stack.
+    """
+
+    batches: Any
+    index: tf.Tensor
+    waited: tf.Tensor
 
 
 def read(iterator: Any, count: int = 1) -> tuple[tuple[Any, ...], tf.Tensor]:
@@ -15,13 +31,19 @@ def read(iterator: Any, count: int = 1) -> tuple[tuple[Any, ...], tf.Tensor]:
     deterministic ones are allowed: then nothing is measured.
 
     Args:
-        iterator: what `StrategyPlugin.distribute` returned.
+        iterator: what `StrategyPlugin.distribute` returned, or `OneOfStack`.
         count: how many micro-batches.
 
     Returns:
         The micro-batches, and the seconds that the step waited for them, a
         float32 scalar.
     """
+    if isinstance(iterator, OneOfStack):
+        assert count == 1, "a stack holds whole batches"
+        batch = tf.nest.map_structure(
+            lambda part: part[iterator.index], iterator.batches
+        )
+        return (batch,), iterator.waited
     if config.is_op_determinism_enabled():
         return tuple(next(iterator) for _ in range(count)), tf.constant(0.0)
     # On the host: an accelerator's clock has another zero.

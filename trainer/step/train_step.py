@@ -30,6 +30,7 @@ from absl import logging
 
 from trainer.step import timed_input
 from trainer.step.divergence_guard import Measured
+from trainer.step.forms import Form
 from trainer.step.gradient_sums import GradientSums, Reduced, piece_of
 from trainer.step.gradients import all_finite, reduce_sum
 from trainer.step.graph import converted, graph_function, only_if, repeat
@@ -131,7 +132,7 @@ def _sums_of_micro_batches(
     alone = not (_is_one(spec) or _compiles_at_once(spec))
     compiled = (
         graph_function(local_sums, jit_compile=True)
-        if spec.jit_compile and alone
+        if spec.form is Form.XLA and alone
         else local_sums
     )
     total = of_micro_batch(tf.constant(0))
@@ -223,7 +224,7 @@ def _as_one_program(spec: StepSpec) -> Callable[[Any], Any]:
 
     compiled = (
         graph_function(program, jit_compile=True)
-        if spec.jit_compile
+        if spec.form is Form.XLA
         else program
     )
 
@@ -265,7 +266,7 @@ def _around_replicas(spec: StepSpec) -> Callable[[Any], Any]:
 def _compiles_at_once(spec: StepSpec) -> bool:
     """Whether XLA can compile all phases of a step together."""
     alone = spec.accumulation_steps == 1 and spec.parts.loss_scale is None
-    return spec.jit_compile and alone
+    return spec.form is Form.XLA and alone
 
 
 def _own_step(

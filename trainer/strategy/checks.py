@@ -6,6 +6,7 @@ from typing import Any
 import keras
 
 from trainer.errors import UserError, nearest
+from trainer.step.forms import Form
 from trainer.step.losses.loss_terms import AddedLosses
 from trainer.step.model.keras_private import all_layers, function_loss
 from trainer.strategy.plugin import StrategyPlugin
@@ -16,7 +17,7 @@ def check_against_strategy(
     *,
     batch_size: int,
     accumulation_steps: int,
-    jit_compile: bool,
+    form: Form,
 ) -> None:
     """Checks that a strategy can do what the arguments require.
 
@@ -33,9 +34,24 @@ def check_against_strategy(
             f"micro-batches) under the strategy {plugin.name!r}. Nearest: "
             f"{near}."
         )
-    reason = plugin.why_not_compiled()
-    if jit_compile and reason:
+    reason = why_not_in_form(plugin, form, accumulation_steps)
+    if reason:
         raise UserError(f"jit_compile: {reason}. Leave it off.")
+
+
+def why_not_in_form(
+    plugin: StrategyPlugin, form: Form, accumulation_steps: int
+) -> str | None:
+    """Why a strategy cannot run a step in a form; `None` if it can."""
+    if form is Form.GRAPH:
+        return None
+    reason = plugin.why_not_compiled()
+    if reason is None and form is Form.XLA_STACK:
+        if not plugin.options.takes_stacks:
+            return f"the strategy {plugin.name!r} takes no stacks of batches"
+        if accumulation_steps > 1:
+            return f"{form} cannot be combined with accumulation_steps"
+    return reason
 
 
 def check_dtypes(plugin: StrategyPlugin, model: keras.Model) -> None:

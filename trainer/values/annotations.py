@@ -34,4 +34,6 @@ Names: TypeAlias = Annotated[
 Split: TypeAlias = Literal["train", "eval"]
 Job: TypeAlias = Literal["chief", "worker", "ps", "evaluator"]
 Precision: TypeAlias = Literal["float32", "mixed_bfloat16", "mixed_float16"]
+JitCompile: TypeAlias = bool | Literal["auto", "graph", "xla", "xla_stack"]
+StepsPerLoop: TypeAlias = Positive | Literal["auto"]
 Direction: TypeAlias = Literal["min", "max", "auto"]

@@ -14,12 +14,7 @@ from typing import Any, TypeVar, get_type_hints
 
 import gin
 import numpy as np
-from pydantic import (
-    ConfigDict,
-    PydanticUserError,
-    TypeAdapter,
-    ValidationError,
-)
+from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 from pydantic_core import SchemaError
 
 from trainer.errors import BadValue
@@ -104,12 +99,7 @@ def _hints(function: Any) -> dict[str, Any]:
 
 
 class Checks:
-    """What the parameters of a function may be given.
-
-    Args:
-        name: of the function.
-        hints: returns its type hints by parameter.
-    """
+    """What the parameters of a function may be given, by its type hints."""
 
     def __init__(self, name: str, hints: Callable[[], dict[str, Any]]) -> None:
         self._name = name

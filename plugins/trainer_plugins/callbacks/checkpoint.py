@@ -98,7 +98,6 @@ class Checkpoint(Callback):
             UserError: there is no `model_dir`, or `checkpoints/` is a link.
         """
         loop = self.trainer.loop
-        assert loop is not None
         if self.trainer.model_dir is None:
             raise UserError("Checkpoint needs a model_dir to save to.")
         # One process alone: several would race to set the same thing aside.
@@ -141,7 +140,6 @@ class Checkpoint(Callback):
     def on_save(self, step: int, logs: dict[str, float]) -> None:
         """Saves when the period has passed, or a save was requested."""
         loop = self.trainer.loop
-        assert loop is not None
         # Save before `on_train_end`, because another callback may fail there.
         ending = loop.is_ending
         if self._ticker.due(step) or loop.save_now or ending:
@@ -166,7 +164,6 @@ class Checkpoint(Callback):
 
     def on_roll_back(self, step: int) -> None:
         """Continues as after a start, and removes later checkpoints."""
-        assert self.trainer.loop is not None
         self._ticker.start(self.trainer.loop.fired_step)
         self._saved_step = step
         if self.trainer.plugin.is_chief:
@@ -208,11 +205,9 @@ class Checkpoint(Callback):
         """Records what was saved, to know at the end whether it is complete."""
         self._saved_step = self.trainer.step
         self._saved_as_over = over
-        loop = self.trainer.loop
-        assert loop is not None
         # Hashing reads every variable: only where a Keras callback may still
         # change one.
-        if over and loop.callbacks.keras_has("on_train_end"):
+        if over and self.trainer.loop.callbacks.keras_has("on_train_end"):
             self._saved_digests = self.trainer.state.digests()
 
     def _end_is_saved(self) -> bool:

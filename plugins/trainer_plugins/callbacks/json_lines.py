@@ -22,10 +22,7 @@ FILE_NAME = "metrics.jsonl"
 EVALUATOR_FILE_NAME = "metrics_evaluator.jsonl"
 
 _STATE = schema.record({"waiting": schema.list_of(schema.text)})
-_KEYS = {
-    "step": schema.integer(),
-    "split": schema.one_of("train", "eval"),
-}
+_KEYS = {"step": schema.integer(), "split": schema.one_of("train", "eval")}
 _LINE = schema.record({"step": schema.number()})
 _VALUE = schema.optional(schema.number())
 
@@ -179,13 +176,7 @@ class JsonLines(Callback):
 
 
 def as_line(step: int, split: str, logs: dict[str, float]) -> str:
-    """Returns one line of the file, with its line break.
-
-    Args:
-        step: the number of completed optimizer steps.
-        split: `"train"` or `"eval"`.
-        logs: scalars by name; NaN and infinities become `null`.
-    """
+    """Returns one line of the file; NaN and infinities become `null`."""
     values = {
         name: float(value) if math.isfinite(value) else None
         for name, value in logs.items()

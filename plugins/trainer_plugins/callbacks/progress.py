@@ -53,10 +53,7 @@ class Progress(Callback):
             refresh_per_second=4,
         )
         self._task = self._bar.add_task(
-            "train",
-            total=self._total,
-            completed=self.trainer.step,
-            values="",
+            "train", total=self._total, completed=self.trainer.step, values=""
         )
         self._bar.start()
 

@@ -15,12 +15,7 @@ from absl import logging
 from gin import config_parser
 
 from trainer import Callback, UserError
-from trainer.plugin_api import (
-    REFUSALS,
-    atomic_files,
-    configurable,
-    write_whole,
-)
+from trainer.plugin_api import REFUSALS, atomic_files, configurable, write_whole
 
 Scalar = bool | int | float | str
 
@@ -148,10 +143,6 @@ class TensorBoard(Callback):
         assert self.trainer.model_dir is not None
         return os.path.join(self.trainer.model_dir, self._name(split))
 
-    def _refuse_links(self, split: str) -> None:
-        assert self.trainer.model_dir is not None
-        atomic_files.refuse_links(self.trainer.model_dir, self._name(split))
-
     def _write(self, split: str, step: int, write: Callable[[], None]) -> None:
         self._waiting.append((split, step, write))
         self._write_waiting()
@@ -194,7 +185,8 @@ class TensorBoard(Callback):
 
     def _writer(self, split: str) -> tf.summary.SummaryWriter:
         if split not in self._writers:
-            self._refuse_links(split)
+            assert self.trainer.model_dir is not None
+            atomic_files.refuse_links(self.trainer.model_dir, self._name(split))
             self._writers[split] = tf.summary.create_file_writer(
                 self._directory(split)
             )
@@ -224,10 +216,6 @@ def _write_scalars(scalars: dict[str, float]) -> None:
 
 def literal_bindings(config: str) -> dict[str, Scalar]:
     """Returns the scalar parameters in a gin configuration.
-
-    Args:
-        config: the text of a configuration, such as
-            `gin.operative_config_str()`.
 
     Returns:
         Values by names such as `"Adam.learning_rate"`. Macros are replaced by

@@ -100,10 +100,6 @@ def reserved_port(address: str, *, owner: str) -> Iterator[None]:
 
     It is bound without a listener, on all interfaces, as TensorFlow binds it.
 
-    Args:
-        address: the task's `host:port`.
-        owner: the task, for messages.
-
     Raises:
         UserError: another program has the port, or it may not be used.
     """
@@ -160,10 +156,6 @@ async def check_names(tasks: Mapping[str, str], seconds: float) -> None:
 
     TensorFlow waits without a message for one that this machine does not
     know.
-
-    Args:
-        tasks: the address of every task.
-        seconds: how long to try.
 
     Raises:
         StartAgain: a name is not known; the message says which.

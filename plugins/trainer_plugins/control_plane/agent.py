@@ -141,9 +141,6 @@ class Agent:
         """Returns why the run cannot go on, after an operation has failed.
 
         From then on, a few missed heartbeats are enough to lose a task.
-
-        Args:
-            seconds: how long to wait for a reason that is on its way.
         """
         self._silence_seconds = min(
             self._silence_seconds, timeouts.SUSPECT_SILENCE_SECONDS
@@ -166,10 +163,6 @@ class Agent:
 
     def barrier(self, facts: Mapping[str, Any], *, seconds: float) -> None:
         """Waits until all tasks are here, with the same facts.
-
-        Args:
-            facts: JSON values by name.
-            seconds: how long to wait for the others.
 
         Raises:
             UserError: the facts differ; the message says on which tasks.
@@ -195,17 +188,12 @@ class Agent:
     def preempt(self, reason: str) -> None:
         """Requests that the run save, because this task has to leave.
 
-        Args:
-            reason: why, including this task's name.
+        The reason includes this task's name.
         """
         self._send(preempt=reason)
 
     def end(self, reason: str) -> None:
-        """Ends this task's part in the run.
-
-        Args:
-            reason: why; `wait` raises it.
-        """
+        """Ends this task's part in the run; `wait` raises the reason."""
         # The loop is closed once this task has left.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._end, reason)

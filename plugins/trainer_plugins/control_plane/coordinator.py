@@ -25,6 +25,7 @@ tasks exit, and those that are started again join a new coordinator.
 
 import asyncio
 import contextlib
+import secrets
 import socket
 from collections.abc import Mapping
 from typing import Any
@@ -73,11 +74,7 @@ class Coordinator:
         self._server: asyncio.Server | None = None
 
     async def serve(self, listener: socket.socket) -> None:
-        """Lets tasks join from now on.
-
-        Args:
-            listener: a listening socket, owned by this object from now on.
-        """
+        """Lets tasks join from now on; owns the listener."""
         self._server = await asyncio.start_server(
             self._serve,
             sock=listener,
@@ -95,8 +92,7 @@ class Coordinator:
     async def close(self, reason: str | None = None) -> None:
         """Ends the run for all, when this task leaves; idempotent.
 
-        Args:
-            reason: why this task leaves; `None` if it has ended well.
+        Without a reason it has ended well.
         """
         if self._server is None:
             return
@@ -151,7 +147,7 @@ class Coordinator:
 
     async def _greet(self, stream: Stream) -> Hello | None:
         """Returns a task's introduction; `None` for anything else."""
-        challenge = self._secret.challenge()
+        challenge = secrets.token_hex(16)
         stream.send(challenge=challenge)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeouts.HELLO_SECONDS):

@@ -9,25 +9,14 @@ _MOST_CHARACTERS = 60
 
 
 def label(name: str, tasks: Mapping[str, str]) -> str:
-    """Returns a task as messages show it, as `"worker 1 (n1:2222)"`.
-
-    Args:
-        name: the task.
-        tasks: the address of every task.
-    """
+    """Returns a task as messages show it, as `"worker 1 (n1:2222)"`."""
     return f"{name} ({tasks.get(name, '?')})"
 
 
 def missing(
     names: Sequence[str], tasks: Mapping[str, str], seconds: float
 ) -> str:
-    """Returns a message that names the tasks that are missing.
-
-    Args:
-        names: the missing tasks.
-        tasks: the address of every task.
-        seconds: how long they were waited for.
-    """
+    """Returns a message that names the tasks that are missing."""
     shown = [label(name, tasks) for name in names]
     return f"peers missing after {seconds:g} s: {listed(shown)}"
 

@@ -20,9 +20,6 @@ def disconnect_from(address: str) -> None:
     """Shuts down all of this process's connections to a task.
 
     This may take long while a name server is slow.
-
-    Args:
-        address: the task's `host:port`.
     """
     host, port = split_address(address)
     # UnicodeError: a name that IDNA cannot encode.
@@ -34,16 +31,9 @@ def disconnect_from(address: str) -> None:
 
 
 def disconnect(host: str, port: int) -> int:
-    """Shuts down all of this process's connections to an address.
+    """Shuts down and counts this process's connections to an IP address.
 
     That includes those of other libraries, such as gRPC inside TensorFlow.
-
-    Args:
-        host: an IP address.
-        port: the peer's port.
-
-    Returns:
-        How many there were.
     """
     target = (_plain(host), port)
     count = 0

@@ -5,7 +5,6 @@ import hashlib
 import hmac
 import json
 import os
-import secrets
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -26,10 +25,6 @@ class Secret:
 
     def __init__(self) -> None:
         self._key = os.environ.get(SECRET, "").encode()
-
-    def challenge(self) -> str:
-        """Returns a text that has never been used before."""
-        return secrets.token_hex(16)
 
     def proof(self, challenge: str) -> str:
         """Returns what only those who know the secret can compute."""
@@ -75,13 +70,7 @@ class Hello:
         tasks: Mapping[str, str],
         facts: Mapping[str, Any],
     ) -> "Hello":
-        """Introduces this process.
-
-        Args:
-            cluster: which of the tasks this is.
-            tasks: see above.
-            facts: see above; other values than JSON's are compared as text.
-        """
+        """Introduces this process; what JSON lacks is compared as text."""
         # As they arrive at the others, so that the task's own facts compare
         # equal: JSON turns a tuple into a list.
         facts = json.loads(json.dumps(dict(facts), default=str))

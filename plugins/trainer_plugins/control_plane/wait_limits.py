@@ -8,11 +8,7 @@ from trainer_plugins.control_plane import timeouts
 
 
 class WaitLimits:
-    """Says when a process must be ended because its main thread does not end.
-
-    Args:
-        leave_seconds: see `Options`.
-    """
+    """Says when a process must be ended, as its main thread does not end."""
 
     def __init__(self, leave_seconds: float) -> None:
         self._leave_seconds = leave_seconds
@@ -38,11 +34,7 @@ class WaitLimits:
         return until - since if time.monotonic() > until else None
 
     def must_end(self, ended_at: float) -> bool:
-        """Whether the main thread has had its time after the run's end.
-
-        Args:
-            ended_at: when that was, on the monotonic clock.
-        """
+        """Whether the main thread has had its time after the run's end."""
         now = time.monotonic()
         if self._waiting is None:
             # Its peers cannot start again before it has ended.

@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from trainer import StrategyPlugin
-from trainer.plugin_api import Detection, configurable
+from trainer.plugin_api import Detection, StrategyOptions, configurable
 from trainer_plugins.strategies.devices import logical_devices
 
 
@@ -16,6 +16,7 @@ class Default(StrategyPlugin):
     """
 
     name = "default"
+    options = StrategyOptions(takes_stacks=True)
 
     @classmethod
     def detect(cls) -> Detection:

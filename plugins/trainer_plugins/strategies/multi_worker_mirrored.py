@@ -1,15 +1,13 @@
 """The strategy multi_worker_mirrored: replicas on several hosts."""
 
-import contextlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import tensorflow as tf
 
 from trainer import StartAgain
 from trainer.plugin_api import (
-    Cluster,
     Detection,
     Job,
     Names,
@@ -26,7 +24,6 @@ from trainer.plugin_api import (
 )
 from trainer_plugins.control_plane.agent import Agent
 from trainer_plugins.control_plane.options import Options
-from trainer_plugins.control_plane.peers import Peers
 from trainer_plugins.control_plane.timeouts import SILENCE_SECONDS
 from trainer_plugins.strategies.connecting import bounded, lock_released
 from trainer_plugins.strategies.processes import (
@@ -34,7 +31,6 @@ from trainer_plugins.strategies.processes import (
     WatchedRunner,
     abort_collectives,
     server_def_resolver,
-    versions,
 )
 
 _JOBS = ("chief", "worker")
@@ -104,10 +100,12 @@ class MultiWorkerMirrored(ClusterStrategy):
             implementation=_IMPLEMENTATIONS[implementation],
             bytes_per_pack=bytes_per_pack,
         )
-        self._timeout_seconds = timeout_seconds
-        self._start_seconds = start_seconds
-        self._silence_seconds = silence_seconds
-        self._min_workers = min_workers or _min_workers()
+        self._control = Options(
+            start_seconds=start_seconds,
+            silence_seconds=silence_seconds,
+            leave_seconds=timeout_seconds,
+            min_workers=min_workers or _min_workers(),
+        )
         self._agent: Agent | None = None
         self.cluster = resolve_cluster(
             worker_hosts=worker_hosts,
@@ -135,9 +133,13 @@ class MultiWorkerMirrored(ClusterStrategy):
             return tf.distribute.MultiWorkerMirroredStrategy(
                 communication_options=self._options
             )
-        cluster = self._join(cluster)
+        # A single worker has no one to wait for.
+        if len(cluster.tasks(*_JOBS)) > 1:
+            # A collective that waits for a lost peer would never return.
+            self._agent = self._join(cluster, _JOBS, on_end=abort_collectives)
+            self.cluster = cluster = self._agent.cluster
         # In here, TensorFlow's workers wait for each other as well.
-        limit = self._start_seconds
+        limit = self._control.start_seconds
         try:
             with self._watched(), bounded(limit), lock_released():
                 return tf.distribute.MultiWorkerMirroredStrategy(
@@ -150,28 +152,6 @@ class MultiWorkerMirrored(ClusterStrategy):
             if self._agent is not None and self._agent.end_reason:
                 raise StartAgain(self._agent.end_reason) from error
             raise
-
-    def _join(self, cluster: Cluster) -> Cluster:
-        """Joins the run; returns the tasks that take part."""
-        # A single worker has no one to wait for.
-        if len(cluster.tasks(*_JOBS)) < 2:
-            return cluster
-        self._agent = Agent(
-            cluster,
-            jobs=_JOBS,
-            facts={**versions(), **self.facts},
-            options=Options(
-                start_seconds=self._start_seconds,
-                silence_seconds=self._silence_seconds,
-                leave_seconds=self._timeout_seconds,
-                min_workers=self._min_workers,
-            ),
-            # A collective that waits for a lost peer would never return.
-            on_end=abort_collectives,
-        )
-        self._peers = Peers(self._agent, limit_seconds=self._timeout_seconds)
-        self.cluster = self._agent.cluster
-        return self._agent.cluster
 
     @property
     def is_chief(self) -> bool:
@@ -191,11 +171,6 @@ class MultiWorkerMirrored(ClusterStrategy):
             or len(cluster.tasks(*_JOBS)) == 1
         )
 
-    @property
-    def is_evaluator(self) -> bool:
-        """See `StrategyPlugin.is_evaluator`."""
-        return self.cluster is not None and self.cluster.job == "evaluator"
-
     def why_not_compiled(self) -> str | None:
         """XLA has no collectives between processes on CPUs."""
         return "XLA cannot compile a step that several workers share"
@@ -209,13 +184,6 @@ class MultiWorkerMirrored(ClusterStrategy):
             counts = self._count(tf.constant(flags, tf.float32))
             return [bool(count > 0) for count in counts.numpy()]
 
-    @contextlib.contextmanager
-    def scope(self) -> Iterator[None]:
-        """See `StrategyPlugin.scope`: variables come from the chief."""
-        _ = self.strategy  # Creating it joins the run.
-        with self._watched(), super().scope():
-            yield
-
     def runner(self, step: Step, *, training: bool) -> Runner:
         """See `StrategyPlugin.runner`."""
         loop = super().runner(step, training=training)
@@ -226,7 +194,7 @@ class MultiWorkerMirrored(ClusterStrategy):
     def check_alike(self, facts: Mapping[str, Any]) -> None:
         """See `StrategyPlugin.check_alike`."""
         if self._agent is not None:
-            self._agent.barrier(facts, seconds=self._timeout_seconds)
+            self._agent.barrier(facts, seconds=self._control.leave_seconds)
 
     def why_start_again(self) -> str | None:
         """See `StrategyPlugin.why_start_again`: a worker is back."""
@@ -237,13 +205,6 @@ class MultiWorkerMirrored(ClusterStrategy):
         # Comparing nothing is a barrier, which needs no collective.
         self.check_alike({})
         self.close()
-
-    def describe(self) -> dict[str, Any]:
-        """See `StrategyPlugin.describe`."""
-        described = super().describe()
-        if self.cluster is not None:
-            described["cluster"] = self.cluster.describe()
-        return described
 
     @graph_function
     def _count(self, flags: tf.Tensor) -> tf.Tensor:

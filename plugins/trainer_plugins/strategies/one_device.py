@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from trainer import StrategyPlugin, UserError
-from trainer.plugin_api import Names, configurable
+from trainer.plugin_api import Names, StrategyOptions, configurable
 from trainer_plugins.strategies.devices import logical_devices
 
 
@@ -24,6 +24,7 @@ class OneDevice(StrategyPlugin):
     """
 
     name = "one_device"
+    options = StrategyOptions(takes_stacks=True)
 
     def __init__(self, *, devices: Names | None = None) -> None:
         self._devices = devices

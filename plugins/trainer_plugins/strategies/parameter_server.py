@@ -10,6 +10,7 @@ from annotated_types import Ge, Le
 
 from trainer import UserError
 from trainer.plugin_api import (
+    Cluster,
     Detection,
     GraphLoop,
     Job,
@@ -25,10 +26,8 @@ from trainer.plugin_api import (
     resolve_cluster,
     signals,
 )
-from trainer_plugins.control_plane.agent import Agent
 from trainer_plugins.control_plane.departing import departing
 from trainer_plugins.control_plane.options import Options
-from trainer_plugins.control_plane.peers import Peers
 from trainer_plugins.control_plane.timeouts import SILENCE_SECONDS
 from trainer_plugins.strategies.closures import Closures, Evaluation
 from trainer_plugins.strategies.connecting import bounded
@@ -37,7 +36,6 @@ from trainer_plugins.strategies.processes import (
     WatchedRunner,
     server_def_resolver,
     start_server,
-    versions,
 )
 from trainer_plugins.strategies.step_counts import StepCounts
 from trainer_plugins.strategies.worker_pool import WorkerPool
@@ -103,6 +101,7 @@ class ParameterServer(ClusterStrategy):
     # Any free worker takes a step, and its own next batch for it: no step has a
     # batch of its own.
     options = StrategyOptions(batches_by_step=False, carries_states=False)
+    cluster: Cluster
 
     def __init__(
         self,
@@ -139,9 +138,12 @@ class ParameterServer(ClusterStrategy):
         self._steps_per_closure = steps_per_closure
         self._max_staleness = max_staleness
         self._threads = inter_op_threads or self._num_workers + 2
-        self._timeout_seconds = timeout_seconds
-        self._start_seconds = start_seconds
-        self._silence_seconds = silence_seconds
+        self._control = Options(
+            start_seconds=start_seconds,
+            silence_seconds=silence_seconds,
+            leave_seconds=timeout_seconds,
+            expendable=[name for name, _ in cluster.tasks("worker")],
+        )
         self._counts = StepCounts()
 
     @classmethod
@@ -163,7 +165,7 @@ class ParameterServer(ClusterStrategy):
         """Serves as a worker or parameter server until the chief has ended."""
         if self.cluster.job not in ("worker", "ps"):
             return False
-        agent = self._join()
+        agent = self._join(self.cluster, _JOBS)
         # TensorFlow may install a handler of its own, which ignores SIGTERM.
         with signals.handler_restored():
             server = start_server(self.cluster, _JOBS, threads=self._threads)
@@ -177,10 +179,11 @@ class ParameterServer(ClusterStrategy):
         if self.is_evaluator:
             return tf.distribute.get_strategy()
         # Must come before the first TensorFlow operation.
-        self._set_threads()
-        self._agent = self._join()
+        threading = tf.config.threading
+        threading.set_inter_op_parallelism_threads(self._threads)
+        self._agent = self._join(self.cluster, _JOBS)
         # TensorFlow connects to all servers here, and waits for each of them.
-        with self._watched(), bounded(self._start_seconds):
+        with self._watched(), bounded(self._control.start_seconds):
             strategy = tf.distribute.ParameterServerStrategy(
                 server_def_resolver(self.cluster, _JOBS)
             )
@@ -203,11 +206,6 @@ class ParameterServer(ClusterStrategy):
     def is_chief(self) -> bool:
         """Only the chief writes."""
         return self.cluster.job == "chief" or self.is_evaluator
-
-    @property
-    def is_evaluator(self) -> bool:
-        """See `StrategyPlugin.is_evaluator`."""
-        return self.cluster.job == "evaluator"
 
     def why_start_again(self) -> str | None:
         """See `StrategyPlugin.why_start_again`: a server has to leave."""
@@ -234,12 +232,7 @@ class ParameterServer(ClusterStrategy):
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
         """See `StrategyPlugin.scope`: variables are placed on the servers."""
-        _ = self.strategy  # Creating it joins the run.
-        with (
-            self._watched(),
-            super().scope(),
-            tf.variable_creator_scope(self._counts.note),
-        ):
+        with super().scope(), tf.variable_creator_scope(self._counts.note):
             yield
 
     @property
@@ -251,28 +244,6 @@ class ParameterServer(ClusterStrategy):
         """Ends the run on all servers."""
         self.close()
 
-    def describe(self) -> dict[str, Any]:
-        """See `StrategyPlugin.describe`."""
-        return super().describe() | {"cluster": self.cluster.describe()}
-
     def devices(self) -> list[str]:
         """The names of the workers; each manages its own devices."""
         return [name for name, _ in self.cluster.tasks("worker")]
-
-    def _set_threads(self) -> None:
-        tf.config.threading.set_inter_op_parallelism_threads(self._threads)
-
-    def _join(self) -> Agent:
-        agent = Agent(
-            self.cluster,
-            jobs=_JOBS,
-            facts={**versions(), **self.facts},
-            options=Options(
-                start_seconds=self._start_seconds,
-                silence_seconds=self._silence_seconds,
-                leave_seconds=self._timeout_seconds,
-                expendable=[name for name, _ in self.cluster.tasks("worker")],
-            ),
-        )
-        self._peers = Peers(agent, limit_seconds=self._timeout_seconds)
-        return agent

@@ -13,11 +13,7 @@ _PYTHON_OPS = {"EagerPyFunc", "PyFunc", "PyFuncStateless"}
 
 
 def check_input(dataset: tf.data.Dataset, *, remote: bool) -> None:
-    """Checks that a TPU can be fed from a dataset.
-
-    Args:
-        dataset: yields the batches of a replica.
-        remote: whether other hosts than this one read it.
+    """Checks that a TPU can be fed from a dataset, read here or remotely.
 
     Raises:
         UserError: it yields strings, or runs Python code on remote hosts.

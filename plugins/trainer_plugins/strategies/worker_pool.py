@@ -30,12 +30,6 @@ def cut_into_rounds(
     round is so small that its other closures hold no more steps than the
     bound: only their updates can fall between a read and its own update.
 
-    Args:
-        num_steps: the steps of the host loop.
-        num_workers: how many closures run at the same time.
-        steps_per_closure: see `WorkerPool`.
-        max_staleness: see `WorkerPool`.
-
     Returns:
         For each round, the number of steps of each of its closures.
     """
@@ -57,18 +51,9 @@ def cut_into_rounds(
 class WorkerPool:
     """Schedules loops of steps on workers, and waits for them.
 
-    Args:
-        strategy: the chief's strategy.
-        num_workers: how many workers there are.
-        agent: gives the reason when the run cannot go on.
-        watched: a context for calls that wait for peers, such as
-            `Peers.watched`.
-        scope: a context that places new variables on the servers.
-        counts: the variables that count steps.
-        steps_per_closure: steps that are scheduled as one unit; `None` takes
-            an eighth of a worker's share.
-        max_staleness: the most updates between reading the weights and
-            applying the gradient; `None` sets no bound.
+    `steps_per_closure` and `max_staleness` are those of `ParameterServer`,
+    `watched` and `scope` its contexts for calls that wait and for new
+    variables.
     """
 
     def __init__(

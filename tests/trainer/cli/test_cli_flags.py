@@ -41,6 +41,8 @@ def test_precedence_is_params_then_gin_flags_then_named_flags():
         ("--strategy=mirrored", "trainer.run.strategy = 'mirrored'"),
         ("--devices=cpu:0,cpu:1", "trainer.run.devices = ['cpu:0', 'cpu:1']"),
         ("--jit_compile", "trainer.Trainer.jit_compile = True"),
+        ("--jit_compile=auto", "trainer.Trainer.jit_compile = 'auto'"),
+        ("--jit_compile=graph", "trainer.Trainer.jit_compile = 'graph'"),
         ("--nojit_compile", "trainer.Trainer.jit_compile = False"),
         ("--deterministic=false", "trainer.run.deterministic = False"),
         ("--mixed_precision=float32", "trainer.Trainer.precision = 'float32'"),
@@ -49,6 +51,8 @@ def test_precedence_is_params_then_gin_flags_then_named_flags():
         ("--virtual_devices=2", "trainer.run.virtual_devices = 2"),
         ("--init_from=d", "trainer.run.init_from = 'd'"),
         ("--steps_per_loop=4", "trainer.run.steps_per_loop = 4"),
+        ("--steps_per_loop=auto", "trainer.run.steps_per_loop = 'auto'"),
+        ("--noform_cache", "trainer.run.form_cache = False"),
     ],
 )
 def test_named_flags_bind(argument, text):
@@ -73,7 +77,9 @@ def test_what_binds_nothing():
         (["--batch_size=x"], ["--batch_size=x", "integer"]),
         (["--learning_rate=nan"], ["--learning_rate=nan"]),
         (["--learning_rate=-1"], ["--learning_rate=-1"]),
-        (["--jit_compile=7"], ["--jit_compile=7", "true or false"]),
+        (["--jit_compile=7"], ["--jit_compile=7", "true or false", "'xla'"]),
+        (["--steps_per_loop=0"], ["--steps_per_loop=0", "1, or 'auto'"]),
+        (["--steps_per_loop=fast"], ["--steps_per_loop=fast", "integer"]),
         (["--mixed_precision=bf16"], ["bf16", "mixed_bfloat16"]),
         (["--train_steps"], ["--train_steps"]),
         (["--strategy="], ["--strategy=", "empty"]),

@@ -20,7 +20,7 @@ def fail(text, step):
     import types
     from trainer.runtime.exit_report import ExitReport
     report = ExitReport()
-    report.trainer = types.SimpleNamespace(step=step)
+    report.begin(types.SimpleNamespace(step=step))
     report.write(1, ValueError(text))
     sys.exit(1)
 """

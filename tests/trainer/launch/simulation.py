@@ -218,7 +218,7 @@ class SimulatedProcess:
         report = ExitReport()
         with mock.patch.dict(os.environ, self._task.environ):
             assert VARIABLE in os.environ
-            report.trainer = types.SimpleNamespace(step=step)
+            report.begin(types.SimpleNamespace(step=step))
             if code is not None:
                 report.write(code, error)
         return code

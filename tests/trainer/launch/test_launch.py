@@ -75,7 +75,7 @@ def test_a_killed_worker_restarts_its_peers(launch):
         "from trainer.runtime.exit_report import ExitReport\n"
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
         "if life == 1:\n"
-        "    ExitReport().trainer = types.SimpleNamespace(step=4)\n"
+        "    ExitReport().begin(types.SimpleNamespace(step=4))\n"
         "    print('trains', flush=True)\n"
         "    while not os.path.exists(os.path.dirname(path) + '/leave'):\n"
         "        time.sleep(0.02)\n"

@@ -24,7 +24,7 @@ def path(tmp_path, monkeypatch):
 
 def test_what_is_written_is_read_by_who_knows_the_process(path):
     report = ExitReport()
-    report.trainer = types.SimpleNamespace(step=40)
+    report.begin(types.SimpleNamespace(step=40))
     report.write(1, ValueError("no\nmore"))
     expected = {"exit_code": 1, "error": "ValueError: no", "step": 40}
     found = exit_report.read(str(path), pid=os.getpid())
@@ -37,7 +37,7 @@ def test_the_report_is_there_from_the_first_step_on(path):
     """The launcher lets such a process leave by itself: it may save."""
     report = ExitReport()
     assert exit_report.read(str(path), pid=os.getpid()) == {}
-    report.trainer = types.SimpleNamespace(step=0)
+    report.begin(types.SimpleNamespace(step=0))
     found = exit_report.read(str(path), pid=os.getpid())
     assert found == {
         "pid": os.getpid(),

@@ -143,6 +143,7 @@ PARAMETERS = {
         "best_mode": "choice",
         "log_every": "period",
         "steps_per_loop": "whole",
+        "form_cache": "flag",
         "callbacks": "callbacks",
         "init_from": "text?",
         "init_only": "text?",
@@ -300,6 +301,8 @@ def test_what_is_wrong_is_refused(owner, parameter, kind):
         (Trainer, {"loss": keras.losses.Huber, "strategy": Default()}),
         (Trainer, {"loss": keras.losses.Huber(), "class_weight": {0: 1}}),
         (Trainer, {"added_losses": {"a": "sum"}, "guard": Guard("roll_back")}),
+        (Trainer, {"jit_compile": "auto"}),
+        (Trainer, {"jit_compile": "xla_stack"}),
         (Trainer, {"optimizer": "AdamW", "precision": "mixed_bfloat16"}),
     ],
 )

@@ -18,7 +18,7 @@ import gin
 from trainer.cli.config import gin_private as internals
 from trainer.cli.config.errors import sentence
 from trainer.cli.config.gin_private import Origins
-from trainer.cli.config.values import located
+from trainer.cli.config.values import binding, located
 from trainer.errors import BadValue, UserError
 from trainer.values import configurable
 
@@ -29,10 +29,6 @@ _LIBRARIES = ("keras", "tensorflow", "numpy", "ml_dtypes")
 
 def user_error_in(error: BaseException, origins: Origins) -> UserError | None:
     """Returns the `UserError` that an exception stands for, if any.
-
-    Args:
-        error: the exception from the call of a configurable.
-        origins: where each parameter was set.
 
     Returns:
         `error` itself if it is one, a translation, or `None` for a bug.
@@ -83,17 +79,11 @@ def _refused_in_use(
         for (scope, bound_in), values in internals.bindings().items():
             for name, value in values.items():
                 if bound_in == selector and _is_in(value, str(error)):
-                    wanted = f"cannot be used: {sentence(error)}"
-                    return located(
-                        BadValue(
-                            owner="",
-                            parameter=name,
-                            value=repr(value),
-                            wanted=wanted,
-                        ),
-                        internals.minimal(selector),
-                        origins.get((scope, selector, name)),
-                    )
+                    where = origins.get((scope, selector, name))
+                    owner = internals.minimal(selector)
+                    shown = binding(owner, name, repr(value), where)
+                    why = f"cannot be used: {sentence(error)}"
+                    return UserError(f"{shown} {why}")
     return None
 
 
@@ -135,8 +125,8 @@ def _refused(
         value, where = _bound(
             call.f_locals["scope_str"], selector, name, origins
         )
-        place = f" ({where})" if where else ""
-        given.append(f"{internals.minimal(selector)}.{name} = {value!r}{place}")
+        owner = internals.minimal(selector)
+        given.append(binding(owner, name, repr(value), where))
     return UserError(f"{'; '.join(given)}: {sentence(error)}")
 
 

@@ -17,10 +17,6 @@ def changes(before: str, after: str) -> list[str]:
     Bindings of `run` and of strategy plugins do not count, because the length
     of a run and its devices may change between attempts.
 
-    Args:
-        before: the stored `config.gin`.
-        after: the new one.
-
     Returns:
         Lines that start with `"- "` (before) or `"+ "` (after).
     """

@@ -31,15 +31,9 @@ def plain(error: BaseException) -> str:
 
 
 def bad_syntax(
-    error: SyntaxError | tokenize.TokenError,
-    where: Callable[[int | None], str],
+    error: SyntaxError | tokenize.TokenError, where: Callable[[int | None], str]
 ) -> UserError:
-    """Returns the error for a syntax error in gin text.
-
-    Args:
-        error: the exception of the parser or of Python's tokenizer.
-        where: returns the place of a line number.
-    """
+    """Returns the error for a syntax error in gin text."""
     if isinstance(error, tokenize.TokenError):
         what, (line, _) = error.args
         return UserError(
@@ -93,13 +87,7 @@ def bad_binding(
 def bad_import(
     error: ModuleNotFoundError, module: str, where: str
 ) -> UserError:
-    """Returns the error for an import of a missing module.
-
-    Args:
-        error: Python's exception.
-        module: the module in the import line.
-        where: the place of the line.
-    """
+    """Returns the error for an import of a missing module."""
     # If the module itself exists, the error is about an import inside of it.
     absent = error.name or module
     if not (module == absent or module.startswith(f"{absent}.")):

@@ -14,9 +14,6 @@ def check_references(origins: Origins) -> None:
     """Refuses macros that are not defined, and values that need themselves.
 
     Gin notices the first without the line, and the second never.
-
-    Args:
-        origins: where each parameter was set.
     """
     bound = internals.bindings()
     macros = [scope for scope, sel in bound if sel == internals.MACRO]

@@ -49,12 +49,7 @@ def load(
     *,
     search_path: Sequence[str] = (),
 ) -> Origins:
-    """Reads the whole configuration and locks it.
-
-    Args:
-        files: gin files, in order.
-        bindings: bindings of the command line, which override the files.
-        search_path: further folders to search for included files.
+    """Reads the whole configuration and locks it; bindings override files.
 
     Returns:
         Where each parameter was set.

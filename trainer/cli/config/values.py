@@ -54,18 +54,11 @@ _Numbers: TypeAlias = Annotated[
 _LearningRate: TypeAlias = NotNegative | Callable[..., Any]
 # By the type of the default. A default of another type says little: Keras takes
 # a number, a name, a function or an object for many a string.
-_KINDS: dict[type, Any] = {
-    bool: bool,
-    int: _Numbers,
-    float: _Numbers,
-}
+_KINDS: dict[type, Any] = {bool: bool, int: _Numbers, float: _Numbers}
 
 
 def check_values(origins: Origins) -> None:
     """Refuses values that a parameter cannot have.
-
-    Args:
-        origins: where each parameter was set.
 
     Raises:
         UserError: there is one.
@@ -92,17 +85,15 @@ def check_values(origins: Origins) -> None:
 
 
 def located(error: BadValue, owner: str, where: str | None) -> UserError:
-    """Returns the error with the name and the place of the binding.
+    """Returns the error with the name and the place of the binding."""
+    shown = binding(owner, error.parameter, error.value, where)
+    return UserError(f"{shown} {error.wanted}")
 
-    Args:
-        error: what is wrong.
-        owner: the configurable's name.
-        where: where its parameter was set, if that is known.
-    """
+
+def binding(owner: str, name: str, value: str, where: str | None) -> str:
+    """Returns a binding as messages show it, with its place if known."""
     place = f" ({where})" if where else ""
-    return UserError(
-        f"{owner}.{error.parameter} = {error.value}{place} {error.wanted}"
-    )
+    return f"{owner}.{name} = {value}{place}"
 
 
 def _checks_of(selector: str) -> Checks | None:

@@ -13,16 +13,9 @@ from trainer.strategy.cluster.spec import JOBS, Cluster
 SOURCE = "flags"
 
 
-def detect(
-    *,
-    worker_hosts: str | Sequence[str] | None = None,
-    ps_hosts: str | Sequence[str] | None = None,
-    task_type: str | None = None,
-    task_index: int | None = None,
-) -> bool:
+def detect(**given: object) -> bool:
     """Returns whether any of the flags was given."""
-    given = (worker_hosts, ps_hosts, task_type, task_index)
-    return any(value is not None for value in given)
+    return any(value is not None for value in given.values())
 
 
 def resolve(
@@ -55,10 +48,33 @@ def resolve(
         raise UserError(
             f"--task_type={job}: there is no such job. {nearest(job, JOBS)}"
         )
-    index = _index(job, task_index)
+    if task_index is None and job in ("worker", "ps"):
+        raise UserError(
+            f"--task_index is missing: which of the {job}s is this process? "
+            "The first has --task_index=0."
+        )
+    if job == "ps" and not servers:
+        raise UserError(
+            "--task_type=ps needs --ps_hosts: every parameter server's "
+            "host:port."
+        )
+    if servers and len(workers) < 2:
+        raise UserError(
+            "--worker_hosts needs at least two hosts with --ps_hosts: the "
+            "first one coordinates, the others train."
+        )
+    index = task_index or 0
+    _check_index(job, index, servers if job == "ps" else workers)
     if not servers:
-        return _without_ps(workers, job, index)
-    return _with_ps(workers, servers, job, index)
+        # Without servers, worker 0 is the chief.
+        job = "worker" if job == "chief" else job
+        return Cluster({"worker": workers}, job, index, SOURCE)
+    # The chief takes the first address, so TensorFlow's worker 0 is the second
+    # host.
+    if job == "worker":
+        job, index = ("worker", index - 1) if index else ("chief", 0)
+    jobs = {"chief": workers[:1], "worker": workers[1:], "ps": servers}
+    return Cluster(jobs, job, index, SOURCE)
 
 
 def _hosts(value: str | Sequence[str] | None) -> list[str]:
@@ -66,62 +82,12 @@ def _hosts(value: str | Sequence[str] | None) -> list[str]:
     return [part.strip() for part in parts if part.strip()]
 
 
-def _index(job: str, index: int | None) -> int:
-    if index is None:
-        if job in ("worker", "ps"):
-            raise UserError(
-                f"--task_index is missing: which of the {job}s is this "
-                "process? The first has --task_index=0."
-            )
-        return 0
-    return index
-
-
-def _without_ps(workers: list[str], job: str, index: int) -> Cluster:
-    if job == "ps":
-        raise UserError(
-            "--task_type=ps needs --ps_hosts: every parameter server's "
-            "host:port."
-        )
-    if job == "chief":
-        _check_chief(index)
-        # Without servers, worker 0 is the chief.
-        job = "worker"
-    elif job == "worker":
-        _check_index("worker", index, workers)
-    return Cluster({"worker": workers}, job, index, SOURCE)
-
-
-def _with_ps(
-    workers: list[str], servers: list[str], job: str, index: int
-) -> Cluster:
-    if len(workers) < 2:
-        raise UserError(
-            "--worker_hosts needs at least two hosts with --ps_hosts: the "
-            "first one coordinates, the others train."
-        )
-    jobs = {"chief": workers[:1], "worker": workers[1:], "ps": servers}
-    if job == "ps":
-        _check_index("ps", index, servers)
-    elif job == "chief":
-        _check_chief(index)
-    elif job == "worker":
-        _check_index("worker", index, workers)
-        # The chief takes the first address, so TensorFlow's worker 0 is the
-        # second host.
-        job, index = ("worker", index - 1) if index else ("chief", 0)
-    return Cluster(jobs, job, index, SOURCE)
-
-
-def _check_chief(index: int) -> None:
-    if index:
+def _check_index(job: str, index: int, hosts: list[str]) -> None:
+    if job == "chief" and index:
         raise UserError(
             f"--task_index={index}: there is one chief, with --task_index=0."
         )
-
-
-def _check_index(job: str, index: int, hosts: list[str]) -> None:
-    if not 0 <= index < len(hosts):
+    if job in ("worker", "ps") and not 0 <= index < len(hosts):
         raise UserError(
             f"--task_index={index} is out of range: --{job}_hosts lists "
             f"{len(hosts)}. Valid: 0 to {len(hosts) - 1}."

@@ -46,11 +46,7 @@ def detect(environ: Mapping[str, str] = os.environ) -> bool:
 def resolve(
     environ: Mapping[str, str] = os.environ, *, ps: bool = False
 ) -> Cluster | None:
-    """Reads the pod's ordinal from its host name.
-
-    Args:
-        environ: the environment.
-        ps: whether the strategy needs parameter servers.
+    """Reads the pod's ordinal from its host name; see `resolve_cluster`.
 
     Returns:
         The cluster; `None` for a single worker.

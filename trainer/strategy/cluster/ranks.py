@@ -11,11 +11,7 @@ MOST_TASKS = 100_000
 
 
 def number_of_ps(environ: Mapping[str, str], *, wanted: bool) -> int:
-    """Returns how many of the tasks are parameter servers.
-
-    Args:
-        environ: the environment, with `TRAINER_NUM_PS`.
-        wanted: whether the strategy needs at least one.
+    """Returns how many of the tasks are parameter servers, if any are `wanted`.
 
     Raises:
         UserError: the variable is not a number, or is 0 where servers are
@@ -37,12 +33,6 @@ def cluster_of_ranks(
 
     Without parameter servers all ranks are workers. With them, rank 0 is the
     chief, ranks 1 to `num_ps` hold the variables and the rest are workers.
-
-    Args:
-        addresses: the `host:port` of every rank, in order.
-        rank: this process's rank.
-        num_ps: how many parameter servers there are.
-        source: see `Cluster`.
 
     Raises:
         UserError: there are too few ranks, or this rank is out of range.

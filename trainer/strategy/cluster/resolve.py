@@ -26,15 +26,9 @@ def resolve_cluster(
     `TF_CONFIG`, and so do Vertex AI and `python -m trainer.launch`. Reads
     only the environment, and does not import TensorFlow.
 
-    Args:
-        worker_hosts: see `trainer.strategy.cluster.flags.resolve`.
-        ps_hosts: see `flags.resolve`.
-        task_type: see `flags.resolve`.
-        task_index: see `flags.resolve`.
-        ps: whether the strategy needs parameter servers. Under Slurm and
-            Kubernetes, whose tasks have no jobs, some tasks then become
-            parameter servers; see `TRAINER_NUM_PS`.
-        environ: the environment.
+    Under Slurm and Kubernetes, whose tasks have no jobs, some tasks become
+    parameter servers if the strategy needs `ps`; see `TRAINER_NUM_PS`. The
+    first four arguments are those of `trainer.strategy.cluster.flags.resolve`.
 
     Returns:
         The cluster, or `None` if there is none.
@@ -51,7 +45,7 @@ def resolve_cluster(
     # Explicit settings win over what a scheduler sets by itself. TF_CONFIG
     # without a cluster falls through to the scheduler.
     cluster = None
-    if flags.detect(**given):  # type: ignore[arg-type]
+    if flags.detect(**given):
         cluster = flags.resolve(**given)  # type: ignore[arg-type]
     elif tf_config.detect(environ):
         cluster = tf_config.resolve(environ)
@@ -72,12 +66,7 @@ def resolve_cluster(
 def is_described(
     given: Mapping[str, Any], environ: Mapping[str, str] = os.environ
 ) -> bool:
-    """Returns whether a cluster is described, even one of a single worker.
-
-    Args:
-        given: the flags that were given, such as `{"task_index": 1}`.
-        environ: the environment.
-    """
+    """Returns whether a cluster is described, even one of a single worker."""
     if flags.detect(**given):
         return True
     sources = (tf_config, slurm, kubernetes)

@@ -80,10 +80,7 @@ def resolve(
     base = _port_base(environ, largest=max(counts))
     addresses = [f"{node}:{base + local}" for node, local in tasks]
     cluster = cluster_of_ranks(
-        addresses,
-        rank,
-        num_ps=number_of_ps(environ, wanted=ps),
-        source=SOURCE,
+        addresses, rank, num_ps=number_of_ps(environ, wanted=ps), source=SOURCE
     )
     _check_own_node(environ, cluster, local=tasks[rank][1])
     return cluster

@@ -143,13 +143,9 @@ class Cluster:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Splits `host:port`; an IPv6 host loses its brackets.
+    """Splits `host:port`, such as `"n1:2222"` or `"[::1]:2222"`.
 
-    Args:
-        address: such as `"n1:2222"` or `"[::1]:2222"`.
-
-    Returns:
-        The host in lower case, and the port.
+    The host comes in lower case, and an IPv6 host without its brackets.
     """
     host, _, port = address.rpartition(":")
     return host.removeprefix("[").removesuffix("]").lower(), int(port)

@@ -21,9 +21,6 @@ def detect(environ: Mapping[str, str] = os.environ) -> bool:
 def resolve(environ: Mapping[str, str] = os.environ) -> Cluster | None:
     """Reads `TF_CONFIG`.
 
-    Args:
-        environ: the environment.
-
     Returns:
         The cluster as given, even if it has a single task; `None` if
         `TF_CONFIG` has no `cluster`, because some launchers set it for a

@@ -1,0 +1,261 @@
+"""How a run gets the compiled form of its step, and keeps it."""
+
+import json
+import pathlib
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.python.framework import config
+
+from tests.helpers import make_trainer
+from trainer import Trainer, UserError
+from trainer.loop.form_choice import RECORD
+from trainer.loop.loop import Loop
+from trainer.step.forms import Form
+from trainer_plugins.callbacks.checkpoint import Checkpoint
+
+# More than any test makes: what matters is how many are left.
+MANY = 10_000_000
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """The user's cache directory, empty."""
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
+    return folder / "trainer" / "forms"
+
+
+def model():
+    return keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+
+
+def make(**options):
+    return make_trainer(model, optimizer="adam", **options)
+
+
+def chosen(trainer, steps=MANY, **options):
+    """The choice that a run makes before its first step."""
+    loop = Loop(trainer, steps=steps, evaluate=False, **options)
+    with loop.ready():
+        return loop.choice
+
+
+def write(folder, **changes):
+    record = {
+        "form": "xla",
+        "steps_per_loop": 70,
+        "why": "a test says so",
+        "steps_per_second": {"xla": 5.0},
+        **changes,
+    }
+    folder.mkdir(exist_ok=True)
+    (folder / RECORD).write_text(json.dumps(record))
+
+
+def state_of(trainer):
+    parts = trainer.parts
+    every = [*trainer.model.variables, *trainer.optimizer.variables, parts.step]
+    every += parts.metrics.carried_variables
+    return [np.asarray(variable).tobytes() for variable in every]
+
+
+class Latest(keras.metrics.Metric):
+    """Does not add up: its state is carried from step to step."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.latest = self.add_variable((), "zeros", name="latest")
+
+    def update_state(self, y, y_pred, sample_weight=None):
+        self.latest.assign(keras.ops.max(y_pred) + 1.0)
+
+    def result(self):
+        return self.latest
+
+
+def test_a_long_run_takes_the_fastest_form_and_nothing_changes(cache):
+    options = {"metrics": [Latest], "ema_momentum": 0.9, "batch_size": 64}
+    trainer = make(**options)
+    trainer.build()
+    before = state_of(trainer)[:-2]
+    choice = chosen(trainer)
+    rates = choice.steps_per_second
+    assert set(rates) == set(Form)
+    assert choice.form is max(rates, key=rates.get)
+    # XLA runs steps this small at many times the graph's speed.
+    assert choice.form is not Form.GRAPH
+    assert choice.steps_per_loop > 100
+    assert trainer.accounts.summary()["calibration"] > 0
+    assert trainer.step == 0
+    found = state_of(trainer)
+    assert found[: len(before)] == before
+    assert all(not any(state) for state in found[len(before) :])
+    # The next run on this machine does not measure.
+    again = make(**options)
+    assert chosen(again).form is choice.form
+    assert again.accounts.summary()["calibration"] == 0
+    assert len(list(cache.iterdir())) == 1
+
+
+def test_a_short_run_is_a_graph_and_measures_nothing(tmp_path, cache):
+    trainer = make()
+    trainer.train(20, model_dir=str(tmp_path / "run"))
+    assert trainer.form is Form.GRAPH
+    assert trainer.accounts.summary()["calibration"] == 0
+    record = json.loads((tmp_path / "run" / RECORD).read_text())
+    assert record["form"] == "graph"
+    assert record["steps_per_loop"] == 100
+    assert "20 steps" in record["why"]
+    assert not cache.exists()
+
+
+def test_a_run_keeps_its_form(tmp_path, cache):
+    write(tmp_path / "run")
+    trainer = make()
+    trainer.train(3, model_dir=str(tmp_path / "run"))
+    assert trainer.form is Form.XLA
+    assert trainer.loop.state.steps_per_loop == 70
+    # Longer now, but it has begun like this; so does the same Trainer.
+    assert chosen(trainer, model_dir=str(tmp_path / "run")).form is Form.XLA
+    assert chosen(trainer).form is Form.XLA
+    assert trainer.accounts.summary()["calibration"] == 0
+
+
+def test_what_is_asked_for_goes_before_what_is_recorded(tmp_path):
+    write(tmp_path / "run")
+    trainer = make(jit_compile="graph")
+    trainer.train(3, model_dir=str(tmp_path / "run"), steps_per_loop=2)
+    assert trainer.form is Form.GRAPH
+    assert trainer.loop.state.steps_per_loop == 2
+    record = json.loads((tmp_path / "run" / RECORD).read_text())
+    assert record["form"] == "graph"
+
+
+def test_a_run_from_before_there_were_forms_stays_a_graph(tmp_path):
+    run = str(tmp_path / "run")
+    make().train(3, model_dir=run, callbacks=[Checkpoint()])
+    (tmp_path / "run" / RECORD).unlink()
+    choice = chosen(make(), model_dir=run, callbacks=[Checkpoint()])
+    assert choice.form is Form.GRAPH
+    assert "begun" in choice.why
+
+
+def test_a_recorded_form_that_cannot_be_had_is_chosen_anew(tmp_path):
+    write(tmp_path / "run", form="xla_stack")
+    trainer = make(accumulation_steps=2)
+    assert chosen(trainer, 5, model_dir=str(tmp_path / "run")).form is (
+        Form.GRAPH
+    )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"form": "fast"},
+        {"steps_per_loop": 0},
+        {"steps_per_loop": True},
+        {"why": None},
+        {"more": 1},
+    ],
+)
+def test_a_damaged_record_is_a_sentence(tmp_path, change):
+    write(tmp_path / "run", **change)
+    (name,) = change
+    with pytest.raises(UserError, match=rf"form\.json.*{name}"):
+        chosen(make(), 5, model_dir=str(tmp_path / "run"))
+
+
+def test_a_torn_record_is_a_sentence(tmp_path):
+    (tmp_path / RECORD).write_text('{"form": ')
+    with pytest.raises(UserError, match=r"form\.json.*the file"):
+        chosen(make(), 5, model_dir=str(tmp_path))
+
+
+def test_a_record_that_is_a_link_is_refused(tmp_path):
+    write(tmp_path / "elsewhere")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / RECORD).symlink_to(tmp_path / "elsewhere" / RECORD)
+    with pytest.raises(UserError, match=r"form\.json.*link"):
+        chosen(make(), 5, model_dir=str(tmp_path / "run"))
+
+
+def test_a_deterministic_run_is_never_timed():
+    tf.config.experimental.enable_op_determinism()
+    try:
+        choice = chosen(make())
+    finally:
+        config.disable_op_determinism()
+    assert choice.form is Form.GRAPH
+    assert choice.steps_per_second == {}
+
+
+@pytest.mark.parametrize(
+    ("value", "form"),
+    [
+        (True, Form.XLA),
+        (False, Form.GRAPH),
+        ("graph", Form.GRAPH),
+        ("xla", Form.XLA),
+        ("xla_stack", Form.XLA_STACK),
+    ],
+)
+def test_forms_by_name(value, form):
+    assert chosen(make(jit_compile=value)).form is form
+
+
+@pytest.mark.parametrize("value", ["fast", "True", 1, None])
+def test_others_are_refused(value):
+    with pytest.raises(UserError, match=r"jit_compile.*'xla_stack'"):
+        make(jit_compile=value)
+
+
+class Uncompiled(Trainer):
+    """XLA cannot call Python."""
+
+    def per_example_loss(self, x, y, y_pred):
+        one = tf.numpy_function(lambda: np.float32(1.0), [], tf.float32)
+        one.set_shape([])
+        return one * tf.reduce_sum((y - y_pred) ** 2, 1)
+
+
+class Astray(Trainer):
+    """Something else comes out where the shape is known while tracing."""
+
+    def per_example_loss(self, x, y, y_pred):
+        factor = 2.0 if self.form is Form.XLA_STACK else 1.0
+        return factor * tf.reduce_sum((y - y_pred) ** 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "left"),
+    [(Uncompiled, {Form.GRAPH}), (Astray, {Form.GRAPH, Form.XLA})],
+)
+def test_a_form_that_fails_is_left_out(kind, left, cache):
+    choice = chosen(make(kind=kind))
+    assert set(choice.steps_per_second) == left
+    assert choice.form in left
+
+
+@pytest.mark.parametrize("content", ["", "{", '{"best": "fast"}', "[]"])
+def test_a_damaged_cache_is_measured_again(cache, content):
+    chosen(make())
+    (path,) = cache.iterdir()
+    path.write_text(content)
+    trainer = make()
+    assert chosen(trainer).steps_per_second
+    assert trainer.accounts.summary()["calibration"] > 0
+    assert pathlib.Path(path).read_text() != content
+
+
+def test_without_a_cache_nothing_is_written(cache):
+    chosen(make(), form_cache=False)
+    assert not cache.exists()
+
+
+def test_a_cache_that_cannot_be_written_is_no_error(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert chosen(make()).steps_per_second

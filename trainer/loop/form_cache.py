@@ -1,0 +1,93 @@
+"""A cache of measured forms: equal runs on a machine get equal forms.
+
+It is in `trainer/forms` of the user's cache directory, as the XDG Base
+Directory Specification has it: `$XDG_CACHE_HOME`, or `~/.cache`.
+"""
+
+import hashlib
+import json
+import os
+import platform
+
+import keras
+import tensorflow as tf
+from pydantic import TypeAdapter, ValidationError
+
+from trainer.data import Batches
+from trainer.loop.form_timing import Timing
+from trainer.loop.running_trainer import RunningTrainer
+from trainer.runtime.atomic_files import write_whole
+
+_ADAPTER = TypeAdapter(Timing)
+
+
+def key(trainer: RunningTrainer, batches: Batches) -> str:
+    """A hash of what the speed of a run's steps depends on.
+
+    That is the machine, the versions, the model, its optimizers, and the
+    shapes of the batches: not the values of hyperparameters.
+    """
+    parts = trainer.parts
+    spec = batches.pieces(
+        start=0, replicas=range(1), num_replicas=1, micro=1
+    ).element_spec
+    facts = {
+        "machine": [platform.node(), platform.machine(), os.cpu_count()],
+        "devices": trainer.plugin.devices(),
+        "strategy": trainer.plugin.name,
+        "versions": [
+            tf.__version__,
+            keras.__version__,
+            platform.python_version(),
+        ],
+        "trainer": [
+            f"{type(trainer).__module__}.{type(trainer).__qualname__}",
+            *sorted(trainer.spec.overridden),
+        ],
+        "layers": [
+            [type(layer).__qualname__, layer.compute_dtype]
+            for layer in trainer.model._flatten_layers()
+        ],
+        "variables": [
+            [str(v.shape), str(v.dtype)] for v in trainer.model.variables
+        ],
+        "optimizers": [
+            type(one).__qualname__ for one in parts.optimizers.values()
+        ],
+        "step": [
+            trainer.accumulation_steps,
+            parts.ema is not None,
+            parts.loss_scale is not None,
+            parts.watch is not None,
+        ],
+        "metrics": sorted(parts.metrics.measures),
+        "batches": [str(spec), batches.batch_size, batches.last_size],
+    }
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
+
+
+def load(name: str) -> Timing | None:
+    """What an earlier run has stored; `None` if there is nothing of use."""
+    try:
+        with open(_path(name), "rb") as file:
+            return _ADAPTER.validate_json(file.read())
+    # It is a cache: whatever is wrong with it, the forms are timed again.
+    except (OSError, ValidationError):
+        return None
+
+
+def store(name: str, timing: Timing) -> None:
+    """Stores what was measured; a cache that cannot be written is no error."""
+    path = _path(name)
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        write_whole(path, _ADAPTER.dump_json(timing))
+    except OSError:
+        return
+
+
+def _path(name: str) -> str:
+    # An XDG variable that is not absolute has to be ignored.
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    base = given if os.path.isabs(given) else os.path.expanduser("~/.cache")
+    return os.path.join(base, "trainer", "forms", f"{name}.json")

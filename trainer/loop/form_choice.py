@@ -1,0 +1,165 @@
+"""Which compiled form a run's steps have: given, recorded, or measured.
+
+A run keeps the form of its first attempt, since forms round differently. So the
+choice, once made, is a fact of the run, and no clock decides what it computes
+after that.
+"""
+
+import os
+from typing import Annotated
+
+from pydantic import ConfigDict, Field, Strict, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
+from tensorflow.python.framework import config
+
+from trainer.data import Batches
+from trainer.errors import UserError
+from trainer.loop import form_cache
+from trainer.loop.form_timing import Timing, time_forms
+from trainer.loop.running_trainer import RunningTrainer
+from trainer.runtime.atomic_files import (
+    exists,
+    read,
+    refuse_links,
+    write_whole,
+)
+from trainer.step.forms import Form
+from trainer.strategy.checks import why_not_in_form
+from trainer.values.annotations import Positive
+
+RECORD = "form.json"
+# What `steps_per_loop="auto"` is where nothing was measured.
+STEPS_PER_LOOP = 100
+# A loop that is measured to be fast gets more steps, but still ends several
+# times a second: logs, callbacks and signals wait for its end.
+_LOOP_SECONDS = 0.25
+# Fewer are over before a measurement pays.
+FEWEST_STEPS = 300
+_LENGTHS = (1000, 500, 200)
+
+
+@dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))
+class Choice:
+    """A compiled form and how long a host loop is.
+
+    Attributes:
+        form: of the step.
+        steps_per_loop: the most steps in a host loop.
+        why: a clause, for logs and the run directory.
+        steps_per_second: what was measured, by form.
+    """
+
+    form: Form
+    steps_per_loop: Annotated[Positive, Strict()]
+    why: str
+    steps_per_second: dict[Form, float] = Field(default_factory=dict)
+
+    @classmethod
+    def read(cls, model_dir: str | None) -> "Choice | None":
+        """Reads the choice of the run that lives in a directory.
+
+        Raises:
+            UserError: the record is damaged, or a link.
+        """
+        if model_dir is None:
+            return None
+        refuse_links(model_dir, RECORD)
+        path = os.path.join(model_dir, RECORD)
+        if not exists(path):
+            return None
+        try:
+            return _ADAPTER.validate_json(read(path))
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"])) or "the file"
+            raise UserError(
+                f"{path} does not say how the run's steps are compiled "
+                f"({where}: {first['msg']}). Remove it, and the run goes on "
+                "as a graph."
+            ) from None
+
+    def write(self, model_dir: str) -> None:
+        """Records the choice in the run directory."""
+        content = _ADAPTER.dump_json(self, indent=2) + b"\n"
+        write_whole(os.path.join(model_dir, RECORD), content)
+
+
+_ADAPTER = TypeAdapter(Choice)
+
+
+def choose(
+    trainer: RunningTrainer,
+    batches: Batches,
+    *,
+    steps: int,
+    recorded: Choice | None,
+    use_cache: bool,
+) -> Choice:
+    """Chooses the form of a run's steps, before the first one that counts.
+
+    Args:
+        trainer: built, restored, and prepared for tracing.
+        batches: its training data.
+        steps: the step at which training ends.
+        recorded: the choice of an earlier attempt.
+        use_cache: whether to read and write the user's cache.
+
+    Raises:
+        UserError: the form that was asked for cannot be had.
+    """
+    asked = Form.of(trainer.jit_compile)
+    if asked is not None:
+        reason = why_not(trainer, batches, asked)
+        if reason is not None:
+            raise UserError(f"jit_compile: {reason}. Leave it off.")
+        return _fixed(asked, "it was asked for")
+    # A clock is not deterministic.
+    if config.is_op_determinism_enabled():
+        return _fixed(Form.GRAPH, "the run is deterministic")
+    legal = [f for f in Form if why_not(trainer, batches, f) is None]
+    if recorded is not None and recorded.form in legal:
+        return recorded
+    # A run that is older than this choice was a graph.
+    if trainer.step and recorded is None:
+        return _fixed(Form.GRAPH, "the run has begun as one")
+    if legal == [Form.GRAPH]:
+        return _fixed(Form.GRAPH, "nothing else is possible here")
+    left = steps - trainer.step
+    if left < FEWEST_STEPS:
+        return _fixed(Form.GRAPH, f"{left} steps are too few to measure")
+    key = form_cache.key(trainer, batches) if use_cache else None
+    found = None if key is None else form_cache.load(key)
+    if found is not None and found.best in legal:
+        return _measured(found, "it was the fastest in an earlier run")
+    timing = time_forms(trainer, batches, legal, steps=left)
+    if key is not None and timing.is_complete:
+        form_cache.store(key, timing)
+    return _measured(timing, timing.why)
+
+
+def why_not(
+    trainer: RunningTrainer, batches: Batches, form: Form
+) -> str | None:
+    """Why a run's steps cannot have a form; `None` if they can."""
+    reason = why_not_in_form(trainer.plugin, form, trainer.accumulation_steps)
+    if reason is None and form is Form.XLA_STACK:
+        reason = batches.why_not_stacked()
+        return reason and f"{form} needs batches of a known shape: {reason}"
+    return reason
+
+
+def _fixed(form: Form, why: str) -> Choice:
+    return Choice(form=form, steps_per_loop=STEPS_PER_LOOP, why=why)
+
+
+def _measured(timing: Timing, why: str) -> Choice:
+    rate = timing.steps_per_second[timing.best]
+    length = next(
+        (n for n in _LENGTHS if n <= _LOOP_SECONDS * rate), STEPS_PER_LOOP
+    )
+    return Choice(
+        form=timing.best,
+        steps_per_loop=length,
+        why=why,
+        steps_per_second=timing.steps_per_second,
+    )

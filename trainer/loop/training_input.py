@@ -1,0 +1,33 @@
+"""The input of training, in the form that the compiled step takes."""
+
+from typing import Any
+
+from trainer.data import Batches, exact, feeder
+from trainer.loop.rollback import without_skipped
+from trainer.loop.running_trainer import RunningTrainer
+from trainer.step.forms import Form
+from trainer.strategy.stack_loop import StackReader
+
+
+def training_input(trainer: RunningTrainer, batches: Batches) -> Any:
+    """Makes what the train runner reads, from the trainer's step on.
+
+    Args:
+        trainer: whose steps take it.
+        batches: the training data. Batches that a guard has skipped are left
+            out.
+    """
+    plugin = trainer.plugin
+    wanted = without_skipped(
+        batches, trainer.model_dir, by_step=plugin.options.batches_by_step
+    )
+    if trainer.form is Form.XLA_STACK:
+        return StackReader(wanted.stacks(start=trainer.step))
+    pieces = feeder(
+        wanted,
+        start=trainer.step,
+        num_replicas=plugin.num_replicas,
+        micro=trainer.accumulation_steps,
+        fit=exact if plugin.options.static_shapes else None,
+    )
+    return plugin.distribute(pieces, training=True)
