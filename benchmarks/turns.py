@@ -1,0 +1,259 @@
+"""Takes turns: each contender is a process, and one of them works at a time.
+
+Contenders cannot share a process: Keras has one backend per process, and each
+library its own pools of threads. All of them are started, built, traced and
+warmed up by one turn that is not counted; then they train in turn, in several
+rounds. Between its turns a contender waits in a read of a pipe.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Self
+
+from benchmarks.orders import Task
+from trainer.launch.task_spec import count_tasks, held_ports, make_cluster
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+START_SECONDS = 600.0
+TURN_SECONDS = 600.0
+# By strategy: workers, and parameter servers.
+CLUSTERS = {"multi_worker_mirrored": (2, 0), "parameter_server": (2, 1)}
+
+
+class Refused(Exception):
+    """A contender cannot take part; the message says why."""
+
+
+@dataclasses.dataclass
+class Measured:
+    """What one contender has shown.
+
+    Attributes:
+        task: what it trained.
+        seconds: of each turn that counts.
+        peak_bytes: the most memory that its processes had, added up; `None`
+            where that is not known.
+        ready_seconds: from its command to its first turn.
+        first_seconds: of the turn that does not count.
+        facts: what it said of itself, such as `trace_seconds`.
+    """
+
+    task: Task
+    seconds: list[float] = dataclasses.field(default_factory=list)
+    peak_bytes: int | None = None
+    ready_seconds: float = 0.0
+    first_seconds: float = 0.0
+    facts: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def speeds(self) -> list[float]:
+        """Steps per second of each turn."""
+        return [self.task.steps / seconds for seconds in self.seconds]
+
+
+class _Process:
+    """One process of a contender, and the pipes to it."""
+
+    def __init__(
+        self, task: Task, log: pathlib.Path, environ: Mapping[str, str]
+    ) -> None:
+        orders, self._orders = os.pipe()
+        self._answers, answers = os.pipe()
+        self._log = log
+        with open(log, "wb") as file:
+            self._popen = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "benchmarks.contenders"),
+                    *(task.to_json(), str(orders), str(answers)),
+                ],
+                cwd=ROOT,
+                env={**os.environ, **environ},
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                pass_fds=(orders, answers),
+                # So that whatever it starts can be ended with it.
+                start_new_session=True,
+            )
+        os.close(orders)
+        os.close(answers)
+        self._read = b""
+
+    def go(self) -> None:
+        """Lets it begin its turn."""
+        os.write(self._orders, b"go\n")
+
+    def answer(self, limit: float) -> dict[str, Any]:
+        """What it says next.
+
+        Raises:
+            Refused: it cannot take part, has ended, or takes too long.
+        """
+        deadline = time.monotonic() + limit
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._answers, selectors.EVENT_READ)
+            while b"\n" not in self._read:
+                left = deadline - time.monotonic()
+                if left <= 0 or not selector.select(left):
+                    raise Refused(f"no answer in {limit:g} s")
+                found = os.read(self._answers, 65536)
+                if not found:
+                    raise Refused(f"failed: {self._last_line()}")
+                self._read += found
+        line, _, self._read = self._read.partition(b"\n")
+        facts: dict[str, Any] = json.loads(line)
+        if "refused" in facts:
+            raise Refused(facts["refused"])
+        return facts
+
+    def peak_bytes(self) -> int | None:
+        """The most memory that it has had; `None` without a /proc."""
+        with contextlib.suppress(OSError):
+            status = pathlib.Path(f"/proc/{self._popen.pid}/status")
+            for line in status.read_text().splitlines():
+                if line.startswith("VmHWM:"):
+                    return int(line.split()[1]) * 1024
+        return None
+
+    def end(self) -> None:
+        """Ends it, at once."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._popen.pid, signal.SIGKILL)
+        self._popen.wait()
+        os.close(self._orders)
+        os.close(self._answers)
+
+    def _last_line(self) -> str:
+        self._popen.wait()
+        lines = self._log.read_text(errors="replace").split("\n")
+        said = [line for line in lines if line.strip()]
+        return said[-1].strip()[:200] if said else "it said nothing"
+
+
+class Contender:
+    """The processes of one contender, as a context.
+
+    Args:
+        task: what it trains.
+        folder: for its logs.
+
+    Raises:
+        Refused: it cannot take part.
+    """
+
+    def __init__(self, task: Task, folder: str) -> None:
+        self.measured = Measured(task)
+        self._exit = contextlib.ExitStack()
+        self._folder = pathlib.Path(folder)
+        self._processes: list[_Process] = []
+
+    def __enter__(self) -> Self:
+        task = self.measured.task
+        began = time.perf_counter()
+        with contextlib.ExitStack() as stack:
+            for number, environ in enumerate(_environments(task, stack)):
+                log = self._folder / f"{number}.log"
+                process = _Process(task, log, environ)
+                stack.callback(process.end)
+                self._processes.append(process)
+            facts = [one.answer(START_SECONDS) for one in self._training]
+            self.measured.facts = facts[0]
+            self.measured.ready_seconds = time.perf_counter() - began
+            self.measured.first_seconds = self._turn()
+            self._exit = stack.pop_all()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._exit.__exit__(*error)
+
+    def turn(self) -> None:
+        """Takes one turn, which counts."""
+        self.measured.seconds.append(self._turn())
+        peaks = [one.peak_bytes() for one in self._processes]
+        known = [peak for peak in peaks if peak is not None]
+        self.measured.peak_bytes = sum(known) if known == peaks else None
+
+    @property
+    def _training(self) -> Sequence[_Process]:
+        """Those that take turns; servers only serve."""
+        _, servers = CLUSTERS.get(self.measured.task.strategy, (1, 0))
+        return self._processes[:1] if servers else self._processes
+
+    def _turn(self) -> float:
+        for one in self._training:
+            one.go()
+        answers = [one.answer(TURN_SECONDS) for one in self._training]
+        return max(answer["seconds"] for answer in answers)
+
+
+def _environments(
+    task: Task, stack: contextlib.ExitStack
+) -> Iterator[Mapping[str, str]]:
+    """Variables for each process of a contender, the first one first."""
+    shared = {"TF_CPP_MIN_LOG_LEVEL": "2", "PYTHONUNBUFFERED": "1"}
+    if task.contender.partition(":")[0] == "keras_jax":
+        shared["KERAS_BACKEND"] = "jax"
+    if task.strategy not in CLUSTERS:
+        yield shared
+        return
+    workers, servers = CLUSTERS[task.strategy]
+    counts = count_tasks(num_workers=workers, num_ps=servers, evaluator=False)
+    ports = stack.enter_context(held_ports(1 + sum(counts.values())))
+    for spec in make_cluster((), counts, ports, shared):
+        yield spec.environ
+
+
+def take_turns(
+    tasks: Sequence[Task],
+    *,
+    rounds: int,
+    tell: Callable[[str], None],
+) -> tuple[list[Measured], dict[str, str]]:
+    """Runs contenders in turn.
+
+    Args:
+        tasks: what each of them trains.
+        rounds: how many turns of each count.
+        tell: is given a line about what goes on.
+
+    Returns:
+        What those that took part have shown, and why others did not, by name.
+    """
+    left_out: dict[str, str] = {}
+    with contextlib.ExitStack() as stack:
+        present: list[Contender] = []
+        for task in tasks:
+            folder = stack.enter_context(tempfile.TemporaryDirectory())
+            try:
+                contender = Contender(task, folder)
+                present.append(stack.enter_context(contender))
+            except Refused as reason:
+                left_out[task.contender] = str(reason)
+                tell(f"  {task.contender}: left out, {reason}")
+        for number in range(rounds):
+            # None is always behind the same other.
+            shift = number % max(1, len(present))
+            for contender in present[shift:] + present[:shift]:
+                try:
+                    contender.turn()
+                except Refused as reason:
+                    name = contender.measured.task.contender
+                    left_out[name] = f"{reason}, in round {number + 1}"
+                    tell(f"  {name}: {left_out[name]}")
+                    present.remove(contender)
+            speeds = ", ".join(
+                f"{one.measured.task.contender} {one.measured.speeds[-1]:.0f}"
+                for one in present
+            )
+            tell(f"  round {number + 1} of {rounds}: {speeds} steps/s")
+    return [one.measured for one in present], left_out
