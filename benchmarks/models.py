@@ -54,6 +54,7 @@ class Spec:
         count = examples or self.examples
         random = np.random.default_rng(_SEED)
         shape = (count, *self.shape)
+        x: Any
         if self.vocabulary is None:
             x = random.random(shape, dtype=np.float32)
         else:

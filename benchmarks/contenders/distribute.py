@@ -9,7 +9,6 @@ servers a worker makes 50 steps in one closure.
 import json
 import os
 import time
-from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -37,6 +36,8 @@ def make_strategy(task: Task) -> tf.distribute.Strategy:
     devices = [f"cpu:{number}" for number in range(task.replicas)]
     if task.strategy == "mirrored":
         return tf.distribute.MirroredStrategy(devices)
+    if task.strategy == "one_device":
+        return tf.distribute.OneDeviceStrategy("cpu:0")
     if task.strategy == "central_storage":
         return tf.distribute.experimental.CentralStorageStrategy(
             devices, "cpu:0"
@@ -44,10 +45,8 @@ def make_strategy(task: Task) -> tf.distribute.Strategy:
     return tf.distribute.get_strategy()
 
 
-def make_loop(
-    task: Task, strategy: tf.distribute.Strategy, steps: int
-) -> Callable[[Any], tf.Tensor]:
-    """A function of an iterator that makes so many steps."""
+def make_loop(task: Task, strategy: tf.distribute.Strategy, steps: int) -> Any:
+    """A `tf.function` of an iterator that makes so many steps."""
     with strategy.scope():
         # The global batch: gradients are added up over replicas.
         step = make_step(models.find(task.model).make, models.BATCH)
