@@ -65,9 +65,18 @@ CONTENDERS = {
         "PyTorch",
         "pytorch",
         ("torch",),
-        {"": "eager", "compiled": "the model under torch.compile"},
+        {
+            "": "eager",
+            "one_thread": "eager, on one thread",
+            "compiled": "the model under torch.compile",
+        },
     ),
-    "lightning": Entry("Lightning", "lightning_fit", ("torch", "lightning")),
+    "lightning": Entry(
+        "Lightning",
+        "lightning_fit",
+        ("torch", "lightning"),
+        {"": "eager", "one_thread": "eager, on one thread"},
+    ),
     "distribute": Entry("bare tf.distribute loop", "distribute", _TENSORFLOW),
 }
 DEFAULT = (
@@ -82,7 +91,9 @@ DEFAULT = (
     "orbit",
     "keras_jax",
     "pytorch",
+    "pytorch:one_thread",
     "lightning",
+    "lightning:one_thread",
 )
 
 

@@ -68,6 +68,7 @@ class Feed(torch.utils.data.IterableDataset):
 
 def run(task: Task, orders: Orders) -> None:
     """Trains in turns."""
+    pytorch.prepare(task)
     spec = models.find(task.model)
     columns = torch_models.columns(spec.arrays(task.examples))
     trainer = lightning.Trainer(
