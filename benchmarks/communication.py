@@ -42,8 +42,8 @@ class Link(NamedTuple):
 LINKS = (
     Link("10 Gbit/s Ethernet", 1.25e9, 50e-6),
     Link("100 Gbit/s Ethernet", 12.5e9, 20e-6),
-    Link("TPU v5e interconnect, 45 GB/s a link", 45e9, 1e-6),
-    Link("NVLink 4, 450 GB/s", 450e9, 2e-6),
+    Link("TPU v5e interconnect", 45e9, 1e-6),
+    Link("NVLink 4", 450e9, 2e-6),
 )
 
 

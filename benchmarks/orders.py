@@ -78,6 +78,11 @@ class Orders:
             os._exit(0)
         self._began = time.perf_counter()
 
+    def serve(self) -> None:
+        """Waits until there are no more turns, and ends the process."""
+        self._orders.read()
+        os._exit(0)
+
     def refuse(self, reason: str) -> None:
         """Says why there will be no turn."""
         self._say({"refused": reason})

@@ -24,8 +24,8 @@ from benchmarks.orders import Task
 from trainer.launch.task_spec import count_tasks, held_ports, make_cluster
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-START_SECONDS = 600.0
-TURN_SECONDS = 600.0
+START_SECONDS = 300.0
+TURN_SECONDS = 120.0
 # By strategy: workers, and parameter servers.
 CLUSTERS = {"multi_worker_mirrored": (2, 0), "parameter_server": (2, 1)}
 
@@ -146,13 +146,15 @@ class Contender:
     Args:
         task: what it trains.
         folder: for its logs.
+        limit: a turn that takes more seconds than this ends its part.
 
     Raises:
         Refused: it cannot take part.
     """
 
-    def __init__(self, task: Task, folder: str) -> None:
+    def __init__(self, task: Task, folder: str, limit: float) -> None:
         self.measured = Measured(task)
+        self._limit = limit
         self._exit = contextlib.ExitStack()
         self._folder = pathlib.Path(folder)
         self._processes: list[_Process] = []
@@ -192,7 +194,7 @@ class Contender:
     def _turn(self) -> float:
         for one in self._training:
             one.go()
-        answers = [one.answer(TURN_SECONDS) for one in self._training]
+        answers = [one.answer(self._limit) for one in self._training]
         return max(answer["seconds"] for answer in answers)
 
 
@@ -218,6 +220,7 @@ def take_turns(
     *,
     rounds: int,
     tell: Callable[[str], None],
+    limit: float = TURN_SECONDS,
 ) -> tuple[list[Measured], dict[str, str]]:
     """Runs contenders in turn.
 
@@ -225,6 +228,7 @@ def take_turns(
         tasks: what each of them trains.
         rounds: how many turns of each count.
         tell: is given a line about what goes on.
+        limit: who takes more seconds for a turn is left out.
 
     Returns:
         What those that took part have shown, and why others did not, by name.
@@ -235,7 +239,7 @@ def take_turns(
         for task in tasks:
             folder = stack.enter_context(tempfile.TemporaryDirectory())
             try:
-                contender = Contender(task, folder)
+                contender = Contender(task, folder, limit)
                 present.append(stack.enter_context(contender))
             except Refused as reason:
                 left_out[task.contender] = str(reason)

@@ -97,10 +97,11 @@ def _run_with_servers(task: Task, orders: Orders) -> None:
     role = json.loads(os.environ["TF_CONFIG"])
     job, index = role["task"]["type"], role["task"]["index"]
     if job != "chief":
-        tf.distribute.Server(
+        server = tf.distribute.Server(
             role["cluster"], job_name=job, task_index=index, protocol="grpc"
-        ).join()
-        return
+        )
+        assert server.target  # It serves for as long as it is held.
+        orders.serve()
     strategy = make_strategy(task)
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
     closure = min(_CLOSURE, task.unit)
