@@ -29,7 +29,8 @@ from benchmarks import (
     table,
 )
 from benchmarks.orders import Task
-from benchmarks.turns import ROOT, TURN_SECONDS, take_turns
+from benchmarks.process import ROOT
+from benchmarks.turns import TURN_SECONDS, take_turns
 
 PARTS = ("speed", "strategies", "scaling", "communication", "startup")
 DOCS = ROOT / "docs" / "performance.md"

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from benchmarks import models
-from benchmarks.turns import ROOT
+from benchmarks.process import ROOT
 
 REPLICAS = (8, 64, 512)
 

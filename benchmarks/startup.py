@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.turns import ROOT
+from benchmarks.process import ROOT
 
 _GIN = "--gin_file=experiments/digits.gin"
 _SECONDS = 300.0

@@ -1,5 +1,6 @@
 """Medians, spreads and ratios, as JSON and as Markdown."""
 
+import os
 import platform
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,8 +24,6 @@ _MEGABYTE = 1_000_000
 
 def machine() -> dict[str, Any]:
     """Where it was measured: processor, cores, versions."""
-    import os
-
     versions = {}
     for name in _PACKAGES:
         try:
@@ -105,7 +104,7 @@ def markdown(report: Mapping[str, Any]) -> str:
     for name, part in report["speed"].items():
         lines += ["", f"### {part['title']}", "", *_speed(name, part)]
     for name in ("strategies", "scaling", "communication", "startup", "goals"):
-        if report.get(name):
+        if report.get(name) and report[name]["cells"]:
             lines += ["", f"### {report[name]['title']}", ""]
             lines += list(_plain(report[name]))
     return "\n".join(lines) + "\n"
@@ -158,11 +157,9 @@ def _speed(name: str, part: Mapping[str, Any]) -> Iterator[str]:
 
 def _plain(part: Mapping[str, Any]) -> Iterator[str]:
     """A part that brings its own cells."""
-    yield from part["text"]
-    if part["cells"]:
-        if part["text"]:
-            yield ""
-        yield from as_table(part["head"], part["cells"])
+    if part["text"]:
+        yield from (*part["text"], "")
+    yield from as_table(part["head"], part["cells"])
 
 
 def as_table(

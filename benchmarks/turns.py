@@ -8,30 +8,20 @@ rounds. Between its turns a contender waits in a read of a pipe.
 
 import contextlib
 import dataclasses
-import json
-import os
 import pathlib
-import selectors
-import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
 from benchmarks.orders import Task
+from benchmarks.process import Process, Refused
 from trainer.launch.task_spec import count_tasks, held_ports, make_cluster
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 START_SECONDS = 300.0
 TURN_SECONDS = 120.0
 # By strategy: workers, and parameter servers.
 CLUSTERS = {"multi_worker_mirrored": (2, 0), "parameter_server": (2, 1)}
-
-
-class Refused(Exception):
-    """A contender cannot take part; the message says why."""
 
 
 @dataclasses.dataclass
@@ -61,85 +51,6 @@ class Measured:
         return [self.task.steps / seconds for seconds in self.seconds]
 
 
-class _Process:
-    """One process of a contender, and the pipes to it."""
-
-    def __init__(
-        self, task: Task, log: pathlib.Path, environ: Mapping[str, str]
-    ) -> None:
-        orders, self._orders = os.pipe()
-        self._answers, answers = os.pipe()
-        self._log = log
-        with open(log, "wb") as file:
-            self._popen = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "benchmarks.contenders"),
-                    *(task.to_json(), str(orders), str(answers)),
-                ],
-                cwd=ROOT,
-                env={**os.environ, **environ},
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=file,
-                pass_fds=(orders, answers),
-                # So that whatever it starts can be ended with it.
-                start_new_session=True,
-            )
-        os.close(orders)
-        os.close(answers)
-        self._read = b""
-
-    def go(self) -> None:
-        """Lets it begin its turn."""
-        os.write(self._orders, b"go\n")
-
-    def answer(self, limit: float) -> dict[str, Any]:
-        """What it says next.
-
-        Raises:
-            Refused: it cannot take part, has ended, or takes too long.
-        """
-        deadline = time.monotonic() + limit
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._answers, selectors.EVENT_READ)
-            while b"\n" not in self._read:
-                left = deadline - time.monotonic()
-                if left <= 0 or not selector.select(left):
-                    raise Refused(f"no answer in {limit:g} s")
-                found = os.read(self._answers, 65536)
-                if not found:
-                    raise Refused(f"failed: {self._last_line()}")
-                self._read += found
-        line, _, self._read = self._read.partition(b"\n")
-        facts: dict[str, Any] = json.loads(line)
-        if "refused" in facts:
-            raise Refused(facts["refused"])
-        return facts
-
-    def peak_bytes(self) -> int | None:
-        """The most memory that it has had; `None` without a /proc."""
-        with contextlib.suppress(OSError):
-            status = pathlib.Path(f"/proc/{self._popen.pid}/status")
-            for line in status.read_text().splitlines():
-                if line.startswith("VmHWM:"):
-                    return int(line.split()[1]) * 1024
-        return None
-
-    def end(self) -> None:
-        """Ends it, at once."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._popen.pid, signal.SIGKILL)
-        self._popen.wait()
-        os.close(self._orders)
-        os.close(self._answers)
-
-    def _last_line(self) -> str:
-        self._popen.wait()
-        lines = self._log.read_text(errors="replace").split("\n")
-        said = [line for line in lines if line.strip()]
-        return said[-1].strip()[:200] if said else "it said nothing"
-
-
 class Contender:
     """The processes of one contender, as a context.
 
@@ -157,7 +68,7 @@ class Contender:
         self._limit = limit
         self._exit = contextlib.ExitStack()
         self._folder = pathlib.Path(folder)
-        self._processes: list[_Process] = []
+        self._processes: list[Process] = []
 
     def __enter__(self) -> Self:
         task = self.measured.task
@@ -165,7 +76,7 @@ class Contender:
         with contextlib.ExitStack() as stack:
             for number, environ in enumerate(_environments(task, stack)):
                 log = self._folder / f"{number}.log"
-                process = _Process(task, log, environ)
+                process = Process(task, log, environ)
                 stack.callback(process.end)
                 self._processes.append(process)
             facts = [one.answer(START_SECONDS) for one in self._training]
@@ -186,7 +97,7 @@ class Contender:
         self.measured.peak_bytes = sum(known) if known == peaks else None
 
     @property
-    def _training(self) -> Sequence[_Process]:
+    def _training(self) -> Sequence[Process]:
         """Those that take turns; servers only serve."""
         _, servers = CLUSTERS.get(self.measured.task.strategy, (1, 0))
         return self._processes[:1] if servers else self._processes

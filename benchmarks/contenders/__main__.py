@@ -27,7 +27,12 @@ def main(text: str, *descriptors: str) -> None:
         orders.refuse(f"not installed: {', '.join(missing)}")
         return
     module = importlib.import_module(f"benchmarks.contenders.{entry.module}")
-    module.run(task, orders)
+    try:
+        module.run(task, orders)
+    except Exception as error:
+        lines = str(error).strip().splitlines() or [""]
+        orders.refuse(f"failed: {type(error).__name__}: {lines[0]}")
+        raise
 
 
 if __name__ == "__main__":
