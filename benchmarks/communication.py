@@ -2,12 +2,12 @@
 
     python -m benchmarks --parts=communication
 
-The bytes are measured: a strategy with two replicas notes what each of its
-reductions is handed while a step is traced. The rest is arithmetic. A ring
-all-reduce of B bytes over n replicas sends 2 (n - 1) / n B bytes from each of
-them in 2 (n - 1) hops, and so takes
+Bytes and reductions are measured: a strategy with two replicas notes what it is
+to reduce while a step is traced. The rest is arithmetic. A ring all-reduce of B
+bytes over n replicas sends 2 (n - 1) / n B bytes from each of them in 2 (n - 1)
+hops, so that R of them, of B bytes together, take
 
-    2 (n - 1) / n * B / bandwidth + 2 (n - 1) * latency
+    2 (n - 1) / n * B / bandwidth + R * 2 (n - 1) * latency
 
 Nothing overlaps with it here. TensorFlow and the hardware may do better, with
 trees and with rings inside of a host; the model says what to expect at most.
@@ -19,7 +19,6 @@ import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from benchmarks import models
 from benchmarks.process import ROOT
 
 REPLICAS = (8, 64, 512)
@@ -47,16 +46,20 @@ LINKS = (
 )
 
 
-def seconds(size: float, replicas: int, link: Link) -> float:
-    """The time of a ring all-reduce.
+def seconds(
+    size: float, replicas: int, link: Link, *, reductions: int = 1
+) -> float:
+    """The time of all-reduces along a ring.
 
     Args:
-        size: bytes that each replica contributes.
+        size: bytes that each replica contributes to all of them together.
         replicas: how many there are.
         link: what connects each to the next.
+        reductions: how many all-reduces, one after the other.
     """
     hops = 2 * (replicas - 1)
-    return hops / replicas * size / link.bandwidth + hops * link.latency
+    sending = hops / replicas * size / link.bandwidth
+    return sending + reductions * hops * link.latency
 
 
 def measure(*, names: list[str], tell: Callable[[str], None]) -> dict[str, Any]:
@@ -68,18 +71,21 @@ def measure(*, names: list[str], tell: Callable[[str], None]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     cells = []
     for name in names:
-        sizes = {side: _bytes(side, name) for side in ("ours", "bare")}
-        tell(f"  {name}: {sizes} bytes a step")
+        ours, bare = (_of_a_step(side, name) for side in ("ours", "bare"))
+        tell(f"  {name}: {ours}; bare {bare}")
         times = {
-            link.name: [seconds(sizes["ours"], n, link) for n in REPLICAS]
+            link.name: [
+                seconds(ours["bytes"], n, link, reductions=ours["reductions"])
+                for n in REPLICAS
+            ]
             for link in LINKS
         }
-        found[name] = {"bytes": sizes, "seconds": times}
+        found[name] = {"ours": ours, "bare": bare, "seconds": times}
         cells += [
             (
                 name,
-                f"{sizes['ours']:,}",
-                f"{sizes['bare']:,}",
+                f"{ours['bytes']:,} in {ours['reductions']}",
+                f"{bare['bytes']:,} in {bare['reductions']}",
                 link,
                 *(f"{one * 1e3:.2f}" for one in of_link),
             )
@@ -88,22 +94,27 @@ def measure(*, names: list[str], tell: Callable[[str], None]) -> dict[str, Any]:
     return {
         "title": "Communication, on paper",
         "text": [
-            "Bytes that a replica hands to reductions in one step, measured in "
-            "the traced step, and the milliseconds of a ring all-reduce of the "
-            "Trainer's bytes: 2 (n - 1) / n · bytes / bandwidth + 2 (n - 1) · "
-            "latency. Nothing of this was run on that many replicas. "
-            "Bandwidth and latency of a link are assumed: "
+            "Bytes that a replica hands to reductions in one step, and in how "
+            "many, measured in the traced step of two replicas; and the "
+            "milliseconds of ring all-reduces of the Trainer's: 2 (n - 1) / n "
+            "· bytes / bandwidth + reductions · 2 (n - 1) · latency. Nothing "
+            "of this was run on that many replicas. Bandwidth and latency of "
+            "a link are assumed: "
             + "; ".join(
                 f"{link.name}, {link.bandwidth / 1e9:g} GB/s and "
                 f"{link.latency * 1e6:g} µs"
                 for link in LINKS
             )
-            + "."
+            + ". BatchNormalization in a Trainer takes its statistics over "
+            "all replicas, in reductions of their own, unless "
+            "`Trainer.sync_batch_norm` is off. The gradient of an embedding is "
+            "sparse here: it has the rows that 32 examples look up. "
+            "`multi_worker_mirrored` sends all rows."
         ],
         "head": (
             "model",
-            "Trainer, bytes",
-            "bare, bytes",
+            "Trainer, bytes in reductions",
+            "bare",
             "link",
             *(f"{n} replicas, ms" for n in REPLICAS),
         ),
@@ -112,16 +123,12 @@ def measure(*, names: list[str], tell: Callable[[str], None]) -> dict[str, Any]:
     }
 
 
-def _bytes(side: str, model: str) -> int:
+def _of_a_step(side: str, model: str) -> dict[str, int]:
     command = [sys.executable, "-m", "benchmarks.reductions", side, model]
     done = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, timeout=600
     )
     if done.returncode:
         raise SystemExit(done.stderr[-3000:])
-    return int(json.loads(done.stdout.splitlines()[-1])["bytes"])
-
-
-def default_models() -> list[str]:
-    """All of them: it is a trace each."""
-    return list(models.MODELS)
+    found: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
+    return found

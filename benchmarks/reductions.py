@@ -1,4 +1,4 @@
-"""How many bytes the reductions of one step are handed.
+"""How many reductions a step makes, and how many bytes they are handed.
 
     python -m benchmarks.reductions ours|bare MODEL
 
@@ -21,22 +21,42 @@ _REPLICAS = 2
 
 
 class Counting(tf.distribute.ReductionToOneDevice):
-    """Reduces as its base does, and adds up one replica's bytes."""
+    """Reduces as its base does, and adds up one replica's bytes.
+
+    Values that are reduced together count as one reduction.
+    """
 
     def __init__(self) -> None:
         super().__init__()
+        self._together = False
+        self.start()
+
+    def start(self) -> None:
+        """Counts from zero."""
         self.bytes = 0
+        self.count = 0
+
+    def batch_reduce_implementation(self, *given: Any, **options: Any) -> Any:
+        """See `tf.distribute.CrossDeviceOps`."""
+        self.count += 1
+        self._together = True
+        try:
+            # It calls `reduce_implementation` for each value.
+            return super().batch_reduce_implementation(*given, **options)
+        finally:
+            self._together = False
 
     def reduce_implementation(
         self, reduce_op: Any, per_replica_value: Any, *rest: Any, **options: Any
     ) -> Any:
-        """See `tf.distribute.CrossDeviceOps`; also called for each of many."""
-        self._count(per_replica_value)
+        """See `tf.distribute.CrossDeviceOps`."""
+        self.count += not self._together
+        self._add(per_replica_value)
         return super().reduce_implementation(
             reduce_op, per_replica_value, *rest, **options
         )
 
-    def _count(self, per_replica: Any) -> None:
+    def _add(self, per_replica: Any) -> None:
         value = getattr(per_replica, "values", (per_replica,))[0]
         parts = (
             (value.values, value.indices)
@@ -55,8 +75,8 @@ def _strategy(counting: Counting) -> tf.distribute.Strategy:
     )
 
 
-def ours(task: Task, counting: Counting) -> int:
-    """Bytes of a step of the Trainer."""
+def ours(task: Task, counting: Counting) -> None:
+    """Traces a step of the Trainer."""
     from benchmarks.contenders.ours import options
     from trainer import StrategyPlugin, Trainer
     from trainer.step.train_step import make_train_step
@@ -80,21 +100,19 @@ def ours(task: Task, counting: Counting) -> int:
         training=True,
     )
     step = tf.function(make_train_step(trainer.spec), autograph=False)
-    counting.bytes = 0
+    counting.start()
     step.get_concrete_function(iterator)
-    return counting.bytes
 
 
-def bare(task: Task, counting: Counting) -> int:
-    """Bytes of a step of the bare loop."""
+def bare(task: Task, counting: Counting) -> None:
+    """Traces a step of the bare loop."""
     from benchmarks.contenders.distribute import make_input, make_loop
 
     strategy = _strategy(counting)
     loop = make_loop(task, strategy, 1)
     feed = make_input(task, strategy)
-    counting.bytes = 0
+    counting.start()
     loop.get_concrete_function(feed)
-    return counting.bytes
 
 
 def main(side: str, model: str) -> None:
@@ -103,8 +121,10 @@ def main(side: str, model: str) -> None:
     one = tf.config.LogicalDeviceConfiguration()
     tf.config.set_logical_device_configuration(cpu, [one] * _REPLICAS)
     task = Task("trainer", model, steps=1, examples=640)
-    found = {"ours": ours, "bare": bare}[side](task, Counting())
-    print(json.dumps({"bytes": found}))
+    counting = Counting()
+    {"ours": ours, "bare": bare}[side](task, counting)
+    found = {"bytes": counting.bytes, "reductions": counting.count}
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":
