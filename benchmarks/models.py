@@ -176,8 +176,8 @@ MODELS = {
             "ResNet-20 on 32x32",
             (32, 32, 3),
             _resnet20,
-            12_800,
-            200,
+            6_400,
+            100,
         ),
         Spec(
             "embedding",

@@ -56,7 +56,7 @@ class Contender:
 
     Args:
         task: what it trains.
-        folder: for its logs.
+        folder: for its logs and all other files; somebody else removes it.
         limit: a turn that takes more seconds than this ends its part.
 
     Raises:
@@ -76,7 +76,9 @@ class Contender:
         with contextlib.ExitStack() as stack:
             for number, environ in enumerate(_environments(task, stack)):
                 log = self._folder / f"{number}.log"
-                process = Process(task, log, environ)
+                # It ends without removing its files.
+                inside = {**environ, "TMPDIR": str(self._folder)}
+                process = Process(task, log, inside)
                 stack.callback(process.end)
                 self._processes.append(process)
             facts = [one.answer(START_SECONDS) for one in self._training]
@@ -87,7 +89,11 @@ class Contender:
         return self
 
     def __exit__(self, *error: Any) -> None:
-        self._exit.__exit__(*error)
+        self.end()
+
+    def end(self) -> None:
+        """Ends its processes."""
+        self._exit.close()
 
     def turn(self) -> None:
         """Takes one turn, which counts."""
@@ -165,6 +171,8 @@ def take_turns(
                     name = contender.measured.task.contender
                     left_out[name] = f"{reason}, in round {number + 1}"
                     tell(f"  {name}: {left_out[name]}")
+                    # It may be at work still, and not in its turn.
+                    contender.end()
                     present.remove(contender)
             speeds = ", ".join(
                 f"{one.measured.task.contender} {one.measured.speeds[-1]:.0f}"

@@ -1,6 +1,7 @@
 """`python -m benchmarks`: what it runs, and what it makes of it."""
 
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -184,9 +185,12 @@ def test_contenders_take_turns(tmp_path):
     run = [sys.executable, "-m", "benchmarks", "--parts=speed"]
     run += ["--models=mlp", "--rounds=2", "--steps=10", "--examples=1280"]
     run += ["--contenders=trainer,bare:stacked,trainer:odd"]
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
     done = subprocess.run(
         [*run, f"--out={tmp_path}", "--note=a test"],
         cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(temporary)},
         capture_output=True,
         text=True,
         timeout=600,
@@ -208,6 +212,7 @@ def test_contenders_take_turns(tmp_path):
     assert text.strip() == done.stdout.strip()
     assert "a test" in text
     assert str(tmp_path) not in text
+    assert not list(temporary.iterdir())
 
 
 @pytest.mark.long
