@@ -13,6 +13,7 @@ import datetime
 import json
 import pathlib
 import shlex
+import signal
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -172,6 +173,8 @@ def into_docs(text: str, path: pathlib.Path = DOCS) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs, and writes table.md, table.json and speed.png."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    # As an exception, so that the contenders end and their files are removed.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     asked = parse(given)
     # Without where the files go and what only describes the run.
     described = {asked.note, str(asked.out), "--note", "--out", "--docs"}
