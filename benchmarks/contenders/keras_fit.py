@@ -1,0 +1,61 @@
+"""Keras' `fit` on arrays, on TensorFlow or on JAX.
+
+At its best settings: 100 steps in one execution, no progress bar, and XLA as
+asked for; on JAX Keras always compiles the step. One call of `fit` for all
+turns, because a call has costs of its own.
+"""
+
+from typing import Any
+
+import keras
+
+from benchmarks import models
+from benchmarks.orders import Orders, Task
+
+_EPOCHS = 1_000_000
+
+
+class Turns(keras.callbacks.Callback):
+    """Waits for the next turn every so many steps."""
+
+    def __init__(self, task: Task, orders: Orders) -> None:
+        super().__init__()
+        self._task = task
+        self._orders = orders
+        self._done = 0
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Waits for the first turn."""
+        self._orders.wait()
+
+    def on_train_batch_end(
+        self, batch: int, logs: dict[str, Any] | None = None
+    ) -> None:
+        """Counts one execution."""
+        self._done += self._task.unit
+        if self._done >= self._task.steps:
+            self._done = 0
+            self._orders.wait()
+
+
+def run(task: Task, orders: Orders) -> None:
+    """Trains in turns."""
+    spec = models.find(task.model)
+    model = spec.make()
+    model.compile(
+        optimizer=keras.optimizers.Adam(),
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=[keras.metrics.SparseCategoricalAccuracy(name="accuracy")],
+        steps_per_execution=task.unit,
+        jit_compile=keras.backend.backend() == "jax" or task.form == "xla",
+    )
+    x, y = spec.arrays(task.examples)
+    model.fit(
+        x,
+        y,
+        batch_size=models.BATCH,
+        epochs=_EPOCHS,
+        shuffle=True,
+        verbose=0,
+        callbacks=[Turns(task, orders)],
+    )

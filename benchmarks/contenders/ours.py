@@ -1,0 +1,138 @@
+"""The Trainer, as `python -m trainer` runs it.
+
+One call of `train`, which goes on for ever: what a run does once, such as
+restoring, tracing and exporting, is not what a turn measures. It has the
+callbacks of `experiments/base.gin` at their defaults in a run directory of its
+own, so that logs every 100 steps, TensorBoard, JSON lines and a checkpoint of
+everything in each epoch are part of it; no peer writes anything. A save goes on
+in the background. Its end is waited for within the turn: it must not run in the
+time of another contender.
+"""
+
+import functools
+import tempfile
+from typing import Any
+
+import keras
+
+from benchmarks import models
+from benchmarks.orders import Orders, Task
+from trainer import Callback, Trainer, experiment
+from trainer_plugins.callbacks.checkpoint import Checkpoint
+from trainer_plugins.callbacks.export import Export
+from trainer_plugins.callbacks.json_lines import JsonLines
+from trainer_plugins.callbacks.preemption import Preemption
+from trainer_plugins.callbacks.progress import Progress
+from trainer_plugins.callbacks.tensorboard import TensorBoard
+from trainer_plugins.callbacks.watchdog import Watchdog
+
+_STEPS = 1_000_000_000
+_DEFAULTS = (
+    Progress,
+    TensorBoard,
+    JsonLines,
+    Export,
+    Preemption,
+    Watchdog,
+    Checkpoint,
+)
+
+
+class Turns(Callback):
+    """Waits for the next turn, every so many steps, after all others.
+
+    Args:
+        steps: in a turn.
+        orders: says when the next one begins.
+        others: the run's other callbacks.
+    """
+
+    # Behind Checkpoint, so that a save of this step has begun.
+    runs_last = True
+
+    def __init__(
+        self, steps: int, orders: Orders, others: list[keras.callbacks.Callback]
+    ) -> None:
+        super().__init__()
+        self._steps = steps
+        self._orders = orders
+        self._others = others
+
+    def next_due(self, step: int) -> int:
+        """See `Callback.next_due`."""
+        return (step // self._steps + 1) * self._steps
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Everything is built and traced: waits for the first turn."""
+        compiled = self.trainer.accounts.summary()["compile"]
+        self._orders.wait(trace_seconds=compiled)
+
+    def on_save(self, step: int, logs: dict[str, float]) -> None:
+        """Ends a turn, and waits for the next."""
+        if step % self._steps:
+            return
+        for callback in self._others:
+            if isinstance(callback, Checkpoint):
+                # The event in which it waits for a save that is under way.
+                callback.on_divergence(step)
+        self._orders.wait()
+
+
+class Idle(keras.callbacks.Callback):
+    """A callback of Keras' kind that does nothing in the usual events."""
+
+    def on_train_batch_end(
+        self, batch: int, logs: dict[str, float] | None = None
+    ) -> None:
+        """Does nothing, but may read what it is given."""
+
+    def on_epoch_end(
+        self, epoch: int, logs: dict[str, float] | None = None
+    ) -> None:
+        """Does nothing."""
+
+
+def options(task: Task) -> dict[str, Any]:
+    """Arguments of the Trainer for a task, except for the strategy."""
+    spec = models.find(task.model)
+    given: dict[str, Any] = {
+        "model": spec.make,
+        "loss": keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        "optimizer": keras.optimizers.Adam,
+        "metrics": [
+            functools.partial(
+                keras.metrics.SparseCategoricalAccuracy, name="accuracy"
+            )
+        ],
+        "data": lambda split: spec.arrays(task.examples),
+        "batch_size": models.BATCH,
+    }
+    if task.form:
+        # Passed on as it is, whatever forms there are.
+        words = {"true": True, "false": False}
+        given["jit_compile"] = words.get(task.form, task.form)
+    return given
+
+
+def run(task: Task, orders: Orders) -> None:
+    """Trains in turns."""
+    callbacks: list[keras.callbacks.Callback] = (
+        [make() for make in _DEFAULTS]
+        if task.callbacks is None
+        else [Idle() for _ in range(task.callbacks)]
+    )
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        experiment.build(
+            mode="train",
+            model_dir=folder,
+            trainer=functools.partial(Trainer, **options(task)),
+            strategy=task.strategy,
+            train_steps=_STEPS,
+            callbacks=[*callbacks, Turns(task.steps, orders, callbacks)],
+            steps_per_loop=task.unit,
+            log_every=task.unit,
+            virtual_devices=task.replicas if task.replicas > 1 else None,
+        ) as built,
+    ):
+        built.run()
