@@ -3,7 +3,13 @@
 import math
 from typing import Any
 
+from absl import logging
+
 from trainer.loop.goodput import Accounts
+
+# Steps that wait for data for a larger share of their time are worth a
+# sentence, once they have taken so many seconds.
+_MUCH_WAITING, _ENOUGH_SECONDS = 0.1, 10.0
 
 
 class Calls:
@@ -29,6 +35,7 @@ class Calls:
         self._first = (0, 0.0)
         self._fastest = math.inf
         self._before: tuple[float, Any] | None = None
+        self._seconds = self._waited = 0.0
 
     def book(self, steps: int, *, seconds: float, waited: Any) -> None:
         """Accounts for one call.
@@ -44,6 +51,8 @@ class Calls:
             took, wait = self._before
             wait = min(float(wait), took)
             self._accounts.move(wait, source="step", to="data_wait")
+            self._seconds += took
+            self._waited += wait
         self._before = (seconds, waited)
         self._count += 1
         if self._count == 1:
@@ -58,3 +67,23 @@ class Calls:
         # The fastest one counts: a single delay does not make calls too long.
         self._fastest = min(self._fastest, seconds / steps)
         self.too_long = self._fastest * steps > self._longest_seconds
+
+    def report_waiting(self) -> None:
+        """Logs for how much of their time steps have waited for data."""
+        if self._seconds < _ENOUGH_SECONDS:
+            return
+        share = self._waited / self._seconds
+        if share <= _MUCH_WAITING:
+            logging.info(
+                "Steps have waited for data for %.0f%% of their time.",
+                100 * share,
+            )
+        else:
+            logging.warning(
+                "Steps have waited for data for %.0f%% of their time. Arrays "
+                "are read fastest, with --jit_compile=xla_stack above all; a "
+                "dataset of your own should batch before it maps, map with "
+                "num_parallel_calls=tf.data.AUTOTUNE, and cache what fits in "
+                "memory.",
+                100 * share,
+            )

@@ -257,6 +257,7 @@ class Loop:
         if self.evaluate and self.fired_step >= self.steps:
             self.reporter.evaluate_again()
         self._train()
+        self._calls.report_waiting()
         self.callbacks.end(dict(self.reporter.logs))
         self.has_ended = True
         return dict(self.reporter.logs)

@@ -46,3 +46,22 @@ def test_a_call_that_was_held_up_once_is_not_too_long():
     calls = [(10, 1.0, 0.0), (10, 5.0, 0.0), (10, 60.0, 0.0)]
     assert not booked(*calls)[1].too_long
     assert booked(*calls, (30, 15.0, 0.0))[1].too_long
+
+
+@pytest.mark.parametrize(
+    ("calls", "sentence"),
+    [
+        ([(1, 6.0, 3.0)] * 3, "waited for data for 50% of their time. Arrays"),
+        ([(1, 6.0, 0.3)] * 3, "waited for data for 5% of their time."),
+        ([(1, 3.0, 2.0)] * 3, ""),
+    ],
+    ids=["much", "little", "too short to tell"],
+)
+def test_a_run_says_how_long_its_steps_waited(calls, sentence, caplog):
+    _, made = booked(*calls)
+    with caplog.at_level("INFO", logger="absl"):
+        made.report_waiting()
+    (found,) = [record.getMessage() for record in caplog.records] or [""]
+    assert sentence in found
+    assert bool(found) == bool(sentence)
+    assert found.endswith("in memory.") == (sentence.endswith("Arrays"))
