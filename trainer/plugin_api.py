@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from trainer.loop.schedule import Period, PeriodLike, Ticker, parse_period
     from trainer.runtime import atomic_files, schema, signals
     from trainer.runtime.atomic_files import REFUSALS, write_whole
+    from trainer.runtime.graph import graph_function, repeat
     from trainer.runtime.process_exit import give_up, skip_teardown
-    from trainer.step.graph import graph_function, repeat
     from trainer.step.options import StrategyOptions
     from trainer.step.reductions.sums import Sums
     from trainer.strategy.cluster.ranks import read_number

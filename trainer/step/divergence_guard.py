@@ -16,8 +16,8 @@ import numpy as np
 import tensorflow as tf
 from annotated_types import Gt, Le
 
+from trainer.runtime.graph import only_if
 from trainer.step.gradients import Gradient, global_norm
-from trainer.step.graph import only_if
 from trainer.values.annotations import Finite, Positive
 from trainer.values.configurable import configurable
 

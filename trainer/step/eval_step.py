@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 from trainer.data.static_shapes import Padded
+from trainer.runtime.graph import converted
 from trainer.step.gradient_sums import piece_of
-from trainer.step.graph import converted
 from trainer.step.logs import StepLogs
 from trainer.step.measuring import carry, measuring, replica_logs
 from trainer.step.metrics.carried import EVAL

@@ -11,9 +11,9 @@ import keras
 import tensorflow as tf
 
 from trainer.errors import UserError
+from trainer.runtime.graph import converted
 from trainer.step import gradients as grads
 from trainer.step.divergence_guard import Measured
-from trainer.step.graph import converted
 from trainer.step.logs import StepLogs
 from trainer.step.losses import loss_terms, per_output
 from trainer.step.losses.global_loss import global_term

@@ -28,12 +28,12 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 from absl import logging
 
+from trainer.runtime.graph import converted, graph_function, only_if, repeat
 from trainer.step import timed_input
 from trainer.step.divergence_guard import Measured
 from trainer.step.forms import Form
 from trainer.step.gradient_sums import GradientSums, Reduced, piece_of
 from trainer.step.gradients import all_finite, reduce_sum
-from trainer.step.graph import converted, graph_function, only_if, repeat
 from trainer.step.logs import LOSS_PART, StepLogs
 from trainer.step.measuring import carry, measuring, replica_logs
 from trainer.step.metrics.carried import TRAINING

@@ -6,8 +6,8 @@ from typing import Any, Protocol
 import tensorflow as tf
 
 from trainer.errors import outside_graph
+from trainer.runtime.graph import graph_function, repeat
 from trainer.step.gradients import among_zeros, reduce_sum
-from trainer.step.graph import graph_function, repeat
 from trainer.step.reductions.sums import Layout, Sums, stacked
 
 # One optimizer or evaluation step in cross-replica context: takes the

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from trainer.data.stacks import Stack
 from trainer.errors import outside_graph
-from trainer.step.graph import graph_function, repeat
+from trainer.runtime.graph import graph_function, repeat
 from trainer.step.reductions.sums import Layout, Sums, stacked
 from trainer.step.timed_input import OneOfStack
 from trainer.strategy.graph_loop import Step

@@ -11,7 +11,7 @@ import keras
 import tensorflow as tf
 
 from trainer.errors import UserError
-from trainer.step.graph import converted, graph_function
+from trainer.runtime.graph import converted, graph_function
 from trainer.step.losses.loss_terms import EXAMPLES, Term
 from trainer.step.model.keras_private import keras_mask, set_keras_mask
 from trainer.step.padding import is_weighted, real_rows

@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeAlias
 import keras
 import tensorflow as tf
 
-from trainer.step.graph import converted
+from trainer.runtime.graph import converted
 from trainer.step.logs import LOSS_PART, StepLogs
 from trainer.step.losses import shapes
 from trainer.step.model.keras_private import added_losses, keras_mask

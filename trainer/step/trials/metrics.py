@@ -13,7 +13,7 @@ import keras
 import tensorflow as tf
 
 from trainer.errors import UserError
-from trainer.step.graph import converted, graph_function
+from trainer.runtime.graph import converted, graph_function
 from trainer.step.measuring import examples_in_a_slot
 from trainer.step.metrics import stateless
 from trainer.step.metrics.additivity import adds_up, is_known

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from trainer import Trainer
 from trainer.plugin_api import graph_function, repeat
-from trainer.step.graph import converted, only_if
+from trainer.runtime.graph import converted, only_if
 
 X = np.arange(-4.0, 4.0, dtype=np.float32).reshape(8, 1)
 Y = np.ones((8, 1), np.float32)
