@@ -10,6 +10,7 @@ from trainer.data.batches import Batches, Resume, endless
 from trainer.data.rows import count_rows, take_rows
 from trainer.data.sharding import piece_bounds
 from trainer.errors import UserError
+from trainer.runtime.graph import plain
 
 # A dataset of unknown length is read at most this far to count its batches.
 MOST_COUNTED = 100_000
@@ -142,7 +143,7 @@ class DatasetBatches(Batches):
         # A batch that is not cut keeps its static shape, and needs no nested
         # dataset.
         if micro * num_replicas > 1:
-            dataset = dataset.flat_map(cut)
+            dataset = dataset.flat_map(plain(cut))
         return endless(dataset).prefetch(tf.data.AUTOTUNE)
 
 
@@ -187,5 +188,5 @@ def _full(dataset: tf.data.Dataset, batch_size: int) -> tf.data.Dataset:
     # `filter` makes the cardinality unknown, and an endless source must not be
     # counted.
     endless_source = dataset.cardinality() == tf.data.INFINITE_CARDINALITY
-    full = dataset.filter(is_full)
+    full = dataset.filter(plain(is_full))
     return endless(full) if endless_source else full

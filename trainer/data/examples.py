@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from trainer.data.rows import SparseRows, is_sparse
 from trainer.errors import UserError
+from trainer.runtime.graph import converted
 
 
 class Examples(abc.ABC):
@@ -47,7 +48,9 @@ class Examples(abc.ABC):
             The same structure, of shape `[batches, n, ...]`.
         """
         # One by one: what `gather` does to a batch may depend on all of it.
-        return tf.map_fn(self.gather, numbers, fn_output_signature=spec)
+        return tf.map_fn(
+            converted(self.gather), numbers, fn_output_signature=spec
+        )
 
 
 class ArrayExamples(Examples):
@@ -113,9 +116,9 @@ class ArrayExamples(Examples):
         batch = tf.nest.pack_sequence_as(self._structure, rows)
         if self._transform is not None:
             if isinstance(batch, tuple):
-                batch = self._transform(*batch)
+                batch = converted(self._transform)(*batch)
             else:
-                batch = self._transform(batch)
+                batch = converted(self._transform)(batch)
         # tf.data would stack a list into one tensor.
         return keras.tree.lists_to_tuples(batch)
 

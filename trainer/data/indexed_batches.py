@@ -11,6 +11,7 @@ from trainer.data.examples import Examples
 from trainer.data.sharding import even_piece, piece_bounds
 from trainer.data.stacks import Stack, stack_size, why_not_stacked
 from trainer.errors import UserError
+from trainer.runtime.graph import converted, plain
 from trainer.values.annotations import Positive
 from trainer.values.configurable import checked
 
@@ -100,13 +101,15 @@ class IndexedBatches(Batches):
                 first + tf.gather(begins, row), first + tf.gather(ends, row)
             )
             positions = tf.ensure_shape(positions, [piece_size])
-            return self._examples.gather(self._order(epoch, positions))
+            return converted(self._examples.gather)(
+                self._order(epoch, positions)
+            )
 
         # Count pieces, not steps: a nested dataset for each step (flat_map)
         # costs more than reading a small batch.
         dataset = tf.data.Dataset.counter().map(
             # Deterministic, because the order is part of the run.
-            read,
+            plain(read),
             num_parallel_calls=tf.data.AUTOTUNE,
             deterministic=True,
         )
@@ -159,7 +162,11 @@ class IndexedBatches(Batches):
         last = _FAR if stop is None else stack_of(max(end - 1, start)) + 1
         return (
             tf.data.Dataset.range(stack_of(start), last)
-            .map(read, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+            .map(
+                plain(read),
+                num_parallel_calls=tf.data.AUTOTUNE,
+                deterministic=True,
+            )
             .prefetch(tf.data.AUTOTUNE)
         )
 
@@ -213,7 +220,7 @@ class IndexedBatches(Batches):
             of_one_epoch,
             (tf.constant(0, tf.int64), numbers),
         )
-        return self._examples.gather_batches(
+        return converted(self._examples.gather_batches)(
             tf.reshape(numbers.concat(), shape), self._spec
         )
 

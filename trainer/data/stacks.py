@@ -5,6 +5,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from trainer.runtime.graph import plain
+
 # More batches gain little: by then a step costs as much in the middle of a
 # stack as a call costs at its end.
 MOST_BATCHES = 50
@@ -106,5 +108,5 @@ def stack_pieces(
         return Stack(batches, tf.constant(0), count)
 
     if stop is None:
-        return pieces.batch(size, drop_remainder=True).map(full)
-    return pieces.take(stop).batch(size).map(filled)
+        return pieces.batch(size, drop_remainder=True).map(plain(full))
+    return pieces.take(stop).batch(size).map(plain(filled))

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from trainer.data.batches import endless
 from trainer.errors import UserError
+from trainer.runtime.graph import plain
 
 # `padded` or `exact`: gives every piece the same number of rows.
 Fit: TypeAlias = Callable[[tf.data.Dataset, int], tf.data.Dataset]
@@ -77,7 +78,7 @@ def padded(dataset: tf.data.Dataset, size: int) -> tf.data.Dataset:
         return spare, Padded(full, real)
 
     # `scan` carries the last example on, because a whole piece may be empty.
-    return _buffered(dataset.scan(nothing, fill))
+    return _buffered(dataset.scan(nothing, plain(fill)))
 
 
 def exact(dataset: tf.data.Dataset, size: int) -> tf.data.Dataset:
@@ -112,7 +113,7 @@ def exact(dataset: tf.data.Dataset, size: int) -> tf.data.Dataset:
             specs,
         )
 
-    return _buffered(dataset.map(declare))
+    return _buffered(dataset.map(plain(declare)))
 
 
 def _buffered(dataset: tf.data.Dataset) -> tf.data.Dataset:

@@ -25,13 +25,21 @@ def graph_function(function: Callable[..., Any], **options: Any) -> Any:
         function: what to trace.
         **options: for `tf.function`, such as `jit_compile`.
     """
-    # Both are needed: autograph=False leaves the function as it is, and
-    # do_not_convert also switches AutoGraph off for what it calls.
-    return tf.function(
-        tf.autograph.experimental.do_not_convert(function),
-        autograph=False,
-        **options,
+    # Both are needed: autograph=False leaves the function as it is, and `plain`
+    # also switches AutoGraph off for what it calls.
+    return tf.function(plain(function), autograph=False, **options)
+
+
+def plain(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that AutoGraph leaves as it is, such as one for `Dataset.map`.
+
+    Args:
+        function: the function; research code that it calls is `converted`.
+    """
+    unchanged: Callable[..., Any] = tf.autograph.experimental.do_not_convert(
+        function
     )
+    return unchanged
 
 
 def converted(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer.data import ArrayExamples
+from trainer.data import ArrayExamples, Examples, IndexedBatches
 from trainer.errors import UserError
 
 
@@ -11,6 +11,44 @@ def gather(examples, numbers):
     numbers = tf.constant(numbers, tf.int64)
     dataset = tf.data.Dataset.from_tensors(numbers).map(examples.gather)
     return next(dataset.as_numpy_iterator())
+
+
+class Conditional(Examples):
+    """Reads with a condition over a tensor."""
+
+    size, shuffle = 8, False
+
+    def gather(self, numbers):
+        x = tf.cast(numbers, tf.float32)
+        if tf.reduce_sum(x) > 10.0:
+            x = -x
+        return x
+
+
+def negative_if_large(x):
+    if tf.reduce_sum(x) > 10.0:
+        x = -x
+    return x
+
+
+@pytest.mark.parametrize(
+    "examples",
+    [
+        Conditional(),
+        ArrayExamples(
+            np.arange(8, dtype="float32"),
+            transform=negative_if_large,
+            shuffle=False,
+        ),
+    ],
+)
+def test_research_code_may_have_conditions_over_tensors(examples):
+    batches = IndexedBatches(examples, batch_size=4)
+    pieces = batches.pieces(start=0, replicas=range(1), num_replicas=1, micro=1)
+    one_by_one = [x.tolist() for x in pieces.take(2).as_numpy_iterator()]
+    assert one_by_one == [[0, 1, 2, 3], [-4, -5, -6, -7]]
+    (stack,) = batches.stacks(start=0, stop=2)
+    assert stack.batches.numpy()[:2].tolist() == one_by_one
 
 
 def test_rows_come_in_the_order_asked_for():
