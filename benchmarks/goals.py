@@ -35,8 +35,9 @@ class Goal(NamedTuple):
 # The forms of the bare loop that are the same as one of the Trainer's, by its
 # `jit_compile`; any other has to keep up with the fastest of all.
 _SAME_FORM = {
-    "false": ("bare", "bare:gather"),
-    "true": ("bare:xla", "bare:xla+gather"),
+    "graph": ("bare", "bare:gather"),
+    "xla": ("bare:xla", "bare:xla+gather"),
+    "xla_stack": ("bare:stacked",),
 }
 
 _STRATEGIES = (

@@ -3,10 +3,10 @@
 One call of `train`, which goes on for ever: what a run does once, such as
 restoring, tracing and exporting, is not what a turn measures. It has the
 callbacks of `experiments/base.gin` at their defaults in a run directory of its
-own, so that logs every 100 steps, TensorBoard, JSON lines and a checkpoint of
-everything in each epoch are part of it; no peer writes anything. A save goes on
-in the background. Its end is waited for within the turn: it must not run in the
-time of another contender.
+own, so that logs, TensorBoard, JSON lines and a checkpoint of everything in
+each epoch are part of it; no peer writes anything. A save goes on in the
+background. Its end is waited for within the turn: it must not run in the time
+of another contender.
 """
 
 import functools
@@ -108,9 +108,7 @@ def options(task: Task) -> dict[str, Any]:
         "batch_size": models.BATCH,
     }
     if task.form:
-        # Passed on as it is, whatever forms there are.
-        words = {"true": True, "false": False}
-        given["jit_compile"] = words.get(task.form, task.form)
+        given["jit_compile"] = task.form
     return given
 
 
@@ -130,7 +128,6 @@ def run(task: Task, orders: Orders) -> None:
             strategy=task.strategy,
             train_steps=_STEPS,
             callbacks=[*callbacks, Turns(task.steps, orders, callbacks)],
-            steps_per_loop=task.unit,
             log_every=task.unit,
             virtual_devices=task.replicas if task.replicas > 1 else None,
         ) as built,

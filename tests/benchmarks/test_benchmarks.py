@@ -67,7 +67,7 @@ def test_goals_compare_with_the_fastest_of_the_same_form():
     rows = table.rows(
         [
             measured("trainer", [1.0], peak=100),
-            measured("trainer:false", [1.0], peak=100),
+            measured("trainer:graph", [1.0], peak=100),
             measured("bare", [2.0], peak=100),
             measured("bare:xla", [0.5], peak=100),
         ]
