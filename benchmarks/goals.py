@@ -40,6 +40,20 @@ _SAME_FORM = {
     "xla_stack": ("bare:stacked",),
 }
 
+# How many times as fast as each peer a small network is to be; any other model
+# only as fast.
+_OF_MLP: dict[str, float | None] = {
+    "bare": 3,
+    "bare:xla": None,
+    "bare:xla+gather": None,
+    "bare:stacked": None,
+    "orbit": 3,
+    "fit": 3,
+    "fit:xla": 2,
+    "keras_jax": 1.5,
+    "pytorch": 3,
+    "lightning": 3,
+}
 _STRATEGIES = (
     "mirrored",
     "central_storage",
@@ -97,11 +111,12 @@ def _speed(model: str, rows: list[dict[str, Any]]) -> Iterator[Goal]:
     if not rows or not rows[0]["contender"].startswith("trainer"):
         return
     by_name = {row["contender"]: row for row in rows}
-    if model == "mlp":
-        for peer in ("bare", "orbit"):
-            if peer in by_name:
-                what = f"mlp: speed, Trainer ÷ {by_name[peer]['title']}"
-                yield Goal(what, by_name[peer]["ratio"], 3, at_least=True)
+    for peer, row in by_name.items():
+        kind = peer.partition(":")[0]
+        bound = _OF_MLP.get(peer, _OF_MLP.get(kind)) if model == "mlp" else 1
+        if kind != "trainer" and bound is not None:
+            what = f"{model}: speed, Trainer ÷ {row['title']}"
+            yield Goal(what, row["ratio"], bound, at_least=True)
     bare = {
         name: row
         for name, row in by_name.items()
