@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import os
+import time
 from typing import Any
 
 import tensorflow as tf
@@ -25,6 +26,9 @@ from trainer.plugin_api import (
 )
 
 _DEFAULT_STEPS = 1000  # Between saves, if the length of an epoch is unknown.
+# By default a save waits for as long after the last one: where an epoch takes a
+# second, most of the time would go into saving.
+_DEFAULT_SECONDS = 30.0
 # Not only finite values: a diverging run has a NaN loss, and goes on with it.
 _STATE = schema.record(
     {"values": schema.mapping_of(schema.number(finite=False))}
@@ -42,8 +46,9 @@ class Checkpoint(Callback):
 
     Args:
         every: the period of saves, such as `500`, `"2 epochs"` or `"10m"`;
-            defaults to each epoch, or 1,000 steps if epochs are unknown. The
-            end of training is always saved.
+            defaults to each epoch, or 1,000 steps if epochs are unknown, but
+            not within 30 seconds of the last save. The end of training is
+            always saved.
         keep_last: how many of the newest checkpoints to keep.
         keep_best: how many of the best checkpoints to keep in addition.
         monitor: the value by which to choose the best, such as
@@ -77,6 +82,7 @@ class Checkpoint(Callback):
         self._staging = Staging() if asynchronous else None
         self._values: dict[int, float] = {}
         self._saved_step: int | None = None
+        self._saved_at = 0.0
         self._saved_as_over = True
         self._saved_digests: dict[str, str] | None = None
         self._has_written = False
@@ -125,6 +131,7 @@ class Checkpoint(Callback):
         # Not from the present step: what an earlier attempt left unfired is
         # still due.
         self._ticker.start(loop.fired_step)
+        self._saved_at = time.monotonic()
 
     def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
         """Reserves memory for the first save, in the background."""
@@ -142,7 +149,8 @@ class Checkpoint(Callback):
         loop = self.trainer.loop
         # Save before `on_train_end`, because another callback may fail there.
         ending = loop.is_ending
-        if self._ticker.due(step) or loop.save_now or ending:
+        due = self._ticker.due(step) and not self._is_too_soon()
+        if due or loop.save_now or ending:
             self._save(logs, over=ending)
 
     def on_leave(self, step: int) -> None:
@@ -201,6 +209,15 @@ class Checkpoint(Callback):
         finally:
             self._writer.shutdown()
 
+    def _is_too_soon(self) -> bool:
+        """Whether a save that nobody has asked for can wait for another one."""
+        # The best of many is only found among what is saved.
+        if self._every is not None or self._monitor is not None:
+            return False
+        passed = time.monotonic() - self._saved_at >= _DEFAULT_SECONDS
+        # By their clocks, processes would decide differently.
+        return not self.trainer.plugin.any_process(passed)
+
     def _note_saved(self, *, over: bool) -> None:
         """Records what was saved, to know at the end whether it is complete."""
         self._saved_step = self.trainer.step
@@ -245,6 +262,7 @@ class Checkpoint(Callback):
         # One save at a time, so that a slow disk does not pile up copies in
         # memory.
         self._wait()
+        self._saved_at = time.monotonic()
         step = self.trainer.step
         if self._monitor is not None:
             value = self._monitor.value(logs)
