@@ -235,7 +235,7 @@ class BuiltRun:
             )
         # After loading weights, so that a check finds out whether they fit.
         if self.mode == "check":
-            loop.trace()
+            loop.check()
         else:
             self._loop_exit.enter_context(loop.ready())
 

@@ -56,7 +56,6 @@ from trainer.strategy.graph_loop import Runner
 from trainer.strategy.optimizers import restart_optimizers
 from trainer.strategy.plugin import StrategyPlugin
 from trainer.strategy.registry import find_strategy
-from trainer.strategy.stack_loop import StackLoop
 from trainer.values.annotations import (
     JitCompile,
     NotNegative,
@@ -701,7 +700,7 @@ class Trainer:
         """The loop of training steps; traced once, however often it runs."""
         step = make_train_step(self.spec)
         if self.form is Form.XLA_STACK:
-            return StackLoop(step, self.plugin.devices()[0])
+            return self.plugin.stack_runner(step)
         return self.plugin.runner(step, training=True)
 
     def _run(self, steps: int, **options: Any) -> dict[str, float]:

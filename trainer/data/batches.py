@@ -2,12 +2,19 @@
 
 import abc
 import enum
+import functools
 from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
 from trainer.data.sharding import even_piece
-from trainer.data.stacks import stack_pieces, stack_size, why_not_stacked
+from trainer.data.stacks import (
+    READY,
+    stack_pieces,
+    stack_size,
+    why_not_stacked,
+)
 from trainer.errors import UserError
 
 
@@ -71,13 +78,24 @@ class Batches(abc.ABC):
 
     def why_not_stacked(self) -> str | None:
         """Why no stacks can be made; `None` if they can."""
-        return why_not_stacked(self._whole(0).element_spec, short=False)
+        return why_not_stacked(self.element_spec, short=False)
 
     def stack_size(self) -> int:
         """How many batches a stack holds."""
-        spec = self._whole(0).element_spec
+        spec = self.element_spec
         rows = tf.nest.flatten(spec)[0].shape[0]
         return stack_size(spec, batch_size=rows, full_batches=None)
+
+    @functools.cached_property
+    def element_spec(self) -> Any:
+        """The structure of a whole global batch, of `tf.TypeSpec`s."""
+        return self.whole(0).element_spec
+
+    def whole(self, start: int) -> tf.data.Dataset:
+        """The global batches from a step on, in one piece each."""
+        return self.pieces(
+            start=start, replicas=range(1), num_replicas=1, micro=1
+        )
 
     def stacks(self, *, start: int, stop: int | None = None) -> tf.data.Dataset:
         """The global batches in stacks, for a single replica.
@@ -90,15 +108,9 @@ class Batches(abc.ABC):
             A dataset of `trainer.data.stacks.Stack`; endless without `stop`.
         """
         made = stack_pieces(
-            self._whole(start), size=self.stack_size(), stop=stop
+            self.whole(start), size=self.stack_size(), stop=stop
         )
-        return made.prefetch(tf.data.AUTOTUNE)
-
-    def _whole(self, start: int) -> tf.data.Dataset:
-        """The global batches, in one piece each."""
-        return self.pieces(
-            start=start, replicas=range(1), num_replicas=1, micro=1
-        )
+        return made.prefetch(READY)
 
 
 def feeder(

@@ -100,7 +100,8 @@ class ArrayExamples(Examples):
 
     def gather_batches(self, numbers: tf.Tensor, spec: Any) -> Any:
         """See `Examples.gather_batches`."""
-        if self._transform is not None:
+        is_own = type(self).gather is not ArrayExamples.gather
+        if is_own or self._transform is not None:
             return super().gather_batches(numbers, spec)
         # Rows are rows, in however many batches.
         return self.gather(numbers)

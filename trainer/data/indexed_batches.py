@@ -1,6 +1,5 @@
 """Batches over examples with random access: any step in O(1)."""
 
-import functools
 from typing import Any
 
 import numpy as np
@@ -9,7 +8,13 @@ import tensorflow as tf
 from trainer.data.batches import Batches, Resume, endless
 from trainer.data.examples import Examples
 from trainer.data.sharding import even_piece, piece_bounds
-from trainer.data.stacks import Stack, stack_size, why_not_stacked
+from trainer.data.stacks import (
+    READERS,
+    READY,
+    Stack,
+    stack_size,
+    why_not_stacked,
+)
 from trainer.errors import UserError
 from trainer.runtime.graph import converted, plain
 from trainer.values.annotations import Positive
@@ -117,19 +122,25 @@ class IndexedBatches(Batches):
 
     def why_not_stacked(self) -> str | None:
         """See `Batches.why_not_stacked`."""
-        return why_not_stacked(self._spec, short=True)
+        if self._has_own_pieces:
+            return super().why_not_stacked()
+        return why_not_stacked(self.element_spec, short=True)
 
     def stack_size(self) -> int:
         """See `Batches.stack_size`."""
+        if self._has_own_pieces:
+            return super().stack_size()
         # A short batch cannot be in the middle of a stack.
         return stack_size(
-            self._spec,
+            self.element_spec,
             batch_size=self.batch_size,
             full_batches=self._full_batches if self._has_short else None,
         )
 
     def stacks(self, *, start: int, stop: int | None = None) -> tf.data.Dataset:
         """See `Batches.stacks`; a short batch is a stack of its own."""
+        if self._has_own_pieces:
+            return super().stacks(start=start, stop=stop)
         size = self.stack_size()
         # Where there is no end, one that no run reaches.
         end = _FAR if stop is None else start + stop
@@ -164,11 +175,16 @@ class IndexedBatches(Batches):
             tf.data.Dataset.range(stack_of(start), last)
             .map(
                 plain(read),
-                num_parallel_calls=tf.data.AUTOTUNE,
+                num_parallel_calls=READERS,
                 deterministic=True,
             )
-            .prefetch(tf.data.AUTOTUNE)
+            .prefetch(READY)
         )
+
+    @property
+    def _has_own_pieces(self) -> bool:
+        """Whether a subclass reads in another way than this class does."""
+        return type(self).pieces is not IndexedBatches.pieces
 
     @property
     def _has_short(self) -> bool:
@@ -179,11 +195,6 @@ class IndexedBatches(Batches):
     def _full_batches(self) -> int:
         """How many full batches an epoch has."""
         return self.steps_per_epoch - self._has_short
-
-    @functools.cached_property
-    def _spec(self) -> Any:
-        """The element spec of the global batches."""
-        return self._whole(0).element_spec
 
     def _stack(self, step: tf.Tensor, shape: Any) -> Any:
         """Reads consecutive batches of one size.
@@ -221,7 +232,7 @@ class IndexedBatches(Batches):
             (tf.constant(0, tf.int64), numbers),
         )
         return converted(self._examples.gather_batches)(
-            tf.reshape(numbers.concat(), shape), self._spec
+            tf.reshape(numbers.concat(), shape), self.element_spec
         )
 
     def _bounds(self, **cut: Any) -> tuple[tf.Tensor, tf.Tensor]:

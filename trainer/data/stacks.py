@@ -10,8 +10,9 @@ from trainer.runtime.graph import plain
 # More batches gain little: by then a step costs as much in the middle of a
 # stack as a call costs at its end.
 MOST_BATCHES = 50
-# Two stacks are kept ready while a third one is used.
+# A few of them are made and kept ready while one is used.
 MOST_BYTES = 64 << 20
+READERS, READY = 2, 1
 # XLA has no such tensors.
 _NOT_NUMBERS = (tf.string, tf.resource, tf.variant)
 
@@ -44,6 +45,8 @@ def why_not_stacked(spec: Any, *, short: bool) -> str | None:
             return f"the data holds a {type(leaf).__name__}, not a tensor"
         if leaf.dtype in _NOT_NUMBERS:
             return f"the data holds a tensor of {leaf.dtype.name}"
+        if leaf.shape.rank == 0:
+            return "the data yields single examples"
         shape = leaf.shape[1:] if short else leaf.shape
         if not shape.is_fully_defined():
             return (
@@ -80,6 +83,30 @@ def stack_size(spec: Any, *, batch_size: int, full_batches: int | None) -> int:
     return -(-full_batches // -(-full_batches // most))
 
 
+def is_like_pieces(batches: Any, start: int) -> bool:
+    """Whether the first batch of a stack is the one that a step would read.
+
+    Args:
+        batches: the `Batches` of a run.
+        start: the number of batches to pass over.
+    """
+    single = next(iter(batches.whole(start)))
+    stack: Stack = next(iter(batches.stacks(start=start)))
+    first = tf.nest.map_structure(lambda part: part[stack.begin], stack.batches)
+    try:
+        tf.nest.assert_same_structure(single, first)
+    except (TypeError, ValueError):
+        return False
+    return all(
+        one.dtype == other.dtype
+        and one.shape == other.shape
+        and one.numpy().tobytes() == other.numpy().tobytes()
+        for one, other in zip(
+            tf.nest.flatten(single), tf.nest.flatten(first), strict=True
+        )
+    )
+
+
 def stack_pieces(
     pieces: tf.data.Dataset, *, size: int, stop: int | None
 ) -> tf.data.Dataset:
@@ -94,13 +121,15 @@ def stack_pieces(
     Returns:
         A dataset of `Stack`.
     """
+    # `map` takes tuples apart, also those of one element.
+    is_tuple = type(pieces.element_spec) is tuple
 
     def full(*batch: Any) -> Stack:
-        whole = batch[0] if len(batch) == 1 else batch
+        whole = batch if is_tuple else batch[0]
         return Stack(whole, tf.constant(0), tf.constant(size))
 
     def filled(*batch: Any) -> Stack:
-        whole = batch[0] if len(batch) == 1 else batch
+        whole = batch if is_tuple else batch[0]
         count = tf.shape(tf.nest.flatten(whole)[0])[0]
         # Repeats the last one.
         rows = tf.minimum(tf.range(size), count - 1)

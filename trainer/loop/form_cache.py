@@ -4,8 +4,10 @@ It is in `trainer/forms` of the user's cache directory, as the XDG Base
 Directory Specification has it: `$XDG_CACHE_HOME`, or `~/.cache`.
 """
 
+import contextlib
 import hashlib
 import json
+import math
 import os
 import platform
 
@@ -14,9 +16,12 @@ import tensorflow as tf
 from pydantic import TypeAdapter, ValidationError
 
 from trainer.data import Batches
+from trainer.errors import UserError
 from trainer.loop.form_timing import Timing
 from trainer.loop.running_trainer import RunningTrainer
-from trainer.runtime.atomic_files import write_whole
+from trainer.runtime import fingerprints
+from trainer.runtime.atomic_files import REFUSALS, read, write_whole
+from trainer.step.model.keras_private import all_layers
 
 _ADAPTER = TypeAdapter(Timing)
 
@@ -24,15 +29,13 @@ _ADAPTER = TypeAdapter(Timing)
 def key(trainer: RunningTrainer, batches: Batches) -> str:
     """A hash of what the speed of a run's steps depends on.
 
-    That is the machine, the versions, the model, its optimizers, and the
-    shapes of the batches: not the values of hyperparameters.
+    That is the machine, the versions, the code, the model, its optimizers, and
+    the shapes of the batches: not the values of hyperparameters.
     """
     parts = trainer.parts
-    spec = batches.pieces(
-        start=0, replicas=range(1), num_replicas=1, micro=1
-    ).element_spec
     facts = {
         "machine": [platform.node(), platform.machine(), os.cpu_count()],
+        "code": fingerprints.code(),
         "devices": trainer.plugin.devices(),
         "strategy": trainer.plugin.name,
         "versions": [
@@ -46,7 +49,7 @@ def key(trainer: RunningTrainer, batches: Batches) -> str:
         ],
         "layers": [
             [type(layer).__qualname__, layer.compute_dtype]
-            for layer in trainer.model._flatten_layers()
+            for layer in all_layers(trainer.model)
         ],
         "variables": [
             [str(v.shape), str(v.dtype)] for v in trainer.model.variables
@@ -61,33 +64,45 @@ def key(trainer: RunningTrainer, batches: Batches) -> str:
             parts.watch is not None,
         ],
         "metrics": sorted(parts.metrics.measures),
-        "batches": [str(spec), batches.batch_size, batches.last_size],
+        "batches": [
+            str(batches.element_spec),
+            batches.batch_size,
+            batches.last_size,
+        ],
     }
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
 
 
 def load(name: str) -> Timing | None:
     """What an earlier run has stored; `None` if there is nothing of use."""
+    path = _path(name)
     try:
-        with open(_path(name), "rb") as file:
-            return _ADAPTER.validate_json(file.read())
+        if path is None or not os.path.isfile(path):
+            return None
+        found = _ADAPTER.validate_json(read(path))
     # It is a cache: whatever is wrong with it, the forms are timed again.
-    except (OSError, ValidationError):
+    except (*REFUSALS, ValidationError):
         return None
+    rates = found.steps_per_second
+    is_sound = all(0.0 < rate < math.inf for rate in rates.values())
+    return found if is_sound and found.best in rates else None
 
 
 def store(name: str, timing: Timing) -> None:
     """Stores what was measured; a cache that cannot be written is no error."""
     path = _path(name)
-    try:
+    if path is None:
+        return
+    with contextlib.suppress(*REFUSALS, UserError):
         os.makedirs(os.path.dirname(path), exist_ok=True)
         write_whole(path, _ADAPTER.dump_json(timing))
-    except OSError:
-        return
 
 
-def _path(name: str) -> str:
+def _path(name: str) -> str | None:
     # An XDG variable that is not absolute has to be ignored.
     given = os.environ.get("XDG_CACHE_HOME", "")
     base = given if os.path.isabs(given) else os.path.expanduser("~/.cache")
+    # A user without a home directory has no cache.
+    if not os.path.isabs(base):
+        return None
     return os.path.join(base, "trainer", "forms", f"{name}.json")

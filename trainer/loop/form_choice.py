@@ -8,6 +8,7 @@ after that.
 import os
 from typing import Annotated
 
+from absl import logging
 from pydantic import ConfigDict, Field, Strict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 from tensorflow.python.framework import config
@@ -15,9 +16,10 @@ from tensorflow.python.framework import config
 from trainer.data import Batches
 from trainer.errors import UserError
 from trainer.loop import form_cache
-from trainer.loop.form_timing import Timing, time_forms
+from trainer.loop.form_timing import Timing, time_forms, why_unusable
 from trainer.loop.running_trainer import RunningTrainer
 from trainer.runtime.atomic_files import (
+    REFUSALS,
     exists,
     read,
     refuse_links,
@@ -69,13 +71,15 @@ class Choice:
             return None
         try:
             return _ADAPTER.validate_json(read(path))
+        except REFUSALS as error:
+            raise UserError(f"{path} cannot be read: {error}.") from None
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"])) or "the file"
             raise UserError(
                 f"{path} does not say how the run's steps are compiled "
-                f"({where}: {first['msg']}). Remove it, and the run goes on "
-                "as a graph."
+                f"({where}: {first['msg']}). Without it the run goes on as a "
+                "graph: if that is what it was, remove it."
             ) from None
 
     def write(self, model_dir: str) -> None:
@@ -94,6 +98,7 @@ def choose(
     steps: int,
     recorded: Choice | None,
     use_cache: bool,
+    may_measure: bool,
 ) -> Choice:
     """Chooses the form of a run's steps, before the first one that counts.
 
@@ -103,38 +108,38 @@ def choose(
         steps: the step at which training ends.
         recorded: the choice of an earlier attempt.
         use_cache: whether to read and write the user's cache.
+        may_measure: whether to make steps, which are set back, to find out.
 
     Raises:
-        UserError: the form that was asked for cannot be had.
+        UserError: the form that was asked for, or that the run has had so
+            far, cannot be had.
     """
     asked = Form.of(trainer.jit_compile)
     if asked is not None:
-        reason = why_not(trainer, batches, asked)
-        if reason is not None:
-            raise UserError(f"jit_compile: {reason}. Leave it off.")
-        return _fixed(asked, "it was asked for")
+        return _required(trainer, batches, _fixed(asked, "it was asked for"))
+    if recorded is not None:
+        if why_not(trainer, batches, recorded.form) is None:
+            return _required(trainer, batches, recorded)
+        logging.warning(
+            "The run's steps were compiled as %s, which is not possible here: "
+            "they go on as a graph, which rounds differently.",
+            recorded.form,
+        )
+        return _fixed(Form.GRAPH, f"{recorded.form} is not possible any more")
+    # A run that is older than this choice was a graph.
+    if trainer.step:
+        return _fixed(Form.GRAPH, "the run has begun as one")
     # A clock is not deterministic.
     if config.is_op_determinism_enabled():
         return _fixed(Form.GRAPH, "the run is deterministic")
     legal = [f for f in Form if why_not(trainer, batches, f) is None]
-    if recorded is not None and recorded.form in legal:
-        return recorded
-    # A run that is older than this choice was a graph.
-    if trainer.step and recorded is None:
-        return _fixed(Form.GRAPH, "the run has begun as one")
     if legal == [Form.GRAPH]:
         return _fixed(Form.GRAPH, "nothing else is possible here")
-    left = steps - trainer.step
-    if left < FEWEST_STEPS:
-        return _fixed(Form.GRAPH, f"{left} steps are too few to measure")
-    key = form_cache.key(trainer, batches) if use_cache else None
-    found = None if key is None else form_cache.load(key)
-    if found is not None and found.best in legal:
-        return _measured(found, "it was the fastest in an earlier run")
-    timing = time_forms(trainer, batches, legal, steps=left)
-    if key is not None and timing.is_complete:
-        form_cache.store(key, timing)
-    return _measured(timing, timing.why)
+    if steps < FEWEST_STEPS:
+        return _fixed(Form.GRAPH, f"{steps} steps are too few to measure")
+    if not may_measure:
+        return _fixed(Form.GRAPH, "nothing is measured in a check")
+    return _found(trainer, batches, legal, steps=steps, use_cache=use_cache)
 
 
 def why_not(
@@ -148,12 +153,49 @@ def why_not(
     return reason
 
 
+def _required(
+    trainer: RunningTrainer, batches: Batches, choice: Choice
+) -> Choice:
+    """Makes sure that a form that the run must have can be had."""
+    reason = why_not(trainer, batches, choice.form)
+    if reason is None and choice.form.uses_xla:
+        reason = why_unusable(trainer, batches, choice.form)
+    if reason is not None:
+        raise UserError(
+            f"jit_compile: the step cannot be compiled as {choice.form}, "
+            f"because {choice.why}: {reason}. A run whose --jit_compile is "
+            "graph needs no XLA."
+        )
+    return choice
+
+
+def _found(
+    trainer: RunningTrainer,
+    batches: Batches,
+    legal: list[Form],
+    *,
+    steps: int,
+    use_cache: bool,
+) -> Choice:
+    """What an equal run has measured, or this one measures."""
+    key = form_cache.key(trainer, batches) if use_cache else None
+    found = None if key is None else form_cache.load(key)
+    if found is not None and found.best in legal:
+        form = found.best
+        if not form.uses_xla or not why_unusable(trainer, batches, form):
+            return _measured(found, "it was the fastest in an earlier run")
+    timing = time_forms(trainer, batches, legal, steps=steps)
+    if key is not None and timing.is_complete:
+        form_cache.store(key, timing)
+    return _measured(timing, timing.why)
+
+
 def _fixed(form: Form, why: str) -> Choice:
     return Choice(form=form, steps_per_loop=STEPS_PER_LOOP, why=why)
 
 
 def _measured(timing: Timing, why: str) -> Choice:
-    rate = timing.steps_per_second[timing.best]
+    rate = timing.steps_per_second.get(timing.best, 0.0)
     length = next(
         (n for n in _LENGTHS if n <= _LOOP_SECONDS * rate), STEPS_PER_LOOP
     )

@@ -1,7 +1,8 @@
-"""Times the compiled forms of a step, on a scratch copy of the run's state."""
+"""Tries and times the compiled forms of a step; nothing of a run changes."""
 
 import contextlib
 import dataclasses
+import math
 import time
 from collections.abc import Iterator, Sequence
 
@@ -9,11 +10,14 @@ import numpy as np
 from absl import logging
 
 from trainer.data import Batches
+from trainer.data.stacks import is_like_pieces
 from trainer.loop.running_trainer import RunningTrainer
 from trainer.loop.training_input import training_input
+from trainer.runtime.exit_report import headline
 from trainer.step.forms import Form
 from trainer.step.logs import LOSS_PART
 from trainer.step.reductions.sums import Sums
+from trainer.strategy.graph_loop import GraphLoop
 
 # How often each form is timed, how long a time is meant to take, and how many
 # steps it has at most.
@@ -30,6 +34,25 @@ _COMPILE_PER_TRACE = 4.0
 _GAIN = 1.05
 # Losses that differ by less than this share differ by rounding.
 _TOLERANCE = 1e-2
+# What promises most comes first.
+_BY_PROMISE = (Form.XLA_STACK, Form.XLA)
+# XLA leaves checks out, and reads some row for an index that is out of bounds.
+# Nobody must lose a check without having asked for it; and what Python does in
+# a step must not be done in a trial.
+_CHECKS = {
+    "Assert",
+    "CheckNumerics",
+    "CheckNumericsV2",
+    "EagerPyFunc",
+    "GatherNd",
+    "GatherV2",
+    "Print",
+    "PrintV2",
+    "PyFunc",
+    "PyFuncStateless",
+    "ResourceGather",
+    "ResourceGatherNd",
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -51,14 +74,14 @@ class Timing:
 
 
 class _Contender:
-    """One form, ready to run: its runner, its input, and its times.
+    """One form: its runner, its input, and its times.
 
     Attributes:
         form: of the step.
-        runner: compiled by the first run.
+        runner: traced; compiled by the first run.
         trace_seconds: how long TensorFlow took.
         loss: the sums of what the first steps have logged as losses.
-        seconds: how long a step took, by round.
+        seconds: the fewest that a step took, of those that were timed.
     """
 
     def __init__(
@@ -67,24 +90,27 @@ class _Contender:
         trainer.use_form(form)
         self.form = form
         self.runner = trainer.train_runner
-        self._input = training_input(trainer, batches)
+        self.input = training_input(trainer, batches)
         begin = time.perf_counter()
-        self.runner.trace(self._input)
+        self.runner.trace(self.input)
         self.trace_seconds = time.perf_counter() - begin
-        # All forms begin with the same state and the same batches.
-        with trainer.state.unchanged():
-            _, sums = self._run(_COMPARED)
+        self.loss: list[np.ndarray] = []
+        self.seconds = math.inf
+
+    def compile(self) -> None:
+        """Makes the first steps."""
+        _, sums = self._run(_COMPARED)
         self.loss = [
             np.asarray(value)
             for name, value in sums.total().items()
             if name == "loss" or name.startswith(LOSS_PART)
         ]
-        self.seconds: list[float] = []
 
     def time(self, steps: int) -> float:
         """Returns the seconds of a step."""
         seconds, _ = self._run(steps)
-        self.seconds.append(seconds)
+        # The fastest counts: what else the machine did has slowed the others.
+        self.seconds = min(self.seconds, seconds)
         return seconds
 
     def agrees_with(self, other: "_Contender") -> bool:
@@ -96,9 +122,35 @@ class _Contender:
 
     def _run(self, steps: int) -> tuple[float, Sums]:
         begin = time.perf_counter()
-        (sums,) = self.runner(self._input, steps)
+        (sums,) = self.runner(self.input, steps)
         _ = sums.rows  # Reading them waits for the device.
         return (time.perf_counter() - begin) / steps, sums
+
+
+def why_unusable(
+    trainer: RunningTrainer, batches: Batches, form: Form
+) -> str | None:
+    """Compiles a form, and makes two steps that leave no trace.
+
+    Returns:
+        Why it cannot be had; `None` if it can. The trainer has it then.
+    """
+    try:
+        with trainer.accounts.phase("compile"):
+            made = _Contender(trainer, batches, form)
+            if form is Form.XLA_STACK and not is_like_pieces(
+                batches, trainer.step
+            ):
+                return "the data gives other batches in a stack than one by one"
+            # What cannot be set back must not be changed.
+            if not trainer.parts.untracked.lost:
+                with _scratch(trainer):
+                    made.compile()
+    # XLA, TensorFlow, Keras and research code raise whatever they like: all of
+    # it means that this form cannot be had.
+    except Exception as error:
+        return f"XLA cannot compile the step: {headline(error)}"
+    return None
 
 
 def time_forms(
@@ -120,92 +172,143 @@ def time_forms(
         The times, and the fastest form. A form that cannot be compiled, or
         whose losses differ, is left out.
     """
-    with trainer.accounts.phase("calibration"), _scratch(trainer):
+    with trainer.accounts.phase("calibration"):
         begin = time.perf_counter()
+        # Traced first: only then is it known what its steps change.
         graph = _Contender(trainer, batches, Form.GRAPH)
-        # The other forms begin with the same state.
-        with trainer.state.unchanged():
-            once = graph.time(1)
-            count = int(np.clip(_ROUND_SECONDS / once, 1, _MOST_STEPS))
-            expected = steps * graph.time(count)
-        del graph.seconds[0]  # Of a single step, which is mostly the call.
-        if expected < _WORTH_SECONDS:
-            timed, is_complete = [graph], False
-            why = f"{expected:.0f} s of training are too short to try others"
-        else:
-            budget = max(_BUDGET_SECONDS, _BUDGET_SHARE * expected)
-            end = begin + budget
-            others = [form for form in forms if form.uses_xla]
-            timed, is_complete = _in_time(
-                trainer, batches, graph, others, end=end
+        why = _why_not_tried(trainer, graph)
+        if why is not None:
+            return Timing(
+                best=Form.GRAPH,
+                steps_per_second={},
+                why=why,
+                is_complete=False,
             )
-            why = "it is the fastest here"
-            for _ in range(_ROUNDS):
-                for one in timed:
-                    one.time(count)
-        # Of the fastest round: whatever else the machine did has slowed the
-        # others down.
-        rates = {one.form: 1.0 / min(one.seconds) for one in timed}
-        best = max(timed, key=lambda one: rates[one.form])
-        if rates[best.form] < _GAIN * rates[Form.GRAPH]:
-            best = graph
-        trainer.use_form(best.form, best.runner)
+        try:
+            with _scratch(trainer):
+                timed, why, is_complete = _time_in_turn(
+                    trainer, batches, graph, forms, steps=steps, begin=begin
+                )
+        except BaseException:
+            trainer.use_form(Form.GRAPH)
+            raise
+    rates = {one.form: 1.0 / one.seconds for one in timed}
+    best = max(timed, key=lambda one: rates[one.form])
+    if rates[best.form] < _GAIN * rates[Form.GRAPH]:
+        best = graph
+    trainer.use_form(best.form, best.runner)
     return Timing(
         best=best.form,
-        steps_per_second={form: round(rate, 1) for form, rate in rates.items()},
+        steps_per_second={
+            form: float(f"{rate:.3g}") for form, rate in rates.items()
+        },
         why=why,
         is_complete=is_complete,
     )
 
 
-def _in_time(
+def _why_not_tried(trainer: RunningTrainer, graph: _Contender) -> str | None:
+    """Why no step may be made in a trial, or none compiled by XLA."""
+    if trainer.parts.untracked.lost:
+        return "its steps change what cannot be set back"
+    if not isinstance(graph.runner, GraphLoop):
+        return "its strategy has a loop of its own"
+    found = sorted(_CHECKS & graph.runner.operations(graph.input))
+    if found:
+        return f"XLA would leave out its checks ({', '.join(found)})"
+    return None
+
+
+def _time_in_turn(
     trainer: RunningTrainer,
     batches: Batches,
     graph: _Contender,
-    others: Sequence[Form],
+    forms: Sequence[Form],
     *,
-    end: float,
-) -> tuple[list[_Contender], bool]:
-    """Compiles forms until the time is up.
+    steps: int,
+    begin: float,
+) -> tuple[list[_Contender], str, bool]:
+    """Times the graph, and what else there is time for.
 
     Returns:
-        Those that are usable, the graph among them, and whether there was time
-        for all.
+        Those that were timed, why only those, and whether all had their turn.
     """
-    usable = [graph]
-    # The one that promises most comes first.
-    for form in reversed(others):
+    # All forms begin with the same state.
+    with trainer.state.unchanged():
+        graph.compile()
+        once = graph.time(1)
+        count = int(np.clip(_ROUND_SECONDS / once, 1, _MOST_STEPS))
+        expected = steps * graph.time(count)
+    if expected < _WORTH_SECONDS:
+        why = f"{expected:.0f} s of training are too short to try others"
+        return [graph], why, False
+    end = begin + max(_BUDGET_SECONDS, _BUDGET_SHARE * expected)
+    timed, is_complete = [graph], True
+    for form in (form for form in _BY_PROMISE if form in forms):
         # A compilation cannot be stopped.
         will_take = _COMPILE_PER_TRACE * graph.trace_seconds
         if time.perf_counter() + will_take > end:
-            return usable, False
-        try:
-            made = _Contender(trainer, batches, form)
-        # XLA, TensorFlow, Keras and research code raise whatever they like: all
-        # of it means that this form cannot be had.
-        except Exception as error:
-            logging.info("The step cannot be compiled as %s: %s", form, error)
-            continue
-        # XLA makes other floating-point numbers of the same random bits.
-        if trainer.parts.randomness.was_drawn or made.agrees_with(graph):
-            usable.append(made)
-        else:
-            logging.warning(
-                "Compiled as %s, the first steps have other losses than as a "
-                "graph (%s, not %s), so the step is not compiled so.",
-                form,
-                made.loss,
-                graph.loss,
-            )
-    return usable, True
+            is_complete = False
+            break
+        made = _compiled(trainer, batches, form, graph)
+        if made is not None:
+            timed.append(made)
+    for number in range(_ROUNDS):
+        if number > 0 and time.perf_counter() > end:
+            break
+        for one in [*timed]:
+            try:
+                one.time(count)
+            # Such as one that a short batch is compiled for.
+            except Exception as error:
+                if one is graph:
+                    raise
+                logging.info("%s is left out: %s", one.form, headline(error))
+                timed.remove(one)
+    return timed, "it is the fastest here", is_complete
+
+
+def _compiled(
+    trainer: RunningTrainer, batches: Batches, form: Form, graph: _Contender
+) -> _Contender | None:
+    """A form that XLA has compiled; `None` if it is not usable."""
+    try:
+        if form is Form.XLA_STACK and not is_like_pieces(batches, trainer.step):
+            logging.info("Stacks hold other batches, so there are none.")
+            return None
+        made = _Contender(trainer, batches, form)
+        with trainer.state.unchanged():
+            made.compile()
+    # See `why_unusable`.
+    except Exception as error:
+        logging.info(
+            "The step cannot be compiled as %s: %s", form, headline(error)
+        )
+        return None
+    # XLA makes other floating-point numbers of the same random bits.
+    if trainer.parts.randomness.was_drawn or made.agrees_with(graph):
+        return made
+    logging.warning(
+        "Compiled as %s, the first steps have other losses than as a graph "
+        "(%s, not %s), so the step is not compiled so.",
+        form,
+        made.loss,
+        graph.loss,
+    )
+    return None
 
 
 @contextlib.contextmanager
 def _scratch(trainer: RunningTrainer) -> Iterator[None]:
-    """Sets everything back that steps change."""
-    carried = trainer.parts.metrics.carried_variables
+    """Sets everything back that steps change, whatever happens."""
+    parts = trainer.parts
+    carried = parts.metrics.carried_variables
     before = [variable.numpy() for variable in carried]
-    with trainer.state.unchanged():
-        yield
-    for variable, value in zip(carried, before, strict=True):
-        variable.assign(value)
+    try:
+        with trainer.state.unchanged():
+            yield
+    finally:
+        for variable, value in zip(carried, before, strict=True):
+            variable.assign(value)
+        if parts.watch is not None:
+            parts.watch.forget()

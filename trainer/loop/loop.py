@@ -52,7 +52,7 @@ class Loop:
         model_dir: where the run lives; `None` writes nothing.
         callbacks: see `trainer.Callback` for the order of events.
         steps_per_loop: the most steps in one host loop; `"auto"` takes more
-            than 100 where steps are found to be fast.
+            than 100 where steps are found to be fast and logs are rarer.
         log_every: the period of training logs, such as `100` or `"1 epoch"`.
         eval_every: the period of evaluations; `None` means each epoch, or
             only at the end where epochs are not known.
@@ -139,8 +139,10 @@ class Loop:
         self._last = last if last is not None and last.has_ended else None
         self._use_cache = form_cache
         # How the steps are compiled: in earlier attempts, and in this one.
-        self._recorded: Choice | None = last.choice if last else None
+        self._recorded: Choice | None = None
+        self._of_last = last.choice if last is not None else None
         self.choice: Choice | None = None
+        self._is_ready = False
         # From here on callbacks and checkpoints see this loop.
         trainer.loop = self
         trainer.state.host = self.state
@@ -216,6 +218,7 @@ class Loop:
                 if writes_to is not None:
                     Skipped(writes_to, self.batches.batch_size).mend()
                 self._attach()
+                self._take_record()
                 if self._last is not None:
                     self.state.continue_from(
                         self._last.state,
@@ -223,17 +226,13 @@ class Loop:
                         evaluates=self.evaluate,
                     )
                 self._last = None
-                self._recorded = self._recorded or Choice.read(
-                    trainer.model_dir
-                )
-                if self._recorded is not None:
-                    self._take_length(self._recorded)
                 # Here a callback restores the newest checkpoint.
                 self.callbacks.call("setup")
                 # All processes must have restored the same step, or their
                 # collectives would not meet.
                 trainer.state.check_alike()
                 # After restoring: the input starts at the restored step.
+                self._is_ready = True
                 self._iterator = self.trace()
                 yield
             finally:
@@ -283,6 +282,11 @@ class Loop:
             {"verbose": 0, "epochs": epochs, "steps": self.steps_per_epoch},
         )
 
+    def check(self) -> None:
+        """Builds every graph of a run, and makes no step."""
+        self._take_record()
+        self.trace()
+
     def trace(self) -> Any:
         """Builds every graph of a new run, so that errors show early.
 
@@ -301,15 +305,7 @@ class Loop:
         for totals in self.reporter.totals.values():
             totals.give_states()
         if self.choice is None:
-            self.choice = choose(
-                trainer,
-                self.batches,
-                steps=self.steps,
-                recorded=self._recorded,
-                use_cache=self._use_cache,
-            )
-            trainer.use_form(self.choice.form)
-            self._take_length(self.choice)
+            self._choose()
         iterator = training_input(trainer, self.batches)
         trainer.train_runner.trace(iterator)
         # The step checks this when it is traced, but an earlier call of
@@ -322,14 +318,45 @@ class Loop:
             trainer.trace_evaluation()
         return iterator
 
+    def _take_record(self) -> None:
+        """Takes the choice of an earlier attempt, or of the last call."""
+        there = Choice.read(self.trainer.model_dir)
+        self._recorded = there or self._of_last
+        if self._recorded is not None:
+            self._take_length(self._recorded)
+
+    def _choose(self) -> None:
+        """Chooses how the steps are compiled, once."""
+        self.choice = choose(
+            self.trainer,
+            self.batches,
+            steps=self.steps,
+            recorded=self._recorded,
+            use_cache=self._use_cache,
+            # A check is not a run: it makes no steps.
+            may_measure=self._is_ready,
+        )
+        self.trainer.use_form(self.choice.form)
+        self._take_length(self.choice)
+
     def _take_length(self, choice: Choice) -> None:
-        if self._is_auto:
-            self.state.take_length(choice.steps_per_loop)
+        if not self._is_auto:
+            return
+        # Logs come as often as they are asked for, and no step at which a
+        # callback of Keras acts depends on a clock.
+        most = self.reporter.tickers["log"].period.steps
+        if self.callbacks.keras_has("on_train_batch_end"):
+            most = STEPS_PER_LOOP
+        length = choice.steps_per_loop
+        self.state.take_length(min(length, most or length))
 
     def _record_choice(self) -> None:
         """Logs how the steps are compiled, and writes it down."""
         choice, trainer = self.choice, self.trainer
         assert choice is not None
+        writes_to = trainer.model_dir if trainer.plugin.is_chief else None
+        if writes_to is not None and choice != Choice.read(writes_to):
+            choice.write(writes_to)
         if choice == self._recorded:
             return
         rates = ", ".join(
@@ -343,8 +370,6 @@ class Loop:
             f" (steps a second: {rates})" if rates else "",
             self.state.steps_per_loop,
         )
-        if trainer.model_dir is not None and trainer.plugin.is_chief:
-            choice.write(trainer.model_dir)
 
     def _train(self) -> None:
         """Trains to the end, going back as often as the guard says so."""

@@ -93,6 +93,14 @@ class GraphLoop:
         """How often the loop was traced; more than once wastes time."""
         return int(self._loop.experimental_get_tracing_count())
 
+    def operations(self, iterator: Any) -> set[str]:
+        """The types of the operations of a step, such as `"MatMul"`."""
+        graph = self._step.get_concrete_function(iterator).graph.as_graph_def()
+        nodes = [*graph.node]
+        for function in graph.library.function:
+            nodes += function.node_def
+        return {node.op for node in nodes}
+
     def many_steps(
         self, iterator: Any, num_steps: tf.Tensor, carried: tf.Tensor
     ) -> tf.Tensor:

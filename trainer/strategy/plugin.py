@@ -19,6 +19,7 @@ from trainer.runtime import signals
 from trainer.step.model.creation import portable_variables
 from trainer.step.options import StrategyOptions
 from trainer.strategy.graph_loop import GraphLoop, Runner, Step
+from trainer.strategy.stack_loop import StackLoop
 
 # See `trainer.data.feeder`: returns the pieces of the global batches for a
 # range of replicas, in the order (step, micro-batch, replica).
@@ -193,6 +194,13 @@ class StrategyPlugin(abc.ABC):
     def runner(self, step: Step, *, training: bool) -> Runner:
         """Makes what runs many steps in one call."""
         return GraphLoop(step, self.strategy)
+
+    def stack_runner(self, step: Step) -> StackLoop:
+        """Makes what runs a step over stacks of batches, in one program.
+
+        Called only where `StrategyOptions.takes_stacks` says so.
+        """
+        return StackLoop(step, self.devices()[0])
 
     def serve(self) -> bool:
         """Serves other tasks if that is this process's role in a cluster.

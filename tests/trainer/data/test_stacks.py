@@ -3,6 +3,7 @@
 import itertools
 import re
 
+import keras
 import numpy as np
 import pytest
 import scipy.sparse
@@ -10,7 +11,7 @@ import tensorflow as tf
 
 from trainer.data import ArrayExamples, Batches, DatasetBatches, IndexedBatches
 from trainer.data.skip_batches import SteppingOver
-from trainer.data.stacks import MOST_BATCHES, stack_size
+from trainer.data.stacks import MOST_BATCHES, is_like_pieces, stack_size
 
 WANTED = 40
 
@@ -115,6 +116,68 @@ class Numbered(Batches):
 def test_other_sources_of_a_known_shape():
     found = list(itertools.islice(unstacked(Numbered(), 7), 60))
     assert [int(x[0]) for x, _ in found] == list(range(7, 67))
+
+
+class Centred(ArrayExamples):
+    """What comes of an example depends on the rest of its batch."""
+
+    def gather(self, numbers):
+        x, y = super().gather(numbers)
+        return less_its_mean(x, y)
+
+
+class Tenfold(IndexedBatches):
+    """Does more with what is read."""
+
+    def pieces(self, **cut):
+        return super().pieces(**cut).map(lambda x, y: (x * 10, y))
+
+
+@pytest.mark.parametrize(
+    "batches",
+    [
+        IndexedBatches(
+            Centred((np.arange(24), np.arange(24))), batch_size=4, shuffle=True
+        ),
+        Tenfold(ArrayExamples((np.arange(24), np.arange(24))), batch_size=4),
+    ],
+    ids=["examples", "batches"],
+)
+def test_subclasses_are_read_in_their_own_way(batches):
+    found = list(itertools.islice(unstacked(batches, 3), WANTED))
+    np.testing.assert_equal(found, one_by_one(batches, 3))
+    assert is_like_pieces(batches, 3)
+
+
+@pytest.mark.parametrize(
+    "parts", [(1,), [1], {"x": 1}, 1, (1, (1, 1))], ids=str
+)
+def test_the_structure_of_a_batch_stays(parts):
+    numbers = tf.nest.map_structure(lambda _: np.arange(8), parts)
+    assert is_like_pieces(
+        IndexedBatches(ArrayExamples(numbers), batch_size=4), 0
+    )
+    dataset = tf.data.Dataset.range(8).batch(4, drop_remainder=True)
+    batches = DatasetBatches(
+        lambda: dataset.map(
+            lambda x: tf.nest.map_structure(
+                lambda _: x, keras.tree.lists_to_tuples(parts)
+            )
+        ),
+        batch_size=4,
+    )
+    assert is_like_pieces(batches, 0)
+
+
+class Astray(IndexedBatches):
+    def stacks(self, **options):
+        return super().stacks(**{**options, "start": 1})
+
+
+def test_other_batches_are_noticed():
+    assert not is_like_pieces(
+        Astray(ArrayExamples(np.arange(8)), batch_size=4), 0
+    )
 
 
 def dataset_of(make):

@@ -10,7 +10,8 @@ import tensorflow as tf
 from tensorflow.python.framework import config
 
 from tests.helpers import make_trainer
-from trainer import Trainer, UserError
+from trainer import Guard, Trainer, UserError
+from trainer.loop import form_cache
 from trainer.loop.form_choice import RECORD
 from trainer.loop.loop import Loop
 from trainer.step.forms import Form
@@ -60,6 +61,11 @@ def state_of(trainer):
     every = [*trainer.model.variables, *trainer.optimizer.variables, parts.step]
     every += parts.metrics.carried_variables
     return [np.asarray(variable).tobytes() for variable in every]
+
+
+WITHOUT_ITS_BEST = json.dumps(
+    {"best": "xla", "steps_per_second": {}, "why": "", "is_complete": True}
+)
 
 
 class Latest(keras.metrics.Metric):
@@ -143,12 +149,12 @@ def test_a_run_from_before_there_were_forms_stays_a_graph(tmp_path):
     assert "begun" in choice.why
 
 
-def test_a_recorded_form_that_cannot_be_had_is_chosen_anew(tmp_path):
+def test_a_recorded_form_that_cannot_be_had_is_a_warning(tmp_path, caplog):
     write(tmp_path / "run", form="xla_stack")
     trainer = make(accumulation_steps=2)
-    assert chosen(trainer, 5, model_dir=str(tmp_path / "run")).form is (
-        Form.GRAPH
-    )
+    choice = chosen(trainer, model_dir=str(tmp_path / "run"))
+    assert choice.form is Form.GRAPH
+    assert "compiled as xla_stack, which is not possible here" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -213,16 +219,26 @@ def test_others_are_refused(value):
 
 
 class Uncompiled(Trainer):
-    """XLA cannot call Python."""
+    """XLA has no such operation."""
 
     def per_example_loss(self, x, y, y_pred):
-        one = tf.numpy_function(lambda: np.float32(1.0), [], tf.float32)
-        one.set_shape([])
-        return one * tf.reduce_sum((y - y_pred) ** 2, 1)
+        some = tf.where(tf.reduce_sum(x, 1) > 0.0)
+        count = tf.cast(tf.shape(some)[0], tf.float32)
+        error = tf.reduce_sum((y - y_pred) ** 2, 1)
+        text = tf.strings.as_string(count)
+        return error * tf.strings.to_number(text)
+
+
+class Checked(Trainer):
+    """Checks what XLA would leave unchecked."""
+
+    def per_example_loss(self, x, y, y_pred):
+        tf.debugging.assert_less(tf.reduce_max(x), 100.0)
+        return tf.reduce_sum((y - y_pred) ** 2, 1)
 
 
 class Astray(Trainer):
-    """Something else comes out where the shape is known while tracing."""
+    """Something else comes out in one form."""
 
     def per_example_loss(self, x, y, y_pred):
         factor = 2.0 if self.form is Form.XLA_STACK else 1.0
@@ -239,7 +255,135 @@ def test_a_form_that_fails_is_left_out(kind, left, cache):
     assert choice.form in left
 
 
-@pytest.mark.parametrize("content", ["", "{", '{"best": "fast"}', "[]"])
+def test_a_form_that_would_lose_a_check_is_not_tried(cache):
+    trainer = make(kind=Checked)
+    choice = chosen(trainer)
+    assert choice.form is Form.GRAPH
+    assert "checks (Assert)" in choice.why
+    assert choice.steps_per_second == {}
+    # Whoever names it gets it.
+    assert chosen(make(kind=Checked, jit_compile=True)).form is Form.XLA
+
+
+@pytest.mark.parametrize("form", ["xla", "xla_stack"])
+def test_a_form_that_is_asked_for_and_fails_is_a_sentence(tmp_path, form):
+    trainer = make(kind=Uncompiled, jit_compile=form)
+    with pytest.raises(UserError, match=f"compiled as {form}.*XLA cannot"):
+        trainer.train(3, model_dir=str(tmp_path / "run"))
+    assert not (tmp_path / "run" / RECORD).exists()
+    assert trainer.step == 0
+
+
+class Remembering(Trainer):
+    """Keeps a variable of which Keras knows nothing."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.seen = tf.Variable(0.0)
+
+    def per_example_loss(self, x, y, y_pred):
+        self.seen.assign_add(1.0)
+        return tf.reduce_sum((y - y_pred) ** 2, 1)
+
+
+def test_what_keras_does_not_track_is_set_back(cache):
+    trainer = make(kind=Remembering)
+    assert chosen(trainer).steps_per_second
+    assert trainer.seen.numpy() == 0.0
+
+
+def test_a_fault_that_a_measurement_found_is_none_of_the_run(cache):
+    x = np.ones((64, 3), "float32")
+    x[40] = np.nan
+    trainer = make(guard=Guard(), data=lambda split: (x, x[:, :1]))
+    assert chosen(trainer).steps_per_second
+    assert trainer.parts.watch.fault() is None
+
+
+def test_a_cached_form_that_fails_is_measured_again(cache, monkeypatch):
+    chosen(make())
+    (path,) = cache.iterdir()
+    found = json.loads(path.read_text())
+    # As if the key had not told two Trainers apart.
+    monkeypatch.setattr(form_cache, "key", lambda *_: path.stem)
+    path.write_text(json.dumps({**found, "best": "xla_stack"}))
+    choice = chosen(make(kind=Uncompiled))
+    assert set(choice.steps_per_second) == {Form.GRAPH}
+
+
+def test_each_run_directory_has_a_record(tmp_path):
+    trainer = make(jit_compile="xla")
+    trainer.train(2)
+    trainer.train(4, model_dir=str(tmp_path))
+    assert json.loads((tmp_path / RECORD).read_text())["form"] == "xla"
+
+
+def test_a_record_goes_before_what_the_trainer_did_elsewhere(tmp_path):
+    write(tmp_path / "run")
+    trainer = make()
+    trainer.train(2)
+    assert trainer.form is Form.GRAPH
+    trainer.train(4, model_dir=str(tmp_path / "run"))
+    assert trainer.form is Form.XLA
+
+
+@pytest.mark.parametrize(
+    ("options", "length"),
+    [
+        ({"log_every": 40}, 40),
+        ({"log_every": "1h"}, 70),
+        ({"log_every": 1000}, 70),
+        ({"log_every": 1000, "steps_per_loop": 300}, 300),
+    ],
+)
+def test_logs_come_as_often_as_they_are_asked_for(tmp_path, options, length):
+    write(tmp_path / "run")
+    loop = Loop(
+        make(),
+        steps=MANY,
+        evaluate=False,
+        model_dir=str(tmp_path / "run"),
+        **options,
+    )
+    with loop.ready():
+        assert loop.state.steps_per_loop == length
+
+
+def test_no_batch_event_of_keras_depends_on_a_clock(tmp_path):
+    write(tmp_path / "run", steps_per_loop=500)
+
+    class Batches(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            pass
+
+    loop = Loop(
+        make(),
+        steps=MANY,
+        evaluate=False,
+        log_every=1000,
+        model_dir=str(tmp_path / "run"),
+        callbacks=[Batches()],
+    )
+    with loop.ready():
+        assert loop.state.steps_per_loop == 100
+
+
+def test_a_check_makes_no_steps(tmp_path, cache):
+    trainer = make()
+    loop = Loop(trainer, steps=MANY, evaluate=False)
+    loop.check()
+    assert trainer.accounts.summary()["calibration"] == 0
+    assert not cache.exists()
+    write(tmp_path / "run")
+    trainer = make()
+    run = str(tmp_path / "run")
+    Loop(trainer, steps=MANY, evaluate=False, model_dir=run).check()
+    assert trainer.form is Form.XLA
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{", '{"best": "fast"}', "[]", WITHOUT_ITS_BEST]
+)
 def test_a_damaged_cache_is_measured_again(cache, content):
     chosen(make())
     (path,) = cache.iterdir()
