@@ -33,9 +33,15 @@ def blocks(page):
     ]
 
 
+# It trains eight models of one's own, each of which has tests of its kind.
+LONG = ("own_model.md",)
+
+
 def runnable():
     return [
-        page for page in PAGES if any(k == "bash" for k, *_ in blocks(page))
+        pytest.param(page, marks=[pytest.mark.long] * (page.name in LONG))
+        for page in PAGES
+        if any(k == "bash" for k, *_ in blocks(page))
     ]
 
 

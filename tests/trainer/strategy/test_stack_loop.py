@@ -64,30 +64,33 @@ class Largest(keras.metrics.Metric):
 
 
 WAYS = {
-    "plain": {},
-    "adam_and_metrics": {
-        "optimizer": "adam",
-        "metrics": [keras.metrics.MeanAbsoluteError],
+    "schedule_and_metrics": {
+        "optimizer": lambda: keras.optimizers.Adam(
+            keras.optimizers.schedules.CosineDecay(0.1, 20)
+        ),
+        "metrics": [keras.metrics.MeanAbsoluteError, Largest],
     },
     "momentum_and_norm": {
         "model": hidden(keras.layers.BatchNormalization),
         "optimizer": lambda: keras.optimizers.SGD(0.01, momentum=0.9),
     },
     "dropout": {"model": hidden(lambda: keras.layers.Dropout(0.3))},
-    "clipped": {"optimizer": lambda: keras.optimizers.SGD(0.1, clipnorm=0.1)},
-    "averages": {"ema_momentum": 0.9},
-    "guard": {"guard": Guard()},
+    "clipped_averaged_and_guarded": {
+        "optimizer": lambda: keras.optimizers.SGD(0.1, clipnorm=0.1),
+        "ema_momentum": 0.9,
+        "guard": Guard(),
+    },
     "loss_scale": {"precision": "mixed_float16"},
     "embedding": {"model": embedding, "data": lambda split: (TOKENS, Y)},
     "own_step": {"kind": OwnStep},
-    "carried_metric": {"metrics": [Largest]},
     "one_device": {"strategy": "one_device"},
-    "schedule": {
-        "optimizer": lambda: keras.optimizers.Adam(
-            keras.optimizers.schedules.CosineDecay(0.1, 20)
-        )
-    },
 }
+# The ordinary set has what a stack could treat in another way.
+ORDINARY = (
+    "schedule_and_metrics",
+    "momentum_and_norm",
+    "clipped_averaged_and_guarded",
+)
 
 
 def make(form, *, kind=Trainer, **options):
@@ -116,7 +119,13 @@ def arrays(trainer):
     return [np.asarray(variable) for variable in every]
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "way",
+    [
+        pytest.param(way, marks=[] if way in ORDINARY else [pytest.mark.long])
+        for way in WAYS
+    ],
+)
 def test_it_is_the_same_step_wherever_calls_end(way):
     """Like the graph's up to rounding; to the byte however it is cut."""
     plain, whole, cut = (
