@@ -33,7 +33,7 @@ def blocks(page):
     ]
 
 
-# It trains eight models of one's own, each of which has tests of its kind.
+# It trains a model for each of its sections, and these have tests of their own.
 LONG = ("own_model.md",)
 
 
