@@ -234,7 +234,7 @@ class Trainer:
         self.accumulation_steps = accumulation_steps
         self.jit_compile = jit_compile
         # Until a run chooses.
-        self.form = Form.of(jit_compile) or Form.GRAPH
+        self.compiled_form = Form.of(jit_compile) or Form.GRAPH
         # The ids of the variables that the traced steps train.
         self._traced_for: list[int] | None = None
         self.model_dir: str | None = None
@@ -261,7 +261,7 @@ class Trainer:
             self.plugin,
             batch_size=self.batch_size,
             accumulation_steps=self.accumulation_steps,
-            form=self.form,
+            form=self.compiled_form,
         )
         parts = build_parts(
             self.plugin,
@@ -325,8 +325,8 @@ class Trainer:
             form: the form.
             runner: what was traced in this form already.
         """
-        if form is not self.form:
-            self.form = form
+        if form is not self.compiled_form:
+            self.compiled_form = form
             self.__dict__.pop("train_runner", None)
             spec = self.__dict__.get("spec")
             if spec is not None:
@@ -565,7 +565,7 @@ class Trainer:
             self.parts.optimizers[optimizer] if optimizer else self.optimizer
         )
         # Clipping and moments need each row's whole gradient.
-        true = grads.rows_once(gradients, dense=self.form.uses_xla)
+        true = grads.rows_once(gradients, dense=self.compiled_form.uses_xla)
         if self.parts.watch is not None:
             self.parts.watch.note(true)
         if not grads.takes_rows_as_they_come(chosen):
@@ -687,7 +687,7 @@ class Trainer:
             saves=lambda: self.loop is not None and self.loop.callbacks.save,
             batch_size=self.batch_size,
             accumulation_steps=self.accumulation_steps,
-            form=self.form,
+            form=self.compiled_form,
             guard=self.guard,
             loss=self.loss,
             loss_weights=self.loss_weights,
@@ -699,7 +699,7 @@ class Trainer:
     def train_runner(self) -> Runner:
         """The loop of training steps; traced once, however often it runs."""
         step = make_train_step(self.spec)
-        if self.form is Form.XLA_STACK:
+        if self.compiled_form is Form.XLA_STACK:
             return self.plugin.stack_runner(step)
         return self.plugin.runner(step, training=True)
 

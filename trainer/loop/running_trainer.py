@@ -29,7 +29,7 @@ class RunningTrainer(Protocol):
         state: what its checkpoints hold.
         loop: the host loop, once there is one.
         jit_compile: which form of the step was asked for.
-        form: which one it has.
+        compiled_form: which one it has.
     """
 
     step: int
@@ -41,7 +41,7 @@ class RunningTrainer(Protocol):
     state: RunState
     loop: Any
     jit_compile: JitCompile
-    form: Form
+    compiled_form: Form
 
     @property
     def plugin(self) -> StrategyPlugin:

@@ -21,7 +21,7 @@ def training_input(trainer: RunningTrainer, batches: Batches) -> Any:
     wanted = without_skipped(
         batches, trainer.model_dir, by_step=plugin.options.batches_by_step
     )
-    if trainer.form is Form.XLA_STACK:
+    if trainer.compiled_form is Form.XLA_STACK:
         return StackReader(wanted.stacks(start=trainer.step))
     pieces = feeder(
         wanted,

@@ -109,7 +109,7 @@ def test_a_long_run_takes_the_fastest_form_and_nothing_changes(cache):
 def test_a_short_run_is_a_graph_and_measures_nothing(tmp_path, cache):
     trainer = make()
     trainer.train(20, model_dir=str(tmp_path / "run"))
-    assert trainer.form is Form.GRAPH
+    assert trainer.compiled_form is Form.GRAPH
     assert trainer.accounts.summary()["calibration"] == 0
     record = json.loads((tmp_path / "run" / RECORD).read_text())
     assert record["form"] == "graph"
@@ -122,7 +122,7 @@ def test_a_run_keeps_its_form(tmp_path, cache):
     write(tmp_path / "run")
     trainer = make()
     trainer.train(3, model_dir=str(tmp_path / "run"))
-    assert trainer.form is Form.XLA
+    assert trainer.compiled_form is Form.XLA
     assert trainer.loop.state.steps_per_loop == 70
     # Longer now, but it has begun like this; so does the same Trainer.
     assert chosen(trainer, model_dir=str(tmp_path / "run")).form is Form.XLA
@@ -134,7 +134,7 @@ def test_what_is_asked_for_goes_before_what_is_recorded(tmp_path):
     write(tmp_path / "run")
     trainer = make(jit_compile="graph")
     trainer.train(3, model_dir=str(tmp_path / "run"), steps_per_loop=2)
-    assert trainer.form is Form.GRAPH
+    assert trainer.compiled_form is Form.GRAPH
     assert trainer.loop.state.steps_per_loop == 2
     record = json.loads((tmp_path / "run" / RECORD).read_text())
     assert record["form"] == "graph"
@@ -241,7 +241,7 @@ class Astray(Trainer):
     """Something else comes out in one form."""
 
     def per_example_loss(self, x, y, y_pred):
-        factor = 2.0 if self.form is Form.XLA_STACK else 1.0
+        factor = 2.0 if self.compiled_form is Form.XLA_STACK else 1.0
         return factor * tf.reduce_sum((y - y_pred) ** 2, 1)
 
 
@@ -322,9 +322,9 @@ def test_a_record_goes_before_what_the_trainer_did_elsewhere(tmp_path):
     write(tmp_path / "run")
     trainer = make()
     trainer.train(2)
-    assert trainer.form is Form.GRAPH
+    assert trainer.compiled_form is Form.GRAPH
     trainer.train(4, model_dir=str(tmp_path / "run"))
-    assert trainer.form is Form.XLA
+    assert trainer.compiled_form is Form.XLA
 
 
 @pytest.mark.parametrize(
@@ -378,7 +378,7 @@ def test_a_check_makes_no_steps(tmp_path, cache):
     trainer = make()
     run = str(tmp_path / "run")
     Loop(trainer, steps=MANY, evaluate=False, model_dir=run).check()
-    assert trainer.form is Form.XLA
+    assert trainer.compiled_form is Form.XLA
 
 
 @pytest.mark.parametrize(
