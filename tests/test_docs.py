@@ -33,8 +33,9 @@ def blocks(page):
     ]
 
 
-# It trains a model for each of its sections, and these have tests of their own.
-LONG = ("own_model.md",)
+# What they show has tests of its own; the first commands that a user types are
+# run in the ordinary set.
+LONG = ("own_model.md", "plugins.md", "runs.md", "strategies.md")
 
 
 def runnable():
