@@ -183,8 +183,9 @@ def test_only_the_chief_writes(tmp_path):
 
 
 def test_missing_package_is_said_clearly(monkeypatch):
-    tensorboard._hparams_plugin.cache_clear()
-    monkeypatch.setitem(sys.modules, "tensorboard.plugins.hparams", None)
+    tensorboard._plugin.cache_clear()
+    module = "tensorboard.plugins.hparams.summary_v2"
+    monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(UserError, match="pip install tensorboard"):
         TensorBoard()
 
