@@ -183,8 +183,9 @@ def test_parameter_servers_survive_kills(runs):
             "--gin.run.eval_every=1000",
             "--gin.Checkpoint.every=100",
             # The plateau comes with each epoch: without a floor nothing is
-            # learned after some 300 steps, and the loss is left to chance.
-            "--gin.callbacks.ReduceLROnPlateau.min_lr=0.005",
+            # learned after some 300 steps. With a higher one the loss ends
+            # between 0.43 and 0.54 on one device, whatever is killed.
+            "--gin.callbacks.ReduceLROnPlateau.min_lr=0.001",
         ),
     )
     launcher.wait_for(lambda: reading.newest(runs.model_dir) >= 100, "step 100")
