@@ -83,7 +83,7 @@ def stack_size(spec: Any, *, batch_size: int, full_batches: int | None) -> int:
     return -(-full_batches // -(-full_batches // most))
 
 
-def is_like_pieces(batches: Any, start: int) -> bool:
+def is_like_pieces(batches: Any, start: int = 0) -> bool:
     """Whether the first batch of a stack is the one that a step would read.
 
     Args:

@@ -90,7 +90,8 @@ class _Contender:
         trainer.use_form(form)
         self.form = form
         self.runner = trainer.train_runner
-        self.input = training_input(trainer, batches)
+        # From the beginning: other steps may take long to reach.
+        self.input = training_input(trainer, batches, start=0)
         begin = time.perf_counter()
         self.runner.trace(self.input)
         self.trace_seconds = time.perf_counter() - begin
@@ -138,9 +139,7 @@ def why_unusable(
     try:
         with trainer.accounts.phase("compile"):
             made = _Contender(trainer, batches, form)
-            if form is Form.XLA_STACK and not is_like_pieces(
-                batches, trainer.step
-            ):
+            if form is Form.XLA_STACK and not is_like_pieces(batches):
                 return "the data gives other batches in a stack than one by one"
             # What cannot be set back must not be changed.
             if not trainer.parts.untracked.lost:
@@ -273,7 +272,7 @@ def _compiled(
 ) -> _Contender | None:
     """A form that XLA has compiled; `None` if it is not usable."""
     try:
-        if form is Form.XLA_STACK and not is_like_pieces(batches, trainer.step):
+        if form is Form.XLA_STACK and not is_like_pieces(batches):
             logging.info("Stacks hold other batches, so there are none.")
             return None
         made = _Contender(trainer, batches, form)

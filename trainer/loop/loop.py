@@ -283,7 +283,7 @@ class Loop:
         )
 
     def check(self) -> None:
-        """Builds every graph of a run, and makes no step."""
+        """Builds every graph of a run, and changes nothing of it."""
         self._take_record()
         self.trace()
 
@@ -306,7 +306,7 @@ class Loop:
             totals.give_states()
         if self.choice is None:
             self._choose()
-        iterator = training_input(trainer, self.batches)
+        iterator = training_input(trainer, self.batches, start=trainer.step)
         trainer.train_runner.trace(iterator)
         # The step checks this when it is traced, but an earlier call of
         # `train`, which did not save, may have traced it.

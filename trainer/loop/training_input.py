@@ -9,23 +9,26 @@ from trainer.step.forms import Form
 from trainer.strategy.stack_loop import StackReader
 
 
-def training_input(trainer: RunningTrainer, batches: Batches) -> Any:
-    """Makes what the train runner reads, from the trainer's step on.
+def training_input(
+    trainer: RunningTrainer, batches: Batches, *, start: int
+) -> Any:
+    """Makes what the train runner reads.
 
     Args:
         trainer: whose steps take it.
         batches: the training data. Batches that a guard has skipped are left
             out.
+        start: the step that takes the first batch.
     """
     plugin = trainer.plugin
     wanted = without_skipped(
         batches, trainer.model_dir, by_step=plugin.options.batches_by_step
     )
     if trainer.compiled_form is Form.XLA_STACK:
-        return StackReader(wanted.stacks(start=trainer.step))
+        return StackReader(wanted.stacks(start=start))
     pieces = feeder(
         wanted,
-        start=trainer.step,
+        start=start,
         num_replicas=plugin.num_replicas,
         micro=trainer.accumulation_steps,
         fit=exact if plugin.options.static_shapes else None,
