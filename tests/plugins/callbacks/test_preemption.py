@@ -121,7 +121,7 @@ def test_the_grace_ends_neither_a_save_nor_who_can_press_again(
     endless, number, slow
 ):
     run = endless(
-        checkpoint={"every": 10**9}, preemption={"grace_seconds": 1.0}, **slow
+        checkpoint={"every": 10**9}, preemption={"grace_seconds": 2.0}, **slow
     )
     run.wait_for_step(10)
     run.signal(number)
