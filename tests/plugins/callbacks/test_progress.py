@@ -198,7 +198,7 @@ def test_with_the_trainer():
     number = r"[\d.e+-]+"
     for line, place in ((first, "10/20"), (second, "20/20")):
         assert re.fullmatch(
-            rf"step {place}  loss {number}  \d+ examples/s  eta 0:00", line
+            rf"step {place}  loss {number}  \d+ examples/s  eta 0:0\d", line
         )
     assert re.fullmatch(rf"eval  step 20/20  loss {number}", evaluated)
     assert re.fullmatch(r"goodput \d+% of [\d:]+  \(.*%\)", closing)
