@@ -92,7 +92,7 @@ def test_a_long_run_takes_the_fastest_form_and_nothing_changes(cache):
     assert choice.form is max(rates, key=rates.get)
     # XLA runs steps this small at many times the graph's speed.
     assert choice.form is not Form.GRAPH
-    assert choice.steps_per_loop > 100
+    assert choice.steps_per_loop in (100, 200, 500, 1000)
     assert trainer.accounts.summary()["calibration"] > 0
     assert trainer.step == 0
     found = state_of(trainer)
