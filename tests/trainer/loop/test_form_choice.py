@@ -89,9 +89,11 @@ def test_a_long_run_takes_the_fastest_form_and_nothing_changes(cache):
     choice = chosen(trainer)
     rates = choice.steps_per_second
     assert set(rates) == set(Form)
-    assert choice.form is max(rates, key=rates.get)
-    # XLA runs steps this small at many times the graph's speed.
-    assert choice.form is not Form.GRAPH
+    best = max(rates, key=rates.get)
+    # The graph is kept where nothing is clearly faster.
+    assert choice.form in (best, Form.GRAPH)
+    if rates[best] > 1.1 * rates[Form.GRAPH]:
+        assert choice.form is best
     assert choice.steps_per_loop in (100, 200, 500, 1000)
     assert trainer.accounts.summary()["calibration"] > 0
     assert trainer.step == 0
