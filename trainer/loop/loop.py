@@ -139,6 +139,7 @@ class Loop:
         self._last = last if last is not None and last.has_ended else None
         self._use_cache = form_cache
         # How the steps are compiled: in earlier attempts, and in this one.
+        self._there: Choice | None = None  # In the run directory.
         self._recorded: Choice | None = None
         self._of_last = last.choice if last is not None else None
         self.choice: Choice | None = None
@@ -320,8 +321,8 @@ class Loop:
 
     def _take_record(self) -> None:
         """Takes the choice of an earlier attempt, or of the last call."""
-        there = Choice.read(self.trainer.model_dir)
-        self._recorded = there or self._of_last
+        self._there = Choice.read(self.trainer.model_dir)
+        self._recorded = self._there or self._of_last
         if self._recorded is not None:
             self._take_length(self._recorded)
 
@@ -355,7 +356,7 @@ class Loop:
         choice, trainer = self.choice, self.trainer
         assert choice is not None
         writes_to = trainer.model_dir if trainer.plugin.is_chief else None
-        if writes_to is not None and choice != Choice.read(writes_to):
+        if writes_to is not None and choice != self._there:
             choice.write(writes_to)
         if choice == self._recorded:
             return
