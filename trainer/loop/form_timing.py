@@ -136,20 +136,9 @@ def why_unusable(
     Returns:
         Why it cannot be had; `None` if it can. The trainer has it then.
     """
-    try:
-        with trainer.accounts.phase("compile"):
-            made = _Contender(trainer, batches, form)
-            if form is Form.XLA_STACK and not is_like_pieces(batches):
-                return "the data gives other batches in a stack than one by one"
-            # What cannot be set back must not be changed.
-            if not trainer.parts.untracked.lost:
-                with _scratch(trainer):
-                    made.compile()
-    # XLA, TensorFlow, Keras and research code raise whatever they like: all of
-    # it means that this form cannot be had.
-    except Exception as error:
-        return f"XLA cannot compile the step: {headline(error)}"
-    return None
+    with trainer.accounts.phase("compile"):
+        made = _compiled(trainer, batches, form)
+    return made if isinstance(made, str) else None
 
 
 def time_forms(
@@ -249,8 +238,10 @@ def _time_in_turn(
         if time.perf_counter() + will_take > end:
             is_complete = False
             break
-        made = _compiled(trainer, batches, form, graph)
-        if made is not None:
+        made = _compiled(trainer, batches, form)
+        if isinstance(made, str):
+            logging.info("No step is compiled as %s: %s", form, made)
+        elif _agree(trainer, made, graph):
             timed.append(made)
     for number in range(_ROUNDS):
         if number > 0 and time.perf_counter() > end:
@@ -268,33 +259,39 @@ def _time_in_turn(
 
 
 def _compiled(
-    trainer: RunningTrainer, batches: Batches, form: Form, graph: _Contender
-) -> _Contender | None:
-    """A form that XLA has compiled; `None` if it is not usable."""
+    trainer: RunningTrainer, batches: Batches, form: Form
+) -> _Contender | str:
+    """Compiles a form by steps that leave no trace; or says why it cannot."""
     try:
-        if form is Form.XLA_STACK and not is_like_pieces(batches):
-            logging.info("Stacks hold other batches, so there are none.")
-            return None
         made = _Contender(trainer, batches, form)
-        with trainer.state.unchanged():
-            made.compile()
-    # See `why_unusable`.
+        if form is Form.XLA_STACK and not is_like_pieces(batches):
+            return "the data gives other batches in a stack than one by one"
+        # What cannot be set back must not be changed.
+        if not trainer.parts.untracked.lost:
+            with _scratch(trainer):
+                made.compile()
+    # XLA, TensorFlow, Keras and research code raise whatever they like: all of
+    # it means that this form cannot be had.
     except Exception as error:
-        logging.info(
-            "The step cannot be compiled as %s: %s", form, headline(error)
-        )
-        return None
+        return f"XLA cannot compile the step: {headline(error)}"
+    return made
+
+
+def _agree(
+    trainer: RunningTrainer, made: _Contender, graph: _Contender
+) -> bool:
+    """Whether a form comes to the losses of the graph."""
     # XLA makes other floating-point numbers of the same random bits.
     if trainer.parts.randomness.was_drawn or made.agrees_with(graph):
-        return made
+        return True
     logging.warning(
         "Compiled as %s, the first steps have other losses than as a graph "
         "(%s, not %s), so the step is not compiled so.",
-        form,
+        made.form,
         made.loss,
         graph.loss,
     )
-    return None
+    return False
 
 
 @contextlib.contextmanager
