@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from trainer.runtime import atomic_files, schema, signals
     from trainer.runtime.atomic_files import REFUSALS, write_whole
     from trainer.runtime.graph import graph_function, repeat
+    from trainer.runtime.memory import peak_memory
     from trainer.runtime.process_exit import give_up, skip_teardown
     from trainer.step.options import StrategyOptions
     from trainer.step.reductions.sums import Sums
@@ -76,6 +77,7 @@ __all__ = [
     "nearest",
     "outside_graph",
     "parse_period",
+    "peak_memory",
     "read_number",
     "repeat",
     "resolve_cluster",

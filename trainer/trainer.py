@@ -169,6 +169,9 @@ class Trainer:
             the batch, or `"sum"`, a sum over it; or a dict of these by layer.
             By default they are taken for means; with several replicas or
             micro-batches, a loss that is found not to be a mean is refused.
+        recompute: names of layers, such as `["block_*"]`, whose outputs are
+            computed again for the gradient instead of being kept: less
+            memory, more time, the same result.
         guard: what to do when training diverges, see `trainer.Guard`; `None`
             checks nothing.
 
@@ -197,6 +200,7 @@ class Trainer:
         jit_compile: JitCompile = "auto",
         sync_batch_norm: bool = True,
         added_losses: loss_terms.AddedLosses = None,
+        recompute: Sequence[Text] = (),
         guard: Guard | None = None,
     ) -> None:
         # Refused here, before a model is built.
@@ -221,6 +225,7 @@ class Trainer:
             "sync_batch_norm": sync_batch_norm,
         }
         self.added_losses = added_losses
+        self.recompute = tuple(recompute)
         self.guard = guard
         self._data = data
         self._data_dir = data_dir
@@ -271,6 +276,7 @@ class Trainer:
             guard=self.guard,
             own_step=self._has_own("train_step"),
             call_once=self._call_once,
+            recompute=self.recompute,
             **self._factories,
         )
         # Variables of research code, which Keras does not track.

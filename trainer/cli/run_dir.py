@@ -29,6 +29,7 @@ from trainer.runtime.atomic_files import (
     write_whole,
 )
 from trainer.runtime.local_files import check_path, is_local
+from trainer.runtime.memory import peak_memory
 from trainer.strategy.plugin import StrategyPlugin
 
 _CONFIG = "config.gin"
@@ -142,6 +143,7 @@ class RunDir:
             "end": provenance.now(),
             "exit_reason": reason,
             "exit_message": message,
+            "peak_memory": peak_memory(),
         }
         if self._accounts is not None:
             self._record["accounts"] = {

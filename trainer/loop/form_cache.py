@@ -62,6 +62,7 @@ def key(trainer: RunningTrainer, batches: Batches) -> str:
             parts.ema is not None,
             parts.loss_scale is not None,
             parts.watch is not None,
+            trainer.recompute,
         ],
         "metrics": sorted(parts.metrics.measures),
         "batches": [

@@ -24,6 +24,7 @@ class RunningTrainer(Protocol):
         model_dir: where the run lives; `None` writes nothing.
         batch_size: examples in a global batch.
         accumulation_steps: micro-batches in a global batch.
+        recompute: names of layers that are computed twice.
         control: what is requested of the run.
         accounts: where its time goes.
         state: what its checkpoints hold.
@@ -36,6 +37,7 @@ class RunningTrainer(Protocol):
     model_dir: str | None
     batch_size: int
     accumulation_steps: int
+    recompute: tuple[str, ...]
     control: Control
     accounts: Accounts
     state: RunState

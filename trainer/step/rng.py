@@ -11,6 +11,7 @@ iteration draws its own.
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import keras
@@ -100,12 +101,38 @@ class StepRandomness:
             key = tf.random.experimental.stateless_fold_in(
                 key, tf.cast(word, tf.int32)
             )
+        graph = tf.compat.v1.get_default_graph()
+        with self._drawing_from({"key": key, "draws": {}, "graph": graph}):
+            yield
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether this thread is `at` a step."""
+        return getattr(self._local, "key", None) is not None
+
+    def as_drawn_from_here(self) -> Callable[[], AbstractContextManager[None]]:
+        """Remembers this place in a step.
+
+        Returns:
+            A context in which this thread draws what it will have drawn after
+            this call; also where it is no longer `at` the step.
+        """
+        local = self._local
+        here, drawn = {**vars(local)}, {**local.draws}
+
+        def again() -> AbstractContextManager[None]:
+            return self._drawing_from({**here, "draws": {**drawn}})
+
+        return again
+
+    @contextlib.contextmanager
+    def _drawing_from(self, place: dict[str, Any]) -> Iterator[None]:
         # Nested uses, such as global_loss within a step, restore what was
         # there.
         local, outer = self._local, getattr(_drawing, "unseeded", None)
         before = {**vars(local)}
-        local.key, local.draws = key, {}
-        local.graph = tf.compat.v1.get_default_graph()
+        vars(local).clear()
+        vars(local).update(place)
         _drawing.unseeded = self._unseeded
         try:
             yield
@@ -120,7 +147,7 @@ class StepRandomness:
         own_next = generator.next
 
         def next_seed(ordered: bool = True) -> Any:
-            if getattr(self._local, "key", None) is None:
+            if not self.is_fixed:
                 # Outside a step: predict, initializers.
                 return own_next(ordered)
             key = self._draw(number, f"The layer {layer!r}")

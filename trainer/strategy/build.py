@@ -1,6 +1,6 @@
 """Builds model, optimizers, metrics and state variables in the scope."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,6 +21,7 @@ from trainer.step.model.keras_private import (
     native,
     separate_added_losses,
 )
+from trainer.step.model.recompute import recompute_layers
 from trainer.step.model.untracked import Untracked
 from trainer.step.pieces import current_piece
 from trainer.step.rng import StepRandomness
@@ -40,6 +41,7 @@ def build_parts(
     precision: str | None,
     ema_momentum: float | None,
     sync_batch_norm: bool,
+    recompute: Sequence[str],
     guard: Guard | None,
     own_step: bool,
     call_once: Callable[[keras.Model], None],
@@ -57,6 +59,7 @@ def build_parts(
         ema_momentum: averages the weights with this momentum if set.
         sync_batch_norm: take BatchNormalization's statistics over the whole
             global batch, so that they do not depend on the replica count.
+        recompute: names of layers, see `trainer.Trainer`.
         guard: what counts as divergence; `None` checks nothing.
         own_step: whether the Trainer overrides `train_step`.
         call_once: calls a model that is not built yet on a batch.
@@ -125,11 +128,13 @@ def build_parts(
             }
         saved = [made, *optimizers.values()]
         known = [v for one in saved for v in one.variables] + ours.variables
+        randomness = StepRandomness(made, seed)
+        recompute_layers(made, recompute, randomness)
         return Parts(
             model=made,
             optimizers=optimizers,
             trained=list(trainable),
-            randomness=StepRandomness(made, seed),
+            randomness=randomness,
             untracked=Untracked(noted.variables, known=known),
             **rest,
         )

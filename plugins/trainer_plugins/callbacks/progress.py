@@ -8,7 +8,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn
 from rich.progress import Progress as Bar
 
 from trainer import Callback
-from trainer.plugin_api import configurable
+from trainer.plugin_api import configurable, peak_memory
 
 # Logged, but too much for a line.
 _HIDDEN = ("examples_per_second", "steps_per_second", "learning_rate")
@@ -91,14 +91,15 @@ class Progress(Callback):
             self._bar.update(self._task, completed=step)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Removes the bar, and prints why training ended early."""
+        """Removes the bar; prints why training ended early, and its cost."""
         self.close()
         reason = self.trainer.stop_reason
         if reason and self._is_chief:
             where = f"step {self._position(self.trainer.step)}"
             self._print(["stopped", where, reason])
         if self._is_chief:
-            self._print(_summary(self.trainer.accounts.summary()))
+            closing = _summary(self.trainer.accounts.summary())
+            self._print([*closing, *_memory(peak_memory())])
 
     def close(self) -> None:
         """Restores the terminal's cursor and ends the line."""
@@ -184,6 +185,11 @@ def _summary(accounts: dict[str, float]) -> list[str]:
         if parts[name] >= 0.005
     )
     return [f"goodput {goodput:.0%} of {_clock(total)}", f"({shown})"]
+
+
+def _memory(peaks: dict[str, int]) -> list[str]:
+    shown = [f"{where} {peak / 1e9:.2f} GB" for where, peak in peaks.items()]
+    return [f"peak memory: {', '.join(shown)}"] if shown else []
 
 
 def _number(value: float) -> str:

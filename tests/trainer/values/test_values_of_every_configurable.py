@@ -82,6 +82,7 @@ RIGHT = {
     "period": WHOLE,
     "time": set(),
     "callbacks": {"[]"},
+    "list of names": {"[]", "['a']"},
     "model": FUNCTIONS,
     "trainer": FUNCTIONS,
     "function": FUNCTIONS | {"class", "Guard"},
@@ -120,6 +121,7 @@ PARAMETERS = {
         "jit_compile": "flag",
         "sync_batch_norm": "flag",
         "added_losses": "added?",
+        "recompute": "list of names",
         "guard": "object?",
     },
     "Guard": {

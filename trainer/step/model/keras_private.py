@@ -349,21 +349,62 @@ def fresh_names() -> Iterator[None]:
     Raises:
         RuntimeError: this version of Keras counts elsewhere.
     """
-    try:
-        from keras.src.backend.common import global_state
-
-        get, put = (
-            global_state.get_global_attribute,
-            global_state.set_global_attribute,
-        )
-    except (ImportError, AttributeError):
-        raise RuntimeError(
-            f"keras {keras.__version__}: the counters of automatic names are "
-            "gone; names of metrics would depend on what was made before."
-        ) from None
+    get, put = _global_state(
+        "names of metrics would depend on what was made before"
+    )
     before = get("object_name_uids")
     put("object_name_uids", collections.defaultdict(int))
     try:
         yield
     finally:
         put("object_name_uids", before)
+
+
+def call_state() -> Callable[[], contextlib.AbstractContextManager[None]]:
+    """Remembers what Keras knows of the call of a layer that is under way.
+
+    Returns:
+        A context in which it knows the same, for a call that is repeated
+        later: whether the model trains, and the dtype that variables are cast
+        to.
+
+    Raises:
+        RuntimeError: this version of Keras keeps it elsewhere.
+    """
+    get, put = _global_state("layers could not be recomputed")
+    names = "current_call_ctx", "autocast_scope"
+    here = {name: get(name) for name in names}
+
+    @contextlib.contextmanager
+    def again() -> Iterator[None]:
+        before = {name: get(name) for name in names}
+        for name, value in here.items():
+            put(name, value)
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                put(name, value)
+
+    return again
+
+
+def _global_state(
+    otherwise: str,
+) -> tuple[Callable[..., Any], Callable[..., None]]:
+    """Keras' functions that get and set what is global in a thread.
+
+    Args:
+        otherwise: what would happen without them.
+    """
+    try:
+        from keras.src.backend.common import global_state
+
+        return (
+            global_state.get_global_attribute,
+            global_state.set_global_attribute,
+        )
+    except (ImportError, AttributeError):
+        raise RuntimeError(
+            f"keras {keras.__version__}: global_state is gone; {otherwise}."
+        ) from None
