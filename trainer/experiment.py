@@ -13,7 +13,7 @@ from trainer.checkpoint.init_from import InitReport, initialize_from
 from trainer.checkpoint.stateful import usable
 from trainer.errors import UserError
 from trainer.loop.loop import Loop
-from trainer.loop.schedule import PeriodLike, Time
+from trainer.loop.schedule import LogEvery, PeriodLike, Time
 from trainer.runtime import fingerprints
 from trainer.runtime.local_files import plain
 from trainer.runtime.run_status import RunIsOver
@@ -62,7 +62,7 @@ def build(
     eval_poll_seconds: Seconds = 10.0,
     best_monitor: Text = "val_loss",
     best_mode: Direction = "auto",
-    log_every: PeriodLike = 100,
+    log_every: LogEvery = "auto",
     steps_per_loop: StepsPerLoop = "auto",
     form_cache: bool = True,
     callbacks: Callbacks = (),

@@ -100,6 +100,7 @@ VALUES = {
     "Trainer.precision": {NONE},
     "Trainer.jit_compile": {"True"},
     "Trainer.sync_batch_norm": {"True"},
+    "Trainer.recompute": {"[]", "()"},
     "Trainer.added_losses": {NONE, "{}"},
     "Trainer.guard": {NONE, "@Guard()"},
     "Trainer.class_weight": {NONE},

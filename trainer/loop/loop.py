@@ -21,7 +21,7 @@ from trainer.loop.loop_state import LoopState
 from trainer.loop.reporter import Reporter
 from trainer.loop.rollback import Rollback, Skipped
 from trainer.loop.running_trainer import RunningTrainer
-from trainer.loop.schedule import Period, PeriodLike, parse_period
+from trainer.loop.schedule import LogEvery, Period, PeriodLike, parse_period
 from trainer.loop.training_input import training_input
 from trainer.runtime.local_files import check_path, plain
 from trainer.runtime.run_lock import locked
@@ -52,8 +52,9 @@ class Loop:
         model_dir: where the run lives; `None` writes nothing.
         callbacks: see `trainer.Callback` for the order of events.
         steps_per_loop: the most steps in one host loop; `"auto"` takes more
-            than 100 where steps are found to be fast and logs are rarer.
-        log_every: the period of training logs, such as `100` or `"1 epoch"`.
+            than 100 where steps are found to be fast.
+        log_every: the period of training logs, such as `100` or `"1 epoch"`;
+            `"auto"` is that of host loops whose length is `"auto"`, else 100.
         eval_every: the period of evaluations; `None` means each epoch, or
             only at the end where epochs are not known.
         eval_steps: batches in an evaluation; `None` means all.
@@ -84,7 +85,7 @@ class Loop:
         model_dir: str | None = None,
         callbacks: Callbacks = (),
         steps_per_loop: StepsPerLoop = "auto",
-        log_every: PeriodLike = 100,
+        log_every: LogEvery = "auto",
         eval_every: PeriodLike | None = None,
         eval_steps: Positive | None = None,
         loop_seconds: NotNegative = 15.0,
@@ -109,7 +110,10 @@ class Loop:
         self.reporter = Reporter(
             trainer,
             self.callbacks,
-            log=self.period(log_every, "log_every"),
+            log=self.period(
+                STEPS_PER_LOOP if log_every == "auto" else log_every,
+                "log_every",
+            ),
             evaluation=evaluation if evaluate else None,
             eval_steps=eval_steps,
             steps_per_epoch=self.steps_per_epoch,
@@ -117,6 +121,7 @@ class Loop:
         if evaluate:
             trainer.batches("eval")  # Errors there show before training.
         self._is_auto = steps_per_loop == "auto"
+        self._logs_are_auto = log_every == "auto"
         self.state = LoopState(
             steps=steps,
             steps_per_loop=STEPS_PER_LOOP
@@ -343,12 +348,14 @@ class Loop:
     def _take_length(self, choice: Choice) -> None:
         if not self._is_auto:
             return
+        length, log = choice.steps_per_loop, self.reporter.tickers["log"]
+        if self._logs_are_auto:
+            log.period = Period(steps=length)
         # Logs come as often as they are asked for, and no step at which a
         # callback of Keras acts depends on a clock.
-        most = self.reporter.tickers["log"].period.steps
+        most = log.period.steps
         if self.callbacks.keras_has("on_train_batch_end"):
             most = STEPS_PER_LOOP
-        length = choice.steps_per_loop
         self.state.take_length(min(length, most or length))
 
     def _record_choice(self) -> None:

@@ -329,16 +329,20 @@ def test_a_record_goes_before_what_the_trainer_did_elsewhere(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "length"),
+    ("options", "length", "logs"),
     [
-        ({"log_every": 40}, 40),
-        ({"log_every": "1h"}, 70),
-        ({"log_every": 1000}, 70),
-        ({"log_every": 1000, "steps_per_loop": 300}, 300),
+        ({}, 700, 700),
+        ({"steps_per_loop": 300}, 300, 100),
+        ({"log_every": 40}, 40, 40),
+        ({"log_every": "1h"}, 700, None),
+        ({"log_every": 1000}, 700, 1000),
+        ({"log_every": 1000, "steps_per_loop": 300}, 300, 1000),
     ],
 )
-def test_logs_come_as_often_as_they_are_asked_for(tmp_path, options, length):
-    write(tmp_path / "run")
+def test_logs_come_as_often_as_they_are_asked_for(
+    tmp_path, options, length, logs
+):
+    write(tmp_path / "run", steps_per_loop=700)
     loop = Loop(
         make(),
         steps=MANY,
@@ -348,6 +352,7 @@ def test_logs_come_as_often_as_they_are_asked_for(tmp_path, options, length):
     )
     with loop.ready():
         assert loop.state.steps_per_loop == length
+        assert loop.reporter.tickers["log"].period.steps == logs
 
 
 def test_no_batch_event_of_keras_depends_on_a_clock(tmp_path):
