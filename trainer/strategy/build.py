@@ -88,7 +88,7 @@ def build_parts(
                 call_once(made)
         if plugin.num_replicas > 1:
             separate_added_losses(made)
-            batch_norm.synchronize_masked(made)
+            batch_norm.replace_moments_of(made)
             leave_losses_whole(lambda: current_piece() is not None)
         # After the model is built: its layers have made their variables, and
         # the optimizers, which assign equal values, have not.

@@ -211,14 +211,17 @@ def noting_added_losses(
             object.__delattr__(layer, "add_loss")
 
 
-def replace_masked_moments(
-    layer: keras.layers.BatchNormalization, moments: Callable[..., Any]
+def replace_moments(
+    layer: keras.layers.BatchNormalization,
+    moments: Callable[..., Any],
+    masked_moments: Callable[..., Any],
 ) -> None:
-    """Replaces how a synchronized layer takes statistics behind a mask.
+    """Replaces how a synchronized layer takes its statistics.
 
     Args:
         layer: it may get a mask or not.
-        moments: a function of inputs, mask and the axes to reduce.
+        moments: a function of inputs and the axes to reduce.
+        masked_moments: a function of inputs, mask and the axes to reduce.
 
     Raises:
         RuntimeError: this version of Keras takes them elsewhere.
@@ -227,16 +230,18 @@ def replace_masked_moments(
     if not callable(own) or not hasattr(layer, "_reduction_axes"):
         raise RuntimeError(
             f"keras {keras.__version__}: BatchNormalization._moments is gone; "
-            "its statistics behind a mask would be each replica's own."
+            "its statistics would depend on the number of replicas."
         )
 
     def take(inputs: Any, mask: Any) -> Any:
         # A trial runs outside of replicas, and Keras calls a model once to
         # build it: neither can reduce.
         on_replica = tf.distribute.get_replica_context() is not None
-        if mask is None or not layer.synchronized or not on_replica:
+        if not layer.synchronized or not on_replica:
             return own(inputs, mask)
-        return moments(inputs, mask, layer._reduction_axes)
+        if mask is None:
+            return moments(inputs, layer._reduction_axes)
+        return masked_moments(inputs, mask, layer._reduction_axes)
 
     # Not through Keras' own __setattr__, which would track the function.
     object.__setattr__(layer, "_moments", take)
@@ -247,7 +252,7 @@ def without_batch_statistics(model: keras.Model) -> Iterator[None]:
     """Lets BatchNormalization use its moving statistics while training."""
     norm = keras.layers.BatchNormalization
     layers = [one for one in all_layers(model) if isinstance(one, norm)]
-    # What `replace_masked_moments` may have put there, to be put back.
+    # What `replace_moments` may have put there, to be put back.
     before = [vars(layer).get("_moments") for layer in layers]
 
     def moments_of(layer: Any) -> Callable[..., Any]:

@@ -67,6 +67,13 @@ def unsynchronized(replicas):
     return {"mean": mean, "variance": variance, "finite": True}
 
 
+def variance_far_away():
+    variance = np.ones(3)
+    for x, _ in batches():
+        variance = 0.5 * variance + 0.5 * (x + np.float32(1000)).var(0)
+    return {"variance": variance}
+
+
 def evaluated():
     x, y = cases.arrays()
     error = np.sum((x.sum(1, keepdims=True) - y) ** 2, 1)
@@ -106,6 +113,7 @@ def fitted_behind_a_mask():
 
 EXPECTED = {
     "masked_norm": lambda replicas: fitted_behind_a_mask(),
+    "far_norm": lambda replicas: variance_far_away(),
     "sums": lambda replicas: added_sums(),
     "means": lambda replicas: reference(),
     "guarded": lambda replicas: reference(),

@@ -237,11 +237,31 @@ def masked_norm_model():
 
 
 def masked_norm(strategy):
-    trainer = trainer_of(
+    return normed(
         strategy,
         model=masked_norm_model,
         data=lambda split: ArrayExamples(tokens(), shuffle=False),
     )
+
+
+def far_norm(strategy):
+    """The squares of what is normalized differ in their last digits only."""
+
+    def far_model():
+        far = keras.layers.Rescaling(1.0, offset=1000.0)
+        norm = keras.layers.BatchNormalization(momentum=0.5, name="norm")
+        return keras.Sequential(
+            [keras.Input((3,)), far, norm, keras.layers.Dense(1)]
+        )
+
+    trainer = trainer_of(strategy, model=far_model)
+    trainer.train(STEPS)
+    norm = trainer.model.get_layer("norm")
+    return {"variance": norm.moving_variance.numpy()}
+
+
+def normed(strategy, **options):
+    trainer = trainer_of(strategy, **options)
     logs = trainer.train(STEPS, log_every=1)
     weights = trainer.model.get_weights()
     return {"loss": logs["loss"]} | {
@@ -257,6 +277,7 @@ CASES = {
     evaluation: ("mirrored_3",),
     unsynchronized: ("mirrored_2", "mirrored_3"),
     masked_norm: ("mirrored_2", "central_storage_2"),
+    far_norm: ("mirrored_2",),
     sums: ("mirrored_3",),
     refused: ("mirrored_2",),
 }
