@@ -23,6 +23,9 @@ MORE_STRATEGIES = [
     "multi_worker_mirrored@3",
     "multi_worker_mirrored:2@2",
 ]
+# A cluster's cases cost several times as much: in the ordinary set it runs
+# those that what it does differently could change, and in the long set all.
+CLUSTER_CASES = ("moving_average", "metrics_in_order", "masked_loss")
 # Whose checkpoints are restored, and by whom; the long set adds the others.
 SAVING = [*STRATEGIES, "one_device", "central_storage:2"]
 RESTORING = ["default", "multi_worker_mirrored@2"]
@@ -39,6 +42,18 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "long: takes minutes")
+    config.addinivalue_line("markers", "case(name): reads a case's results")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config, items):
+    if config.getoption("conformance_strategy", None):
+        return
+    for item in items:
+        case = item.get_closest_marker("case")
+        is_cluster = case and "@" in item.callspec.params["results"]
+        if is_cluster and case.args[0] not in CLUSTER_CASES:
+            item.add_marker(pytest.mark.long)
 
 
 def pytest_generate_tests(metafunc):
@@ -58,14 +73,21 @@ def _with_long(names, more):
 
 
 @pytest.fixture(scope="session")
-def run_once(tmp_path_factory):
+def run_once(request, tmp_path_factory):
     """Runs a strategy the first time it is asked for."""
+    chosen = request.config.getoption("conformance_strategy", None)
+    are_all_ordinary = not chosen and not any(
+        item.get_closest_marker("long") for item in request.session.items
+    )
 
     @functools.cache
     def run(strategy):
         name = re.sub(r"\W", "_", strategy)
         directory = tmp_path_factory.mktemp(name)
-        return running.run(strategy, str(directory))
+        only = ()
+        if are_all_ordinary and "@" in strategy:
+            only = ("--only", *CLUSTER_CASES)
+        return running.run(strategy, str(directory), *only)
 
     return run
 
