@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.helpers import make_trainer, run_module
+from tests.sets import is_long, long
 from tests.trainer.step.metrics import metric_models as m
 from trainer import Trainer, UserError
 from trainer_plugins.callbacks.checkpoint import Checkpoint
@@ -14,10 +15,15 @@ from trainer_plugins.strategies.default import Default
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory, root):
+def results(request, tmp_path_factory, root):
     directory = tmp_path_factory.mktemp("metrics")
-    run_module("tests.trainer.step.metrics.metric_worker", directory, root=root)
+    worker = "tests.trainer.step.metrics.metric_worker"
+    names = ["default"] * is_long(request) + ["mirrored:3"]
+    run_module(worker, directory, *names, root=root)
     return json.loads((directory / "results.json").read_text())
+
+
+KERAS = pytest.mark.parametrize("strategy", ["mirrored:3", long("default")])
 
 
 def logged(values, name, prefix=""):
@@ -37,21 +43,21 @@ def close(actual, expected):
 
 @pytest.mark.filterwarnings("ignore:You are passing weight as `float`")
 @pytest.mark.parametrize("name", sorted(m.keras_classes()))
-def test_metrics_of_keras(results, name):
+@KERAS
+def test_metrics_of_keras(results, name, strategy):
     family = m.family(name)
+    values = results[strategy]["keras"]
     for make in m.made(name):
         wanted = m.expected(make, m.data(family), steps=3)
-        for cases in results.values():
-            if "keras" in cases:
-                close(logged(cases["keras"], f"{family}_{make().name}"), wanted)
+        close(logged(values, f"{family}_{make().name}"), wanted)
 
 
-def test_auc_of_several_labels(results):
+@KERAS
+def test_auc_of_several_labels(results, strategy):
     make = next(f for f in m.metrics_of("one_hot") if f().name == "multi_label")
     wanted = m.expected(make, m.data("one_hot"), steps=3)
-    for name in ("default", "mirrored:3"):
-        found = logged(results[name]["keras"], "one_hot_multi_label")
-        close(found, wanted)
+    found = logged(results[strategy]["keras"], "one_hot_multi_label")
+    close(found, wanted)
 
 
 @pytest.mark.parametrize("name", [*m.CUSTOM, *m.UNWEIGHTED])

@@ -66,15 +66,17 @@ def test_a_guard_sees_the_norm_of_the_true_gradient(kind):
     cases.trained(Default(), "momentum", kind=kind, guard=guard)
 
 
+LONG = (("clipped", "central_storage_2"), ("adaptive", "mirrored_2"))
+
+
 @pytest.fixture(scope="module")
-def results(tmp_path_factory, root):
+def results(request, tmp_path_factory, root):
     directory = tmp_path_factory.mktemp("sparse")
-    return run_cases(
-        "tests.trainer.step.reductions.sparse_cases", directory, root
-    )
+    module = "tests.trainer.step.reductions.sparse_cases"
+    return run_cases(module, request, directory, root, LONG)
 
 
-@pytest.mark.parametrize(("case", "strategy"), pairs(cases.CASES))
+@pytest.mark.parametrize(("case", "strategy"), pairs(cases.CASES, LONG))
 def test_all_strategies_clip_alike(results, case, strategy):
     name = {"clipped": "global_clipnorm", "adaptive": "adam"}[case]
     found = found_in(results, case, strategy)
