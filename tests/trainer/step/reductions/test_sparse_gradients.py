@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.sets import ordinary
 from tests.trainer.step.reductions import sparse_cases as cases
 from tests.trainer.step.reductions.exact import (
     assert_close,
@@ -47,9 +48,18 @@ def reference(name):
 
 @pytest.mark.parametrize(
     ("name", "way"),
-    [(name, "plain") for name in cases.OPTIMIZERS]
-    + [("global_clipnorm", way) for way in WAYS if way != "plain"]
-    + [("adam", "accumulated"), ("clipvalue", "compiled")],
+    ordinary(
+        [
+            *((name, "plain") for name in cases.OPTIMIZERS),
+            *(("global_clipnorm", way) for way in WAYS if way != "plain"),
+            ("adam", "accumulated"),
+            ("clipvalue", "compiled"),
+        ],
+        [
+            *(("global_clipnorm", way) for way in WAYS),
+            *((name, "plain") for name in ("clipnorm", "clipvalue", "adam")),
+        ],
+    ),
 )
 def test_rows_are_added_up_before_they_are_clipped(name, way):
     found = cases.trained(Default(), name, **WAYS[way])
