@@ -176,11 +176,9 @@ def test_what_cannot_be_opened_is_refused(tmp_path, path, why):
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param("lr=[0.1],\\b", marks=pytest.mark.long),
-        "-new\nline '[*] \\ ?",
-    ],
+    ["lr=[0.1],\\b", "-new\nline '[*] \\ ?"],
 )
+@pytest.mark.long
 def test_through_the_command_line(root, tmp_path, name):
     for steps in (20, 30):
         done = subprocess.run(

@@ -18,7 +18,9 @@ from trainer_plugins.strategies.default import Default
 def results(request, tmp_path_factory, root):
     directory = tmp_path_factory.mktemp("metrics")
     worker = "tests.trainer.step.metrics.metric_worker"
-    names = ["default"] * is_long(request) + ["mirrored:3"]
+    names = ["mirrored:2", "mirrored:3"]
+    if is_long(request):
+        names += ["default", "central_storage:2"]
     run_module(worker, directory, *names, root=root)
     return json.loads((directory / "results.json").read_text())
 
@@ -62,7 +64,12 @@ def test_auc_of_several_labels(results, strategy):
 
 @pytest.mark.parametrize("name", [*m.CUSTOM, *m.UNWEIGHTED])
 @pytest.mark.parametrize("prefix", ["", "val_"])
-def test_metrics_that_do_not_add_up(results, name, prefix):
+@pytest.mark.parametrize(
+    "strategies",
+    [("mirrored:2", "mirrored:3"), long(("central_storage:2", "default"))],
+    ids=" ".join,
+)
+def test_metrics_that_do_not_add_up(results, name, prefix, strategies):
     arrays = m.data("regression")
     weighted = name in m.CUSTOM
     if not weighted:
@@ -70,13 +77,10 @@ def test_metrics_that_do_not_add_up(results, name, prefix):
     make = (m.CUSTOM | m.UNWEIGHTED)[name]
     steps = 3 if prefix else m.STEPS - 1
     wanted = m.expected(make, arrays, steps)
-    assert any(
-        set(cases) >= {"custom", "unweighted"} for cases in results.values()
-    )
-    for cases in results.values():
-        values = cases.get("custom" if weighted else "unweighted")
-        if values is None:
+    for strategy in strategies:
+        if not weighted and strategy not in ("default", "mirrored:3"):
             continue
+        values = results[strategy]["custom" if weighted else "unweighted"]
         if name == "several":
             found = [values[f"{prefix}{k}"] for k in ("total", "first")]
         else:
@@ -85,7 +89,7 @@ def test_metrics_that_do_not_add_up(results, name, prefix):
 
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation")
-@pytest.mark.parametrize("strategy", ["default", "mirrored:3"])
+@KERAS
 def test_metrics_in_layers_are_logged_as_fit_logs_them(results, strategy):
     x, y, _ = m.data("regression")
     model = m.measuring_model()
