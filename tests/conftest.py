@@ -30,17 +30,22 @@ def pytest_addoption(parser):
 # Handed out first, so that no process is left alone with one at the end.
 LONG_FILES = (
     "conformance/test_conformance.py",
-    "test_docs.py",
-    "faults/test_two_workers.py",
+    "trainer/loop/test_form_choice.py",
+    "trainer/cli/test_cli_surroundings.py",
     "frozen/test_numbers.py",
-    "trainer/step/metrics/test_metric_set.py",
-    "trainer/data/test_static_batches.py",
-    "trainer/step/reductions/test_all_gather.py",
-    "conformance/test_asynchronous.py",
-    "plugins/strategies/test_cluster_faults.py",
+    "trainer/runtime/test_links.py",
+    "trainer/step/losses/test_shapes.py",
     "faults/test_one_process.py",
+    "faults/test_two_workers.py",
+    "trainer/step/metrics/test_metric_set.py",
+    "trainer/step/test_divergence_guard.py",
+    "plugins/control_plane/test_joining.py",
+    "trainer/strategy/test_stack_loop.py",
     "trainer/runtime/test_run_lock.py",
-    "faults/test_elastic.py",
+    "trainer/runtime/test_signals.py",
+    "frozen/test_interrupted.py",
+    "test_end_to_end.py",
+    "trainer/data/test_static_batches.py",
 )
 
 

@@ -172,6 +172,18 @@ PROPERTIES = {
     "own step": own_step,
     "resume": resumed,
 }
+# The case of `cases.py` that each of them reads.
+CASES = {
+    "weights": "parity",
+    "loss": "parity",
+    "evaluation": "parity",
+    "metrics": "moving_average",
+    "EMA": "moving_average",
+    "masks": "masked_loss",
+    "weighted mean": "weighted_denominator",
+    "own step": "own_train_step",
+    "resume": "resume",
+}
 
 
 def _parity(results, name):

@@ -1,5 +1,6 @@
 """Runs the worker once for each strategy, and hands out its results."""
 
+import collections
 import functools
 import re
 
@@ -23,6 +24,9 @@ MORE_STRATEGIES = [
     "multi_worker_mirrored@3",
     "multi_worker_mirrored:2@2",
 ]
+# A cluster's cases cost several times as much: in the ordinary set it runs
+# those that what it does differently could change, and in the long set all.
+CLUSTER_CASES = ("moving_average", "metrics_in_order", "masked_loss")
 # Whose checkpoints are restored, and by whom; the long set adds the others.
 SAVING = [*STRATEGIES, "one_device", "central_storage:2"]
 RESTORING = ["default", "multi_worker_mirrored@2"]
@@ -39,6 +43,22 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "long: takes minutes")
+    config.addinivalue_line("markers", "case(name): reads a case's results")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config, items):
+    if config.getoption("conformance_strategy", None):
+        return
+    for item in items:
+        if (case := item.get_closest_marker("case")) is None:
+            continue
+        strategy, name = item.callspec.params["results"], case.args[0]
+        # Several devices of one process go on as `tests/frozen` has them do.
+        if (strategy, name) == ("mirrored:3", "resume") or (
+            "@" in strategy and name not in CLUSTER_CASES
+        ):
+            item.add_marker(pytest.mark.long)
 
 
 def pytest_generate_tests(metafunc):
@@ -58,14 +78,20 @@ def _with_long(names, more):
 
 
 @pytest.fixture(scope="session")
-def run_once(tmp_path_factory):
-    """Runs a strategy the first time it is asked for."""
+def run_once(request, tmp_path_factory):
+    """Runs a strategy's cases the first time it is asked for."""
+    # And what is restored elsewhere.
+    wanted = collections.defaultdict(lambda: {"moving_average"})
+    for item in request.session.items:
+        if (case := item.get_closest_marker("case")) is not None:
+            wanted[item.callspec.params["results"]].add(case.args[0])
 
     @functools.cache
     def run(strategy):
         name = re.sub(r"\W", "_", strategy)
         directory = tmp_path_factory.mktemp(name)
-        return running.run(strategy, str(directory))
+        only = ("--only", *sorted(wanted[strategy]))
+        return running.run(strategy, str(directory), *only)
 
     return run
 

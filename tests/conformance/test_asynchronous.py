@@ -8,9 +8,8 @@ from . import models, running
 WORKERS = ["parameter_server@2+2", "parameter_server@4+2"]
 
 
-@pytest.mark.parametrize(
-    "strategy", [WORKERS[0], pytest.param(WORKERS[1], marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("strategy", WORKERS)
 def test_steps_examples_and_metrics_are_counted_once(strategy, tmp_path):
     found = running.run(strategy, str(tmp_path), "--extra", "counts")
     case = found.case("counts")

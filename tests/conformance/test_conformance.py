@@ -5,20 +5,31 @@ import pytest
 
 from . import compare, models, running
 
+reads = pytest.mark.case
 
-@pytest.mark.parametrize("name", compare.PROPERTIES)
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=reads(compare.CASES[name]))
+        for name in compare.PROPERTIES
+    ],
+)
 def test_agrees_with_the_reference(results, name):
     assert compare.PROPERTIES[name](results) <= compare.TOLERANCE
 
 
+@reads("weighted_denominator")
 def test_area_under_curve(results):
     assert compare.area_under_curve(results) <= 5e-3
 
 
+@reads("loss_over_the_global_batch")
 def test_a_loss_over_the_global_batch(results):
     assert compare.global_loss(results) <= compare.TOLERANCE
 
 
+@reads("metrics_in_order")
 def test_metrics_that_need_the_batches_order(results):
     case = results.case("metrics_in_order")
     if "refused" in case:
@@ -38,6 +49,7 @@ def test_metrics_that_need_the_batches_order(results):
     assert case["eval"] == pytest.approx(total, rel=1e-5)
 
 
+@reads("half_precision")
 def test_float16_skips_overflow_everywhere_and_learns(results):
     case = results.case("half_precision")
     assert case["dtype"] == "float16"
@@ -47,6 +59,7 @@ def test_float16_skips_overflow_everywhere_and_learns(results):
     assert case["last"] < 0.7 * case["first"]
 
 
+@reads("dropout")
 def test_replicas_drop_different_units_reproducibly(results):
     case = results.case("dropout")
     replicas = int(results["num_replicas"])
@@ -60,6 +73,7 @@ def test_replicas_drop_different_units_reproducibly(results):
     assert 0.3 < np.mean(drawn) < 0.7
 
 
+@reads("callback_order")
 def test_callbacks_are_called_in_order(results):
     events = [str(e) for e in results.case("callback_order")["events"]]
     # Every event goes to both callbacks, so each stands twice in a row.

@@ -7,6 +7,8 @@ from . import running
 from .divergence import STEPS, VARIANTS
 
 EXACT = ("default",)
+# The others differ from these by one thing each.
+CHOSEN = ("two", "accumulated", "own_step", "shuffled")
 STRATEGIES = (
     "default",
     *(
@@ -21,14 +23,28 @@ STRATEGIES = (
 )
 
 
+EACH = pytest.mark.parametrize(
+    "variant",
+    [
+        pytest.param(name, marks=[pytest.mark.long] * (name not in CHOSEN))
+        for name in VARIANTS
+    ],
+)
+
+
 @pytest.fixture(scope="module", params=STRATEGIES)
 def found(request, tmp_path_factory):
     directory = tmp_path_factory.mktemp("divergence")
     extra = ("--extra", "divergence")
+    if not any(
+        item.path == request.path and item.get_closest_marker("long")
+        for item in request.session.items
+    ):
+        extra += ("--only", *CHOSEN)
     return request.param, running.run(request.param, str(directory), *extra)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@EACH
 def test_weights_are_those_of_data_without_the_batches(found, variant):
     strategy, results = found
     case = results.case(variant)
@@ -41,14 +57,14 @@ def test_weights_are_those_of_data_without_the_batches(found, variant):
         assert difference <= (0 if strategy in EXACT else 1e-6), key
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@EACH
 def test_the_batches_at_fault_are_written_down(found, variant):
     case = found[1].case(variant)
     assert case["expected"].size
     assert case["skipped"].tolist() == case["expected"].tolist()
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@EACH
 def test_each_step_is_logged_once_and_the_graph_is_kept(found, variant):
     case = found[1].case(variant)
     assert case["steps"].tolist() == list(range(3, STEPS + 1, 3))

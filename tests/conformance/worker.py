@@ -49,7 +49,8 @@ def main():
         results = restore_saved(plugin, arguments.restore)
     elif arguments.extra:
         extra = EXTRA.get(arguments.extra) or named(arguments.extra)
-        results = extra(plugin, arguments.directory)
+        only = [arguments.only] if arguments.only else []
+        results = extra(plugin, arguments.directory, *only)
     else:
         results = run_all(plugin, arguments.directory, arguments.only)
     results["num_replicas"] = np.array(plugin.num_replicas)

@@ -120,6 +120,7 @@ def killed_run(runs, undisturbed, strategy, kills):
     return done
 
 
+@pytest.mark.long
 def test_three_kills(runs, undisturbed):
     assert len(killed_run(runs, undisturbed, "default", 3)) == 3
 

@@ -29,17 +29,21 @@ def losses(model_dir):
     return [one["loss"] for one in lines if one["split"] == "train"]
 
 
-def shrink_and_notice(runs):
-    """One of two is lost, the other one goes on, and leaves for its return.
-
-    Returns:
-        The process of the one that is back, which waits for the other one.
-    """
+def shrink(runs):
+    """One of two is lost."""
     runs.plan("worker_1 step 8 SIGKILL")
     tasks = runs.tasks(*ELASTIC, **PAIR)
     tasks["worker_1"].must_end(-signal.SIGKILL)
     tasks["worker_0"].must_end(75)
     tasks["worker_0"].sentence("lost", "worker 1")
+
+
+def notice(runs):
+    """One of two goes on, and leaves for the other one's return.
+
+    Returns:
+        The process of the one that is back, which waits for the other one.
+    """
     # Worker 0 alone is enough; it runs on until the other one comes.
     alone = runs.tasks(*ELASTIC, *ENDLESS, start=["worker_0"], **PAIR)
     step = reading.newest(runs.model_dir)
@@ -58,12 +62,13 @@ def shrink_and_notice(runs):
 
 
 def test_a_run_goes_on_with_fewer_and_notices_who_is_back(runs):
-    shrink_and_notice(runs)
+    notice(runs)
 
 
 @pytest.mark.long
 def test_a_run_grows_again(runs):
-    both = shrink_and_notice(runs)
+    shrink(runs)
+    both = notice(runs)
     step = reading.newest(runs.model_dir)
     both |= runs.tasks(*ELASTIC, *ENDLESS, start=["worker_0"], **PAIR)
     both["worker_0"].wait_for(

@@ -76,6 +76,7 @@ def test_kills_at_each_phase_leave_no_trace(runs, undisturbed):
     assert record["restarts"] == 3
 
 
+@pytest.mark.long
 def test_kills_leave_no_trace_in_stacks_of_batches(runs, undisturbed):
     """One program over many batches goes on in the middle of a stack."""
     flags = ("--jit_compile=xla_stack", "--steps_per_loop=5")

@@ -7,6 +7,7 @@ import pytest
 
 from tests.faults import reading
 from tests.faults.runs import is_stopped, wait_for
+from tests.sets import ordinary
 
 PAIR = {"worker": 2}
 NAMES = ("worker_0", "worker_1")
@@ -133,7 +134,7 @@ def test_a_worker_that_is_killed_at_its_start_is_named(runs, victim, point):
     finish(runs)
 
 
-@pytest.mark.parametrize("victim", NAMES)
+@pytest.mark.parametrize("victim", ordinary(NAMES, ["worker_0"]))
 def test_a_worker_that_dies_while_tensorflow_connects_is_named(runs, victim):
     """TensorFlow itself would wait for it, much longer than anyone may."""
     runs.plan(f"{victim} connect 0 SIGKILL")
@@ -178,7 +179,7 @@ def test_a_frozen_worker_that_goes_on_later_does_no_harm(runs, undisturbed):
     reading.assert_equal(runs.model_dir, undisturbed(**PAIR))
 
 
-@pytest.mark.parametrize("missing", NAMES)
+@pytest.mark.parametrize("missing", ordinary(NAMES, ["worker_0"]))
 def test_a_missing_worker_is_named(runs, missing):
     there = other(missing)
     begin = time.monotonic()

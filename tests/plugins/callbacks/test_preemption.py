@@ -15,6 +15,7 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.helpers import saved_steps
+from tests.sets import long
 from trainer import Trainer, UserError
 from trainer_plugins.callbacks.preemption import Preemption
 
@@ -184,7 +185,8 @@ def metadata():
     ("key", "value"),
     [
         ("preempted", "TRUE"),
-        ("maintenance-event", "TERMINATE_ON_HOST_MAINTENANCE"),
+        # `test_a_metadata_server_need_not_have_every_key` ends with it, too.
+        long("maintenance-event", "TERMINATE_ON_HOST_MAINTENANCE"),
     ],
 )
 def test_a_vm_that_ends_is_like_sigterm(endless, metadata, key, value):

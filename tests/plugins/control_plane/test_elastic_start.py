@@ -7,13 +7,15 @@ import time
 import pytest
 
 from tests.plugins.control_plane.tasks import refusals, until
+from tests.sets import long
 from trainer import UserError
 from trainer.strategy.cluster.spec import Cluster as Spec
 from trainer_plugins.control_plane.options import Options
 
 # Longer than a busy machine takes to start a task.
 LONG = 60.0
-HOSTS = pytest.mark.parametrize("hosts", [False, True])
+# The clusters of `tests/faults/test_elastic.py` are on one host.
+HOSTS = pytest.mark.parametrize("hosts", [long(False), True])
 
 
 def elastic(least, settle=1.0, start=LONG):
@@ -45,7 +47,9 @@ def test_a_full_cluster_starts_at_once(cluster, hosts):
         assert jobs == group.jobs
 
 
-@pytest.mark.parametrize("order", [*itertools.permutations(range(3))])
+@pytest.mark.parametrize(
+    "order", [(2, 1, 0), *map(long, [*itertools.permutations(range(3))][:-1])]
+)
 def test_any_order_of_arrival_ends_in_one_cluster(cluster, order):
     group = cluster(3, hosts=True, options=elastic(2, LONG))
     tasks = {}

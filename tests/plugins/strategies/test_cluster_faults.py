@@ -176,8 +176,11 @@ def test_steps_count_once_if_a_worker_dies_in_the_middle_of_one(cluster):
     assert "iterations 50" in group.log(0)
 
 
-def test_each_worker_has_its_own_batches(cluster):
-    group = cluster("parameter_server@2+1", "40", "0", "tell=yes")
+def test_each_worker_has_its_own_batches_and_staleness_is_bounded(cluster):
+    """Two concurrent workers would read while the other one applies."""
+    group = cluster(
+        "parameter_server@2+1", "40", "0", "tell=yes", "max_staleness=0"
+    )
     group.start(0, 1, 2, 3)
     assert group.tasks[0].wait(120) == 0, group.log(0)[-3000:]
     first, second = group.worked_on(1), group.worked_on(2)
@@ -185,8 +188,12 @@ def test_each_worker_has_its_own_batches(cluster):
     assert first
     assert second
     assert not set(first) & set(second)
+    found = re.findall(r"staleness ([\d.]+)", group.log(0))
+    assert float(found[-1]) == 0.0
+    assert "iterations 40" in group.log(0)
 
 
+@pytest.mark.long
 def test_evaluation_on_workers_equals_that_on_the_chief(cluster, tmp_path):
     losses = []
     for place in ("chief", "worker"):
@@ -197,13 +204,3 @@ def test_evaluation_on_workers_equals_that_on_the_chief(cluster, tmp_path):
         assert group.tasks[0].wait(120) == 0, group.log(0)[-3000:]
         losses.append(re.findall(r"loss ([\d.e-]+)", group.log(0))[-1])
     assert losses[0] == losses[1]
-
-
-def test_staleness_is_bounded(cluster):
-    """Two concurrent workers would read while the other one applies."""
-    group = cluster("parameter_server@2+1", "40", "0", "max_staleness=0")
-    group.start(0, 1, 2, 3)
-    assert group.tasks[0].wait(120) == 0, group.log(0)[-3000:]
-    found = re.findall(r"staleness ([\d.]+)", group.log(0))
-    assert float(found[-1]) == 0.0
-    assert "iterations 40" in group.log(0)

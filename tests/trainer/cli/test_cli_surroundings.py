@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from tests.sets import long, ordinary
 from tests.trainer.cli.tiny import HERE, TINY
 
 pytestmark = pytest.mark.usefixtures("plain_starts")
@@ -57,12 +58,10 @@ def assert_trained(folder):
 
 @pytest.mark.parametrize(
     "streams",
-    [
-        "| head -1",
-        "> /dev/full",
-        ">&-",
-        "<&- >&- 2>&-",
-    ],
+    ordinary(
+        ["| head -1", "> /dev/full", ">&-", "<&- >&- 2>&-"],
+        ["> /dev/full", "<&- >&- 2>&-"],
+    ),
 )
 def test_training_outlives_its_streams(shell, tmp_path, streams):
     done = shell(f"$TRAINER --model_dir=run {streams}")
@@ -73,6 +72,7 @@ def test_training_outlives_its_streams(shell, tmp_path, streams):
         assert "No space left on device" in done.stderr
 
 
+@pytest.mark.long
 def test_a_log_that_grows_too_large(shell, tmp_path):
     """The limit is that of `ulimit -f`, here of 200 KiB."""
     done = shell("ulimit -f 200; $TRAINER --model_dir=run > log")
@@ -81,7 +81,7 @@ def test_a_log_that_grows_too_large(shell, tmp_path):
     assert_trained(tmp_path / "run")
 
 
-@pytest.mark.parametrize("streams", ["> /dev/full", "| head -1", ">&-"])
+@pytest.mark.parametrize("streams", ["> /dev/full", "| head -1", long(">&-")])
 def test_results_that_cannot_be_printed(shell, streams):
     done = shell(f"$TRAINER --mode=print_config {streams}")
     if streams == "> /dev/full":

@@ -1,13 +1,15 @@
 """Evaluates and trains under a strategy whose batches have one shape.
 
-    python -m tests.trainer.data.static_worker DIR
+    python -m tests.trainer.data.static_worker [CASE ...] DIR
 
-writes what each case gave to DIR/results.npz. The strategy mirrors over three
-virtual CPUs. Of the last batch's two examples the third replica gets none.
+writes what each case gave, or each of those named, to DIR/results.npz. The
+strategy mirrors over three virtual CPUs. Of the last batch's two examples the
+third replica gets none.
 """
 
 import os
 import sys
+from functools import partial
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
@@ -262,31 +264,34 @@ def train(strategy, data, accumulation_steps=1):
     }
 
 
-def run_all():
+def all_cases():
+    """Each case's name, and the call that gives its results."""
     strategy, reducing = StaticMirrored(), ReducingMirrored()
     for name in REDUCTIONS:
         for count in (2, 3):
-            made = reduction(strategy, examples, count, name)
-            yield f"{name}_{count}_examples", made
+            call = partial(reduction, strategy, examples, count, name)
+            yield f"{name}_{count}_examples", call
     name = REDUCTIONS[2]
-    yield f"{name}_3_dataset", reduction(strategy, dataset, 3, name)
+    yield f"{name}_3_dataset", partial(reduction, strategy, dataset, 3, name)
     for data in (examples, dataset):
-        yield f"train_{data.__name__}", train(strategy, data)
+        yield f"train_{data.__name__}", partial(train, strategy, data)
     for count in (2, 3):
         for name in (REDUCTIONS[0], REDUCTIONS[2]):
-            yield f"masked_{name}_{count}", masked(strategy, count, name)
+            call = partial(masked, strategy, count, name)
+            yield f"masked_{name}_{count}", call
     for case in (structures, infinite, own_step, delegated):
-        yield case.__name__, case(strategy)
+        yield case.__name__, partial(case, strategy)
     yield (
         "reducing_evaluation",
-        reduction(reducing, examples, 3, REDUCTIONS[0]),
+        partial(reduction, reducing, examples, 3, REDUCTIONS[0]),
     )
-    yield "reducing_training", train(reducing, examples)
-    yield "in_order", in_order(strategy)
-    yield "reducing_in_order", in_order(reducing)
-    yield "looping_in_order", in_order(LoopingMirrored(), 2)
-    yield "accumulation", train(strategy, examples, 2)
-    yield "looping_accumulation", train(LoopingMirrored(), dataset, 2)
+    yield "reducing_training", partial(train, reducing, examples)
+    yield "in_order", partial(in_order, strategy)
+    yield "reducing_in_order", partial(in_order, reducing)
+    looping = LoopingMirrored()
+    yield "looping_in_order", partial(in_order, looping, 2)
+    yield "accumulation", partial(train, strategy, examples, 2)
+    yield "looping_accumulation", partial(train, looping, dataset, 2)
 
 
 def main():
@@ -294,11 +299,13 @@ def main():
         tf.config.list_physical_devices("CPU")[0],
         [tf.config.LogicalDeviceConfiguration()] * REPLICAS,
     )
+    *wanted, directory = sys.argv[1:]
     results = {}
-    for name, values in run_all():
-        for key, value in values.items():
-            results[f"{name}.{key}"] = value
-    np.savez(os.path.join(sys.argv[1], "results.npz"), **results)
+    for name, call in all_cases():
+        if not wanted or name in wanted:
+            for key, value in call().items():
+                results[f"{name}.{key}"] = value
+    np.savez(os.path.join(directory, "results.npz"), **results)
 
 
 if __name__ == "__main__":

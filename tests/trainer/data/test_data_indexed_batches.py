@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tests.helpers import assert_same
+from tests.sets import long, ordinary
 from trainer.data import ArrayExamples, IndexedBatches, Resume
 from trainer.errors import UserError
 
@@ -94,8 +95,8 @@ def test_positions_are_uniform_over_many_epochs():
     assert np.abs(places.mean(axis=0) - 5.5).max() < 5 * 3.45 / np.sqrt(200)
 
 
-@pytest.mark.parametrize("start", [0, 1, 6, 7, 13, 20])
-@pytest.mark.parametrize("cut", [(1, 1), (3, 2)], ids=str)
+@pytest.mark.parametrize("start", [long(0), 1, 6, long(7), long(13), 20])
+@pytest.mark.parametrize("cut", [long((1, 1)), (3, 2)], ids=str)
 @pytest.mark.parametrize("drop_remainder", [False, True])
 def test_seeking_equals_reading_up_to_there(start, cut, drop_remainder):
     num_replicas, micro = cut
@@ -139,9 +140,19 @@ def test_a_far_step_is_reached_at_once():
     np.testing.assert_array_equal(order, expected)
 
 
-@pytest.mark.parametrize("num_replicas", [1, 2, 3, 5, 8])
-@pytest.mark.parametrize("micro", [1, 2, 3])
-@pytest.mark.parametrize("drop_remainder", [False, True])
+@pytest.mark.parametrize(
+    ("num_replicas", "micro", "drop_remainder"),
+    ordinary(
+        itertools.product((1, 2, 3, 5, 8), (1, 2, 3), (False, True)),
+        [
+            (1, 3, False),
+            (2, 1, True),
+            (3, 2, False),
+            (5, 3, True),
+            (8, 3, False),
+        ],
+    ),
+)
 def test_pieces_are_the_global_batch_in_order(
     num_replicas, micro, drop_remainder
 ):

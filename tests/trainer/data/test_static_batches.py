@@ -1,20 +1,40 @@
 """Batches of one shape change no number: NumPy says what is right."""
 
+import itertools
+
 import numpy as np
 import pytest
 
 from tests.conformance import models, reference
 from tests.helpers import run_worker
+from tests.sets import is_long, ordinary
 
 BATCH, SIZE = 12, 26
 REDUCTIONS = ("sum_over_batch_size", "sum", "mean_with_sample_weight")
+# The worker's cases in the ordinary set; in the long set it runs all.
+CHOSEN = (
+    "sum_over_batch_size_3_examples",
+    "sum_2_examples",
+    "mean_with_sample_weight_3_dataset",
+    "masked_sum_over_batch_size_2",
+    "masked_mean_with_sample_weight_3",
+    "structures",
+    "infinite",
+    "own_step",
+    "delegated",
+    "reducing_evaluation",
+    "reducing_training",
+    "looping_accumulation",
+    "in_order",
+)
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory, root):
+def results(request, tmp_path_factory, root):
     directory = tmp_path_factory.mktemp("static")
     worker = "tests.trainer.data.static_worker"
-    return run_worker(worker, directory=directory, root=root)
+    chosen = () if is_long(request) else CHOSEN
+    return run_worker(worker, *chosen, directory=directory, root=root)
 
 
 def case(results, name):
@@ -51,14 +71,17 @@ def mean_loss(values, weight, name, *, weighted):
 
 @pytest.mark.parametrize(
     ("name", "weighted", "source"),
-    [
-        *(
-            (name, weighted, "examples")
-            for name in REDUCTIONS
-            for weighted in (False, True)
-        ),
-        (REDUCTIONS[2], True, "dataset"),
-    ],
+    ordinary(
+        [
+            *itertools.product(REDUCTIONS, (False, True), ("examples",)),
+            (REDUCTIONS[2], True, "dataset"),
+        ],
+        [
+            (REDUCTIONS[0], True, "examples"),
+            (REDUCTIONS[1], False, "examples"),
+            (REDUCTIONS[2], True, "dataset"),
+        ],
+    ),
 )
 def test_evaluation_counts_each_example_once(results, name, weighted, source):
     found = case(results, f"{name}_{2 + weighted}_{source}")
@@ -90,9 +113,12 @@ def _check_evaluation(found, name, *, weighted):
     assert found["auc"] == pytest.approx(area, abs=5e-3)
 
 
-@pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize(
-    "name", ["sum_over_batch_size", "mean_with_sample_weight"]
+    ("name", "weighted"),
+    ordinary(
+        itertools.product((REDUCTIONS[0], REDUCTIONS[2]), (False, True)),
+        [(REDUCTIONS[0], False), (REDUCTIONS[2], True)],
+    ),
 )
 def test_masks_leave_out_padding_too(results, name, weighted):
     found = case(results, f"masked_{name}_{2 + weighted}")
@@ -153,13 +179,16 @@ def test_an_eval_step_that_delegates_counts_examples(results):
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "train_examples",
-        "train_dataset",
-        "reducing_training",
-        "accumulation",
-        "looping_accumulation",
-    ],
+    ordinary(
+        [
+            "train_examples",
+            "train_dataset",
+            "reducing_training",
+            "accumulation",
+            "looping_accumulation",
+        ],
+        ["reducing_training", "looping_accumulation"],
+    ),
 )
 def test_training_leaves_out_short_batches(results, name):
     found = case(results, name)
@@ -183,7 +212,7 @@ def test_training_leaves_out_short_batches(results, name):
     assert found["loss"] == pytest.approx(np.mean(losses), abs=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["", "reducing_", "looping_"])
+@pytest.mark.parametrize("kind", ordinary(["", "reducing_", "looping_"], [""]))
 def test_metrics_that_do_not_add_up_see_examples_alone(results, kind):
     found = case(results, f"{kind}in_order")
     x, y, weight = arrays()

@@ -1,6 +1,7 @@
 """How a run gets the compiled form of its step, and keeps it."""
 
 import json
+import shutil
 
 import keras
 import numpy as np
@@ -9,6 +10,7 @@ import tensorflow as tf
 from tensorflow.python.framework import config
 
 from tests.helpers import make_trainer
+from tests.sets import long
 from trainer import Guard, Trainer, UserError
 from trainer.loop import form_cache
 from trainer.loop.form_choice import RECORD
@@ -26,6 +28,24 @@ def cache(tmp_path, monkeypatch):
     folder = tmp_path / "cache"
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
     return folder / "trainer" / "forms"
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    """What a run of `make` has left in its cache."""
+    folder = tmp_path_factory.mktemp("measured")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder))
+        chosen(make())
+    return folder
+
+
+@pytest.fixture
+def cached(cache, measured):
+    """The one file of the cache, after a run of `make`."""
+    shutil.copytree(measured, cache.parents[1])
+    (path,) = cache.iterdir()
+    return path
 
 
 def model():
@@ -248,7 +268,7 @@ class Astray(Trainer):
 
 @pytest.mark.parametrize(
     ("kind", "left"),
-    [(Uncompiled, {Form.GRAPH}), (Astray, {Form.GRAPH, Form.XLA})],
+    [long(Uncompiled, {Form.GRAPH}), (Astray, {Form.GRAPH, Form.XLA})],
 )
 def test_a_form_that_fails_is_left_out(kind, left, cache):
     choice = chosen(make(kind=kind))
@@ -301,13 +321,11 @@ def test_a_fault_that_a_measurement_found_is_none_of_the_run(cache):
     assert trainer.parts.watch.fault() is None
 
 
-def test_a_cached_form_that_fails_is_measured_again(cache, monkeypatch):
-    chosen(make())
-    (path,) = cache.iterdir()
-    found = json.loads(path.read_text())
+def test_a_cached_form_that_fails_is_measured_again(cached, monkeypatch):
+    found = json.loads(cached.read_text())
     # As if the key had not told two Trainers apart.
-    monkeypatch.setattr(form_cache, "key", lambda *_: path.stem)
-    path.write_text(json.dumps({**found, "best": "xla_stack"}))
+    monkeypatch.setattr(form_cache, "key", lambda *_: cached.stem)
+    cached.write_text(json.dumps({**found, "best": "xla_stack"}))
     choice = chosen(make(kind=Uncompiled))
     assert set(choice.steps_per_second) == {Form.GRAPH}
 
@@ -387,9 +405,8 @@ def test_a_check_makes_no_steps(tmp_path, cache):
     assert trainer.compiled_form is Form.XLA
 
 
-def test_a_damaged_cache_is_measured_again(cache):
-    chosen(make())
-    (path,) = cache.iterdir()
+def test_a_damaged_cache_is_measured_again(cached):
+    path = cached
     assert form_cache.load(path.stem) is not None
     for content in (b"", b"{", b'{"best": "fast"}', b"[]", b"\xff\x00"):
         path.write_bytes(content)
@@ -409,6 +426,7 @@ def test_without_a_cache_nothing_is_written(cache):
     assert not cache.exists()
 
 
+@pytest.mark.long
 def test_a_cache_that_cannot_be_written_is_no_error(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))

@@ -1,6 +1,8 @@
 """Nothing outside a run directory is removed or written, links or not."""
 
+import itertools
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -9,6 +11,7 @@ import keras
 import pytest
 
 from tests.helpers import make_trainer, read_lines, saved_steps
+from tests.sets import ordinary
 from trainer import UserError
 from trainer.checkpoint import storage
 from trainer.launch.process import Process
@@ -47,11 +50,19 @@ def everything_in(folder):
     }
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run of four steps, to copy."""
+    folder = tmp_path_factory.mktemp("trained")
+    train(folder, 4)
+    return folder
+
+
 @pytest.fixture
-def outside(tmp_path):
+def outside(tmp_path, trained):
     """A folder that is not the run's; it must stay as it is."""
     folder = tmp_path / "outside"
-    train(folder / "run", 4)
+    shutil.copytree(trained, folder / "run")
     (folder / "deep" / "deeper").mkdir(parents=True)
     (folder / "deep" / "deeper" / "file").write_text("dear to somebody")
     before = everything_in(folder)
@@ -70,16 +81,23 @@ def test_a_linked_checkpoint_is_read_and_its_target_stays(tmp_path, outside):
     assert not link.is_symlink()
 
 
-@pytest.mark.parametrize("target", ["deep", "nowhere", "deep/deeper/file"])
+NAMES = (
+    "step_00000002",
+    "step_00000004",
+    "old_00000004",
+    "tmp_x",
+    "step_00000099",
+)
+TARGETS = ("deep", "nowhere", "deep/deeper/file")
+
+
 @pytest.mark.parametrize(
-    "name",
-    [
-        "step_00000002",
-        "step_00000004",
-        "old_00000004",
-        "tmp_x",
-        "step_00000099",
-    ],
+    ("name", "target"),
+    ordinary(
+        itertools.product(NAMES, TARGETS),
+        # Each of both.
+        zip(NAMES, (*TARGETS, *TARGETS[:2]), strict=True),
+    ),
 )
 def test_a_link_of_any_name_among_checkpoints(tmp_path, outside, name, target):
     directory = tmp_path / "run" / "checkpoints"
@@ -100,17 +118,22 @@ def test_links_inside_a_checkpoint(tmp_path, outside):
     assert saved_steps(tmp_path / "run") == [6, 8]
 
 
-@pytest.mark.parametrize("exists", [True, False])
+PLACES = (
+    ("checkpoints", Checkpoint),
+    ("metrics.jsonl", JsonLines),
+    ("tensorboard", TensorBoard),
+    ("tensorboard/train", TensorBoard),
+    ("tensorboard/eval", TensorBoard),
+    ("export", Export),
+)
+
+
 @pytest.mark.parametrize(
-    ("name", "callback"),
-    [
-        ("checkpoints", Checkpoint),
-        ("metrics.jsonl", JsonLines),
-        ("tensorboard", TensorBoard),
-        ("tensorboard/train", TensorBoard),
-        ("tensorboard/eval", TensorBoard),
-        ("export", Export),
-    ],
+    ("name", "callback", "exists"),
+    ordinary(
+        [(*place, exists) for place in PLACES for exists in (True, False)],
+        [(*place, i % 2 == 0) for i, place in enumerate(PLACES)],
+    ),
 )
 def test_a_link_where_a_run_writes_is_refused(
     tmp_path, outside, name, callback, exists

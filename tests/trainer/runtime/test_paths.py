@@ -14,6 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.helpers import lines, make_trainer, saved_steps
+from tests.sets import ordinary
 from trainer import UserError
 from trainer.checkpoint import storage
 from trainer.checkpoint.init_from import initialize_from
@@ -109,7 +110,7 @@ def train(model_dir, steps):
 
 @pytest.mark.parametrize(
     "name",
-    [*NASTY[:4], *(pytest.param(n, marks=pytest.mark.long) for n in NASTY[4:])],
+    ordinary(NASTY, ["lr=[0.1]", "["]),
 )
 def test_a_run_goes_on(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
@@ -175,11 +176,9 @@ def test_what_cannot_be_opened_is_refused(tmp_path, path, why):
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param("lr=[0.1],\\b", marks=pytest.mark.long),
-        "-new\nline '[*] \\ ?",
-    ],
+    ["lr=[0.1],\\b", "-new\nline '[*] \\ ?"],
 )
+@pytest.mark.long
 def test_through_the_command_line(root, tmp_path, name):
     for steps in (20, 30):
         done = subprocess.run(

@@ -132,6 +132,7 @@ def test_sigterm_while_tensorflow_connects_is_not_lost(runs, place):
     tasks["worker_0"].sentence("start again:", "worker 1")
 
 
+@pytest.mark.long
 def test_sigterm_in_training_and_in_a_save_loses_nothing(runs):
     """Both workers leave at one step; the last attempt ends the run."""
     for point, step in (("step", 8), ("writing", 12)):
@@ -148,6 +149,7 @@ def test_sigterm_in_training_and_in_a_save_loses_nothing(runs):
     assert reading.newest(runs.model_dir) == 24
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("plain_starts")
 def test_children_of_user_code_can_be_asked_to_end(runs):
     """While SIGTERM is held, and later, in any thread that runs Python."""

@@ -1,11 +1,13 @@
 """What a guarded step does, against a linear model in NumPy."""
 
+import itertools
 import math
 
 import keras
 import numpy as np
 import pytest
 
+from tests.sets import ordinary
 from trainer import ArrayExamples, Guard, Trainer, UserError
 from trainer.data import feeder
 from trainer.step.divergence_guard import WARM_UP, WINDOW
@@ -105,8 +107,20 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize(
+    ("way", "value"),
+    ordinary(
+        itertools.product(WAYS, (math.nan, math.inf)),
+        [
+            ("phases", math.nan),
+            ("phases", math.inf),
+            ("accumulated", math.nan),
+            ("compiled", math.nan),
+            ("compiled_and_mirrored", math.nan),
+            ("accumulated_on_replicas", math.nan),
+        ],
+    ),
+)
 def test_a_bad_step_leaves_the_weights_alone(way, value):
     x, y = batches_of(12)
     x[5, 2, 1] = value
@@ -117,7 +131,9 @@ def test_a_bad_step_leaves_the_weights_alone(way, value):
     assert fault.reason == f"loss is {value * value}"
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "way", ordinary(WAYS, ["phases", "compiled", "accumulated_on_replicas"])
+)
 def test_averages_stay_where_they_are_when_an_update_is_refused(way):
     """By NumPy: the sixth step moves neither the weights nor their average."""
     x, y = batches_of(12)
@@ -136,7 +152,9 @@ def test_averages_stay_where_they_are_when_an_update_is_refused(way):
     np.testing.assert_allclose(found.numpy(), average, atol=1e-6)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "way", ordinary(WAYS, ["accumulated", "compiled", "on_replicas"])
+)
 def test_a_guard_that_finds_nothing_changes_nothing(way):
     arrays = batches_of(12)
     guard = Guard(max_loss=1e3, max_gradient_norm=1e3, max_growth=1e3)
@@ -148,7 +166,9 @@ def test_a_guard_that_finds_nothing_changes_nothing(way):
     np.testing.assert_allclose(with_guard, without, atol=tolerance, rtol=0)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "way", ordinary(WAYS, ["phases", "compiled_accumulated", "on_replicas"])
+)
 def test_limits_of_loss_and_gradient(way):
     x, y = batches_of(12)
     y[6:8] *= 40.0
@@ -221,7 +241,14 @@ def test_float16_at_its_smallest_scale_is_judged():
     assert np.isfinite(weight).all()
 
 
-def test_a_step_of_ones_own_is_judged_by_loss_and_gradient():
+@pytest.mark.parametrize(
+    ("limit", "compiled"),
+    ordinary(
+        itertools.product(("loss", "gradient"), (False, True)),
+        [("loss", True), ("gradient", False)],
+    ),
+)
+def test_a_step_of_ones_own_is_judged_by_loss_and_gradient(limit, compiled):
     class Own(Trainer):
         def train_step(self, batch):
             return super().train_step(batch)
@@ -229,14 +256,13 @@ def test_a_step_of_ones_own_is_judged_by_loss_and_gradient():
     x, y = batches_of(12)
     y[5] *= 100.0
     _, found = reference((x, y), lambda loss, *_: loss > 50.0)
-    for guard in Guard(max_loss=50.0), Guard(max_gradient_norm=found[2] / 2):
-        for compiled in False, True:
-            _, fault = take(
-                make((x, y), guard, trainer=Own, jit_compile=compiled), 12
-            )
-            assert fault.step == found[0] == 5
-            assert fault.loss == pytest.approx(found[1], rel=1e-4)
-            assert fault.gradient_norm == pytest.approx(found[2], rel=1e-4)
+    guard = Guard(max_gradient_norm=found[2] / 2)
+    if limit == "loss":
+        guard = Guard(max_loss=50.0)
+    _, fault = take(make((x, y), guard, trainer=Own, jit_compile=compiled), 12)
+    assert fault.step == found[0] == 5
+    assert fault.loss == pytest.approx(found[1], rel=1e-4)
+    assert fault.gradient_norm == pytest.approx(found[2], rel=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,13 @@
 """Structures that `fit` takes give what `fit` gives on one device."""
 
+import itertools
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.sets import long, ordinary
 from trainer import ArrayExamples, Trainer, UserError
 
 RNG = np.random.default_rng(3)
@@ -83,18 +86,20 @@ def compare(model, arrays, *, metrics=(), ours=None, **options):
 BY_NAME = {"a": "mse", "b": "mae"}
 
 
-@pytest.mark.parametrize("structure", [list, dict])
+PARTIAL = {"loss": BY_NAME, "metrics": {"b": ["mae"]}}
+WHOLE = {
+    "loss": BY_NAME,
+    "loss_weights": {"a": 0.5, "b": 3.0},
+    "metrics": {"a": "mae", "b": ["mse", "mae"]},
+}
+
+
 @pytest.mark.parametrize(
-    "options",
-    [
-        {"loss": "mse"},
-        {"loss": BY_NAME, "metrics": {"b": ["mae"]}},
-        {
-            "loss": BY_NAME,
-            "loss_weights": {"a": 0.5, "b": 3.0},
-            "metrics": {"a": "mae", "b": ["mse", "mae"]},
-        },
-    ],
+    ("structure", "options"),
+    ordinary(
+        itertools.product((list, dict), ({"loss": "mse"}, PARTIAL, WHOLE)),
+        [(list, WHOLE), (dict, PARTIAL)],
+    ),
 )
 def test_several_outputs(structure, options):
     targets = [A, B] if structure is list else {"a": A, "b": B}
@@ -126,7 +131,7 @@ def test_weights_for_one_output_alone():
     )
 
 
-@pytest.mark.parametrize("one_hot", [False, True])
+@pytest.mark.parametrize("one_hot", [long(False), True])
 def test_weights_by_class(one_hot):
     labels = RNG.integers(0, 3, SIZE)
     targets = np.eye(3, dtype="float32")[labels] if one_hot else labels
@@ -180,8 +185,10 @@ def sparse_inputs(source):
     return dense, model, data
 
 
-@pytest.mark.parametrize("source", ["arrays", "dataset"])
-@pytest.mark.parametrize("micro", [1, 3])
+@pytest.mark.parametrize(
+    ("source", "micro"),
+    [("arrays", 1), long("dataset", 1), long("arrays", 3), ("dataset", 3)],
+)
 def test_sparse_inputs(source, micro):
     dense, model, data = sparse_inputs(source)
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.sets import long
 from trainer import ArrayExamples, Trainer, UserError
 from trainer.step.losses import loss_terms, shapes
 from trainer.step.pieces import Piece, open_piece
@@ -63,8 +64,8 @@ BY_WEIGHT = keras.losses.SparseCategoricalCrossentropy(
     ("loss", "model", "y"),
     [
         (IGNORING, tokens, LABELS),
-        (BY_WEIGHT, tokens, LABELS),
-        ("mse", one, Y),
+        long(BY_WEIGHT, tokens, LABELS),
+        long("mse", one, Y),
         (cubed, one, Y),
     ],
     ids=["ignored class", "ignored class, weighted", "a name", "a function"],
@@ -116,8 +117,8 @@ MIXING = "another value when the other examples .* Trainer.global_loss"
     ("options", "sentence"),
     [
         ({"loss": keras.losses.Circle()}, MIXING),
-        ({"loss": "circle"}, MIXING),
-        ({"loss": over_pairs}, MIXING),
+        long({"loss": "circle"}, MIXING),
+        long({"loss": over_pairs}, MIXING),
         ({"loss": Broadcast()}, MIXING),
         ({"loss": divided}, MIXING),
         ({"loss": None, "kind": Contrasted}, MIXING),

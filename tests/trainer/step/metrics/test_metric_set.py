@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.helpers import make_trainer, run_module
+from tests.sets import is_long, long
 from tests.trainer.step.metrics import metric_models as m
 from trainer import Trainer, UserError
 from trainer_plugins.callbacks.checkpoint import Checkpoint
@@ -14,10 +15,17 @@ from trainer_plugins.strategies.default import Default
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory, root):
+def results(request, tmp_path_factory, root):
     directory = tmp_path_factory.mktemp("metrics")
-    run_module("tests.trainer.step.metrics.metric_worker", directory, root=root)
+    worker = "tests.trainer.step.metrics.metric_worker"
+    names = ["mirrored:2", "mirrored:3"]
+    if is_long(request):
+        names += ["default", "central_storage:2"]
+    run_module(worker, directory, *names, root=root)
     return json.loads((directory / "results.json").read_text())
+
+
+KERAS = pytest.mark.parametrize("strategy", ["mirrored:3", long("default")])
 
 
 def logged(values, name, prefix=""):
@@ -37,26 +45,31 @@ def close(actual, expected):
 
 @pytest.mark.filterwarnings("ignore:You are passing weight as `float`")
 @pytest.mark.parametrize("name", sorted(m.keras_classes()))
-def test_metrics_of_keras(results, name):
+@KERAS
+def test_metrics_of_keras(results, name, strategy):
     family = m.family(name)
+    values = results[strategy]["keras"]
     for make in m.made(name):
         wanted = m.expected(make, m.data(family), steps=3)
-        for cases in results.values():
-            if "keras" in cases:
-                close(logged(cases["keras"], f"{family}_{make().name}"), wanted)
+        close(logged(values, f"{family}_{make().name}"), wanted)
 
 
-def test_auc_of_several_labels(results):
+@KERAS
+def test_auc_of_several_labels(results, strategy):
     make = next(f for f in m.metrics_of("one_hot") if f().name == "multi_label")
     wanted = m.expected(make, m.data("one_hot"), steps=3)
-    for name in ("default", "mirrored:3"):
-        found = logged(results[name]["keras"], "one_hot_multi_label")
-        close(found, wanted)
+    found = logged(results[strategy]["keras"], "one_hot_multi_label")
+    close(found, wanted)
 
 
 @pytest.mark.parametrize("name", [*m.CUSTOM, *m.UNWEIGHTED])
 @pytest.mark.parametrize("prefix", ["", "val_"])
-def test_metrics_that_do_not_add_up(results, name, prefix):
+@pytest.mark.parametrize(
+    "strategies",
+    [("mirrored:2", "mirrored:3"), long(("central_storage:2", "default"))],
+    ids=" ".join,
+)
+def test_metrics_that_do_not_add_up(results, name, prefix, strategies):
     arrays = m.data("regression")
     weighted = name in m.CUSTOM
     if not weighted:
@@ -64,13 +77,10 @@ def test_metrics_that_do_not_add_up(results, name, prefix):
     make = (m.CUSTOM | m.UNWEIGHTED)[name]
     steps = 3 if prefix else m.STEPS - 1
     wanted = m.expected(make, arrays, steps)
-    assert any(
-        set(cases) >= {"custom", "unweighted"} for cases in results.values()
-    )
-    for cases in results.values():
-        values = cases.get("custom" if weighted else "unweighted")
-        if values is None:
+    for strategy in strategies:
+        if not weighted and strategy not in ("default", "mirrored:3"):
             continue
+        values = results[strategy]["custom" if weighted else "unweighted"]
         if name == "several":
             found = [values[f"{prefix}{k}"] for k in ("total", "first")]
         else:
@@ -79,7 +89,7 @@ def test_metrics_that_do_not_add_up(results, name, prefix):
 
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation")
-@pytest.mark.parametrize("strategy", ["default", "mirrored:3"])
+@KERAS
 def test_metrics_in_layers_are_logged_as_fit_logs_them(results, strategy):
     x, y, _ = m.data("regression")
     model = m.measuring_model()

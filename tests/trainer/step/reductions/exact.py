@@ -3,21 +3,28 @@
 import numpy as np
 
 from tests.helpers import run_worker
+from tests.sets import is_long, long
 
 
-def pairs(cases):
+def pairs(cases, long_ones=()):
     """The names of all cases, each with those of its strategies."""
-    return [
+    found = [
         (case.__name__, strategy)
         for case, strategies in cases.items()
         for strategy in strategies
     ]
+    assert set(long_ones) <= set(found)
+    return [long(*pair) if pair in long_ones else pair for pair in found]
 
 
-def run_cases(module, directory, root):
-    """The arrays of a module's cases, by `case.strategy.key`."""
+def run_cases(module, request, directory, root, long_ones=()):
+    """The arrays of a module's cases, by `case.strategy.key`.
+
+    Those of the long set are left out where no test of it is to run.
+    """
     worker = "tests.trainer.step.reductions.exact_worker"
-    return run_worker(worker, module, directory=directory, root=root)
+    left_out = () if is_long(request) else map(".".join, long_ones)
+    return run_worker(worker, module, *left_out, directory=directory, root=root)
 
 
 def found_in(results, case, strategy):

@@ -1,9 +1,11 @@
 """Trains small models under strategies with up to three virtual CPUs.
 
-    python -m tests.trainer.step.reductions.exact_worker MODULE DIR
+    python -m tests.trainer.step.reductions.exact_worker MODULE \
+        [CASE.STRATEGY ...] DIR
 
-runs each function of MODULE's `CASES` under the strategies named there, and
-writes what it returns to DIR/results.npz, as `case.strategy.key`.
+runs each function of MODULE's `CASES` under the strategies named there, but
+for those that are named here, and writes what it returns to DIR/results.npz,
+as `case.strategy.key`.
 """
 
 import importlib
@@ -36,14 +38,17 @@ def main():
         tf.config.list_physical_devices("CPU")[0],
         [tf.config.LogicalDeviceConfiguration()] * 3,
     )
-    cases = importlib.import_module(sys.argv[1]).CASES
+    module, *left_out, directory = sys.argv[1:]
+    cases = importlib.import_module(module).CASES
     results = {}
     for case, names in cases.items():
         for name in names:
+            if f"{case.__name__}.{name}" in left_out:
+                continue
             keras.backend.clear_session(free_memory=False)
             for key, value in case(STRATEGIES[name]()).items():
                 results[f"{case.__name__}.{name}.{key}"] = np.asarray(value)
-    np.savez(os.path.join(sys.argv[2], "results.npz"), **results)
+    np.savez(os.path.join(directory, "results.npz"), **results)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.sets import ordinary
 from tests.trainer.step.reductions import sparse_cases as cases
 from tests.trainer.step.reductions.exact import (
     assert_close,
@@ -47,9 +48,18 @@ def reference(name):
 
 @pytest.mark.parametrize(
     ("name", "way"),
-    [(name, "plain") for name in cases.OPTIMIZERS]
-    + [("global_clipnorm", way) for way in WAYS if way != "plain"]
-    + [("adam", "accumulated"), ("clipvalue", "compiled")],
+    ordinary(
+        [
+            *((name, "plain") for name in cases.OPTIMIZERS),
+            *(("global_clipnorm", way) for way in WAYS if way != "plain"),
+            ("adam", "accumulated"),
+            ("clipvalue", "compiled"),
+        ],
+        [
+            *(("global_clipnorm", way) for way in WAYS),
+            *((name, "plain") for name in ("clipnorm", "clipvalue", "adam")),
+        ],
+    ),
 )
 def test_rows_are_added_up_before_they_are_clipped(name, way):
     found = cases.trained(Default(), name, **WAYS[way])
@@ -66,15 +76,17 @@ def test_a_guard_sees_the_norm_of_the_true_gradient(kind):
     cases.trained(Default(), "momentum", kind=kind, guard=guard)
 
 
+LONG = (("clipped", "central_storage_2"), ("adaptive", "mirrored_2"))
+
+
 @pytest.fixture(scope="module")
-def results(tmp_path_factory, root):
+def results(request, tmp_path_factory, root):
     directory = tmp_path_factory.mktemp("sparse")
-    return run_cases(
-        "tests.trainer.step.reductions.sparse_cases", directory, root
-    )
+    module = "tests.trainer.step.reductions.sparse_cases"
+    return run_cases(module, request, directory, root, LONG)
 
 
-@pytest.mark.parametrize(("case", "strategy"), pairs(cases.CASES))
+@pytest.mark.parametrize(("case", "strategy"), pairs(cases.CASES, LONG))
 def test_all_strategies_clip_alike(results, case, strategy):
     name = {"clipped": "global_clipnorm", "adaptive": "adam"}[case]
     found = found_in(results, case, strategy)

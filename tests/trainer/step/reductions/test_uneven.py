@@ -13,13 +13,23 @@ from tests.trainer.step.reductions.exact import (
     run_cases,
 )
 
+# Of each case the ordinary set has one strategy, with the most replicas that
+# can tell a mistake.
+LONG = (
+    ("means", "default"),
+    ("means", "mirrored_2"),
+    ("means", "central_storage_2"),
+    ("micro_batches", "default"),
+    ("unsynchronized", "mirrored_3"),
+    ("masked_norm", "central_storage_2"),
+)
+
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory, root):
+def results(request, tmp_path_factory, root):
     directory = tmp_path_factory.mktemp("uneven")
-    return run_cases(
-        "tests.trainer.step.reductions.uneven_cases", directory, root
-    )
+    module = "tests.trainer.step.reductions.uneven_cases"
+    return run_cases(module, request, directory, root, LONG)
 
 
 def batches(arrays=cases.arrays):
@@ -126,7 +136,11 @@ EXPECTED = {
 
 @pytest.mark.parametrize(
     ("case", "strategy"),
-    [pair for pair in pairs(cases.CASES) if pair[0] in EXPECTED],
+    [
+        pair
+        for pair in pairs(cases.CASES, LONG)
+        if getattr(pair, "values", pair)[0] in EXPECTED
+    ],
 )
 def test_equals_one_device(results, case, strategy):
     replicas = int(strategy[-1]) if strategy[-1].isdigit() else 1
