@@ -1,6 +1,9 @@
 """ResNet-50 of `keras.applications`, with random weights."""
 
+from typing import Annotated, TypeAlias
+
 import keras
+from annotated_types import Ge, Le
 
 from trainer import UserError
 from trainer.plugin_api import configurable
@@ -9,13 +12,15 @@ from trainer_experiments.models import Width
 # Of ImageNet's pixels, red, green and blue, from 0 to 255.
 _MEAN = (123.675, 116.28, 103.53)
 _VARIANCE = (58.395**2, 57.12**2, 57.375**2)
+# The network halves its images five times.
+CropSize: TypeAlias = Annotated[int, Ge(32), Le(2**16)]
 
 
 @configurable(module="experiments")
 def resnet50(
     *,
     image_size: Width = 256,
-    crop_size: Width = 224,
+    crop_size: CropSize = 224,
     num_classes: Width = 1000,
 ) -> keras.Model:
     """ResNet-50 (K. He et al., 2015), of randomly cropped and flipped images.

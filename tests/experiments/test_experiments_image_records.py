@@ -17,9 +17,9 @@ from trainer_experiments.image_records import (
 SIZE, CLASSES = 12, 5
 
 
-def write(folder, split="train", *, count=7, files=2, channels=3):
+def write(folder, split="train", *, count=7, files=2, channels=3, size=SIZE):
     rng = np.random.default_rng(count)
-    images = rng.integers(0, 256, (count, SIZE, SIZE, channels), np.uint8)
+    images = rng.integers(0, 256, (count, size, size, channels), np.uint8)
     labels = np.arange(count) % CLASSES
     paths = write_image_records(str(folder), split, images, labels, files=files)
     # The order in which files and their records are numbered.
@@ -129,7 +129,7 @@ def test_mistakes_are_named(tmp_path):
 @pytest.mark.long
 def test_a_tiny_run_resumes_exactly(root, tmp_path):
     for split, count in (("train", 22), ("eval", 6)):
-        write(tmp_path / "data", split, count=count)
+        write(tmp_path / "data", split, count=count, size=36)
 
     def run(name, steps):
         done = subprocess.run(
@@ -141,8 +141,8 @@ def test_a_tiny_run_resumes_exactly(root, tmp_path):
                 "--strategy=default",
                 "--deterministic",
                 f"--train_steps={steps}",
-                f"--gin.image_size={SIZE}",
-                "--gin.resnet50.crop_size=10",
+                "--gin.image_size=36",
+                "--gin.resnet50.crop_size=32",
                 f"--gin.num_classes={CLASSES}",
                 "--batch_size=8",
                 "--gin.warmup_steps=2",

@@ -179,8 +179,9 @@ def test_modes_that_read_a_run(stored, undisturbed):
     assert before
     assert served(stored.local()).shape == (2, 3)
     stored.model_dir = "objects://bucket/second"
-    said = stored.train(f"--init_from={RUN}", *ALL, log="init").must_end(0)
-    assert "step 24" in said.log
+    stored.train(f"--init_from={RUN}", *ALL, log="init").must_end(0)
+    nothing = stored.train("--init_from=objects://bucket/x", *ALL, log="no")
+    nothing.must_end(2).sentence("objects://bucket/x")
 
 
 def test_a_bucket_that_is_not_there_is_named(stored):
