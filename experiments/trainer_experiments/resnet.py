@@ -1,9 +1,10 @@
 """ResNet-50 of `keras.applications`, with random weights."""
 
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import keras
 from annotated_types import Ge, Le
+from keras import ops
 
 from trainer import UserError
 from trainer.plugin_api import configurable
@@ -14,6 +15,53 @@ _MEAN = (123.675, 116.28, 103.53)
 _VARIANCE = (58.395**2, 57.12**2, 57.375**2)
 # The network halves its images five times.
 CropSize: TypeAlias = Annotated[int, Ge(32), Le(2**16)]
+
+
+@keras.saving.register_keras_serializable("trainer_experiments")
+class RandomView(keras.layers.Layer):
+    """A random square of each image in training, half of them mirrored.
+
+    Otherwise it is the middle. Parts are selected by matrix products, which a
+    TPU computes faster than it gathers. Bytes are exact in bfloat16.
+
+    Args:
+        size: height and width of the square.
+        **kwargs: see `keras.layers.Layer`.
+    """
+
+    def __init__(self, size: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.size = size
+        self.seed_generator = keras.random.SeedGenerator()
+
+    def call(self, images: Any, training: bool = False) -> Any:
+        """Cuts `[batch, height, width, channels]` to `size`."""
+        size, (height, width) = self.size, images.shape[1:3]
+        images = ops.cast(images, self.compute_dtype)
+        if not training:
+            top, left = (height - size) // 2, (width - size) // 2
+            return images[:, top : top + size, left : left + size]
+        inside = ops.arange(size)
+        mirrored = ops.where(self._draw(images, 2), size - 1 - inside, inside)
+        rows = self._draw(images, height - size + 1) + inside
+        columns = self._draw(images, width - size + 1) + mirrored
+        rows = ops.one_hot(rows, height, dtype=self.compute_dtype)
+        columns = ops.one_hot(columns, width, dtype=self.compute_dtype)
+        images = ops.einsum("bih,bhwc->biwc", rows, images)
+        return ops.einsum("bjw,biwc->bijc", columns, images)
+
+    def compute_output_shape(self, shape: Any) -> Any:
+        """See `keras.layers.Layer`."""
+        return (shape[0], self.size, self.size, shape[3])
+
+    def get_config(self) -> dict[str, Any]:
+        """See `keras.layers.Layer`."""
+        return super().get_config() | {"size": self.size}
+
+    def _draw(self, images: Any, stop: int) -> Any:
+        """Random integers from 0, one for each image, int32 `[batch, 1]`."""
+        shape = (ops.shape(images)[0], 1)
+        return keras.random.randint(shape, 0, stop, seed=self.seed_generator)
 
 
 @configurable(module="experiments")
@@ -27,8 +75,7 @@ def resnet50(
 
     Args:
         image_size: height and width of the images.
-        crop_size: of what the network sees: a random part in training, which
-            is the same of all images of a replica's batch, else the middle.
+        crop_size: of the part that the network sees.
         num_classes: the number of logits.
 
     Returns:
@@ -46,10 +93,7 @@ def resnet50(
     layers = keras.layers
     # Bytes: a quarter of what floats would take on their way to the device.
     images = keras.Input((image_size, image_size, 3), dtype="uint8")
-    x = layers.Rescaling(1.0)(images)
-    if crop_size < image_size:
-        x = layers.RandomCrop(crop_size, crop_size)(x)
-    x = layers.RandomFlip("horizontal")(x)
+    x = RandomView(crop_size)(images)
     x = layers.Normalization(mean=_MEAN, variance=_VARIANCE)(x)
     backbone = keras.applications.ResNet50(
         weights=None,

@@ -93,8 +93,7 @@ class RecordExamples(Examples):
             byte_offsets=tf.gather(self._offsets, number),
         )
         dataset = tf.data.experimental.from_variant(records, _RECORD)
-        record = tf.data.experimental.get_single_element(dataset.take(1))
-        return self._parse(record)
+        return self._parse(dataset.take(1).get_single_element())
 
 
 def find_offsets(path: str) -> np.ndarray:

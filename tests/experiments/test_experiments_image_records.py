@@ -13,6 +13,7 @@ from trainer_experiments.image_records import (
     image_records,
     write_image_records,
 )
+from trainer_experiments.resnet import RandomView
 
 SIZE, CLASSES = 12, 5
 
@@ -145,8 +146,8 @@ def test_a_tiny_run_resumes_exactly(root, tmp_path):
                 "--gin.resnet50.crop_size=32",
                 f"--gin.num_classes={CLASSES}",
                 "--batch_size=8",
-                "--gin.warmup_steps=2",
-                "--gin.decay_steps=4",
+                "--gin.CosineDecay.warmup_steps=2",
+                "--gin.CosineDecay.decay_steps=4",
                 "--gin.run.callbacks=[@JsonLines(), @Checkpoint()]",
                 "--gin.run.log_every=1",
                 "--gin.run.steps_per_loop=1",
@@ -165,3 +166,26 @@ def test_a_tiny_run_resumes_exactly(root, tmp_path):
     run("cut", 4)
     run("cut", 6)
     compare(tmp_path / "cut", tmp_path / "whole")
+
+
+def test_each_image_gets_a_view_of_its_own():
+    images = np.arange(64 * 6 * 8 * 3).reshape(64, 6, 8, 3) % 251
+    layer = RandomView(4)
+    views = layer(images.astype("uint8"), training=True).numpy()
+    places = set()
+    for image, view in zip(images, views, strict=True):
+        found = [
+            (top, left, step)
+            for top in range(3)
+            for left in range(5)
+            for step in (1, -1)
+            if np.array_equal(
+                image[top : top + 4, left : left + 4][:, ::step], view
+            )
+        ]
+        assert len(found) == 1
+        places.add(found[0])
+    # Of 30 places, nearly all are drawn by 64 images.
+    assert len(places) > 20
+    middle = layer(images.astype("uint8"), training=False)
+    np.testing.assert_array_equal(middle, images[:, 1:5, 2:6])

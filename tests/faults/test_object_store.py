@@ -180,6 +180,7 @@ def test_modes_that_read_a_run(stored, undisturbed):
     assert served(stored.local()).shape == (2, 3)
     stored.model_dir = "objects://bucket/second"
     stored.train(f"--init_from={RUN}", *ALL, log="init").must_end(0)
+    stored.model_dir = "objects://bucket/third"
     nothing = stored.train("--init_from=objects://bucket/x", *ALL, log="no")
     nothing.must_end(2).sentence("objects://bucket/x")
 
