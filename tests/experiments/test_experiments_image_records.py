@@ -1,4 +1,5 @@
 import os
+import pathlib
 import subprocess
 import sys
 
@@ -65,7 +66,7 @@ def test_the_middle_of_a_resized_image(tmp_path):
 
 
 def test_files_are_read_through_once(tmp_path, monkeypatch):
-    *_, paths = write(tmp_path)
+    write(tmp_path)
     searched = []
     find = tfrecords.find_offsets
 
@@ -99,13 +100,14 @@ def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch, caplog):
 
 
 def test_what_is_cut_short_or_damaged(tmp_path):
-    *_, paths = write(tmp_path, files=1)
-    whole = open(paths[0], "rb").read()
+    *_, (path,) = write(tmp_path, files=1)
+    path = pathlib.Path(path)
+    whole = path.read_bytes()
     for size in (len(whole) - 1, 5):
-        open(paths[0], "wb").write(whole[:size])
+        path.write_bytes(whole[:size])
         with pytest.raises(UserError, match="00000-of-00001 is not a TFRecord"):
             read(tmp_path)
-    open(paths[0], "wb").write(whole[:-20] + b"?" + whole[-19:])
+    path.write_bytes(whole[:-20] + b"?" + whole[-19:])
     examples = read(tmp_path)
     examples.gather(tf.constant([5], tf.int64))
     with pytest.raises(tf.errors.DataLossError):

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests import object_store
 from tests.faults import reading
 from tests.faults.runs import GIN_FILE, Runs
 

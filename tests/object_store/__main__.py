@@ -1,6 +1,6 @@
 """`python -m trainer` or another module, with `objects://` paths.
 
-    python -m tests.object_store MODULE [ARGUMENT...]
+python -m tests.object_store MODULE [ARGUMENT...]
 """
 
 import runpy

@@ -50,6 +50,7 @@ if __name__ == "__main__":
     from trainer_plugins.strategies import tpu as plugin
 
     plugin.require_tpu = plugin.local_chips = lambda *_: ["/dev/accel0"]
+    plugin.holders = list
     code = main(
         [
             "--gin_file=tests/faults/faults.gin",
