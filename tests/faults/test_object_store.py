@@ -3,14 +3,16 @@
 import json
 import shutil
 import signal
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests import object_store
 from tests.faults import reading
 from tests.faults.runs import GIN_FILE, Runs
+from trainer_experiments.image_records import write_image_records
 
 pytestmark = pytest.mark.long
 
@@ -20,6 +22,23 @@ ALL = (
     "@JsonLines(), @TensorBoard(), @Export(), @Preemption(), @Checkpoint()]",
     "--gin.Checkpoint.keep_last=2",
 )
+
+RECORDS = """
+import trainer_experiments.image_records
+include 'objects://bucket/net.gin'
+Trainer.data = @image_records
+image_records.image_size = 2
+image_records.num_classes = 3
+Trainer.batch_size = 12
+run.train_steps = 8
+run.callbacks = [@JsonLines(), @Checkpoint()]
+"""
+NET = """
+import tests.faults.user_code
+Trainer.model = @image_net
+Trainer.loss = 'categorical_crossentropy'
+Trainer.optimizer = @SGD
+"""
 
 
 class StoreRuns(Runs):
@@ -41,6 +60,10 @@ class StoreRuns(Runs):
         command = ["tests.object_store", *command]
         return super()._start(command, environ, folder, log)
 
+    def put(self, path, name):
+        """Copies a local file to the store."""
+        shutil.copy(path, self.bucket / quote(name, safe=""))
+
     def names(self):
         """The names of the objects of the run, without its own."""
         found = (unquote(path.name) for path in self.bucket.iterdir())
@@ -56,14 +79,15 @@ class StoreRuns(Runs):
         shutil.rmtree(copy, ignore_errors=True)
         for name in self.names():
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
-            quoted = f"run/{name}".replace("/", "%2F")
+            quoted = quote(f"run/{name}", safe="")
             shutil.copy(self.bucket / quoted, copy / name)
         return copy
 
 
-@pytest.fixture(params=["1", "0"], ids=["markers", "no markers"])
+@pytest.fixture
 def stored(request, tmp_path, objects_plugin):
-    made = StoreRuns(tmp_path, objects_plugin, markers=request.param)
+    markers = getattr(request, "param", "1")
+    made = StoreRuns(tmp_path, objects_plugin, markers=markers)
     yield made
     made.end()
 
@@ -75,7 +99,7 @@ def scalars(model_dir, name):
     )
 
     read = EventAccumulator(
-        str(model_dir / "tensorboard" / "train"),
+        f"{model_dir}/tensorboard/train",
         size_guidance={"tensors": 0},
         purge_orphaned_data=True,
     ).Reload()
@@ -83,6 +107,15 @@ def scalars(model_dir, name):
         event.step: float(tf.make_ndarray(event.tensor_proto))
         for event in read.Tensors(name)
     }
+
+
+def tiny_data(split):
+    """As in the user code, which is not for this process to import."""
+    rng = np.random.default_rng(len(split))
+    labels = np.arange(96) % 3
+    x = rng.normal(size=(96, 6)).astype("float32")
+    x[np.arange(96), labels] += 2.0
+    return x, labels
 
 
 def served(model_dir):
@@ -104,6 +137,9 @@ def assert_as_undisturbed(stored, whole):
     assert "export/model.keras" in lasting
 
 
+@pytest.mark.parametrize(
+    "stored", ["1", "0"], indirect=True, ids=["markers", "no markers"]
+)
 def test_kills_at_each_phase_leave_no_trace(stored, undisturbed):
     whole = undisturbed(*ALL)
     for point, step in (("begin", 0), ("evaluation", 8), ("save", 12)):
@@ -117,6 +153,9 @@ def test_kills_at_each_phase_leave_no_trace(stored, undisturbed):
     assert reading.record(stored.local())["restarts"] == 4
 
 
+@pytest.mark.parametrize(
+    "stored", ["1", "0"], indirect=True, ids=["markers", "no markers"]
+)
 def test_kills_in_place_of_any_change_leave_no_trace(stored, undisturbed):
     """Each attempt gets a little further: some end in the midst of a save."""
     whole = undisturbed(*ALL)
@@ -144,6 +183,45 @@ def test_two_runs_at_once_are_refused(stored, undisturbed):
     stored.release()
     first.must_end(0)
     assert_as_undisturbed(stored, undisturbed(*ALL))
+
+
+def test_data_in_the_store(stored, undisturbed):
+    folder = stored.folder
+    for split in ("train", "eval"):
+        x, y = tiny_data(split)
+        np.savez(folder / f"{split}.npz", x=x, y=y)
+        stored.put(folder / f"{split}.npz", f"data/{split}.npz")
+        images = (x[:, :4].reshape(-1, 2, 2, 1) * 50 + 100).astype("uint8")
+        write_image_records(str(folder / "records"), split, images, y, files=2)
+    for path in (folder / "records").iterdir():
+        stored.put(path, f"records/{path.name}")
+    stored.train(
+        "--data_dir=objects://bucket/data",
+        "--gin.Trainer.data=@stored_data",
+        *ALL,
+    ).must_end(0)
+    reading.assert_equal(stored.local(), undisturbed(*ALL))
+    for name, text in {"records.gin": RECORDS, "net.gin": NET}.items():
+        (folder / name).write_text(text)
+        stored.put(folder / name, name)
+    stored.gin_file = "objects://bucket/records.gin"
+    stored.model_dir = "objects://bucket/records_run"
+    data_dir = "--data_dir=objects://bucket/records"
+    stored.train(data_dir, log="of_records").must_end(0)
+    assert (stored.bucket / "records%2Ftrain.index.npz").exists()
+
+
+def test_tensorboard_reads_the_store(stored, monkeypatch):
+    for name, value in stored.environ.items():
+        monkeypatch.setenv(name, value)
+    object_store.register()
+    stored.plan("single step 14 SIGKILL")
+    stored.train(*ALL).must_end(-signal.SIGKILL)
+    # What was logged is there, though nobody has closed the file.
+    assert list(scalars(RUN, "loss")) == [4, 8, 12]
+    stored.plan()
+    stored.train(*ALL).must_end(0)
+    assert list(scalars(RUN, "loss")) == [4, 8, 12, 16, 20, 24]
 
 
 def test_modes_that_read_a_run(stored, undisturbed):

@@ -30,4 +30,7 @@ def register():
     """Registers the plugin that the environment names, in this process."""
     import tensorflow as tf
 
-    tf.experimental.register_filesystem_plugin(os.environ["OBJECTS_PLUGIN"])
+    # TensorFlow refuses a second time.
+    if "objects" not in tf.io.gfile.get_registered_schemes():
+        path = os.environ["OBJECTS_PLUGIN"]
+        tf.experimental.register_filesystem_plugin(path)
