@@ -3,11 +3,14 @@
 import gc
 import os
 import pathlib
+import shutil
 import signal
+import sys
 import tempfile
 
 import pytest
 
+from tests import object_store
 from tests.starts import client
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -102,3 +105,13 @@ def mnist_dir():
     if not path.is_dir():
         pytest.skip("no ../shared/data/mnist beside the checkout")
     return str(path)
+
+
+@pytest.fixture(scope="session")
+def objects_plugin(tmp_path_factory):
+    """The compiled file system `objects://`, see `tests.object_store`."""
+    if shutil.which("g++") is None or sys.platform != "linux":
+        pytest.skip("needs Linux and g++")
+    path = object_store.build(tmp_path_factory.mktemp("objects"))
+    os.environ["OBJECTS_PLUGIN"] = str(path)
+    return path

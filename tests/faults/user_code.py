@@ -29,6 +29,7 @@ The points, in their order:
     close        the run has ended, well or not
 """
 
+import io
 import json
 import os
 import pathlib
@@ -133,6 +134,20 @@ def plain_net():
 
 
 @gin.configurable
+def image_net():
+    """Of images of four pixels, in bytes."""
+    layers = keras.layers
+    return keras.Sequential(
+        [
+            keras.Input((2, 2, 3), dtype="uint8"),
+            layers.Rescaling(1 / 255),
+            layers.Flatten(),
+            layers.Dense(3, activation="softmax"),
+        ]
+    )
+
+
+@gin.configurable
 def hanging_net():
     """Runs Python in each of its calls."""
 
@@ -159,6 +174,14 @@ def tiny_data(split):
     x = rng.normal(size=(96, 6)).astype("float32")
     x[np.arange(96), labels] += 2.0
     return x, labels
+
+
+@gin.configurable
+def stored_data(split, data_dir):
+    """Arrays in a file, which may be remote."""
+    with tf.io.gfile.GFile(f"{data_dir}/{split}.npz", "rb") as file:
+        arrays = np.load(io.BytesIO(file.read()))
+    return arrays["x"], arrays["y"]
 
 
 @gin.configurable

@@ -11,9 +11,15 @@ passed over. Saving a step again first renames the old checkpoint to
 `old_00000100`, which is valid until the new one has its name.
 `tf.train.load_checkpoint(".../step_00000100/arrays")` reads the arrays.
 
+An object store such as `gs://` renames a directory object by object, so a
+checkpoint gets its final name at once there, and nothing is renamed: the
+manifest, which makes it valid, is written last and deleted first. Saving a
+step again first writes the new checkpoint as `old_00000100`, too.
+
 Writing and reading stay in one file: they agree on every name and rename.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -97,10 +103,19 @@ def save(directory: str, snapshot: Snapshot) -> str:
             there before is lost.
     """
     final = os.path.join(directory, f"step_{snapshot.step:08d}")
-    # A name that no other process uses, and that is not a checkpoint's.
-    temporary = os.path.join(directory, f"tmp_{uuid.uuid4().hex}")
     atomic_files.refuse_link(directory)
     make_directory(directory)
+    if is_local(directory):
+        _save_and_rename(final, snapshot)
+    else:
+        _save_in_place(final, snapshot)
+    return final
+
+
+def _save_and_rename(final: str, snapshot: Snapshot) -> None:
+    directory = os.path.dirname(final)
+    # A name that no other process uses, and that is not a checkpoint's.
+    temporary = os.path.join(directory, f"tmp_{uuid.uuid4().hex}")
     try:
         # Fails if the name exists, unlike makedirs.
         tf.io.gfile.mkdir(temporary)
@@ -117,7 +132,24 @@ def save(directory: str, snapshot: Snapshot) -> str:
         remove_if_possible(temporary)
         raise
     remove_if_possible(_old_name(final))
-    return final
+
+
+def _save_in_place(final: str, snapshot: Snapshot) -> None:
+    old = _old_name(final)
+    # What is valid there may be the run's only checkpoint: it goes once the
+    # new one is valid under another name.
+    again = find_fault(final) is None
+    for path in (old, final) if again else (final,):
+        try:
+            remove(path)
+            make_directory(path)
+            _write(path, snapshot)
+        except BaseException:  # Also when the process is interrupted.
+            remove_if_possible(path)
+            raise
+    if again or atomic_files.exists(old):
+        with contextlib.suppress(*atomic_files.REFUSALS):
+            remove(old)
 
 
 def load(path: str) -> Snapshot:
@@ -254,6 +286,10 @@ def remove(path: str) -> None:
     If it is a link to another run's checkpoint, only the link is deleted.
     """
     directory = os.path.dirname(path)
+    if not is_local(directory):
+        atomic_files.remove(os.path.join(path, _MANIFEST))
+        atomic_files.remove(path)
+        return
     atomic_files.refuse_link(directory)
     # Deleting file by file would leave a torn checkpoint for a while.
     gone = os.path.join(directory, f"tmp_{uuid.uuid4().hex}")
@@ -270,6 +306,10 @@ def remove_leftovers(directory: str) -> None:
         # Not `old_`: that may be the only checkpoint of its step.
         if name.startswith("tmp_"):
             remove_if_possible(os.path.join(directory, name))
+    if not is_local(directory):
+        for path in listing(directory):
+            if not atomic_files.exists(os.path.join(path, _MANIFEST)):
+                remove_if_possible(path)
 
 
 def _read(path: str) -> Snapshot:
@@ -344,8 +384,7 @@ def _write(path: str, snapshot: Snapshot) -> None:
     }
     for name in sorted(_FILES):
         synchronize(os.path.join(path, name))
-    # Last, because on an object store renaming a directory is not atomic: a
-    # checkpoint without its manifest is not valid.
+    # Last: a checkpoint without its manifest is not valid.
     _write_json(os.path.join(path, _MANIFEST), manifest)
     synchronize(os.path.join(path, _MANIFEST))
     synchronize(path)

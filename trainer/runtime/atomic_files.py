@@ -185,8 +185,9 @@ def append(path: str, text: str) -> None:
         with local_files.open_to_append(path) as local:
             local.write(_bytes(text))
         return
-    with tf.io.gfile.GFile(path, "a") as remote:
-        remote.write(text)
+    # Objects are written whole; not every store's client hides that.
+    before = read(path) if exists(path) else b""
+    write_whole(path, before + _bytes(text))
 
 
 def exists(path: str) -> bool:
@@ -205,6 +206,42 @@ def remove(path: str) -> None:
         tf.io.gfile.rmtree(path)
     elif tf.io.gfile.exists(path):
         tf.io.gfile.remove(path)
+
+
+def replace_directory(source: str, target: str, *, last: str) -> None:
+    """Renames a directory to a name that another one may have.
+
+    An object store renames file by file. There, the old directory goes first,
+    and the file by which readers know a complete one comes last.
+
+    Args:
+        source: the new directory.
+        target: its name; what has it is deleted.
+        last: that file's name in the directory.
+
+    Raises:
+        OSError, tf.errors.OpError: renaming failed.
+    """
+    if is_local(target):
+        old = f"{target}.old"
+        # A directory cannot replace one that is not empty.
+        if exists(target):
+            tf.io.gfile.rename(target, old)
+        tf.io.gfile.rename(source, target)
+        remove(old)
+        return
+    remove(os.path.join(target, last))
+    remove(target)
+    names = [
+        os.path.relpath(os.path.join(folder, name), source)
+        for folder, _, files in tf.io.gfile.walk(source)
+        for name in files
+    ]
+    for name in sorted(names, key=lambda name: name == last):
+        path = os.path.join(target, name)
+        tf.io.gfile.makedirs(os.path.dirname(path))
+        tf.io.gfile.rename(os.path.join(source, name), path)
+    remove(source)
 
 
 def remove_if_possible(path: str) -> None:

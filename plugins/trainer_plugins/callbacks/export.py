@@ -121,7 +121,8 @@ def export_model(
 
     Each file or folder is written under a temporary name and then renamed, so
     that a reader finds it complete or not at all. On object stores such as
-    gs://, a folder is renamed file by file.
+    gs://, where a folder is moved file by file, `saved_model.pb` goes first
+    and comes last.
 
     Args:
         model: a built model, created outside of any strategy.
@@ -150,10 +151,10 @@ def export_model(
 
 def _write_saved_model(model: keras.Model, directory: str, inputs: Any) -> str:
     path = os.path.join(directory, "saved_model")
-    beside, old = f"{path}.new", f"{path}.old"
+    beside = f"{path}.new"
     # An export that was killed left them, and renaming onto a folder that is
     # not empty fails.
-    for left_over in (beside, old):
+    for left_over in (beside, f"{path}.old"):
         atomic_files.remove(left_over)
     signature = None if inputs is None else [_free_batch(inputs)]
     model.export(
@@ -162,11 +163,7 @@ def _write_saved_model(model: keras.Model, directory: str, inputs: Any) -> str:
         verbose=False,
         input_signature=signature,
     )
-    # A folder cannot replace a folder that is not empty.
-    if atomic_files.exists(path):
-        tf.io.gfile.rename(path, old)
-    tf.io.gfile.rename(beside, path)
-    atomic_files.remove(old)
+    atomic_files.replace_directory(beside, path, last="saved_model.pb")
     return path
 
 

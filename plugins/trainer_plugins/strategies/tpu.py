@@ -1,6 +1,7 @@
 """The strategy tpu: a TPU VM, a pod slice, or a TPU over the network."""
 
 import os
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,10 +28,15 @@ from trainer_plugins.strategies.tpu_address import (
     local_chips,
     require_tpu,
 )
+from trainer_plugins.strategies.tpu_holders import holders
 from trainer_plugins.strategies.tpu_refusals import check_input, check_step
 
 # What TensorFlow raises if a TPU is missing, not ready or unknown.
 _NO_TPU = (tf.errors.OpError, RuntimeError, ValueError, OSError)
+# A TPU that has just been created takes minutes until it answers.
+_READY_SECONDS, _POLL_SECONDS = 900.0, 10.0
+# A killed process may take a while to end, and to release the chips.
+_RELEASE_SECONDS = 30.0
 
 
 @configurable(module="trainer_plugins.strategies")
@@ -78,17 +84,23 @@ class TPU(StrategyPlugin):
     def create(self) -> tf.distribute.Strategy:
         """See `StrategyPlugin.create`."""
         require_tpu(self._tpu)
-        if self._is_remote and local_chips():
+        if not self._is_remote:
+            _require_free_chips()
+        elif local_chips():
             self._warn_of_own_chips()
-        try:
-            return self._start()
-        except _NO_TPU as error:
-            # TensorFlow may add a stack trace to the first line.
-            reason = str(error).strip().partition("\n")[0]
-            raise UserError(
-                f"The TPU {self._tpu!r} does not start: {reason}\n"
-                f"{HERE_INSTEAD}"
-            ) from None
+        deadline = time.monotonic() + _READY_SECONDS
+        while True:
+            try:
+                return self._start()
+            except _NO_TPU as error:
+                reason = _reason(error)
+                if not _comes_later(error) or time.monotonic() >= deadline:
+                    raise UserError(
+                        f"The TPU {self._tpu!r} does not start: {reason}\n"
+                        f"{HERE_INSTEAD}"
+                    ) from None
+            logging.info("Waiting for the TPU %r: %s", self._tpu, reason)
+            time.sleep(_POLL_SECONDS)
 
     def why_not_compiled(self) -> str | None:
         """The TPU compiler compiles every step anyway."""
@@ -159,6 +171,44 @@ class TPU(StrategyPlugin):
                 "take away from the slice %r. Set TPU_LOAD_LIBRARY=0.",
                 self._tpu,
             )
+
+
+def _require_free_chips() -> None:
+    """Waits for a moment until no other process uses this host's chips.
+
+    Raises:
+        UserError: one does.
+        StartAgain: one did; TensorFlow looks for chips when it is imported,
+            and does not look again.
+    """
+    found = first = holders()
+    deadline = time.monotonic() + _RELEASE_SECONDS
+    while found and time.monotonic() < deadline:
+        time.sleep(1.0)
+        found = holders()
+    if found:
+        raise UserError(
+            f"This host's TPU is in use by {found[0]}. One process at a time "
+            "can use it: wait for its end, or end it."
+        )
+    if first:
+        raise StartAgain(f"the TPU was in use by {first[0]}, which has ended")
+
+
+def _comes_later(error: Exception) -> bool:
+    """Whether a TPU that does not start may do so in a while."""
+    # The latter is what TensorFlow says of a TPU that is being created.
+    return isinstance(error, tf.errors.UnavailableError) or (
+        isinstance(error, RuntimeError) and "is not yet ready" in str(error)
+    )
+
+
+def _reason(error: Exception) -> str:
+    """The line of TensorFlow's message that says what is wrong."""
+    lines = [line.strip() for line in str(error).strip().splitlines()]
+    of_graph = ("Graph execution error:", "Detected at node", "<stack traces")
+    said = [line for line in lines if line and not line.startswith(of_graph)]
+    return said[0] if said else type(error).__name__
 
 
 class HostLoop(GraphLoop):

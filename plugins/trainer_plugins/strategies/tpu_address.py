@@ -20,6 +20,8 @@ _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 # What GKE sets in every container that has a TPU.
 _ENVIRONMENT = ("TPU_ACCELERATOR_TYPE", "TPU_WORKER_HOSTNAMES", "TPU_WORKER_ID")
 _ENDPOINTS = "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS"
+# Of notebooks whose TPU is on another host, without `grpc://`.
+_COLAB = "COLAB_TPU_ADDR"
 _PCI_VENDOR = "0x1ae0"  # Google, which makes network cards too.
 _PCI_DEVICES = {
     "0x0027": "v2 or v3",
@@ -42,6 +44,8 @@ def default_tpu() -> str:
     for variable in ("TPU_NAME", _ENDPOINTS):
         if os.environ.get(variable):
             return os.environ[variable]
+    if os.environ.get(_COLAB):
+        return f"grpc://{os.environ[_COLAB]}"
     return "local"
 
 
@@ -50,7 +54,7 @@ def found_tpu() -> str | None:
     chips = local_chips()
     if chips:
         return f"TPU chips: {', '.join(chips)}"
-    for variable in ("TPU_NAME", _ENDPOINTS, *_ENVIRONMENT):
+    for variable in ("TPU_NAME", _ENDPOINTS, _COLAB, *_ENVIRONMENT):
         if os.environ.get(variable):
             return f"{variable}={os.environ[variable]}"
     return None

@@ -13,8 +13,10 @@ import tensorflow as tf
 from tests.plugins.strategies.sockets import answering, closed_port
 from trainer import StartAgain, Trainer, UserError
 from trainer.strategy.registry import find_strategy
+from trainer_plugins.strategies import tpu as tpu_module
 from trainer_plugins.strategies import tpu_address
 from trainer_plugins.strategies.tpu import TPU
+from trainer_plugins.strategies.tpu_holders import Holder
 
 
 @pytest.fixture(autouse=True)
@@ -26,6 +28,7 @@ def no_tpu_environment(monkeypatch):
         "TPU_ACCELERATOR_TYPE",
         "TPU_LOAD_LIBRARY",
         "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS",
+        "COLAB_TPU_ADDR",
     ):
         monkeypatch.delenv(name, raising=False)
 
@@ -68,6 +71,8 @@ def calls(monkeypatch):
     monkeypatch.setattr(
         tpu_address, "local_chips", lambda: ["/dev/accel0", "/dev/accel1"]
     )
+    # Whatever else this machine may be doing.
+    monkeypatch.setattr(tpu_module, "holders", list)
     return made
 
 
@@ -123,6 +128,74 @@ def test_nothing_is_shut_down_that_did_not_start(calls, monkeypatch):
         plugin.create()
     plugin.close()
     assert calls == [("resolve", "local")]
+
+
+def test_a_tpu_that_is_being_created_is_waited_for(calls, monkeypatch):
+    errors = [
+        RuntimeError('TPU "my-slice" is not yet ready; state: "CREATING"'),
+        tf.errors.UnavailableError(None, None, "failed to connect"),
+    ]
+    started = tf.tpu.experimental.initialize_tpu_system
+
+    def start(resolver):
+        if errors:
+            raise errors.pop(0)
+        return started(resolver)
+
+    monkeypatch.setattr(tf.tpu.experimental, "initialize_tpu_system", start)
+    monkeypatch.setattr(tpu_address, "_require_metadata", lambda tpu: None)
+    monkeypatch.setattr(tpu_module, "_POLL_SECONDS", 0.01)
+    TPU(tpu="my-slice").create()
+    assert [call[0] for call in calls] == [
+        *["resolve", "connect"] * 3,
+        *["initialize", "strategy"],
+    ]
+
+
+def test_a_tpu_that_is_never_ready_is_named(calls, monkeypatch):
+    def fail(resolver):
+        raise tf.errors.UnavailableError(None, None, "failed to connect")
+
+    monkeypatch.setattr(tf.tpu.experimental, "initialize_tpu_system", fail)
+    monkeypatch.setattr(tpu_module, "_READY_SECONDS", 0.05)
+    monkeypatch.setattr(tpu_module, "_POLL_SECONDS", 0.01)
+    with pytest.raises(UserError, match="does not start: failed to connect"):
+        TPU(tpu="local").create()
+    assert len(calls) > 1
+
+
+def test_the_line_that_says_what_is_wrong(calls, monkeypatch):
+    """What TensorFlow 2.20 says on a host without chips, word for word."""
+    message = (
+        "Graph execution error:\n\n"
+        "Detected at node disconnect_tpu_host/_1 defined at (most recent call "
+        "last):\n<stack traces unavailable>\n"
+        "RET_CHECK failure (tpu_node_interfaces.cc:432) *platform \n"
+        "\t [[{{node disconnect_tpu_host/_1}}]]"
+    )
+
+    def fail(resolver):
+        raise tf.errors.InternalError(None, None, message)
+
+    monkeypatch.setattr(tf.tpu.experimental, "initialize_tpu_system", fail)
+    with pytest.raises(UserError, match="not start: RET_CHECK failure"):
+        TPU(tpu="local").create()
+    assert len(calls) == 1
+
+
+def test_chips_that_are_in_use_are_waited_for(calls, monkeypatch):
+    holder = Holder(7, "python other.py", "/dev/accel0")
+    monkeypatch.setattr(tpu_module, "holders", lambda: [holder])
+    monkeypatch.setattr(tpu_module, "_RELEASE_SECONDS", 0.0)
+    with pytest.raises(UserError, match=r"process 7 \(python other.py\), wh"):
+        TPU(tpu="local").create()
+    # TensorFlow found no chip when it was imported: only a new process can.
+    found = iter([[holder], []])
+    monkeypatch.setattr(tpu_module, "holders", lambda: next(found))
+    monkeypatch.setattr(tpu_module, "_RELEASE_SECONDS", 60.0)
+    with pytest.raises(StartAgain, match="in use by process 7"):
+        TPU(tpu="local").create()
+    assert calls == []
 
 
 def test_a_failing_shutdown_does_not_hide_the_runs_outcome(calls, monkeypatch):
@@ -268,6 +341,7 @@ def test_without_a_tpu_the_flags_are_named():
 _CONNECT = """
 import tensorflow as tf
 from trainer_plugins.strategies.tpu import TPU
+from trainer_plugins.strategies.tpu_holders import Holder
 from trainer import UserError
 
 server = tf.distribute.Server({"worker": ["127.0.0.1:PORT"]}, "worker")

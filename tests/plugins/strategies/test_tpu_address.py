@@ -21,6 +21,7 @@ def bare_host(monkeypatch):
         "GCE_METADATA_IP",
         *tpu_address._ENVIRONMENT,
         tpu_address._ENDPOINTS,
+        tpu_address._COLAB,
     ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(tpu_address, "_CONNECT_SECONDS", 1.0)
@@ -131,6 +132,21 @@ def test_detects_what_the_environment_says(monkeypatch, variable):
     assert TPU.detect() is None
     monkeypatch.setenv(variable, "my-tpu")
     assert TPU.detect().found == f"{variable}=my-tpu"
+
+
+def test_a_notebooks_tpu_is_found(monkeypatch):
+    monkeypatch.setattr(tpu_address, "local_chips", list)
+    monkeypatch.setenv("COLAB_TPU_ADDR", "10.0.0.2:8470")
+    assert TPU.detect().found == "COLAB_TPU_ADDR=10.0.0.2:8470"
+    asked = []
+    monkeypatch.setattr(
+        tpu_address, "_require_answer", lambda *peer: asked.append(peer)
+    )
+    require_tpu(tpu_address.default_tpu())
+    assert asked == [("grpc://10.0.0.2:8470", "10.0.0.2", 8470)]
+    # A name that is set on purpose comes first.
+    monkeypatch.setenv("TPU_NAME", "local")
+    assert tpu_address.default_tpu() == "local"
 
 
 def test_chips_on_the_pci_bus_are_found(monkeypatch, tmp_path):

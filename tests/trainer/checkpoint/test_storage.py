@@ -139,3 +139,37 @@ def test_names_counted_up_in_one_process_do_not_matter(tmp_path):
         "variables"
     ]["model"]
     assert names[0]["path"].endswith("/kernel")
+
+
+def test_a_store_has_a_valid_checkpoint_at_any_moment(monkeypatch):
+    """`ram://` stands for a store, where directories cannot be renamed."""
+    directory = "ram://checkpoints/in_place"
+    storage.save(directory, snapshot(5))
+    write = storage._write_json
+    seen = []
+
+    def valid():
+        paths = storage.listing(directory)
+        valid = [p for p in paths if storage.find_fault(p) is None]
+        return [os.path.basename(path) for path in valid]
+
+    def watched(path, value):
+        seen.append((os.path.basename(path), valid()))
+        write(path, value)
+
+    monkeypatch.setattr(storage, "_write_json", watched)
+    storage.save(directory, snapshot(5, 2.0))
+    # The earlier one while the new one is written, and then a copy of that.
+    assert seen == [
+        ("state.json", ["step_00000005"]),
+        ("manifest.json", ["step_00000005"]),
+        ("state.json", ["old_00000005"]),
+        ("manifest.json", ["old_00000005"]),
+    ]
+    assert valid() == ["step_00000005"]
+    # What a killed save has left is removed by the next attempt.
+    tf.io.gfile.makedirs(f"{directory}/step_00000009")
+    write(f"{directory}/step_00000009/state.json", {})
+    storage.remove_leftovers(directory)
+    storage.remove(f"{directory}/step_00000005")
+    assert storage.listing(directory) == []

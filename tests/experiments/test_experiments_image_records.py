@@ -1,0 +1,193 @@
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.helpers import compare
+from trainer import UserError
+from trainer_experiments import tfrecords
+from trainer_experiments.image_records import (
+    image_records,
+    write_image_records,
+)
+from trainer_experiments.resnet import RandomView
+
+SIZE, CLASSES = 12, 5
+
+
+def write(folder, split="train", *, count=7, files=2, channels=3, size=SIZE):
+    rng = np.random.default_rng(count)
+    images = rng.integers(0, 256, (count, size, size, channels), np.uint8)
+    labels = np.arange(count) % CLASSES
+    paths = write_image_records(str(folder), split, images, labels, files=files)
+    # The order in which files and their records are numbered.
+    order = np.concatenate([np.arange(count)[n::files] for n in range(files)])
+    return images[order], labels[order], paths
+
+
+def read(folder, split="train", **options):
+    options = {"image_size": SIZE, "num_classes": CLASSES} | options
+    return image_records(split, data_dir=str(folder), **options)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_any_record_is_what_was_written(tmp_path, channels):
+    images, labels, _ = write(tmp_path, channels=channels)
+    examples = read(tmp_path)
+    assert (examples.size, examples.shuffle) == (7, True)
+    numbers = [6, 0, 4, 4, 3]
+    x, y = examples.gather(tf.constant(numbers, tf.int64))
+    assert (x.dtype, y.dtype) == (tf.uint8, tf.float32)
+    expected = np.broadcast_to(images[numbers], (5, SIZE, SIZE, 3))
+    np.testing.assert_array_equal(x, expected)
+    np.testing.assert_array_equal(y, np.eye(CLASSES)[labels[numbers]])
+    # A replica's last piece may be empty, and its shape must still be known.
+    traced = tf.function(
+        examples.gather, input_signature=[tf.TensorSpec([None], tf.int64)]
+    )
+    x, y = traced(tf.constant([], tf.int64))
+    assert (x.shape, y.shape) == ((0, SIZE, SIZE, 3), (0, CLASSES))
+    spec = traced.get_concrete_function().structured_outputs[0].shape
+    assert spec[1:] == (SIZE, SIZE, 3)
+
+
+def test_the_middle_of_a_resized_image(tmp_path):
+    image = np.zeros((1, 8, 16, 3), np.uint8)
+    image[:, :, 4:12] = 200
+    write_image_records(str(tmp_path), "eval", image, np.array([0]))
+    examples = read(tmp_path, "eval", image_size=4)
+    assert not examples.shuffle
+    x, _ = examples.gather(tf.constant([0], tf.int64))
+    np.testing.assert_array_equal(x, np.full((1, 4, 4, 3), 200))
+
+
+def test_files_are_read_through_once(tmp_path, monkeypatch):
+    write(tmp_path)
+    searched = []
+    find = tfrecords.find_offsets
+
+    def counted(path):
+        searched.append(os.path.basename(path))
+        return find(path)
+
+    monkeypatch.setattr(tfrecords, "find_offsets", counted)
+    read(tmp_path)
+    assert len(searched) == 2
+    read(tmp_path)
+    assert len(searched) == 2
+    # Other files, or a damaged index: it is made again.
+    write(tmp_path, count=9)
+    assert read(tmp_path).size == 9
+    assert len(searched) == 4
+    (tmp_path / "train.index.npz").write_bytes(b"PK")
+    assert read(tmp_path).size == 9
+    assert len(searched) == 6
+
+
+def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch, caplog):
+    write(tmp_path)
+
+    def refuse(path, content):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(tfrecords, "write_whole", refuse)
+    assert read(tmp_path).size == 7
+    assert "train.index.npz cannot be written" in caplog.text
+
+
+def test_what_is_cut_short_or_damaged(tmp_path):
+    *_, (path,) = write(tmp_path, files=1)
+    path = pathlib.Path(path)
+    whole = path.read_bytes()
+    for size in (len(whole) - 1, 5):
+        path.write_bytes(whole[:size])
+        with pytest.raises(UserError, match="00000-of-00001 is not a TFRecord"):
+            read(tmp_path)
+    path.write_bytes(whole[:-20] + b"?" + whole[-19:])
+    examples = read(tmp_path)
+    examples.gather(tf.constant([5], tf.int64))
+    with pytest.raises(tf.errors.DataLossError):
+        examples.gather(tf.constant([6], tf.int64))
+
+
+def test_mistakes_are_named(tmp_path):
+    with pytest.raises(UserError, match="needs --data_dir=FOLDER"):
+        image_records("train")
+    with pytest.raises(UserError, match="cannot be read"):
+        read(tmp_path / "nothing")
+    write(tmp_path)
+    with pytest.raises(UserError, match="has no files named validation-0000"):
+        read(tmp_path, "eval")
+    with pytest.raises(tf.errors.InvalidArgumentError, match="from 1 to 3"):
+        read(tmp_path, num_classes=3).gather(tf.range(7, dtype=tf.int64))
+    images = np.zeros((2, 4, 4, 3), "float32")
+    with pytest.raises(UserError, match="uint8 of shape"):
+        write_image_records(str(tmp_path), "train", images, np.zeros(2, int))
+
+
+@pytest.mark.long
+def test_a_tiny_run_resumes_exactly(root, tmp_path):
+    for split, count in (("train", 22), ("eval", 6)):
+        write(tmp_path / "data", split, count=count, size=36)
+
+    def run(name, steps):
+        done = subprocess.run(
+            [
+                *(sys.executable, "-m", "trainer"),
+                "--gin_file=experiments/tpu_resnet50.gin",
+                f"--data_dir={tmp_path / 'data'}",
+                f"--model_dir={tmp_path / name}",
+                "--strategy=default",
+                "--deterministic",
+                f"--train_steps={steps}",
+                "--gin.image_size=36",
+                "--gin.resnet50.crop_size=32",
+                f"--gin.num_classes={CLASSES}",
+                "--batch_size=8",
+                "--gin.CosineDecay.warmup_steps=2",
+                "--gin.CosineDecay.decay_steps=4",
+                "--gin.run.callbacks=[@JsonLines(), @Checkpoint()]",
+                "--gin.run.log_every=1",
+                "--gin.run.steps_per_loop=1",
+                "--gin.run.eval_every=2",
+            ],
+            cwd=root,
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-4000:]
+
+    # The second epoch begins after two steps; the short batch is used here.
+    run("whole", 6)
+    run("cut", 4)
+    run("cut", 6)
+    compare(tmp_path / "cut", tmp_path / "whole")
+
+
+def test_each_image_gets_a_view_of_its_own():
+    images = np.arange(64 * 6 * 8 * 3).reshape(64, 6, 8, 3) % 251
+    layer = RandomView(4)
+    views = layer(images.astype("uint8"), training=True).numpy()
+    places = set()
+    for image, view in zip(images, views, strict=True):
+        found = [
+            (top, left, step)
+            for top in range(3)
+            for left in range(5)
+            for step in (1, -1)
+            if np.array_equal(
+                image[top : top + 4, left : left + 4][:, ::step], view
+            )
+        ]
+        assert len(found) == 1
+        places.add(found[0])
+    # Of 30 places, nearly all are drawn by 64 images.
+    assert len(places) > 20
+    middle = layer(images.astype("uint8"), training=False)
+    np.testing.assert_array_equal(middle, images[:, 1:5, 2:6])

@@ -1,0 +1,102 @@
+"""The order of calls that `TPUStrategy` needs, by the command line.
+
+A TPU's devices must be there before TensorFlow runs any operation: the first
+one fixes the devices that a process sees.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import venv
+
+import pytest
+
+LOCAL = ["TPUClusterResolver", "initialize_tpu_system", "TPUStrategy"]
+REMOTE = [LOCAL[0], "experimental_connect_to_cluster", *LOCAL[1:]]
+
+
+def run(python, module, *arguments, folder):
+    done = subprocess.run(
+        [python, "-m", f"tests.plugins.strategies.{module}", *arguments],
+        cwd=folder,
+        # TensorFlow for TPUs looks for chips, and for Google's servers.
+        env=os.environ | {"TPU_LOAD_LIBRARY": "0", "TPU_SKIP_MDS_QUERY": "1"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return [json.loads(x) for x in done.stdout.splitlines() if x[:1] == "{"]
+
+
+def assert_order(said, expected):
+    assert said["code"] == 0
+    *calls, (last, _) = said["calls"]
+    assert calls == [[name, False] for name in expected]
+    assert last == "shutdown_tpu_system"
+
+
+@pytest.mark.parametrize(
+    ("tpu", "expected"),
+    [
+        pytest.param("local", LOCAL, marks=pytest.mark.long),
+        ("my-slice", REMOTE),
+    ],
+)
+def test_no_operation_runs_before_the_strategy(root, tmp_path, tpu, expected):
+    (said,) = run(
+        sys.executable,
+        "tpu_order_worker",
+        tpu,
+        str(tmp_path / "run"),
+        folder=root,
+    )
+    assert_order(said, expected)
+
+
+@pytest.fixture(scope="module")
+def tpu_python(root, tmp_path_factory):
+    """A Python with this project and its extra `tpu`, as on a TPU VM."""
+    if sys.platform != "linux" or os.uname().machine != "x86_64":
+        pytest.skip("tensorflow-tpu is for Linux on x86-64")
+    folder = tmp_path_factory.mktemp("tpu")
+    source = folder / "source"
+    # A copy: what pip builds would be left in the checkout.
+    subprocess.run(["git", "clone", "-q", root, source], check=True)
+    venv.create(folder / "venv", with_pip=True)
+    python = folder / "venv" / "bin" / "python"
+    install = [python, "-m", "pip", "install", "--quiet", f"{source}[tpu]"]
+    done = subprocess.run(install, capture_output=True, text=True, timeout=1800)
+    if "No matching distribution" in done.stderr or "Connection" in done.stderr:
+        pytest.skip("no package index with tensorflow-tpu can be reached")
+    assert done.returncode == 0, done.stderr[-4000:]
+    return str(python), source
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("tpu", "expected"), [("local", LOCAL), ("my-slice", REMOTE)]
+)
+def test_the_order_in_the_tensorflow_of_a_tpu_vm(
+    tpu_python, tmp_path, tpu, expected
+):
+    python, source = tpu_python
+    (said,) = run(
+        python, "tpu_order_worker", tpu, str(tmp_path / "run"), folder=source
+    )
+    assert said["tensorflow"].startswith("2.20.")
+    assert_order(said, expected)
+
+
+@pytest.mark.long
+def test_the_tensorflow_of_a_tpu_vm_makes_one_program_of_a_step(tpu_python):
+    """Its `TPUStrategy` is the real one; no chip is needed for a graph."""
+    python, source = tpu_python
+    cases = run(python, "tpu_trace_worker", "2", folder=source)
+    assert len(cases) == 10
+    for case in cases:
+        average = case["name"] == "moving_average"
+        assert case["train"]["programs"] == 1 + average, case["name"]
+        assert case["eval"]["programs"] == 1, case["name"]
+        assert case["train"]["padding"] == case["eval"]["padding"] == 0
