@@ -13,7 +13,13 @@ from trainer.checkpoint.init_from import InitReport, initialize_from
 from trainer.checkpoint.stateful import usable
 from trainer.errors import UserError
 from trainer.loop.loop import Loop
-from trainer.loop.schedule import PeriodLike, Time
+from trainer.loop.schedule import (
+    Length,
+    PeriodLike,
+    Time,
+    in_epochs,
+    parse_length,
+)
 from trainer.runtime import fingerprints
 from trainer.runtime.local_files import plain
 from trainer.runtime.run_status import RunIsOver
@@ -55,7 +61,8 @@ def build(
     model_dir: Text,
     trainer: MakeTrainer = Trainer,
     strategy: Text = "auto",
-    train_steps: Positive = 1000,
+    train_steps: Length = 1000,
+    max_time: Time | None = None,
     eval_every: PeriodLike | None = None,
     eval_steps: Positive | None = None,
     eval_timeout: Time = "1h",
@@ -136,7 +143,7 @@ def build(
                 plugin,
                 made,
                 model_dir=model_dir,
-                train_steps=train_steps,
+                train_steps=_last_step(train_steps, made),
                 eval_steps=eval_steps,
                 callbacks=callbacks,
                 timeout=eval_timeout,
@@ -157,6 +164,7 @@ def build(
             log_every=log_every,
             eval_every=eval_every,
             eval_steps=eval_steps,
+            max_time=max_time,
         )
         return BuiltRun(
             mode,
@@ -256,7 +264,7 @@ class BuiltRun:
                 "train_steps": float(loop.steps),
             }
         if self.mode == "eval":
-            values = trainer.evaluate(self._options["eval_steps"])
+            values = trainer.evaluate(steps=self._options["eval_steps"])
         elif self.mode == "export":
             values = _export(loop)
         else:
@@ -298,6 +306,16 @@ def _make_trainer(
             "the Trainer or a subclass of it."
         )
     return made
+
+
+def _last_step(train_steps: int | str, trainer: Trainer) -> int:
+    """The step at which the run that is followed ends."""
+    batches = trainer.batches("train") if in_epochs(train_steps) else None
+    return parse_length(
+        train_steps,
+        name="run.train_steps",
+        steps_per_epoch=batches and batches.steps_per_epoch,
+    )
 
 
 def _restore(trainer: Trainer, directory: str) -> None:

@@ -65,6 +65,9 @@ class ArrayExamples(Examples):
             with one structure.
         shuffle: whether training shuffles them.
 
+    Attributes:
+        arrays: as they were given.
+
     Raises:
         UserError: there is no array, an array is empty, or lengths differ.
     """
@@ -90,7 +93,7 @@ class ArrayExamples(Examples):
         self.size = lengths[0]
         self.shuffle = shuffle
         self._transform = transform
-        self._structure = arrays
+        self._structure = self.arrays = arrays
         # On the host under any strategy, because the input pipeline runs there.
         with tf.device("CPU:0"):
             self._columns = [

@@ -94,8 +94,11 @@ class RunningTrainer(Protocol):
     def check_still_trainable(self) -> None:
         """Checks that the steps train what they were traced for."""
 
-    def evaluate(self, steps: int | None = None) -> dict[str, float]:
+    def evaluate(self, *, steps: int | None = None) -> dict[str, float]:
         """Measures the eval split."""
+
+    def describe(self) -> str:
+        """Strategy, devices, parameters, batch and precision, in one line."""
 
     def trace_evaluation(self) -> None:
         """Builds the evaluation's graph without evaluating."""

@@ -72,9 +72,15 @@ Callbacks: TypeAlias = Annotated[
     Sequence[keras.callbacks.Callback], Doc("a list of callbacks")
 ]
 MakeModel: TypeAlias = Annotated[
-    Callable[..., Any],
-    makes(keras.Model),
-    Doc("a function that returns a keras.Model"),
+    keras.Model | Annotated[Callable[..., Any], makes(keras.Model)],
+    Doc("a keras.Model, or a function that returns one"),
+]
+Data: TypeAlias = Annotated[
+    Any,
+    Doc(
+        "arrays (x, y), a tf.data.Dataset of batches, a dict of these by "
+        "split, or a function of the split"
+    ),
 ]
 Loss: TypeAlias = Annotated[
     Any,
@@ -90,13 +96,14 @@ LossWeights: TypeAlias = Annotated[
 ClassWeight: TypeAlias = Annotated[dict[Natural, NotNegative], MinLen(1)]
 _MakeOptimizer: TypeAlias = (
     Annotated[str, Predicate(_is_optimizer_name)]
+    | keras.optimizers.Optimizer
     | Annotated[Callable[..., Any], makes(keras.optimizers.Optimizer)]
 )
 Optimizer: TypeAlias = Annotated[
     _MakeOptimizer | Annotated[dict[str, _MakeOptimizer], MinLen(1)],
     Doc(
-        "a function that returns a Keras optimizer, the name of one, or a dict "
-        "of these"
+        "a Keras optimizer, a function that returns one, the name of one, or a "
+        "dict of these"
     ),
 ]
 Metrics: TypeAlias = Annotated[

@@ -367,3 +367,9 @@ def fresh_names() -> Iterator[None]:
         yield
     finally:
         put("object_name_uids", before)
+
+
+def compile_arguments(model: keras.Model) -> dict[str, Any]:
+    """What `compile` was called with; empty if it was not."""
+    config = getattr(model, "_compile_config", None)
+    return dict(getattr(config, "config", {})) if model.compiled else {}

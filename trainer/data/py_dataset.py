@@ -1,0 +1,67 @@
+"""A `keras.utils.PyDataset` as batches that are read by their number."""
+
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from trainer.errors import UserError
+
+
+def from_py_dataset(
+    data: keras.utils.PyDataset, *, name: str
+) -> tf.data.Dataset:
+    """Makes a dataset of the batches of a `PyDataset`, in their order.
+
+    Args:
+        data: has a length, and returns the same batch for a number each time.
+        name: for messages.
+
+    Raises:
+        UserError: it changes from epoch to epoch, or does not say how long it
+            is.
+    """
+    kind = type(data).__name__
+    for event in ("on_epoch_begin", "on_epoch_end"):
+        own = getattr(type(data), event, None)
+        if own is not getattr(keras.utils.PyDataset, event, None):
+            raise UserError(
+                f"{kind}.{event} changes the data from epoch to epoch, so a "
+                "resumed run could not find its place. Shuffle in a "
+                "trainer.Examples instead, or give arrays."
+            )
+    length = data.num_batches
+    if length is None:
+        raise UserError(
+            f"{name}: {kind} does not say how many batches it has. Define "
+            "__len__."
+        )
+    first = _as_batch(data[0])
+    leaves = keras.tree.flatten(first)
+
+    def read(number: tf.Tensor) -> Any:
+        def load(n: np.ndarray) -> list[np.ndarray]:
+            batch = keras.tree.flatten(_as_batch(data[int(n)]))
+            return [
+                np.asarray(part, leaf.dtype)
+                for part, leaf in zip(batch, leaves, strict=True)
+            ]
+
+        loaded = tf.numpy_function(load, [number], [x.dtype for x in leaves])
+        for part, leaf in zip(loaded, leaves, strict=True):
+            part.set_shape([None, *leaf.shape[1:]])
+        return keras.tree.pack_sequence_as(first, loaded)
+
+    return tf.data.Dataset.range(length).map(
+        read, num_parallel_calls=max(data.workers, 1), deterministic=True
+    )
+
+
+def _as_batch(batch: Any) -> Any:
+    """A batch of NumPy arrays, without the `None`s that Keras allows."""
+    x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
+    packed = keras.utils.pack_x_y_sample_weight(x, y, weight)
+    return keras.tree.map_structure(
+        np.asarray, keras.tree.lists_to_tuples(packed)
+    )
