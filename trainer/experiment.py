@@ -11,7 +11,7 @@ from typing_extensions import Doc
 
 from trainer.checkpoint.init_from import InitReport, initialize_from
 from trainer.checkpoint.stateful import usable
-from trainer.errors import UserError
+from trainer.errors import BadValue, UserError
 from trainer.loop.loop import Loop
 from trainer.loop.schedule import (
     Length,
@@ -39,6 +39,7 @@ from trainer.values.annotations import (
 )
 from trainer.values.configurable import configurable
 from trainer.values.keras_values import Callbacks, makes
+from trainer.values.words import shown
 
 _TRAINING = ("train", "train_and_eval")
 MODES = (*_TRAINING, "eval", "continuous_eval", "export", "check")
@@ -304,6 +305,19 @@ def _make_trainer(
         raise UserError(
             f"run.trainer made a {type(made).__name__}, not a Trainer. Name "
             "the Trainer or a subclass of it."
+        )
+    for name, one in made.given_objects.items():
+        # In Python it does; gin would make it before the strategy and the
+        # seed, and in a cluster TensorFlow would then refuse to start.
+        kind = type(one).__name__
+        raise BadValue(
+            owner="Trainer",
+            parameter=name,
+            value=shown(one),
+            wanted=(
+                f"must be a function that makes it. In gin, write @{kind}, "
+                "without parentheses."
+            ),
         )
     return made
 

@@ -409,6 +409,19 @@ class Trainer:
         """The optimizer; the first one if there are several."""
         return next(iter(self.parts.optimizers.values()))
 
+    @property
+    def given_objects(self) -> dict[str, Any]:
+        """Arguments that are objects with variables, made before the scope."""
+        found = {
+            "model": self._given_model and self._given_model.model,
+            "optimizer": self._factories["optimizer"],
+        }
+        return {
+            name: one
+            for name, one in found.items()
+            if isinstance(one, keras.Model | keras.optimizers.Optimizer)
+        }
+
     def _has_own(self, method: str) -> bool:
         """Whether a subclass overrides a method of the step."""
         return getattr(type(self), method) is not getattr(Trainer, method)

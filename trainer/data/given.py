@@ -156,6 +156,8 @@ def as_examples(data: Any, *, split: str, shuffle: bool = True) -> Any:
         f"{name}{suffix}": as_arrays(part, f"{name}{suffix}")
         for name, part in zip(names, parts, strict=False)
     }
+    if not any(leaf is not None for leaf in tf.nest.flatten(named)):
+        raise UserError(f"The {split} data is empty. Give (x, y).")
     check_rows(named)
     x, y, weight = (*named.values(), None, None)[:3]
     for leaf in tf.nest.flatten(y):

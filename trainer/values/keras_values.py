@@ -25,7 +25,9 @@ def makes(kind: type) -> Predicate:
     def fits(value: Any) -> bool:
         if inspect.isclass(value):
             return issubclass(value, kind)
-        return not isinstance(value, kind)
+        # These can be called, too, but make nothing.
+        others = keras.Layer | keras.losses.Loss | keras.Metric
+        return not isinstance(value, kind | others)
 
     return Predicate(fits)
 
@@ -59,6 +61,25 @@ def _is_metric(leaf: Any) -> bool:
     return leaf is None or isinstance(leaf, str) or callable(leaf)
 
 
+def _is_data(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(map(_is_data, value.values()))
+    if isinstance(value, list | tuple):
+        return any(_is_data(v) or isinstance(v, list | tuple) for v in value)
+    # An iterator is refused where data is read, with what to give instead.
+    attributes = ("__array__", "to_numpy", "tocoo", "__next__", "pieces")
+    return (
+        callable(value)
+        or any(hasattr(value, name) for name in attributes)
+        # A dataset of TensorFlow, a PyDataset, or `Examples`.
+        or hasattr(value, "element_spec")
+        or hasattr(value, "num_batches")
+        or hasattr(value, "gather")
+        or type(value).__module__.partition(".")[0] == "torch"
+        or hasattr(value, "dense_shape")
+    )
+
+
 def _is_optimizer_name(name: str) -> bool:
     # Not `keras.optimizers.get`, which starts TensorFlow.
     return name.lower() in {
@@ -77,6 +98,7 @@ MakeModel: TypeAlias = Annotated[
 ]
 Data: TypeAlias = Annotated[
     Any,
+    Predicate(lambda value: value is None or _is_data(value)),
     Doc(
         "arrays (x, y), a tf.data.Dataset of batches, a dict of these by "
         "split, or a function of the split"
