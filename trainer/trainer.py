@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import os
 import sys
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
@@ -27,6 +28,7 @@ from trainer.loop.evaluator import Evaluator, OtherEvaluations
 from trainer.loop.goodput import Accounts
 from trainer.loop.loop import Loop
 from trainer.loop.schedule import Length, PeriodLike, Time
+from trainer.python.brief import brief_errors
 from trainer.python.callbacks import as_callbacks, with_defaults
 from trainer.python.describe import check_save_path, describe
 from trainer.python.fit import (
@@ -55,6 +57,7 @@ from trainer.step.reductions.all_gather import Gathered, all_gather
 from trainer.step.reductions.average import Average
 from trainer.step.spec import OVERRIDABLE, Parts, StepSpec
 from trainer.step.train_step import make_train_step
+from trainer.step.trials.data import check_data
 from trainer.strategy.build import (
     build_model,
     build_parts,
@@ -99,6 +102,10 @@ from trainer.values.keras_values import (
 _BATCH_SIZE = 32  # As in Keras.
 
 
+@brief_errors(
+    *("__init__", "build", "train", "train_and_evaluate", "fit", "evaluate"),
+    *("predict", "save", "summary"),
+)
 @configurable(module="trainer")
 class Trainer:
     """Trains and evaluates a Keras model under any strategy.
@@ -283,6 +290,7 @@ class Trainer:
         self.loop: Loop | None = None
         self.history = History()
         self._batches: dict[str, Batches] = {}
+        self._checked: weakref.WeakSet[Batches] = weakref.WeakSet()
         if self._given_model is not None:
             self._use_compiled(self._given_model.model)
 
@@ -486,6 +494,16 @@ class Trainer:
             data_dir=self._data_dir,
             drop_remainder=self.plugin.options.static_shapes,
         )
+
+    def check_data(self, batches: Batches) -> None:
+        """Checks once that batches fit the model and its losses.
+
+        Raises:
+            UserError: they do not.
+        """
+        if batches not in self._checked:
+            check_data(self.spec, batches)
+            self._checked.add(batches)
 
     # What research code overrides.
 
@@ -907,10 +925,11 @@ class Trainer:
             batch_size=batch_size or self.batch_size,
             split=split,
         )
-        if batches is None and split == "eval":
+        own = batches is None
+        batches = batches or self.batches(split)
+        self.check_data(batches)
+        if own and split == "eval":
             return self.evaluator(steps)
-        if batches is None:
-            batches = self.batches(split)
         return self._other_evaluations(self.spec, batches, steps)
 
     @checked
@@ -945,6 +964,7 @@ class Trainer:
             return predict(
                 self._predict_function,
                 x,
+                model=self.model,
                 batch_size=batch_size or self.batch_size,
                 steps=steps,
             )

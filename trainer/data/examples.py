@@ -66,7 +66,7 @@ class ArrayExamples(Examples):
         shuffle: whether training shuffles them.
 
     Attributes:
-        arrays: as they were given.
+        arrays: as they were given; `None` if batches are transformed.
 
     Raises:
         UserError: there is no array, an array is empty, or lengths differ.
@@ -93,7 +93,8 @@ class ArrayExamples(Examples):
         self.size = lengths[0]
         self.shuffle = shuffle
         self._transform = transform
-        self._structure = self.arrays = arrays
+        self._structure = arrays
+        self.arrays = arrays if transform is None else None
         # On the host under any strategy, because the input pipeline runs there.
         with tf.device("CPU:0"):
             self._columns = [

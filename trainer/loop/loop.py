@@ -20,6 +20,7 @@ from trainer.loop.control import Requests
 from trainer.loop.evaluator import Interrupted
 from trainer.loop.form_choice import STEPS_PER_LOOP, Choice, choose
 from trainer.loop.loop_state import LoopState
+from trainer.loop.monitor import check_monitored
 from trainer.loop.reporter import Reporter
 from trainer.loop.rollback import Rollback, Skipped
 from trainer.loop.running_trainer import RunningTrainer
@@ -158,8 +159,10 @@ class Loop:
             epochs=self.epochs,
             evaluates_at_end=fit is None,
         )
+        trainer.check_data(self.batches)
         if evaluate:
-            trainer.batches("eval")  # Errors there show before training.
+            # Errors there show before training.
+            trainer.check_data(trainer.batches("eval"))
         self._is_auto = steps_per_loop == "auto"
         self.state = LoopState(
             steps=self.steps,
@@ -401,11 +404,29 @@ class Loop:
         # `train`, which did not save, may have traced it.
         if self.callbacks.save:
             trainer.parts.untracked.require_nothing_lost()
+        check_monitored(
+            self.callbacks.all,
+            measured=self._measured(),
+            evaluates=self.evaluate,
+            may_add=trainer.spec.has_own("eval_step"),
+        )
         # A resumed run has evaluated before, so nothing new can be wrong: it
         # traces when an evaluation is due.
         if self.evaluate and not trainer.step:
             trainer.trace_evaluation()
         return iterator
+
+    def _measured(self) -> set[str]:
+        """The names of the values that a training step gives."""
+        layout = getattr(self.trainer.train_runner, "layout", None)
+        traced = [] if layout is None else layout.names
+        rates = self.trainer.learning_rates()
+        return {
+            "loss",
+            *(name.rpartition(":")[2] for name in traced),
+            *self.trainer.spec.parts.metrics.measures,
+            *rates,
+        }
 
     def _take_record(self) -> None:
         """Takes the choice of an earlier attempt, or of the last call."""

@@ -85,6 +85,9 @@ class RunningTrainer(Protocol):
     def batches(self, split: str) -> Batches:
         """The global batches of a split."""
 
+    def check_data(self, batches: Batches) -> None:
+        """Checks that batches fit the model and its losses."""
+
     def follow_trainable(self) -> None:
         """Lets the next step train what is trainable now."""
 

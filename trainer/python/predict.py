@@ -12,6 +12,7 @@ from trainer.errors import UserError, outside_graph
 from trainer.python.fit import yields_batches
 from trainer.runtime.graph import converted
 from trainer.step.spec import StepSpec
+from trainer.step.trials.data import check_inputs
 
 # Keeps the random numbers apart from those of training, evaluation and trials.
 _STREAM = 3
@@ -34,6 +35,7 @@ def predict(
     outputs_of: Callable[[Any, tf.Tensor], Any],
     x: Any,
     *,
+    model: keras.Model,
     batch_size: int,
     steps: int | None,
 ) -> Any:
@@ -42,6 +44,7 @@ def predict(
     Args:
         outputs_of: what `make_predict` returned.
         x: as for `Trainer.predict`.
+        model: knows which inputs it takes.
         batch_size: examples in a batch of arrays.
         steps: how many batches; `None` means all.
 
@@ -56,6 +59,8 @@ def predict(
     batches = GivenData({"predict": given}).batches(
         "predict", batch_size=batch_size, seed=0, drop_remainder=False
     )
+    inputs, _, _ = keras.utils.unpack_x_y_sample_weight(batches.element_spec)
+    check_inputs(model, inputs, batch_size=batches.batch_size)
     count = steps or batches.steps_per_epoch
     if count is None:
         raise UserError("x has no end: pass steps, the number of batches.")

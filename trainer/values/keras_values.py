@@ -11,7 +11,7 @@ from annotated_types import MinLen, Predicate
 from typing_extensions import Doc
 
 from trainer.values.annotations import Natural, NotNegative
-from trainer.values.words import leaves
+from trainer.values.words import Suggest, leaves
 
 
 def makes(kind: type) -> Predicate:
@@ -80,6 +80,10 @@ def _is_data(value: Any) -> bool:
     )
 
 
+def _public(module: Any) -> list[str]:
+    return [name for name in vars(module) if not name.startswith("_")]
+
+
 def _is_optimizer_name(name: str) -> bool:
     # Not `keras.optimizers.get`, which starts TensorFlow.
     return name.lower() in {
@@ -107,6 +111,7 @@ Data: TypeAlias = Annotated[
 Loss: TypeAlias = Annotated[
     Any,
     _each(_is_loss),
+    Suggest(lambda: _public(keras.losses)),
     Doc(
         "a Keras loss, its name, a function of (y_true, y_pred), or a list or "
         "dict of these"
@@ -117,7 +122,11 @@ LossWeights: TypeAlias = Annotated[
 ]
 ClassWeight: TypeAlias = Annotated[dict[Natural, NotNegative], MinLen(1)]
 _MakeOptimizer: TypeAlias = (
-    Annotated[str, Predicate(_is_optimizer_name)]
+    Annotated[
+        str,
+        Predicate(_is_optimizer_name),
+        Suggest(lambda: [n.lower() for n in _public(keras.optimizers)]),
+    ]
     | keras.optimizers.Optimizer
     | Annotated[Callable[..., Any], makes(keras.optimizers.Optimizer)]
 )

@@ -5,7 +5,7 @@ from typing import Any
 
 import keras
 
-from trainer.errors import UserError
+from trainer.errors import UserError, did_you_mean
 
 # Names whose meaning in Keras depends on targets and outputs.
 _BY_SHAPE = ("accuracy", "acc", "crossentropy", "ce")
@@ -50,9 +50,12 @@ def make_metric(factory: Any) -> Any:
             return keras.metrics.MeanMetricWrapper(factory, name=name)
         factory = factory()
     if not isinstance(factory, keras.Metric):
+        known = [*_BY_SHAPE, *dir(keras.metrics)]
+        known = [n for n in known if not n.startswith("_")]
         raise UserError(
-            f"Metric {factory!r} is not a keras.Metric. Name the "
-            "class exactly, such as SparseCategoricalAccuracy."
+            f"Metric {factory!r} is not a keras.Metric."
+            f"{did_you_mean(factory, known)} Name the class exactly, such as "
+            "SparseCategoricalAccuracy."
         )
     return factory
 

@@ -153,6 +153,14 @@ def symbolic_outputs(model: keras.Model) -> Any:
         return None
 
 
+def layer_of(tensor: Any) -> keras.Layer | None:
+    """The layer that made a symbolic tensor; `None` if none is known."""
+    made_by = getattr(
+        getattr(tensor, "_keras_history", None), "operation", None
+    )
+    return made_by if isinstance(made_by, keras.Layer) else None
+
+
 def all_layers(model: keras.Model) -> Iterator[keras.Layer]:
     """The model and every layer below it, each once."""
     return iter(model._flatten_layers())
