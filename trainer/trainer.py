@@ -478,7 +478,10 @@ class Trainer:
 
     def _make_batches(self, split: str) -> Batches:
         if self._data is None:
-            raise UserError(f"There is no {split} data: pass Trainer(data=...)")
+            raise UserError(
+                f"There is no {split} data: pass Trainer(data=...), or the data "
+                "to the call, as in fit(x, y)."
+            )
         if isinstance(self._data, GivenData):
             return self._data.batches(
                 split,

@@ -163,7 +163,7 @@ def as_examples(data: Any, *, split: str, shuffle: bool = True) -> Any:
     for leaf in tf.nest.flatten(y):
         if is_text(leaf):
             raise UserError(
-                f"y{suffix} holds text, such as {leaf[0]!r}. Number the "
+                f"y{suffix} holds text, such as {str(leaf[0])!r}. Number the "
                 "classes: classes, y = numpy.unique(y, return_inverse=True)."
             )
     return ArrayExamples(

@@ -423,7 +423,8 @@ class Loop:
         rates = self.trainer.learning_rates()
         return {
             "loss",
-            *(name.rpartition(":")[2] for name in traced),
+            # Parts of the loss have a prefix, and what is no value an underscore.
+            *(n for n in traced if ":" not in n and not n.startswith("_")),
             *self.trainer.spec.parts.metrics.measures,
             *rates,
         }

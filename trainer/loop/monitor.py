@@ -112,7 +112,9 @@ def check_monitored(
     """
     # Such as one that adds a value to the logs at the end of an epoch.
     may_add = may_add or any(map(_is_users, callbacks))
-    valid = sorted(measured) + [f"val_{n}" for n in measured if evaluates]
+    valid = sorted(measured) + [
+        f"val_{n}" for n in measured if evaluates and "learning_rate" not in n
+    ]
     for callback in callbacks:
         for name in _watched_by(callback):
             if name in valid:

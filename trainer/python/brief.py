@@ -44,10 +44,11 @@ def _brief(method: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return method(*args, **kwargs)
         except UserError as error:
-            # It may come from a method that this one has called.
-            is_brief = hasattr(error, _BRIEF)
-            if is_brief or not _state["is_on"] or os.environ.get(VARIABLE):
+            if not _state["is_on"] or os.environ.get(VARIABLE):
                 raise
+            # From a method that this one has called.
+            if hasattr(error, _BRIEF):
+                raise error.with_traceback(None) from None
             short = UserError(str(error).partition(_OF_GIN)[0])
             setattr(short, _BRIEF, True)
             raise short from None

@@ -50,11 +50,12 @@ def make_metric(factory: Any) -> Any:
             return keras.metrics.MeanMetricWrapper(factory, name=name)
         factory = factory()
     if not isinstance(factory, keras.Metric):
-        known = [*_BY_SHAPE, *dir(keras.metrics)]
-        known = [n for n in known if not n.startswith("_")]
+        known = [n for n in dir(keras.metrics) if not n.startswith("_")]
+        # The short names first: they are also those of classes, in lower case.
+        hint = did_you_mean(factory, _BY_SHAPE) or did_you_mean(factory, known)
         raise UserError(
             f"Metric {factory!r} is not a keras.Metric."
-            f"{did_you_mean(factory, known)} Name the class exactly, such as "
+            f"{hint} Name the class exactly, such as "
             "SparseCategoricalAccuracy."
         )
     return factory

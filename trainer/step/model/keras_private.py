@@ -148,8 +148,11 @@ def skip_own_reduction(optimizer: keras.optimizers.Optimizer) -> None:
 def symbolic_outputs(model: keras.Model) -> Any:
     """A model's symbolic outputs; `None` if they are not known yet."""
     try:
+        # A Sequential model has no `output` of its own.
+        if isinstance(model, keras.Sequential):
+            return model.outputs[0]
         return model.output
-    except (AttributeError, ValueError):
+    except (AttributeError, ValueError, TypeError):
         return None
 
 
