@@ -324,11 +324,11 @@ def _make_trainer(
 
 def _last_step(train_steps: int | str, trainer: Trainer) -> int:
     """The step at which the run that is followed ends."""
-    batches = trainer.batches("train") if in_epochs(train_steps) else None
+    per_epoch = None
+    if in_epochs(train_steps):
+        per_epoch = trainer.batches("train").steps_per_epoch
     return parse_length(
-        train_steps,
-        name="run.train_steps",
-        steps_per_epoch=batches and batches.steps_per_epoch,
+        train_steps, name="run.train_steps", steps_per_epoch=per_epoch
     )
 
 

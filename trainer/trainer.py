@@ -479,7 +479,7 @@ class Trainer:
     def _make_batches(self, split: str) -> Batches:
         if self._data is None:
             raise UserError(
-                f"There is no {split} data: pass Trainer(data=...), or the data "
+                f"There is no {split} data: pass Trainer(data=...), or give it "
                 "to the call, as in fit(x, y)."
             )
         if isinstance(self._data, GivenData):

@@ -423,7 +423,7 @@ class Loop:
         rates = self.trainer.learning_rates()
         return {
             "loss",
-            # Parts of the loss have a prefix, and what is no value an underscore.
+            # Parts of the loss have a prefix, what is no value an underscore.
             *(n for n in traced if ":" not in n and not n.startswith("_")),
             *self.trainer.spec.parts.metrics.measures,
             *rates,

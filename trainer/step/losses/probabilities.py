@@ -64,8 +64,8 @@ def what_is_odd(output: Output, metrics: Any) -> str | None:
 
 
 def _width(output: Output) -> int | None:
-    width: int | None = output.y_pred.shape[-1]
-    return width
+    shape = tuple(output.y_pred.shape)
+    return shape[-1] if shape else None
 
 
 def _activation_of(tensor: Any) -> str | None:
