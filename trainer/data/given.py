@@ -151,7 +151,8 @@ def as_examples(data: Any, *, split: str, shuffle: bool = True) -> Any:
             "or a list, in place of x."
         )
     names = ("x", "y", "sample_weight")
-    suffix = "" if split == "train" else f" of the {split} data"
+    is_plain = split in ("train", "predict")
+    suffix = "" if is_plain else f" of the {split} data"
     named = {
         f"{name}{suffix}": as_arrays(part, f"{name}{suffix}")
         for name, part in zip(names, parts, strict=False)

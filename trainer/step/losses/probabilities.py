@@ -76,7 +76,7 @@ def _activation_of(tensor: Any) -> str | None:
     """
     layer = layer_of(tensor)
     while isinstance(layer, keras.Model):
-        inner = getattr(layer, "outputs", None) or ()
+        inner = list(getattr(layer, "outputs", None) or [])
         layer = layer_of(inner[0]) if len(inner) == 1 else None
     if isinstance(layer, keras.layers.Softmax):
         return "softmax"
