@@ -836,8 +836,8 @@ class Trainer:
                 instead of training on it.
             validation_data: `(x, y)`, `(x, y, sample_weight)` or a dataset of
                 batches, evaluated after each epoch.
-            shuffle: whether arrays are shuffled in each epoch. A dataset has
-                an order of its own.
+            shuffle: whether arrays, and the batches of a `PyDataset`, are
+                shuffled in each epoch. A dataset has an order of its own.
             class_weight: in place of the Trainer's, for this call.
             sample_weight: a weight for each example, if `x` is arrays. Metrics
                 use it, too, as `weighted_metrics` do in Keras.

@@ -11,7 +11,7 @@ from trainer.data.batches import Batches
 from trainer.data.dataset_batches import DatasetBatches
 from trainer.data.examples import ArrayExamples, Examples
 from trainer.data.indexed_batches import IndexedBatches
-from trainer.data.py_dataset import from_py_dataset
+from trainer.data.py_dataset import check_py_dataset, from_py_dataset
 from trainer.errors import UserError, nearest
 
 # What others call the eval split.
@@ -44,7 +44,10 @@ class GivenData:
             split: as_examples(data, split=split, shuffle=shuffle)
             for split, data in by_split.items()
         }
+        self._shuffle = shuffle
         train = self._by_split.get("train")
+        if isinstance(train, keras.utils.PyDataset):
+            train = from_py_dataset(train)
         self.batch_size = (
             size_of_batches(train)
             if isinstance(train, tf.data.Dataset)
@@ -89,10 +92,17 @@ class GivenData:
         drop_remainder = split == "train" and drop_remainder
         if isinstance(data, Batches):
             return data
-        if isinstance(data, tf.data.Dataset):
+        if isinstance(data, tf.data.Dataset | keras.utils.PyDataset):
             size = batch_size if split == "train" else None
+
+            def make() -> tf.data.Dataset:
+                if isinstance(data, tf.data.Dataset):
+                    return data
+                shuffled = split == "train" and self._shuffle
+                return from_py_dataset(data, seed=seed if shuffled else None)
+
             return DatasetBatches(
-                lambda: data,
+                make,
                 batch_size=size,
                 name=f"the {split} dataset",
                 drop_remainder=drop_remainder,
@@ -134,7 +144,7 @@ def as_examples(data: Any, *, split: str, shuffle: bool = True) -> Any:
         shuffle: whether training shuffles arrays.
 
     Returns:
-        A dataset, `Batches`, or `Examples`.
+        A dataset, a `PyDataset`, `Batches`, or `Examples`.
 
     Raises:
         UserError: it is none of these, or arrays do not fit together.
@@ -142,7 +152,8 @@ def as_examples(data: Any, *, split: str, shuffle: bool = True) -> Any:
     if isinstance(data, tf.data.Dataset | Batches | Examples):
         return data
     if isinstance(data, keras.utils.PyDataset):
-        return from_py_dataset(data, name=f"the {split} data")
+        check_py_dataset(data)
+        return data
     parts = data if isinstance(data, tuple | list) else (data,)
     if len(parts) > 3:
         raise UserError(

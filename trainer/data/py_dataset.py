@@ -9,14 +9,8 @@ import tensorflow as tf
 from trainer.errors import UserError
 
 
-def from_py_dataset(
-    data: keras.utils.PyDataset, *, name: str
-) -> tf.data.Dataset:
-    """Makes a dataset of the batches of a `PyDataset`, in their order.
-
-    Args:
-        data: has a length, and returns the same batch for a number each time.
-        name: for messages.
+def check_py_dataset(data: keras.utils.PyDataset) -> None:
+    """Checks that a `PyDataset` has the same batches in each epoch.
 
     Raises:
         UserError: it changes from epoch to epoch, or does not say how long it
@@ -28,15 +22,26 @@ def from_py_dataset(
         if own is not getattr(keras.utils.PyDataset, event, None):
             raise UserError(
                 f"{kind}.{event} changes the data from epoch to epoch, so a "
-                "resumed run could not find its place. Shuffle in a "
-                "trainer.Examples instead, or give arrays."
+                "resumed run could not find its place. Leave it out: shuffle="
+                "True puts the batches into another order in each epoch."
             )
-    length = data.num_batches
-    if length is None:
+    if data.num_batches is None:
         raise UserError(
-            f"{name}: {kind} does not say how many batches it has. Define "
-            "__len__."
+            f"{kind} does not say how many batches it has. Define __len__."
         )
+
+
+def from_py_dataset(
+    data: keras.utils.PyDataset, *, seed: int | None = None
+) -> tf.data.Dataset:
+    """Makes a dataset of the batches of a `PyDataset`.
+
+    Args:
+        data: has a length, and returns the same batch for a number each time.
+        seed: puts the batches into another order in each pass, as Keras does;
+            `None` keeps their own.
+    """
+    length = data.num_batches
     first = _as_batch(data[0])
     leaves = keras.tree.flatten(first)
 
@@ -53,7 +58,11 @@ def from_py_dataset(
             part.set_shape([None, *leaf.shape[1:]])
         return keras.tree.pack_sequence_as(first, loaded)
 
-    return tf.data.Dataset.range(length).map(
+    numbers = tf.data.Dataset.range(length)
+    if seed is not None:
+        # Of all numbers, so that each order is as likely.
+        numbers = numbers.shuffle(length, seed=seed)
+    return numbers.map(
         read, num_parallel_calls=max(data.workers, 1), deterministic=True
     )
 
