@@ -62,28 +62,17 @@ def compiled(weighted=False):
 # Three batches of 16 and one of 2, so that means must be weighed.
 CALLS = {
     "validation_split": {
-        "x": X,
-        "y": Y,
         "epochs": 3,
         "validation_split": 0.3,
         "validation_freq": 2,
     },
     "sample_weight": {
-        "x": X,
-        "y": Y,
         "epochs": 2,
         "sample_weight": WEIGHTS,
         "validation_data": (X[:20], Y[:20], WEIGHTS[:20]),
     },
-    "class_weight": {
-        "x": X,
-        "y": Y,
-        "epochs": 2,
-        "class_weight": {0: 3.0, 1: 0.5},
-    },
+    "class_weight": {"epochs": 2, "class_weight": {0: 3.0, 1: 0.5}},
     "some epochs": {
-        "x": X,
-        "y": Y,
         "epochs": 4,
         "initial_epoch": 2,
         "steps_per_epoch": 2,
@@ -91,12 +80,13 @@ CALLS = {
     },
     "dataset": {
         "x": dataset(),
+        "y": None,
         "epochs": 2,
         "validation_data": dataset(8),
         "validation_steps": 2,
     },
-    "py_dataset": {"x": Pairs(workers=1), "epochs": 2},
-    "lists": {"x": X.tolist(), "y": Y.tolist(), "epochs": 1, "batch_size": 16},
+    "py_dataset": {"x": Pairs(workers=1), "y": None, "epochs": 2},
+    "lists": {"x": X.tolist(), "y": Y.tolist(), "epochs": 1},
 }
 SHORT = ("validation_split",)
 
@@ -109,7 +99,8 @@ SHORT = ("validation_split",)
     ],
 )
 def test_fit_is_that_of_keras(name):
-    call = {"batch_size": 16, "shuffle": False, "verbose": 0, **CALLS[name]}
+    call = {"x": X, "y": Y, "batch_size": 16, "shuffle": False, "verbose": 0}
+    call |= CALLS[name]
     if isinstance(call["x"], tf.data.Dataset | keras.utils.PyDataset):
         del call["batch_size"]
     theirs, ours = (compiled(name == "sample_weight") for _ in range(2))

@@ -93,9 +93,9 @@ def check_shapes(output: Output, *, batch_size: int | None) -> None:
             return
         if _alike(y, y_pred[:-1]):
             instead = (
-                f" The model has {classes} outputs for each: for one value "
-                "end it with Dense(1), for class numbers use "
-                "SparseCategoricalCrossentropy."
+                " By broadcasting, targets of one example would meet outputs "
+                "of another: end the model with Dense(1), or for class "
+                "numbers use SparseCategoricalCrossentropy."
             )
     else:
         return
