@@ -2,11 +2,12 @@
 
 The names that users need; `trainer.plugin_api` has those of plugin authors.
 They are imported at their first use, so that `python -m trainer --help`
-answers without loading TensorFlow.
+answers without loading TensorFlow. TensorFlow is then loaded quietly.
 """
 
 from typing import TYPE_CHECKING
 
+from trainer.runtime.import_tensorflow import load_tensorflow
 from trainer.runtime.lazy_names import lazy_names
 
 if TYPE_CHECKING:
@@ -43,4 +44,11 @@ __all__ = [
     "run",
 ]
 
-__getattr__ = lazy_names(__name__)
+
+def _load_tensorflow(home: str) -> None:
+    # What the launcher imports must stay light.
+    if home != "trainer.errors":
+        load_tensorflow()
+
+
+__getattr__ = lazy_names(__name__, before=_load_tensorflow)

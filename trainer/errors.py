@@ -3,7 +3,11 @@
 import contextlib
 import difflib
 import re
+import traceback
 from collections.abc import Iterable, Iterator
+
+# The file names of a notebook's cells.
+_CELL = re.compile(r"ipykernel_\d|<ipython-input|<stdin>")
 
 EXIT_DONE = 0
 EXIT_FAILED = 1
@@ -18,6 +22,13 @@ class UserError(Exception):
     valid choice. The command line prints it without a traceback and exits
     with `EXIT_USER_ERROR`.
     """
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython and notebooks show: the user's line, and the message."""
+        frames = traceback.extract_tb(self.__traceback__)
+        cells = [f for f in frames if _CELL.search(f.filename)]
+        where = [f"    {cells[-1].line}"] if cells and cells[-1].line else []
+        return [*where, f"{type(self).__name__}: {self}"]
 
 
 class BadValue(UserError):

@@ -11,9 +11,16 @@ from typing_extensions import Doc
 
 from trainer.checkpoint.init_from import InitReport, initialize_from
 from trainer.checkpoint.stateful import usable
-from trainer.errors import UserError
+from trainer.errors import BadValue, UserError
 from trainer.loop.loop import Loop
-from trainer.loop.schedule import LogEvery, PeriodLike, Time
+from trainer.loop.schedule import (
+    Length,
+    LogEvery,
+    PeriodLike,
+    Time,
+    in_epochs,
+    parse_length,
+)
 from trainer.runtime import fingerprints
 from trainer.runtime.local_files import plain
 from trainer.runtime.run_status import RunIsOver
@@ -33,6 +40,7 @@ from trainer.values.annotations import (
 )
 from trainer.values.configurable import configurable
 from trainer.values.keras_values import Callbacks, makes
+from trainer.values.words import shown
 
 _TRAINING = ("train", "train_and_eval")
 MODES = (*_TRAINING, "eval", "continuous_eval", "export", "check")
@@ -55,7 +63,8 @@ def build(
     model_dir: Text,
     trainer: MakeTrainer = Trainer,
     strategy: Text = "auto",
-    train_steps: Positive = 1000,
+    train_steps: Length = 1000,
+    max_time: Time | None = None,
     eval_every: PeriodLike | None = None,
     eval_steps: Positive | None = None,
     eval_timeout: Time = "1h",
@@ -136,7 +145,7 @@ def build(
                 plugin,
                 made,
                 model_dir=model_dir,
-                train_steps=train_steps,
+                train_steps=_last_step(train_steps, made),
                 eval_steps=eval_steps,
                 callbacks=callbacks,
                 timeout=eval_timeout,
@@ -157,6 +166,7 @@ def build(
             log_every=log_every,
             eval_every=eval_every,
             eval_steps=eval_steps,
+            max_time=max_time,
         )
         return BuiltRun(
             mode,
@@ -256,7 +266,7 @@ class BuiltRun:
                 "train_steps": float(loop.steps),
             }
         if self.mode == "eval":
-            values = trainer.evaluate(self._options["eval_steps"])
+            values = trainer.evaluate(steps=self._options["eval_steps"])
         elif self.mode == "export":
             values = _export(loop)
         else:
@@ -297,7 +307,30 @@ def _make_trainer(
             f"run.trainer made a {type(made).__name__}, not a Trainer. Name "
             "the Trainer or a subclass of it."
         )
+    for name, one in made.given_objects.items():
+        # In Python it does; gin would make it before the strategy and the
+        # seed, and in a cluster TensorFlow would then refuse to start.
+        kind = type(one).__name__
+        raise BadValue(
+            owner="Trainer",
+            parameter=name,
+            value=shown(one),
+            wanted=(
+                f"must be a function that makes it. In gin, write @{kind}, "
+                "without parentheses."
+            ),
+        )
     return made
+
+
+def _last_step(train_steps: int | str, trainer: Trainer) -> int:
+    """The step at which the run that is followed ends."""
+    per_epoch = None
+    if in_epochs(train_steps):
+        per_epoch = trainer.batches("train").steps_per_epoch
+    return parse_length(
+        train_steps, name="run.train_steps", steps_per_epoch=per_epoch
+    )
 
 
 def _restore(trainer: Trainer, directory: str) -> None:

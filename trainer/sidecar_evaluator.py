@@ -119,7 +119,7 @@ def _evaluate(
 ) -> dict[str, float]:
     # The optimizer's state and the callbacks' belong to the training process.
     trainer.state.restore(snapshot, groups=EVALUATED)
-    values = trainer.evaluate(eval_steps)
+    values = trainer.evaluate(steps=eval_steps)
     best.offer(snapshot, values)
     watching.call("on_log", snapshot.step, "eval", values)
     # Last: an evaluator that is killed before it repeats this step, so that no

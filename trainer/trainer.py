@@ -4,23 +4,42 @@ The whole class that research code subclasses is in this file. More than half of
 it documents what each argument and method means.
 """
 
+import contextlib
 import dataclasses
 import functools
+import os
+import sys
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import keras
 import tensorflow as tf
-from annotated_types import Gt, Lt
+from annotated_types import Ge, Gt, Lt
 
 from trainer.checkpoint.stateful import RunState
 from trainer.data import Batches, as_batches
+from trainer.data.adapters import takes_split
+from trainer.data.given import GivenData
 from trainer.data.rows import take_rows
 from trainer.errors import UserError
 from trainer.loop.control import Control
-from trainer.loop.evaluator import Evaluator
+from trainer.loop.evaluator import Evaluator, OtherEvaluations
 from trainer.loop.goodput import Accounts
 from trainer.loop.loop import Loop
+from trainer.loop.schedule import Length, PeriodLike, Time
+from trainer.python.brief import brief_errors
+from trainer.python.callbacks import as_callbacks, with_defaults
+from trainer.python.describe import check_save_path, describe
+from trainer.python.fit import (
+    FitData,
+    as_period_of_evaluations,
+    epochs_of,
+    evaluated_batches,
+)
+from trainer.python.given_model import GivenModel, compiled_with
+from trainer.python.history import History
+from trainer.python.predict import make_predict, predict
 from trainer.step import gradients as grads
 from trainer.step.divergence_guard import Guard
 from trainer.step.forms import Form
@@ -38,6 +57,7 @@ from trainer.step.reductions.all_gather import Gathered, all_gather
 from trainer.step.reductions.average import Average
 from trainer.step.spec import OVERRIDABLE, Parts, StepSpec
 from trainer.step.train_step import make_train_step
+from trainer.step.trials.data import check_data
 from trainer.strategy.build import (
     build_model,
     build_parts,
@@ -55,19 +75,23 @@ from trainer.strategy.checks import (
 from trainer.strategy.graph_loop import Runner
 from trainer.strategy.optimizers import restart_optimizers
 from trainer.strategy.plugin import StrategyPlugin
-from trainer.strategy.registry import find_strategy
+from trainer.strategy.registry import find_strategy, plugin_of
 from trainer.values.annotations import (
     JitCompile,
+    Natural,
     NotNegative,
     Path,
     Positive,
     Precision,
     Seed,
+    StepsPerLoop,
     Text,
+    Verbosity,
 )
 from trainer.values.configurable import checked, configurable
 from trainer.values.keras_values import (
     ClassWeight,
+    Data,
     Loss,
     LossWeights,
     MakeModel,
@@ -75,7 +99,13 @@ from trainer.values.keras_values import (
     Optimizer,
 )
 
+_BATCH_SIZE = 32  # As in Keras.
 
+
+@brief_errors(
+    *("__init__", "build", "train", "train_and_evaluate", "fit", "evaluate"),
+    *("predict", "save", "summary"),
+)
 @configurable(module="trainer")
 class Trainer:
     """Trains and evaluates a Keras model under any strategy.
@@ -88,14 +118,15 @@ class Trainer:
     reduces the gradient with one SUM, clips it, and applies it. Research code
     chooses how deep it goes:
 
-    1. Configure only: pass factories.
+    1. Configure only, as `compile` and `fit` are called.
 
            trainer = Trainer(
                model=lambda: keras.Sequential([keras.layers.Dense(10)]),
                loss=keras.losses.SparseCategoricalCrossentropy(True),
-               data=lambda split: (x, y),
+               metrics=["accuracy"],
+               data={"train": (x, y), "eval": (x_val, y_val)},
            )
-           trainer.train(1000)
+           trainer.train_and_evaluate("3 epochs")
 
     2. Override `per_example_loss`: any loss that has one value per example.
 
@@ -130,8 +161,10 @@ class Trainer:
                    return {"loss": loss}
 
     Args:
-        model: a function that returns the model.
-        loss: a Keras loss, a name, or a structure of these that matches the
+        model: a function that returns the model, or a model. A model is
+            trained itself; under a strategy, whose variables have to be made
+            in its scope, a copy of it is, and gives the weights back.
+        loss: a Keras loss, its name, or a structure of these that matches the
             model's outputs. Its `reduction` chooses the denominator. One
             loss stands for all outputs.
         loss_weights: what each output's loss is multiplied by, in a list or
@@ -139,17 +172,23 @@ class Trainer:
         class_weight: class number to the weight of its examples in the
             training loss; any other class weighs 1. For a single output
             whose targets are classes or one-hot vectors.
-        optimizer: a function that returns a Keras optimizer, a name, or a
-            dict of these for your own `train_step`. An optimizer in a dict
+        optimizer: a function that returns a Keras optimizer, an optimizer, a
+            name, or a dict of these for your own `train_step`. By default
+            that of a compiled model, otherwise Adam. An optimizer in a dict
             whose name is that of a layer of the model is for that layer's
             weights, any other for all weights.
-        metrics: functions that return Keras metrics, or a dict of lists by
-            output. They weigh examples by their sample weight.
-        data: a function of `split` (`"train"` or `"eval"`); see
+        metrics: Keras metrics, functions that return them, or names, such as
+            `["accuracy"]`, or a dict of lists by output. They weigh examples
+            by their sample weight. By default those of a compiled model. So
+            are `loss` and `loss_weights`.
+        data: `(x, y)` or `(x, y, sample_weight)` of arrays, a
+            `tf.data.Dataset` of batches, a dict of these by split (`"train"`,
+            `"eval"`, and others for `evaluate`), or a function of `split`; see
             `trainer.data.as_batches`.
-        strategy: a strategy plugin or its name.
+        strategy: a strategy plugin, its name, or a `tf.distribute.Strategy`
+            of this process.
         batch_size: examples in a global batch, over all replicas and
-            micro-batches.
+            micro-batches. By default what a dataset has, otherwise 32.
         seed: for initial weights, shuffling and dropout.
         learning_rate: replaces the optimizer's own.
         data_dir: passed to `data`.
@@ -181,16 +220,16 @@ class Trainer:
 
     def __init__(
         self,
-        *,
         model: MakeModel,
+        *,
         loss: Loss = None,
         loss_weights: LossWeights = None,
         class_weight: ClassWeight | None = None,
-        optimizer: Optimizer = "adam",
-        metrics: Metrics = (),
-        data: Callable[..., Any] | None = None,
-        strategy: Text | StrategyPlugin = "auto",
-        batch_size: Positive = 32,
+        optimizer: Optimizer | None = None,
+        metrics: Metrics = None,
+        data: Data = None,
+        strategy: Text | StrategyPlugin | tf.distribute.Strategy = "auto",
+        batch_size: Positive | None = None,
         seed: Seed = 0,
         learning_rate: NotNegative | None = None,
         data_dir: Path | None = None,
@@ -216,6 +255,11 @@ class Trainer:
                 accumulation_steps=accumulation_steps,
                 class_weight=class_weight,
             )
+        self._given_model: GivenModel | None = None
+        if isinstance(model, keras.Model):
+            self._given_model = GivenModel(model)
+            self._given_model.check_precision(precision)
+            model = self._given_model
         self._model_factory = model
         self._factories = {
             "optimizer": optimizer,
@@ -227,14 +271,15 @@ class Trainer:
         self.added_losses = added_losses
         self.recompute = tuple(recompute)
         self.guard = guard
-        self._data = data
+        self._data = GivenData.of(data) or data
         self._data_dir = data_dir
         self._strategy = strategy
         self._precision = precision
         self.loss = tf.nest.map_structure(as_loss, loss)
         self.loss_weights = loss_weights
-        self.class_weight = class_weight
-        self.batch_size = batch_size
+        self.class_weight = self._own_class_weight = class_weight
+        size = getattr(self._data, "batch_size", None)
+        self.batch_size = batch_size or size or _BATCH_SIZE
         self.seed = seed
         self.accumulation_steps = accumulation_steps
         self.jit_compile = jit_compile
@@ -248,6 +293,11 @@ class Trainer:
         # Functions, as neither parts nor plugin exists before its first use.
         self.state = RunState(lambda: self.parts, lambda: self.plugin)
         self.loop: Loop | None = None
+        self.history = History()
+        self._batches: dict[str, Batches] = {}
+        self._checked: weakref.WeakSet[Batches] = weakref.WeakSet()
+        if self._given_model is not None:
+            self._use_compiled(self._given_model.model)
 
     # What is built, on first use.
 
@@ -256,6 +306,8 @@ class Trainer:
         """The strategy plugin that runs the steps."""
         if isinstance(self._strategy, StrategyPlugin):
             return self._strategy
+        if isinstance(self._strategy, tf.distribute.Strategy):
+            return plugin_of(self._strategy)
         return find_strategy(self._strategy)
 
     @functools.cached_property
@@ -268,17 +320,23 @@ class Trainer:
             accumulation_steps=self.accumulation_steps,
             form=self.compiled_form,
         )
+        given = self._given_model
         parts = build_parts(
             self.plugin,
-            model=self._model_factory,
+            model=(lambda: given.make(self.plugin))
+            if given
+            else self._model_factory,
+            use_compiled=self._use_compiled,
             seed=self.seed,
             precision=self._precision,
             guard=self.guard,
             own_step=self._has_own("train_step"),
             call_once=self._call_once,
             recompute=self.recompute,
-            **self._factories,
+            factories=self._factories,
         )
+        if given is not None:
+            given.take_over(parts.model)
         # Variables of research code, which Keras does not track.
         parts.untracked.offer_attributes(self)
         return parts
@@ -304,7 +362,7 @@ class Trainer:
         with self.plugin.scope():
             restart_optimizers(
                 self.parts,
-                self._factories["optimizer"],
+                self._factories["optimizer"] or "adam",
                 self._factories["learning_rate"],
             )
 
@@ -365,6 +423,19 @@ class Trainer:
         """The optimizer; the first one if there are several."""
         return next(iter(self.parts.optimizers.values()))
 
+    @property
+    def given_objects(self) -> dict[str, Any]:
+        """Arguments that are objects with variables, made before the scope."""
+        found = {
+            "model": self._given_model and self._given_model.model,
+            "optimizer": self._factories["optimizer"],
+        }
+        return {
+            name: one
+            for name, one in found.items()
+            if isinstance(one, keras.Model | keras.optimizers.Optimizer)
+        }
+
     def _has_own(self, method: str) -> bool:
         """Whether a subclass overrides a method of the step."""
         return getattr(type(self), method) is not getattr(Trainer, method)
@@ -397,19 +468,33 @@ class Trainer:
         """
         return () if self.loop is None else self.loop.reporter.taken_back
 
-    # Cached: counting a dataset of unknown length may take a while.
-    @functools.cache  # noqa: B019 - one entry a split, lives as the trainer
     def batches(self, split: str) -> Batches:
         """The global batches of a split.
 
         Args:
-            split: `"train"` or `"eval"`.
+            split: `"train"`, `"eval"`, or another that the data has.
 
         Raises:
             UserError: there is no data, or it is not usable.
         """
+        # Kept: counting a dataset of unknown length may take a while.
+        if split not in self._batches:
+            self._batches[split] = self._make_batches(split)
+        return self._batches[split]
+
+    def _make_batches(self, split: str) -> Batches:
         if self._data is None:
-            raise UserError(f"There is no {split} data: pass Trainer(data=...)")
+            raise UserError(
+                f"There is no {split} data: pass Trainer(data=...), or give it "
+                "to the call, as in fit(x, y)."
+            )
+        if isinstance(self._data, GivenData):
+            return self._data.batches(
+                split,
+                batch_size=self.batch_size,
+                seed=self.seed,
+                drop_remainder=self.plugin.options.static_shapes,
+            )
         return as_batches(
             self._data,
             split=split,
@@ -418,6 +503,16 @@ class Trainer:
             data_dir=self._data_dir,
             drop_remainder=self.plugin.options.static_shapes,
         )
+
+    def check_data(self, batches: Batches) -> None:
+        """Checks once that batches fit the model and its losses.
+
+        Raises:
+            UserError: they do not.
+        """
+        if batches not in self._checked:
+            check_data(self.spec, batches)
+            self._checked.add(batches)
 
     # What research code overrides.
 
@@ -590,43 +685,335 @@ class Trainer:
 
     # Running.
 
-    def train(self, steps: int, **options: Any) -> dict[str, float]:
+    @checked
+    def train(
+        self,
+        steps: Length,
+        *,
+        max_time: Time | None = None,
+        model_dir: Path | None = None,
+        callbacks: Any = (),
+        log_every: PeriodLike = 100,
+        steps_per_loop: StepsPerLoop = "auto",
+        loop_seconds: NotNegative = 15.0,
+        form_cache: bool = True,
+        verbose: Verbosity = "auto",
+    ) -> dict[str, float]:
         """Trains until `steps` optimizer steps are done in all.
 
+        A second call goes on from there: after `train(1000)`, `train(1500)`
+        makes 500 more steps.
+
         Args:
-            steps: the step to end at, counted from the run's beginning.
-            **options: see `trainer.loop.Loop`.
+            steps: where to end, counted from the run's beginning: a number of
+                steps, or such as `"3 epochs"` or `"10k steps"`.
+            max_time: ends training before that, at the next boundary of the
+                host loop, once the run has trained this long: such as `"30m"`.
+                All attempts of a resumed run count, but neither the time
+                between them nor what a killed one has lost.
+            model_dir: where the run lives, and resumes; `None` writes nothing.
+            callbacks: Keras' or ours; see `trainer.Callback`.
+            log_every: the period of training logs, such as `100`, `"1 epoch"`
+                or `"30s"`.
+            steps_per_loop: the most steps between two boundaries at which
+                callbacks act; `"auto"` is 100, or more where steps are fast.
+            loop_seconds: how long a graph call may take, in seconds.
+            form_cache: whether to take the compiled form that an equal run
+                has found to be the fastest, without measuring.
+            verbose: 0 shows no progress, 2 one line for each epoch; `"auto"`
+                and 1 show a bar on a terminal and in a notebook, and lines
+                elsewhere.
 
         Returns:
             The newest training values by name.
-        """
-        return self._run(steps, evaluate=False, **options)
 
+        Raises:
+            UserError: something that was given does not fit.
+            StartAgain: the run was preempted; its state is saved.
+            Diverged: the guard found no way back.
+        """
+        return self._run(
+            steps,
+            evaluate=False,
+            max_time=max_time,
+            model_dir=model_dir,
+            callbacks=callbacks,
+            log_every=log_every,
+            steps_per_loop=steps_per_loop,
+            loop_seconds=loop_seconds,
+            form_cache=form_cache,
+            verbose=verbose,
+        )
+
+    @checked
     def train_and_evaluate(
-        self, steps: int, **options: Any
+        self,
+        steps: Length,
+        *,
+        eval_every: PeriodLike | None = None,
+        eval_steps: Positive | None = None,
+        max_time: Time | None = None,
+        model_dir: Path | None = None,
+        callbacks: Any = (),
+        log_every: PeriodLike = 100,
+        steps_per_loop: StepsPerLoop = "auto",
+        loop_seconds: NotNegative = 15.0,
+        form_cache: bool = True,
+        verbose: Verbosity = "auto",
     ) -> dict[str, float]:
         """Trains as `train` does, and evaluates when due and at the end.
 
         Args:
-            steps: the step to end at, counted from the run's beginning.
-            **options: see `trainer.loop.Loop`.
+            steps: see `train`, also for what is not said here.
+            eval_every: the period of evaluations, such as `500` or
+                `"2 epochs"`; `None` is each epoch.
+            eval_steps: batches in an evaluation; `None` means all.
+            max_time: see `train`.
+            model_dir: see `train`.
+            callbacks: see `train`.
+            log_every: see `train`.
+            steps_per_loop: see `train`.
+            loop_seconds: see `train`.
+            form_cache: see `train`.
+            verbose: see `train`.
 
         Returns:
             The newest training values, and evaluation values as `val_*`.
+
+        Raises:
+            UserError: something that was given does not fit.
+            StartAgain: the run was preempted; its state is saved.
+            Diverged: the guard found no way back.
         """
-        return self._run(steps, evaluate=True, **options)
+        return self._run(
+            steps,
+            evaluate=True,
+            eval_every=eval_every,
+            eval_steps=eval_steps,
+            max_time=max_time,
+            model_dir=model_dir,
+            callbacks=callbacks,
+            log_every=log_every,
+            steps_per_loop=steps_per_loop,
+            loop_seconds=loop_seconds,
+            form_cache=form_cache,
+            verbose=verbose,
+        )
 
     @checked
-    def evaluate(self, steps: Positive | None = None) -> dict[str, float]:
-        """Measures the eval split, with the averaged weights if there are any.
+    def fit(
+        self,
+        x: Any = None,
+        y: Any = None,
+        batch_size: Positive | None = None,
+        epochs: Positive = 1,
+        verbose: Verbosity = "auto",
+        callbacks: Any = None,
+        validation_split: Annotated[float, Ge(0), Lt(1)] = 0.0,
+        validation_data: Any = None,
+        shuffle: bool = True,
+        class_weight: ClassWeight | None = None,
+        sample_weight: Any = None,
+        initial_epoch: Natural = 0,
+        steps_per_epoch: Positive | None = None,
+        validation_steps: Positive | None = None,
+        validation_batch_size: Positive | None = None,
+        validation_freq: Any = 1,
+    ) -> History:
+        """Trains `epochs` more epochs, as `keras.Model.fit` does.
+
+        Each call begins an epoch of its own, and numbers its epochs from
+        `initial_epoch`. For a run that can be resumed, use `train` with a
+        `model_dir`.
 
         Args:
+            x: arrays, pandas frames, or a list or dict of these by input; or
+                a `tf.data.Dataset` of batches, a `PyDataset`, or
+                `trainer.Examples`. `None` trains on the Trainer's own data, and
+                evaluates its eval split if there is one. Otherwise, what is
+                given here is the Trainer's data from now on.
+            y: targets, if `x` is arrays.
+            batch_size: examples in a global batch of arrays; by default the
+                Trainer's. It is the Trainer's from now on.
+            epochs: the number of the epoch to end before.
+            verbose: see `train`.
+            callbacks: see `train`.
+            validation_split: evaluates this share of the arrays, at their end,
+                instead of training on it.
+            validation_data: `(x, y)`, `(x, y, sample_weight)` or a dataset of
+                batches, evaluated after each epoch.
+            shuffle: whether arrays, and the batches of a `PyDataset`, are
+                shuffled in each epoch. A dataset has an order of its own.
+            class_weight: in place of the Trainer's, for this call.
+            sample_weight: a weight for each example, if `x` is arrays. Metrics
+                use it, too, as `weighted_metrics` do in Keras.
+            initial_epoch: the number of the first epoch.
+            steps_per_epoch: steps in an epoch; by default one pass over the
+                data. Data that ends goes on from its beginning.
+            validation_steps: batches in an evaluation; `None` means all.
+            validation_batch_size: by default `batch_size`; for speed only.
+            validation_freq: evaluates after every n-th epoch.
+
+        Returns:
+            The values of this call's epochs.
+
+        Raises:
+            UserError: something that was given does not fit.
+        """
+        data = FitData(
+            x=x,
+            y=y,
+            sample_weight=sample_weight,
+            validation_data=validation_data,
+            validation_split=validation_split,
+            shuffle=shuffle,
+            batch_size=batch_size,
+            validation_batch_size=validation_batch_size,
+        )
+        data.check(
+            validation_steps=validation_steps,
+            validation_batch_size=validation_batch_size,
+            validation_freq=None if validation_freq == 1 else validation_freq,
+        )
+        wanted = epochs_of(epochs, initial_epoch, steps_per_epoch)
+        eval_every = as_period_of_evaluations(validation_freq)
+        self._take_data(data, class_weight or self._own_class_weight)
+        own = History()
+        self._run(
+            wanted.epochs,
+            evaluate=data.evaluates or (x is None and self._has_eval_data()),
+            eval_every=eval_every,
+            eval_steps=validation_steps,
+            callbacks=callbacks,
+            fit=wanted,
+            log_every="1 epoch" if verbose == 2 else 100,
+            verbose=verbose,
+            history=own,
+        )
+        return own
+
+    @checked
+    def evaluate(
+        self,
+        x: Any = None,
+        y: Any = None,
+        *,
+        sample_weight: Any = None,
+        data: Any = None,
+        split: Text = "eval",
+        batch_size: Positive | None = None,
+        steps: Positive | None = None,
+    ) -> dict[str, float]:
+        """Measures a split, with the averaged weights if there are any.
+
+        Args:
+            x: arrays to measure in place of a split of the Trainer's data. (A
+                number is `steps`.)
+            y: their targets.
+            sample_weight: a weight for each example.
+            data: in place of these, whatever `Trainer(data=...)` takes, such
+                as a dataset of batches.
+            split: of the Trainer's data, such as `"test"`.
+            batch_size: examples in a batch of arrays, for speed only; by
+                default the Trainer's.
             steps: how many batches; `None` means all.
 
         Returns:
             Loss and metrics by name, over all examples.
+
+        Raises:
+            UserError: something that was given does not fit.
         """
-        return self.evaluator(steps)
+        if isinstance(x, int):
+            x, steps = None, x
+        batches = evaluated_batches(
+            x,
+            y,
+            sample_weight,
+            data=data,
+            batch_size=batch_size or self.batch_size,
+            split=split,
+        )
+        own = batches is None
+        batches = batches or self.batches(split)
+        self.check_data(batches)
+        if own and split == "eval":
+            return self.evaluator(steps)
+        return self._other_evaluations(self.spec, batches, steps)
+
+    @checked
+    def predict(
+        self,
+        x: Any,
+        *,
+        batch_size: Positive | None = None,
+        steps: Positive | None = None,
+    ) -> Any:
+        """The model's outputs, with the averaged weights if there are any.
+
+        Calls `forward`, on one device under any strategy.
+
+        Args:
+            x: arrays, frames, or a list or dict of these by input; or what
+                yields batches, whose targets are not used.
+            batch_size: examples in a batch of arrays; by default the
+                Trainer's.
+            steps: how many batches; `None` means all.
+
+        Returns:
+            NumPy arrays with one row for each example, in the structure of
+            the model's outputs.
+
+        Raises:
+            UserError: `x` does not fit the model.
+        """
+        self.build()
+        ema = self.parts.ema
+        with ema.swapped_in() if ema else contextlib.nullcontext():
+            return predict(
+                self._predict_function,
+                x,
+                model=self.model,
+                batch_size=batch_size or self.batch_size,
+                steps=steps,
+            )
+
+    def save(self, path: Path, *, overwrite: bool = True) -> None:
+        """Saves the model in Keras' format; `keras.models.load_model` reads it.
+
+        It holds the averaged weights if there are any. Only the chief writes.
+
+        Args:
+            path: ends with `.keras`; or with `.weights.h5` for the weights
+                alone.
+            overwrite: whether to replace an existing file.
+
+        Raises:
+            UserError: the ending is another, or the file exists.
+        """
+        check_save_path(path, overwrite=overwrite)
+        model = self.single_device_model()
+        if not self.plugin.is_chief:
+            return
+        if os.fspath(path).endswith(".keras"):
+            model.save(path, overwrite=overwrite)
+        else:
+            model.save_weights(path, overwrite=overwrite)
+
+    def summary(self, **options: Any) -> None:
+        """Prints strategy, precision and layers.
+
+        Args:
+            **options: of `keras.Model.summary`.
+        """
+        self.build()
+        say = options.get("print_fn") or _write_line
+        say(self.describe())
+        self.model.summary(**options)
+
+    def describe(self) -> str:
+        """Strategy, devices, parameters, batch and precision, in one line."""
+        return describe(self)
 
     def trace_evaluation(self) -> None:
         """Builds the evaluation's graph without evaluating."""
@@ -709,8 +1096,86 @@ class Trainer:
             return self.plugin.stack_runner(step)
         return self.plugin.runner(step, training=True)
 
-    def _run(self, steps: int, **options: Any) -> dict[str, float]:
-        return Loop(self, steps=steps, **options).run()
+    def _run(
+        self,
+        steps: int | str,
+        *,
+        callbacks: Any,
+        verbose: Verbosity,
+        history: History | None = None,
+        **options: Any,
+    ) -> dict[str, float]:
+        """Runs a host loop, and notes its epochs."""
+        called = as_callbacks(callbacks)
+        own = History() if history is None else history
+        loop = Loop(
+            self,
+            steps=steps,
+            callbacks=[*(with_defaults(called) if verbose else called), own],
+            verbose=2 if verbose == 2 else 1,
+            **options,
+        )
+        try:
+            return loop.run()
+        finally:
+            self.history.extend(own)
+            if self._given_model is not None:
+                self._given_model.give_back(self.model)
+
+    def _use_compiled(self, model: keras.Model) -> None:
+        """Takes what a model is compiled with where nothing else was given."""
+        compiled = compiled_with(model)
+        for name in ("optimizer", "metrics"):
+            if self._factories[name] is None:
+                self._factories[name] = compiled.get(name)
+        if not any(part is not None for part in tf.nest.flatten(self.loss)):
+            self.loss = tf.nest.map_structure(as_loss, compiled.get("loss"))
+            if self.loss_weights is None:
+                self.loss_weights = compiled.get("loss_weights")
+
+    def _take_data(
+        self, data: FitData, class_weight: dict[int, float] | None
+    ) -> None:
+        """Trains on the data of `fit` from now on."""
+        given = data.given()
+        size = data.batch_size or self.batch_size
+        if given is not None:
+            # Anew each time: the user may have changed the arrays.
+            self._data = given
+            self._batches.clear()
+            size = data.batch_size or given.batch_size or self.batch_size
+        if (size, class_weight) != (self.batch_size, self.class_weight):
+            if self._has_own("global_loss"):
+                check_global_loss(
+                    type(self).__name__,
+                    accumulation_steps=self.accumulation_steps,
+                    class_weight=class_weight,
+                )
+            self.batch_size, self.class_weight = size, class_weight
+            self._batches.clear()
+            # What was traced holds both.
+            for name in ("spec", "train_runner", "evaluator"):
+                self.__dict__.pop(name, None)
+        check_against_strategy(
+            self.plugin,
+            batch_size=self.batch_size,
+            accumulation_steps=self.accumulation_steps,
+            form=self.compiled_form,
+        )
+
+    def _has_eval_data(self) -> bool:
+        """Whether the Trainer's own data has an eval split."""
+        if isinstance(self._data, GivenData):
+            return "eval" in self._data
+        return self._data is not None and takes_split(self._data)
+
+    @functools.cached_property
+    def _other_evaluations(self) -> OtherEvaluations:
+        return OtherEvaluations(self.plugin)
+
+    @functools.cached_property
+    def _predict_function(self) -> Callable[..., Any]:
+        return make_predict(self.spec)
 
     @functools.cached_property
     def evaluator(self) -> Evaluator:
@@ -730,3 +1195,7 @@ class Trainer:
         batch = next(iter(one))
         x, _, _ = keras.utils.unpack_x_y_sample_weight(batch)
         model(take_rows(x, 0, 1))  # One example will do for the shapes.
+
+
+def _write_line(text: str) -> None:
+    sys.stdout.write(f"{text}\n")

@@ -193,11 +193,11 @@ class Own(Trainer):
         ({"cls": Scalar}, "one value for each example"),
         ({"loss": None}, "There is no loss"),
         ({"loss": "mze"}, "Trainer.loss = 'mze' must be a Keras loss"),
-        ({"model": linear()}, "must be a function that returns a keras.M"),
+        ({"model": 3}, "must be a keras.Model, or a function that returns"),
         ({"model": lambda: 3}, "returned a int"),
         (
-            {"optimizer": keras.optimizers.SGD()},
-            "must be a function that returns a Keras",
+            {"optimizer": keras.losses.Huber()},
+            "must be a Keras optimizer, a function that returns one",
         ),
         ({"optimizer": lambda: 3}, "returned 3, not a Keras optimizer"),
         (

@@ -30,6 +30,7 @@ class Flag:
         least: the smallest valid number.
         choices: the valid values of a choice; of another kind, words that it
             takes, too.
+        unit: what the number counts, where the parameter takes several units.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Flag:
     binds: str | None = None
     least: int | None = None
     choices: tuple[str, ...] = ()
+    unit: str = ""
 
 
 GROUPS: dict[str, tuple[Flag, ...]] = {
@@ -73,6 +75,20 @@ GROUPS: dict[str, tuple[Flag, ...]] = {
             "Total number of optimizer steps.",
             "run.train_steps",
             1,
+        ),
+        Flag(
+            "epochs",
+            "integer",
+            "Total number of epochs, in place of --train_steps.",
+            "run.train_steps",
+            1,
+            unit="epochs",
+        ),
+        Flag(
+            "max_time",
+            "string",
+            "Ends training earlier, once it has taken this long: 30m, 8h.",
+            "run.max_time",
         ),
         Flag(
             "batch_size",

@@ -119,6 +119,10 @@ def parse(arguments: Sequence[str]) -> Request:
         raise UserError(
             f"--mode={mode} needs --model_dir=DIR, the directory of a run."
         )
+    if {"train_steps", "epochs"} <= given.keys():
+        raise UserError(
+            "--train_steps and --epochs both say how long to train: give one."
+        )
     params = [
         Binding(f"--gin_param={text!r}", text)
         for text in given.get("gin_param", ())
@@ -293,6 +297,8 @@ def _valid(flag: Flag) -> str | Sequence[str]:
 
 def _as_binding(flag: Flag, value: Any) -> Binding:
     shown = ",".join(value) if isinstance(value, list) else value
+    if flag.unit:
+        value = f"{value} {flag.unit}"
     # The full name, because user code may have another Trainer or run.
     # `repr` is a gin literal for all the types that flags have.
     text = f"trainer.{flag.binds} = {value!r}"

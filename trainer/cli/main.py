@@ -12,10 +12,11 @@ from trainer.cli.config.paths import locate
 from trainer.cli.default_path import default_path, experiment_name
 from trainer.cli.flag_table import HELP_FLAGS, TRAINING_MODES
 from trainer.cli.help import help_text
-from trainer.cli.import_tensorflow import load_tensorflow
 from trainer.errors import EXIT_DONE, EXIT_START_AGAIN, StartAgain, UserError
+from trainer.python import brief
 from trainer.runtime import signals
 from trainer.runtime.exit_report import ExitReport, headline
+from trainer.runtime.import_tensorflow import load_tensorflow
 from trainer.runtime.local_files import plain
 from trainer.runtime.process_exit import last_words
 from trainer.runtime.standard_streams import require_output
@@ -66,6 +67,7 @@ def _execute(arguments: list[str], report: ExitReport) -> None:
     # Only now, so that a mistake in the flags is reported without the seconds
     # that the import takes.
     load_tensorflow()
+    brief.turn_off()
     origins = _configure(request, gin_files)
     if request.full_help:
         _print(f"{help_text()}\n{user_flags.help_text()}")

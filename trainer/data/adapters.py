@@ -101,6 +101,11 @@ def as_batches(
     )
 
 
+def takes_split(data: Callable[..., Any]) -> bool:
+    """Whether a data plugin gives more than training data."""
+    return "split" in _accepted(data, {"split": "eval"})
+
+
 def _accepted(
     data: Callable[..., Any], arguments: dict[str, Any]
 ) -> dict[str, Any]:

@@ -37,9 +37,11 @@ class Batches(abc.ABC):
         steps_per_epoch: batches in one pass; `None` if endless.
         resume: how `pieces` reaches its first step.
         last_size: examples in an epoch's last batch; `None` if unknown.
+        arrays: all examples, where they are held in memory as they are.
     """
 
     last_size: int | None = None
+    arrays: Any = None
     batch_size: int | None
     steps_per_epoch: int | None
     resume: Resume

@@ -65,6 +65,9 @@ class ArrayExamples(Examples):
             with one structure.
         shuffle: whether training shuffles them.
 
+    Attributes:
+        arrays: as they were given; `None` if batches are transformed.
+
     Raises:
         UserError: there is no array, an array is empty, or lengths differ.
     """
@@ -91,6 +94,7 @@ class ArrayExamples(Examples):
         self.shuffle = shuffle
         self._transform = transform
         self._structure = arrays
+        self.arrays = arrays if transform is None else None
         # On the host under any strategy, because the input pipeline runs there.
         with tf.device("CPU:0"):
             self._columns = [

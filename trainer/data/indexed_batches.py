@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.data.batches import Batches, Resume, endless
-from trainer.data.examples import Examples
+from trainer.data.examples import ArrayExamples, Examples
 from trainer.data.sharding import even_piece, piece_bounds
 from trainer.data.stacks import (
     READERS,
@@ -68,6 +68,8 @@ class IndexedBatches(Batches):
             )
         self.batch_size = batch_size
         self._examples = examples
+        if isinstance(examples, ArrayExamples):
+            self.arrays = examples.arrays
         self._seed = seed
         self._shuffle = shuffle
         self.last_size = batch_size if rest == 0 or drop_remainder else rest

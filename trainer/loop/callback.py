@@ -50,6 +50,8 @@ class Callback(keras.callbacks.Callback):
     single: bool = False
     only_watches: bool = False
     following: bool = False
+    by_default: bool = False
+    verbose: int = 1
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,11 +1,12 @@
 """Evaluates the eval split under the run's strategy."""
 
 import contextlib
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
 
-from trainer.data import feeder, padded
+from trainer.data import Batches, feeder, padded
 from trainer.errors import UserError
 from trainer.step.eval_step import make_eval_step
 from trainer.step.logs import Totals
@@ -106,3 +107,33 @@ class Evaluator:
             fit=padded if self._plugin.options.static_shapes else None,
         )
         return self._plugin.distribute(pieces, training=False)
+
+
+class OtherEvaluations:
+    """Evaluations of other data than the run's eval split.
+
+    Data of one structure and batch size shares a traced graph.
+
+    Args:
+        plugin: the strategy.
+    """
+
+    def __init__(self, plugin: StrategyPlugin) -> None:
+        self._plugin = plugin
+        self._made: dict[Any, tuple[list[Batches], Evaluator]] = {}
+
+    def __call__(
+        self, spec: StepSpec, batches: Batches, steps: int | None
+    ) -> dict[str, float]:
+        """Measures the batches; see `Evaluator.__call__`."""
+        key = id(spec.tried), str(batches.element_spec), batches.batch_size
+        if key not in self._made:
+            now: list[Batches] = []
+            own = dataclasses.replace(spec, batches=lambda split: now[0])
+            self._made[key] = (
+                now,
+                Evaluator(own, self._plugin, has_to_leave=lambda: False),
+            )
+        now, evaluate = self._made[key]
+        now[:] = [batches]
+        return evaluate(steps)

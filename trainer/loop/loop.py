@@ -5,23 +5,36 @@ to bottom.
 """
 
 import contextlib
+import dataclasses
 import time
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from absl import logging
 
-from trainer.errors import StartAgain
+from trainer.data import Resume
+from trainer.errors import StartAgain, UserError
 from trainer.loop.call_times import Calls
 from trainer.loop.callback_list import CallbackList
 from trainer.loop.control import Requests
 from trainer.loop.evaluator import Interrupted
 from trainer.loop.form_choice import STEPS_PER_LOOP, Choice, choose
 from trainer.loop.loop_state import LoopState
+from trainer.loop.monitor import check_monitored
 from trainer.loop.reporter import Reporter
 from trainer.loop.rollback import Rollback, Skipped
 from trainer.loop.running_trainer import RunningTrainer
-from trainer.loop.schedule import LogEvery, Period, PeriodLike, parse_period
+from trainer.loop.schedule import (
+    Epochs,
+    Length,
+    LogEvery,
+    Period,
+    PeriodLike,
+    Time,
+    in_epochs,
+    parse_length,
+    parse_period,
+)
 from trainer.loop.training_input import training_input
 from trainer.runtime.local_files import check_path, plain
 from trainer.runtime.run_lock import locked
@@ -33,6 +46,26 @@ from trainer.strategy.checks import check_micro_batches
 from trainer.values.annotations import NotNegative, Positive, StepsPerLoop
 from trainer.values.configurable import checked
 from trainer.values.keras_values import Callbacks
+
+
+@dataclasses.dataclass(frozen=True)
+class FitEpochs:
+    """The epochs of a call of `Trainer.fit`.
+
+    Attributes:
+        epochs: the number of the epoch before which it ends.
+        initial_epoch: the number of the first one.
+        steps_per_epoch: `None` for one pass over the data.
+    """
+
+    epochs: int
+    initial_epoch: int = 0
+    steps_per_epoch: int | None = None
+
+    @property
+    def count(self) -> int:
+        """How many epochs it trains."""
+        return self.epochs - self.initial_epoch
 
 
 @checked
@@ -47,7 +80,8 @@ class Loop:
 
     Args:
         trainer: owns model, data and step.
-        steps: the step at which training ends.
+        steps: the step at which training ends, or the epochs after which it
+            does, such as `"3 epochs"`.
         evaluate: whether to evaluate when due and at the end.
         model_dir: where the run lives; `None` writes nothing.
         callbacks: see `trainer.Callback` for the order of events.
@@ -62,6 +96,12 @@ class Loop:
             because a run can only leave between two of them.
         form_cache: whether the compiled form that an equal run on this
             machine has found to be the fastest is taken without measuring.
+        max_time: training ends at the next boundary once the run has trained
+            this long, in all of its attempts.
+        fit: begins epochs of its own, as `Trainer.fit` does; `steps` is then
+            not used.
+        verbose: what callbacks that show progress are given as their
+            `verbose`.
 
     Attributes:
         steps: the step at which training ends.
@@ -80,7 +120,7 @@ class Loop:
         self,
         trainer: RunningTrainer,
         *,
-        steps: Positive,
+        steps: Length,
         evaluate: bool,
         model_dir: str | None = None,
         callbacks: Callbacks = (),
@@ -90,10 +130,14 @@ class Loop:
         eval_steps: Positive | None = None,
         loop_seconds: NotNegative = 15.0,
         form_cache: bool = True,
+        max_time: Time | None = None,
+        fit: FitEpochs | None = None,
+        verbose: int = 1,
     ) -> None:
-        self.steps = steps
         self.evaluate = evaluate
         self.trainer = trainer
+        self._verbose = verbose
+        self._max_time = max_time
         # First: wrong arguments of the Trainer show before data is read.
         trainer.build()
         self.batches = trainer.batches("train")
@@ -102,9 +146,10 @@ class Loop:
             self.batches.last_size,
             accumulation_steps=trainer.accumulation_steps,
         )
-        # A dataset of unknown length is counted, but no further than needed.
-        self.batches.learn_length(at_most=steps)
-        self.steps_per_epoch = self.batches.steps_per_epoch
+        self.epochs, self.steps = self._length(steps, fit)
+        self.steps_per_epoch = self.epochs.steps
+        # How many batches the data is ahead of the steps.
+        self._ahead = 0 if fit is None else self._fresh_pass()
         self.callbacks = CallbackList(callbacks, trainer)
         evaluation = self._eval_period(eval_every)
         self.reporter = Reporter(
@@ -116,14 +161,17 @@ class Loop:
             ),
             evaluation=evaluation if evaluate else None,
             eval_steps=eval_steps,
-            steps_per_epoch=self.steps_per_epoch,
+            epochs=self.epochs,
+            evaluates_at_end=fit is None,
         )
+        trainer.check_data(self.batches)
         if evaluate:
-            trainer.batches("eval")  # Errors there show before training.
+            # Errors there show before training.
+            trainer.check_data(trainer.batches("eval"))
         self._is_auto = steps_per_loop == "auto"
         self._logs_are_auto = log_every == "auto"
         self.state = LoopState(
-            steps=steps,
+            steps=self.steps,
             steps_per_loop=STEPS_PER_LOOP
             if steps_per_loop == "auto"
             else steps_per_loop,
@@ -141,7 +189,9 @@ class Loop:
         self._calls = Calls(trainer.accounts, longest_seconds=loop_seconds)
         # The loop of the previous call of `train`, unless that call failed.
         last = trainer.loop
-        self._last = last if last is not None and last.has_ended else None
+        goes_on = last is not None and last.has_ended and fit is None
+        # The epochs of `fit` are not those of the run.
+        self._last = last if goes_on and last.epochs == self.epochs else None
         self._use_cache = form_cache
         # How the steps are compiled: in earlier attempts, and in this one.
         self._there: Choice | None = None  # In the run directory.
@@ -159,12 +209,46 @@ class Loop:
 
     def period(self, value: PeriodLike, name: str) -> Period:
         """Parses a period of this run; see `trainer.parse_period`."""
-        return parse_period(
+        period = parse_period(
             value,
             name=name,
             steps_per_epoch=self.steps_per_epoch,
-            total_steps=self.steps,
+            total_steps=self.steps - self.epochs.begin,
         )
+        return dataclasses.replace(period, begin=self.epochs.begin)
+
+    def _length(
+        self, steps: int | str, fit: FitEpochs | None
+    ) -> tuple[Epochs, int]:
+        """The epochs of this call, and the step at which it ends."""
+        batches = self.batches
+        if fit is not None:
+            per_epoch = fit.steps_per_epoch or batches.steps_per_epoch
+            if per_epoch is None:
+                raise UserError(
+                    "The data does not say how many batches an epoch has: "
+                    "pass steps_per_epoch."
+                )
+            epochs = Epochs(
+                per_epoch, begin=self.trainer.step, first=fit.initial_epoch
+            )
+            return epochs, epochs.begin + fit.count * per_epoch
+        # A dataset of unknown length is counted, but no further than needed.
+        if not in_epochs(steps):
+            batches.learn_length(at_most=parse_length(steps, name="steps"))
+        epochs = Epochs(batches.steps_per_epoch)
+        return epochs, parse_length(
+            steps, name="train_steps", steps_per_epoch=epochs.steps
+        )
+
+    def _fresh_pass(self) -> int:
+        """How many batches to pass over, so that a new pass begins now."""
+        begin, length = self.epochs.begin, self.batches.steps_per_epoch
+        # What is shuffled here gets an order that no earlier pass had. A
+        # dataset's order is its own, and to pass over batches takes time.
+        if self.batches.resume is Resume.SEEK and length:
+            return -begin % length
+        return -begin
 
     @property
     def epoch(self) -> int:
@@ -261,7 +345,10 @@ class Loop:
         # The run was complete before: only its evaluation is returned.
         if self.evaluate and self.fired_step >= self.steps:
             self.reporter.evaluate_again()
-        self._train()
+        try:
+            self._train()
+        finally:
+            self.reporter.end()
         self._calls.report_waiting()
         self.callbacks.end(dict(self.reporter.logs))
         self.has_ended = True
@@ -280,13 +367,16 @@ class Loop:
     def _attach(self) -> None:
         epochs = None
         if self.steps_per_epoch:
-            epochs = -(-self.steps // self.steps_per_epoch)
+            steps = self.steps - self.epochs.begin
+            epochs = self.epochs.first - (-steps // self.steps_per_epoch)
         # As in `fit`; verbose 0, because progress is shown by a callback of
         # ours.
         self.callbacks.attach(
             self.trainer.model,
             {"verbose": 0, "epochs": epochs, "steps": self.steps_per_epoch},
         )
+        for callback in self.callbacks.ours:
+            callback.verbose = self._verbose
 
     def check(self) -> None:
         """Builds every graph of a run, and changes nothing of it."""
@@ -312,17 +402,38 @@ class Loop:
             totals.give_states()
         if self.choice is None:
             self._choose()
-        iterator = training_input(trainer, self.batches, start=trainer.step)
+        iterator = training_input(
+            trainer, self.batches, start=trainer.step + self._ahead
+        )
         trainer.train_runner.trace(iterator)
         # The step checks this when it is traced, but an earlier call of
         # `train`, which did not save, may have traced it.
         if self.callbacks.save:
             trainer.parts.untracked.require_nothing_lost()
+        check_monitored(
+            self.callbacks.all,
+            measured=self._measured(),
+            evaluates=self.evaluate,
+            may_add=trainer.spec.has_own("eval_step"),
+        )
         # A resumed run has evaluated before, so nothing new can be wrong: it
         # traces when an evaluation is due.
         if self.evaluate and not trainer.step:
             trainer.trace_evaluation()
         return iterator
+
+    def _measured(self) -> set[str]:
+        """The names of the values that a training step gives."""
+        layout = getattr(self.trainer.train_runner, "layout", None)
+        traced = [] if layout is None else layout.names
+        rates = self.trainer.learning_rates()
+        return {
+            "loss",
+            # Parts of the loss have a prefix, what is no value an underscore.
+            *(n for n in traced if ":" not in n and not n.startswith("_")),
+            *self.trainer.spec.parts.metrics.measures,
+            *rates,
+        }
 
     def _take_record(self) -> None:
         """Takes the choice of an earlier attempt, or of the last call."""
@@ -439,7 +550,7 @@ class Loop:
         # A run that left within a host loop has begun its batch already.
         if not self.state.is_within:
             # Keras numbers batches from the beginning of the epoch.
-            in_epoch = trainer.step % (self.steps_per_epoch or self.steps)
+            in_epoch = self._in_epoch(trainer.step)
             self.callbacks.call("on_train_batch_begin", in_epoch, {})
             self.state.is_within = True
         while True:
@@ -455,9 +566,12 @@ class Loop:
         # Computing values waits for the device: only if a callback reads them.
         wanted = self.callbacks.wants_batch_logs
         logs = self.reporter.epoch_values() if wanted else {}
-        last = (end - 1) % (self.steps_per_epoch or self.steps)
+        last = self._in_epoch(end - 1)
         self.callbacks.call("on_train_batch_end", last, logs)
         return None
+
+    def _in_epoch(self, step: int) -> int:
+        return (step - self.epochs.begin) % (self.steps_per_epoch or self.steps)
 
     def _call(self, iterator: Any, count: int) -> Fault | None:
         """One graph call; returns what the guard found."""
@@ -504,11 +618,20 @@ class Loop:
         return requests
 
     def _agree(self, *, shorter: bool = False) -> Requests:
+        self._check_time()
         return self.trainer.control.agree(
             self.trainer.plugin,
             stopped=self.state.is_stopped,
             shorter=shorter,
         )
+
+    def _check_time(self) -> None:
+        """Stops a run that has trained for `max_time`."""
+        if self._max_time is None or self.trainer.stop_reason is not None:
+            return
+        limit = parse_period(self._max_time, name="max_time").seconds
+        if limit is not None and self.reporter.training_seconds >= limit:
+            self.trainer.stop(f"max_time = {self._max_time!r} is over")
 
     def _save(self, *, only_savers: bool = False) -> None:
         logs = dict(self.reporter.logs)
@@ -581,5 +704,5 @@ class Loop:
     def _eval_period(self, eval_every: PeriodLike | None) -> Period:
         if eval_every is None:
             # Without epochs, evaluation is due only at the end.
-            return Period(steps=self.steps_per_epoch)
+            return Period(steps=self.steps_per_epoch, begin=self.epochs.begin)
         return self.period(eval_every, "eval_every")

@@ -1,6 +1,10 @@
 """`Monitor`: a value in the logs, and whether less or more of it is better."""
 
 import math
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+
+import keras
 
 from trainer.errors import UserError, nearest
 from trainer.values.annotations import Direction, Text
@@ -86,6 +90,61 @@ class Monitor:
             return math.isnan(value), sign * value, -step
 
         return sorted(values, key=order)
+
+
+def check_monitored(
+    callbacks: Sequence[keras.callbacks.Callback],
+    *,
+    measured: AbstractSet[str],
+    evaluates: bool,
+    may_add: bool,
+) -> None:
+    """Checks that what callbacks watch will be measured.
+
+    Args:
+        callbacks: Keras' and ours; what is under `monitor`, or a `Monitor`.
+        measured: the names of training values.
+        evaluates: whether there are `val_*`, too.
+        may_add: whether evaluation has a step of its own, and other values.
+
+    Raises:
+        UserError: it will not.
+    """
+    # Such as one that adds a value to the logs at the end of an epoch.
+    may_add = may_add or any(map(_is_users, callbacks))
+    valid = sorted(measured) + [
+        f"val_{n}" for n in measured if evaluates and "learning_rate" not in n
+    ]
+    for callback in callbacks:
+        for name in _watched_by(callback):
+            if name in valid:
+                continue
+            what = f"{type(callback).__name__}.monitor = {name!r}"
+            if name.startswith("val_") and not evaluates:
+                raise UserError(
+                    f"{what}, but nothing is evaluated. Give fit "
+                    "validation_data, use train_and_evaluate, or monitor one "
+                    f"of: {', '.join(valid)}."
+                )
+            if not may_add:
+                raise UserError(
+                    f"{what} is not measured. {nearest(name, valid)}"
+                )
+
+
+def _watched_by(callback: keras.callbacks.Callback) -> list[str]:
+    found = [m.name for m in vars(callback).values() if isinstance(m, Monitor)]
+    name = getattr(callback, "monitor", None)
+    # Without this option, ModelCheckpoint ignores its monitor.
+    if isinstance(name, str) and getattr(callback, "save_best_only", True):
+        found.append(name)
+    return found
+
+
+def _is_users(callback: keras.callbacks.Callback) -> bool:
+    """Whether a callback is neither Keras' nor this project's."""
+    package = type(callback).__module__.partition(".")[0]
+    return package not in ("keras", "trainer", "trainer_plugins")
 
 
 def _mode_of(name: str) -> str:

@@ -1,15 +1,18 @@
 """Evaluates, logs and ends epochs between graph calls, when they are due."""
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainer.loop.callback_list import CallbackList
 from trainer.loop.evaluator import Interrupted
 from trainer.loop.running_trainer import RunningTrainer
-from trainer.loop.schedule import Period, Ticker
+from trainer.loop.schedule import Epochs, Period, Ticker
 from trainer.step.logs import Totals
 from trainer.step.metrics.carried import TRAINING
 from trainer.step.reductions.sums import Sums
+
+_TRAINING = "training"  # Among the times of a checkpoint.
 
 
 class Reporter:
@@ -21,7 +24,8 @@ class Reporter:
         log: the period of training logs.
         evaluation: the period of evaluations; `None` makes none.
         eval_steps: batches in an evaluation; `None` means all.
-        steps_per_epoch: `None` if it is not known: the run is one epoch then.
+        epochs: the run is one where their length is not known.
+        evaluates_at_end: whether to evaluate at the end if it is not due.
 
     Attributes:
         logs: the newest training values, and evaluation values as `val_*`.
@@ -44,7 +48,8 @@ class Reporter:
         log: Period,
         evaluation: Period | None,
         eval_steps: int | None,
-        steps_per_epoch: int | None,
+        epochs: Epochs,
+        evaluates_at_end: bool = True,
     ) -> None:
         self.logs: dict[str, float] = {}
         self.totals = {
@@ -58,15 +63,35 @@ class Reporter:
         self._trainer = trainer
         self._callbacks = callbacks
         self._eval_steps = eval_steps
-        self._steps_per_epoch = steps_per_epoch
+        self._epochs = epochs
+        self._evaluates_at_end = evaluates_at_end
         agree = trainer.plugin.any_process
         self.tickers = {"log": Ticker(log, agree)}
         if evaluation is not None:
             self.tickers["eval"] = Ticker(evaluation, agree)
         self._is_evaluating = False
+        self._trained = 0.0
+        self._since: float | None = None
+
+    @property
+    def training_seconds(self) -> float:
+        """How long the run has trained, evaluated and saved, in all attempts.
+
+        Without starting up, and without what a killed attempt lost.
+        """
+        now = time.monotonic()
+        return self._trained + (
+            0.0 if self._since is None else now - self._since
+        )
+
+    def end(self) -> None:
+        """Stops the clock of `training_seconds`."""
+        self._trained, self._since = self.training_seconds, None
 
     def start(self, step: int) -> None:
         """Starts counting at a step."""
+        if self._since is None:
+            self._since = time.monotonic()
         for ticker in self.tickers.values():
             ticker.start(step)
 
@@ -74,12 +99,18 @@ class Reporter:
         """What a checkpoint holds of the clock, as JSON values."""
         return {
             "interval_seconds": self.interval_seconds,
-            "elapsed": {n: t.elapsed for n, t in self.tickers.items()},
+            "elapsed": {
+                **{n: t.elapsed for n, t in self.tickers.items()},
+                _TRAINING: self.training_seconds,
+            },
         }
 
     def load_times(self, times: Mapping[str, Any]) -> None:
         """Restores what `times` returned in another attempt."""
         self.interval_seconds = times["interval_seconds"]
+        # A run that goes back to a checkpoint has spent the time since.
+        missing = times["elapsed"].get(_TRAINING, 0.0) - self.training_seconds
+        self._trained += max(missing, 0.0)
         for name, ticker in self.tickers.items():
             ticker.carry(times["elapsed"].get(name, 0.0))
 
@@ -88,13 +119,12 @@ class Reporter:
         ends = []
         if "eval" in self.tickers:
             ends.append(self.tickers["eval"].next_step(step))
-        if self._steps_per_epoch:
-            ends.append(Period(steps=self._steps_per_epoch).next_step(step))
+        ends.append(self._epochs.next_end(step))
         return min((end for end in ends if end is not None), default=None)
 
     def epoch_of(self, step: int) -> int:
         """How many epochs are complete after a step."""
-        return step // self._steps_per_epoch if self._steps_per_epoch else 0
+        return self._epochs.number(step)
 
     @property
     def sums(self) -> list[Sums | None]:
@@ -142,7 +172,8 @@ class Reporter:
         # Evaluation first: if it is interrupted, nothing has been logged, and
         # all of it is due again.
         eval_due = evaluation is not None and evaluation.due(step)
-        if eval_due or (evaluation is not None and ending):
+        at_end = ending and self._evaluates_at_end
+        if eval_due or (evaluation is not None and at_end):
             evaluated = self._evaluate()
         log_due = self.tickers["log"].due(step)
         # What is due comes first. The rest is only for the end, and a longer
@@ -172,7 +203,10 @@ class Reporter:
             self.interval_seconds = 0.0
         epoch = self.epoch_of(first)
         if self.epoch_of(step) > epoch:
-            self._end_epoch(epoch, ending=ending)
+            newest = {f"val_{k}": v for k, v in evaluated.items()}
+            if self._evaluates_at_end:
+                newest = _of_evaluation(self.logs)
+            self._end_epoch(epoch, newest, ending=ending)
 
     def evaluate_again(self) -> None:
         """Measures a run that has nothing left to train.
@@ -180,7 +214,7 @@ class Reporter:
         Nothing is logged: everything that was due has been.
         """
         if not any(name.startswith("val_") for name in self.logs):
-            values = self._trainer.evaluate(self._eval_steps)
+            values = self._trainer.evaluate(steps=self._eval_steps)
             self.logs |= {f"val_{k}": v for k, v in values.items()}
 
     def forget_evaluation(self) -> None:
@@ -206,7 +240,7 @@ class Reporter:
         with self._trainer.accounts.phase("evaluation"):
             self._is_evaluating = True
             try:
-                values = self._trainer.evaluate(self._eval_steps)
+                values = self._trainer.evaluate(steps=self._eval_steps)
             except Interrupted:
                 self.tickers["eval"].call_back()
                 raise
@@ -233,15 +267,16 @@ class Reporter:
             self.logs |= {f"val_{k}": v for k, v in values.items()}
             self._callbacks.call("on_log", step, "eval", values)
 
-    def _end_epoch(self, epoch: int, *, ending: bool) -> None:
-        validation = {
-            key: value
-            for key, value in self.logs.items()
-            if key.startswith("val_")
-        }
+    def _end_epoch(
+        self, epoch: int, validation: dict[str, float], *, ending: bool
+    ) -> None:
         # As `fit` does, with the newest evaluation among the epoch's values.
         values = self.epoch_values() | validation
         self.totals["epoch"].reset()
         self._callbacks.call("on_epoch_end", epoch, values)
         if not ending:
             self.begin_epoch(epoch + 1)
+
+
+def _of_evaluation(logs: Mapping[str, float]) -> dict[str, float]:
+    return {k: v for k, v in logs.items() if k.startswith("val_")}

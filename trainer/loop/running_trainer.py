@@ -87,6 +87,9 @@ class RunningTrainer(Protocol):
     def batches(self, split: str) -> Batches:
         """The global batches of a split."""
 
+    def check_data(self, batches: Batches) -> None:
+        """Checks that batches fit the model and its losses."""
+
     def follow_trainable(self) -> None:
         """Lets the next step train what is trainable now."""
 
@@ -96,8 +99,11 @@ class RunningTrainer(Protocol):
     def check_still_trainable(self) -> None:
         """Checks that the steps train what they were traced for."""
 
-    def evaluate(self, steps: int | None = None) -> dict[str, float]:
+    def evaluate(self, *, steps: int | None = None) -> dict[str, float]:
         """Measures the eval split."""
+
+    def describe(self) -> str:
+        """Strategy, devices, parameters, batch and precision, in one line."""
 
     def trace_evaluation(self) -> None:
         """Builds the evaluation's graph without evaluating."""

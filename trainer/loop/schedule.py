@@ -44,10 +44,12 @@ class Period:
     Attributes:
         steps: optimizer steps between two events, or `None`.
         seconds: wall time between two events, in seconds, or `None`.
+        begin: the step from which steps are counted.
     """
 
     steps: int | None = None
     seconds: float | None = None
+    begin: int = 0
 
     def next_step(self, step: int) -> int | None:
         """The first step after `step` at which the period ends.
@@ -60,14 +62,41 @@ class Period:
         """
         if self.steps is None:
             return None
-        return (step // self.steps + 1) * self.steps
+        done = (step - self.begin) // self.steps
+        return self.begin + (done + 1) * self.steps
 
     def crossed(self, previous: int, step: int) -> bool:
         """Whether a multiple of the period lies in `(previous, step]`."""
         if self.steps is None:
             return False
         # A host loop may step over a multiple without stopping at it.
-        return previous // self.steps != step // self.steps
+        before, after = previous - self.begin, step - self.begin
+        return before // self.steps != after // self.steps
+
+
+@dataclasses.dataclass(frozen=True)
+class Epochs:
+    """Where the epochs of a run begin and end, in steps.
+
+    Attributes:
+        steps: of an epoch; `None` if it is not known.
+        begin: the step at which the first one begins.
+        first: the number of that one.
+    """
+
+    steps: int | None
+    begin: int = 0
+    first: int = 0
+
+    def number(self, step: int) -> int:
+        """The number of the epoch that goes on after a step."""
+        if not self.steps:
+            return self.first
+        return self.first + (step - self.begin) // self.steps
+
+    def next_end(self, step: int) -> int | None:
+        """The first step after `step` that ends an epoch."""
+        return Period(steps=self.steps, begin=self.begin).next_step(step)
 
 
 class Ticker:
@@ -174,6 +203,31 @@ def parse_period(
     return Period(steps=max(1, round(number)))
 
 
+def parse_length(
+    value: "int | str", *, name: str, steps_per_epoch: int | None = None
+) -> int:
+    """Reads how long a run is: `1000`, `"10k steps"` or `"3 epochs"`.
+
+    Returns:
+        Its number of steps.
+
+    Raises:
+        UserError: see `parse_period`; a time or a share is no length.
+    """
+    period = parse_period(value, name=name, steps_per_epoch=steps_per_epoch)
+    if period.steps is None:
+        raise UserError(
+            f"{name} = {value!r} is a time. Valid: 1000, '10k steps', "
+            "'3 epochs'; max_time limits the time."
+        )
+    return period.steps
+
+
+def in_epochs(value: "int | str") -> bool:
+    """Whether a length or a period is given in epochs."""
+    return "epoch" in str(value).lower()
+
+
 def _need(length: int | None, name: str, value: object, what: str) -> int:
     if length is None:
         raise UserError(
@@ -198,7 +252,21 @@ def _is_time(value: str) -> bool:
     )
 
 
+def _is_length(value: Any) -> bool:
+    try:
+        parse_length(value, name="", steps_per_epoch=1)
+    except UserError:
+        return False
+    # A period of half a step is one step; a length of half a step is none.
+    return not isinstance(value, float)
+
+
 # Annotations of parameters.
+Length: TypeAlias = Annotated[
+    int | str,
+    Predicate(_is_length),
+    Doc("a number of steps >= 1, or epochs, such as '3 epochs'"),
+]
 PeriodLike: TypeAlias = Annotated[
     int | str | Period,
     Predicate(_is_period),

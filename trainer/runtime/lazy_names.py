@@ -9,7 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 
-def lazy_names(module: str) -> Callable[[str], Any]:
+def lazy_names(
+    module: str, before: Callable[[str], None] = lambda home: None
+) -> Callable[[str], Any]:
     """Returns a module's `__getattr__`, see PEP 562.
 
     The module lists its names as imports under `if TYPE_CHECKING:`, where
@@ -17,6 +19,8 @@ def lazy_names(module: str) -> Callable[[str], Any]:
 
     Args:
         module: the `__name__` of the module.
+        before: is called with the name of the module that is about to be
+            imported for one of the names.
     """
 
     @functools.cache
@@ -36,6 +40,7 @@ def lazy_names(module: str) -> Callable[[str], Any]:
         home = None if name.startswith("__") else homes().get(name)
         if home is None:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        before(home)
         found = importlib.import_module(home)
         if not hasattr(found, name):  # A submodule not imported yet.
             return importlib.import_module(f"{home}.{name}")

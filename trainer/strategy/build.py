@@ -1,12 +1,11 @@
 """Builds model, optimizers, metrics and state variables in the scope."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import keras
 import tensorflow as tf
-from absl import logging
 
 from trainer.errors import UserError
 from trainer.step.divergence_guard import Guard, Watch
@@ -34,35 +33,30 @@ def build_parts(
     plugin: StrategyPlugin,
     *,
     model: Callable[[], keras.Model],
-    optimizer: Any,
-    metrics: Any,
+    factories: Mapping[str, Any],
     seed: int,
-    learning_rate: float | None,
     precision: str | None,
-    ema_momentum: float | None,
-    sync_batch_norm: bool,
     recompute: Sequence[str],
     guard: Guard | None,
     own_step: bool,
     call_once: Callable[[keras.Model], None],
+    use_compiled: Callable[[keras.Model], None],
 ) -> Parts:
     """Calls the factories of a run under the strategy's scope.
 
     Args:
         plugin: owns the scope.
         model: returns the model.
-        optimizer: a factory, a Keras name, or a dict of these.
-        metrics: see `build_metrics`.
+        factories: what `Trainer` was given by these names: `optimizer`,
+            `learning_rate`, `metrics`, `ema_momentum`, `sync_batch_norm`.
         seed: makes initial weights and dropout reproducible.
-        learning_rate: replaces the optimizer's own; `None` keeps it.
         precision: a Keras dtype policy; `None` keeps the global one.
-        ema_momentum: averages the weights with this momentum if set.
-        sync_batch_norm: take BatchNormalization's statistics over the whole
-            global batch, so that they do not depend on the replica count.
         recompute: names of layers, see `trainer.Trainer`.
         guard: what counts as divergence; `None` checks nothing.
         own_step: whether the Trainer overrides `train_step`.
         call_once: calls a model that is not built yet on a batch.
+        use_compiled: is called with a model that is compiled already, and may
+            change `factories`.
 
     Raises:
         UserError: a factory is not one, or an option cannot be honoured.
@@ -75,14 +69,10 @@ def build_parts(
         with tf.variable_creator_scope(noted):
             made = build_model(model, precision)
             if made.compiled:
-                logging.warning(
-                    "The model function compiles its model. That has no "
-                    "effect: the loss, optimizer and metrics of the Trainer "
-                    "are used."
-                )
+                use_compiled(made)
             half = _computes_in_half(made, own_step=own_step)
             # Before the first call: it decides how a layer is traced.
-            if sync_batch_norm and plugin.num_replicas > 1:
+            if factories["sync_batch_norm"] and plugin.num_replicas > 1:
                 batch_norm.synchronize(made)
             if not made.built:
                 call_once(made)
@@ -96,7 +86,10 @@ def build_parts(
         trainable = made.trainable_variables
         with tf.variable_creator_scope(noted):
             optimizers = build_optimizers(
-                made, trainable, factory=optimizer, learning_rate=learning_rate
+                made,
+                trainable,
+                factory=factories["optimizer"] or "adam",
+                learning_rate=factories["learning_rate"],
             )
         # Keras callbacks read model.optimizer and model.stop_training. Without
         # auto_scale_loss=False, Keras would wrap the optimizer in a loss scale
@@ -107,22 +100,23 @@ def build_parts(
             jit_compile=False,
         )
         weights = [native(v) for v in trainable]
+        momentum = factories["ema_momentum"]
         # Variables that this framework makes are either in checkpoints, or
         # need not be.
         ours = NotedVariables()
         with tf.variable_creator_scope(ours):
             rest = {
                 "metrics": build_metrics(
-                    metrics, model=made, own_step=own_step
+                    factories["metrics"] or (), model=made, own_step=own_step
                 ),
                 "step": tf.Variable(
                     0, dtype=tf.int64, trainable=False, name="step"
                 ),
                 "loss_scale": LossScale() if half else None,
                 "ema": None
-                if ema_momentum is None
+                if momentum is None
                 else MovingAverage(
-                    weights, momentum=ema_momentum, strategy=plugin.strategy
+                    weights, momentum=momentum, strategy=plugin.strategy
                 ),
                 "watch": None if guard is None else Watch(guard),
             }

@@ -32,6 +32,8 @@ def build_optimizers(
         # restored before the first step.
         is_single = len(found) == 1
         one.build(trainable if is_single else _variables_of(model, name))
+        if is_single:
+            _take_state(one, factory)
         skip_own_reduction(one)
         count_steps_natively(one)
     return found
@@ -94,7 +96,9 @@ def _make_optimizer(
     if isinstance(factory, str):
         # Only its class is of use: this object has the default learning rate.
         factory = type(keras.optimizers.get(factory))
-    if learning_rate is None:
+    if isinstance(factory, keras.optimizers.Optimizer):
+        optimizer = _made_again(factory, learning_rate)
+    elif learning_rate is None:
         optimizer = factory()
     # Passed to the constructor where that is possible: an optimizer may derive
     # other values from it.
@@ -118,6 +122,45 @@ def _make_optimizer(
             "a number, a schedule, or a function that returns a number."
         )
     return optimizer
+
+
+def _made_again(
+    given: keras.optimizers.Optimizer, learning_rate: float | None
+) -> keras.optimizers.Optimizer:
+    """An optimizer as the given one, whose variables are made in this scope."""
+    # Some have no configuration of their own, as they hold others.
+    _refuse_own_versions(given)
+    try:
+        config = given.get_config()
+        if learning_rate is not None:
+            config["learning_rate"] = float(learning_rate)
+        return type(given).from_config(config)
+    # Both are user code in a user's own optimizer.
+    except Exception as error:
+        raise UserError(
+            f"The {type(given).__name__} cannot be made again from its "
+            f"configuration ({type(error).__name__}), which a strategy's scope "
+            "requires. Pass a function: Trainer(optimizer=lambda: ...)."
+        ) from None
+
+
+def _take_state(made: keras.optimizers.Optimizer, given: Any) -> None:
+    """Goes on with the state of an optimizer that was used already.
+
+    Raises:
+        UserError: it was used for other weights.
+    """
+    if not isinstance(given, keras.optimizers.Optimizer) or not given.built:
+        return
+    if [v.shape for v in given.variables] != [v.shape for v in made.variables]:
+        raise UserError(
+            f"The {type(given).__name__} has been used for another model. Make "
+            "a new one, or pass a function: Trainer(optimizer=lambda: ...)."
+        )
+    for variable, value in zip(made.variables, given.variables, strict=True):
+        # What was set since, such as the learning rate, is in the new one.
+        if variable is not made.learning_rate:
+            variable.assign(value)
 
 
 def _refuse_own_versions(optimizer: keras.optimizers.Optimizer) -> None:

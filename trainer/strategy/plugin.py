@@ -74,6 +74,14 @@ class StrategyPlugin(abc.ABC):
         """What this plugin could use on this machine; `None` for nothing."""
         return None
 
+    @classmethod
+    def takes_over(cls, strategy: tf.distribute.Strategy) -> bool:
+        """Whether it runs steps under a strategy that the user has made.
+
+        It is then made without arguments, and `create` is not called.
+        """
+        return False
+
     @abc.abstractmethod
     def create(self) -> tf.distribute.Strategy:
         """Makes the strategy. Called once, before any other TensorFlow op.

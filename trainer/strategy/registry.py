@@ -13,8 +13,10 @@ an `import` line of a gin file.
 import functools
 import importlib.metadata
 import inspect
+import re
 from typing import Any
 
+import tensorflow as tf
 from absl import logging
 
 from trainer.errors import UserError, nearest
@@ -82,6 +84,31 @@ def find_strategy(name: str, **options: Any) -> StrategyPlugin:
                 f"for: {', '.join(sorted(takers)) or 'none installed'}."
             )
     return known[name](**given)
+
+
+def plugin_of(strategy: tf.distribute.Strategy) -> StrategyPlugin:
+    """The plugin for a strategy that the user has made.
+
+    Raises:
+        UserError: no plugin can take it over: those that need peers or a TPU
+            start them themselves.
+    """
+    known = strategies()
+    for plugin in known.values():
+        if plugin.takes_over(strategy):
+            made = plugin()
+            # In place of what `create` would return.
+            made.__dict__["strategy"] = strategy
+            return made
+    kind = type(strategy).__name__
+    words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind).lower()
+    name = re.sub(r"_strategy.*", "", words)
+    name = {"collective_all_reduce": "multi_worker_mirrored"}.get(name, name)
+    raise UserError(
+        f"strategy is a {kind}, which the Trainer must start itself, to find "
+        "devices and peers, and to end it with them. Pass its name. "
+        f"{nearest(name, ['auto', *known])}"
+    )
 
 
 def _takes(plugin: type[StrategyPlugin], option: str) -> bool:

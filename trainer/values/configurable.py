@@ -9,7 +9,7 @@ away: the function gets the very objects that it was given.
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, get_type_hints
 
 import gin
@@ -17,7 +17,7 @@ import numpy as np
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 from pydantic_core import SchemaError
 
-from trainer.errors import BadValue
+from trainer.errors import BadValue, UserError, nearest
 from trainer.values.annotations import LARGEST
 from trainer.values.words import advice, describe, parts_of, shown
 
@@ -71,6 +71,10 @@ def _checking(function: Any, name: str | None = None) -> Any:
         try:
             given = signature.bind(*args, **kwargs).arguments
         except TypeError:
+            given = None
+        if given is None:
+            if function.__name__ != "__init__":
+                _check_names(name or function.__name__, signature, kwargs)
             # Python's own message is the clearer one.
             return function(*args, **kwargs)
         for parameter, value in given.items():
@@ -84,6 +88,21 @@ def _checking(function: Any, name: str | None = None) -> Any:
     del check_and_call.__wrapped__
     setattr(check_and_call, _CHECKS, checks)
     return check_and_call
+
+
+def _check_names(
+    name: str, signature: inspect.Signature, kwargs: Mapping[str, Any]
+) -> None:
+    """Refuses arguments that a function does not have."""
+    known = signature.parameters
+    if any(p.kind is p.VAR_KEYWORD for p in known.values()):
+        return
+    for given in kwargs:
+        if given not in known:
+            names = [one for one in known if one != "self"]
+            raise UserError(
+                f"{name} has no argument {given!r}. {nearest(given, names)}"
+            )
 
 
 def _hints(function: Any) -> dict[str, Any]:

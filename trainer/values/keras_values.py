@@ -11,7 +11,7 @@ from annotated_types import MinLen, Predicate
 from typing_extensions import Doc
 
 from trainer.values.annotations import Natural, NotNegative
-from trainer.values.words import leaves
+from trainer.values.words import Suggest, leaves
 
 
 def makes(kind: type) -> Predicate:
@@ -25,7 +25,9 @@ def makes(kind: type) -> Predicate:
     def fits(value: Any) -> bool:
         if inspect.isclass(value):
             return issubclass(value, kind)
-        return not isinstance(value, kind)
+        # These can be called, too, but make nothing.
+        others = keras.Layer | keras.losses.Loss | keras.Metric
+        return not isinstance(value, kind | others)
 
     return Predicate(fits)
 
@@ -59,6 +61,29 @@ def _is_metric(leaf: Any) -> bool:
     return leaf is None or isinstance(leaf, str) or callable(leaf)
 
 
+def _is_data(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(map(_is_data, value.values()))
+    if isinstance(value, list | tuple):
+        return any(_is_data(v) or isinstance(v, list | tuple) for v in value)
+    # An iterator is refused where data is read, with what to give instead.
+    attributes = ("__array__", "to_numpy", "tocoo", "__next__", "pieces")
+    return (
+        callable(value)
+        or any(hasattr(value, name) for name in attributes)
+        # A dataset of TensorFlow, a PyDataset, or `Examples`.
+        or hasattr(value, "element_spec")
+        or hasattr(value, "num_batches")
+        or hasattr(value, "gather")
+        or type(value).__module__.partition(".")[0] == "torch"
+        or hasattr(value, "dense_shape")
+    )
+
+
+def _public(module: Any) -> list[str]:
+    return [name for name in vars(module) if not name.startswith("_")]
+
+
 def _is_optimizer_name(name: str) -> bool:
     # Not `keras.optimizers.get`, which starts TensorFlow.
     return name.lower() in {
@@ -72,13 +97,21 @@ Callbacks: TypeAlias = Annotated[
     Sequence[keras.callbacks.Callback], Doc("a list of callbacks")
 ]
 MakeModel: TypeAlias = Annotated[
-    Callable[..., Any],
-    makes(keras.Model),
-    Doc("a function that returns a keras.Model"),
+    keras.Model | Annotated[Callable[..., Any], makes(keras.Model)],
+    Doc("a keras.Model, or a function that returns one"),
+]
+Data: TypeAlias = Annotated[
+    Any,
+    Predicate(lambda value: value is None or _is_data(value)),
+    Doc(
+        "arrays (x, y), a tf.data.Dataset of batches, a dict of these by "
+        "split, or a function of the split"
+    ),
 ]
 Loss: TypeAlias = Annotated[
     Any,
     _each(_is_loss),
+    Suggest(lambda: _public(keras.losses)),
     Doc(
         "a Keras loss, its name, a function of (y_true, y_pred), or a list or "
         "dict of these"
@@ -89,14 +122,19 @@ LossWeights: TypeAlias = Annotated[
 ]
 ClassWeight: TypeAlias = Annotated[dict[Natural, NotNegative], MinLen(1)]
 _MakeOptimizer: TypeAlias = (
-    Annotated[str, Predicate(_is_optimizer_name)]
+    Annotated[
+        str,
+        Predicate(_is_optimizer_name),
+        Suggest(lambda: [n.lower() for n in _public(keras.optimizers)]),
+    ]
+    | keras.optimizers.Optimizer
     | Annotated[Callable[..., Any], makes(keras.optimizers.Optimizer)]
 )
 Optimizer: TypeAlias = Annotated[
     _MakeOptimizer | Annotated[dict[str, _MakeOptimizer], MinLen(1)],
     Doc(
-        "a function that returns a Keras optimizer, the name of one, or a dict "
-        "of these"
+        "a Keras optimizer, a function that returns one, the name of one, or a "
+        "dict of these"
     ),
 ]
 Metrics: TypeAlias = Annotated[

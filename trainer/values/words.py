@@ -1,8 +1,9 @@
 """Puts annotations and values into words."""
 
+import dataclasses
 import inspect
 import reprlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -25,6 +26,17 @@ _SIGNS = {
     bounds.Le: ("<=", "le"),
     bounds.Lt: ("<", "lt"),
 }
+
+
+@dataclasses.dataclass(frozen=True)
+class Suggest:
+    """In an annotation: names among which one may have been meant.
+
+    Attributes:
+        names: returns them.
+    """
+
+    names: Callable[[], Iterable[str]]
 
 
 def describe(annotation: Any, *, with_largest: bool = False) -> str:
@@ -154,6 +166,8 @@ def _listed(words: list[str]) -> str:
 
 def _choices(annotation: Any) -> Iterator[Any]:
     for part in parts_of(annotation):
+        if isinstance(part, Suggest):
+            yield from part.names()
         if get_origin(part) is Literal:
             yield from get_args(part)
 

@@ -1,4 +1,4 @@
-"""The callback Progress: a live bar on a terminal, plain lines elsewhere."""
+"""The callback Progress: a bar on a terminal or in a notebook, or lines."""
 
 import time
 from typing import Any
@@ -6,9 +6,11 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn
 from rich.progress import Progress as Bar
+from rich.table import Table
 
 from trainer import Callback
 from trainer.plugin_api import configurable, peak_memory
+from trainer_plugins.callbacks.notebook_bar import NotebookBar
 
 # Logged, but too much for a line.
 _HIDDEN = ("examples_per_second", "steps_per_second", "learning_rate")
@@ -16,10 +18,13 @@ _HIDDEN = ("examples_per_second", "steps_per_second", "learning_rate")
 
 @configurable(module="trainer_plugins.callbacks")
 class Progress(Callback):
-    """Prints progress, newest values, speed and remaining training time.
+    """Shows what runs, its newest values, speed and remaining time.
 
     The remaining time counts training only, without evaluations, checkpoints
-    and the first graph call, which includes compiling.
+    and the first graph call, which includes compiling. With a bar, a table of
+    the newest values comes at the end. A run that is started from Python has
+    this callback by default; with `verbose=2` it prints a line for each epoch
+    and nothing else.
 
     Args:
         console: where to print; standard output if not given.
@@ -27,23 +32,38 @@ class Progress(Callback):
 
     only_watches = True
     single = True
+    by_default = True
 
     def __init__(self, console: Console | None = None) -> None:
         super().__init__()
         self._console = console or Console()
-        self._bar: Bar | None = None
+        # Lines are text in a notebook, too.
+        self._lines = (
+            Console(force_jupyter=False)
+            if self._console.is_jupyter
+            else self._console
+        )
+        self._bar: Bar | NotebookBar | None = None
         self._task = TaskID(0)
         self._pace = Pace()
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Starts the bar."""
         self._pace = Pace()
+        if self._is_chief and self.verbose != 2:
+            self._print([self.trainer.describe()])
         # A bar redraws itself with control codes, which would pile up in a
         # file.
-        if not self._console.is_terminal or not self._is_chief:
+        if not self._is_chief or self.verbose == 2:
+            return
+        if self._console.is_jupyter:
+            self.close()
+            self._bar = NotebookBar(self._total, self.trainer.step)
+            return
+        if not self._console.is_terminal:
             return
         self.close()
-        self._bar = Bar(
+        bar = Bar(
             TextColumn("train"),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
@@ -52,10 +72,11 @@ class Progress(Callback):
             console=self._console,
             refresh_per_second=4,
         )
-        self._task = self._bar.add_task(
+        self._task = bar.add_task(
             "train", total=self._total, completed=self.trainer.step, values=""
         )
-        self._bar.start()
+        bar.start()
+        self._bar = bar
 
     def on_train_batch_begin(
         self, batch: int, logs: dict[str, Any] | None = None
@@ -73,7 +94,7 @@ class Progress(Callback):
 
     def on_log(self, step: int, split: str, logs: dict[str, float]) -> None:
         """Shows a split's values."""
-        if not self._is_chief:
+        if not self._is_chief or self.verbose == 2:
             return
         where = f"step {self._position(step)}"
         if split != "train":
@@ -85,19 +106,37 @@ class Progress(Callback):
         else:
             self._bar.update(self._task, values="  ".join(shown))
 
+    def on_epoch_end(
+        self, epoch: int, logs: dict[str, Any] | None = None
+    ) -> None:
+        """Shows an epoch's values, in the bar or in a line of their own."""
+        if not self._is_chief:
+            return
+        shown = _values(logs or {})
+        if self.verbose == 2:
+            last = (self.params or {}).get("epochs")
+            of = f"/{last}" if last else ""
+            self._print([f"epoch {epoch + 1}{of}", *shown])
+        elif self._bar is not None:
+            shown += self._remaining(self.trainer.step)
+            self._bar.update(self._task, values="  ".join(shown))
+
     def on_roll_back(self, step: int) -> None:
         """Moves the bar back."""
         if self._bar is not None:
             self._bar.update(self._task, completed=step)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Removes the bar; prints why training ended early, and its cost."""
+        """Ends the bar; prints why training ended early, and its cost."""
+        had_bar = self._bar is not None
         self.close()
+        if had_bar and logs:
+            self._console.print(_table(logs))
         reason = self.trainer.stop_reason
         if reason and self._is_chief:
             where = f"step {self._position(self.trainer.step)}"
             self._print(["stopped", where, reason])
-        if self._is_chief:
+        if self._is_chief and self.verbose != 2:
             closing = _summary(self.trainer.accounts.summary())
             self._print([*closing, *_memory(peak_memory())])
 
@@ -128,7 +167,7 @@ class Progress(Callback):
 
     def _print(self, parts: list[str]) -> None:
         # Never wrapped: one log stays one line, however narrow the console.
-        self._console.print(
+        self._lines.print(
             "  ".join(parts), markup=False, highlight=False, soft_wrap=True
         )
 
@@ -167,6 +206,24 @@ def _values(logs: dict[str, float]) -> list[str]:
         for name, value in logs.items()
         if not name.startswith(_HIDDEN)
     ]
+
+
+def _table(logs: dict[str, float]) -> Table:
+    """Returns the newest values, training beside evaluation."""
+    evaluated = {
+        name.removeprefix("val_"): value
+        for name, value in logs.items()
+        if name.startswith("val_")
+    }
+    table = Table("", "train", *["eval"] * bool(evaluated))
+    for name in dict.fromkeys([*logs, *evaluated]):
+        if name.startswith("val_"):
+            continue
+        row = [logs.get(name), *([evaluated.get(name)] if evaluated else [])]
+        table.add_row(
+            name, *("" if value is None else _number(value) for value in row)
+        )
+    return table
 
 
 def _summary(accounts: dict[str, float]) -> list[str]:

@@ -36,6 +36,12 @@ class CentralStorage(StrategyPlugin):
         self._devices = devices
         self._parameter_device = parameter_device
 
+    @classmethod
+    def takes_over(cls, strategy: tf.distribute.Strategy) -> bool:
+        """See `StrategyPlugin.takes_over`."""
+        kind = tf.distribute.experimental.CentralStorageStrategy
+        return type(strategy) is kind
+
     def create(self) -> tf.distribute.Strategy:
         """See `StrategyPlugin.create`."""
         devices = logical_devices(self._devices)

@@ -23,6 +23,12 @@ class Default(StrategyPlugin):
         """Fits everywhere, with the lowest rank."""
         return Detection(rank=0, found="one device")
 
+    @classmethod
+    def takes_over(cls, strategy: tf.distribute.Strategy) -> bool:
+        """See `StrategyPlugin.takes_over`."""
+        with strategy.scope():
+            return not tf.distribute.has_strategy()
+
     def create(self) -> tf.distribute.Strategy:
         """See `StrategyPlugin.create`."""
         return tf.distribute.get_strategy()

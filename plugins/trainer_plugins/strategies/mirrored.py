@@ -58,6 +58,11 @@ class Mirrored(StrategyPlugin):
             return None
         return Detection(rank=10, found=f"{count} devices on this host")
 
+    @classmethod
+    def takes_over(cls, strategy: tf.distribute.Strategy) -> bool:
+        """See `StrategyPlugin.takes_over`."""
+        return type(strategy) is tf.distribute.MirroredStrategy
+
     def create(self) -> tf.distribute.Strategy:
         """See `StrategyPlugin.create`."""
         devices = logical_devices(self._devices)

@@ -20,6 +20,7 @@ ACCOUNTS = {
     "total": 100.1,
     "goodput": 0.6,
 }
+ABOUT = "strategy default on cpu:0"
 CLOSING = "goodput 60% of 1:40  (step 60%, lost 30%, start up 10%)"
 SHOW_CURSOR = "\x1b[?25h"
 HIDE_CURSOR = "\x1b[?25l"
@@ -36,6 +37,7 @@ def make(*, terminal, is_chief=True, steps=2000):
         plugin=SimpleNamespace(is_chief=is_chief),
         loop=SimpleNamespace(steps=steps),
         stop_reason=None,
+        describe=lambda: ABOUT,
         accounts=SimpleNamespace(summary=lambda: dict(ACCOUNTS)),
     )
     return callback, out
@@ -80,6 +82,7 @@ def test_plain_line_and_remaining_time(clock):
     clock.now += 1000  # An evaluation.
     callback.on_log(200, "train", LOGS)
     assert out.getvalue() == (
+        f"{ABOUT}\n"
         "step 200/2000  loss 0.1234  accuracy 0.9712  5321 examples/s  "
         "eta 0:36\n"
     )
@@ -90,7 +93,7 @@ def test_no_remaining_time_after_the_compiling_call_alone(clock):
     callback.on_train_begin()
     run_steps(callback, 100, clock, seconds=60.0)
     callback.on_log(100, "train", LOGS)
-    assert out.getvalue().startswith("step 100/2000  loss 0.1234")
+    assert "\nstep 100/2000  loss 0.1234" in out.getvalue()
     assert "eta" not in out.getvalue()
 
 
@@ -195,7 +198,7 @@ def test_with_the_trainer():
         log_every=10,
         eval_every=20,
     )
-    first, second, evaluated, closing = out.getvalue().splitlines()
+    about, first, second, evaluated, closing = out.getvalue().splitlines()
     number = r"[\d.e+-]+"
     for line, place in ((first, "10/20"), (second, "20/20")):
         assert re.fullmatch(

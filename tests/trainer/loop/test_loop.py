@@ -153,7 +153,7 @@ def test_a_keras_callback_can_stop_training():
 
 
 def test_a_class_instead_of_a_callback_is_named():
-    with pytest.raises(UserError, match=r"write @Due\(\), with parentheses"):
+    with pytest.raises(UserError, match=r"write Due\(\), with parentheses"):
         make().train(5, callbacks=[Due])
 
 
@@ -168,5 +168,5 @@ def test_two_of_a_kind_that_may_be_there_once():
 
 @pytest.mark.parametrize("options", [{"steps": 0}, {"steps_per_loop": 0}])
 def test_numbers_below_one_are_named(options):
-    with pytest.raises(UserError, match="must be a whole number >= 1"):
+    with pytest.raises(UserError, match="must be a .*number.* >= 1"):
         make().train(**{"steps": 5, **options})

@@ -85,7 +85,8 @@ RIGHT = {
     "list of names": {"[]", "['a']"},
     "model": FUNCTIONS,
     "trainer": FUNCTIONS,
-    "function": FUNCTIONS | {"class", "Guard"},
+    # An iterator is refused in other words, which say what to give instead.
+    "data": FUNCTIONS | {"class", "Guard", "[class]", "iterator"},
     "loss": FUNCTIONS | {"None", "[]", "{}", "[None]"},
     "weights": SOME
     | {"0", "-1", "1e30", "1e300", "None", "[5]", "[None]", "[]", "{}"}
@@ -107,11 +108,11 @@ PARAMETERS = {
         "loss": "loss",
         "loss_weights": "weights",
         "class_weight": "classes?",
-        "optimizer": "optimizer",
+        "optimizer": "optimizer?",
         "metrics": "metrics",
-        "data": "function?",
+        "data": "data?",
         "strategy": "text",
-        "batch_size": "whole",
+        "batch_size": "whole?",
         "seed": "whole or 0",
         "learning_rate": "number >= 0?",
         "data_dir": "text?",
@@ -137,6 +138,7 @@ PARAMETERS = {
         "trainer": "trainer",
         "strategy": "text",
         "train_steps": "whole",
+        "max_time": "time?",
         "eval_every": "period?",
         "eval_steps": "whole?",
         "eval_timeout": "time",

@@ -10,6 +10,7 @@ from trainer.errors import UserError
 from trainer.step.logs import StepLogs
 from trainer.step.losses import loss_terms, shapes
 from trainer.step.losses.outputs import Outputs
+from trainer.step.losses.targets import Output
 from trainer.step.model.keras_private import symbolic_outputs
 from trainer.step.reductions.average import average
 from trainer.step.spec import StepSpec
@@ -30,6 +31,27 @@ def check(spec: StepSpec) -> None:
         outputs = _outputs(spec, y_pred)
         _by_output(spec, outputs)
         _weights_by_output(spec, outputs)
+
+
+def split(spec: StepSpec, y: Any, y_pred: Any) -> list[Output]:
+    """Each output with its loss and its targets; see `Output`."""
+    outputs = _outputs(spec, y_pred)
+    names = [""] if outputs.is_single else outputs.names
+    return [
+        Output(*parts)
+        for parts in zip(
+            names,
+            _by_output(spec, outputs),
+            outputs.tensors(y),
+            outputs.tensors(y_pred),
+            strict=True,
+        )
+    ]
+
+
+def targets(spec: StepSpec, y: Any, y_pred: Any) -> list[Any]:
+    """The targets of each output."""
+    return _outputs(spec, y_pred).tensors(y)
 
 
 def per_example(spec: StepSpec, y: Any, y_pred: Any) -> Any:

@@ -51,7 +51,7 @@ def is_by_example(loss: keras.losses.Loss) -> bool:
 
     No trial is needed for such a loss.
     """
-    name, options = _function_of_keras(loss)
+    name, options = function_of_keras(loss)
     if name not in _BY_VALUE | _BY_CLASS:
         return False
     axis = options.get("axis", None if name in _OVER_ALL else -1)
@@ -75,7 +75,7 @@ def check_alike(loss: keras.losses.Loss, y: Any, y_pred: Any) -> None:
     Raises:
         UserError: the ranks differ otherwise.
     """
-    name, _ = _function_of_keras(loss)
+    name, _ = function_of_keras(loss)
     if not (tf.is_tensor(y) and tf.is_tensor(y_pred)):
         return
     ranks = y.shape.rank, y_pred.shape.rank
@@ -102,7 +102,7 @@ def check_alike(loss: keras.losses.Loss, y: Any, y_pred: Any) -> None:
 
 def needs_an_example(loss: keras.losses.Loss) -> bool:
     """Whether TensorFlow cannot compute a loss of no example."""
-    return _function_of_keras(loss)[0] == "ctc"
+    return function_of_keras(loss)[0] == "ctc"
 
 
 def check_rows(
@@ -195,7 +195,7 @@ def _scalar_sentence(
             f"{found} Let per_example_loss return the shape [batch] or "
             f"[batch, ...], such as tf.reduce_mean(..., axis=-1). {instead}"
         )
-    function, _ = _function_of_keras(loss)
+    function, _ = function_of_keras(loss)
     rank = getattr(getattr(y_pred, "shape", None), "rank", None)
     if function in _OVER_ALL:
         kind = function.capitalize()
@@ -221,7 +221,7 @@ def _scalar_sentence(
     )
 
 
-def _function_of_keras(
+def function_of_keras(
     loss: keras.losses.Loss,
 ) -> tuple[str | None, dict[str, Any]]:
     """The name of the function of keras.losses that a loss calls, if any."""

@@ -5,7 +5,7 @@ from typing import Any
 
 import keras
 
-from trainer.errors import UserError
+from trainer.errors import UserError, did_you_mean
 
 # Names whose meaning in Keras depends on targets and outputs.
 _BY_SHAPE = ("accuracy", "acc", "crossentropy", "ce")
@@ -50,9 +50,13 @@ def make_metric(factory: Any) -> Any:
             return keras.metrics.MeanMetricWrapper(factory, name=name)
         factory = factory()
     if not isinstance(factory, keras.Metric):
+        known = [n for n in dir(keras.metrics) if not n.startswith("_")]
+        # The short names first: they are also those of classes, in lower case.
+        hint = did_you_mean(factory, _BY_SHAPE) or did_you_mean(factory, known)
         raise UserError(
-            f"Metric {factory!r} is not a keras.Metric. Name the "
-            "class exactly, such as SparseCategoricalAccuracy."
+            f"Metric {factory!r} is not a keras.Metric."
+            f"{hint} Name the class exactly, such as "
+            "SparseCategoricalAccuracy."
         )
     return factory
 

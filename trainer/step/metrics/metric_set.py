@@ -58,6 +58,7 @@ class MetricSet:
             outputs.
 
     Attributes:
+        given: as they were given, but made.
         measures: the metrics, by the name under which they are logged.
         in_layers: those that layers update.
         is_bound: whether it is known which metric is for which output.
@@ -73,7 +74,7 @@ class MetricSet:
     def __init__(
         self, given: Any, *, model: keras.Model, own_step: bool = False
     ) -> None:
-        self._given = given
+        self.given = given
         self._names = getattr(model, "output_names", None)
         self._outputs: Outputs | None = None
         self.in_layers = LayerMetrics(model)
@@ -102,7 +103,7 @@ class MetricSet:
         if self.is_bound:
             return
         outputs = Outputs(y_pred, self._names)
-        groups = outputs.split(self._given, what="metrics")
+        groups = outputs.split(self.given, what="metrics")
         targets, predicted = outputs.tensors(y), outputs.tensors(y_pred)
         for i, group in enumerate(groups):
             prefix = "" if outputs.is_single else f"{outputs.names[i]}_"
@@ -125,7 +126,7 @@ class MetricSet:
         """Whether all metrics are Keras' own and need no trial."""
         return all(
             isinstance(one, keras.Metric) and is_known(one) and is_built(one)
-            for one in keras.tree.flatten(self._given)
+            for one in keras.tree.flatten(self.given)
             if one is not None
         )
 
@@ -401,7 +402,7 @@ class MetricSet:
 
     def _bind_by_key(self) -> None:
         by_key = (
-            self._given if isinstance(self._given, dict) else {"": self._given}
+            self.given if isinstance(self.given, dict) else {"": self.given}
         )
         for key, group in by_key.items():
             for one in keras.tree.flatten(group):

@@ -148,9 +148,20 @@ def skip_own_reduction(optimizer: keras.optimizers.Optimizer) -> None:
 def symbolic_outputs(model: keras.Model) -> Any:
     """A model's symbolic outputs; `None` if they are not known yet."""
     try:
+        # A Sequential model has no `output` of its own.
+        if isinstance(model, keras.Sequential):
+            return model.outputs[0]
         return model.output
-    except (AttributeError, ValueError):
+    except (AttributeError, ValueError, TypeError):
         return None
+
+
+def layer_of(tensor: Any) -> keras.Layer | None:
+    """The layer that made a symbolic tensor; `None` if none is known."""
+    made_by = getattr(
+        getattr(tensor, "_keras_history", None), "operation", None
+    )
+    return made_by if isinstance(made_by, keras.Layer) else None
 
 
 def all_layers(model: keras.Model) -> Iterator[keras.Layer]:
@@ -413,3 +424,9 @@ def _global_state(
         raise RuntimeError(
             f"keras {keras.__version__}: global_state is gone; {otherwise}."
         ) from None
+
+
+def compile_arguments(model: keras.Model) -> dict[str, Any]:
+    """What `compile` was called with; empty if it was not."""
+    config = getattr(model, "_compile_config", None)
+    return dict(getattr(config, "config", {})) if model.compiled else {}

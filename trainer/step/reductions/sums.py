@@ -45,6 +45,11 @@ class Layout:
                         begin, self.size = self.size, self.size + _count(shape)
                         columns[i] = slice(begin, self.size)
 
+    @property
+    def names(self) -> list[str]:
+        """The names of the results."""
+        return list(self._columns)
+
     def pack(self, results: Mapping[str, Any]) -> tf.Tensor:
         """A step's results as a float64 vector; for a graph."""
         found = [

@@ -1,0 +1,100 @@
+"""How long a run is: in steps, in epochs, and in time."""
+
+import time
+
+import keras
+import numpy as np
+import pytest
+
+from tests.helpers import make_trainer, saved_steps
+from trainer import Callback, UserError
+from trainer.cli import flags
+from trainer.loop.schedule import Epochs, Period, parse_length
+from trainer_plugins.callbacks.checkpoint import Checkpoint
+
+
+def linear():
+    return keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+
+
+@pytest.mark.parametrize(
+    ("value", "steps"),
+    [(7, 7), ("7", 7), ("2k steps", 2000), ("3 epochs", 24), ("1 epoch", 8)],
+)
+def test_a_length_is_a_number_of_steps(value, steps):
+    assert parse_length(value, name="steps", steps_per_epoch=8) == steps
+
+
+@pytest.mark.parametrize("value", ["3h", "10%", "three epochs", "0 epochs"])
+def test_what_is_no_length_is_refused(value):
+    with pytest.raises(UserError, match=r"steps = .*"):
+        parse_length(value, name="steps", steps_per_epoch=8)
+
+
+def test_epochs_may_begin_anywhere():
+    epochs = Epochs(4, begin=10, first=2)
+    assert [epochs.number(step) for step in (10, 13, 14, 18)] == [2, 2, 3, 4]
+    assert [epochs.next_end(step) for step in (10, 13, 14)] == [14, 14, 18]
+    assert Period(steps=4, begin=10).crossed(13, 14)
+    assert not Period(steps=4, begin=10).crossed(11, 13)
+
+
+def test_train_ends_after_so_many_epochs():
+    trainer = make_trainer(linear)
+    trainer.train("2 epochs", verbose=0)
+    assert trainer.step == 16
+    trainer.train("3 epochs", verbose=0)
+    assert trainer.step == 24
+
+
+def test_flags_say_it_in_epochs_or_in_steps():
+    request = flags.parse(["--gin_file=a.gin", "--epochs=3", "--max_time=2h"])
+    assert [binding.text for binding in request.bindings] == [
+        "trainer.run.train_steps = '3 epochs'",
+        "trainer.run.max_time = '2h'",
+    ]
+    with pytest.raises(UserError, match="both say how long"):
+        flags.parse(["--gin_file=a.gin", "--epochs=3", "--train_steps=9"])
+
+
+class Slow(Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        time.sleep(0.06)
+
+
+def test_max_time_counts_all_attempts(tmp_path):
+    def attempt(steps, seconds):
+        trainer = make_trainer(linear)
+        trainer.train(
+            steps,
+            max_time=f"{seconds}s",
+            model_dir=str(tmp_path),
+            callbacks=[Slow(), Checkpoint(every=5)],
+            steps_per_loop=1,
+            verbose=0,
+        )
+        return trainer
+
+    first = attempt(10, 1000)
+    assert first.step == 10
+    spent = first.loop.reporter.training_seconds
+    assert spent > 0.5
+    # Another process: what the first attempt took is spent.
+    second = attempt(1000, spent + 0.3)
+    assert 10 < second.step < 18
+    assert "max_time" in second.stop_reason
+    assert saved_steps(tmp_path)[-1] == second.step
+    # With more time, it goes on.
+    third = attempt(second.step + 3, 1000)
+    assert third.step == second.step + 3
+
+
+def test_time_between_two_calls_does_not_count():
+    trainer = make_trainer(linear)
+    trainer.train(3, verbose=0)
+    spent = trainer.loop.reporter.training_seconds
+    time.sleep(0.3)
+    assert trainer.loop.reporter.training_seconds == spent
+    trainer.train(6, max_time="1s", verbose=0)
+    assert trainer.step == 6
+    assert np.isfinite(spent)

@@ -1,0 +1,392 @@
+"""What new users write, and the few lines that they get for it."""
+
+import re
+import traceback
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from trainer import Trainer, UserError
+from trainer.python import brief
+from trainer_plugins.callbacks.early_stopping import EarlyStopping
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(64, 8)).astype("float32")
+Y = RNG.integers(10, size=64)
+HOT = keras.utils.to_categorical(Y, 10)
+SPARSE = keras.losses.SparseCategoricalCrossentropy
+STOP = keras.callbacks.EarlyStopping
+
+
+def net(units=10, activation="softmax"):
+    return keras.Sequential(
+        [keras.Input((8,)), keras.layers.Dense(units, activation=activation)]
+    )
+
+
+def make(model=net, loss="sparse_categorical_crossentropy", **options):
+    return Trainer(model, **{"loss": loss, "strategy": "default", **options})
+
+
+def dataset(batch=16):
+    return tf.data.Dataset.from_tensor_slices((X, Y)).batch(batch)
+
+
+class Frame:
+    """As a pandas frame with a column of text."""
+
+    dtypes = {"age": np.dtype(float), "city": np.dtype(object)}
+
+    def to_numpy(self):
+        return np.array([[1.0, "Rome"], [2.0, "Bern"]], object)
+
+
+class Shuffled(keras.utils.PyDataset):
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, number):
+        return X[:16], Y[:16]
+
+    def on_epoch_end(self):
+        pass
+
+
+class Custom(keras.Model):
+    def __init__(self, units):
+        super().__init__()
+        self.dense = keras.layers.Dense(units)
+
+    def call(self, x):
+        return self.dense(x)
+
+
+def compiled_eagerly():
+    model = net()
+    model.compile("adam", SPARSE(), run_eagerly=True)
+    return model
+
+
+def weighted_and_not():
+    model = net()
+    model.compile("adam", SPARSE(), metrics=["mae"], weighted_metrics=["mae"])
+    return model
+
+
+def used_optimizer():
+    optimizer = keras.optimizers.Adam()
+    optimizer.build(net(3).trainable_variables)
+    return optimizer
+
+
+MISTAKES = {
+    # The model.
+    "a number": (lambda: make(3), "a keras.Model, or a function"),
+    "a layer": (lambda: make(keras.layers.Dense(3)), "a keras.Model, or"),
+    "returns no model": (lambda: make(lambda: 3).build(), "returned a int"),
+    "cannot be copied": (
+        lambda: make(Custom(3), strategy="one_device", data=(X, Y)).build(),
+        "Pass a function that makes the model",
+    ),
+    "precision too late": (
+        lambda: make(net(), precision="mixed_bfloat16"),
+        "comes too late",
+    ),
+    "run_eagerly": (lambda: make(compiled_eagerly()), "run_eagerly = True"),
+    "both kinds of metrics": (
+        lambda: make(weighted_and_not()),
+        "metrics and with weighted_metrics",
+    ),
+    # Loss, optimizer and metrics.
+    "no loss": (lambda: make(loss=None).fit(X, Y), "There is no loss"),
+    "a loss misspelled": (
+        lambda: make(loss="sparse_categorical_crossentrpy"),
+        "Did you mean 'sparse_categorical_crossentropy'",
+    ),
+    "an optimizer misspelled": (
+        lambda: make(optimizer="adamm"),
+        "Did you mean 'adam'",
+    ),
+    "a loss for an optimizer": (
+        lambda: make(optimizer=SPARSE()),
+        "must be a Keras optimizer",
+    ),
+    "another model's optimizer": (
+        lambda: make(optimizer=used_optimizer(), data=(X, Y)).build(),
+        "has been used for another model",
+    ),
+    "a metric misspelled": (
+        lambda: make(metrics=["accurracy"]).fit(X, Y),
+        "Did you mean 'accuracy'",
+    ),
+    # Data.
+    "no data": (lambda: make().train(3), "There is no train data"),
+    "fit without data": (lambda: make().fit(epochs=3), "as in fit"),
+    "evaluate without data": (
+        lambda: make(data=(X, Y)).evaluate(),
+        "There is no eval data",
+    ),
+    "train_and_evaluate without it": (
+        lambda: make(data=(X, Y)).train_and_evaluate(5),
+        "There is no eval data",
+    ),
+    "lengths differ": (
+        lambda: make().fit(X, Y[:60]),
+        "x has 64, y has 60",
+    ),
+    "no targets": (lambda: make().fit(X), "the data has no targets"),
+    "targets without inputs": (lambda: make().fit(y=Y), "got y, but no x"),
+    "one-hot vectors": (
+        lambda: make().fit(X, HOT),
+        r"y has shape \(32, 10\), SparseCategoricalCrossentropy wants \(32,\)"
+        r".*use CategoricalCrossentropy, or .*argmax",
+    ),
+    "class numbers": (
+        lambda: make(loss="categorical_crossentropy").fit(X, Y),
+        r"wants \(32, 10\).*SparseCategoricalCrossentropy.*to_categorical",
+    ),
+    "too few classes": (
+        lambda: make(lambda: net(5)).fit(X, Y),
+        "has the class 9, but the model has 5 outputs",
+    ),
+    "classes from one": (
+        lambda: make().fit(X, Y + 1),
+        "the class 10, .*for the classes 0 to 9",
+    ),
+    "one output": (
+        lambda: make(lambda: net(1)).fit(X, Y),
+        "one for each class",
+    ),
+    "classes in a binary loss": (
+        lambda: make(lambda: net(1, "sigmoid"), "bce").fit(X, Y),
+        "wants 0 and 1",
+    ),
+    "targets of another width": (
+        lambda: make(lambda: net(3, None), "mse").fit(X, HOT),
+        r"y has shape \(32, 10\), MeanSquaredError wants \(32, 3\)",
+    ),
+    "inputs of another width": (
+        lambda: make().fit(X[:, :5], Y),
+        r"x has shape \(32, 5\), the model takes \(32, 8\)",
+    ),
+    "labels are text": (
+        lambda: make().fit(X, [str(label) for label in Y]),
+        "y holds text, .*numpy.unique",
+    ),
+    "a column is text": (lambda: make().fit(Frame(), Y[:2]), "numbers: city"),
+    "rows of several lengths": (
+        lambda: make().fit([[1, 2], [3]], [0, 1]),
+        "different lengths.*pad_sequences",
+    ),
+    "None among the values": (
+        lambda: make().fit(np.array([[None] * 8] * 4), Y[:4]),
+        "holds Python objects",
+    ),
+    "nothing": (lambda: make().fit([], []), "has no examples"),
+    "a single value": (lambda: make().fit(np.float32(3)), "a single value"),
+    "a generator": (
+        lambda: make().fit((X, Y) for _ in range(3)),
+        "can be read only once",
+    ),
+    "a path": (lambda: make().fit("train.csv", Y), "x is a str"),
+    "data is a number": (lambda: make(data=3), "Trainer.data = 3 must be"),
+    "four arrays": (
+        lambda: make(data=(X, Y, Y, Y)),
+        r"Give \(x, y\) or \(x, y, sample_weight\)",
+    ),
+    "a split called val": (
+        lambda: make(data={"train": (X, Y), "val": (X, Y)}),
+        "call it 'eval'",
+    ),
+    "a split misspelled": (
+        lambda: make(data={"train": (X, Y), "test": (X, Y)}).evaluate(
+            split="tset"
+        ),
+        "no split 'tset'. Did you mean 'test'",
+    ),
+    "examples that are not batched": (
+        lambda: make(data=dataset().unbatch()),
+        "Batch it with",
+    ),
+    "a PyDataset that shuffles": (
+        lambda: make().fit(Shuffled()),
+        "Shuffled.on_epoch_end changes the data",
+    ),
+    # Arguments of fit.
+    "an argument misspelled": (
+        lambda: make().fit(X, Y, epoch=3),
+        "no argument 'epoch'. Did you mean 'epochs'",
+    ),
+    "epochs is text": (
+        lambda: make().fit(X, Y, epochs="3"),
+        "fit.epochs = '3' must be a whole number",
+    ),
+    "no epochs": (lambda: make().fit(X, Y, epochs=0), "whole number >= 1"),
+    "epochs that are over": (
+        lambda: make().fit(X, Y, epochs=3, initial_epoch=3),
+        "leaves nothing to train",
+    ),
+    "targets beside a dataset": (
+        lambda: make().fit(dataset(), Y),
+        "got y, but x is a _BatchDataset",
+    ),
+    "a part of a dataset": (
+        lambda: make().fit(dataset(), validation_split=0.2),
+        "validation_split needs arrays",
+    ),
+    "a split and data": (
+        lambda: make().fit(X, Y, validation_split=0.2, validation_data=(X, Y)),
+        "choose one",
+    ),
+    "too large a part": (
+        lambda: make().fit(X, Y, validation_split=0.999),
+        "leaves no examples on one side",
+    ),
+    "a part of a percent": (
+        lambda: make().fit(X, Y, validation_split=20),
+        "must be a number >= 0 and < 1",
+    ),
+    "validation_steps of nothing": (
+        lambda: make().fit(X, Y, validation_steps=3),
+        "there is nothing to evaluate",
+    ),
+    "a list of epochs": (
+        lambda: make().fit(X, Y, validation_split=0.5, validation_freq=[1]),
+        "only every n-th epoch",
+    ),
+    "both kinds of weights": (
+        lambda: make().fit(X, Y, sample_weight=X[:, 0], class_weight={0: 2.0}),
+        "class_weight is given, and the data has sample weights",
+    ),
+    # Arguments of train.
+    "words": (
+        lambda: make(data=(X, Y)).train("three epochs"),
+        "such as '3 epochs'",
+    ),
+    "a time": (lambda: make(data=(X, Y)).train("3h"), "such as '3 epochs'"),
+    "a negative number": (lambda: make(data=(X, Y)).train(-1), ">= 1"),
+    "a strategy misspelled": (
+        lambda: make(strategy="miror").build(),
+        "Did you mean 'mirrored'",
+    ),
+    # Callbacks.
+    "a class": (
+        lambda: make().fit(X, Y, callbacks=[STOP]),
+        "is a class: write EarlyStopping",
+    ),
+    "no callback": (
+        lambda: make().fit(X, Y, callbacks=["early_stopping"]),
+        "is not a callback",
+    ),
+    "nothing is evaluated": (
+        lambda: make().fit(X, Y, callbacks=STOP()),
+        "'val_loss', but nothing is evaluated",
+    ),
+    "a monitor misspelled": (
+        lambda: make(metrics=["accuracy"]).fit(
+            X,
+            Y,
+            validation_split=0.5,
+            callbacks=STOP("val_acuracy", mode="max"),
+        ),
+        "Did you mean 'val_accuracy'",
+    ),
+    "a monitor of ours": (
+        lambda: make().fit(
+            X, Y, validation_split=0.5, callbacks=EarlyStopping("val_f1")
+        ),
+        "EarlyStopping.monitor = 'val_f1' is not measured",
+    ),
+    # Afterwards.
+    "predict another width": (
+        lambda: make().predict(X[:, :3]),
+        r"x has shape \(32, 3\), the model takes \(32, 8\)",
+    ),
+    "predict a path": (lambda: make().predict("x.csv"), "x is a str"),
+    "save anywhere": (lambda: make().save("model"), "must end with .keras"),
+    "save nowhere": (
+        lambda: make().save("no_such_folder/m.keras"),
+        "there is no directory 'no_such_folder'",
+    ),
+}
+# Shown where a step is traced, so the test takes longer.
+LONG = ("both kinds of weights", "a monitor misspelled", "a monitor of ours")
+
+
+@pytest.fixture(autouse=True)
+def briefly(monkeypatch):
+    # A test of the command line in this process turns it off.
+    monkeypatch.setitem(brief._state, "is_on", True)
+    monkeypatch.delenv(brief.VARIABLE, raising=False)
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        pytest.param(one, marks=[pytest.mark.long] * (one in LONG))
+        for one in MISTAKES
+    ],
+)
+def test_a_mistake_is_a_sentence(mistake):
+    call, message = MISTAKES[mistake]
+    with pytest.raises(UserError, match=message) as raised:
+        call()
+    said = str(raised.value)
+    assert 1 <= len(said.splitlines()) <= 3
+    # Python's own lines for the call in this file, and ours for one frame.
+    shown = "".join(traceback.format_exception(raised.value)).splitlines()
+    assert len(shown) < 20
+    assert "gin" not in said
+
+
+def test_all_frames_on_request(monkeypatch):
+    monkeypatch.setenv(brief.VARIABLE, "1")
+    with pytest.raises(UserError) as raised:
+        make(data=(X, HOT)).train(3)
+    frames = traceback.extract_tb(raised.value.__traceback__)
+    assert frames[-1].name == "check_shapes"
+
+
+def test_the_original_is_the_context():
+    with pytest.raises(UserError) as raised:
+        make(data=(X, HOT)).train(3)
+    frames = traceback.extract_tb(raised.value.__context__.__traceback__)
+    assert frames[-1].name == "check_shapes"
+
+
+def test_a_notebook_shows_the_line_and_the_message():
+    with pytest.raises(UserError) as raised:
+        exec(compile("make(3)", "/tmp/ipykernel_1/2.py", "exec"), globals())
+    shown = raised.value._render_traceback_()
+    assert len(shown) <= 2
+    assert shown[-1].startswith("UserError: Trainer.model = 3 must be")
+
+
+@pytest.mark.parametrize(
+    ("model", "loss", "metrics", "said"),
+    [
+        (net(10, None), "sparse_categorical_crossentropy", (), "gives logits"),
+        (net(1, None), "binary_crossentropy", (), "gives logits"),
+        (net(), SPARSE(from_logits=True), (), "applies softmax once more"),
+        (net(1, "softmax"), "binary_crossentropy", (), "is always 1"),
+        (
+            net(1, None),
+            keras.losses.BinaryCrossentropy(from_logits=True),
+            ["accuracy"],
+            "BinaryAccuracy.threshold=0.",
+        ),
+        (net(10, None), SPARSE(from_logits=True), ["accuracy"], None),
+        (net(), "sparse_categorical_crossentropy", ["accuracy"], None),
+        (net(1, None), "mse", (), None),
+    ],
+)
+def test_what_is_hardly_meant_is_a_warning(model, loss, metrics, said, caplog):
+    trainer = make(model, loss, metrics=metrics, data=(X, Y % 2))
+    trainer.check_data(trainer.batches("train"))
+    trainer.check_data(trainer.batches("train"))
+    found = [record.getMessage() for record in caplog.records]
+    assert len(found) == (said is not None)
+    if said is not None:
+        assert re.search(said, found[0])

@@ -1,0 +1,182 @@
+"""Makes arrays of what users hold their data in, or says why not."""
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from trainer.data.rows import is_sparse
+from trainer.errors import UserError
+
+# Kinds of NumPy dtypes that a tensor can have; "O" is none of them.
+_TEXT = ("S", "U")
+
+
+def as_arrays(part: Any, name: str) -> Any:
+    """Makes arrays of `x`, `y` or `sample_weight`.
+
+    Floats get Keras' `floatx`, as `fit` gives it to them.
+
+    Args:
+        part: an array, a pandas frame or series, a list of numbers, or a list
+            or dict of these by input.
+        name: of the part, such as `"x"`, for messages.
+
+    Returns:
+        NumPy arrays, tensors or sparse matrices, in the same structure.
+
+    Raises:
+        UserError: it is none of these, or holds objects.
+    """
+    if part is None or is_sparse(part):
+        return part
+    if isinstance(part, Mapping):
+        return {k: as_arrays(v, f"{name}[{k!r}]") for k, v in part.items()}
+    if isinstance(part, list | tuple) and not _is_of_numbers(part):
+        return tuple(
+            as_arrays(one, f"{name}[{i}]") for i, one in enumerate(part)
+        )
+    if isinstance(part, list | tuple):
+        return _cast(_of_list(part, name))
+    if hasattr(part, "to_numpy"):
+        return _cast(_of_frame(part, name))
+    if not hasattr(part, "__array__"):
+        raise UserError(_not_data(part, name))
+    if isinstance(part, tf.Tensor):
+        return _cast_tensor(part)
+    array = np.asarray(part)
+    if array.dtype == object:
+        array = _of_objects(array, name)
+    if not array.ndim:
+        raise UserError(
+            f"{name} is a single value ({array.item()!r}); examples need an "
+            "array with one row each."
+        )
+    return _cast(array)
+
+
+def check_rows(parts: Mapping[str, Any]) -> None:
+    """Checks that all parts have a row for each example.
+
+    Args:
+        parts: arrays by name, as messages say it; `None` is left out.
+
+    Raises:
+        UserError: two lengths differ, or there is no example.
+    """
+    rows = {
+        name: int(leaf.shape[0])
+        for name, part in parts.items()
+        for leaf in tf.nest.flatten(part)
+        if leaf is not None
+    }
+    if len(set(rows.values())) > 1:
+        listed = ", ".join(f"{name} has {n}" for name, n in rows.items())
+        raise UserError(
+            f"Numbers of examples differ: {listed}. Each example needs one "
+            "row in each."
+        )
+    if not all(rows.values()):
+        raise UserError(f"{next(iter(rows))} has no examples.")
+
+
+def _is_of_numbers(part: Any) -> bool:
+    """Whether lists hold plain values, and no arrays; looks at the first."""
+    while isinstance(part, list | tuple):
+        if not part:
+            return True
+        part = part[0]
+    return isinstance(part, bool | int | float | str | bytes | np.number)
+
+
+def _of_list(part: Any, name: str) -> np.ndarray:
+    try:
+        return np.asarray(part)
+    except ValueError:
+        lengths = sorted({len(row) for row in part if hasattr(row, "__len__")})
+        raise UserError(
+            f"The rows of {name} have different lengths ("
+            f"{', '.join(map(str, lengths[:4]))}, ...). Pad them to one, such "
+            "as with keras.utils.pad_sequences."
+        ) from None
+
+
+def _of_frame(frame: Any, name: str) -> np.ndarray:
+    array = frame.to_numpy()
+    if array.dtype != object:
+        return array
+    if getattr(frame, "dtypes", None) is not None and array.ndim == 2:
+        odd = [
+            str(column)
+            for column, kind in frame.dtypes.items()
+            if getattr(kind, "kind", "O") not in "biuf"
+        ]
+        # Columns of numbers that may be missing are objects, too.
+        if odd:
+            raise UserError(
+                f"{name} has columns that are not numbers: {', '.join(odd)}. "
+                "Encode them, such as with pandas.get_dummies or "
+                "keras.utils.FeatureSpace, or leave them out."
+            )
+    return _of_objects(array, name)
+
+
+def _of_objects(array: np.ndarray, name: str) -> np.ndarray:
+    """Objects that are all numbers, or all text, as such an array."""
+    try:
+        found = np.asarray(array.tolist())
+    except ValueError:
+        found = array
+    if found.dtype == object or found.ndim < array.ndim:
+        first = next(iter(array.ravel()), None)
+        raise UserError(
+            f"{name} holds Python objects (the first is a "
+            f"{type(first).__name__}), which no tensor can hold. Make it an "
+            "array of numbers: rows of one length, and no None."
+        )
+    return found
+
+
+def _cast(array: np.ndarray) -> np.ndarray:
+    if array.dtype.kind == "f" and array.dtype != keras.config.floatx():
+        return array.astype(keras.config.floatx())
+    return array
+
+
+def _cast_tensor(part: tf.Tensor) -> tf.Tensor:
+    floatx = keras.config.floatx()
+    if part.dtype.is_floating and part.dtype.name != floatx:
+        return tf.cast(part, floatx)
+    return part
+
+
+def is_text(part: Any) -> bool:
+    """Whether an array holds text."""
+    if isinstance(part, tf.Tensor):
+        return bool(part.dtype == tf.string)
+    return getattr(getattr(part, "dtype", None), "kind", "") in _TEXT
+
+
+def _not_data(part: Any, name: str) -> str:
+    kind = type(part).__name__
+    if inspect.isgenerator(part) or hasattr(part, "__next__"):
+        return (
+            f"{name} is a {kind}, which can be read only once; a run reads its "
+            "data again in each epoch, and when it resumes. Give a tf.data."
+            "Dataset, such as tf.data.Dataset.from_generator(a_function, "
+            "output_signature=...)."
+        )
+    if type(part).__module__.partition(".")[0] == "torch":
+        return (
+            f"{name} is a {kind} of PyTorch. Give the arrays that it loads, "
+            "or a tf.data.Dataset."
+        )
+    return (
+        f"{name} is a {kind}. Valid: an array, a pandas frame, a list of "
+        "numbers, a dict or list of these by input, a tf.data.Dataset of "
+        "batches, trainer.Examples, trainer.Batches, or a keras.utils."
+        "PyDataset."
+    )

@@ -1,0 +1,1 @@
+"""What Python needs on top: `fit`, its arguments, history and predictions."""

@@ -1,0 +1,229 @@
+"""The arguments of `Trainer.fit`, checked and put into ours."""
+
+import dataclasses
+import math
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from trainer.data.arrays import as_arrays, check_rows
+from trainer.data.batches import Batches
+from trainer.data.examples import Examples
+from trainer.data.given import GivenData
+from trainer.errors import UserError
+from trainer.loop.loop import FitEpochs
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FitData:
+    """What `fit` was given as data.
+
+    Attributes:
+        x: inputs, or whatever yields batches; `None` for the Trainer's data.
+        y: targets, if `x` is arrays.
+        sample_weight: if `x` is arrays.
+        validation_data: `(x, y)`, `(x, y, sample_weight)`, or what yields
+            batches.
+        validation_split: the part of the arrays, at their end, to evaluate.
+        shuffle: whether arrays are shuffled in each epoch.
+        batch_size: examples in a batch of arrays.
+        validation_batch_size: of the validation data; for speed only.
+    """
+
+    x: Any = None
+    y: Any = None
+    sample_weight: Any = None
+    validation_data: Any = None
+    validation_split: float = 0.0
+    shuffle: bool = True
+    batch_size: int | None = None
+    validation_batch_size: int | None = None
+
+    def check(self, **of_evaluation: Any) -> None:
+        """Checks that arguments fit together.
+
+        Args:
+            **of_evaluation: arguments that only an evaluation uses; `None` if
+                not given.
+
+        Raises:
+            UserError: they do not.
+        """
+        if self.x is None:
+            for name in ("y", "sample_weight"):
+                if getattr(self, name) is not None:
+                    raise UserError(f"fit got {name}, but no x.")
+            if self.evaluates:
+                raise UserError(
+                    "fit got what to validate, but no x. For the Trainer's own "
+                    "data, give it Trainer(data={'train': ..., 'eval': ...})."
+                )
+        elif yields_batches(self.x):
+            self._check_of_batches()
+        if self.validation_split and self.validation_data is not None:
+            raise UserError(
+                "fit got validation_split and validation_data: choose one."
+            )
+        if not self.evaluates and self.x is not None:
+            for name, value in of_evaluation.items():
+                if value is not None:
+                    raise UserError(
+                        f"{name} = {value!r}, but there is nothing to evaluate:"
+                        " pass validation_data or validation_split."
+                    )
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether there is something to evaluate among the arguments."""
+        return bool(self.validation_split) or self.validation_data is not None
+
+    def given(self) -> GivenData | None:
+        """The data by split; `None` for the Trainer's own.
+
+        Raises:
+            UserError: it cannot be used.
+        """
+        if self.x is None:
+            return None
+        train: Any = self.x
+        by_split: dict[str, Any] = {}
+        if self.validation_data is not None:
+            by_split["eval"] = self.validation_data
+        if not yields_batches(self.x):
+            train = (self.x, self.y, self.sample_weight)
+        if self.validation_split:
+            train, by_split["eval"] = _split(train, self.validation_split)
+        by_split["train"] = train
+        return GivenData(
+            by_split,
+            shuffle=self.shuffle,
+            eval_batch_size=self.validation_batch_size,
+        )
+
+    def _check_of_batches(self) -> None:
+        kind = type(self.x).__name__
+        for name in ("y", "sample_weight", "batch_size"):
+            if getattr(self, name) is not None:
+                raise UserError(
+                    f"fit got {name}, but x is a {kind}, which yields batches "
+                    "of (x, y) or (x, y, sample_weight) itself."
+                )
+        if self.validation_split:
+            raise UserError(
+                f"validation_split needs arrays, and x is a {kind}. Split it, "
+                "such as with take and skip, and pass validation_data."
+            )
+
+
+def evaluated_batches(
+    x: Any,
+    y: Any,
+    sample_weight: Any,
+    *,
+    data: Any,
+    batch_size: int,
+    split: str,
+) -> Batches | None:
+    """The batches that `Trainer.evaluate` was given; `None` if it was not.
+
+    Raises:
+        UserError: arguments do not fit together, or data is not usable.
+    """
+    if x is None:
+        if y is not None or sample_weight is not None:
+            raise UserError("evaluate got y or sample_weight, but no x.")
+    elif data is not None:
+        raise UserError("evaluate got x and data: choose one.")
+    elif not yields_batches(x):
+        data = (x, y, sample_weight)
+    elif y is not None or sample_weight is not None:
+        raise UserError(
+            f"evaluate got y or sample_weight, but x is a {type(x).__name__}, "
+            "which yields them itself."
+        )
+    else:
+        data = x
+    if data is None:
+        return None
+    given = GivenData.of(data)
+    if given is None:
+        raise UserError(
+            "evaluate(data=...) is a function. Give what it returns, such as "
+            "(x, y)."
+        )
+    if split not in given and "train" in given:
+        given = GivenData({split: data})
+    return given.batches(
+        split, batch_size=batch_size, seed=0, drop_remainder=False
+    )
+
+
+def epochs_of(
+    epochs: int, initial_epoch: int, steps_per_epoch: int | None
+) -> FitEpochs:
+    """The epochs of a call.
+
+    Raises:
+        UserError: there are none.
+    """
+    if initial_epoch >= epochs:
+        raise UserError(
+            f"initial_epoch = {initial_epoch} leaves nothing to train: epochs "
+            f"= {epochs} is the number of the epoch to end before, as in "
+            "Keras. Give a larger one."
+        )
+    return FitEpochs(epochs, initial_epoch, steps_per_epoch)
+
+
+def yields_batches(data: Any) -> bool:
+    """Whether data yields batches by itself, and is not arrays."""
+    return isinstance(
+        data, tf.data.Dataset | keras.utils.PyDataset | Batches | Examples
+    )
+
+
+def _split(parts: tuple[Any, ...], share: float) -> tuple[Any, Any]:
+    """Cuts arrays as Keras does: the end, before anything is shuffled."""
+    names = ("x", "y", "sample_weight")
+    arrays = {n: as_arrays(p, n) for n, p in zip(names, parts, strict=True)}
+    check_rows(arrays)
+    rows = int(keras.tree.flatten(arrays["x"])[0].shape[0])
+    at = math.floor(rows * (1.0 - share))
+    if at in (0, rows):
+        raise UserError(
+            f"validation_split = {share} leaves no examples on one side of "
+            f"{rows}. Give more data, or another share."
+        )
+
+    def cut(begin: int, end: int) -> tuple[Any, ...]:
+        def rows_of(part: Any) -> Any:
+            if isinstance(part, tf.SparseTensor):
+                start = [begin] + [0] * (len(part.shape) - 1)
+                size = [end - begin, *part.shape[1:]]
+                return tf.sparse.slice(part, start, size)
+            # A SciPy matrix of coordinates has no rows to take.
+            return (part.tocsr() if hasattr(part, "tocsr") else part)[begin:end]
+
+        return tuple(
+            None if part is None else tf.nest.map_structure(rows_of, part)
+            for part in arrays.values()
+        )
+
+    return cut(0, at), cut(at, rows)
+
+
+def as_period_of_evaluations(freq: Any) -> str:
+    """The period that `validation_freq` means.
+
+    Raises:
+        UserError: it is a list of epochs.
+    """
+    if isinstance(freq, int | np.integer) and freq >= 1:
+        return f"{int(freq)} epochs"
+    raise UserError(
+        f"validation_freq = {freq!r}: only every n-th epoch can be evaluated. "
+        "Give a whole number >= 1, such as 1; for chosen epochs call evaluate "
+        "between two calls of fit."
+    )

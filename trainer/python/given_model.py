@@ -1,0 +1,125 @@
+"""A model that is given as an object, as Keras' own users have it."""
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from trainer.errors import UserError
+from trainer.step.model.keras_private import compile_arguments, native
+from trainer.strategy.plugin import StrategyPlugin
+
+# What `compile` takes, and what is said here instead.
+_NOT_TAKEN = {
+    "run_eagerly": (
+        "leave it out, and debug with tf.config.run_functions_eagerly(True)"
+    ),
+}
+
+
+class GivenModel:
+    """A `keras.Model` from which a Trainer makes its own, and its weights.
+
+    Without a `tf.distribute` strategy it is trained itself. A strategy's
+    variables must be made in its scope: there a copy is trained, and its
+    weights are put back into the given model after each call.
+
+    Args:
+        model: built or not, compiled or not.
+    """
+
+    def __init__(self, model: keras.Model) -> None:
+        self.model = model
+
+    def __call__(self) -> keras.Model:
+        """A new model of the same configuration, with weights of its own.
+
+        Raises:
+            UserError: the model cannot be made again from its configuration.
+        """
+        kind = type(self.model)
+        try:
+            return kind.from_config(self.model.get_config())
+        # A configuration is user code, which can fail in any way.
+        except Exception as error:
+            raise UserError(
+                f"A copy of the {kind.__name__} {self.model.name!r} is needed "
+                "in the strategy's scope, but it cannot be made from "
+                f"get_config ({type(error).__name__}). Pass a function that "
+                "makes the model: Trainer(model=lambda: ...)."
+            ) from None
+
+    def make(self, plugin: StrategyPlugin) -> keras.Model:
+        """The model that is trained under a strategy."""
+        with plugin.strategy.scope():
+            is_plain = not tf.distribute.has_strategy()
+        if is_plain and not any(
+            hasattr(native(v), "distribute_strategy")
+            for v in self.model.variables
+        ):
+            return self.model
+        return self()
+
+    def take_over(self, made: keras.Model) -> None:
+        """Gives a model that was made here, and is built, the weights."""
+        if made is not self.model and self.model.built:
+            made.set_weights(self.model.get_weights())
+
+    def give_back(self, trained: keras.Model) -> None:
+        """Puts the trained weights into the given model."""
+        if trained is self.model:
+            return
+        if not self.model.built:
+            shape = keras.tree.map_structure(
+                lambda leaf: leaf.shape, trained.input
+            )
+            self.model.build(shape)
+        self.model.set_weights(trained.get_weights())
+
+    def check_precision(self, precision: str | None) -> None:
+        """Checks that the model has the precision that is asked for.
+
+        Raises:
+            UserError: its layers were made with another one.
+        """
+        own = self.model.dtype_policy.name
+        if precision not in (None, own):
+            raise UserError(
+                f"precision = {precision!r} comes too late: the layers of the "
+                f"model have been made with {own!r}. Pass a function that "
+                "makes the model, or call keras.config.set_dtype_policy "
+                "before you make it."
+            )
+
+
+def compiled_with(model: keras.Model) -> dict[str, Any]:
+    """What a model was compiled with, as arguments of a Trainer.
+
+    Returns:
+        Those of `optimizer`, `loss`, `loss_weights` and `metrics` that were
+        given to `compile`; empty for a model that is not compiled.
+
+    Raises:
+        UserError: it was compiled with what a Trainer cannot honour.
+    """
+    given = compile_arguments(model)
+    for name, instead in _NOT_TAKEN.items():
+        if given.get(name):
+            raise UserError(
+                f"The model is compiled with {name} = {given[name]!r}, which "
+                f"does not work under a strategy: {instead}."
+            )
+    found = {
+        name: given.get(name)
+        for name in ("optimizer", "loss", "loss_weights", "metrics")
+    }
+    weighted = given.get("weighted_metrics")
+    if weighted:
+        if found["metrics"]:
+            raise UserError(
+                "The model is compiled with metrics and with weighted_metrics. "
+                "The Trainer weighs all metrics by the sample weights: pass "
+                "Trainer(metrics=...)."
+            )
+        found["metrics"] = weighted
+    return {name: one for name, one in found.items() if one is not None}

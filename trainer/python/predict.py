@@ -1,0 +1,77 @@
+"""`Trainer.predict`: the outputs for any number of examples."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from trainer.data.given import GivenData
+from trainer.errors import UserError, outside_graph
+from trainer.python.fit import yields_batches
+from trainer.runtime.graph import converted
+from trainer.step.spec import StepSpec
+from trainer.step.trials.data import check_inputs
+
+# Keeps the random numbers apart from those of training, evaluation and trials.
+_STREAM = 3
+
+
+def make_predict(spec: StepSpec) -> Callable[[Any, tf.Tensor], Any]:
+    """The traced function from a batch's inputs to its outputs."""
+    # On one device: what a replica computes depends on none of the others.
+    randomness, step = spec.parts.randomness, spec.parts.step
+
+    @tf.function(reduce_retracing=True)
+    def outputs_of(x: Any, number: tf.Tensor) -> Any:
+        with randomness.at(step.read_value(), number, _STREAM, replica=0):
+            return converted(spec.methods.forward)(x, training=False)
+
+    return outputs_of
+
+
+def predict(
+    outputs_of: Callable[[Any, tf.Tensor], Any],
+    x: Any,
+    *,
+    model: keras.Model,
+    batch_size: int,
+    steps: int | None,
+) -> Any:
+    """Collects the outputs for all examples.
+
+    Args:
+        outputs_of: what `make_predict` returned.
+        x: as for `Trainer.predict`.
+        model: knows which inputs it takes.
+        batch_size: examples in a batch of arrays.
+        steps: how many batches; `None` means all.
+
+    Returns:
+        NumPy arrays with one row for each example, in the model's structure.
+
+    Raises:
+        UserError: there is no end of `x`, or it cannot be used.
+    """
+    # A tuple would be taken for (x, y).
+    given = x if yields_batches(x) else (x,)
+    batches = GivenData({"predict": given}).batches(
+        "predict", batch_size=batch_size, seed=0, drop_remainder=False
+    )
+    inputs, _, _ = keras.utils.unpack_x_y_sample_weight(batches.element_spec)
+    check_inputs(model, inputs, batch_size=batches.batch_size)
+    count = steps or batches.steps_per_epoch
+    if count is None:
+        raise UserError("x has no end: pass steps, the number of batches.")
+    found = []
+    with outside_graph():
+        for number, batch in enumerate(batches.whole(0).take(count)):
+            inputs, _, _ = keras.utils.unpack_x_y_sample_weight(batch)
+            outputs = outputs_of(inputs, tf.constant(number))
+            found.append(
+                keras.tree.map_structure(keras.ops.convert_to_numpy, outputs)
+            )
+    return keras.tree.map_structure(
+        lambda *parts: np.concatenate(parts), *found
+    )

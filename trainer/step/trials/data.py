@@ -1,0 +1,113 @@
+"""Checks data against the model, its losses and its inputs."""
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+from absl import logging
+
+from trainer.data.batches import Batches
+from trainer.errors import UserError
+from trainer.step.losses import per_output
+from trainer.step.losses.probabilities import what_is_odd
+from trainer.step.losses.targets import check_shapes, check_values
+from trainer.step.model.keras_private import symbolic_outputs
+from trainer.step.spec import StepSpec
+
+
+def check_data(spec: StepSpec, batches: Batches) -> None:
+    """Checks what can be known of data before a step is traced.
+
+    Warns where an output and its loss are both valid, but hardly meant.
+
+    Args:
+        spec: what the steps are made of. Where research code has a step, a
+            loss or a forward pass of its own, that part is its own, too.
+        batches: of any split.
+
+    Raises:
+        UserError: inputs do not fit the model, or targets do not fit a loss.
+    """
+    own = {"train_step", "eval_step", "forward"} & spec.overridden
+    spec_of = batches.element_spec
+    if own or not (isinstance(spec_of, tuple) or hasattr(spec_of, "shape")):
+        return
+    x, y, _ = keras.utils.unpack_x_y_sample_weight(spec_of)
+    check_inputs(spec.model, x, batch_size=batches.batch_size)
+    y_pred = symbolic_outputs(spec.model)
+    if y_pred is None or spec.has_own("per_example_loss"):
+        return
+    outputs = per_output.split(spec, y, y_pred)
+    if y is None and any(one.loss is not None for one in outputs):
+        if not spec.has_own("global_loss"):
+            raise UserError(
+                "There is a loss, but the data has no targets: give (x, y)."
+            )
+        return
+    held = _held(batches)
+    values = per_output.targets(spec, held, y_pred) if held is not None else []
+    for number, output in enumerate(outputs):
+        check_shapes(output, batch_size=batches.batch_size)
+        if values:
+            check_values(output, values[number])
+        odd = what_is_odd(output, spec.parts.metrics.given)
+        if odd is not None and odd not in spec.tried:
+            spec.tried.add(odd)  # Said once.
+            logging.warning("%s", odd)
+
+
+def check_inputs(model: keras.Model, x: Any, *, batch_size: int | None) -> None:
+    """Checks the shapes of inputs against those that a model was made for.
+
+    Raises:
+        UserError: one differs; both are named.
+    """
+    try:
+        inputs = keras.tree.flatten(model.inputs)
+    except (AttributeError, ValueError):
+        return
+    given = keras.tree.flatten(x)
+    if len(inputs) != len(given) or isinstance(x, dict):
+        # Keras matches names, and says which one is missing.
+        return
+    for wanted, one in zip(inputs, given, strict=True):
+        shape = getattr(one, "shape", None)
+        if shape is None or getattr(shape, "rank", 0) is None:
+            continue
+        found, expected = tuple(shape)[1:], tuple(wanted.shape)[1:]
+        # Keras adds or drops a last axis of one by itself.
+        if found == (*expected, 1) or expected == (*found, 1):
+            continue
+        if len(found) == len(expected) and all(
+            a is None or b is None or a == b
+            for a, b in zip(found, expected, strict=True)
+        ):
+            continue
+        name = "x" if len(inputs) == 1 else f"x for {wanted.name!r}"
+        raise UserError(
+            f"{name} has shape {(batch_size, *found)}, the model takes "
+            f"{(batch_size, *expected)}.{_reshape(found, expected)}".replace(
+                "None", "?"
+            )
+        )
+
+
+def _reshape(found: tuple[Any, ...], expected: tuple[Any, ...]) -> str:
+    if None in found or None in expected:
+        return ""
+    if (
+        tf.TensorShape(found).num_elements()
+        == tf.TensorShape(expected).num_elements()
+    ):
+        return f" Use x.reshape({(-1, *expected)})."
+    return ""
+
+
+def _held(batches: Batches) -> Any:
+    """All targets, where they are in memory."""
+    if batches.arrays is None:
+        return None
+    _, y, _ = keras.utils.unpack_x_y_sample_weight(
+        keras.tree.lists_to_tuples(batches.arrays)
+    )
+    return y
