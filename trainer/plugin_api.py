@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from trainer.runtime.atomic_files import REFUSALS, write_whole
     from trainer.runtime.graph import graph_function, repeat
     from trainer.runtime.process_exit import give_up, skip_teardown
+    from trainer.runtime.report import Row, Section
     from trainer.step.options import StrategyOptions
+    from trainer.step.programs import Program, Programs
     from trainer.step.reductions.sums import Sums
     from trainer.strategy.cluster.ranks import read_number
     from trainer.strategy.cluster.resolve import resolve_cluster
@@ -58,9 +60,13 @@ __all__ = [
     "Period",
     "PeriodLike",
     "Positive",
+    "Program",
+    "Programs",
     "REFUSALS",
+    "Row",
     "Runner",
     "Seconds",
+    "Section",
     "Split",
     "Staging",
     "Step",
