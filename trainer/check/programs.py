@@ -7,10 +7,13 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from trainer.data import exact, feeder, padded
+from trainer.data.static_shapes import Padded
+from trainer.errors import UserError
 from trainer.loop.running_trainer import RunningTrainer
 from trainer.step.eval_step import make_eval_step
+from trainer.step.forms import Form
 from trainer.step.programs import Program
+from trainer.step.spec import StepSpec
 from trainer.step.timed_input import Given
 from trainer.step.train_step import make_train_step
 from trainer.step.trials.prepare import prepare
@@ -26,24 +29,29 @@ class RunPrograms:
     def __init__(self, trainer: RunningTrainer) -> None:
         self._trainer = trainer
         self.batch_size = trainer.batch_size
+        self.micro_batches = trainer.accumulation_steps
         self._replicas = trainer.plugin.num_replicas
-        self.smallest = self._replicas * trainer.accumulation_steps
+        self.smallest = self._replicas * self.micro_batches
 
     def training(self, batch_size: int | None = None) -> Program:
         """See `Programs.training`."""
         spec, micro = self._trainer.spec, self._trainer.accumulation_steps
-        inputs = (self._pieces("train", micro),) * micro
         if batch_size is not None:
-            rows = batch_size // self.smallest
-            inputs = tf.nest.map_structure(
-                lambda one: tf.TensorSpec([rows, *one.shape[1:]], one.dtype),
-                inputs,
-            )
             spec = dataclasses.replace(
                 spec,
                 batch_size=batch_size,
                 batches=lambda split: _Resized(batch_size),
             )
+        return self._training(spec, (self._piece("train", spec),) * micro)
+
+    def micro_batch(self) -> Program:
+        """The training step of one micro-batch, operation by operation."""
+        spec = dataclasses.replace(
+            self._trainer.spec, form=Form.GRAPH, accumulation_steps=1
+        )
+        return self._training(spec, (self._piece("train", self._trainer.spec),))
+
+    def _training(self, spec: StepSpec, inputs: tuple[Any, ...]) -> Program:
         step = make_train_step(spec)
         return Program(
             name="training step",
@@ -60,7 +68,7 @@ class RunPrograms:
         return Program(
             name="evaluation step",
             function=lambda batch: step(Given([batch])),
-            inputs=(self._pieces("eval", 1),),
+            inputs=(self._padded_piece(),),
             replicas=self._replicas,
             model=self._trainer.model,
         )
@@ -69,7 +77,7 @@ class RunPrograms:
         """See `Programs.serving`."""
         model = self._trainer.single_device_model()
         x, _, _ = keras.utils.unpack_x_y_sample_weight(
-            self._pieces("train", self._trainer.accumulation_steps)
+            self._piece("train", self._trainer.spec)
         )
         return Program(
             name="export",
@@ -79,16 +87,29 @@ class RunPrograms:
             model=model,
         )
 
-    def _pieces(self, split: str, micro: int) -> Any:
-        """The specs of a replica's piece; all of them have one shape."""
-        make_pieces = feeder(
-            self._trainer.batches(split),
-            start=0,
-            num_replicas=self._replicas,
-            micro=micro,
-            fit=exact if split == "train" else padded,
+    def _piece(self, split: str, spec: StepSpec) -> Any:
+        """The specs of a replica's full piece of a (micro-)batch."""
+        micro = spec.accumulation_steps if split == "train" else 1
+        size = spec.batches(split).batch_size
+        if size is None:
+            raise UserError(
+                f"The size of the {split} data's batches is not known: set "
+                "its batch_size."
+            )
+        # The first piece is the largest where they cannot be equal.
+        rows = -(-size // (self._replicas * micro))
+        return tf.nest.map_structure(
+            lambda one: tf.TensorSpec([rows, *one.shape[1:]], one.dtype),
+            self._trainer.batches(split).element_spec,
         )
-        return make_pieces(range(1)).element_spec
+
+    def _padded_piece(self) -> Any:
+        """The specs of a piece in an evaluation."""
+        piece = self._piece("eval", self._trainer.spec)
+        if not self._trainer.plugin.options.static_shapes:
+            return piece
+        rows = tf.nest.flatten(piece)[0].shape[0]
+        return Padded(piece, tf.TensorSpec([rows], tf.float32))
 
 
 class _Resized:

@@ -59,9 +59,7 @@ def compile_all(
     ]
 
 
-def _compile(
-    topology: Topology, program: Program
-) -> tuple[Lowered, Compiled]:
+def _compile(topology: Topology, program: Program) -> tuple[Lowered, Compiled]:
     lowered = lower(program)
     made = compile_for(
         topology, lowered, name=program.name, replicas=program.replicas
@@ -87,9 +85,7 @@ def _line(topology: Topology, name: str, made: Compiled) -> dict[str, Row]:
         Row("program", name),
         Row("compiles", True),
         Row("live", made.live_bytes, "bytes"),
-        Row(
-            "of memory", 100 * made.live_bytes / topology.chip.hbm_bytes, "%"
-        ),
+        Row("of memory", 100 * made.live_bytes / topology.chip.hbm_bytes, "%"),
         Row("arguments", made.argument, "bytes"),
         Row("temporary", made.temp, "bytes"),
         Row("FLOP", made.flops, "FLOP"),
@@ -156,4 +152,3 @@ def _loops(made: Compiled) -> tuple[str, ...]:
         f"The training step has {made.loops} loops, of each of which one pass "
         "is counted: FLOP, bytes and times are too low.",
     )
-

@@ -46,8 +46,11 @@ class _Extended(OneDeviceExtended):
     ) -> Any:
         strategy = self._container_strategy()
         number = gen_xla_ops.xla_replica_id()
-        with tf.device(self._device), tf.distribute.ReplicaContext(
-            strategy, replica_id_in_sync_group=number
+        with (
+            tf.device(self._device),
+            tf.distribute.ReplicaContext(
+                strategy, replica_id_in_sync_group=number
+            ),
         ):
             return fn(*args, **kwargs)
 
