@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from trainer.runtime.atomic_files import REFUSALS, write_whole
     from trainer.runtime.graph import graph_function, repeat
     from trainer.runtime.process_exit import give_up, skip_teardown
-    from trainer.runtime.report import Row, Section
+    from trainer.runtime.report import Row, Section, show
     from trainer.step.options import StrategyOptions
     from trainer.step.programs import Program, Programs
     from trainer.step.reductions.sums import Sums
@@ -86,6 +86,7 @@ __all__ = [
     "repeat",
     "resolve_cluster",
     "schema",
+    "show",
     "signals",
     "skip_teardown",
     "split_address",

@@ -7,6 +7,7 @@ import tensorflow as tf
 # The registry behind `tf.compat.v1.profiler`, which a graph of a tf.function
 # cannot be handed to.
 from tensorflow.python.framework import ops
+from tensorflow.python.util import deprecation
 
 from trainer.check.programs import RunPrograms
 from trainer.errors import UserError
@@ -69,11 +70,12 @@ def _flops_of(graph: tf.Graph, op: tf.Operation) -> int:
     if op.type == "Einsum":
         return _einsum_flops(op)
     try:
-        found = ops.get_stats_for_node_def(graph, op.node_def, "flops").value
+        with deprecation.silence():  # It calls what is, each time.
+            found = ops.get_stats_for_node_def(graph, op.node_def, "flops")
     # Of operations whose shapes are not known.
     except (ValueError, TypeError):
         return 0
-    return int(found or 0)
+    return int(found.value or 0)
 
 
 def _einsum_flops(op: tf.Operation) -> int:

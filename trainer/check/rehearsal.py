@@ -21,7 +21,7 @@ from trainer.strategy.graph_loop import GraphLoop
 
 # The first step compiles, the second is a plain one; more are for the clock.
 _STEPS, _MOST_STEPS, _SECONDS = 2, 50, 1.0
-_EVALUATED, _READ = 2, 100
+_EVALUATED, _READ = 10, 100
 
 
 def rehearse(
@@ -44,11 +44,8 @@ def rehearse(
     sections = [_run(trainer, loop), _model(trainer)]
     if why_not is None:
         rate, steps = _steps(trainer, loop, programs)
-        per_batch, evaluation = _evaluation(trainer, loop)
-        end = _end(
-            loop, begin, rate, per_batch=per_batch, eval_steps=eval_steps
-        )
-        sections += [steps, evaluation, end]
+        seconds, evaluation = _evaluation(trainer, loop, eval_steps)
+        sections += [steps, evaluation, _end(loop, begin, rate, seconds)]
     else:
         sections.append(Section("steps", notes=(f"None was made: {why_not}.",)))
     sections.append(_data(trainer, loop))
@@ -113,7 +110,7 @@ def _steps(
     rows = [
         Row("steps made", _STEPS + count),
         *(Row(name, value) for name, value in values.items()),
-        Row("first step", first, "s", "with compiling"),
+        Row("first step", first, "s", "after tracing"),
         Row("retraces", retraces),
         Row("steps a second", rate, "steps/s", f"over {count} steps"),
         Row("examples a second", rate * trainer.batch_size, "examples/s"),
@@ -123,49 +120,44 @@ def _steps(
 
 
 def _evaluation(
-    trainer: RunningTrainer, loop: Loop
+    trainer: RunningTrainer, loop: Loop, eval_steps: int | None
 ) -> tuple[float | None, Section]:
-    """Evaluates a part of the data; returns the seconds of a batch."""
+    """Evaluates a part of the data; returns the seconds of an evaluation."""
     if not loop.evaluate:
         return None, Section("evaluation", notes=("The run has none.",))
-    length = trainer.batches("eval").steps_per_epoch
+    length = eval_steps or trainer.batches("eval").steps_per_epoch
     count = min(length or _EVALUATED, _EVALUATED)
-    begin = time.perf_counter()
-    trainer.evaluate(1)
-    traced = time.perf_counter()
-    values = trainer.evaluate(count)
-    seconds = (time.perf_counter() - traced) / count
+    times, values = [], {}
+    for batches in (1, 1, count):
+        begin = time.perf_counter()
+        values = trainer.evaluate(batches)
+        times.append(time.perf_counter() - begin)
+    first, one, several = times
+    each = max((several - one) / max(count - 1, 1), 0.0)
+    seconds = None if length is None else one + (length - 1) * each
     rows = [
         Row("batches", count, note="of the eval split"),
         *(Row(name, value) for name, value in values.items()),
-        Row("first batch", traced - begin, "s", "with compiling"),
-        Row("seconds a batch", seconds, "s"),
+        Row("first batch", first, "s", "with tracing"),
+        Row("an evaluation", seconds, "s", f"of {length} batches"),
     ]
     return seconds, Section("evaluation", rows)
 
 
-def _end(
-    loop: Loop,
-    begin: int,
-    rate: float,
-    *,
-    per_batch: float | None,
-    eval_steps: int | None,
-) -> Section:
+def _end(loop: Loop, begin: int, rate: float, each: float | None) -> Section:
     """How long the run will take, from what its first steps took."""
     left = max(loop.steps - begin, 0)
     rows = [Row("training", left / rate, "s", f"{left:,} steps")]
     ticker = loop.reporter.tickers.get("eval")
-    if per_batch is not None and ticker is not None:
+    if each is not None and ticker is not None:
         every = ticker.period.steps
-        # One more at the end, unless it is due there.
+        # By a clock, or only at the end: at least that one.
         times = 1 if every is None else -(-left // every)
-        batches = eval_steps or loop.trainer.batches("eval").steps_per_epoch
-        seconds = None if batches is None else times * batches * per_batch
-        note = f"{times:,} evaluations" + " or more" * (every is None)
-        rows.append(Row("evaluation", seconds, "s", note))
-    known = [row.value for row in rows if row.value is not None]
-    rows.append(Row("to the end", sum(known), "s", "without saving"))
+        rows.append(
+            Row("evaluation", times * each, "s", f"{times:,} evaluations")
+        )
+    seconds = sum(row.value for row in rows)
+    rows.append(Row("to the end", seconds, "s", "without saving"))
     return Section("expected time", rows)
 
 

@@ -134,9 +134,9 @@ def _run(
 ) -> dict[str, float]:
     """Runs the experiment, and records its beginning and its end."""
     from trainer import experiment
+    from trainer.cli.check_report import note_failure, report_of_check
     from trainer.cli.config.binding_errors import user_error_in
     from trainer.cli.config.lint import check_all_used
-    from trainer.cli.check_report import note_failure, report_of_check
     from trainer.cli.run_dir import RunDir
     from trainer.runtime.atomic_files import REFUSALS
 

@@ -12,6 +12,7 @@ import rich.table
 Unit: TypeAlias = Literal[
     "", "bytes", "FLOP", "FLOP/s", "bytes/s", "s", "steps/s", "examples/s", "%"
 ]
+_MOST_COLUMNS = 6
 _PREFIXES = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
 
 
@@ -111,10 +112,14 @@ def _rows(rows: Sequence[Row]) -> rich.table.Table:
 
 def _lines(lines: Sequence[Mapping[str, Row]]) -> rich.table.Table:
     table = rich.table.Table(box=rich.box.SIMPLE)
-    for name in lines[0]:
-        table.add_column(name)
-    for line in lines:
-        table.add_row(*(_plain(row.shown) for row in line.values()))
+    shown = [[name, *(line[name].shown for line in lines)] for name in lines[0]]
+    # Many values of few things would not fit beside each other.
+    if len(shown) <= _MOST_COLUMNS:
+        shown = [list(column) for column in zip(*shown, strict=True)]
+    for name in shown[0]:
+        table.add_column(_plain(name))
+    for row in shown[1:]:
+        table.add_row(*map(_plain, row))
     return table
 
 

@@ -9,14 +9,15 @@ import sys
 import tempfile
 
 from trainer import UserError
+from trainer.plugin_api import show
 from trainer_plugins.strategies.tpu_refusals import described
 from trainer_plugins.tpu_check import libtpu_process
 from trainer_plugins.tpu_check.lowering import Lowered
 from trainer_plugins.tpu_check.topology import Topology
 
-# `Ran out of memory in memory space hbm. Used 20.15G of 15.75G hbm.`
-_USED = re.compile(r"Used (?P<used>[\d.]+\w) of (?P<limit>[\d.]+\w) hbm")
-# In its list of the largest buffers.
+_NO_ROOM = "RESOURCE_EXHAUSTED"
+# `required for HLO temporaries (69.4G) exceeds available HBM (15.75G)`
+_USED = re.compile(r"\((?P<used>[\d.]+\w)\) exceeds .*?\((?P<limit>[\d.]+\w)\)")
 _OPERATION = re.compile(r'op_name="(?P<name>[^"]+)"')
 
 
@@ -46,7 +47,7 @@ class Compiled:
         flops: floating-point operations; of a loop, those of one pass.
         bytes_accessed: of memory, likewise.
         transcendentals: such as exponentials, likewise.
-        all_reduces: the bytes of each.
+        all_reduces: how many there are.
         loops: how many there are.
     """
 
@@ -58,7 +59,7 @@ class Compiled:
     flops: float
     bytes_accessed: float
     transcendentals: float
-    all_reduces: list[int]
+    all_reduces: int
     loops: int
 
     @property
@@ -123,29 +124,30 @@ def compile_for(
         )
     found = json.loads(done.stdout)
     if "error" in found:
-        raise _failure(topology, name, found["error"])
+        raise _failure(topology, lowered, name, found["error"])
     return Compiled(**found)
 
 
-def _failure(topology: Topology, name: str, message: str) -> UserError:
-    used = _USED.search(message)
-    if used is None:
-        first = message.strip().partition("\n")[0]
+def _failure(
+    topology: Topology, lowered: Lowered, name: str, message: str
+) -> UserError:
+    first = message.strip().partition("\n")[0]
+    if not first.startswith(_NO_ROOM):
         found = _OPERATION.search(message)
         where = f", at {described(found['name'])}" if found else ""
         return UserError(
             f"The TPU compiler refuses the {name} for {topology}{where}: "
             f"{first}"
         )
-    # They are listed from the largest on.
-    largest = _OPERATION.search(message)
-    of = f" Its largest buffer is made by {described(largest['name'])}." * bool(
-        largest
-    )
+    found = _USED.search(message)
+    needed = found["used"] if found else "more"
+    there = f" of {found['limit']} that there are" if found else ""
+    operation, size = lowered.largest
     return DoesNotFit(
-        f"The {name} does not fit into the memory of a {topology.kind} chip: it "
-        f"needs {used['used']}, of {used['limit']} that a program can have.{of} "
-        "Use a smaller batch_size (--fit_batch finds the largest that fits), "
+        f"The {name} does not fit into the memory of a {topology.kind} chip: "
+        f"it needs {needed}{there}. Its largest tensor, of "
+        f"{show(size, 'bytes')}, is made by {described(operation)}. Use a "
+        "smaller batch_size (--fit_batch finds the largest that fits), "
         "accumulation_steps, mixed_bfloat16 or more chips.",
-        used["used"],
+        needed,
     )

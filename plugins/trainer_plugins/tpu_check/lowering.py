@@ -30,11 +30,13 @@ class Lowered:
         module: StableHLO in MLIR's bytecode.
         argument_bytes: of the inputs, without the variables.
         reduced: the bytes of each tensor that is summed over replicas.
+        largest: the operation that makes the largest tensor, and its bytes.
     """
 
     module: bytes
     argument_bytes: int
     reduced: list[int]
+    largest: tuple[str, int]
 
 
 def lower(program: Program) -> Lowered:
@@ -69,11 +71,21 @@ def lower(program: Program) -> Lowered:
             for op in graph.get_operations()
             if op.type == "XlaAllReduce"
         ],
+        largest=max(
+            (
+                (op.name, _bytes_of(made))
+                for op in graph.get_operations()
+                for made in op.outputs
+            ),
+            key=lambda found: found[1],
+            default=("none", 0),
+        ),
     )
 
 
 def _bytes_of(tensor: Any) -> int:
-    return int(tensor.shape.num_elements() * tensor.dtype.size)
+    # The shape of a tensor in a condition or a loop may not be known here.
+    return int((tensor.shape.num_elements() or 0) * tensor.dtype.size)
 
 
 def _sentence(program: str, message: str) -> str:

@@ -112,7 +112,7 @@ def _step(
             sum(lowered.reduced),
             "bytes",
             f"{len(lowered.reduced)} tensors, gradients and logs; "
-            f"{len(made.all_reduces)} all-reduces in the compiled program",
+            f"{made.all_reduces} all-reduces in the compiled program",
         ),
         Row("all-reduce time", reducing, "s", "ring"),
         Row("roofline time", least, "s", f"bound by {bound}"),

@@ -3,8 +3,8 @@
 TPUStrategy traces a step once, too, and every core runs that program. What it
 does in a replica is done here in the same places: a reduction is one operation
 that XLA turns into an all-reduce, the number of a replica is known only on the
-chip, and what a replica assigns to a variable is first reduced as the variable's
-`aggregation` says. Its graphs can be lowered, and must not be run.
+chip, and what a replica assigns to a variable is first reduced as the
+variable's `aggregation` says. Its graphs can be lowered, and must not be run.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,8 @@ from typing import Any
 
 import tensorflow as tf
 
-# XLA's own operations, and the base class of a strategy's part that differs has no public name.
+# Neither XLA's own operations nor the part of a strategy that differs has a
+# public name.
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 from tensorflow.python.distribute.one_device_strategy import OneDeviceExtended
 
@@ -89,7 +90,8 @@ class _Extended(OneDeviceExtended):
         """An assignment of what replicas together come to."""
 
         def call(value: Any, *args: Any, **kwargs: Any) -> Any:
-            if not tf.distribute.in_cross_replica_context():
+            context = tf.distribute.get_replica_context()
+            if context and context.strategy is self._container_strategy():
                 value = tf.convert_to_tensor(value)
                 value = self._reduce_to(op, value, None, None)
             return assign(value, *args, **kwargs)

@@ -31,10 +31,9 @@ class Chip:
     options: tuple[tuple[str, str], ...] = ()
 
 
-# From the pages "TPU v4", "TPU v5e", "TPU v5p" and "TPU v6e" of the Cloud TPU
-# documentation (docs.cloud.google.com/tpu/docs/v4, v5e, v5p, v6e; read in 2026):
-# HBM capacity and bandwidth, peak compute in bf16, and interconnect bandwidth
-# (in Gbit/s there), each per chip.
+# From the pages v4, v5e, v5p and v6e of the Cloud TPU documentation,
+# docs.cloud.google.com/tpu/docs/v6e and so on: HBM capacity and bandwidth, peak
+# compute in bf16, and interconnect bandwidth (in Gbit/s there), each per chip.
 CHIPS = {
     "v4": Chip(
         hbm_bytes=32 * GB,
