@@ -82,7 +82,7 @@ def compiled(
     ).devices[:replicas]
     with mlir.make_ir_context(), open(path, "rb") as file:
         module = ir.Module.parse(file.read())
-        _without_copies(module)
+        without_copies(module)
         made = devices[0].client.compile(
             module,
             executable_devices=xla_client.DeviceList(tuple(devices)),
@@ -104,7 +104,7 @@ def compiled(
     }
 
 
-def _without_copies(module: Any) -> None:
+def without_copies(module: Any) -> None:
     """Replaces what TensorFlow leaves behind and the TPU compiler refuses.
 
     A `mhlo.copy` only says that a result is not an argument's own memory.

@@ -39,11 +39,11 @@ class Lowered:
     largest: tuple[str, int]
 
 
-def lower(program: Program) -> Lowered:
-    """Traces a program and lowers it, for the CPU's set of operations.
+def traced(program: Program) -> tuple[Any, Any]:
+    """A program as a function of the leaves of its inputs, to be compiled.
 
-    Raises:
-        UserError: a TPU cannot run it; the operation and its layer are named.
+    Returns:
+        The function, and its trace: a `ConcreteFunction`.
     """
     leaves = tf.nest.flatten(program.inputs)
 
@@ -54,7 +54,18 @@ def lower(program: Program) -> Lowered:
 
     function = graph_function(flat, jit_compile=True)
     with outside_graph(), layers_in_names():
-        graph = function.get_concrete_function(*leaves).graph
+        return function, function.get_concrete_function(*leaves)
+
+
+def lower(program: Program) -> Lowered:
+    """Traces a program and lowers it, for the CPU's set of operations.
+
+    Raises:
+        UserError: a TPU cannot run it; the operation and its layer are named.
+    """
+    leaves = tf.nest.flatten(program.inputs)
+    function, trace = traced(program)
+    graph = trace.graph
     check_step(graph)
     try:
         module = function.experimental_get_compiler_ir(*leaves)(
