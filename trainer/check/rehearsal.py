@@ -55,7 +55,6 @@ def rehearse(
 
 
 def _run(trainer: RunningTrainer, loop: Loop) -> Section:
-    assert loop.choice is not None
     spec = trainer.batches("train").element_spec
     static = trainer.plugin.options.static_shapes or all(
         getattr(part, "shape", None) is not None
@@ -70,10 +69,17 @@ def _run(trainer: RunningTrainer, loop: Loop) -> Section:
         Row("begins at step", trainer.step),
         Row("ends at step", loop.steps),
         Row("steps per epoch", loop.steps_per_epoch),
-        Row("compiled form", str(loop.choice.form), note=loop.choice.why),
+        *_form(trainer, loop),
         Row("static shapes", static, note="of the training batches"),
     ]
     return Section("run", rows)
+
+
+def _form(trainer: RunningTrainer, loop: Loop) -> list[Row]:
+    # A strategy that only compiles says what it compiles.
+    if loop.choice is None or trainer.plugin.why_only_checked is not None:
+        return []
+    return [Row("compiled form", str(loop.choice.form), note=loop.choice.why)]
 
 
 def _model(trainer: RunningTrainer) -> Section:

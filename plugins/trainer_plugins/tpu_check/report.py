@@ -2,9 +2,14 @@
 
 import tensorflow as tf
 
+from trainer import UserError
 from trainer.plugin_api import Program, Programs, Row, Section
 from trainer_plugins.tpu_check.batch_advisor import advise
-from trainer_plugins.tpu_check.compiling import Compiled, compile_for
+from trainer_plugins.tpu_check.compiling import (
+    Compiled,
+    DoesNotFit,
+    compile_for,
+)
 from trainer_plugins.tpu_check.libtpu_process import TESTED
 from trainer_plugins.tpu_check.lowering import Lowered, lower
 from trainer_plugins.tpu_check.topology import Topology
@@ -36,9 +41,17 @@ def compile_all(
         UserError: one of them cannot be compiled, or does not fit.
     """
     # Before the rest: the advice is wanted most where the batch does not fit.
-    advice = [advise(programs, topology)] if fit_batch else []
+    advice = advise(programs, topology) if fit_batch else None
     training = programs.training()
-    lowered, step = _compile(topology, training)
+    try:
+        lowered, step = _compile(topology, training)
+    except DoesNotFit as error:
+        if advice is None:
+            raise
+        best = {row.name: row.value for row in advice.rows}["batch_size"]
+        raise UserError(
+            f"{error} The largest that fits is batch_size = {best}."
+        ) from None
     lines = [_line(topology, training.name, step)]
     for program in (programs.evaluation(), programs.serving()):
         _, made = _compile(topology, program)
@@ -55,7 +68,7 @@ def compile_all(
             _step(topology, programs.batch_size, lowered, step),
             notes=_ASSUMED,
         ),
-        *advice,
+        *([] if advice is None else [advice]),
     ]
 
 
@@ -122,9 +135,9 @@ def _step(
             "%",
             "of the peak, at the roofline",
         ),
-        Row("steps a second", 1 / least if least else None, "steps/s"),
+        Row("steps a second, at most", 1 / least if least else None, "steps/s"),
         Row(
-            "examples a second",
+            "examples a second, at most",
             batch_size / least if least else None,
             "examples/s",
             "all chips together",

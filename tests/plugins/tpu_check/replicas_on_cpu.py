@@ -15,14 +15,14 @@ DIRECTORY, REPLICAS = sys.argv[1], int(sys.argv[2])
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={REPLICAS}"
 
-import jax
-import numpy as np
-from jax._src import compiler
-from jax._src.interpreters import mlir
-from jax._src.lib import xla_client
-from jaxlib.mlir import ir
+import jax  # noqa: E402
+import numpy as np  # noqa: E402
+from jax._src import compiler  # noqa: E402
+from jax._src.interpreters import mlir  # noqa: E402
+from jax._src.lib import xla_client  # noqa: E402
+from jaxlib.mlir import ir  # noqa: E402
 
-from trainer_plugins.tpu_check import libtpu_process
+from trainer_plugins.tpu_check import libtpu_process  # noqa: E402
 
 
 def spread(values, devices):

@@ -79,11 +79,13 @@ def test_a_step_of_all_replicas_is_one_step(model, tmp_path, root):
         }
     expected = make("default", model)
     expected.train(1)
-    for a, b in zip(trainer.model.variables, expected.model.variables):
+    pairs = zip(trainer.model.variables, expected.model.variables, strict=True)
+    for a, b in pairs:
         replicas = found.get(id(a.value))
         if replicas is None:  # Dropout's seeds do not change.
             replicas = [a.numpy()] * REPLICAS
         for one in replicas:
             np.testing.assert_allclose(one, b.numpy(), rtol=0, atol=1e-5)
     changed = [id(v.value) in found for v in trainer.model.trainable_variables]
-    assert all(changed) and changed
+    assert all(changed)
+    assert changed
