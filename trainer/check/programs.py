@@ -37,10 +37,11 @@ class RunPrograms:
         """See `Programs.training`."""
         spec, micro = self._trainer.spec, self._trainer.accumulation_steps
         if batch_size is not None:
+            resized: Any = _Resized(batch_size)
             spec = dataclasses.replace(
                 spec,
                 batch_size=batch_size,
-                batches=lambda split: _Resized(batch_size),
+                batches=lambda split: resized,
             )
         return self._training(spec, (self._piece("train", spec),) * micro)
 

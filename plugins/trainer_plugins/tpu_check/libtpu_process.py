@@ -77,7 +77,7 @@ def compiled(
     from jax.experimental import topologies
     from jaxlib.mlir import ir
 
-    devices = topologies.get_topology_desc(
+    devices: Any = topologies.get_topology_desc(
         platform="tpu", topology_name=topology, **options
     ).devices[:replicas]
     with mlir.make_ir_context(), open(path, "rb") as file:
