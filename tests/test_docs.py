@@ -35,7 +35,7 @@ def blocks(page):
 
 # What they show has tests of its own; the first commands that a user types are
 # run in the ordinary set.
-LONG = ("own_model.md", "plugins.md", "runs.md", "strategies.md")
+LONG = ("check.md", "own_model.md", "plugins.md", "runs.md", "strategies.md")
 
 
 def runnable():

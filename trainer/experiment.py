@@ -9,6 +9,8 @@ import tensorflow as tf
 from annotated_types import Ge, Le, Predicate
 from typing_extensions import Doc
 
+from trainer.check.rehearsal import rehearse
+from trainer.check.scratch import scratch_directory
 from trainer.checkpoint.init_from import InitReport, initialize_from
 from trainer.checkpoint.stateful import usable
 from trainer.errors import BadValue, UserError
@@ -23,6 +25,7 @@ from trainer.loop.schedule import (
 )
 from trainer.runtime import fingerprints
 from trainer.runtime.local_files import plain
+from trainer.runtime.report import Section
 from trainer.runtime.run_status import RunIsOver
 from trainer.sidecar_evaluator import follow
 from trainer.strategy.plugin import StrategyPlugin
@@ -79,6 +82,8 @@ def build(
     init_only: Text | None = None,
     devices: Names | None = None,
     tpu: Text | None = None,
+    tpu_topology: Text | None = None,
+    fit_batch: bool = False,
     worker_hosts: Names | None = None,
     ps_hosts: Names | None = None,
     task_type: Job | None = None,
@@ -122,16 +127,24 @@ def build(
         strategy,
         devices=devices,
         tpu=tpu,
+        tpu_topology=tpu_topology,
+        fit_batch=fit_batch or None,
         worker_hosts=worker_hosts,
         ps_hosts=ps_hosts,
         task_type=task_type,
         task_index=task_index,
     )
+    if plugin.why_only_checked is not None and mode != "check":
+        raise UserError(
+            f"{plugin.why_only_checked}, and mode = {mode!r} needs it. Set "
+            "--mode=check."
+        )
     # Before `create`, which may compare them with those of the other processes.
     plugin.facts = {
         "configuration": fingerprints.configuration(),
         "code": fingerprints.code(),
     }
+    folder, scratch = None, contextlib.ExitStack()
     try:
         # Parameter servers and their workers do nothing else.
         if plugin.serve():
@@ -154,12 +167,14 @@ def build(
                 monitor_mode=best_mode,
                 is_over=is_over,
             )
+        if mode == "check":
+            # It must neither begin a run nor change one.
+            folder = scratch.enter_context(scratch_directory(model_dir))
         loop = Loop(
             made,
             steps=train_steps,
-            # A check builds the evaluation's graph, too.
             evaluate=mode in ("train_and_eval", "check"),
-            model_dir=model_dir,
+            model_dir=folder or model_dir,
             callbacks=callbacks,
             steps_per_loop=steps_per_loop,
             form_cache=form_cache,
@@ -177,8 +192,11 @@ def build(
             eval_steps=eval_steps,
             init_from=init_from,
             init_only=init_only,
+            folder=folder,
+            scratch=scratch,
         )
     except BaseException:
+        scratch.close()
         # So that peers learn why this process ends.
         plugin.close()
         raise
@@ -199,6 +217,7 @@ class BuiltRun:
         plugin: the strategy plugin.
         trainer: `None` in `"serve"`.
         loop: the host loop; `None` in `"serve"` and `"continuous_eval"`.
+        report: what a check has found, once it has been run.
     """
 
     def __init__(
@@ -215,6 +234,7 @@ class BuiltRun:
         self.trainer = trainer
         self.loop = loop
         self._options = options
+        self.report: list[Section] = []
         self._loaded: InitReport | None = None
         self._loop_exit = contextlib.ExitStack()
         self._exit = contextlib.ExitStack()
@@ -223,6 +243,8 @@ class BuiltRun:
         with contextlib.ExitStack() as stack:
             # After an error as well, so that peers learn why this process ends.
             stack.callback(self.plugin.close)
+            if "scratch" in self._options:
+                stack.enter_context(self._options["scratch"])
             stack.enter_context(self._loop_exit)
             if self.trainer is not None and self.loop is not None:
                 self._prepare(self.trainer, self.loop)
@@ -243,11 +265,7 @@ class BuiltRun:
             self._loaded = initialize_from(
                 trainer, source, only=self._options["init_only"]
             )
-        # After loading weights, so that a check finds out whether they fit.
-        if self.mode == "check":
-            loop.check()
-        else:
-            self._loop_exit.enter_context(loop.ready())
+        self._loop_exit.enter_context(loop.ready())
 
     def run(self) -> dict[str, float]:
         """Does what the mode says; once, within the context.
@@ -260,15 +278,21 @@ class BuiltRun:
             return {}
         if loop is None:
             return follow(trainer, **self._options)
-        if self.mode == "check":
-            return {
-                "parameters": float(trainer.model.count_params()),
-                "train_steps": float(loop.steps),
-            }
         if self.mode == "eval":
             values = trainer.evaluate(steps=self._options["eval_steps"])
         elif self.mode == "export":
             values = _export(loop)
+        elif self.mode == "check":
+            self.report = rehearse(
+                trainer,
+                loop,
+                eval_steps=self._options["eval_steps"],
+                folder=self._options["folder"],
+            )
+            values = {
+                "parameters": float(trainer.model.count_params()),
+                "train_steps": float(loop.steps),
+            }
         else:
             if self._loaded is not None and self.plugin.is_chief:
                 self._loaded.write(self._options["model_dir"])

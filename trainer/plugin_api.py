@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from trainer.runtime.graph import graph_function, repeat
     from trainer.runtime.memory import peak_memory
     from trainer.runtime.process_exit import give_up, skip_teardown
+    from trainer.runtime.report import Row, Section, show
     from trainer.step.options import StrategyOptions
+    from trainer.step.programs import Program, Programs
     from trainer.step.reductions.sums import Sums
     from trainer.strategy.cluster.ranks import read_number
     from trainer.strategy.cluster.resolve import resolve_cluster
@@ -59,9 +61,13 @@ __all__ = [
     "Period",
     "PeriodLike",
     "Positive",
+    "Program",
+    "Programs",
     "REFUSALS",
+    "Row",
     "Runner",
     "Seconds",
+    "Section",
     "Split",
     "Staging",
     "Step",
@@ -82,6 +88,7 @@ __all__ = [
     "repeat",
     "resolve_cluster",
     "schema",
+    "show",
     "signals",
     "skip_teardown",
     "split_address",

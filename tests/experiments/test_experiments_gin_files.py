@@ -38,7 +38,7 @@ def test_mnist_checks_out(run, tmp_path, mnist_dir, name):
         "--strategy=one_device",
     )
     assert done.returncode == 0, done.stderr
-    assert not (tmp_path / "run").exists()
+    assert os.listdir(tmp_path / "run") == ["check.json"]
 
 
 def test_mnist_without_a_network_says_what_to_do(run, tmp_path):

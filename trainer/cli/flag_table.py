@@ -130,6 +130,19 @@ GROUPS: dict[str, tuple[Flag, ...]] = {
         ),
         Flag("tpu", "string", "Name or address of a Cloud TPU.", "run.tpu"),
         Flag(
+            "tpu_topology",
+            "string",
+            "With --mode=check: compile for a TPU slice such as v5e:2x4, "
+            "without a TPU.",
+            "run.tpu_topology",
+        ),
+        Flag(
+            "fit_batch",
+            "boolean",
+            "With --tpu_topology: look for the largest batch that fits.",
+            "run.fit_batch",
+        ),
+        Flag(
             "devices",
             "list",
             "Devices to use, such as GPU:0,GPU:1.",

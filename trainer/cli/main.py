@@ -86,8 +86,8 @@ def _execute(arguments: list[str], report: ExitReport) -> None:
         _print(gin.config_str())
         return
     results = _run(request, origins, arguments, report)
-    # In the modes that train, callbacks have shown them.
-    if request.mode not in TRAINING_MODES:
+    # In the modes that train, callbacks have shown them; a check has a report.
+    if request.mode not in (*TRAINING_MODES, "check"):
         for name, value in results.items():
             shown = f"{value:.6g}" if isinstance(value, float) else value
             _print(f"{name}: {shown}\n")
@@ -136,6 +136,7 @@ def _run(
 ) -> dict[str, float]:
     """Runs the experiment, and records its beginning and its end."""
     from trainer import experiment
+    from trainer.cli.check_report import note_failure, report_of_check
     from trainer.cli.config.binding_errors import user_error_in
     from trainer.cli.config.lint import check_all_used
     from trainer.cli.run_dir import RunDir
@@ -158,7 +159,7 @@ def _run(
         run_dir.finish("start_again", reason)
         report.write(EXIT_START_AGAIN, StartAgain(reason))
 
-    is_training = False
+    is_training, unused = False, []
     try:
         with (
             last_words(record_exit),
@@ -169,7 +170,7 @@ def _run(
             if run.trainer is not None:
                 report.begin(run.trainer)
             if run.trains or run.mode == "check":
-                check_all_used(
+                unused = check_all_used(
                     origins,
                     selected=run.plugin,
                     flags=request.named_flags,
@@ -185,6 +186,8 @@ def _run(
                 )
             is_training = run.trains
             results = run.run()
+            if run.mode == "check" and run.trainer and run.plugin.is_chief:
+                report_of_check(run.report, unused, request.model_dir)
     except BaseException as raised:
         error = signals.interruption() or raised
         # Gin calls constructors while a run is built, so a bad binding surfaces
@@ -194,6 +197,8 @@ def _run(
         # it is a mistake in the flags.
         if not (found or is_training) and isinstance(error, REFUSALS):
             found = run_dir.why_not_writable()
+        if request.mode == "check":
+            note_failure(headline(found or error), request.model_dir)
         end = ending.ending_of(found or error)
         run_dir.finish(end.reason, headline(found or error))
         if found is None or found is raised:

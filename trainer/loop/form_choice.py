@@ -138,7 +138,7 @@ def choose(
     if steps < FEWEST_STEPS:
         return _fixed(Form.GRAPH, f"{steps} steps are too few to measure")
     if not may_measure:
-        return _fixed(Form.GRAPH, "nothing is measured in a check")
+        return _fixed(Form.GRAPH, "nothing is measured before the run")
     return _found(trainer, batches, legal, steps=steps, use_cache=use_cache)
 
 

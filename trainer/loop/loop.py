@@ -378,10 +378,16 @@ class Loop:
         for callback in self.callbacks.ours:
             callback.verbose = self._verbose
 
-    def check(self) -> None:
-        """Builds every graph of a run, and changes nothing of it."""
-        self._take_record()
-        self.trace()
+    def try_steps(self, count: int) -> float:
+        """Makes steps of a run that is `ready`, and calls nobody for them.
+
+        Returns:
+            The seconds that they took.
+        """
+        begin = time.perf_counter()
+        self._call(self._iterator, count)
+        self.reporter.epoch_values()  # Waits for the device.
+        return time.perf_counter() - begin
 
     def trace(self) -> Any:
         """Builds every graph of a new run, so that errors show early.
@@ -450,7 +456,7 @@ class Loop:
             steps=self.steps,
             recorded=self._recorded,
             use_cache=self._use_cache,
-            # A check is not a run: it makes no steps.
+            # Without `ready` no steps are made.
             may_measure=self._is_ready,
         )
         self.trainer.use_form(self.choice.form)

@@ -16,8 +16,10 @@ from typing import Any, ClassVar
 import tensorflow as tf
 
 from trainer.runtime import signals
+from trainer.runtime.report import Section
 from trainer.step.model.creation import portable_variables
 from trainer.step.options import StrategyOptions
+from trainer.step.programs import Programs
 from trainer.strategy.graph_loop import GraphLoop, Runner, Step
 from trainer.strategy.stack_loop import StackLoop
 
@@ -153,6 +155,28 @@ class StrategyPlugin(abc.ABC):
         a worker has come back.
         """
         return None
+
+    @property
+    def why_only_checked(self) -> str | None:
+        """Why a run can be checked here and not made; `None` if it can.
+
+        The steps of such a check are not run.
+        """
+        return None
+
+    def check(self, programs: Programs) -> Sequence[Section]:
+        """What this strategy finds out about a run in a check.
+
+        Args:
+            programs: what a replica would run.
+
+        Returns:
+            What the report says of it, beside what every check finds out.
+
+        Raises:
+            UserError: the run would not start, or fail.
+        """
+        return ()
 
     def why_not_compiled(self) -> str | None:
         """Why XLA must not compile the step here; `None` if it may."""

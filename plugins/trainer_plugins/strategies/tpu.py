@@ -13,7 +13,9 @@ from trainer.plugin_api import (
     Detection,
     GraphLoop,
     MakePieces,
+    Programs,
     Runner,
+    Section,
     Step,
     StrategyOptions,
     Sums,
@@ -29,7 +31,12 @@ from trainer_plugins.strategies.tpu_address import (
     require_tpu,
 )
 from trainer_plugins.strategies.tpu_holders import holders
-from trainer_plugins.strategies.tpu_refusals import check_input, check_step
+from trainer_plugins.strategies.tpu_refusals import (
+    check_input,
+    check_step,
+    layers_in_names,
+)
+from trainer_plugins.tpu_check.topology import Topology
 
 # What TensorFlow raises if a TPU is missing, not ready or unknown.
 _NO_TPU = (tf.errors.OpError, RuntimeError, ValueError, OSError)
@@ -56,9 +63,12 @@ class TPU(StrategyPlugin):
         tpu: `"local"` on a TPU VM of one host, the name of a TPU, or
             `"grpc://host:port"`; defaults to the environment's `TPU_NAME`,
             else `"local"`.
+        tpu_topology: a slice such as `"v5e:2x4"`, for which a check compiles
+            the run without a TPU.
+        fit_batch: whether that also looks for the largest batch that fits.
 
     Raises:
-        UserError: there is no such TPU.
+        UserError: there is no such TPU, or no such slice.
     """
 
     name = "tpu"
@@ -70,7 +80,25 @@ class TPU(StrategyPlugin):
         reduces_sparse=False,
     )
 
-    def __init__(self, *, tpu: Text | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        tpu: Text | None = None,
+        tpu_topology: Text | None = None,
+        fit_batch: bool = False,
+    ) -> None:
+        if tpu and tpu_topology:
+            raise UserError(
+                f"--tpu={tpu} is a TPU that is there, and --tpu_topology="
+                f"{tpu_topology} one that is not. Leave one of them out."
+            )
+        if fit_batch and not tpu_topology:
+            raise UserError(
+                "--fit_batch compiles for a slice of a TPU: name it, as in "
+                "--tpu_topology=v5e:2x4."
+            )
+        self._slice = Topology.parse(tpu_topology) if tpu_topology else None
+        self._fit_batch = fit_batch
         self._tpu = tpu or default_tpu()
         self._resolver: Any = None
         self._topology: Any = None
@@ -83,6 +111,13 @@ class TPU(StrategyPlugin):
 
     def create(self) -> tf.distribute.Strategy:
         """See `StrategyPlugin.create`."""
+        if self._slice is not None:
+            # Only here: these use names of TensorFlow that are not public.
+            from trainer_plugins.tpu_check.compiling import require_compiler
+            from trainer_plugins.tpu_check.stand_in import TopologyStrategy
+
+            require_compiler()
+            return TopologyStrategy(self._slice.chips)
         require_tpu(self._tpu)
         if not self._is_remote:
             _require_free_chips()
@@ -102,6 +137,21 @@ class TPU(StrategyPlugin):
             logging.info("Waiting for the TPU %r: %s", self._tpu, reason)
             time.sleep(_POLL_SECONDS)
 
+    @property
+    def why_only_checked(self) -> str | None:
+        """See `StrategyPlugin.why_only_checked`."""
+        if self._slice is None:
+            return None
+        return f"--tpu_topology={self._slice} names a TPU that is not here"
+
+    def check(self, programs: Programs) -> Sequence[Section]:
+        """See `StrategyPlugin.check`: compiles for the slice, if one is set."""
+        if self._slice is None:
+            return ()
+        from trainer_plugins.tpu_check.report import compile_all
+
+        return compile_all(programs, self._slice, fit_batch=self._fit_batch)
+
     def why_not_compiled(self) -> str | None:
         """The TPU compiler compiles every step anyway."""
         return "a TPU step is always compiled"
@@ -118,11 +168,16 @@ class TPU(StrategyPlugin):
     def distribute(self, make_pieces: MakePieces, *, training: bool) -> Any:
         """See `StrategyPlugin.distribute`; refuses unsuitable data."""
         # Any replica will do: the pieces of all come from the same operations.
-        check_input(make_pieces(range(1)), remote=self._is_remote)
+        pieces = make_pieces(range(1))
+        check_input(pieces, remote=self._is_remote)
+        if self._slice is not None:
+            return iter(pieces)
         return super().distribute(make_pieces, training=training)
 
     def runner(self, step: Step, *, training: bool) -> Runner:
         """See `StrategyPlugin.runner`."""
+        if self._slice is not None:
+            return NotHere(step, self.strategy)
         return HostLoop(step, self.strategy)
 
     def describe(self) -> dict[str, Any]:
@@ -243,7 +298,8 @@ class HostLoop(GraphLoop):
         Raises:
             UserError: the step uses operations that a TPU cannot run.
         """
-        super().trace(iterator)
+        with layers_in_names():
+            super().trace(iterator)
         check_step(self._step.get_concrete_function(iterator).graph)
 
     def many_steps(
@@ -262,3 +318,10 @@ class HostLoop(GraphLoop):
     @property
     def _num_rows(self) -> int:
         return 1
+
+
+class NotHere(GraphLoop):
+    """Runs nothing: a check compiles the steps in another way."""
+
+    def trace(self, iterator: Any) -> None:
+        """See `Runner.trace`; a step for a TPU cannot be traced for a CPU."""

@@ -1,5 +1,8 @@
 """Refuses data and steps that a TPU cannot run, before the first step."""
 
+import contextlib
+import re
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -10,6 +13,69 @@ from trainer.plugin_api import Padded
 
 # They call back into the Python process that made them.
 _PYTHON_OPS = {"EagerPyFunc", "PyFunc", "PyFuncStateless"}
+_PYTHON = (
+    "runs Python code (py_function or numpy_function)",
+    "Use keras.ops or TensorFlow operations.",
+)
+_PRINT = (
+    "prints or writes a summary on the host",
+    "Return what is of interest as a metric.",
+)
+_DATA_DEPENDENT = (
+    "has a result whose shape depends on the data, and a TPU program has fixed "
+    "shapes",
+    "Keep all elements and give those that do not count a weight of 0, as by "
+    "tf.where(condition, x, 0) with three arguments.",
+)
+_TEXT = (
+    "works on strings, which a TPU does not have",
+    "Turn them into numbers in the data function.",
+)
+# Types of operations, why a TPU cannot run them, and what to do instead.
+_REFUSED = {
+    **dict.fromkeys(_PYTHON_OPS, _PYTHON),
+    **dict.fromkeys(
+        (
+            "Print",
+            "PrintV2",
+            "WriteAudioSummary",
+            "WriteHistogramSummary",
+            "WriteImageSummary",
+            "WriteScalarSummary",
+            "WriteSummary",
+        ),
+        _PRINT,
+    ),
+    **dict.fromkeys(
+        (
+            "DynamicPartition",
+            "ListDiff",
+            "NonMaxSuppression",
+            "NonMaxSuppressionV2",
+            "NonMaxSuppressionV3",
+            "Unique",
+            "UniqueV2",
+            "UniqueWithCounts",
+            "UniqueWithCountsV2",
+            "Where",
+        ),
+        _DATA_DEPENDENT,
+    ),
+}
+_DTYPES = {
+    tf.string: _TEXT,
+    # TensorFlow registers no kernel of a TPU for it; float64 is emulated.
+    tf.complex128: (
+        "computes in complex128, which a TPU does not have",
+        "Use complex64.",
+    ),
+}
+# An assertion's text is no part of the program.
+_MAY_HOLD_TEXT = {"Assert", "Const"}
+# Marks, in the name of an operation, the layer that made it.
+_LAYER = re.compile(r"(?:^|/)([^/]+?)\.layer(?:_\d+)?(?=/|$)")
+# What TensorFlow puts in place of characters that a name may not have.
+_NOT_IN_A_NAME = re.compile(r"[^\w.\-]")
 
 
 def check_input(dataset: tf.data.Dataset, *, remote: bool) -> None:
@@ -37,19 +103,72 @@ def check_input(dataset: tf.data.Dataset, *, remote: bool) -> None:
         )
 
 
+@contextlib.contextmanager
+def layers_in_names() -> Iterator[None]:
+    """Lets the name of each operation that is traced say whose layer it is.
+
+    Keras opens a scope of a layer's name, too, to which TensorFlow may append a
+    number, so that `dense_1` may be two layers.
+    """
+    own = keras.layers.Layer.__call__
+
+    def call(self: keras.layers.Layer, *args: Any, **kwargs: Any) -> Any:
+        with tf.name_scope(f"{_NOT_IN_A_NAME.sub('_', self.name)}.layer"):
+            return own(self, *args, **kwargs)
+
+    keras.layers.Layer.__call__ = call
+    try:
+        yield
+    finally:
+        keras.layers.Layer.__call__ = own
+
+
+def described(operation: str) -> str:
+    """Says in words which operation of which layer it is.
+
+    Args:
+        operation: a name that was traced in `layers_in_names`.
+    """
+    layers = _LAYER.findall(operation)
+    name = operation.rpartition("/")[2]
+    if not layers:
+        return f"the operation {operation}, which is of no layer,"
+    gradient = " the gradient of" if "gradient_tape/" in operation else ""
+    return f"{name} in{gradient} the layer {layers[-1]!r}"
+
+
 def check_step(graph: tf.Graph) -> None:
-    """Checks that a traced step runs no Python code.
+    """Checks that a traced step has nothing that no TPU can run.
 
     Raises:
-        UserError: it does; the operation is named.
+        UserError: it has; the operation and its layer are named.
     """
-    found = _python_op(graph.as_graph_def())
-    if found:
-        raise UserError(
-            f"The step runs Python code ({found}: py_function or "
-            "numpy_function), which a TPU cannot run. Use keras.ops or "
-            "TensorFlow operations."
-        )
+    for name, kind, dtypes in _operations(graph):
+        found = _REFUSED.get(kind)
+        if found is None and kind not in _MAY_HOLD_TEXT:
+            found = next((_DTYPES[d] for d in dtypes if d in _DTYPES), None)
+        if found:
+            why, instead = found
+            raise UserError(
+                f"In the step, {described(name)} ({kind}) {why}. {instead}"
+            )
+
+
+def _operations(
+    graph: tf.Graph,
+) -> Iterator[tuple[str, str, list[tf.DType]]]:
+    """Name, type and dtypes of every operation, and of those it calls."""
+    for op in graph.get_operations():
+        yield op.name, op.type, [output.dtype for output in op.outputs]
+    # What a loop or a condition calls is not among the graph's own operations.
+    for function in graph.as_graph_def().library.function:
+        for node in function.node_def:
+            dtypes = [
+                tf.as_dtype(value.type)
+                for value in node.attr.values()
+                if value.type
+            ]
+            yield node.name, node.op, dtypes
 
 
 def _graph_of(dataset: tf.data.Dataset) -> Any:

@@ -269,7 +269,7 @@ def test_a_run_on_the_stand_in_trains_and_evaluates(calls):
         ),
         (
             {"model": lambda: keras.Sequential([Python()])},
-            "runs Python code .*EagerPyFunc.*Use keras.ops",
+            "EagerPyFunc in the layer 'python' .*runs Python code.*keras.ops",
         ),
     ],
 )

@@ -392,17 +392,17 @@ def test_no_batch_event_of_keras_depends_on_a_clock(tmp_path):
         assert loop.state.steps_per_loop == 100
 
 
-def test_a_check_makes_no_steps(tmp_path, cache):
+def test_tracing_alone_makes_no_steps(tmp_path, cache):
     trainer = make()
     loop = Loop(trainer, steps=MANY, evaluate=False)
-    loop.check()
+    loop.trace()
     assert trainer.accounts.summary()["calibration"] == 0
     assert not cache.exists()
     write(tmp_path / "run")
     trainer = make()
     run = str(tmp_path / "run")
-    Loop(trainer, steps=MANY, evaluate=False, model_dir=run).check()
-    assert trainer.compiled_form is Form.XLA
+    with Loop(trainer, steps=MANY, evaluate=False, model_dir=run).ready():
+        assert trainer.compiled_form is Form.XLA
 
 
 def test_a_damaged_cache_is_measured_again(cached):

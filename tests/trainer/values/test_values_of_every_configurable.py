@@ -153,6 +153,8 @@ PARAMETERS = {
         "init_only": "text?",
         "devices": "names?",
         "tpu": "text?",
+        "tpu_topology": "text?",
+        "fit_batch": "flag",
         "worker_hosts": "names?",
         "ps_hosts": "names?",
         "task_type": "choice?",
@@ -197,7 +199,7 @@ PARAMETERS = {
         "num_packs": "whole or 0",
     },
     "CentralStorage": {"devices": "names?", "parameter_device": "text?"},
-    "TPU": {"tpu": "text?"},
+    "TPU": {"tpu": "text?", "tpu_topology": "text?", "fit_batch": "flag"},
     "MultiWorkerMirrored": {
         "worker_hosts": "names?",
         "task_index": "whole or 0?",

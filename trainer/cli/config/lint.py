@@ -74,7 +74,7 @@ def check_all_used(
     selected: StrategyPlugin,
     flags: Mapping[str, str] | None = None,
     only_warn: bool = False,
-) -> None:
+) -> list[str]:
     """Refuses a configuration with a binding that has no effect.
 
     Call this when everything is built. Exempt are the parameters of strategies
@@ -87,6 +87,9 @@ def check_all_used(
         flags: the named flags by the parameter that they set.
         only_warn: log a warning instead of raising.
 
+    Returns:
+        Such bindings, described.
+
     Raises:
         UserError: there are such bindings; it names them, where they were
             set, and the nearest used names.
@@ -94,13 +97,14 @@ def check_all_used(
     exempt = _exempt(selected, flags or {}, origins)
     unused = [found for found in unused_bindings() if found not in exempt]
     if not unused:
-        return
+        return []
     names = [
         f"{internals.minimal(selector)}.{name}"
         for (_, selector), values in internals.operative().items()
         for name in values
     ]
-    listed = "; ".join(_describe(one, origins, names) for one in unused)
+    described = [_describe(one, origins, names) for one in unused]
+    listed = "; ".join(described)
     count = "1 binding" if len(unused) == 1 else f"{len(unused)} bindings"
     message = (
         f"{count} in the configuration without any effect:\n{listed}\n"
@@ -109,6 +113,7 @@ def check_all_used(
     if not only_warn:
         raise UserError(message)
     logging.warning("%s", message)
+    return described
 
 
 def unused_bindings() -> list[tuple[str, str, str]]:

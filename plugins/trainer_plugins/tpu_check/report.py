@@ -1,0 +1,167 @@
+"""What a check says of a run on a TPU slice: compiled, measured, estimated."""
+
+import tensorflow as tf
+
+from trainer import UserError
+from trainer.plugin_api import Program, Programs, Row, Section
+from trainer_plugins.tpu_check.batch_advisor import advise
+from trainer_plugins.tpu_check.compiling import (
+    Compiled,
+    DoesNotFit,
+    compile_for,
+)
+from trainer_plugins.tpu_check.libtpu_process import TESTED
+from trainer_plugins.tpu_check.lowering import Lowered, lower
+from trainer_plugins.tpu_check.topology import Topology
+
+_ASSUMED = (
+    "Assumed: published peak figures of a chip; memory is read and written as "
+    "the compiler's cost analysis counts it, which includes what stays on the "
+    "chip, so that the memory time is an upper bound.",
+    "The all-reduce is a ring over all chips, 2 (n - 1) / n of the bytes over "
+    "the links that a chip has within this slice, not overlapped with "
+    "computing, without latency.",
+    "Not part of these times: reading data, and the host's work between steps.",
+)
+_DIFFERENT = (
+    "Not as TPUStrategy does it: TensorFlow lowers the step for its CPU "
+    "platform, which makes other bits of random numbers and pads nothing; "
+    "there is no tpu_rewrite and no sharded weight update; the step counter "
+    "and averages are updated in the same program; and the compiler is that of "
+    f"libtpu {TESTED['libtpu']}, not the one on the TPU VM.",
+)
+
+
+def compile_all(
+    programs: Programs, topology: Topology, *, fit_batch: bool
+) -> list[Section]:
+    """Compiles the training step, the evaluation step and the export.
+
+    Raises:
+        UserError: one of them cannot be compiled, or does not fit.
+    """
+    # Before the rest: the advice is wanted most where the batch does not fit.
+    advice = advise(programs, topology) if fit_batch else None
+    training = programs.training()
+    try:
+        lowered, step = _compile(topology, training)
+    except DoesNotFit as error:
+        if advice is None:
+            raise
+        best = {row.name: row.value for row in advice.rows}["batch_size"]
+        raise UserError(
+            f"{error} The largest that fits is batch_size = {best}."
+        ) from None
+    lines = [_line(topology, training.name, step)]
+    for program in (programs.evaluation(), programs.serving()):
+        _, made = _compile(topology, program)
+        lines.append(_line(topology, program.name, made))
+    return [
+        Section(
+            f"TPU {topology}",
+            _slice(topology),
+            table=lines,
+            notes=_loops(step) + _DIFFERENT,
+        ),
+        Section(
+            f"training step on {topology}",
+            _step(topology, programs.batch_size, lowered, step),
+            notes=_ASSUMED,
+        ),
+        *([] if advice is None else [advice]),
+    ]
+
+
+def _compile(topology: Topology, program: Program) -> tuple[Lowered, Compiled]:
+    lowered = lower(program)
+    made = compile_for(
+        topology, lowered, name=program.name, replicas=program.replicas
+    )
+    return lowered, made
+
+
+def _slice(topology: Topology) -> list[Row]:
+    chip = topology.chip
+    return [
+        Row("chips", topology.chips, note="a replica on each"),
+        Row("memory of a chip", chip.hbm_bytes, "bytes"),
+        Row("memory bandwidth", chip.hbm_bytes_per_second, "bytes/s"),
+        Row("peak in bfloat16", chip.flops, "FLOP/s"),
+        Row("link bandwidth", chip.link_bytes_per_second, "bytes/s"),
+        Row("TensorFlow", tf.__version__, note="lowers the programs"),
+    ]
+
+
+def _line(topology: Topology, name: str, made: Compiled) -> dict[str, Row]:
+    """A program's line in the table; per chip."""
+    rows = [
+        Row("program", name),
+        Row("compiles", True),
+        Row("live", made.live_bytes, "bytes"),
+        Row("of memory", 100 * made.live_bytes / topology.chip.hbm_bytes, "%"),
+        Row("arguments", made.argument, "bytes"),
+        Row("temporary", made.temp, "bytes"),
+        Row("FLOP", made.flops, "FLOP"),
+        Row("accessed", made.bytes_accessed, "bytes"),
+    ]
+    return {row.name: row for row in rows}
+
+
+def _step(
+    topology: Topology, batch_size: int, lowered: Lowered, made: Compiled
+) -> list[Row]:
+    """The roofline of a step, and what its all-reduce costs."""
+    chip = topology.chip
+    computing = made.flops / chip.flops
+    memory = made.bytes_accessed / chip.hbm_bytes_per_second
+    reducing = all_reduce_seconds(topology, sum(lowered.reduced))
+    least = max(computing, memory) + reducing
+    bound = "computing" if computing >= memory else "memory"
+    return [
+        Row("computing time", computing, "s", "FLOP / peak"),
+        Row("memory time", memory, "s", "accessed / bandwidth"),
+        Row(
+            "reduced bytes",
+            sum(lowered.reduced),
+            "bytes",
+            f"{len(lowered.reduced)} tensors, gradients and logs; "
+            f"{made.all_reduces} all-reduces in the compiled program",
+        ),
+        Row("all-reduce time", reducing, "s", "ring"),
+        Row("roofline time", least, "s", f"bound by {bound}"),
+        Row(
+            "utilization",
+            100 * computing / least if least else 0.0,
+            "%",
+            "of the peak, at the roofline",
+        ),
+        Row("steps a second, at most", 1 / least if least else None, "steps/s"),
+        Row(
+            "examples a second, at most",
+            batch_size / least if least else None,
+            "examples/s",
+            "all chips together",
+        ),
+    ]
+
+
+def all_reduce_seconds(topology: Topology, reduced: int) -> float:
+    """How long a ring over a slice takes to sum up bytes of each chip."""
+    sides = [int(side) for side in topology.sides.split("x")]
+    # A chip has two neighbours along each dimension, and at the end of a slice
+    # of two only one.
+    used = sum(min(side - 1, 2) for side in sides)
+    if not used:
+        return 0.0
+    chip, count = topology.chip, topology.chips
+    bandwidth = chip.link_bytes_per_second * used / (2 * chip.dimensions)
+    return 2 * (count - 1) / count * reduced / bandwidth
+
+
+def _loops(made: Compiled) -> tuple[str, ...]:
+    if not made.loops:
+        return ()
+    return (
+        f"The training step has {made.loops} loops, of each of which one pass "
+        "is counted: FLOP, bytes and times are too low.",
+    )

@@ -1,0 +1,138 @@
+"""The TPU slices that a run can be compiled for, and their chips' figures."""
+
+import dataclasses
+import math
+import re
+
+from trainer import UserError
+from trainer.plugin_api import nearest
+
+GB = 1e9
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Chip:
+    """Figures of one chip; as Google publishes them.
+
+    Attributes:
+        hbm_bytes: of high-bandwidth memory.
+        hbm_bytes_per_second: between it and the cores.
+        flops: floating-point operations a second, in bfloat16.
+        link_bytes_per_second: over all links to other chips.
+        dimensions: of the torus of chips.
+        options: for the compiler's topology, by name.
+    """
+
+    hbm_bytes: float
+    hbm_bytes_per_second: float
+    flops: float
+    link_bytes_per_second: float
+    dimensions: int
+    options: tuple[tuple[str, str], ...] = ()
+
+
+# From the pages v4, v5e, v5p and v6e of the Cloud TPU documentation,
+# docs.cloud.google.com/tpu/docs/v6e and so on: HBM capacity and bandwidth, peak
+# compute in bf16, and interconnect bandwidth (in Gbit/s there), each per chip.
+CHIPS = {
+    "v4": Chip(
+        hbm_bytes=32 * GB,
+        hbm_bytes_per_second=1200 * GB,
+        flops=275e12,
+        link_bytes_per_second=2400 / 8 * GB,
+        dimensions=3,
+        # A chip's two cores as one, which is how a replica uses them.
+        options=(("chip_config_name", "megacore"),),
+    ),
+    "v5e": Chip(
+        hbm_bytes=16 * GB,
+        hbm_bytes_per_second=800 * GB,
+        flops=197e12,
+        link_bytes_per_second=1600 / 8 * GB,
+        dimensions=2,
+    ),
+    "v5p": Chip(
+        hbm_bytes=95 * GB,
+        hbm_bytes_per_second=2765 * GB,
+        flops=459e12,
+        link_bytes_per_second=4800 / 8 * GB,
+        dimensions=3,
+    ),
+    "v6e": Chip(
+        hbm_bytes=32 * GB,
+        hbm_bytes_per_second=1600 * GB,
+        flops=918e12,
+        link_bytes_per_second=3200 / 8 * GB,
+        dimensions=2,
+    ),
+}
+# The slices of v5e and v6e. Those of v4 and v5p are these, and all whose sides
+# are multiples of 4.
+_FLAT = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
+_SOLID = ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4")
+_FORM = re.compile(r"(v\w+):(\d+(?:x\d+)*)")
+
+
+@dataclasses.dataclass(frozen=True)
+class Topology:
+    """A slice of a TPU.
+
+    Attributes:
+        kind: such as `"v5e"`.
+        sides: chips along each dimension, such as `"2x4"`.
+    """
+
+    kind: str
+    sides: str
+
+    @classmethod
+    def parse(cls, text: str) -> "Topology":
+        """Reads a topology such as `"v5e:2x4"`.
+
+        Raises:
+            UserError: there is no such slice.
+        """
+        match = _FORM.fullmatch(text)
+        if match is None:
+            raise UserError(
+                f"--tpu_topology={text} must be a kind of chip and the sides "
+                "of a slice, such as v5e:2x4 or v5p:2x2x1."
+            )
+        kind, sides = match.groups()
+        if kind not in CHIPS:
+            raise UserError(
+                f"--tpu_topology={text}: there are no figures for {kind}. "
+                f"{nearest(kind, CHIPS)}"
+            )
+        known = _FLAT if CHIPS[kind].dimensions == 2 else _SOLID
+        if sides not in known and not _is_large(kind, sides):
+            more = "" if known is _FLAT else " And multiples of 4, as 4x4x8."
+            raise UserError(
+                f"--tpu_topology={text}: a {kind} has no slice {sides}. "
+                f"Valid: {', '.join(known)}.{more}"
+            )
+        return cls(kind, sides)
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.sides}"
+
+    @property
+    def chip(self) -> Chip:
+        """The figures of each chip."""
+        return CHIPS[self.kind]
+
+    @property
+    def chips(self) -> int:
+        """How many there are; each is a replica."""
+        return math.prod(map(int, self.sides.split("x")))
+
+
+def _is_large(kind: str, sides: str) -> bool:
+    numbers = [int(side) for side in sides.split("x")]
+    return (
+        CHIPS[kind].dimensions == len(numbers) == 3
+        and all(number and number % 4 == 0 for number in numbers)
+        # As they are written; the largest job of a v5p has 6,144 chips.
+        and numbers == sorted(numbers)
+        and math.prod(numbers) <= 6144
+    )

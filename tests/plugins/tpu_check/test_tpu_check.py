@@ -1,0 +1,139 @@
+"""`--mode=check --tpu_topology=...`: what compiles, and what must fail."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from trainer_plugins.tpu_check import libtpu_process
+
+HERE = os.path.dirname(__file__)
+WHY_NOT = libtpu_process.why_not_here()
+needs_compiler = pytest.mark.skipif(WHY_NOT is not None, reason=f"{WHY_NOT}")
+ODD = """
+import tpu_models
+Trainer.model = @odd_model
+odd_model.what = '{what}'
+Trainer.loss = 'mse'
+Trainer.optimizer = 'sgd'
+Trainer.data = @numbers
+Trainer.batch_size = 8
+run.strategy = 'tpu'
+run.callbacks = [@Checkpoint()]
+"""
+
+
+def check(folder, gin_file, *arguments, topology="v5e:2x2", timeout=550):
+    return subprocess.run(
+        [
+            *(sys.executable, "-m", "trainer", "--mode=check"),
+            f"--gin_file={gin_file}",
+            f"--tpu_topology={topology}",
+            *arguments,
+        ],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": HERE},
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
+
+
+def check_odd(folder, what, *arguments, text=""):
+    (folder / "odd.gin").write_text(ODD.format(what=what) + text)
+    return check(folder, "odd.gin", *arguments)
+
+
+def report(folder):
+    (name,) = os.listdir(folder)
+    assert name == "check.json"
+    return json.loads((folder / name).read_text())
+
+
+@needs_compiler
+def test_tpu_mnist_compiles(tmp_path, root, mnist_dir):
+    done = check(
+        root,
+        "experiments/tpu_mnist.gin",
+        f"--data_dir={mnist_dir}",
+        f"--model_dir={tmp_path / 'run'}",
+    )
+    assert done.returncode == 0, done.stderr
+    assert "CPU platform" in done.stdout
+    found = report(tmp_path / "run")
+    assert found["would_start"] is True
+    assert found["run"]["replicas"] == 4
+    assert found["model"]["parameters"] == 347_146
+    lines = found["TPU_v5e_2x2"]["lines"]
+    assert [line["program"] for line in lines] == [
+        "training step",
+        "evaluation step",
+        "export",
+    ]
+    training, evaluation, export = lines
+    # Three times the evaluation but for the first layer's input.
+    assert 2 < training["FLOP"] / evaluation["FLOP"] < 3
+    assert export["live"] <= evaluation["live"] < training["live"]
+    step = found["training_step_on_v5e_2x2"]
+    # Each gradient, and a few scalars of the logs.
+    gradients = 4 * found["model"]["trainable_parameters"]
+    assert gradients <= step["reduced_bytes"] < gradients + 200
+
+
+# What must be in the sentence that ends the check.
+ODD_ONES = {
+    "python": r"EagerPyFunc in the layer 'the_odd_one' .* Python code",
+    "text": r"the layer 'the_odd_one' \(AsString\) works on strings",
+    "positive": r"Where in the layer 'the_odd_one' .* depends on the data",
+}
+
+
+@needs_compiler
+@pytest.mark.parametrize("what", ODD_ONES)
+def test_an_operation_that_no_tpu_has(tmp_path, what):
+    done = check_odd(tmp_path, what, "--model_dir=run")
+    assert done.returncode == 2
+    (line,) = done.stderr.strip().splitlines()
+    assert re.search(ODD_ONES[what], line)
+    found = report(tmp_path / "run")
+    assert found["would_start"] is False
+    assert "the_odd_one" in found["error"]
+
+
+@needs_compiler
+def test_a_batch_of_no_fixed_shape(tmp_path):
+    text = "Trainer.model = @pooled_model\nTrainer.data = @sentences\n"
+    done = check_odd(tmp_path, "text", "--allow_unused_bindings", text=text)
+    assert done.returncode == 2
+    assert "part 0 of a batch has the shape (None, None)" in done.stderr
+
+
+@needs_compiler
+def test_a_batch_that_is_too_large(tmp_path):
+    done = check_odd(
+        tmp_path, "large", "--batch_size=262144", text="numbers.size = 262144\n"
+    )
+    assert done.returncode == 2
+    assert "does not fit into the memory of a v5e chip" in done.stderr
+    assert "the layer 'the_odd_one'" in done.stderr
+    assert "--fit_batch" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--strategy=default"], "--tpu_topology has no meaning for .*default"),
+        (["--mode=train"], "--tpu_topology=v5e:2x2 names a TPU that is not"),
+        (["--tpu=local"], "Leave one of them out"),
+        (["--tpu_topology=v5e:3x3"], "no slice 3x3"),
+        (["--fit_batch=maybe"], "--fit_batch"),
+    ],
+)
+def test_what_cannot_be_combined(tmp_path, arguments, message):
+    done = check_odd(tmp_path, "text", *arguments)
+    assert done.returncode == 2
+    assert re.search(message, done.stderr)
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,211 @@
+"""`--mode=check`: what it says of a run, and that it leaves no trace."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+from tests.trainer.cli.tiny import HERE, TINY, run_trainer
+from trainer import Trainer
+from trainer.check.costs import step_costs
+from trainer.check.programs import RunPrograms
+from trainer.experiment import build
+from trainer_plugins.callbacks.checkpoint import Checkpoint
+
+SAVES = TINY + "run.callbacks = [@Checkpoint(), @JsonLines(), @Export()]\n"
+
+
+def digests(folder):
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(
+            path.read_bytes()
+        ).hexdigest()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def report(folder):
+    return json.loads((folder / "check.json").read_text())
+
+
+def test_a_new_run(tmp_path):
+    done = run_trainer(tmp_path, "--mode=check", "--model_dir=run", text=SAVES)
+    assert done.returncode == 0, done.stderr
+    assert "would start      yes" in done.stdout
+    run = tmp_path / "run"
+    assert list(digests(run)) == ["check.json"]
+    found = report(run)
+    assert found["would_start"] is True
+    assert found["run"]["begins_at_step"] == 0
+    assert found["run"]["ends_at_step"] == 8
+    model = found["model"]
+    assert model["parameters"] == model["trainable_parameters"] == 5
+    assert model["model_memory"] == 5 * 4
+    # SGD has a counter and a learning rate.
+    assert model["optimizer_memory"] <= 16
+    steps = found["steps"]
+    assert steps["steps_made"] >= 2
+    assert steps["retraces"] == 0
+    assert 0 < steps["loss"] < 10
+    assert 0 < found["evaluation"]["loss"] < 10
+    assert found["checkpoint"]["restores_what_was_saved"] is True
+    assert found["data"]["examples_a_second"] > 0
+    expected = found["expected_time"]
+    assert expected["training"] == pytest.approx(8 / steps["steps_a_second"])
+    assert found["verdict"]["unused_bindings"] == 0
+
+
+def test_a_run_that_has_begun_stays_as_it_is(tmp_path):
+    done = run_trainer(tmp_path, "--model_dir=run", text=SAVES)
+    assert done.returncode == 0, done.stderr
+    run = tmp_path / "run"
+    before = digests(run)
+    arguments = ("--model_dir=run", "--train_steps=20")
+    done = run_trainer(tmp_path, "--mode=check", *arguments, text=SAVES)
+    assert done.returncode == 0, done.stderr
+    assert report(run)["run"]["begins_at_step"] == 8
+    after = digests(run)
+    del after["check.json"]
+    assert after == before
+    # A checkpoint that does not fit is found, and an old report is replaced.
+    text = SAVES + "linear.units = 2\n"
+    done = run_trainer(tmp_path, "--mode=check", *arguments, text=text)
+    assert done.returncode == 2
+    found = report(run)
+    assert found["would_start"] is False
+    assert "The checkpoint is of another model" in found["error"]
+    after = digests(run)
+    del after["check.json"]
+    assert after == before
+
+
+def test_what_would_not_start(tmp_path):
+    text = SAVES + "linear.units = 'x'\n"
+    done = run_trainer(tmp_path, "--mode=check", "--model_dir=run", text=text)
+    assert done.returncode in (1, 2)
+    assert report(tmp_path / "run")["would_start"] is False
+
+
+def test_several_replicas(tmp_path):
+    done = run_trainer(
+        tmp_path,
+        "--mode=check",
+        "--model_dir=run",
+        "--strategy=mirrored",
+        "--virtual_devices=2",
+        text=SAVES,
+    )
+    assert done.returncode == 0, done.stderr
+    found = report(tmp_path / "run")
+    assert found["run"]["replicas"] == 2
+    assert found["steps"]["retraces"] == 0
+    assert found["steps"]["FLOP"] > 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "task", ["multi_worker_mirrored@2", "parameter_server@1+1"]
+)
+def test_a_cluster(tmp_path, task):
+    name, _, tasks = task.partition("@")
+    workers, _, servers = tasks.partition("+")
+    (tmp_path / "tiny.gin").write_text(SAVES)
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "trainer.launch"),
+            f"--workers={workers}",
+            *([f"--ps={servers}"] if servers else []),
+            *("--", "--gin_file=tiny.gin", "--mode=check"),
+            *("--model_dir=run", f"--strategy={name}"),
+        ],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": HERE},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert report(tmp_path / "run")["would_start"] is True
+
+
+def make(**options):
+    x = np.random.default_rng(0).random((64, 8), "float32")
+    trainer = Trainer(
+        **{
+            "model": lambda: keras.Sequential(
+                [
+                    keras.Input((8,)),
+                    keras.layers.Dense(16, activation="relu"),
+                    keras.layers.Dense(1),
+                ]
+            ),
+            "loss": "mse",
+            "data": lambda split: (x, x[:, :1]),
+            "batch_size": 32,
+            "strategy": "default",
+            **options,
+        }
+    )
+    trainer.build()
+    return {row.name: row.value for row in step_costs(RunPrograms(trainer))}
+
+
+def test_costs_of_two_dense_layers():
+    found = make(optimizer="sgd")
+    # Forward, and backward without the gradient of the input.
+    matrices = 2 * 32 * (8 * 16 + 16 * 1)
+    expected = 3 * matrices - 2 * 32 * 8 * 16
+    assert expected < found["FLOP"] < 1.3 * expected
+    # The hidden layer's activations, and the output's error; the rest of the
+    # backward pass reads inputs and weights.
+    assert 32 * 16 * 4 <= found["activation memory"] < 3 * 32 * 16 * 4
+    halves = make(optimizer="sgd", accumulation_steps=2)
+    assert halves["FLOP"] == pytest.approx(found["FLOP"], rel=0.1)
+    ratio = found["activation memory"] / halves["activation memory"]
+    assert ratio == pytest.approx(2, rel=0.1)
+
+
+def test_attention_is_counted():
+    def model():
+        inputs = keras.Input((6, 8))
+        outputs = keras.layers.MultiHeadAttention(2, 4)(inputs, inputs)
+        return keras.Model(inputs, keras.layers.Dense(1)(outputs[:, 0]))
+
+    x = np.random.default_rng(0).random((64, 6, 8), "float32")
+    found = make(model=model, data=lambda split: (x, x[:, 0, :1]))
+    tokens = 32 * 6
+    forward = 2 * tokens * (4 * 8 * 8 + 2 * 6 * 8)
+    assert found["FLOP"] > 2.5 * forward
+
+
+def test_in_python(tmp_path):
+    x = np.zeros((32, 4), "float32")
+
+    def trainer(strategy):
+        return Trainer(
+            model=lambda: keras.Sequential(
+                [keras.Input((4,)), keras.layers.Dense(1)]
+            ),
+            loss="mse",
+            data=lambda split: (x, x[:, :1]),
+            strategy=strategy,
+        )
+
+    with build(
+        mode="check",
+        model_dir=str(tmp_path / "run"),
+        trainer=trainer,
+        strategy="default",
+        callbacks=[Checkpoint()],
+    ) as run:
+        assert run.run() == {"parameters": 5.0, "train_steps": 1000.0}
+    titles = [section.title for section in run.report]
+    assert titles[:3] == ["run", "model", "steps"]
+    # Only the command line writes a report.
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,1 @@
+"""`--mode=check`: tries a run before it is one, and reports."""

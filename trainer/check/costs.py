@@ -1,0 +1,118 @@
+"""What a step costs, counted in its graph: operations and memory."""
+
+import math
+
+import tensorflow as tf
+
+# The registry behind `tf.compat.v1.profiler`, which a graph of a tf.function
+# cannot be handed to.
+from tensorflow.python.framework import ops
+from tensorflow.python.util import deprecation
+
+from trainer.check.programs import RunPrograms
+from trainer.errors import UserError
+from trainer.runtime.exit_report import headline
+from trainer.runtime.graph import graph_function
+from trainer.runtime.report import Row
+
+# What a graph holds in a function of its own is not counted.
+_GRADIENT = "gradient_tape/"
+_NOT_COUNTED = ("StatefulPartitionedCall", "PartitionedCall", "While", "If")
+_NOT_ACTIVATIONS = {"Const", "Placeholder", "ReadVariableOp", "VariableV2"}
+
+
+def step_costs(programs: RunPrograms) -> list[Row]:
+    """FLOP of a step, and the memory of what its backward pass needs."""
+    try:
+        program = programs.micro_batch()
+        graph = (
+            graph_function(program.function)
+            .get_concrete_function(*program.inputs)
+            .graph
+        )
+    # Some strategies trace a step in their own loop only. It is no more than a
+    # figure of the report.
+    except (UserError, RuntimeError, TypeError, ValueError) as error:
+        why = headline(error)
+        return [
+            Row("FLOP", None, "FLOP", why),
+            Row("activation memory", None, "bytes", why),
+        ]
+    micro = programs.micro_batches
+    left_out = sorted(
+        {op.type for op in graph.get_operations()}.intersection(_NOT_COUNTED)
+    )
+    note = "a step, as TensorFlow's operations state it"
+    if left_out:
+        note += f"; not in {', '.join(left_out)}"
+    return [
+        Row("FLOP", micro * _flops(graph), "FLOP", note),
+        Row(
+            "bytes accessed",
+            micro * _accessed(graph),
+            "bytes",
+            "a step, if nothing is fused",
+        ),
+        Row(
+            "activation memory",
+            _activations(graph),
+            "bytes",
+            "estimate: what the backward pass of a micro-batch reads",
+        ),
+    ]
+
+
+def _flops(graph: tf.Graph) -> int:
+    return sum(_flops_of(graph, op) for op in graph.get_operations())
+
+
+def _flops_of(graph: tf.Graph, op: tf.Operation) -> int:
+    if op.type == "Einsum":
+        return _einsum_flops(op)
+    try:
+        with deprecation.silence():  # It calls what is, each time.
+            found = ops.get_stats_for_node_def(graph, op.node_def, "flops")
+    # Of operations whose shapes are not known.
+    except (ValueError, TypeError):
+        return 0
+    return int(found.value or 0)
+
+
+def _einsum_flops(op: tf.Operation) -> int:
+    """A multiplication and an addition for each combination of indices."""
+    equation = op.get_attr("equation").decode()
+    sides: dict[str, int] = {}
+    for labels, part in zip(
+        equation.partition("->")[0].split(","), op.inputs, strict=True
+    ):
+        if "..." in labels or not part.shape.is_fully_defined():
+            return 0
+        sides |= dict(zip(labels, part.shape.as_list(), strict=True))
+    return 2 * math.prod(sides.values())
+
+
+def _accessed(graph: tf.Graph) -> int:
+    return sum(
+        _size(tensor)
+        for op in graph.get_operations()
+        for tensor in (*op.inputs, *op.outputs)
+    )
+
+
+def _activations(graph: tf.Graph) -> int:
+    kept = {}
+    for op in graph.get_operations():
+        if _GRADIENT not in op.name:
+            continue
+        for tensor in op.inputs:
+            made_by = tensor.op
+            if _GRADIENT in made_by.name or made_by.type in _NOT_ACTIVATIONS:
+                continue
+            kept[tensor.ref()] = _size(tensor)
+    return sum(kept.values())
+
+
+def _size(tensor: tf.Tensor) -> int:
+    if tensor.dtype in (tf.resource, tf.variant, tf.string):
+        return 0
+    return int((tensor.shape.num_elements() or 0) * tensor.dtype.size)

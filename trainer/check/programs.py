@@ -1,0 +1,120 @@
+"""The programs of a run, for a strategy that compiles them in a check."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from trainer.data.static_shapes import Padded
+from trainer.errors import UserError
+from trainer.loop.running_trainer import RunningTrainer
+from trainer.step.eval_step import make_eval_step
+from trainer.step.forms import Form
+from trainer.step.programs import Program
+from trainer.step.spec import StepSpec
+from trainer.step.timed_input import Given
+from trainer.step.train_step import make_train_step
+from trainer.step.trials.prepare import prepare
+
+
+class RunPrograms:
+    """See `trainer.step.programs.Programs`.
+
+    Args:
+        trainer: built and prepared.
+    """
+
+    def __init__(self, trainer: RunningTrainer) -> None:
+        self._trainer = trainer
+        self.batch_size = trainer.batch_size
+        self.micro_batches = trainer.accumulation_steps
+        self._replicas = trainer.plugin.num_replicas
+        self.smallest = self._replicas * self.micro_batches
+
+    def training(self, batch_size: int | None = None) -> Program:
+        """See `Programs.training`."""
+        spec, micro = self._trainer.spec, self._trainer.accumulation_steps
+        if batch_size is not None:
+            resized: Any = _Resized(batch_size)
+            spec = dataclasses.replace(
+                spec,
+                batch_size=batch_size,
+                batches=lambda split: resized,
+            )
+        return self._training(spec, (self._piece("train", spec),) * micro)
+
+    def micro_batch(self) -> Program:
+        """The training step of one micro-batch, operation by operation."""
+        spec = dataclasses.replace(
+            self._trainer.spec, form=Form.GRAPH, accumulation_steps=1
+        )
+        return self._training(spec, (self._piece("train", self._trainer.spec),))
+
+    def _training(self, spec: StepSpec, inputs: tuple[Any, ...]) -> Program:
+        step = make_train_step(spec)
+        return Program(
+            name="training step",
+            function=lambda *batches: step(Given(batches)),
+            inputs=inputs,
+            replicas=self._replicas,
+            model=self._trainer.model,
+        )
+
+    def evaluation(self) -> Program:
+        """See `Programs.evaluation`."""
+        prepare(self._trainer.spec, training=False)
+        step = make_eval_step(self._trainer.spec)
+        return Program(
+            name="evaluation step",
+            function=lambda batch: step(Given([batch])),
+            inputs=(self._padded_piece(),),
+            replicas=self._replicas,
+            model=self._trainer.model,
+        )
+
+    def serving(self) -> Program:
+        """See `Programs.serving`."""
+        model = self._trainer.single_device_model()
+        x, _, _ = keras.utils.unpack_x_y_sample_weight(
+            self._piece("train", self._trainer.spec)
+        )
+        return Program(
+            name="export",
+            function=functools.partial(model, training=False),
+            inputs=(x,),
+            replicas=1,
+            model=model,
+        )
+
+    def _piece(self, split: str, spec: StepSpec) -> Any:
+        """The specs of a replica's full piece of a (micro-)batch."""
+        micro = spec.accumulation_steps if split == "train" else 1
+        size = spec.batches(split).batch_size
+        if size is None:
+            raise UserError(
+                f"The size of the {split} data's batches is not known: set "
+                "its batch_size."
+            )
+        # The first piece is the largest where they cannot be equal.
+        rows = -(-size // (self._replicas * micro))
+        return tf.nest.map_structure(
+            lambda one: tf.TensorSpec([rows, *one.shape[1:]], one.dtype),
+            self._trainer.batches(split).element_spec,
+        )
+
+    def _padded_piece(self) -> Any:
+        """The specs of a piece in an evaluation."""
+        piece = self._piece("eval", self._trainer.spec)
+        if not self._trainer.plugin.options.static_shapes:
+            return piece
+        rows = tf.nest.flatten(piece)[0].shape[0]
+        return Padded(piece, tf.TensorSpec([rows], tf.float32))
+
+
+class _Resized:
+    """What a step asks of its batches while it is traced, for another size."""
+
+    def __init__(self, batch_size: int) -> None:
+        self.batch_size = batch_size

@@ -1,0 +1,224 @@
+"""Makes the first steps of a run, an evaluation, a save and a restore."""
+
+import math
+import os
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from trainer.check.costs import step_costs
+from trainer.check.programs import RunPrograms
+from trainer.checkpoint import storage
+from trainer.errors import UserError
+from trainer.loop.loop import Loop
+from trainer.loop.running_trainer import RunningTrainer
+from trainer.runtime.report import Row, Section
+from trainer.step.model.keras_private import all_layers
+from trainer.strategy.graph_loop import GraphLoop
+
+# The first step compiles, the second is a plain one; more are for the clock.
+_STEPS, _MOST_STEPS, _SECONDS = 2, 50, 1.0
+_EVALUATED, _READ = 10, 100
+
+
+def rehearse(
+    trainer: RunningTrainer, loop: Loop, *, eval_steps: int | None, folder: str
+) -> list[Section]:
+    """Tries a run that is `ready`, and says what was found.
+
+    Args:
+        trainer: has the weights that the run would start with.
+        loop: of the run, in a directory that is not the run's own.
+        eval_steps: batches in an evaluation; `None` means all.
+        folder: where to save.
+
+    Raises:
+        UserError: the run would not start.
+    """
+    plugin, begin = trainer.plugin, trainer.step
+    why_not = plugin.why_only_checked
+    programs = RunPrograms(trainer)
+    sections = [_run(trainer, loop), _model(trainer)]
+    if why_not is None:
+        rate, steps = _steps(trainer, loop, programs)
+        seconds, evaluation = _evaluation(trainer, loop, eval_steps)
+        sections += [steps, evaluation, _end(loop, begin, rate, seconds)]
+    else:
+        sections.append(Section("steps", notes=(f"None was made: {why_not}.",)))
+    sections.append(_data(trainer, loop))
+    if plugin.is_chief:
+        sections.append(_checkpoint(trainer, os.path.join(folder, "saved")))
+    return [*sections, *plugin.check(programs)]
+
+
+def _run(trainer: RunningTrainer, loop: Loop) -> Section:
+    spec = trainer.batches("train").element_spec
+    static = trainer.plugin.options.static_shapes or all(
+        getattr(part, "shape", None) is not None
+        and part.shape.is_fully_defined()
+        for part in tf.nest.flatten(spec)
+    )
+    rows = [
+        Row("strategy", trainer.plugin.name),
+        Row("replicas", trainer.plugin.num_replicas),
+        Row("batch_size", trainer.batch_size, note="over all replicas"),
+        Row("micro-batches", trainer.accumulation_steps),
+        Row("begins at step", trainer.step),
+        Row("ends at step", loop.steps),
+        Row("steps per epoch", loop.steps_per_epoch),
+        *_form(trainer, loop),
+        Row("static shapes", static, note="of the training batches"),
+    ]
+    return Section("run", rows)
+
+
+def _form(trainer: RunningTrainer, loop: Loop) -> list[Row]:
+    # A strategy that only compiles says what it compiles.
+    if loop.choice is None or trainer.plugin.why_only_checked is not None:
+        return []
+    return [Row("compiled form", str(loop.choice.form), note=loop.choice.why)]
+
+
+def _model(trainer: RunningTrainer) -> Section:
+    parts, model = trainer.parts, trainer.model
+    optimizers = [v for one in parts.optimizers.values() for v in one.variables]
+    averages = [] if parts.ema is None else parts.ema.variables
+    return Section(
+        "model",
+        [
+            Row("layers", len(list(all_layers(model)))),
+            Row("parameters", model.count_params()),
+            Row("trainable parameters", _count(model.trainable_variables)),
+            Row(
+                "non-trainable parameters",
+                _count(model.non_trainable_variables),
+            ),
+            Row("model memory", _bytes(model.variables), "bytes"),
+            Row("optimizer memory", _bytes(optimizers), "bytes"),
+            Row("moving average memory", _bytes(averages), "bytes"),
+        ],
+    )
+
+
+def _steps(
+    trainer: RunningTrainer, loop: Loop, programs: RunPrograms
+) -> tuple[float, Section]:
+    """Makes steps; returns how many a second, and what else was found."""
+    first, second = loop.try_steps(1), loop.try_steps(1)
+    count = int(np.clip(_SECONDS / second, 1, _MOST_STEPS))
+    rate = count / loop.try_steps(count)
+    values = loop.reporter.epoch_values()
+    runner = trainer.train_runner
+    retraces = runner.traces - 1 if isinstance(runner, GraphLoop) else None
+    rows = [
+        Row("steps made", _STEPS + count),
+        *(Row(name, value) for name, value in values.items()),
+        Row("first step", first, "s", "after tracing"),
+        Row("retraces", retraces),
+        Row("steps a second", rate, "steps/s", f"over {count} steps"),
+        Row("examples a second", rate * trainer.batch_size, "examples/s"),
+        *step_costs(programs),
+    ]
+    return rate, Section("steps", rows)
+
+
+def _evaluation(
+    trainer: RunningTrainer, loop: Loop, eval_steps: int | None
+) -> tuple[float | None, Section]:
+    """Evaluates a part of the data; returns the seconds of an evaluation."""
+    if not loop.evaluate:
+        return None, Section("evaluation", notes=("The run has none.",))
+    length = eval_steps or trainer.batches("eval").steps_per_epoch
+    count = min(length or _EVALUATED, _EVALUATED)
+    times, values = [], {}
+    for batches in (1, 1, count):
+        begin = time.perf_counter()
+        values = trainer.evaluate(batches)
+        times.append(time.perf_counter() - begin)
+    first, one, several = times
+    each = max((several - one) / max(count - 1, 1), 0.0)
+    seconds = None if length is None else one + (length - 1) * each
+    rows = [
+        Row("batches", count, note="of the eval split"),
+        *(Row(name, value) for name, value in values.items()),
+        Row("first batch", first, "s", "with tracing"),
+        Row("an evaluation", seconds, "s", f"of {length} batches"),
+    ]
+    return seconds, Section("evaluation", rows)
+
+
+def _end(loop: Loop, begin: int, rate: float, each: float | None) -> Section:
+    """How long the run will take, from what its first steps took."""
+    left = max(loop.steps - begin, 0)
+    rows = [Row("training", left / rate, "s", f"{left:,} steps")]
+    ticker = loop.reporter.tickers.get("eval")
+    if each is not None and ticker is not None:
+        every = ticker.period.steps
+        # By a clock, or only at the end: at least that one.
+        times = 1 if every is None else -(-left // every)
+        rows.append(
+            Row("evaluation", times * each, "s", f"{times:,} evaluations")
+        )
+    seconds = sum(row.value for row in rows)
+    rows.append(Row("to the end", seconds, "s", "without saving"))
+    return Section("expected time", rows)
+
+
+def _data(trainer: RunningTrainer, loop: Loop) -> Section:
+    """Reads training data as fast as it comes."""
+    batches = iter(loop.batches.whole(trainer.step))
+    next(batches)
+    begin, count = time.perf_counter(), 0
+    while count < _READ and time.perf_counter() - begin < _SECONDS:
+        next(batches)
+        count += 1
+    rate = count / (time.perf_counter() - begin)
+    rows = [
+        Row(
+            "examples a second",
+            rate * trainer.batch_size,
+            "examples/s",
+            f"read alone, over {count} batches",
+        ),
+        Row("resumes by", str(loop.batches.resume)),
+    ]
+    return Section("data", rows)
+
+
+def _checkpoint(trainer: RunningTrainer, folder: str) -> Section:
+    """Saves, restores, and compares."""
+    before = trainer.state.digests()
+    begin = time.perf_counter()
+    storage.save(folder, trainer.state.capture())
+    saved = time.perf_counter()
+    if not trainer.state.restore_newest(folder):
+        raise UserError("A checkpoint was saved that cannot be restored.")
+    restored = time.perf_counter()
+    if trainer.state.digests() != before:
+        raise UserError("A checkpoint does not restore what was saved.")
+    size = sum(
+        os.path.getsize(os.path.join(place, name))
+        for place, _, names in os.walk(folder)
+        for name in names
+    )
+    rows = [
+        Row("size", size, "bytes"),
+        Row("saving", saved - begin, "s", "to a local disk"),
+        Row("restoring", restored - saved, "s"),
+        Row("restores what was saved", True),
+    ]
+    return Section("checkpoint", rows)
+
+
+def _count(variables: Sequence[Any]) -> int:
+    return sum(math.prod(variable.shape) for variable in variables)
+
+
+def _bytes(variables: Sequence[Any]) -> int:
+    return sum(
+        math.prod(variable.shape) * tf.as_dtype(variable.dtype).size
+        for variable in variables
+    )
