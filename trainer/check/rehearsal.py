@@ -136,7 +136,7 @@ def _evaluation(
     times, values = [], {}
     for batches in (1, 1, count):
         begin = time.perf_counter()
-        values = trainer.evaluate(batches)
+        values = trainer.evaluate(steps=batches)
         times.append(time.perf_counter() - begin)
     first, one, several = times
     each = max((several - one) / max(count - 1, 1), 0.0)
