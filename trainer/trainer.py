@@ -27,7 +27,7 @@ from trainer.loop.control import Control
 from trainer.loop.evaluator import Evaluator, OtherEvaluations
 from trainer.loop.goodput import Accounts
 from trainer.loop.loop import Loop
-from trainer.loop.schedule import Length, PeriodLike, Time
+from trainer.loop.schedule import Length, LogEvery, PeriodLike, Time
 from trainer.python.brief import brief_errors
 from trainer.python.callbacks import as_callbacks, with_defaults
 from trainer.python.describe import check_save_path, describe
@@ -693,7 +693,7 @@ class Trainer:
         max_time: Time | None = None,
         model_dir: Path | None = None,
         callbacks: Any = (),
-        log_every: PeriodLike = 100,
+        log_every: LogEvery = "auto",
         steps_per_loop: StepsPerLoop = "auto",
         loop_seconds: NotNegative = 15.0,
         form_cache: bool = True,
@@ -714,7 +714,8 @@ class Trainer:
             model_dir: where the run lives, and resumes; `None` writes nothing.
             callbacks: Keras' or ours; see `trainer.Callback`.
             log_every: the period of training logs, such as `100`, `"1 epoch"`
-                or `"30s"`.
+                or `"30s"`; `"auto"` is 100 steps, or more where these are
+                fast.
             steps_per_loop: the most steps between two boundaries at which
                 callbacks act; `"auto"` is 100, or more where steps are fast.
             loop_seconds: how long a graph call may take, in seconds.
@@ -755,7 +756,7 @@ class Trainer:
         max_time: Time | None = None,
         model_dir: Path | None = None,
         callbacks: Any = (),
-        log_every: PeriodLike = 100,
+        log_every: LogEvery = "auto",
         steps_per_loop: StepsPerLoop = "auto",
         loop_seconds: NotNegative = 15.0,
         form_cache: bool = True,
@@ -886,7 +887,7 @@ class Trainer:
             eval_steps=validation_steps,
             callbacks=callbacks,
             fit=wanted,
-            log_every="1 epoch" if verbose == 2 else 100,
+            log_every="1 epoch" if verbose == 2 else "auto",
             verbose=verbose,
             history=own,
         )

@@ -139,7 +139,7 @@ def test_a_loss_over_pairs_is_keras_own_where_a_batch_is_whole():
         keras.losses.Circle()(Y[part], y_pred[part])
         for part in (slice(0, BATCH), slice(BATCH, SIZE))
     ]
-    found = trainer.evaluate(1)["loss"]
+    found = trainer.evaluate(steps=1)["loss"]
     assert found == pytest.approx(float(expected[0]), rel=1e-5)
 
 
