@@ -6,6 +6,8 @@ import signal
 import subprocess
 import sys
 
+import pytest
+
 from tests.helpers import compare, lines, saved_steps, skipped_batches
 
 PARTS = '''
@@ -68,6 +70,7 @@ def command_line(folder, name, **environment):
     )
 
 
+@pytest.mark.long
 def test_a_run_that_is_killed_when_it_has_gone_back_goes_on(tmp_path):
     (tmp_path / "parts.py").write_text(PARTS)
     (tmp_path / "run.gin").write_text(GIN)
