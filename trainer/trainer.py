@@ -17,6 +17,8 @@ import keras
 import tensorflow as tf
 from annotated_types import Ge, Gt, Lt
 
+from trainer.check.costs import activation_bytes, memory_of
+from trainer.check.programs import RunPrograms
 from trainer.checkpoint.stateful import RunState
 from trainer.data import Batches, as_batches
 from trainer.data.adapters import takes_split
@@ -58,6 +60,7 @@ from trainer.step.reductions.average import Average
 from trainer.step.spec import OVERRIDABLE, Parts, StepSpec
 from trainer.step.train_step import make_train_step
 from trainer.step.trials.data import check_data
+from trainer.step.trials.prepare import prepare
 from trainer.strategy.build import (
     build_model,
     build_parts,
@@ -1011,6 +1014,26 @@ class Trainer:
         say = options.get("print_fn") or _write_line
         say(self.describe())
         self.model.summary(**options)
+
+    def memory_report(self) -> dict[str, int | None]:
+        """What a step takes of the memory of one device, in bytes.
+
+        Returns:
+            The variables of the `"model"`, its `"gradients"`, the
+            `"optimizer"`, the `"moving average"`, and an estimate of the
+            `"activations"` that a micro-batch keeps for its backward pass;
+            `None` under a strategy that traces no step of its own.
+            `--mode=check` says more.
+
+        Raises:
+            UserError: something that was given does not fit.
+        """
+        self.build()
+        prepare(self.spec, training=True)
+        return {
+            **memory_of(self),
+            "activations": activation_bytes(RunPrograms(self)),
+        }
 
     def describe(self) -> str:
         """Strategy, devices, parameters, batch and precision, in one line."""

@@ -243,3 +243,26 @@ def test_what_cannot_work_is_said_in_one_to_three_lines(options, message):
         make(**options).train(1)
     said = str(raised.value).split("\n  In call to configurable")[0]
     assert 1 <= len(said.splitlines()) <= 3
+
+
+def test_the_memory_of_a_step():
+    def model():
+        hidden = keras.layers.Dense(32, activation="relu")
+        return keras.Sequential(
+            [keras.Input((16,)), hidden, keras.layers.Dense(1)]
+        )
+
+    report = Trainer(
+        model=model,
+        loss="mse",
+        data=lambda split: (np.zeros((8, 16), "float32"), np.zeros((8, 1))),
+        batch_size=8,
+        strategy="default",
+    ).memory_report()
+    weights = 4 * (16 * 32 + 32 + 32 + 1)
+    # Adam has two moments for each weight, a step counter and its rate.
+    assert report["model"] == report["gradients"] == weights
+    assert report["optimizer"] == 2 * weights + 8 + 4
+    assert report["moving average"] == 0
+    # The hidden layer's output, and little more than that of the last one.
+    assert 0 <= report["activations"] - 4 * 8 * 32 < 4 * 8 * 4

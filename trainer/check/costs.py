@@ -1,6 +1,8 @@
 """What a step costs, counted in its graph: operations and memory."""
 
 import math
+from collections.abc import Iterable
+from typing import Any
 
 import tensorflow as tf
 
@@ -11,6 +13,7 @@ from tensorflow.python.util import deprecation
 
 from trainer.check.programs import RunPrograms
 from trainer.errors import UserError
+from trainer.loop.running_trainer import RunningTrainer
 from trainer.runtime.exit_report import headline
 from trainer.runtime.graph import graph_function
 from trainer.runtime.report import Row
@@ -18,21 +21,53 @@ from trainer.runtime.report import Row
 # What a graph holds in a function of its own is not counted.
 _GRADIENT = "gradient_tape/"
 _NOT_COUNTED = ("StatefulPartitionedCall", "PartitionedCall", "While", "If")
+# Some strategies trace a step in their own loop only. It is no more than a
+# figure of the report.
+_NOT_TRACED = (UserError, RuntimeError, TypeError, ValueError)
 _NOT_ACTIVATIONS = {"Const", "Placeholder", "ReadVariableOp", "VariableV2"}
+
+
+def memory_of(trainer: RunningTrainer) -> dict[str, int]:
+    """The bytes of a run's variables on one device, by what they are for."""
+    parts = trainer.parts
+    optimizers = [v for one in parts.optimizers.values() for v in one.variables]
+    return {
+        "model": _bytes(parts.model.variables),
+        "gradients": _bytes(parts.model.trainable_variables),
+        "optimizer": _bytes(optimizers),
+        "moving average": _bytes(parts.ema.variables if parts.ema else []),
+    }
+
+
+def activation_bytes(programs: RunPrograms) -> int | None:
+    """An estimate of what a micro-batch keeps for its backward pass.
+
+    Returns:
+        `None` under a strategy that traces a step in a loop of its own.
+    """
+    try:
+        return _activations(_graph(programs))
+    except _NOT_TRACED:
+        return None
+
+
+def _bytes(variables: Iterable[Any]) -> int:
+    return sum(
+        math.prod(one.shape) * tf.as_dtype(one.dtype).size for one in variables
+    )
+
+
+def _graph(programs: RunPrograms) -> tf.Graph:
+    program = programs.micro_batch()
+    traced = graph_function(program.function)
+    return traced.get_concrete_function(*program.inputs).graph
 
 
 def step_costs(programs: RunPrograms) -> list[Row]:
     """FLOP of a step, and the memory of what its backward pass needs."""
     try:
-        program = programs.micro_batch()
-        graph = (
-            graph_function(program.function)
-            .get_concrete_function(*program.inputs)
-            .graph
-        )
-    # Some strategies trace a step in their own loop only. It is no more than a
-    # figure of the report.
-    except (UserError, RuntimeError, TypeError, ValueError) as error:
+        graph = _graph(programs)
+    except _NOT_TRACED as error:
         why = headline(error)
         return [
             Row("FLOP", None, "FLOP", why),

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from trainer.check.costs import step_costs
+from trainer.check.costs import memory_of, step_costs
 from trainer.check.programs import RunPrograms
 from trainer.checkpoint import storage
 from trainer.errors import UserError
@@ -83,9 +83,7 @@ def _form(trainer: RunningTrainer, loop: Loop) -> list[Row]:
 
 
 def _model(trainer: RunningTrainer) -> Section:
-    parts, model = trainer.parts, trainer.model
-    optimizers = [v for one in parts.optimizers.values() for v in one.variables]
-    averages = [] if parts.ema is None else parts.ema.variables
+    model = trainer.model
     return Section(
         "model",
         [
@@ -96,9 +94,10 @@ def _model(trainer: RunningTrainer) -> Section:
                 "non-trainable parameters",
                 _count(model.non_trainable_variables),
             ),
-            Row("model memory", _bytes(model.variables), "bytes"),
-            Row("optimizer memory", _bytes(optimizers), "bytes"),
-            Row("moving average memory", _bytes(averages), "bytes"),
+            *(
+                Row(f"{name} memory", size, "bytes")
+                for name, size in memory_of(trainer).items()
+            ),
         ],
     )
 
@@ -215,10 +214,3 @@ def _checkpoint(trainer: RunningTrainer, folder: str) -> Section:
 
 def _count(variables: Sequence[Any]) -> int:
     return sum(math.prod(variable.shape) for variable in variables)
-
-
-def _bytes(variables: Sequence[Any]) -> int:
-    return sum(
-        math.prod(variable.shape) * tf.as_dtype(variable.dtype).size
-        for variable in variables
-    )
