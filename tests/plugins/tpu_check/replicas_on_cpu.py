@@ -12,7 +12,6 @@ import re
 import sys
 
 DIRECTORY, REPLICAS = sys.argv[1], int(sys.argv[2])
-os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={REPLICAS}"
 
 import jax  # noqa: E402
@@ -43,6 +42,9 @@ def spread(values, devices):
 
 
 def main():
+    # Not by an environment variable: TensorFlow imports JAX where it can, and
+    # a fork of a process that has done so would have read it.
+    jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_enable_x64", True)
     devices = jax.devices()
     with mlir.make_ir_context():
