@@ -91,7 +91,8 @@ install() {
   # Several hosts: a server on each has its chips, and the run has none.
   if [[ $(hosts) == *" "* ]]; then
     on all 'tmux kill-session -t server 2>/dev/null || true
-      tmux new-session -d -s server venv/bin/start_grpc_tpu_worker'
+      tmux new-session -d -s server \
+        env GCS_READ_CACHE_BLOCK_SIZE_MB=1 venv/bin/start_grpc_tpu_worker'
   fi
 }
 

@@ -3,6 +3,8 @@
 import json
 import shutil
 import signal
+import subprocess
+import sys
 from urllib.parse import quote, unquote
 
 import numpy as np
@@ -11,8 +13,7 @@ import tensorflow as tf
 
 from tests import object_store
 from tests.faults import reading
-from tests.faults.runs import GIN_FILE, Runs
-from trainer_experiments.image_records import write_image_records
+from tests.faults.runs import GIN_FILE, ROOT, Runs
 
 pytestmark = pytest.mark.long
 
@@ -23,6 +24,22 @@ ALL = (
     "--gin.Checkpoint.keep_last=2",
 )
 
+WRITE = """
+import sys
+import numpy as np
+from trainer_experiments.image_records import write_image_records
+
+for split in ("train", "eval"):
+    arrays = np.load(f"{sys.argv[1]}/{split}.npz")
+    images = arrays["x"][:, :4].reshape(-1, 2, 2, 1) * 50 + 100
+    write_image_records(
+        f"{sys.argv[1]}/records",
+        split,
+        images.astype("uint8"),
+        arrays["y"],
+        files=2,
+    )
+"""
 RECORDS = """
 import trainer_experiments.image_records
 include 'objects://bucket/net.gin'
@@ -191,8 +208,8 @@ def test_data_in_the_store(stored, undisturbed):
         x, y = tiny_data(split)
         np.savez(folder / f"{split}.npz", x=x, y=y)
         stored.put(folder / f"{split}.npz", f"data/{split}.npz")
-        images = (x[:, :4].reshape(-1, 2, 2, 1) * 50 + 100).astype("uint8")
-        write_image_records(str(folder / "records"), split, images, y, files=2)
+    command = [sys.executable, "-c", WRITE, str(folder)]
+    subprocess.run(command, cwd=ROOT, check=True)
     for path in (folder / "records").iterdir():
         stored.put(path, f"records/{path.name}")
     stored.train(

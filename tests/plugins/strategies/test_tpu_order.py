@@ -100,3 +100,34 @@ def test_the_tensorflow_of_a_tpu_vm_makes_one_program_of_a_step(tpu_python):
         assert case["train"]["programs"] == 1 + average, case["name"]
         assert case["eval"]["programs"] == 1, case["name"]
         assert case["train"]["padding"] == case["eval"]["padding"] == 0
+
+
+_START = """
+from trainer import UserError
+from trainer_plugins.strategies import tpu
+
+tpu.require_tpu = lambda name: None
+tpu.holders = list
+try:
+    tpu.TPU(tpu="local").create()
+except UserError as error:
+    print(error)
+"""
+
+
+@pytest.mark.long
+def test_the_library_of_the_extra_is_loaded(tpu_python):
+    """A later one ends the process, by a function that it lacks."""
+    python, source = tpu_python
+    done = subprocess.run(
+        [python, "-c", _START],
+        cwd=source,
+        env=os.environ
+        | {"ALLOW_MULTIPLE_LIBTPU_LOAD": "1", "TPU_SKIP_MDS_QUERY": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    # The library itself says so, and the sentence names its reason.
+    assert "'local' does not start: RET_CHECK failure" in done.stdout

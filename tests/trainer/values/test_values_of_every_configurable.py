@@ -12,7 +12,9 @@ import pytest
 
 import trainer.experiment  # noqa: F401 - registers `run`
 import trainer_experiments.contrastive
-import trainer_experiments.mnist  # noqa: F401
+import trainer_experiments.image_records
+import trainer_experiments.mnist
+import trainer_experiments.resnet  # noqa: F401
 from trainer import Guard, Trainer, UserError
 from trainer.cli.config import gin_private
 from trainer.strategy.registry import load_plugins
@@ -100,6 +102,8 @@ RIGHT = {
     "object": set(),
     "formats": set(),
     "shape": set(),
+    # From 32 on.
+    "crop": set(),
 }
 # By configurable; with a question mark where `None` is right, too.
 PARAMETERS = {
@@ -235,6 +239,17 @@ PARAMETERS = {
     "digits": {"split": "choice"},
     "two_views": {"split": "choice"},
     "mnist": {"split": "choice", "data_dir": "text?"},
+    "image_records": {
+        "split": "choice",
+        "data_dir": "text?",
+        "image_size": "whole",
+        "num_classes": "whole",
+    },
+    "resnet50": {
+        "image_size": "whole",
+        "crop_size": "crop",
+        "num_classes": "whole",
+    },
 }
 # What a call needs beside the value that is tried.
 NEEDED = {
@@ -242,6 +257,7 @@ NEEDED = {
     "run": {"mode": "train", "model_dir": "unused"},
     "SimCLR": {"model": lambda: keras.Sequential()},
     "mnist": {"split": "train"},
+    "image_records": {"split": "train"},
 }
 
 
