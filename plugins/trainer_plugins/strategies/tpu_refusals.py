@@ -149,8 +149,10 @@ def check_step(graph: tf.Graph) -> None:
             found = next((_DTYPES[d] for d in dtypes if d in _DTYPES), None)
         if found:
             why, instead = found
+            # Most are named after their type.
+            of = "" if kind in name else f" ({kind})"
             raise UserError(
-                f"In the step, {described(name)} ({kind}) {why}. {instead}"
+                f"In the step, {described(name)}{of} {why}. {instead}"
             )
 
 

@@ -86,7 +86,7 @@ def test_tpu_mnist_compiles(tmp_path, root, mnist_dir):
 # What must be in the sentence that ends the check.
 ODD_ONES = {
     "python": r"EagerPyFunc in the layer 'the_odd_one' .* Python code",
-    "text": r"the layer 'the_odd_one' \(AsString\) works on strings",
+    "text": r"AsString in the layer 'the_odd_one' works on strings",
     "positive": r"Where in the layer 'the_odd_one' .* depends on the data",
 }
 

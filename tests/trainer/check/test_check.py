@@ -119,8 +119,8 @@ def test_a_cluster(tmp_path, task):
     done = subprocess.run(
         [
             *(sys.executable, "-m", "trainer.launch"),
-            f"--workers={workers}",
-            *([f"--ps={servers}"] if servers else []),
+            f"--num_workers={workers}",
+            *([f"--num_ps={servers}"] if servers else []),
             *("--", "--gin_file=tiny.gin", "--mode=check"),
             *("--model_dir=run", f"--strategy={name}"),
         ],
