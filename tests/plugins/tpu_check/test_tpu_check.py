@@ -88,6 +88,25 @@ def test_tpu_mnist_compiles(tmp_path, root, mnist_dir):
     assert gradients <= step["reduced_bytes"] < gradients + 200
 
 
+@needs_compiler
+@pytest.mark.long
+@pytest.mark.parametrize("topology", ["v5e:2x2", "v5p:2x2x1", "v6e:2x2"])
+@pytest.mark.parametrize("name", ["digits", "tpu_mnist"])
+def test_experiments_compile(tmp_path, root, mnist_dir, name, topology):
+    done = check(
+        root,
+        f"experiments/{name}.gin",
+        "--strategy=tpu",
+        *([f"--data_dir={mnist_dir}"] if name == "tpu_mnist" else []),
+        f"--model_dir={tmp_path / 'run'}",
+        topology=topology,
+    )
+    assert done.returncode == 0, done.stderr
+    found = report(tmp_path / "run")
+    lines = found[f"TPU_{topology.replace(':', '_')}"]["lines"]
+    assert [line["compiles"] for line in lines] == [True] * 3
+
+
 # What must be in the sentence that ends the check.
 ODD_ONES = {
     "python": r"EagerPyFunc in the layer 'the_odd_one' .* Python code",
