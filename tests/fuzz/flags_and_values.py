@@ -23,6 +23,8 @@ FLAGS = {
     "form_cache": (["maybe", "2"], ["true", "false"]),
     "deterministic": (["maybe", "2"], ["true"]),
     "tpu": (["nowhere", ""], []),
+    "tpu_topology": (["nowhere", "", "v5e:2x2"], []),
+    "fit_batch": (["maybe", "2", "true"], []),
     "task_index": (["x", "-1", "3"], []),
     "task_type": (["boss", ""], []),
     "worker_hosts": (["", "a", "a:b", "a:1,a:1", "a:99999999"], []),

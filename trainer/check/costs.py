@@ -77,7 +77,7 @@ def step_costs(programs: RunPrograms) -> list[Row]:
     left_out = sorted(
         {op.type for op in graph.get_operations()}.intersection(_NOT_COUNTED)
     )
-    note = "a step, as TensorFlow's operations state it"
+    note = "a step of this process, as TensorFlow states it"
     if left_out:
         note += f"; not in {', '.join(left_out)}"
     return [
@@ -86,7 +86,7 @@ def step_costs(programs: RunPrograms) -> list[Row]:
             "bytes accessed",
             micro * _accessed(graph),
             "bytes",
-            "a step, if nothing is fused",
+            "likewise, if nothing is fused",
         ),
         Row(
             "activation memory",

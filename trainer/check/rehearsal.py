@@ -6,7 +6,6 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from trainer.check.costs import memory_of, step_costs
@@ -19,8 +18,8 @@ from trainer.runtime.report import Row, Section
 from trainer.step.model.keras_private import all_layers
 from trainer.strategy.graph_loop import GraphLoop
 
-# The first step compiles, the second is a plain one; more are for the clock.
-_STEPS, _MOST_STEPS, _SECONDS = 2, 50, 1.0
+# Steps in one call, and the seconds that one has to take to be timed by.
+_MOST_STEPS, _SECONDS = 64, 0.5
 _EVALUATED, _READ = 10, 100
 
 
@@ -106,14 +105,20 @@ def _steps(
     trainer: RunningTrainer, loop: Loop, programs: RunPrograms
 ) -> tuple[float, Section]:
     """Makes steps; returns how many a second, and what else was found."""
-    first, second = loop.try_steps(1), loop.try_steps(1)
-    count = int(np.clip(_SECONDS / second, 1, _MOST_STEPS))
-    rate = count / loop.try_steps(count)
+    before, count = trainer.step, 1
+    first, seconds = loop.try_steps(1), loop.try_steps(1)
+    # All processes of a run make as many, whatever their clocks say.
+    while count < _MOST_STEPS and not trainer.plugin.any_process(
+        seconds > _SECONDS
+    ):
+        count *= 2
+        seconds = loop.try_steps(count)
+    rate = count / seconds
     values = loop.reporter.epoch_values()
     runner = trainer.train_runner
     retraces = runner.traces - 1 if isinstance(runner, GraphLoop) else None
     rows = [
-        Row("steps made", _STEPS + count),
+        Row("steps made", trainer.step - before),
         *(Row(name, value) for name, value in values.items()),
         Row("first step", first, "s", "after tracing"),
         Row("retraces", retraces),

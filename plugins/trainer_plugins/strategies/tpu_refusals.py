@@ -3,7 +3,7 @@
 import contextlib
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
@@ -72,6 +72,7 @@ _DTYPES = {
 }
 # An assertion's text is no part of the program.
 _MAY_HOLD_TEXT = {"Assert", "Const"}
+_ON_CORE = "_tpu_replicate"
 # Marks, in the name of an operation, the layer that made it.
 _LAYER = re.compile(r"(?:^|/)([^/]+?)\.layer(?:_\d+)?(?=/|$)")
 # What TensorFlow puts in place of characters that a name may not have.
@@ -143,24 +144,41 @@ def check_step(graph: tf.Graph) -> None:
     Raises:
         UserError: it has; the operation and its layer are named.
     """
-    for name, kind, dtypes in _operations(graph):
-        found = _REFUSED.get(kind)
-        if found is None and kind not in _MAY_HOLD_TEXT:
-            found = next((_DTYPES[d] for d in dtypes if d in _DTYPES), None)
+    operations = _operations(graph)
+    # Beside the program of the cores, TPUStrategy has operations on the host.
+    has_host = any(one.on_core for one in operations)
+    for one in operations:
+        found = _REFUSED.get(one.kind)
+        computed = one.on_core or not has_host
+        if found is None and computed and one.kind not in _MAY_HOLD_TEXT:
+            found = next((_DTYPES[d] for d in one.dtypes if d in _DTYPES), None)
         if found:
             why, instead = found
+            # Most are named after their type.
+            of = "" if one.kind in one.name else f" ({one.kind})"
             raise UserError(
-                f"In the step, {described(name)} ({kind}) {why}. {instead}"
+                f"In the step, {described(one.name)}{of} {why}. {instead}"
             )
 
 
-def _operations(
-    graph: tf.Graph,
-) -> Iterator[tuple[str, str, list[tf.DType]]]:
-    """Name, type and dtypes of every operation, and of those it calls."""
-    for op in graph.get_operations():
-        yield op.name, op.type, [output.dtype for output in op.outputs]
-    # What a loop or a condition calls is not among the graph's own operations.
+class _Operation(NamedTuple):
+    name: str
+    kind: str
+    dtypes: list[tf.DType]
+    on_core: bool
+
+
+def _operations(graph: tf.Graph) -> list[_Operation]:
+    """Every operation, and what those of loops and conditions call."""
+    found = [
+        _Operation(
+            op.name,
+            op.type,
+            [output.dtype for output in op.outputs],
+            _ON_CORE in op.node_def.attr,
+        )
+        for op in graph.get_operations()
+    ]
     for function in graph.as_graph_def().library.function:
         for node in function.node_def:
             dtypes = [
@@ -168,7 +186,10 @@ def _operations(
                 for value in node.attr.values()
                 if value.type
             ]
-            yield node.name, node.op, dtypes
+            found.append(
+                _Operation(node.name, node.op, dtypes, _ON_CORE in node.attr)
+            )
+    return found
 
 
 def _graph_of(dataset: tf.data.Dataset) -> Any:

@@ -19,6 +19,8 @@ from trainer_plugins.strategies.tpu_refusals import (
 _NO_KERNEL = re.compile(
     r"(?P<kind>\w+) \(No registered .*?\{\{node (?P<name>[^}]+)\}\}", re.DOTALL
 )
+# What tensorflow-tpu 2.20 says of every program.
+_NO_CPU = "transfer manager for platform Host"
 _NODE = re.compile(r"\{\{node (?P<name>[^}]+)\}\}")
 
 
@@ -101,6 +103,13 @@ def _bytes_of(tensor: Any) -> int:
 
 def _sentence(program: str, message: str) -> str:
     """What TensorFlow says, with the operation and its layer first."""
+    if _NO_CPU in message:
+        return (
+            f"TensorFlow {tf.__version__}, as it is installed here, cannot "
+            "lower a program for XLA on a CPU; that of the extra tpu cannot. "
+            "Check in another environment, with "
+            "keras-trainer-plugins[cpu,tpu-check]."
+        )
     missing = _NO_KERNEL.search(message)
     if missing:
         return (

@@ -55,7 +55,9 @@ def make(strategy, model):
     return trainer
 
 
-@pytest.mark.parametrize("model", [conv_net, normalized])
+@pytest.mark.parametrize(
+    "model", [conv_net, pytest.param(normalized, marks=pytest.mark.long)]
+)
 def test_a_step_of_all_replicas_is_one_step(model, tmp_path, root):
     trainer = make(TPU(tpu_topology="v5e:2x2"), model)
     prepare(trainer.spec, training=True)

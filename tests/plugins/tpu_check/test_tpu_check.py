@@ -1,5 +1,7 @@
 """`--mode=check --tpu_topology=...`: what compiles, and what must fail."""
 
+import configparser
+import importlib.metadata
 import json
 import os
 import re
@@ -8,6 +10,9 @@ import sys
 
 import pytest
 
+from trainer import UserError
+from trainer.experiment import build
+from trainer.strategy.registry import find_strategy
 from trainer_plugins.tpu_check import libtpu_process
 
 HERE = os.path.dirname(__file__)
@@ -83,10 +88,29 @@ def test_tpu_mnist_compiles(tmp_path, root, mnist_dir):
     assert gradients <= step["reduced_bytes"] < gradients + 200
 
 
+@needs_compiler
+@pytest.mark.long
+@pytest.mark.parametrize("topology", ["v5e:2x2", "v5p:2x2x1", "v6e:2x2"])
+@pytest.mark.parametrize("name", ["digits", "tpu_mnist"])
+def test_experiments_compile(tmp_path, root, mnist_dir, name, topology):
+    done = check(
+        root,
+        f"experiments/{name}.gin",
+        "--strategy=tpu",
+        *([f"--data_dir={mnist_dir}"] if name == "tpu_mnist" else []),
+        f"--model_dir={tmp_path / 'run'}",
+        topology=topology,
+    )
+    assert done.returncode == 0, done.stderr
+    found = report(tmp_path / "run")
+    lines = found[f"TPU_{topology.replace(':', '_')}"]["lines"]
+    assert [line["compiles"] for line in lines] == [True] * 3
+
+
 # What must be in the sentence that ends the check.
 ODD_ONES = {
     "python": r"EagerPyFunc in the layer 'the_odd_one' .* Python code",
-    "text": r"the layer 'the_odd_one' \(AsString\) works on strings",
+    "text": r"AsString in the layer 'the_odd_one' works on strings",
     "positive": r"Where in the layer 'the_odd_one' .* depends on the data",
 }
 
@@ -123,17 +147,61 @@ def test_a_batch_that_is_too_large(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("name", "options", "message"),
     [
-        (["--strategy=default"], "--tpu_topology has no meaning for .*default"),
-        (["--mode=train"], "--tpu_topology=v5e:2x2 names a TPU that is not"),
-        (["--tpu=local"], "Leave one of them out"),
-        (["--tpu_topology=v5e:3x3"], "no slice 3x3"),
-        (["--fit_batch=maybe"], "--fit_batch"),
+        ("default", {"tpu_topology": "v5e:2x2"}, "no meaning.*'default'"),
+        ("mirrored", {"fit_batch": True}, "It is for: tpu"),
+        (
+            "tpu",
+            {"tpu": "local", "tpu_topology": "v5e:2x2"},
+            "Leave one of them out",
+        ),
+        ("tpu", {"fit_batch": True}, "--tpu_topology=v5e:2x4"),
+        ("tpu", {"tpu_topology": "v5e:3x3"}, "no slice 3x3"),
     ],
 )
-def test_what_cannot_be_combined(tmp_path, arguments, message):
-    done = check_odd(tmp_path, "text", *arguments)
-    assert done.returncode == 2
-    assert re.search(message, done.stderr)
-    assert "Traceback" not in done.stderr
+def test_what_cannot_be_combined(name, options, message):
+    with pytest.raises(UserError, match=message):
+        find_strategy(name, **options)
+
+
+@pytest.mark.parametrize("mode", ["train", "eval", "export"])
+def test_a_tpu_that_is_not_there_is_only_for_checks(tmp_path, mode):
+    run = str(tmp_path / "run")
+    with pytest.raises(UserError, match="names a TPU that is not here.*check"):
+        build(
+            mode=mode,
+            model_dir=run,
+            strategy="tpu",
+            tpu_topology="v5e:2x2",
+        )
+
+
+def test_a_package_that_is_missing_or_another_is_one_sentence(monkeypatch):
+    found = dict(libtpu_process.TESTED)
+
+    def version(package):
+        if package not in found:
+            raise importlib.metadata.PackageNotFoundError(package)
+        return found[package]
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    assert libtpu_process.why_not_here() is None
+    found["jaxlib"] = "0.99"
+    plugin = find_strategy("tpu", tpu_topology="v5e:2x2")
+    with pytest.raises(UserError, match="jaxlib 0.99 instead of .*tpu-check"):
+        _ = plugin.strategy
+    del found["libtpu"]
+    with pytest.raises(UserError, match=r"libtpu, which is .*\[tpu-check\]"):
+        _ = plugin.strategy
+
+
+def test_the_extra_pins_what_was_tested(root):
+    setup = configparser.ConfigParser()
+    setup.read(root / "setup.cfg")
+    lines = setup["options.extras_require"]["tpu-check"].split("\n")
+    pinned = dict(line.split(";")[0].split("==") for line in lines if line)
+    assert pinned == libtpu_process.TESTED
+    constraints = (root / ".ci" / "constraints.txt").read_text().splitlines()
+    for package, tested in pinned.items():
+        assert f"{package}=={tested}" in constraints

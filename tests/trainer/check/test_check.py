@@ -99,13 +99,16 @@ def test_several_replicas(tmp_path):
         "--model_dir=run",
         "--strategy=mirrored",
         "--virtual_devices=2",
-        text=SAVES,
+        "--allow_unused_bindings",
+        text=SAVES + "reduction.kind = 'sum'\n",
     )
     assert done.returncode == 0, done.stderr
     found = report(tmp_path / "run")
     assert found["run"]["replicas"] == 2
     assert found["steps"]["retraces"] == 0
     assert found["steps"]["FLOP"] > 0
+    assert found["verdict"]["unused_bindings"] == 1
+    assert "reduction.kind (tiny.gin" in found["verdict"]["notes"][0]
 
 
 @pytest.mark.long
@@ -119,8 +122,8 @@ def test_a_cluster(tmp_path, task):
     done = subprocess.run(
         [
             *(sys.executable, "-m", "trainer.launch"),
-            f"--workers={workers}",
-            *([f"--ps={servers}"] if servers else []),
+            f"--num_workers={workers}",
+            *([f"--num_ps={servers}"] if servers else []),
             *("--", "--gin_file=tiny.gin", "--mode=check"),
             *("--model_dir=run", f"--strategy={name}"),
         ],
