@@ -114,6 +114,7 @@ def one_round(
         saves[-1] + _STEPS_BETWEEN,
         steps_per_loop=1,
         log_every=1_000_000,
+        verbose=0,
         model_dir=directory,
         callbacks=[clock, saver],
     )

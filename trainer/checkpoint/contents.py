@@ -35,7 +35,8 @@ _STOPPED = record(
         "by_model": boolean,
         "steps": integer(1),
         "configuration": optional(text),
-    }
+    },
+    {"max_time": optional(text)},
 )
 _BEFORE_END = record(
     {

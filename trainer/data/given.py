@@ -117,11 +117,6 @@ class GivenData:
             drop_remainder=drop_remainder,
         )
 
-    def arrays(self, split: str) -> Any:
-        """The arrays of a split; `None` where it is not made of arrays."""
-        data = self._by_split.get(split)
-        return data.arrays if isinstance(data, ArrayExamples) else None
-
     def _missing(self, split: str) -> str:
         if split == "eval":
             return (

@@ -181,6 +181,7 @@ class Loop:
             control=trainer.control,
             accounts=trainer.accounts,
             model=trainer.model,
+            max_time=max_time,
         )
         self.save_now = False
         self.has_ended = False

@@ -29,6 +29,7 @@ class LoopState:
         callbacks: of the run.
         control: says whether the run was stopped.
         accounts: where the time went.
+        max_time: how long the run may train, as it was given.
         model: its `stop_training` also says whether the run was stopped.
 
     Attributes:
@@ -49,6 +50,7 @@ class LoopState:
         control: Control,
         accounts: Accounts,
         model: keras.Model,
+        max_time: str | None = None,
     ) -> None:
         self.steps = steps
         self.steps_per_loop = self.steps_per_call = steps_per_loop
@@ -60,6 +62,7 @@ class LoopState:
         self._control = control
         self._accounts = accounts
         self._model = model
+        self._max_time = max_time
 
     def take_length(self, steps_per_loop: int) -> None:
         """Gives host loops another length, unless they have it already."""
@@ -254,8 +257,13 @@ class LoopState:
 
     def _stays_stopped(self, stopped: Mapping[str, Any]) -> bool:
         wanted = self._wanted()
-        return all(stopped[name] == value for name, value in wanted.items())
+        # A checkpoint of an earlier version has no max_time.
+        return all(stopped.get(name) == v for name, v in wanted.items())
 
     def _wanted(self) -> dict[str, Any]:
         # What a user changes to make a stopped run go on.
-        return {"steps": self.steps, "configuration": self._configuration}
+        return {
+            "steps": self.steps,
+            "configuration": self._configuration,
+            "max_time": self._max_time,
+        }

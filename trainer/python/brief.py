@@ -32,7 +32,7 @@ def brief_errors(*names: str) -> Callable[[C], C]:
 
     def decorate(cls: C) -> C:
         for name in names:
-            setattr(cls, name, _brief(vars(cls)[name]))
+            setattr(cls, name, _brief(getattr(cls, name)))
         return cls
 
     return decorate

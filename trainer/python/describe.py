@@ -9,7 +9,8 @@ from trainer.loop.running_trainer import RunningTrainer
 def describe(trainer: RunningTrainer) -> str:
     """Strategy, devices, parameters, batch, precision and compiled form."""
     plugin, model = trainer.plugin, trainer.model
-    devices = plugin.devices()
+    # Without the job and task, which are long and the same for all.
+    devices = [d.rpartition("device:")[2].lower() for d in plugin.devices()]
     shown = ", ".join(devices[:4]) + (", ..." if len(devices) > 4 else "")
     micro = trainer.accumulation_steps
     parts = [

@@ -6,6 +6,7 @@ import pytest
 
 from trainer.cli import flags
 from trainer.cli.main import _configure
+from trainer.python import brief
 
 HERE = os.path.dirname(__file__)
 
@@ -19,8 +20,9 @@ def clean_gin(monkeypatch):
 
 
 @pytest.fixture
-def configure(tmp_path):
+def configure(tmp_path, monkeypatch):
     """Reads gin text and flags as the command line does; gives origins."""
+    monkeypatch.setitem(brief._state, "is_on", False)
 
     def read(text="", *arguments):
         path = tmp_path / "given.gin"

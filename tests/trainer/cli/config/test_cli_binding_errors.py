@@ -82,7 +82,7 @@ def test_a_value_that_only_a_call_gives(configure):
     origins = configure(IMPORT + text)
     found = translated(origins, "Trainer", model=lambda: None)
     assert str(found).startswith("Trainer.batch_size = 0 (")
-    assert str(found).endswith("line 2) must be a whole number >= 1.")
+    assert str(found).endswith("line 2) must be a whole number >= 1 or None.")
     # Under the name by which it was bound, not that of the base class.
     gin.clear_config()
     text = "ScaledTrainer.batch_size = @tower()\ntower.width = 0\n"

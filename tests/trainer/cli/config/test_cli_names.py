@@ -48,11 +48,11 @@ def test_schedules_nest(configure):
 
 def test_a_layer_made_by_gin_trains_and_is_serialized(configure):
     configure(
-        "Trainer.model = @keras.layers.Dense()\n"
+        "Trainer.loss = @keras.layers.Dense()\n"
         "keras.layers.Dense.units = 2\n"
         "keras.layers.Dense.activation = 'relu'\n"
     )
-    layer = gin.get_bindings("Trainer")["model"]
+    layer = gin.get_bindings("Trainer")["loss"]
     model = keras.Sequential([keras.Input((3,)), layer])
     copy = keras.Sequential.from_config(model.get_config())
     copy.set_weights(model.get_weights())

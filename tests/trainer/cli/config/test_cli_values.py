@@ -12,9 +12,9 @@ from trainer.errors import UserError
             "Trainer.seed = -1 .*line 1.* a whole number >= 0",
         ),
         ("Trainer.learning_rate = 'x'", "a number >= 0"),
-        ("Trainer.optimizer = {}", "must be a function that returns a Keras"),
+        ("Trainer.optimizer = {}", "must be a Keras optimizer, a function"),
         ("run.callbacks = 5", "must be a list of callbacks"),
-        ("run.train_steps = 1.5", "a whole number >= 1"),
+        ("run.train_steps = 1.5", "a number of steps >= 1, or epochs"),
         ("Checkpoint.asynchronous = 'no'", "True or False"),
         # Neither is used, nor could it be here.
         ("ParameterServer.start_seconds = 'x'", "a number > 0"),

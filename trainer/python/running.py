@@ -1,0 +1,507 @@
+"""`Running`: the methods of a Trainer that train, measure and predict.
+
+Beside `Trainer`, whose file has what research code reads and overrides.
+"""
+
+import contextlib
+import functools
+import os
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import keras
+from annotated_types import Ge, Lt
+
+from trainer.check.costs import activation_bytes, memory_of
+from trainer.check.programs import RunPrograms
+from trainer.data import Batches
+from trainer.data.adapters import takes_split
+from trainer.data.given import GivenData
+from trainer.loop.evaluator import Evaluator, OtherEvaluations
+from trainer.loop.loop import Loop
+from trainer.loop.running_trainer import RunningTrainer
+from trainer.loop.schedule import Length, LogEvery, PeriodLike, Time
+from trainer.python.callbacks import as_callbacks, with_defaults
+from trainer.python.describe import check_save_path, describe
+from trainer.python.fit import (
+    FitData,
+    as_period_of_evaluations,
+    epochs_of,
+    evaluated_batches,
+)
+from trainer.python.given_model import GivenModel
+from trainer.python.history import History
+from trainer.python.predict import make_predict, predict
+from trainer.step.forms import Form
+from trainer.step.trials.prepare import prepare
+from trainer.strategy.checks import check_against_strategy, check_global_loss
+from trainer.values.annotations import (
+    Natural,
+    NotNegative,
+    Path,
+    Positive,
+    StepsPerLoop,
+    Text,
+    Verbosity,
+)
+from trainer.values.configurable import checked
+from trainer.values.keras_values import ClassWeight
+
+# Checked as a part of what a loop runs, without being it at run time: a
+# `Protocol` would bring a constructor of its own.
+if TYPE_CHECKING:
+    _Base = RunningTrainer
+else:
+    _Base = object
+
+
+class Running(_Base):
+    """The part of `trainer.Trainer` that runs it.
+
+    Attributes:
+        history: the values of all epochs that this process has trained.
+    """
+
+    history: History
+    batch_size: int
+    accumulation_steps: int
+    class_weight: dict[int, float] | None
+    compiled_form: Form
+    _own_class_weight: dict[int, float] | None
+    _data: Any
+    _batches: dict[str, Batches]
+    _given_model: GivenModel | None
+
+    if TYPE_CHECKING:  # What `Trainer` itself has.
+        single_device_model: Callable[[], keras.Model]
+        _has_own: Callable[[str], bool]
+
+        @property
+        def evaluator(self) -> Evaluator:
+            """Measures the eval split."""
+
+    @checked
+    def train(
+        self,
+        steps: Length,
+        *,
+        max_time: Time | None = None,
+        model_dir: Path | None = None,
+        callbacks: Any = (),
+        log_every: LogEvery = "auto",
+        steps_per_loop: StepsPerLoop = "auto",
+        loop_seconds: NotNegative = 15.0,
+        form_cache: bool = True,
+        verbose: Verbosity = "auto",
+    ) -> dict[str, float]:
+        """Trains until `steps` optimizer steps are done in all.
+
+        A second call goes on from there: after `train(1000)`, `train(1500)`
+        makes 500 more steps.
+
+        Args:
+            steps: where to end, counted from the run's beginning: a number of
+                steps, or such as `"3 epochs"` or `"10k steps"`.
+            max_time: ends training before that, at the next boundary of the
+                host loop, once the run has trained this long: such as `"30m"`.
+                All attempts of a resumed run count, but neither the time
+                between them nor what a killed one has lost.
+            model_dir: where the run lives, and resumes; `None` writes nothing.
+            callbacks: Keras' or ours; see `trainer.Callback`.
+            log_every: the period of training logs, such as `100`, `"1 epoch"`
+                or `"30s"`; `"auto"` is 100 steps, or more where these are
+                fast.
+            steps_per_loop: the most steps between two boundaries at which
+                callbacks act; `"auto"` is 100, or more where steps are fast.
+            loop_seconds: how long a graph call may take, in seconds.
+            form_cache: whether to take the compiled form that an equal run
+                has found to be the fastest, without measuring.
+            verbose: 0 shows no progress, 2 one line for each epoch; `"auto"`
+                and 1 show a bar on a terminal and in a notebook, and lines
+                elsewhere.
+
+        Returns:
+            The newest training values by name.
+
+        Raises:
+            UserError: something that was given does not fit.
+            StartAgain: the run was preempted; its state is saved.
+            Diverged: the guard found no way back.
+        """
+        return self._run(
+            steps,
+            evaluate=False,
+            max_time=max_time,
+            model_dir=model_dir,
+            callbacks=callbacks,
+            log_every=log_every,
+            steps_per_loop=steps_per_loop,
+            loop_seconds=loop_seconds,
+            form_cache=form_cache,
+            verbose=verbose,
+        )
+
+    @checked
+    def train_and_evaluate(
+        self,
+        steps: Length,
+        *,
+        eval_every: PeriodLike | None = None,
+        eval_steps: Positive | None = None,
+        max_time: Time | None = None,
+        model_dir: Path | None = None,
+        callbacks: Any = (),
+        log_every: LogEvery = "auto",
+        steps_per_loop: StepsPerLoop = "auto",
+        loop_seconds: NotNegative = 15.0,
+        form_cache: bool = True,
+        verbose: Verbosity = "auto",
+    ) -> dict[str, float]:
+        """Trains as `train` does, and evaluates when due and at the end.
+
+        Args:
+            steps: see `train`, also for what is not said here.
+            eval_every: the period of evaluations, such as `500` or
+                `"2 epochs"`; `None` is each epoch.
+            eval_steps: batches in an evaluation; `None` means all.
+            max_time: see `train`.
+            model_dir: see `train`.
+            callbacks: see `train`.
+            log_every: see `train`.
+            steps_per_loop: see `train`.
+            loop_seconds: see `train`.
+            form_cache: see `train`.
+            verbose: see `train`.
+
+        Returns:
+            The newest training values, and evaluation values as `val_*`.
+
+        Raises:
+            UserError: something that was given does not fit.
+            StartAgain: the run was preempted; its state is saved.
+            Diverged: the guard found no way back.
+        """
+        return self._run(
+            steps,
+            evaluate=True,
+            eval_every=eval_every,
+            eval_steps=eval_steps,
+            max_time=max_time,
+            model_dir=model_dir,
+            callbacks=callbacks,
+            log_every=log_every,
+            steps_per_loop=steps_per_loop,
+            loop_seconds=loop_seconds,
+            form_cache=form_cache,
+            verbose=verbose,
+        )
+
+    @checked
+    def fit(
+        self,
+        x: Any = None,
+        y: Any = None,
+        batch_size: Positive | None = None,
+        epochs: Positive = 1,
+        verbose: Verbosity = "auto",
+        callbacks: Any = None,
+        validation_split: Annotated[float, Ge(0), Lt(1)] = 0.0,
+        validation_data: Any = None,
+        shuffle: bool = True,
+        class_weight: ClassWeight | None = None,
+        sample_weight: Any = None,
+        initial_epoch: Natural = 0,
+        steps_per_epoch: Positive | None = None,
+        validation_steps: Positive | None = None,
+        validation_batch_size: Positive | None = None,
+        validation_freq: Any = 1,
+    ) -> History:
+        """Trains `epochs` more epochs, as `keras.Model.fit` does.
+
+        Each call begins an epoch of its own, and numbers its epochs from
+        `initial_epoch`. For a run that can be resumed, use `train` with a
+        `model_dir`.
+
+        Args:
+            x: arrays, pandas frames, or a list or dict of these by input; or
+                a `tf.data.Dataset` of batches, a `PyDataset`, or
+                `trainer.Examples`. `None` trains on the Trainer's own data, and
+                evaluates its eval split if there is one. Otherwise, what is
+                given here is the Trainer's data from now on.
+            y: targets, if `x` is arrays.
+            batch_size: examples in a global batch of arrays; by default the
+                Trainer's. It is the Trainer's from now on.
+            epochs: the number of the epoch to end before.
+            verbose: see `train`.
+            callbacks: see `train`.
+            validation_split: evaluates this share of the arrays, at their end,
+                instead of training on it.
+            validation_data: `(x, y)`, `(x, y, sample_weight)` or a dataset of
+                batches, evaluated after each epoch.
+            shuffle: whether arrays, and the batches of a `PyDataset`, are
+                shuffled in each epoch. A dataset has an order of its own.
+            class_weight: in place of the Trainer's, for this call.
+            sample_weight: a weight for each example, if `x` is arrays. Metrics
+                use it, too, as `weighted_metrics` do in Keras.
+            initial_epoch: the number of the first epoch.
+            steps_per_epoch: steps in an epoch; by default one pass over the
+                data. Data that ends goes on from its beginning.
+            validation_steps: batches in an evaluation; `None` means all.
+            validation_batch_size: by default `batch_size`; for speed only.
+            validation_freq: evaluates after every n-th epoch.
+
+        Returns:
+            The values of this call's epochs.
+
+        Raises:
+            UserError: something that was given does not fit.
+        """
+        data = FitData(
+            x=x,
+            y=y,
+            sample_weight=sample_weight,
+            validation_data=validation_data,
+            validation_split=validation_split,
+            shuffle=shuffle,
+            batch_size=batch_size,
+            validation_batch_size=validation_batch_size,
+        )
+        data.check(
+            validation_steps=validation_steps,
+            validation_batch_size=validation_batch_size,
+            validation_freq=None if validation_freq == 1 else validation_freq,
+        )
+        wanted = epochs_of(epochs, initial_epoch, steps_per_epoch)
+        eval_every = as_period_of_evaluations(validation_freq)
+        self._take_data(data, class_weight or self._own_class_weight)
+        own = History()
+        self._run(
+            wanted.epochs,
+            evaluate=data.evaluates or (x is None and self._has_eval_data()),
+            eval_every=eval_every,
+            eval_steps=validation_steps,
+            callbacks=callbacks,
+            fit=wanted,
+            log_every="1 epoch" if verbose == 2 else "auto",
+            verbose=verbose,
+            history=own,
+        )
+        return own
+
+    @checked
+    def evaluate(
+        self,
+        x: Any = None,
+        y: Any = None,
+        *,
+        sample_weight: Any = None,
+        data: Any = None,
+        split: Text = "eval",
+        batch_size: Positive | None = None,
+        steps: Positive | None = None,
+    ) -> dict[str, float]:
+        """Measures a split, with the averaged weights if there are any.
+
+        Args:
+            x: arrays to measure in place of a split of the Trainer's data. (A
+                number is `steps`.)
+            y: their targets.
+            sample_weight: a weight for each example.
+            data: in place of these, whatever `Trainer(data=...)` takes, such
+                as a dataset of batches.
+            split: of the Trainer's data, such as `"test"`.
+            batch_size: examples in a batch of arrays, for speed only; by
+                default the Trainer's.
+            steps: how many batches; `None` means all.
+
+        Returns:
+            Loss and metrics by name, over all examples.
+
+        Raises:
+            UserError: something that was given does not fit.
+        """
+        if isinstance(x, int):
+            x, steps = None, x
+        batches = evaluated_batches(
+            x,
+            y,
+            sample_weight,
+            data=data,
+            batch_size=batch_size or self.batch_size,
+            split=split,
+        )
+        own = batches is None
+        batches = batches or self.batches(split)
+        self.check_data(batches)
+        if own and split == "eval":
+            return self.evaluator(steps)
+        return self._other_evaluations(self.spec, batches, steps)
+
+    @checked
+    def predict(
+        self,
+        x: Any,
+        *,
+        batch_size: Positive | None = None,
+        steps: Positive | None = None,
+    ) -> Any:
+        """The model's outputs, with the averaged weights if there are any.
+
+        Calls `forward`, on one device under any strategy.
+
+        Args:
+            x: arrays, frames, or a list or dict of these by input; or what
+                yields batches, whose targets are not used.
+            batch_size: examples in a batch of arrays; by default the
+                Trainer's.
+            steps: how many batches; `None` means all.
+
+        Returns:
+            NumPy arrays with one row for each example, in the structure of
+            the model's outputs.
+
+        Raises:
+            UserError: `x` does not fit the model.
+        """
+        self.build()
+        ema = self.parts.ema
+        with ema.swapped_in() if ema else contextlib.nullcontext():
+            return predict(
+                self._predict_function,
+                x,
+                model=self.model,
+                batch_size=batch_size or self.batch_size,
+                steps=steps,
+            )
+
+    def save(self, path: Path, *, overwrite: bool = True) -> None:
+        """Saves the model in Keras' format; `keras.models.load_model` reads it.
+
+        It holds the averaged weights if there are any. Only the chief writes.
+
+        Args:
+            path: ends with `.keras`; or with `.weights.h5` for the weights
+                alone.
+            overwrite: whether to replace an existing file.
+
+        Raises:
+            UserError: the ending is another, or the file exists.
+        """
+        check_save_path(path, overwrite=overwrite)
+        model = self.single_device_model()
+        if not self.plugin.is_chief:
+            return
+        if os.fspath(path).endswith(".keras"):
+            model.save(path, overwrite=overwrite)
+        else:
+            model.save_weights(path, overwrite=overwrite)
+
+    def summary(self, **options: Any) -> None:
+        """Prints strategy, precision and layers.
+
+        Args:
+            **options: of `keras.Model.summary`.
+        """
+        self.build()
+        say = options.get("print_fn") or _write_line
+        say(self.describe())
+        self.model.summary(**options)
+
+    def memory_report(self) -> dict[str, int | None]:
+        """What a step takes of the memory of one device, in bytes.
+
+        Returns:
+            The variables of the `"model"`, its `"gradients"`, the
+            `"optimizer"`, the `"moving average"`, and an estimate of the
+            `"activations"` that a micro-batch keeps for its backward pass;
+            `None` under a strategy that traces no step of its own.
+            `--mode=check` says more.
+
+        Raises:
+            UserError: something that was given does not fit.
+        """
+        self.build()
+        prepare(self.spec, training=True)
+        return {
+            **memory_of(self),
+            "activations": activation_bytes(RunPrograms(self)),
+        }
+
+    def describe(self) -> str:
+        """Strategy, devices, parameters, batch and precision, in one line."""
+        return describe(self)
+
+    def _run(
+        self,
+        steps: int | str,
+        *,
+        callbacks: Any,
+        verbose: Verbosity,
+        history: History | None = None,
+        **options: Any,
+    ) -> dict[str, float]:
+        """Runs a host loop, and notes its epochs."""
+        called = as_callbacks(callbacks)
+        own = History() if history is None else history
+        loop = Loop(
+            self,
+            steps=steps,
+            callbacks=[*(with_defaults(called) if verbose else called), own],
+            verbose=2 if verbose == 2 else 1,
+            **options,
+        )
+        try:
+            return loop.run()
+        finally:
+            self.history.extend(own)
+            if self._given_model is not None:
+                self._given_model.give_back(self.model)
+
+    def _take_data(
+        self, data: FitData, class_weight: dict[int, float] | None
+    ) -> None:
+        """Trains on the data of `fit` from now on."""
+        given = data.given()
+        size = data.batch_size or self.batch_size
+        if given is not None:
+            # Anew each time: the user may have changed the arrays.
+            self._data = given
+            self._batches.clear()
+            size = data.batch_size or given.batch_size or self.batch_size
+        if (size, class_weight) != (self.batch_size, self.class_weight):
+            if self._has_own("global_loss"):
+                check_global_loss(
+                    type(self).__name__,
+                    accumulation_steps=self.accumulation_steps,
+                    class_weight=class_weight,
+                )
+            self.batch_size, self.class_weight = size, class_weight
+            self._batches.clear()
+            # What was traced holds both.
+            for name in ("spec", "train_runner", "evaluator"):
+                self.__dict__.pop(name, None)
+        check_against_strategy(
+            self.plugin,
+            batch_size=self.batch_size,
+            accumulation_steps=self.accumulation_steps,
+            form=self.compiled_form,
+        )
+
+    def _has_eval_data(self) -> bool:
+        """Whether the Trainer's own data has an eval split."""
+        if isinstance(self._data, GivenData):
+            return "eval" in self._data
+        return self._data is not None and takes_split(self._data)
+
+    @functools.cached_property
+    def _other_evaluations(self) -> OtherEvaluations:
+        return OtherEvaluations(self.plugin)
+
+    @functools.cached_property
+    def _predict_function(self) -> Callable[..., Any]:
+        return make_predict(self.spec)
+
+
+def _write_line(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
