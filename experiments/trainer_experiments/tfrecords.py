@@ -162,7 +162,7 @@ def _load(
     """The offsets in an index; `None` if it is not of these files."""
     try:
         with tf.io.gfile.GFile(index, "rb") as file:
-            stored = np.load(io.BytesIO(file.read()), allow_pickle=False)
+            stored = np.load(io.BytesIO(file.read()))
         if stored["names"].tolist() != names:
             return None
         if stored["sizes"].tolist() != sizes:

@@ -176,12 +176,18 @@ def refusal(
 ) -> BadValue:
     """Returns the error for a value that an annotation does not admit."""
     is_huge = isinstance(value, int | float) and abs(value) > min(LARGEST)
-    wanted = describe(annotation, with_largest=is_huge)
+    wanted = f"must be {describe(annotation, with_largest=is_huge)}."
+    # Such as a path that the system's encoding cannot hold.
+    if (
+        isinstance(value, str)
+        and value != value.encode(errors="ignore").decode()
+    ):
+        wanted = "is not valid UTF-8."
     return BadValue(
         owner=owner,
         parameter=parameter,
         value=shown(value),
-        wanted=f"must be {wanted}.{advice(value, annotation)}",
+        wanted=f"{wanted}{advice(value, annotation)}",
     )
 
 

@@ -110,8 +110,13 @@ def compile_for(
                 str(replicas),
                 path,
             ],
-            # libtpu leaves logs there.
-            env={**os.environ, "TPU_LOG_DIR": "disabled"},
+            # libtpu leaves logs there. It is needed, even where a run is told
+            # to leave the chips of its machine alone.
+            env={
+                **os.environ,
+                "TPU_LOG_DIR": "disabled",
+                "TPU_LOAD_LIBRARY": "1",
+            },
             capture_output=True,
             text=True,
             check=False,

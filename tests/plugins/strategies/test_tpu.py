@@ -260,7 +260,7 @@ def test_a_run_on_the_stand_in_trains_and_evaluates(calls):
         ),
         ({"jit_compile": True}, "jit_compile: a TPU step is always compiled"),
         (
-            {"data": lambda split: (np.array(["a"] * 16), np.ones(16))},
+            {"data": lambda split: (np.full((16, 3), "a"), np.ones(16))},
             "part 0 holds strings, which a TPU cannot take",
         ),
         (
