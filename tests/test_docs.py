@@ -35,7 +35,13 @@ def blocks(page):
 
 # What they show has tests of its own; the first commands that a user types are
 # run in the ordinary set.
-LONG = ("own_model.md", "plugins.md", "runs.md", "strategies.md")
+LONG = (
+    "coming_from.md",
+    "own_model.md",
+    "plugins.md",
+    "runs.md",
+    "strategies.md",
+)
 
 
 def runnable():
