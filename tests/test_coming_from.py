@@ -2,6 +2,8 @@
 
 import re
 import shlex
+import subprocess
+import sys
 
 import keras
 import numpy as np
@@ -146,3 +148,32 @@ def test_flags_are_understood(row):
     for flag in given:
         name = flag.removeprefix("--").partition("=")[0]
         assert name in FLAGS or any(b.source == flag for b in request.bindings)
+
+
+# These choose what to do, or need files or hosts that are not here.
+NOT_TOGETHER = ("--mode=", "--init_from", "--data_dir", "--worker_hosts")
+
+
+@pytest.mark.long
+def test_flags_run_together(tmp_path):
+    """Those of T5X' table, in one command."""
+    (tmp_path / "experiments").symlink_to(ROOT / "experiments")
+    given = [
+        code_of(row)
+        for row in rows()
+        if row[0].startswith("T5X")
+        and code_of(row)
+        and not code_of(row).startswith(NOT_TOGETHER)
+    ]
+    assert len(given) > 10
+    done = subprocess.run(
+        [sys.executable, "-m", "trainer", *given],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    kept = sorted((tmp_path / "run" / "checkpoints").iterdir())
+    assert [one.name for one in kept] == ["step_00000010", "step_00000020"]
+    assert "step 10/20" in done.stdout

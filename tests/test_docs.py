@@ -35,7 +35,14 @@ def blocks(page):
 
 # What they show has tests of its own; the first commands that a user types are
 # run in the ordinary set.
-LONG = ("check.md", "own_model.md", "plugins.md", "runs.md", "strategies.md")
+LONG = (
+    "check.md",
+    "coming_from.md",
+    "own_model.md",
+    "plugins.md",
+    "runs.md",
+    "strategies.md",
+)
 
 
 def runnable():
