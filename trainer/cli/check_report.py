@@ -10,7 +10,13 @@ from absl import logging
 from trainer.cli import provenance
 from trainer.runtime import atomic_files
 from trainer.runtime.local_files import plain
-from trainer.runtime.report import Row, Section, as_json, print_sections
+from trainer.runtime.report import (
+    Row,
+    Section,
+    as_json,
+    not_finite,
+    print_sections,
+)
 from trainer.runtime.standard_streams import require_output
 
 FILE_NAME = "check.json"
@@ -28,7 +34,8 @@ def report_of_check(
             and nothing else.
     """
     rows = [Row("unused bindings", len(unused)), Row("would start", True)]
-    found = [*sections, Section("verdict", rows, notes=unused)]
+    notes = [*unused, *not_finite(sections)]
+    found = [*sections, Section("verdict", rows, notes=notes)]
     print_sections(found)
     require_output()
     if model_dir is not None:

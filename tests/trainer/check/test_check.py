@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 from tests.trainer.cli.tiny import HERE, TINY, run_trainer
-from trainer import Trainer
+from trainer import Diverged, Guard, Trainer
 from trainer.check.costs import step_costs
 from trainer.check.programs import RunPrograms
 from trainer.experiment import build
@@ -198,9 +198,7 @@ def test_products_are_counted():
     assert pairs + dense < found["FLOP"] < 1.5 * (pairs + dense)
 
 
-def test_in_python(tmp_path):
-    x = np.zeros((32, 4), "float32")
-
+def check(folder, x, **options):
     def trainer(strategy):
         return Trainer(
             model=lambda: keras.Sequential(
@@ -209,17 +207,37 @@ def test_in_python(tmp_path):
             loss="mse",
             data=lambda split: (x, x[:, :1]),
             strategy=strategy,
+            **options,
         )
 
-    with build(
+    return build(
         mode="check",
-        model_dir=str(tmp_path / "run"),
+        model_dir=str(folder / "run"),
         trainer=trainer,
         strategy="default",
         callbacks=[Checkpoint()],
-    ) as run:
+    )
+
+
+def test_in_python(tmp_path):
+    with check(tmp_path, np.zeros((32, 4), "float32")) as run:
         assert run.run() == {"parameters": 5.0, "train_steps": 1000.0}
     titles = [section.title for section in run.report]
     assert titles[:3] == ["run", "model", "steps"]
     # Only the command line writes a report.
     assert not (tmp_path / "run").exists()
+
+
+def test_what_the_guard_finds(tmp_path):
+    x = np.full((32, 4), np.nan, "float32")
+    message = "diverged after step 0.*loss is nan"
+    run = check(tmp_path, x, guard=Guard())
+    with run, pytest.raises(Diverged, match=message):
+        run.run()
+    with check(tmp_path, x, guard=Guard("roll_back", max_rollbacks=9)) as run:
+        faults = []
+        run.loop.try_steps(1, faults)
+        assert "loss is nan" in faults[0]
+        assert faults[0].endswith("A run would roll back.")
+        with pytest.raises(Diverged, match="more often than Guard.max_roll"):
+            run.loop.try_steps(1, faults * 9)
