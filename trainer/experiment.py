@@ -195,8 +195,8 @@ def build(
             folder=folder,
             scratch=scratch,
         )
-    except BaseException:
-        scratch.close()
+    except BaseException as error:
+        scratch.__exit__(type(error), error, error.__traceback__)
         # So that peers learn why this process ends.
         plugin.close()
         raise

@@ -12,11 +12,13 @@ import pytest
 import tensorflow as tf
 
 from tests.trainer.cli.tiny import HERE, TINY, run_trainer
-from trainer import Diverged, Guard, Trainer
+from trainer import Diverged, Guard, Trainer, UserError
 from trainer.check.costs import step_costs
 from trainer.check.programs import RunPrograms
 from trainer.experiment import build
 from trainer_plugins.callbacks.checkpoint import Checkpoint
+from trainer_plugins.callbacks.json_lines import JsonLines
+from trainer_plugins.callbacks.tensorboard import TensorBoard
 
 SAVES = TINY + "run.callbacks = [@Checkpoint(), @JsonLines(), @Export()]\n"
 
@@ -198,7 +200,7 @@ def test_products_are_counted():
     assert pairs + dense < found["FLOP"] < 1.5 * (pairs + dense)
 
 
-def check(folder, x, **options):
+def check(folder, x, *, callbacks=(Checkpoint,), **options):
     def trainer(strategy):
         return Trainer(
             model=lambda: keras.Sequential(
@@ -215,7 +217,7 @@ def check(folder, x, **options):
         model_dir=str(folder / "run"),
         trainer=trainer,
         strategy="default",
-        callbacks=[Checkpoint()],
+        callbacks=[one() for one in callbacks],
     )
 
 
@@ -241,3 +243,28 @@ def test_what_the_guard_finds(tmp_path):
         assert faults[0].endswith("A run would roll back.")
         with pytest.raises(Diverged, match="more often than Guard.max_roll"):
             run.loop.try_steps(1, faults * 9)
+
+
+@pytest.mark.parametrize(
+    ("name", "callback"),
+    [
+        ("checkpoints", Checkpoint),
+        ("metrics.jsonl", JsonLines),
+        ("tensorboard/train", TensorBoard),
+        ("run.lock", Checkpoint),
+    ],
+)
+def test_links_that_a_run_refuses(tmp_path, name, callback):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    link = tmp_path / "run" / name
+    link.parent.mkdir(parents=True)
+    link.symlink_to(outside)
+    x = np.zeros((32, 4), "float32")
+    message = f"^{link} is a symbolic link to {outside}, and"
+    with (
+        pytest.raises(UserError, match=message),
+        check(tmp_path, x, callbacks=[callback]),
+    ):
+        pass
+    assert not list(outside.iterdir())
