@@ -3,6 +3,9 @@
 import pytest
 
 from trainer import UserError
+from trainer_plugins.tpu_check import libtpu_process
+from trainer_plugins.tpu_check.compiling import DoesNotFit, compile_for
+from trainer_plugins.tpu_check.lowering import Lowered
 from trainer_plugins.tpu_check.report import all_reduce_seconds
 from trainer_plugins.tpu_check.topology import CHIPS, Topology
 
@@ -55,3 +58,26 @@ def test_a_ring_takes_what_its_links_allow():
     byte = CHIPS["v5p"].link_bytes_per_second
     found = all_reduce_seconds(Topology("v5p", "2x2x1"), byte)
     assert found == pytest.approx(2 * 3 / 4 / (2 / 6))
+
+
+# A program that no chip has the memory for.
+LARGE = b"""
+func.func public @main(%a: tensor<68719476736xf32>) -> tensor<68719476736xf32> {
+  %sum = stablehlo.add %a, %a : tensor<68719476736xf32>
+  return %sum : tensor<68719476736xf32>
+}
+"""
+
+
+@pytest.mark.long
+@pytest.mark.skipif(
+    libtpu_process.why_not_here() is not None,
+    reason=f"{libtpu_process.why_not_here()}",
+)
+@pytest.mark.parametrize("kind", CHIPS)
+def test_the_memory_is_what_the_compiler_states(kind):
+    sides = "1x1" if CHIPS[kind].dimensions == 2 else "2x2x1"
+    lowered = Lowered(LARGE, 0, [], ("sum", 2**38))
+    limit = f"of {CHIPS[kind].hbm_bytes / 2**30:.2f}G that there are"
+    with pytest.raises(DoesNotFit, match=limit):
+        compile_for(Topology(kind, sides), lowered, name="sum", replicas=1)
