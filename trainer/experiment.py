@@ -183,6 +183,7 @@ def build(
             eval_steps=eval_steps,
             max_time=max_time,
         )
+        loop.callbacks.attaches_keras = mode != "check"
         return BuiltRun(
             mode,
             plugin,
