@@ -14,7 +14,7 @@ Unit: TypeAlias = Literal[
     "", "bytes", "FLOP", "FLOP/s", "bytes/s", "s", "steps/s", "examples/s", "%"
 ]
 _MOST_COLUMNS = 6
-_PREFIXES = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
+_PREFIXES = (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,6 +144,8 @@ def _plain(text: str) -> Any:
 
 
 def _with_prefix(value: float, unit: str) -> str:
+    # First to three digits: 999.7 MB is 1 GB, not 1e+03 MB.
+    value = float(f"{value:.3g}")
     for prefix, size in _PREFIXES:
         if abs(value) >= size:
             return f"{value / size:.3g} {prefix}{unit}"
@@ -151,6 +153,8 @@ def _with_prefix(value: float, unit: str) -> str:
 
 
 def _duration(seconds: float) -> str:
+    # To three digits, as above.
+    seconds = float(f"{seconds:.3g}")
     if seconds < 1:
         return f"{1000 * seconds:.3g} ms"
     if seconds < 120:
