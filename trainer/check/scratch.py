@@ -40,9 +40,15 @@ def scratch_directory(model_dir: str) -> Iterator[str]:
                 )
         checkpoints = os.path.join(folder, _CHECKPOINTS)
         found = storage.listing(os.path.join(model_dir, _CHECKPOINTS))
-        for path in [] if os.path.islink(checkpoints) else found:
+        for path in [] if os.path.islink(checkpoints) else reversed(found):
             os.makedirs(checkpoints, exist_ok=True)
-            _take(path, os.path.join(checkpoints, os.path.basename(path)))
+            copy = os.path.join(checkpoints, os.path.basename(path))
+            if is_local(path):
+                # A run reads a checkpoint that is a link as any other, and
+                # where it removes one, it removes the link alone.
+                os.symlink(os.path.abspath(path), copy)
+            elif _is_copied(path, copy):
+                break
         try:
             yield folder
         except UserError as error:
@@ -70,17 +76,15 @@ def _take_links(model_dir: str, folder: str) -> None:
             folders.remove(_CHECKPOINTS)
 
 
-def _take(path: str, copy: str) -> None:
-    """Makes a checkpoint readable in another place."""
-    if is_local(path):
-        # A run reads a checkpoint that is a link as any other, and where it
-        # removes one, it removes the link alone.
-        os.symlink(os.path.abspath(path), copy)
-        return
+def _is_copied(path: str, copy: str) -> bool:
+    """Copies a remote checkpoint; returns whether the copy is usable."""
     for folder, _, names in tf.io.gfile.walk(path):
         inside = os.path.join(copy, os.path.relpath(folder, path))
         os.makedirs(inside, exist_ok=True)
         for name in names:
-            tf.io.gfile.copy(
-                os.path.join(folder, name), os.path.join(inside, name)
-            )
+            # The run may go on meanwhile, and delete old ones.
+            with contextlib.suppress(tf.errors.NotFoundError):
+                tf.io.gfile.copy(
+                    os.path.join(folder, name), os.path.join(inside, name)
+                )
+    return storage.find_fault(copy) is None
