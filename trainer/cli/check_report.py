@@ -8,6 +8,7 @@ from typing import Any
 from absl import logging
 
 from trainer.cli import provenance
+from trainer.errors import UserError
 from trainer.runtime import atomic_files
 from trainer.runtime.local_files import plain
 from trainer.runtime.report import (
@@ -48,7 +49,7 @@ def note_failure(why: str, model_dir: str | None) -> None:
         return
     try:
         _write(model_dir, {"would_start": False, "error": why})
-    except atomic_files.REFUSALS as error:
+    except (UserError, *atomic_files.REFUSALS) as error:
         # It must not hide what the check has found.
         logging.warning("%s cannot be written: %s", FILE_NAME, error)
 

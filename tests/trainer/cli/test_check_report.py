@@ -3,7 +3,7 @@
 import json
 import math
 
-from trainer.cli.check_report import report_of_check
+from trainer.cli.check_report import note_failure, report_of_check
 from trainer.runtime.report import Row, Section
 
 
@@ -26,3 +26,12 @@ def test_what_is_not_finite_is_null_and_named(tmp_path, capsys):
     ]
     assert verdict["notes"] == ["a binding", *named]
     assert named[0] in capsys.readouterr().out
+
+
+def test_a_report_that_is_a_link_hides_no_failure(tmp_path, caplog):
+    other = tmp_path / "other"
+    other.write_text("dear to somebody")
+    (tmp_path / "check.json").symlink_to(other)
+    note_failure("the loss is wrong", str(tmp_path))
+    assert "check.json cannot be written" in caplog.text
+    assert other.read_text() == "dear to somebody"
