@@ -72,6 +72,8 @@ CHIPS = {
 # are multiples of 4.
 _FLAT = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
 _SOLID = ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4")
+# Chips in the largest of them: a whole v4, and the largest job of a v5p.
+_MOST = {"v4": 4096, "v5p": 6144}
 _FORM = re.compile(r"(v\w+):(\d+(?:x\d+)*)")
 
 
@@ -132,9 +134,10 @@ class Topology:
 def _is_large(kind: str, sides: str) -> bool:
     numbers = [int(side) for side in sides.split("x")]
     return (
-        CHIPS[kind].dimensions == len(numbers) == 3
+        kind in _MOST
+        and len(numbers) == 3
         and all(number and number % 4 == 0 for number in numbers)
-        # As they are written; the largest job of a v5p has 6,144 chips.
-        and numbers == sorted(numbers)
-        and math.prod(numbers) <= 6144
+        # As they are written.
+        and sides == "x".join(map(str, sorted(numbers)))
+        and math.prod(numbers) <= _MOST[kind]
     )

@@ -18,6 +18,8 @@ from trainer_plugins.tpu_check.topology import CHIPS, Topology
         ("v6e:16x16", 256),
         ("v4:2x2x1", 4),
         ("v5p:4x4x8", 128),
+        ("v4:16x16x16", 4096),
+        ("v5p:16x16x24", 6144),
     ],
 )
 def test_a_slice(text, chips):
@@ -37,6 +39,9 @@ def test_a_slice(text, chips):
         ("v5p:2x2", "no slice 2x2. Valid: 2x2x1.*multiples of 4"),
         ("v5p:8x4x4", "no slice 8x4x4"),
         ("v5p:0x4x4", "no slice 0x4x4"),
+        ("v4:04x04x04", "no slice 04x04x04"),
+        ("v4:16x16x24", "no slice 16x16x24"),
+        ("v5p:16x20x20", "no slice 16x20x20"),
     ],
 )
 def test_what_is_no_slice(text, message):
