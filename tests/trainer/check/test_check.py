@@ -164,11 +164,15 @@ def make(**options):
         }
     )
     trainer.build()
-    return {row.name: row.value for row in step_costs(RunPrograms(trainer))}
+    return step_costs(RunPrograms(trainer))
+
+
+def costs(**options):
+    return {row.name: row.value for row in make(**options)}
 
 
 def test_costs_of_two_dense_layers():
-    found = make(optimizer="sgd")
+    found = costs(optimizer="sgd")
     # Forward, and backward without the gradient of the input.
     matrices = 2 * 32 * (8 * 16 + 16 * 1)
     expected = 3 * matrices - 2 * 32 * 8 * 16
@@ -176,7 +180,7 @@ def test_costs_of_two_dense_layers():
     # The hidden layer's activations, and the output's error; the rest of the
     # backward pass reads inputs and weights.
     assert 32 * 16 * 4 <= found["activation memory"] < 3 * 32 * 16 * 4
-    halves = make(optimizer="sgd", accumulation_steps=2)
+    halves = costs(optimizer="sgd", accumulation_steps=2)
     assert halves["FLOP"] == pytest.approx(found["FLOP"], rel=0.1)
     ratio = found["activation memory"] / halves["activation memory"]
     assert ratio == pytest.approx(2, rel=0.1)
@@ -187,13 +191,37 @@ class Pairs(keras.layers.Layer):
         return tf.einsum("bid,bjd->bij", x, x)
 
 
+def switch(x):
+    return tf.switch_case(tf.size(x) % 2, [lambda: 2 * x, lambda: 3 * x])
+
+
+@pytest.mark.parametrize(
+    ("layer", "kind"),
+    [
+        (lambda: keras.layers.Lambda(lambda x: switch(x[:, 0])), "Case"),
+    ],
+)
+def test_what_is_not_counted_is_named(layer, kind):
+    def model():
+        parts = [keras.Input((6, 8)), layer(), keras.layers.Dense(1)]
+        return keras.Sequential(parts)
+
+    x = np.zeros((32, 6, 8), "float32")
+    flop, *_ = make(
+        model=model, data=lambda split: (x, x[:, 0, :1]), optimizer="sgd"
+    )
+    assert flop.name == "FLOP"
+    assert "; not in " in flop.note
+    assert kind in flop.note
+
+
 def test_products_are_counted():
     def model():
         inputs = keras.Input((6, 8))
         return keras.Model(inputs, keras.layers.Dense(1)(Pairs()(inputs)))
 
     x = np.random.default_rng(0).random((64, 6, 8), "float32")
-    found = make(
+    found = costs(
         model=model, data=lambda split: (x, x[..., :1]), optimizer="sgd"
     )
     # Of the pairs only the forward pass: nothing before them is trained.
