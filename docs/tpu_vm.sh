@@ -5,7 +5,7 @@
 #       docs/tpu_vm.sh all --gin_file=experiments/tpu_mnist.gin --data_dir=...
 #
 #   all FLAGS     create, install, preflight, run, watch and delete
-#   create        queue for the TPU, and wait until it is there
+#   create        queue for a new TPU, and wait until it is there
 #   install       copy this checkout's last commit to it, and install that
 #   preflight     check chips, packages and the bucket
 #   run FLAGS     start `python -m trainer FLAGS`, in tmux on the first host
@@ -55,7 +55,7 @@ hosts() {
     --format='value[delimiter=" "](networkEndpoints[].ipAddress)'
 }
 
-create() {
+request() {
   local options=()
   [[ -z ${SPOT:-} ]] || options+=(--spot)
   [[ -z ${SERVICE_ACCOUNT:-} ]] ||
@@ -63,6 +63,9 @@ create() {
   tpus queued-resources create "$NAME" --node-id="$NAME" \
     --accelerator-type="$TYPE" --runtime-version="$VERSION" \
     ${options[@]+"${options[@]}"}
+}
+
+await() {
   local now
   until now=$(state) && [[ $now == ACTIVE ]]; do
     echo "$NAME: $now"
@@ -73,11 +76,18 @@ create() {
   done
 }
 
+create() {
+  request
+  await
+}
+
 install() {
-  local archive
-  archive=$(mktemp -d)/source.tar.gz
-  git -C "$(dirname "${BASH_SOURCE[0]}")/.." archive --output="$archive" HEAD
-  tpus tpu-vm scp "$archive" "$NAME": --worker=all
+  local folder
+  folder=$(mktemp -d)
+  git -C "$(dirname "${BASH_SOURCE[0]}")/.." archive \
+    --output="$folder/source.tar.gz" HEAD
+  tpus tpu-vm scp "$folder/source.tar.gz" "$NAME": --worker=all
+  rm -r "$folder"
   # The image's Python is too old; uv brings one of its own.
   on all 'set -eu
     mkdir -p trainer
@@ -108,7 +118,7 @@ tpu() {
 
 preflight() {
   on 0 "venv/bin/python -m trainer_plugins.strategies.tpu_preflight \
-    $(tpu) --model_dir=$MODEL_DIR"
+    $(tpu) --model_dir=$(printf '%q' "$MODEL_DIR")"
 }
 
 run() {
@@ -126,6 +136,7 @@ cd trainer
 echo \${PIPESTATUS[0]} >../run.code
 END
   tpus tpu-vm scp "$folder/run.sh" "$NAME": --worker=0
+  rm -r "$folder"
   on 0 'rm -f run.code; tmux new-session -d -s run bash run.sh'
 }
 
@@ -163,9 +174,11 @@ log() { on 0 'tail -n 100 -f run.log'; }
 delete() { tpus queued-resources delete "$NAME" --force --quiet; }
 
 all() {
+  # Refused where there is one of this name: that one is not ours to delete.
+  request
   # Whatever happens: an idle TPU costs as much as a busy one.
   trap delete EXIT
-  create
+  await
   install
   preflight
   run "$@"

@@ -20,6 +20,7 @@ answer() {
   [[ $(wc -l <"$RECORD/$1") -le 1 ]] || sed -i 1d "$RECORD/$1"
 }
 case "$*" in
+  *" queued-resources create "*) exit "$(answer create)" ;;
   *" queued-resources describe "*) answer states ;;
   *" tpu-vm describe "*) answer hosts ;;
   *"cat run.code"*) answer codes ;;
@@ -37,7 +38,8 @@ class Cloud:
         gcloud = folder / "bin" / "gcloud"
         gcloud.write_text(GCLOUD)
         gcloud.chmod(0o755)
-        self.answers(states="ACTIVE", hosts="10.0.0.1", codes="0", preflight=0)
+        self.answers(states="ACTIVE", hosts="10.0.0.1", codes="0")
+        self.answers(create=0, preflight=0)
 
     def answers(self, **files):
         for name, lines in files.items():
@@ -106,6 +108,8 @@ def test_from_creating_a_tpu_to_deleting_it(cloud):
         call[-1] == "--zone=us-west4-a" or "ssh" in call for call in others
     )
     assert {"--force", "--quiet"} < set(others[-1])
+    # Neither the archive nor the script of the run stays here.
+    assert not list(cloud.folder.glob("tmp.*"))
     sent = (cloud.folder / "sent").read_text().splitlines()
     assert {"setup.cfg", "experiments/tpu_mnist.gin"} < set(sent)
     assert not any("grpc" in word for call in others for word in call)
@@ -131,11 +135,27 @@ def test_a_tpu_that_is_not_granted_ends_the_script(cloud, state):
     assert cloud.verbs() == ["queued-resources create", DELETE]
 
 
+def test_a_tpu_that_it_has_not_created_is_not_deleted(cloud):
+    # As gcloud ends with ALREADY_EXISTS.
+    cloud.answers(create=1)
+    assert cloud.do("all").returncode == 1
+    assert cloud.verbs() == ["queued-resources create"]
+
+
 def test_nothing_runs_where_the_preflight_fails(cloud):
     cloud.answers(preflight=2)
     assert cloud.do("all").returncode == 2
     assert not (cloud.folder / "run.sh").exists()
     assert cloud.verbs()[-1] == DELETE
+
+
+def test_the_preflight_gets_the_run_directory_as_it_is(cloud):
+    done = cloud.do("preflight", MODEL_DIR="gs://bucket/a run")
+    assert done.returncode == 0, done.stderr
+    (command,) = (
+        word for word in cloud.calls()[-1] if word.startswith("--command=")
+    )
+    assert shlex.split(command)[-1] == "--model_dir=gs://bucket/a run"
 
 
 def test_the_exit_code_is_that_of_the_run(cloud):

@@ -183,6 +183,7 @@ def build(
             eval_steps=eval_steps,
             max_time=max_time,
         )
+        loop.callbacks.attaches_keras = mode != "check"
         return BuiltRun(
             mode,
             plugin,
@@ -195,8 +196,8 @@ def build(
             folder=folder,
             scratch=scratch,
         )
-    except BaseException:
-        scratch.close()
+    except BaseException as error:
+        scratch.__exit__(type(error), error, error.__traceback__)
         # So that peers learn why this process ends.
         plugin.close()
         raise

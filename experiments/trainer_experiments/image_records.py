@@ -45,7 +45,8 @@ def image_records(
         `[n, num_classes]`, of zeros and a one.
 
     Raises:
-        UserError: there are no such files, or they are damaged.
+        UserError: there are no such files, some are missing, or they are
+            damaged.
     """
     if data_dir is None:
         raise UserError(
@@ -53,7 +54,7 @@ def image_records(
             "train-00000-of-00001 and so on."
         )
     prefix = _PREFIX[split]
-    form = re.compile(rf"{prefix}-\d+-of-\d+")
+    form = re.compile(rf"{prefix}-(\d+)-of-(\d+)")
     try:
         names = sorted(filter(form.fullmatch, tf.io.gfile.listdir(data_dir)))
     except tf.errors.OpError as error:
@@ -65,6 +66,7 @@ def image_records(
             f"--data_dir={data_dir} has no files named {prefix}-00000-of-00001 "
             "and so on."
         )
+    _require_all(names, form, data_dir)
 
     def parse(record: tf.Tensor) -> Any:
         return _parse(record, image_size, num_classes)
@@ -75,6 +77,35 @@ def image_records(
         index=os.path.join(data_dir, f"{prefix}.index.npz"),
         shuffle=split == "train",
     )
+
+
+def _require_all(
+    names: list[str], form: re.Pattern[str], data_dir: str
+) -> None:
+    """Refuses a folder from which an epoch would be less or more than one."""
+    matches = [form.fullmatch(name) for name in names]
+    totals = sorted({match[2] for match in matches if match})
+    if len(totals) > 1:
+        raise UserError(
+            f"--data_dir={data_dir} mixes several sets of files: some names "
+            f"end in -of-{totals[0]}, others in -of-{totals[1]}. Remove one "
+            "of them."
+        )
+    (total,) = totals
+    found = {int(match[1]) for match in matches if match}
+    prefix = names[0].partition("-")[0]
+    for number in range(int(total)):
+        if number not in found:
+            name = f"{prefix}-{number:0{len(total)}d}-of-{total}"
+            raise UserError(
+                f"--data_dir={data_dir} has {len(found)} of {int(total)} "
+                f"files: {name} is missing."
+            )
+    if len(names) != int(total):
+        raise UserError(
+            f"--data_dir={data_dir} has {len(names)} files whose names end in "
+            f"-of-{total}: {names[-1]} is none of them."
+        )
 
 
 def write_image_records(

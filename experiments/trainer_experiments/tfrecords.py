@@ -8,6 +8,8 @@ offsets of their records, which are kept in a file beside them.
 import io
 import os
 import struct
+import zipfile
+import zlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -26,6 +28,15 @@ _THREADS = 32
 # Records that are read at once for a batch.
 _READS = 64
 _RECORD = tf.TensorSpec([], tf.string)
+# What NumPy raises for a file that it has not written as it is.
+_DAMAGES = (
+    ValueError,
+    LookupError,
+    EOFError,
+    NotImplementedError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 
 
 class RecordExamples(Examples):
@@ -132,32 +143,44 @@ def find_offsets(path: str) -> np.ndarray:
 
 
 def _open(path: str) -> Any:
-    if "://" in path:
+    if _is_remote(path):
         return tf.io.gfile.GFile(path, "rb")
     # A buffer would read most of the file, for eight bytes of each record.
     return open(path, "rb", buffering=0)
+
+
+def _is_remote(path: str) -> bool:
+    return "://" in path
 
 
 def _offsets(files: Sequence[str], index: str) -> list[np.ndarray]:
     """The offsets of the records of each file, from the index if it fits."""
     with ThreadPoolExecutor(_THREADS) as pool:
         try:
-            sizes = list(
-                pool.map(lambda path: tf.io.gfile.stat(path).length, files)
-            )
+            versions = list(pool.map(_version, files))
         except REFUSALS as error:
             raise UserError(f"Data cannot be read: {error}") from None
         names = [os.path.basename(path) for path in files]
-        found = _load(index, names, sizes)
+        found = _load(index, names, versions)
         if found is None:
             logging.info("Looking for the records of %d files.", len(files))
             found = list(pool.map(find_offsets, files))
-            _store(index, names, sizes, found)
+            _store(index, names, versions, found)
     return found
 
 
+def _version(path: str) -> tuple[int, int]:
+    """A file's size in bytes, and when it was written, in nanoseconds."""
+    if _is_remote(path):
+        found = tf.io.gfile.stat(path)
+        return found.length, found.mtime_nsec
+    # TensorFlow's of a local file only counts whole seconds.
+    local = os.stat(path)
+    return local.st_size, local.st_mtime_ns
+
+
 def _load(
-    index: str, names: list[str], sizes: list[int]
+    index: str, names: list[str], versions: list[tuple[int, int]]
 ) -> list[np.ndarray] | None:
     """The offsets in an index; `None` if it is not of these files."""
     try:
@@ -165,26 +188,26 @@ def _load(
             stored = np.load(io.BytesIO(file.read()))
         if stored["names"].tolist() != names:
             return None
-        if stored["sizes"].tolist() != sizes:
+        if not np.array_equal(stored["versions"], versions):
             return None
         ends = np.cumsum(stored["counts"])
         return np.split(stored["offsets"], ends[:-1])
     # Whatever is wrong with it, it is made again.
-    except (*REFUSALS, ValueError, KeyError, EOFError):
+    except (*REFUSALS, *_DAMAGES):
         return None
 
 
 def _store(
     index: str,
     names: list[str],
-    sizes: list[int],
+    versions: list[tuple[int, int]],
     offsets: list[np.ndarray],
 ) -> None:
     content = io.BytesIO()
     np.savez_compressed(
         content,
         names=np.asarray(names),
-        sizes=np.asarray(sizes),
+        versions=np.asarray(versions),
         counts=np.asarray([len(one) for one in offsets]),
         offsets=np.concatenate(offsets),
     )

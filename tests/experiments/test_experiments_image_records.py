@@ -79,13 +79,70 @@ def test_files_are_read_through_once(tmp_path, monkeypatch):
     assert len(searched) == 2
     read(tmp_path)
     assert len(searched) == 2
-    # Other files, or a damaged index: it is made again.
+    # Other files: it is made again.
     write(tmp_path, count=9)
     assert read(tmp_path).size == 9
     assert len(searched) == 4
-    (tmp_path / "train.index.npz").write_bytes(b"PK")
-    assert read(tmp_path).size == 9
-    assert len(searched) == 6
+
+
+def test_records_that_moved_within_a_file_of_the_same_size(tmp_path):
+    path = tmp_path / "train-00000-of-00001"
+    index = str(tmp_path / "index.npz")
+
+    def write_two(*records):
+        with tf.io.TFRecordWriter(str(path)) as writer:
+            for record in records:
+                writer.write(record)
+
+    def read_two():
+        examples = tfrecords.RecordExamples(
+            [str(path)], lambda record: tf.ensure_shape(record, []), index=index
+        )
+        return examples.gather(tf.constant([0, 1], tf.int64)).numpy().tolist()
+
+    write_two(b"aaaa", b"b")
+    assert read_two() == [b"aaaa", b"b"]
+    before = path.stat()
+    write_two(b"a", b"bbbb")
+    # A clock may be too coarse to tell one from the other.
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 10**6))
+    assert path.stat().st_size == before.st_size
+    assert read_two() == [b"a", b"bbbb"]
+
+
+def test_a_damaged_index_is_made_again(tmp_path):
+    _, _, paths = write(tmp_path)
+    index = tmp_path / "train.index.npz"
+    expected = tfrecords._offsets(paths, str(index))
+    whole = index.read_bytes()
+    damaged = [whole[:size] for size in range(0, len(whole), 41)]
+    damaged += [
+        whole[:at] + bytes([whole[at] ^ 0x55]) + whole[at + 1 :]
+        for at in range(0, len(whole), 41)
+    ]
+    for content in [b"PK", *damaged]:
+        index.write_bytes(content)
+        found = tfrecords._offsets(paths, str(index))
+        np.testing.assert_equal(found, expected)
+
+
+def test_a_set_of_files_is_complete_and_the_only_one(tmp_path):
+    _, _, paths = write(tmp_path, files=3)
+    other = tmp_path / "train-00001-of-00002"
+    other.touch()
+    with pytest.raises(UserError, match="-of-00002, others in -of-00003"):
+        read(tmp_path)
+    other.unlink()
+    assert read(tmp_path).size == 7
+    more = tmp_path / "train-00003-of-00003"
+    more.touch()
+    with pytest.raises(UserError, match="00003-of-00003 is none of them"):
+        read(tmp_path)
+    more.unlink()
+    pathlib.Path(paths[1]).unlink()
+    message = "2 of 3 files: train-00001-of-00003 is missing"
+    with pytest.raises(UserError, match=message):
+        read(tmp_path)
 
 
 def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch, caplog):

@@ -20,7 +20,11 @@ from trainer.runtime.report import Row
 
 # What a graph holds in a function of its own is not counted.
 _GRADIENT = "gradient_tape/"
-_NOT_COUNTED = ("StatefulPartitionedCall", "PartitionedCall", "While", "If")
+_NOT_COUNTED = {
+    f"{prefix}{kind}"
+    for prefix in ("", "Stateless", "Stateful")
+    for kind in ("While", "If", "Case", "PartitionedCall")
+}
 # Some strategies trace a step in their own loop only. It is no more than a
 # figure of the report.
 _NOT_TRACED = (UserError, RuntimeError, TypeError, ValueError)
@@ -74,9 +78,7 @@ def step_costs(programs: RunPrograms) -> list[Row]:
             Row("activation memory", None, "bytes", why),
         ]
     micro = programs.micro_batches
-    left_out = sorted(
-        {op.type for op in graph.get_operations()}.intersection(_NOT_COUNTED)
-    )
+    left_out = sorted({op.type for op in graph.get_operations()} & _NOT_COUNTED)
     note = "a step of this process, as TensorFlow states it"
     if left_out:
         note += f"; not in {', '.join(left_out)}"

@@ -36,6 +36,7 @@ def rehearse(
 
     Raises:
         UserError: the run would not start.
+        Diverged: its guard would end it in these steps.
     """
     plugin, begin = trainer.plugin, trainer.step
     why_not = plugin.why_only_checked
@@ -106,13 +107,14 @@ def _steps(
 ) -> tuple[float, Section]:
     """Makes steps; returns how many a second, and what else was found."""
     before, count = trainer.step, 1
-    first, seconds = loop.try_steps(1), loop.try_steps(1)
+    faults: list[str] = []
+    first, seconds = loop.try_steps(1, faults), loop.try_steps(1, faults)
     # All processes of a run make as many, whatever their clocks say.
     while count < _MOST_STEPS and not trainer.plugin.any_process(
         seconds > _SECONDS
     ):
         count *= 2
-        seconds = loop.try_steps(count)
+        seconds = loop.try_steps(count, faults)
     rate = count / seconds
     values = loop.reporter.epoch_values()
     runner = trainer.train_runner
@@ -126,7 +128,7 @@ def _steps(
         Row("examples a second", rate * trainer.batch_size, "examples/s"),
         *step_costs(programs),
     ]
-    return rate, Section("steps", rows)
+    return rate, Section("steps", rows, notes=faults)
 
 
 def _evaluation(

@@ -8,9 +8,16 @@ from typing import Any
 from absl import logging
 
 from trainer.cli import provenance
+from trainer.errors import UserError
 from trainer.runtime import atomic_files
 from trainer.runtime.local_files import plain
-from trainer.runtime.report import Row, Section, as_json, print_sections
+from trainer.runtime.report import (
+    Row,
+    Section,
+    as_json,
+    not_finite,
+    print_sections,
+)
 from trainer.runtime.standard_streams import require_output
 
 FILE_NAME = "check.json"
@@ -28,7 +35,8 @@ def report_of_check(
             and nothing else.
     """
     rows = [Row("unused bindings", len(unused)), Row("would start", True)]
-    found = [*sections, Section("verdict", rows, notes=unused)]
+    notes = [*unused, *not_finite(sections)]
+    found = [*sections, Section("verdict", rows, notes=notes)]
     print_sections(found)
     require_output()
     if model_dir is not None:
@@ -41,7 +49,7 @@ def note_failure(why: str, model_dir: str | None) -> None:
         return
     try:
         _write(model_dir, {"would_start": False, "error": why})
-    except atomic_files.REFUSALS as error:
+    except (UserError, *atomic_files.REFUSALS) as error:
         # It must not hide what the check has found.
         logging.warning("%s cannot be written: %s", FILE_NAME, error)
 

@@ -379,16 +379,28 @@ class Loop:
         for callback in self.callbacks.ours:
             callback.verbose = self._verbose
 
-    def try_steps(self, count: int) -> float:
+    def try_steps(self, count: int, faults: list[str]) -> float:
         """Makes steps of a run that is `ready`, and calls nobody for them.
+
+        Args:
+            count: how many.
+            faults: gets a sentence on what the guard has found in them, if it
+                would not end the run.
 
         Returns:
             The seconds that they took.
+
+        Raises:
+            Diverged: the guard would end the run.
         """
         begin = time.perf_counter()
-        self._call(self._iterator, count)
+        fault = self._call(self._iterator, count)
         self.reporter.epoch_values()  # Waits for the device.
-        return time.perf_counter() - begin
+        seconds = time.perf_counter() - begin
+        if fault is not None:
+            assert self._rollback is not None
+            faults.append(self._rollback.judge(fault, earlier=len(faults)))
+        return seconds
 
     def trace(self) -> Any:
         """Builds every graph of a new run, so that errors show early.

@@ -213,6 +213,27 @@ class Rollback:
         self._callbacks.give_states()
         self._callbacks.call("on_roll_back", trainer.step)
 
+    def judge(self, fault: Fault, *, earlier: int) -> str:
+        """Says what a run would do after a fault, without doing it.
+
+        Args:
+            fault: what the guard has found.
+            earlier: how many faults this process has been told of before.
+
+        Raises:
+            Diverged: the run would end.
+        """
+        trainer, guard = self._trainer, self._guard
+        assert trainer.parts.watch is not None
+        skipped = Skipped(trainer.model_dir, self._batch_size)
+        story = _story(self._entry(fault, skipped), fault)
+        if not guard.rolls_back:
+            raise Diverged(story + ".")
+        if len(skipped.entries) + earlier >= guard.max_rollbacks:
+            raise Diverged(f"{story}, more often than Guard.max_rollbacks.")
+        trainer.parts.watch.forget()
+        return story + ". A run would roll back."
+
     def _entry(self, fault: Fault, skipped: Skipped) -> dict[str, Any]:
         """The entry for a fault; strict JSON has no NaN."""
         where: dict[str, Any] = {"step": fault.step}

@@ -1,6 +1,7 @@
 """A report: sections of named values, as a table and as JSON."""
 
 import dataclasses
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
@@ -13,7 +14,7 @@ Unit: TypeAlias = Literal[
     "", "bytes", "FLOP", "FLOP/s", "bytes/s", "s", "steps/s", "examples/s", "%"
 ]
 _MOST_COLUMNS = 6
-_PREFIXES = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
+_PREFIXES = (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,19 +74,33 @@ def show(value: Any, unit: Unit = "") -> str:
 
 
 def as_json(sections: Sequence[Section]) -> dict[str, Any]:
-    """The sections as one object, whose keys are the names with `_`."""
+    """The sections as one object, whose keys are the names with `_`.
+
+    JSON has no number that is not finite: `null` stands for it.
+    """
     found: dict[str, Any] = {}
     for section in sections:
-        values = {_key(row): row.value for row in section.rows}
+        values = {_key(row): _as_json(row) for row in section.rows}
         if section.table:
             values["lines"] = [
-                {_key(row): row.value for row in line.values()}
+                {_key(row): _as_json(row) for row in line.values()}
                 for line in section.table
             ]
         if section.notes:
             values["notes"] = list(section.notes)
         found[_slug(section.title)] = values
     return found
+
+
+def not_finite(sections: Sequence[Section]) -> list[str]:
+    """A sentence on each number that is infinite or not a number."""
+    return [
+        f"{section.title}: {row.name} is {row.value}, which is not finite."
+        for section in sections
+        for line in ({row.name: row for row in section.rows}, *section.table)
+        for row in line.values()
+        if not _is_finite(row)
+    ]
 
 
 def print_sections(sections: Sequence[Section]) -> None:
@@ -129,6 +144,8 @@ def _plain(text: str) -> Any:
 
 
 def _with_prefix(value: float, unit: str) -> str:
+    # First to three digits: 999.7 MB is 1 GB, not 1e+03 MB.
+    value = float(f"{value:.3g}")
     for prefix, size in _PREFIXES:
         if abs(value) >= size:
             return f"{value / size:.3g} {prefix}{unit}"
@@ -136,12 +153,22 @@ def _with_prefix(value: float, unit: str) -> str:
 
 
 def _duration(seconds: float) -> str:
+    # To three digits, as above.
+    seconds = float(f"{seconds:.3g}")
     if seconds < 1:
         return f"{1000 * seconds:.3g} ms"
     if seconds < 120:
         return f"{seconds:.3g} s"
     minutes, hours = seconds / 60, seconds / 3600
     return f"{minutes:.0f} min" if minutes < 120 else f"{hours:.1f} h"
+
+
+def _is_finite(row: Row) -> bool:
+    return not isinstance(row.value, float) or math.isfinite(row.value)
+
+
+def _as_json(row: Row) -> Any:
+    return row.value if _is_finite(row) else None
 
 
 def _key(row: Row) -> str:

@@ -33,9 +33,11 @@ class Programs(Protocol):
         batch_size: examples in a global batch.
         smallest: the smallest global batch: an example for each replica and
             micro-batch.
+        micro_batches: that a step takes one after another.
     """
 
     batch_size: int
+    micro_batches: int
     smallest: int
 
     def training(self, batch_size: int | None = None) -> Program:

@@ -28,12 +28,21 @@ def advise(programs: Programs, topology: Topology) -> Section:
     """
     search = _Search(programs, topology)
     best = search.largest()
+    micro = programs.micro_batches
+    note = "examples, of powers of two"
+    if micro > 1:
+        note += f" in each of {micro} micro-batches"
     rows = [
-        Row("per replica", best, note="examples, of powers of two"),
+        Row("per replica", best * micro, note=note),
         Row("batch_size", best * programs.smallest, note="over all replicas"),
     ]
     lines = [
-        _line(rows, rows * programs.smallest, made, topology.chip.hbm_bytes)
+        _line(
+            rows * micro,
+            rows * programs.smallest,
+            made,
+            topology.chip.hbm_bytes,
+        )
         for rows, made in sorted(search.tried.items())
     ]
     return Section(f"largest batch on {topology}", rows, table=lines)

@@ -84,7 +84,7 @@ def _slice(topology: Topology) -> list[Row]:
     chip = topology.chip
     return [
         Row("chips", topology.chips, note="a replica on each"),
-        Row("memory of a chip", chip.hbm_bytes, "bytes"),
+        Row("memory of a chip", chip.hbm_bytes, "bytes", "for programs"),
         Row("memory bandwidth", chip.hbm_bytes_per_second, "bytes/s"),
         Row("peak in bfloat16", chip.flops, "FLOP/s"),
         Row("link bandwidth", chip.link_bytes_per_second, "bytes/s"),

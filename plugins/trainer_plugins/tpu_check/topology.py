@@ -7,15 +7,15 @@ import re
 from trainer import UserError
 from trainer.plugin_api import nearest
 
-GB = 1e9
+GB, GiB = 1e9, 2**30
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Chip:
-    """Figures of one chip; as Google publishes them.
+    """Figures of one chip; as Google publishes them but for `hbm_bytes`.
 
     Attributes:
-        hbm_bytes: of high-bandwidth memory.
+        hbm_bytes: of high-bandwidth memory, those that a program can use.
         hbm_bytes_per_second: between it and the cores.
         flops: floating-point operations a second, in bfloat16.
         link_bytes_per_second: over all links to other chips.
@@ -32,11 +32,13 @@ class Chip:
 
 
 # From the pages v4, v5e, v5p and v6e of the Cloud TPU documentation,
-# docs.cloud.google.com/tpu/docs/v6e and so on: HBM capacity and bandwidth, peak
-# compute in bf16, and interconnect bandwidth (in Gbit/s there), each per chip.
+# docs.cloud.google.com/tpu/docs/v6e and so on: HBM bandwidth, peak compute in
+# bf16, and interconnect bandwidth (in Gbit/s there), each per chip. The memory
+# is what the tested libtpu allows a program, rounded as in its message: some of
+# the chip's 16, 32 or 96 GiB is its own.
 CHIPS = {
     "v4": Chip(
-        hbm_bytes=32 * GB,
+        hbm_bytes=30.75 * GiB,
         hbm_bytes_per_second=1200 * GB,
         flops=275e12,
         link_bytes_per_second=2400 / 8 * GB,
@@ -45,21 +47,21 @@ CHIPS = {
         options=(("chip_config_name", "megacore"),),
     ),
     "v5e": Chip(
-        hbm_bytes=16 * GB,
+        hbm_bytes=15.75 * GiB,
         hbm_bytes_per_second=800 * GB,
         flops=197e12,
         link_bytes_per_second=1600 / 8 * GB,
         dimensions=2,
     ),
     "v5p": Chip(
-        hbm_bytes=95 * GB,
+        hbm_bytes=95.73 * GiB,
         hbm_bytes_per_second=2765 * GB,
         flops=459e12,
         link_bytes_per_second=4800 / 8 * GB,
         dimensions=3,
     ),
     "v6e": Chip(
-        hbm_bytes=32 * GB,
+        hbm_bytes=31.24 * GiB,
         hbm_bytes_per_second=1600 * GB,
         flops=918e12,
         link_bytes_per_second=3200 / 8 * GB,
@@ -70,6 +72,8 @@ CHIPS = {
 # are multiples of 4.
 _FLAT = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
 _SOLID = ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4")
+# Chips in the largest of them: a whole v4, and the largest job of a v5p.
+_MOST = {"v4": 4096, "v5p": 6144}
 _FORM = re.compile(r"(v\w+):(\d+(?:x\d+)*)")
 
 
@@ -130,9 +134,10 @@ class Topology:
 def _is_large(kind: str, sides: str) -> bool:
     numbers = [int(side) for side in sides.split("x")]
     return (
-        CHIPS[kind].dimensions == len(numbers) == 3
+        kind in _MOST
+        and len(numbers) == 3
         and all(number and number % 4 == 0 for number in numbers)
-        # As they are written; the largest job of a v5p has 6,144 chips.
-        and numbers == sorted(numbers)
-        and math.prod(numbers) <= 6144
+        # As they are written.
+        and sides == "x".join(map(str, sorted(numbers)))
+        and math.prod(numbers) <= _MOST[kind]
     )

@@ -14,6 +14,7 @@ from trainer import UserError
 from trainer.experiment import build
 from trainer.strategy.registry import find_strategy
 from trainer_plugins.tpu_check import libtpu_process
+from trainer_plugins.tpu_check.topology import CHIPS
 
 HERE = os.path.dirname(__file__)
 WHY_NOT = libtpu_process.why_not_here()
@@ -142,6 +143,8 @@ def test_a_batch_that_is_too_large(tmp_path):
     )
     assert done.returncode == 2
     assert "does not fit into the memory of a v5e chip" in done.stderr
+    limit = re.search(r" of ([\d.]+)G that there are", done.stderr)
+    assert CHIPS["v5e"].hbm_bytes == float(limit[1]) * 2**30
     assert "the layer 'the_odd_one'" in done.stderr
     assert "--fit_batch" in done.stderr
 

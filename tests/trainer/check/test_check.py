@@ -1,5 +1,6 @@
 """`--mode=check`: what it says of a run, and that it leaves no trace."""
 
+import functools
 import hashlib
 import json
 import os
@@ -12,11 +13,13 @@ import pytest
 import tensorflow as tf
 
 from tests.trainer.cli.tiny import HERE, TINY, run_trainer
-from trainer import Trainer
+from trainer import Diverged, Guard, Trainer, UserError
 from trainer.check.costs import step_costs
 from trainer.check.programs import RunPrograms
 from trainer.experiment import build
 from trainer_plugins.callbacks.checkpoint import Checkpoint
+from trainer_plugins.callbacks.json_lines import JsonLines
+from trainer_plugins.callbacks.tensorboard import TensorBoard
 
 SAVES = TINY + "run.callbacks = [@Checkpoint(), @JsonLines(), @Export()]\n"
 
@@ -161,11 +164,15 @@ def make(**options):
         }
     )
     trainer.build()
-    return {row.name: row.value for row in step_costs(RunPrograms(trainer))}
+    return step_costs(RunPrograms(trainer))
+
+
+def costs(**options):
+    return {row.name: row.value for row in make(**options)}
 
 
 def test_costs_of_two_dense_layers():
-    found = make(optimizer="sgd")
+    found = costs(optimizer="sgd")
     # Forward, and backward without the gradient of the input.
     matrices = 2 * 32 * (8 * 16 + 16 * 1)
     expected = 3 * matrices - 2 * 32 * 8 * 16
@@ -173,7 +180,7 @@ def test_costs_of_two_dense_layers():
     # The hidden layer's activations, and the output's error; the rest of the
     # backward pass reads inputs and weights.
     assert 32 * 16 * 4 <= found["activation memory"] < 3 * 32 * 16 * 4
-    halves = make(optimizer="sgd", accumulation_steps=2)
+    halves = costs(optimizer="sgd", accumulation_steps=2)
     assert halves["FLOP"] == pytest.approx(found["FLOP"], rel=0.1)
     ratio = found["activation memory"] / halves["activation memory"]
     assert ratio == pytest.approx(2, rel=0.1)
@@ -184,13 +191,37 @@ class Pairs(keras.layers.Layer):
         return tf.einsum("bid,bjd->bij", x, x)
 
 
+def switch(x):
+    return tf.switch_case(tf.size(x) % 2, [lambda: 2 * x, lambda: 3 * x])
+
+
+@pytest.mark.parametrize(
+    ("layer", "kind"),
+    [
+        (lambda: keras.layers.Lambda(lambda x: switch(x[:, 0])), "Case"),
+    ],
+)
+def test_what_is_not_counted_is_named(layer, kind):
+    def model():
+        parts = [keras.Input((6, 8)), layer(), keras.layers.Dense(1)]
+        return keras.Sequential(parts)
+
+    x = np.zeros((32, 6, 8), "float32")
+    flop, *_ = make(
+        model=model, data=lambda split: (x, x[:, 0, :1]), optimizer="sgd"
+    )
+    assert flop.name == "FLOP"
+    assert "; not in " in flop.note
+    assert kind in flop.note
+
+
 def test_products_are_counted():
     def model():
         inputs = keras.Input((6, 8))
         return keras.Model(inputs, keras.layers.Dense(1)(Pairs()(inputs)))
 
     x = np.random.default_rng(0).random((64, 6, 8), "float32")
-    found = make(
+    found = costs(
         model=model, data=lambda split: (x, x[..., :1]), optimizer="sgd"
     )
     # Of the pairs only the forward pass: nothing before them is trained.
@@ -198,9 +229,7 @@ def test_products_are_counted():
     assert pairs + dense < found["FLOP"] < 1.5 * (pairs + dense)
 
 
-def test_in_python(tmp_path):
-    x = np.zeros((32, 4), "float32")
-
+def check(folder, x, *, callbacks=(Checkpoint,), **options):
     def trainer(strategy):
         return Trainer(
             model=lambda: keras.Sequential(
@@ -209,17 +238,65 @@ def test_in_python(tmp_path):
             loss="mse",
             data=lambda split: (x, x[:, :1]),
             strategy=strategy,
+            **options,
         )
 
-    with build(
+    return build(
         mode="check",
-        model_dir=str(tmp_path / "run"),
+        model_dir=str(folder / "run"),
         trainer=trainer,
         strategy="default",
-        callbacks=[Checkpoint()],
-    ) as run:
+        callbacks=[one() for one in callbacks],
+    )
+
+
+def test_in_python(tmp_path):
+    # Keras' begins to write when it gets the model.
+    board = functools.partial(keras.callbacks.TensorBoard, tmp_path / "board")
+    x = np.zeros((32, 4), "float32")
+    with check(tmp_path, x, callbacks=[Checkpoint, board]) as run:
         assert run.run() == {"parameters": 5.0, "train_steps": 1000.0}
     titles = [section.title for section in run.report]
     assert titles[:3] == ["run", "model", "steps"]
     # Only the command line writes a report.
-    assert not (tmp_path / "run").exists()
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_the_guard_finds(tmp_path):
+    x = np.full((32, 4), np.nan, "float32")
+    message = "diverged after step 0.*loss is nan"
+    run = check(tmp_path, x, guard=Guard())
+    with run, pytest.raises(Diverged, match=message):
+        run.run()
+    with check(tmp_path, x, guard=Guard("roll_back", max_rollbacks=9)) as run:
+        faults = []
+        run.loop.try_steps(1, faults)
+        assert "loss is nan" in faults[0]
+        assert faults[0].endswith("A run would roll back.")
+        with pytest.raises(Diverged, match="more often than Guard.max_roll"):
+            run.loop.try_steps(1, faults * 9)
+
+
+@pytest.mark.parametrize(
+    ("name", "callback"),
+    [
+        ("checkpoints", Checkpoint),
+        ("metrics.jsonl", JsonLines),
+        ("tensorboard/train", TensorBoard),
+        ("run.lock", Checkpoint),
+    ],
+)
+def test_links_that_a_run_refuses(tmp_path, name, callback):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    link = tmp_path / "run" / name
+    link.parent.mkdir(parents=True)
+    link.symlink_to(outside)
+    x = np.zeros((32, 4), "float32")
+    message = f"^{link} is a symbolic link to {outside}, and"
+    with (
+        pytest.raises(UserError, match=message),
+        check(tmp_path, x, callbacks=[callback]),
+    ):
+        pass
+    assert not list(outside.iterdir())
