@@ -317,11 +317,10 @@ class Trainer(Running):
             guard=self.guard,
             own_step=self._has_own("train_step"),
             call_once=self._call_once,
+            take_over=given.take_over if given else lambda made: None,
             recompute=self.recompute,
             factories=self._factories,
         )
-        if given is not None:
-            given.take_over(parts.model)
         # Variables of research code, which Keras does not track.
         parts.untracked.offer_attributes(self)
         return parts
