@@ -280,6 +280,9 @@ class Trainer(Running):
         self.loop: Loop | None = None
         self.history = History()
         self._batches: dict[str, Batches] = {}
+        # What builds a model that knows no shapes, and its later copies.
+        self._first_batches: Batches | None = None
+        self._example: Any = None
         self._checked: weakref.WeakSet[Batches] = weakref.WeakSet()
         if self._given_model is not None:
             self._use_compiled(self._given_model.model)
@@ -321,6 +324,10 @@ class Trainer(Running):
             recompute=self.recompute,
             factories=self._factories,
         )
+        if given is not None and not given.model.built:
+            # Now, as it cannot be given trained weights otherwise.
+            self._call_once(given.model)
+            given.give_back(parts.model)
         # Variables of research code, which Keras does not track.
         parts.untracked.offer_attributes(self)
         return parts
@@ -772,10 +779,18 @@ class Trainer(Running):
 
     def _call_once(self, model: keras.Model) -> None:
         """Calls a model that is built by its first batch."""
-        split = "train" if self._data else "eval"
-        one = self.batches(split).pieces(
-            start=0, replicas=range(1), num_replicas=1, micro=1
-        )
-        batch = next(iter(one))
-        x, _, _ = keras.utils.unpack_x_y_sample_weight(batch)
-        model(take_rows(x, 0, 1))  # One example will do for the shapes.
+        if self._example is None:
+            # What the Trainer is called with may be the only data.
+            batches = self._first_batches or self.batches(self._any_split())
+            one = batches.pieces(
+                start=0, replicas=range(1), num_replicas=1, micro=1
+            )
+            x, _, _ = keras.utils.unpack_x_y_sample_weight(next(iter(one)))
+            # One example will do for the shapes.
+            self._example = take_rows(x, 0, 1)
+        model(self._example)
+
+    def _any_split(self) -> str:
+        """The split that training reads, or else one that is there."""
+        splits = list(getattr(self._data, "splits", ()))
+        return "train" if "train" in splits or not splits else splits[0]

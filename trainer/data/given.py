@@ -75,6 +75,11 @@ class GivenData:
             return cls(data)
         return cls({"train": data})
 
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The splits that were given."""
+        return tuple(self._by_split)
+
     def __contains__(self, split: str) -> bool:
         return split in self._by_split
 

@@ -32,7 +32,11 @@ from trainer.python.fit import (
 )
 from trainer.python.given_model import GivenModel
 from trainer.python.history import History
-from trainer.python.predict import make_predict, predict
+from trainer.python.predict import (
+    make_predict,
+    predict,
+    predicted_batches,
+)
 from trainer.step.forms import Form
 from trainer.step.trials.prepare import prepare
 from trainer.strategy.checks import check_against_strategy, check_global_loss
@@ -71,6 +75,7 @@ class Running(_Base):
     _own_class_weight: dict[int, float] | None
     _data: Any
     _batches: dict[str, Batches]
+    _first_batches: Batches | None
     _given_model: GivenModel | None
 
     if TYPE_CHECKING:  # What `Trainer` itself has.
@@ -333,6 +338,8 @@ class Running(_Base):
         )
         own = batches is None
         batches = batches or self.batches(split)
+        self._take_over_changes()
+        self._build_from(batches)
         self.check_data(batches)
         if own and split == "eval":
             return self.evaluator(steps)
@@ -364,6 +371,11 @@ class Running(_Base):
         Raises:
             UserError: `x` does not fit the model.
         """
+        self._take_over_changes()
+        if "parts" not in vars(self):
+            self._build_from(
+                predicted_batches(x, batch_size=batch_size or self.batch_size)
+            )
         self.build()
         ema = self.parts.ema
         with ema.swapped_in() if ema else contextlib.nullcontext():
@@ -389,6 +401,7 @@ class Running(_Base):
             UserError: the ending is another, or the file exists.
         """
         check_save_path(path, overwrite=overwrite)
+        self._take_over_changes()
         model = self.single_device_model()
         if not self.plugin.is_chief:
             return
@@ -443,6 +456,7 @@ class Running(_Base):
     ) -> dict[str, float]:
         """Runs a host loop, and notes its epochs."""
         called = as_callbacks(callbacks)
+        self._take_over_changes()
         own = History() if history is None else history
         loop = Loop(
             self,
@@ -455,8 +469,22 @@ class Running(_Base):
             return loop.run()
         finally:
             self.history.extend(own)
-            if self._given_model is not None:
+            if self._given_model is not None and "parts" in vars(self):
                 self._given_model.give_back(self.model)
+
+    def _build_from(self, batches: Batches) -> None:
+        """Builds the parts, if that is still to do, for these batches."""
+        self._first_batches = batches
+        try:
+            _ = self.parts
+        finally:
+            # It would keep the data.
+            self._first_batches = None
+
+    def _take_over_changes(self) -> None:
+        """Takes what has changed in the given model since the last call."""
+        if self._given_model is not None and "parts" in vars(self):
+            self._given_model.take_over(self.model)
 
     def _take_data(
         self, data: FitData, class_weight: dict[int, float] | None

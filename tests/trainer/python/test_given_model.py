@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer import Trainer
+from trainer import Trainer, UserError
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(16, 4)).astype("float32")
@@ -56,3 +56,99 @@ def test_an_optimizer_that_copies_weights_begins_with_the_given_ones():
     assert len(copies) > 0
     for copy in copies:
         np.testing.assert_array_equal(copy, kernel)
+
+
+class Scaled(keras.layers.Layer):
+    """As a notebook has it: not registered with Keras."""
+
+    def build(self, shape):
+        self.scale = self.add_weight(shape=(), initializer="ones")
+
+    def call(self, x):
+        return x * self.scale
+
+
+class NoArguments(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(2)
+
+    def call(self, x):
+        return self.dense(x)
+
+
+FACTOR = 2.0
+
+
+def functional():
+    inputs = keras.Input((4,))
+    nested = keras.Sequential([Scaled(), keras.layers.Dense(3)])
+    doubled = keras.layers.Lambda(lambda x: FACTOR * x)(nested(inputs))
+    made = keras.Model(inputs, keras.layers.Dense(2)(doubled))
+    # Neither Keras nor a copy could read this back.
+    made.compile("sgd", lambda y, y_pred: keras.ops.mean(y_pred, axis=-1))
+    return made
+
+
+def built(made):
+    made(X)
+    return made
+
+
+def no_arguments():
+    return built(NoArguments())
+
+
+def unbuilt():
+    return keras.Sequential([keras.layers.Dense(2)])
+
+
+def test_an_unbuilt_model_gets_the_trained_weights():
+    given = unbuilt()
+    trainer = make(given, loss="sparse_categorical_crossentropy")
+    fit(trainer)
+    weights = given.get_weights()
+    assert [w.shape for w in weights] == [(4, 2), (2,)]
+    np.testing.assert_array_equal(weights[0], trainer.model.get_weights()[0])
+
+
+def test_a_failure_is_not_hidden_by_the_weights_that_are_put_back():
+    with pytest.raises(UserError, match="'accuracy'"):
+        make(unbuilt(), loss="mse", metrics=["accurracy"]).fit(X, Y)
+
+
+@pytest.mark.parametrize("kind", [functional, no_arguments])
+def test_what_keras_saves_is_copied(kind):
+    given = kind()
+    trainer = make(given, loss="sparse_categorical_crossentropy")
+    np.testing.assert_allclose(trainer.predict(X), given(X), rtol=1e-5)
+    assert given.compiled == (kind is functional)
+    assert trainer.model is not given
+
+
+def test_what_changes_between_two_calls_counts():
+    given = model()
+    trainer = make(given, data=(X, Y))
+    fit(trainer)
+    given.set_weights([np.ones((4, 2)), np.arange(2.0)])
+    np.testing.assert_allclose(trainer.predict(X), given(X), rtol=1e-5)
+    given.layers[0].trainable = False
+    trainer.predict(X)
+    assert not trainer.model.trainable_variables
+
+
+def test_a_weight_that_is_set_in_the_copy_stays():
+    trainer = make(model(), data=(X, Y))
+    ones = [np.ones((4, 2)), np.arange(2.0)]
+    trainer.model.set_weights(ones)
+    trainer.predict(X)
+    np.testing.assert_array_equal(trainer.model.get_weights()[0], ones[0])
+
+
+def test_a_model_that_has_got_other_layers_is_refused():
+    given = model()
+    trainer = make(given)
+    trainer.predict(X)
+    given.add(keras.layers.Dense(3))
+    with pytest.raises(UserError, match="make a new Trainer"):
+        trainer.predict(X)
