@@ -5,10 +5,11 @@ the methods that it calls. More than half documents what each argument and
 method means.
 """
 
+import contextlib
 import dataclasses
 import functools
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 import keras
@@ -721,11 +722,37 @@ class Trainer(Running):
         # Copied one by one, not swapped in and out of the model that trains:
         # only the chief may be doing this, and a swap involves all processes.
         if self.parts.ema is not None:
-            for variable, average in zip(
-                copy.trainable_variables, self.parts.ema.variables, strict=True
-            ):
-                variable.assign(average.read_value())
+            # Not by what is trainable now, which may be less than at first.
+            averages = {
+                id(variable): average
+                for variable, average in zip(
+                    self.parts.trained, self.parts.ema.variables, strict=True
+                )
+            }
+            for own, its in zip(self.model.weights, copy.weights, strict=True):
+                if id(own) in averages:
+                    its.assign(averages[id(own)].read_value())
         return copy
+
+    @contextlib.contextmanager
+    def model_to_save(self) -> Iterator[keras.Model]:
+        """The model outside the strategy, with the averaged weights if any.
+
+        A copy, as a file then has neither optimizer nor loss. Keras also
+        saves models of which it could make no other: they are saved as they
+        are, which only a given model that is trained itself can be.
+        """
+        try:
+            model = self.single_device_model()
+        except (UserError, ValueError):
+            if self._given_model is None or not self._given_model.is_trained:
+                raise
+        else:
+            yield model
+            return
+        ema = self.parts.ema
+        with ema.swapped_in() if ema else contextlib.nullcontext():
+            yield self.model
 
     # How it works; nothing below is meant to be overridden.
 

@@ -32,10 +32,14 @@ class GivenModel:
 
     Args:
         model: built or not, compiled or not.
+
+    Attributes:
+        is_trained: whether it is trained itself.
     """
 
     def __init__(self, model: keras.Model) -> None:
         self.model = model
+        self.is_trained = False
         # What the copy has been given, or has given back.
         self._known: tuple[Any, ...] | None = None
 
@@ -51,12 +55,11 @@ class GivenModel:
         """The model that is trained under a strategy."""
         with plugin.strategy.scope():
             is_plain = not tf.distribute.has_strategy()
-        if is_plain and not any(
+        self.is_trained = is_plain and not any(
             hasattr(native(v), "distribute_strategy")
             for v in self.model.variables
-        ):
-            return self.model
-        return self()
+        )
+        return self.model if self.is_trained else self()
 
     def take_over(self, made: keras.Model) -> None:
         """Gives a copy, which is built, weights and `trainable` flags.
@@ -66,13 +69,15 @@ class GivenModel:
         Raises:
             UserError: the given model has other layers or weights by now.
         """
-        if made is self.model or not self.model.built:
+        if self.is_trained or not self.model.built:
             return
         now = self._state()
         if now == self._known:
             return
         layers = list(all_layers(self.model)), list(all_layers(made))
-        shapes = [[tuple(v.shape) for v in m.weights] for m in (self.model, made)]
+        shapes = [
+            [tuple(v.shape) for v in m.weights] for m in (self.model, made)
+        ]
         if len(layers[0]) != len(layers[1]) or shapes[0] != shapes[1]:
             raise UserError(
                 f"The model {self.model.name!r} has other layers or weights "
@@ -89,7 +94,7 @@ class GivenModel:
 
     def give_back(self, trained: keras.Model) -> None:
         """Puts the trained weights into the given model, which is built."""
-        if trained is not self.model:
+        if not self.is_trained:
             self.model.set_weights(trained.get_weights())
             self._known = self._state()
 

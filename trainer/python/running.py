@@ -18,6 +18,7 @@ from trainer.check.programs import RunPrograms
 from trainer.data import Batches
 from trainer.data.adapters import takes_split
 from trainer.data.given import GivenData
+from trainer.errors import UserError
 from trainer.loop.evaluator import Evaluator, OtherEvaluations
 from trainer.loop.loop import Loop
 from trainer.loop.running_trainer import RunningTrainer
@@ -79,7 +80,9 @@ class Running(_Base):
     _given_model: GivenModel | None
 
     if TYPE_CHECKING:  # What `Trainer` itself has.
-        single_device_model: Callable[[], keras.Model]
+        model_to_save: Callable[
+            [], contextlib.AbstractContextManager[keras.Model]
+        ]
         _has_own: Callable[[str], bool]
 
         @property
@@ -398,17 +401,27 @@ class Running(_Base):
             overwrite: whether to replace an existing file.
 
         Raises:
-            UserError: the ending is another, or the file exists.
+            UserError: the ending is another, the file exists, or Keras cannot
+                save the model.
         """
         check_save_path(path, overwrite=overwrite)
         self._take_over_changes()
-        model = self.single_device_model()
-        if not self.plugin.is_chief:
-            return
-        if os.fspath(path).endswith(".keras"):
-            model.save(path, overwrite=overwrite)
-        else:
-            model.save_weights(path, overwrite=overwrite)
+        with self.model_to_save() as model:
+            if not self.plugin.is_chief:
+                return
+            if not os.fspath(path).endswith(".keras"):
+                model.save_weights(path, overwrite=overwrite)
+                return
+            try:
+                model.save(path, overwrite=overwrite)
+            # What Keras raises for a class that it cannot serialize.
+            except (NotImplementedError, TypeError) as error:
+                raise UserError(
+                    f"Keras cannot save a {type(model).__name__} as .keras "
+                    f"({type(error).__name__}). Give the class a get_config "
+                    "that returns its constructor's arguments, or save the "
+                    "weights alone: save('model.weights.h5')."
+                ) from None
 
     def summary(self, **options: Any) -> None:
         """Prints strategy, precision and layers.

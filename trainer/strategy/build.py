@@ -16,6 +16,7 @@ from trainer.step.model import batch_norm
 from trainer.step.model.assignments import NotedVariables, count_by_examples
 from trainer.step.model.keras_private import (
     all_layers,
+    compile_arguments,
     leave_losses_whole,
     native,
     separate_added_losses,
@@ -100,9 +101,13 @@ def build_parts(
         # auto_scale_loss=False, Keras would wrap the optimizer in a loss scale
         # of its own under mixed_float16.
         made.compile(
-            optimizer=next(iter(optimizers.values())),
+            **{
+                # What the user has compiled it with is saved with it.
+                **compile_arguments(made),
+                "optimizer": next(iter(optimizers.values())),
+                "jit_compile": False,
+            },
             auto_scale_loss=False,
-            jit_compile=False,
         )
         weights = [native(v) for v in trainable]
         momentum = factories["ema_momentum"]

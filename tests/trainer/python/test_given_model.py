@@ -152,3 +152,64 @@ def test_a_model_that_has_got_other_layers_is_refused():
     given.add(keras.layers.Dense(3))
     with pytest.raises(UserError, match="make a new Trainer"):
         trainer.predict(X)
+
+
+class Units(NoArguments):
+    """Of this one, `get_config` makes no other."""
+
+    def __init__(self, units):
+        super().__init__()
+        self.units = units
+
+
+def units():
+    return built(Units(2))
+
+
+def test_what_cannot_be_copied_is_saved_as_it_is(tmp_path):
+    given = units()
+    trainer = make(
+        given, "default", loss="mse", data=(X, X[:, :2]), ema_momentum=0.5
+    )
+    trainer.build()
+    given.dense.bias.assign([5.0, 6.0])
+    trainer.save(tmp_path / "a.weights.h5")
+    # The averages are saved, and the weights are back.
+    assert given.dense.bias.numpy().tolist() == [5.0, 6.0]
+    loaded = units()
+    loaded.load_weights(tmp_path / "a.weights.h5")
+    assert loaded.dense.bias.numpy().tolist() == [0.0, 0.0]
+    with pytest.raises(UserError, match="Keras cannot save a Units"):
+        trainer.save(tmp_path / "a.keras")
+
+
+def test_a_given_model_stays_compiled_as_it_was(tmp_path):
+    given = model(metrics=["accuracy"])
+    first = make(given, "default", data=(X, Y))
+    first.build()
+    assert given.optimizer is first.optimizer
+    second = make(given, "default", data=(X, Y))
+    second.build()
+    measured = second.evaluate(X, Y)
+    assert sorted(measured) == ["accuracy", "loss"]
+    given.save(tmp_path / "a.keras")
+    loaded = keras.models.load_model(tmp_path / "a.keras")
+    expected = loaded.evaluate(X, Y, verbose=0, return_dict=True)
+    assert measured == pytest.approx(expected, rel=1e-5)
+
+
+def test_averages_are_saved_of_what_was_trained_before_it_was_frozen():
+    def two_layers():
+        return keras.Sequential(
+            [keras.Input((4,)), keras.layers.Dense(4), keras.layers.Dense(4)]
+        )
+
+    trainer = make(
+        two_layers(), "default", loss="mse", data=(X, X), ema_momentum=0.5
+    )
+    averages = trainer.parts.ema.variables
+    for number, average in enumerate(averages):
+        average.assign(tf.fill(average.shape, float(number)))
+    trainer.model.layers[0].trainable = False
+    copy = trainer.single_device_model()
+    assert [w.mean() for w in copy.get_weights()] == [0.0, 1.0, 2.0, 3.0]
