@@ -5,10 +5,11 @@ the methods that it calls. More than half documents what each argument and
 method means.
 """
 
+import contextlib
 import dataclasses
 import functools
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 import keras
@@ -280,6 +281,9 @@ class Trainer(Running):
         self.loop: Loop | None = None
         self.history = History()
         self._batches: dict[str, Batches] = {}
+        # What builds a model that knows no shapes, and its later copies.
+        self._first_batches: Batches | None = None
+        self._example: Any = None
         self._checked: weakref.WeakSet[Batches] = weakref.WeakSet()
         if self._given_model is not None:
             self._use_compiled(self._given_model.model)
@@ -317,11 +321,14 @@ class Trainer(Running):
             guard=self.guard,
             own_step=self._has_own("train_step"),
             call_once=self._call_once,
+            take_over=given.take_over if given else lambda made: None,
             recompute=self.recompute,
             factories=self._factories,
         )
-        if given is not None:
-            given.take_over(parts.model)
+        if given is not None and not given.model.built:
+            # Now, as it cannot be given trained weights otherwise.
+            self._call_once(given.model)
+            given.give_back(parts.model)
         # Variables of research code, which Keras does not track.
         parts.untracked.offer_attributes(self)
         return parts
@@ -715,11 +722,37 @@ class Trainer(Running):
         # Copied one by one, not swapped in and out of the model that trains:
         # only the chief may be doing this, and a swap involves all processes.
         if self.parts.ema is not None:
-            for variable, average in zip(
-                copy.trainable_variables, self.parts.ema.variables, strict=True
-            ):
-                variable.assign(average.read_value())
+            # Not by what is trainable now, which may be less than at first.
+            averages = {
+                id(variable): average
+                for variable, average in zip(
+                    self.parts.trained, self.parts.ema.variables, strict=True
+                )
+            }
+            for own, its in zip(self.model.weights, copy.weights, strict=True):
+                if id(own) in averages:
+                    its.assign(averages[id(own)].read_value())
         return copy
+
+    @contextlib.contextmanager
+    def model_to_save(self) -> Iterator[keras.Model]:
+        """The model outside the strategy, with the averaged weights if any.
+
+        A copy, as a file then has neither optimizer nor loss. Keras also
+        saves models of which it could make no other: they are saved as they
+        are, which only a given model that is trained itself can be.
+        """
+        try:
+            model = self.single_device_model()
+        except (UserError, ValueError):
+            if self._given_model is None or not self._given_model.is_trained:
+                raise
+        else:
+            yield model
+            return
+        ema = self.parts.ema
+        with ema.swapped_in() if ema else contextlib.nullcontext():
+            yield self.model
 
     # How it works; nothing below is meant to be overridden.
 
@@ -773,10 +806,18 @@ class Trainer(Running):
 
     def _call_once(self, model: keras.Model) -> None:
         """Calls a model that is built by its first batch."""
-        split = "train" if self._data else "eval"
-        one = self.batches(split).pieces(
-            start=0, replicas=range(1), num_replicas=1, micro=1
-        )
-        batch = next(iter(one))
-        x, _, _ = keras.utils.unpack_x_y_sample_weight(batch)
-        model(take_rows(x, 0, 1))  # One example will do for the shapes.
+        if self._example is None:
+            # What the Trainer is called with may be the only data.
+            batches = self._first_batches or self.batches(self._any_split())
+            one = batches.pieces(
+                start=0, replicas=range(1), num_replicas=1, micro=1
+            )
+            x, _, _ = keras.utils.unpack_x_y_sample_weight(next(iter(one)))
+            # One example will do for the shapes.
+            self._example = take_rows(x, 0, 1)
+        model(self._example)
+
+    def _any_split(self) -> str:
+        """The split that training reads, or else one that is there."""
+        splits = list(getattr(self._data, "splits", ()))
+        return "train" if "train" in splits or not splits else splits[0]

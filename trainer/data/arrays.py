@@ -45,17 +45,18 @@ def as_arrays(part: Any, name: str) -> Any:
         return _cast(_of_frame(part, name))
     if not hasattr(part, "__array__"):
         raise UserError(_not_data(part, name))
-    if isinstance(part, tf.Tensor):
+    is_tensor = isinstance(part, tf.Tensor)
+    if is_tensor and part.shape.rank:
         return _cast_tensor(part)
-    array = np.asarray(part)
-    if array.dtype == object:
+    array = part.numpy() if is_tensor else np.asarray(part)
+    if not is_tensor and array.dtype == object:
         array = _of_objects(array, name)
-    if not array.ndim:
+    if not np.ndim(array):
         raise UserError(
-            f"{name} is a single value ({array.item()!r}); examples need an "
-            "array with one row each."
+            f"{name} is a single value ({np.asarray(array).item()!r}); "
+            "examples need an array with one row each."
         )
-    return _cast(array)
+    return _cast(_of_numbers(array, name))
 
 
 def check_rows(parts: Mapping[str, Any]) -> None:
@@ -107,7 +108,7 @@ def _of_list(part: Any, name: str) -> np.ndarray:
 def _of_frame(frame: Any, name: str) -> np.ndarray:
     array = frame.to_numpy()
     if array.dtype != object:
-        return array
+        return _of_numbers(array, name)
     if getattr(frame, "dtypes", None) is not None and array.ndim == 2:
         odd = [
             str(column)
@@ -122,6 +123,34 @@ def _of_frame(frame: Any, name: str) -> np.ndarray:
                 "keras.utils.FeatureSpace, or leave them out."
             )
     return _of_objects(array, name)
+
+
+def _of_numbers(array: np.ndarray, name: str) -> np.ndarray:
+    """The array, if it does not hold times, which no tensor can."""
+    if array.dtype.kind not in "mM":
+        return array
+    raise UserError(
+        f"{name} holds times ({array.dtype}), which no tensor can hold. Make "
+        "them numbers, such as seconds: (t - t.min()) / numpy.timedelta64(1, "
+        "'s')."
+    )
+
+
+def weights_of_all(weights: Any, rows: int) -> Any:
+    """Sample weights by output, 1 where an output has none, as in Keras.
+
+    Args:
+        weights: arrays by output, or one for all; `None` for none.
+        rows: the number of examples.
+    """
+    if all(leaf is None for leaf in tf.nest.flatten(weights)):
+        return None
+    return tf.nest.map_structure(
+        lambda leaf: (
+            np.ones(rows, keras.config.floatx()) if leaf is None else leaf
+        ),
+        weights,
+    )
 
 
 def _of_objects(array: np.ndarray, name: str) -> np.ndarray:

@@ -6,7 +6,12 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from trainer.data.arrays import as_arrays, check_rows, is_text
+from trainer.data.arrays import (
+    as_arrays,
+    check_rows,
+    is_text,
+    weights_of_all,
+)
 from trainer.data.batches import Batches
 from trainer.data.dataset_batches import DatasetBatches
 from trainer.data.examples import ArrayExamples, Examples
@@ -74,6 +79,11 @@ class GivenData:
         if data.keys() & {"train", "eval"}:
             return cls(data)
         return cls({"train": data})
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The splits that were given."""
+        return tuple(self._by_split)
 
     def __contains__(self, split: str) -> bool:
         return split in self._by_split
@@ -167,6 +177,8 @@ def as_examples(data: Any, *, split: str, shuffle: bool = True) -> Any:
         raise UserError(f"The {split} data is empty. Give (x, y).")
     check_rows(named)
     x, y, weight = (*named.values(), None, None)[:3]
+    leaves = [leaf for leaf in tf.nest.flatten(named) if leaf is not None]
+    weight = weights_of_all(weight, int(leaves[0].shape[0]))
     for leaf in tf.nest.flatten(y):
         if is_text(leaf):
             raise UserError(

@@ -44,6 +44,14 @@ def from_py_dataset(
     length = data.num_batches
     first = _as_batch(data[0])
     leaves = keras.tree.flatten(first)
+    # The last one, too, as data may be sorted by length.
+    others = [
+        _as_batch(data[n]) for n in sorted({1, length - 1}) if 0 < n < length
+    ]
+    shapes = [
+        _common_shape(parts)
+        for parts in zip(leaves, *map(keras.tree.flatten, others), strict=True)
+    ]
 
     def read(number: tf.Tensor) -> Any:
         def load(n: np.ndarray) -> list[np.ndarray]:
@@ -54,8 +62,8 @@ def from_py_dataset(
             ]
 
         loaded = tf.numpy_function(load, [number], [x.dtype for x in leaves])
-        for part, leaf in zip(loaded, leaves, strict=True):
-            part.set_shape([None, *leaf.shape[1:]])
+        for part, shape in zip(loaded, shapes, strict=True):
+            part.set_shape(shape)
         return keras.tree.pack_sequence_as(first, loaded)
 
     numbers = tf.data.Dataset.range(length)
@@ -65,6 +73,21 @@ def from_py_dataset(
     return numbers.map(
         read, num_parallel_calls=max(data.workers, 1), deterministic=True
     )
+
+
+def _common_shape(parts: tuple[np.ndarray, ...]) -> list[int | None]:
+    """The shape of a part in all batches: `None` where these differ.
+
+    Raises:
+        UserError: they differ in the number of axes.
+    """
+    if len({part.ndim for part in parts}) > 1:
+        raise UserError(
+            "The batches of a PyDataset have different numbers of axes: "
+            f"shapes {', '.join(str(part.shape) for part in parts)}."
+        )
+    sizes = zip(*(part.shape[1:] for part in parts), strict=True)
+    return [None, *(s[0] if len(set(s)) == 1 else None for s in sizes)]
 
 
 def _as_batch(batch: Any) -> Any:

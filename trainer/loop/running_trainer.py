@@ -1,6 +1,7 @@
 """`RunningTrainer`: the part of a Trainer that loop and callbacks may use."""
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import keras
@@ -113,6 +114,9 @@ class RunningTrainer(Protocol):
 
     def single_device_model(self) -> keras.Model:
         """A copy of the model outside the strategy, for export."""
+
+    def model_to_save(self) -> AbstractContextManager[keras.Model]:
+        """The model outside the strategy, to be written."""
 
     def stop(self, reason: str) -> None:
         """Ends training at the next boundary of the host loop."""

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from trainer.data.arrays import as_arrays, check_rows
+from trainer.data.arrays import as_arrays, check_rows, weights_of_all
 from trainer.data.batches import Batches
 from trainer.data.examples import Examples
 from trainer.data.given import GivenData
@@ -190,6 +190,7 @@ def _split(parts: tuple[Any, ...], share: float) -> tuple[Any, Any]:
     arrays = {n: as_arrays(p, n) for n, p in zip(names, parts, strict=True)}
     check_rows(arrays)
     rows = int(keras.tree.flatten(arrays["x"])[0].shape[0])
+    arrays["sample_weight"] = weights_of_all(arrays["sample_weight"], rows)
     at = math.floor(rows * (1.0 - share))
     if at in (0, rows):
         raise UserError(

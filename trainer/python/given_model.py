@@ -1,12 +1,18 @@
 """A model that is given as an object, as Keras' own users have it."""
 
+import hashlib
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from trainer.errors import UserError
-from trainer.step.model.keras_private import compile_arguments, native
+from trainer.python.copies import copy_of
+from trainer.step.model.keras_private import (
+    all_layers,
+    compile_arguments,
+    native,
+)
 from trainer.strategy.plugin import StrategyPlugin
 
 # What `compile` takes, and what is said here instead.
@@ -26,10 +32,16 @@ class GivenModel:
 
     Args:
         model: built or not, compiled or not.
+
+    Attributes:
+        is_trained: whether it is trained itself.
     """
 
     def __init__(self, model: keras.Model) -> None:
         self.model = model
+        self.is_trained = False
+        # What the copy has been given, or has given back.
+        self._known: tuple[Any, ...] | None = None
 
     def __call__(self) -> keras.Model:
         """A new model of the same configuration, with weights of its own.
@@ -37,44 +49,62 @@ class GivenModel:
         Raises:
             UserError: the model cannot be made again from its configuration.
         """
-        kind = type(self.model)
-        try:
-            return kind.from_config(self.model.get_config())
-        # A configuration is user code, which can fail in any way.
-        except Exception as error:
-            raise UserError(
-                f"A copy of the {kind.__name__} {self.model.name!r} is needed "
-                "in the strategy's scope, but it cannot be made from "
-                f"get_config ({type(error).__name__}). Pass a function that "
-                "makes the model: Trainer(model=lambda: ...)."
-            ) from None
+        return copy_of(self.model)
 
     def make(self, plugin: StrategyPlugin) -> keras.Model:
         """The model that is trained under a strategy."""
         with plugin.strategy.scope():
             is_plain = not tf.distribute.has_strategy()
-        if is_plain and not any(
+        self.is_trained = is_plain and not any(
             hasattr(native(v), "distribute_strategy")
             for v in self.model.variables
-        ):
-            return self.model
-        return self()
+        )
+        return self.model if self.is_trained else self()
 
     def take_over(self, made: keras.Model) -> None:
-        """Gives a model that was made here, and is built, the weights."""
-        if made is not self.model and self.model.built:
-            made.set_weights(self.model.get_weights())
+        """Gives a copy, which is built, weights and `trainable` flags.
+
+        Only if the user has changed them since the last call.
+
+        Raises:
+            UserError: the given model has other layers or weights by now.
+        """
+        if self.is_trained or not self.model.built:
+            return
+        now = self._state()
+        if now == self._known:
+            return
+        layers = list(all_layers(self.model)), list(all_layers(made))
+        shapes = [
+            [tuple(v.shape) for v in m.weights] for m in (self.model, made)
+        ]
+        if len(layers[0]) != len(layers[1]) or shapes[0] != shapes[1]:
+            raise UserError(
+                f"The model {self.model.name!r} has other layers or weights "
+                "than the copy of it that is trained in the strategy's scope. "
+                "If you have changed it, make a new Trainer; otherwise pass a "
+                "function that makes the model: Trainer(model=lambda: ...)."
+            )
+        # From the outside in, as a layer's flag sets those of its own layers.
+        for own, its in zip(*layers, strict=True):
+            if its.trainable != own.trainable:
+                its.trainable = own.trainable
+        made.set_weights(self.model.get_weights())
+        self._known = now
 
     def give_back(self, trained: keras.Model) -> None:
-        """Puts the trained weights into the given model."""
-        if trained is self.model:
-            return
-        if not self.model.built:
-            shape = keras.tree.map_structure(
-                lambda leaf: leaf.shape, trained.input
-            )
-            self.model.build(shape)
-        self.model.set_weights(trained.get_weights())
+        """Puts the trained weights into the given model, which is built."""
+        if not self.is_trained:
+            self.model.set_weights(trained.get_weights())
+            self._known = self._state()
+
+    def _state(self) -> tuple[Any, ...]:
+        """What tells whether weights or flags have changed."""
+        digest = hashlib.blake2b()
+        for weight in self.model.get_weights():
+            digest.update(weight.tobytes())
+        flags = [layer.trainable for layer in all_layers(self.model)]
+        return digest.digest(), flags
 
     def check_precision(self, precision: str | None) -> None:
         """Checks that the model has the precision that is asked for.

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from trainer.data.batches import Batches
 from trainer.data.given import GivenData
 from trainer.errors import UserError, outside_graph
 from trainer.python.fit import yields_batches
@@ -29,6 +30,19 @@ def make_predict(spec: StepSpec) -> Callable[[Any, tf.Tensor], Any]:
             return converted(spec.methods.forward)(x, training=False)
 
     return outputs_of
+
+
+def predicted_batches(x: Any, *, batch_size: int) -> Batches:
+    """The batches of what `Trainer.predict` was given.
+
+    Raises:
+        UserError: it cannot be used.
+    """
+    # A tuple would be taken for (x, y).
+    given = x if yields_batches(x) else (x,)
+    return GivenData({"predict": given}).batches(
+        "predict", batch_size=batch_size, seed=0, drop_remainder=False
+    )
 
 
 def predict(
@@ -54,11 +68,7 @@ def predict(
     Raises:
         UserError: there is no end of `x`, or it cannot be used.
     """
-    # A tuple would be taken for (x, y).
-    given = x if yields_batches(x) else (x,)
-    batches = GivenData({"predict": given}).batches(
-        "predict", batch_size=batch_size, seed=0, drop_remainder=False
-    )
+    batches = predicted_batches(x, batch_size=batch_size)
     inputs, _, _ = keras.utils.unpack_x_y_sample_weight(batches.element_spec)
     check_inputs(model, inputs, batch_size=batches.batch_size)
     count = steps or batches.steps_per_epoch

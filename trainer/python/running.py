@@ -18,6 +18,7 @@ from trainer.check.programs import RunPrograms
 from trainer.data import Batches
 from trainer.data.adapters import takes_split
 from trainer.data.given import GivenData
+from trainer.errors import UserError
 from trainer.loop.evaluator import Evaluator, OtherEvaluations
 from trainer.loop.loop import Loop
 from trainer.loop.running_trainer import RunningTrainer
@@ -32,7 +33,11 @@ from trainer.python.fit import (
 )
 from trainer.python.given_model import GivenModel
 from trainer.python.history import History
-from trainer.python.predict import make_predict, predict
+from trainer.python.predict import (
+    make_predict,
+    predict,
+    predicted_batches,
+)
 from trainer.step.forms import Form
 from trainer.step.trials.prepare import prepare
 from trainer.strategy.checks import check_against_strategy, check_global_loss
@@ -71,10 +76,13 @@ class Running(_Base):
     _own_class_weight: dict[int, float] | None
     _data: Any
     _batches: dict[str, Batches]
+    _first_batches: Batches | None
     _given_model: GivenModel | None
 
     if TYPE_CHECKING:  # What `Trainer` itself has.
-        single_device_model: Callable[[], keras.Model]
+        model_to_save: Callable[
+            [], contextlib.AbstractContextManager[keras.Model]
+        ]
         _has_own: Callable[[str], bool]
 
         @property
@@ -333,6 +341,8 @@ class Running(_Base):
         )
         own = batches is None
         batches = batches or self.batches(split)
+        self._take_over_changes()
+        self._build_from(batches)
         self.check_data(batches)
         if own and split == "eval":
             return self.evaluator(steps)
@@ -364,6 +374,11 @@ class Running(_Base):
         Raises:
             UserError: `x` does not fit the model.
         """
+        self._take_over_changes()
+        if "parts" not in vars(self):
+            self._build_from(
+                predicted_batches(x, batch_size=batch_size or self.batch_size)
+            )
         self.build()
         ema = self.parts.ema
         with ema.swapped_in() if ema else contextlib.nullcontext():
@@ -386,16 +401,27 @@ class Running(_Base):
             overwrite: whether to replace an existing file.
 
         Raises:
-            UserError: the ending is another, or the file exists.
+            UserError: the ending is another, the file exists, or Keras cannot
+                save the model.
         """
         check_save_path(path, overwrite=overwrite)
-        model = self.single_device_model()
-        if not self.plugin.is_chief:
-            return
-        if os.fspath(path).endswith(".keras"):
-            model.save(path, overwrite=overwrite)
-        else:
-            model.save_weights(path, overwrite=overwrite)
+        self._take_over_changes()
+        with self.model_to_save() as model:
+            if not self.plugin.is_chief:
+                return
+            if not os.fspath(path).endswith(".keras"):
+                model.save_weights(path, overwrite=overwrite)
+                return
+            try:
+                model.save(path, overwrite=overwrite)
+            # What Keras raises for a class that it cannot serialize.
+            except (NotImplementedError, TypeError) as error:
+                raise UserError(
+                    f"Keras cannot save a {type(model).__name__} as .keras "
+                    f"({type(error).__name__}). Give the class a get_config "
+                    "that returns its constructor's arguments, or save the "
+                    "weights alone: save('model.weights.h5')."
+                ) from None
 
     def summary(self, **options: Any) -> None:
         """Prints strategy, precision and layers.
@@ -443,6 +469,7 @@ class Running(_Base):
     ) -> dict[str, float]:
         """Runs a host loop, and notes its epochs."""
         called = as_callbacks(callbacks)
+        self._take_over_changes()
         own = History() if history is None else history
         loop = Loop(
             self,
@@ -455,8 +482,22 @@ class Running(_Base):
             return loop.run()
         finally:
             self.history.extend(own)
-            if self._given_model is not None:
+            if self._given_model is not None and "parts" in vars(self):
                 self._given_model.give_back(self.model)
+
+    def _build_from(self, batches: Batches) -> None:
+        """Builds the parts, if that is still to do, for these batches."""
+        self._first_batches = batches
+        try:
+            _ = self.parts
+        finally:
+            # It would keep the data.
+            self._first_batches = None
+
+    def _take_over_changes(self) -> None:
+        """Takes what has changed in the given model since the last call."""
+        if self._given_model is not None and "parts" in vars(self):
+            self._given_model.take_over(self.model)
 
     def _take_data(
         self, data: FitData, class_weight: dict[int, float] | None

@@ -16,6 +16,7 @@ from trainer.step.model import batch_norm
 from trainer.step.model.assignments import NotedVariables, count_by_examples
 from trainer.step.model.keras_private import (
     all_layers,
+    compile_arguments,
     leave_losses_whole,
     native,
     separate_added_losses,
@@ -40,6 +41,7 @@ def build_parts(
     guard: Guard | None,
     own_step: bool,
     call_once: Callable[[keras.Model], None],
+    take_over: Callable[[keras.Model], None],
     use_compiled: Callable[[keras.Model], None],
 ) -> Parts:
     """Calls the factories of a run under the strategy's scope.
@@ -55,6 +57,8 @@ def build_parts(
         guard: what counts as divergence; `None` checks nothing.
         own_step: whether the Trainer overrides `train_step`.
         call_once: calls a model that is not built yet on a batch.
+        take_over: gives the built model the weights that it begins with, if
+            it is not to begin with its own.
         use_compiled: is called with a model that is compiled already, and may
             change `factories`.
 
@@ -76,6 +80,8 @@ def build_parts(
                 batch_norm.synchronize(made)
             if not made.built:
                 call_once(made)
+            # Before optimizers and averages, which may begin with a copy.
+            take_over(made)
         if plugin.num_replicas > 1:
             separate_added_losses(made)
             batch_norm.replace_moments_of(made)
@@ -95,9 +101,13 @@ def build_parts(
         # auto_scale_loss=False, Keras would wrap the optimizer in a loss scale
         # of its own under mixed_float16.
         made.compile(
-            optimizer=next(iter(optimizers.values())),
+            **{
+                # What the user has compiled it with is saved with it.
+                **compile_arguments(made),
+                "optimizer": next(iter(optimizers.values())),
+                "jit_compile": False,
+            },
             auto_scale_loss=False,
-            jit_compile=False,
         )
         weights = [native(v) for v in trainable]
         momentum = factories["ema_momentum"]

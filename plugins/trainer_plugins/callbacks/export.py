@@ -79,13 +79,13 @@ class Export(Callback):
         # Again: `setup` is not called with --mode=export, and in a long run a
         # link may have been made since.
         atomic_files.refuse_links(trainer.model_dir, "export")
-        model = trainer.single_device_model()
-        written = export_model(
-            model,
-            os.path.join(trainer.model_dir, "export"),
-            self.formats,
-            inputs=self._inputs(model),
-        )
+        with trainer.model_to_save() as model:
+            written = export_model(
+                model,
+                os.path.join(trainer.model_dir, "export"),
+                self.formats,
+                inputs=self._inputs(model),
+            )
         logging.info("Exported %s", ", ".join(written))
         return written
 

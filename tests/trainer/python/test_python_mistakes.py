@@ -136,6 +136,14 @@ MISTAKES = {
         lambda: make().fit(X, Y[:60]),
         "x has 64, y has 60",
     ),
+    "a tensor of a single value": (
+        lambda: make().fit(tf.constant(3.0), Y),
+        "x is a single value",
+    ),
+    "times": (
+        lambda: make().fit(np.zeros((64, 8), "datetime64[s]"), Y),
+        r"x holds times \(datetime64\[s\]\)",
+    ),
     "no targets": (lambda: make().fit(X), "the data has no targets"),
     "targets without inputs": (lambda: make().fit(y=Y), "got y, but no x"),
     "one-hot vectors": (

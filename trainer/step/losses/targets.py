@@ -88,6 +88,9 @@ def check_shapes(output: Output, *, batch_size: int | None) -> None:
             and len(flat) < len(y_pred)
         ):
             return
+        # Keras drops a last axis of one.
+        if len(y) == len(y_pred) + 1 and y[-1] == 1 and _alike(y[:-1], y_pred):
+            return
         # Keras repeats what has one column.
         if len(y) == len(y_pred) and 1 in (y[-1], classes):
             return
@@ -106,12 +109,13 @@ def check_shapes(output: Output, *, batch_size: int | None) -> None:
     )
 
 
-def check_values(output: Output, y: Any) -> None:
+def check_values(output: Output, y: Any, weight: Any = None) -> None:
     """Checks the values of targets that are held in memory.
 
     Args:
         output: see `check_shapes`, which has been passed.
         y: all targets, an array with one row for each example.
+        weight: their sample weights, of the first axes of `y`, if any.
 
     Raises:
         UserError: a target is none that the loss can take.
@@ -141,12 +145,29 @@ def check_values(output: Output, y: Any) -> None:
             f"outputs, for the classes 0 to {count - 1}.{start}"
         )
     if function in _TWO_CLASSES and (least < 0 or most > 1):
+        # What does not count may mark that nothing is known.
+        values = _that_count(values, weight)
+        if not values.size or (values.min() >= 0 and values.max() <= 1):
+            return
+        least, most = values.min(), values.max()
         odd = most if most > 1 else least
         raise UserError(
             f"{_y(output)} has the value {odd:g}, but "
             f"{type_of(output.loss, function)} wants 0 and 1, or what lies "
             "between."
         )
+
+
+def _that_count(values: np.ndarray, weight: Any) -> np.ndarray:
+    """The values whose sample weight is not 0, in one axis."""
+    if weight is None:
+        return values.ravel()
+    counts = np.asarray(weight) != 0
+    if counts.ndim > 1 and counts.shape[-1] == 1:
+        counts = counts[..., 0]
+    if counts.shape != values.shape[: counts.ndim]:
+        return values.ravel()
+    return values[counts].ravel()
 
 
 def type_of(loss: Any, function: str) -> str:

@@ -430,3 +430,26 @@ def compile_arguments(model: keras.Model) -> dict[str, Any]:
     """What `compile` was called with; empty if it was not."""
     config = getattr(model, "_compile_config", None)
     return dict(getattr(config, "config", {})) if model.compiled else {}
+
+
+def lambda_options(layer: keras.layers.Lambda) -> dict[str, Any]:
+    """What makes a `Lambda` again, with its functions as they are.
+
+    `get_config` has their code instead, which Keras refuses to read, and which
+    has lost the names that it uses.
+
+    Raises:
+        RuntimeError: this version of Keras keeps them elsewhere.
+    """
+    if not hasattr(layer, "_output_shape"):
+        raise RuntimeError(
+            f"keras {keras.__version__}: Lambda._output_shape is gone; a copy "
+            "of the layer would lose it."
+        )
+    return {
+        **keras.Layer.get_config(layer),
+        "function": layer.function,
+        "output_shape": layer._output_shape,
+        "mask": layer.mask,
+        "arguments": layer.arguments,
+    }

@@ -44,12 +44,13 @@ def check_data(spec: StepSpec, batches: Batches) -> None:
                 "There is a loss, but the data has no targets: give (x, y)."
             )
         return
-    held = _held(batches)
+    held, weights = _held(batches)
     values = per_output.targets(spec, held, y_pred) if held is not None else []
+    counts = per_output.targets(spec, weights, y_pred) if values else []
     for number, output in enumerate(outputs):
         check_shapes(output, batch_size=batches.batch_size)
         if values:
-            check_values(output, values[number])
+            check_values(output, values[number], counts[number])
         odd = what_is_odd(output, spec.parts.metrics.given)
         if odd is not None and odd not in spec.tried:
             spec.tried.add(odd)  # Said once.
@@ -103,11 +104,11 @@ def _reshape(found: tuple[Any, ...], expected: tuple[Any, ...]) -> str:
     return ""
 
 
-def _held(batches: Batches) -> Any:
-    """All targets, where they are in memory."""
+def _held(batches: Batches) -> tuple[Any, Any]:
+    """All targets and sample weights, where they are in memory."""
     if batches.arrays is None:
-        return None
-    _, y, _ = keras.utils.unpack_x_y_sample_weight(
+        return None, None
+    _, y, weight = keras.utils.unpack_x_y_sample_weight(
         keras.tree.lists_to_tuples(batches.arrays)
     )
-    return y
+    return y, weight

@@ -1,0 +1,105 @@
+"""Data that `fit` of Keras takes, and so does that of a Trainer."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from trainer import Trainer, UserError
+from trainer.data.given import GivenData
+from trainer.data.py_dataset import from_py_dataset
+from trainer.python.fit import FitData
+from trainer.step.losses.targets import Output, check_shapes, check_values
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(12, 4)).astype("float32")
+Y = RNG.normal(size=(12, 3)).astype("float32")
+BINARY = keras.losses.BinaryCrossentropy()
+
+
+class Sentences(keras.utils.PyDataset):
+    """Batches of sentences, which are as long as the longest of the batch."""
+
+    lengths = (7, 7, 9)
+
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, number):
+        return np.ones((8, self.lengths[number], 3)), np.ones((8, 1))
+
+
+class Ranks(Sentences):
+    def __getitem__(self, number):
+        return np.ones((8,) + (2,) * number)
+
+
+def test_batches_of_different_lengths():
+    dataset = from_py_dataset(Sentences())
+    assert dataset.element_spec[0].shape.as_list() == [None, None, 3]
+    assert dataset.element_spec[1].shape.as_list() == [None, 1]
+    assert [x.shape[1] for x, _ in dataset] == [7, 7, 9]
+
+
+def test_batches_of_different_ranks_are_refused():
+    with pytest.raises(UserError, match="different numbers of axes"):
+        from_py_dataset(Ranks())
+
+
+def output(loss, y, y_pred):
+    return Output("", loss, tf.TensorSpec(y), tf.TensorSpec(y_pred))
+
+
+def test_a_last_axis_of_one_of_the_targets():
+    mse = keras.losses.MeanSquaredError()
+    check_shapes(output(mse, (None, 3, 1), (None, 3)), batch_size=8)
+    with pytest.raises(UserError, match="y has shape"):
+        check_shapes(output(mse, (None, 2, 1), (None, 3)), batch_size=8)
+
+
+def test_the_value_of_a_target_that_does_not_count():
+    of_one = output(BINARY, (None, 1), (None, 1))
+    y = np.array([[0.0], [1.0], [-1.0]])
+    check_values(of_one, y, np.array([1.0, 2.0, 0.0]))
+    check_values(of_one, y, np.array([[1.0], [2.0], [0.0]]))
+    for weight in (None, np.array([1.0, 0.0, 2.0])):
+        with pytest.raises(UserError, match="y has the value -1"):
+            check_values(of_one, y, weight)
+
+
+def test_the_weights_of_the_data_are_looked_at():
+    trainer = Trainer(
+        lambda: keras.Sequential(
+            [keras.Input((4,)), keras.layers.Dense(1, activation="sigmoid")]
+        ),
+        loss=BINARY,
+        strategy="default",
+        batch_size=12,
+    )
+    y = np.array([0.0, 1.0, -1.0] * 4)
+    weight = np.array([1.0, 1.0, 0.0] * 4)
+    found = trainer.evaluate(X, y, sample_weight=weight)
+    compiled = trainer.model
+    compiled.compile(loss=BINARY)
+    expected = compiled.evaluate(X, y, sample_weight=weight, verbose=0)
+    assert found["loss"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_an_output_without_weights_has_weights_of_one():
+    weight = np.arange(12, dtype="float32")
+    data = {"train": (X, {"a": Y, "b": Y}, {"a": weight, "b": None})}
+    batches = GivenData(data).batches(
+        "train", batch_size=12, seed=0, drop_remainder=False
+    )
+    _, _, weights = next(iter(batches.whole(0)))
+    assert sorted(weights["a"].numpy()) == list(range(12))
+    assert weights["b"].numpy().tolist() == [1.0] * 12
+
+
+def test_a_part_of_an_output_without_weights():
+    given = FitData(
+        x=X, y=[Y, Y], sample_weight=[X[:, 0], None], validation_split=0.25
+    ).given()
+    batches = given.batches("eval", batch_size=12, seed=0, drop_remainder=False)
+    _, _, weights = next(iter(batches.whole(0)))
+    assert weights[1].numpy().tolist() == [1.0] * 3
