@@ -8,7 +8,8 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.data.given import GivenData
-from trainer.errors import UserError, outside_graph
+from trainer.errors import outside_graph
+from trainer.loop.evaluator import count_of
 from trainer.python.fit import yields_batches
 from trainer.runtime.graph import converted
 from trainer.step.spec import StepSpec
@@ -46,7 +47,7 @@ def predict(
         x: as for `Trainer.predict`.
         model: knows which inputs it takes.
         batch_size: examples in a batch of arrays.
-        steps: how many batches; `None` means all.
+        steps: how many batches, but at most all; `None` means all.
 
     Returns:
         NumPy arrays with one row for each example, in the model's structure.
@@ -61,9 +62,7 @@ def predict(
     )
     inputs, _, _ = keras.utils.unpack_x_y_sample_weight(batches.element_spec)
     check_inputs(model, inputs, batch_size=batches.batch_size)
-    count = steps or batches.steps_per_epoch
-    if count is None:
-        raise UserError("x has no end: pass steps, the number of batches.")
+    count = count_of(batches, steps, name="steps")
     found = []
     with outside_graph():
         for number, batch in enumerate(batches.whole(0).take(count)):

@@ -164,7 +164,8 @@ class Running(_Base):
             steps: see `train`, also for what is not said here.
             eval_every: the period of evaluations, such as `500` or
                 `"2 epochs"`; `None` is each epoch.
-            eval_steps: batches in an evaluation; `None` means all.
+            eval_steps: batches in an evaluation, but at most all; `None` means
+                all.
             max_time: see `train`.
             model_dir: see `train`.
             callbacks: see `train`.
@@ -247,7 +248,8 @@ class Running(_Base):
             initial_epoch: the number of the first epoch.
             steps_per_epoch: steps in an epoch; by default one pass over the
                 data. Data that ends goes on from its beginning.
-            validation_steps: batches in an evaluation; `None` means all.
+            validation_steps: batches in an evaluation, but at most all; `None`
+                means all.
             validation_batch_size: by default `batch_size`; for speed only.
             validation_freq: evaluates after every n-th epoch.
 
@@ -313,7 +315,7 @@ class Running(_Base):
             split: of the Trainer's data, such as `"test"`.
             batch_size: examples in a batch of arrays, for speed only; by
                 default the Trainer's.
-            steps: how many batches; `None` means all.
+            steps: how many batches, but at most all; `None` means all.
 
         Returns:
             Loss and metrics by name, over all examples.
@@ -355,7 +357,7 @@ class Running(_Base):
                 yields batches, whose targets are not used.
             batch_size: examples in a batch of arrays; by default the
                 Trainer's.
-            steps: how many batches; `None` means all.
+            steps: how many batches, but at most all; `None` means all.
 
         Returns:
             NumPy arrays with one row for each example, in the structure of

@@ -1,0 +1,53 @@
+"""Arguments of `fit`, `evaluate` and `predict` mean what they do in Keras."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from trainer import Trainer
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(20, 4)).astype("float32")
+Y = (X.sum(axis=1) > 0).astype("int64")
+
+
+def dataset(batch=16):
+    return tf.data.Dataset.from_tensor_slices((X, Y)).batch(batch)
+
+
+def net():
+    keras.utils.set_random_seed(3)
+    return keras.Sequential(
+        [keras.Input((4,)), keras.layers.Dense(2, activation="softmax")]
+    )
+
+
+def make(**options):
+    return Trainer(
+        net(),
+        loss="sparse_categorical_crossentropy",
+        optimizer=keras.optimizers.SGD(0.1),
+        strategy="default",
+        batch_size=16,
+        **options,
+    )
+
+
+@pytest.fixture(scope="module")
+def shared():
+    """One that is only measured, so that its steps are traced once."""
+    return make()
+
+
+def test_steps_beyond_the_data_are_not_measured_twice(shared):
+    measured = shared.evaluate(X, Y)
+    assert shared.evaluate(X, Y, steps=3) == measured
+    assert shared.evaluate(dataset(), steps=5) == measured
+    # Of unknown length: counted, and no further than is asked for.
+    unknown = dataset().filter(lambda x, y: True)
+    assert shared.evaluate(unknown, steps=5) == measured
+    outputs = shared.predict(X)
+    np.testing.assert_array_equal(shared.predict(X, steps=5), outputs)
+    np.testing.assert_array_equal(shared.predict(unknown, steps=5), outputs)
+    assert len(shared.predict(dataset().repeat(), steps=3)) == 36
