@@ -7,7 +7,7 @@ import contextlib
 import functools
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import keras
@@ -276,19 +276,21 @@ class Running(_Base):
         )
         wanted = epochs_of(epochs, initial_epoch, steps_per_epoch)
         eval_every = as_period_of_evaluations(validation_freq)
-        self._take_data(data, class_weight or self._own_class_weight)
+        evaluates = data.evaluates or (x is None and self._has_eval_data())
         own = History()
-        self._run(
-            wanted.epochs,
-            evaluate=data.evaluates or (x is None and self._has_eval_data()),
-            eval_every=eval_every,
-            eval_steps=validation_steps,
-            callbacks=callbacks,
-            fit=wanted,
-            log_every="1 epoch" if verbose == 2 else "auto",
-            verbose=verbose,
-            history=own,
-        )
+        with self._data_of_call():
+            self._take_data(data, class_weight or self._own_class_weight)
+            self._run(
+                wanted.epochs,
+                evaluate=evaluates,
+                eval_every=eval_every,
+                eval_steps=validation_steps,
+                callbacks=callbacks,
+                fit=wanted,
+                log_every="1 epoch" if verbose == 2 else "auto",
+                verbose=verbose,
+                history=own,
+            )
         return own
 
     @checked
@@ -460,6 +462,37 @@ class Running(_Base):
             if self._given_model is not None:
                 self._given_model.give_back(self.model)
 
+    @contextlib.contextmanager
+    def _data_of_call(self) -> Iterator[None]:
+        """Lets `fit` keep its data only if it has trained on it.
+
+        The class weights are those of the call in any case.
+        """
+        before = self._data, self.batch_size, dict(self._batches)
+        begin = self.step
+        try:
+            yield
+        except BaseException:
+            if self.step == begin:
+                self._data, size, batches = before
+                self._use_sizes(size, self.class_weight)
+                self._batches = batches
+            raise
+        finally:
+            self._use_sizes(self.batch_size, self._own_class_weight)
+
+    def _use_sizes(
+        self, batch_size: int, class_weight: dict[int, float] | None
+    ) -> None:
+        """Takes both, and forgets what was made for others."""
+        if batch_size != self.batch_size:
+            self._batches.clear()
+        if (batch_size, class_weight) != (self.batch_size, self.class_weight):
+            self.batch_size, self.class_weight = batch_size, class_weight
+            # What was traced holds both.
+            for name in ("spec", "train_runner", "evaluator"):
+                self.__dict__.pop(name, None)
+
     def _take_data(
         self, data: FitData, class_weight: dict[int, float] | None
     ) -> None:
@@ -471,18 +504,13 @@ class Running(_Base):
             self._data = given
             self._batches.clear()
             size = data.batch_size or given.batch_size or self.batch_size
-        if (size, class_weight) != (self.batch_size, self.class_weight):
-            if self._has_own("global_loss"):
-                check_global_loss(
-                    type(self).__name__,
-                    accumulation_steps=self.accumulation_steps,
-                    class_weight=class_weight,
-                )
-            self.batch_size, self.class_weight = size, class_weight
-            self._batches.clear()
-            # What was traced holds both.
-            for name in ("spec", "train_runner", "evaluator"):
-                self.__dict__.pop(name, None)
+        if self._has_own("global_loss"):
+            check_global_loss(
+                type(self).__name__,
+                accumulation_steps=self.accumulation_steps,
+                class_weight=class_weight,
+            )
+        self._use_sizes(size, class_weight)
         check_against_strategy(
             self.plugin,
             batch_size=self.batch_size,

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer import Trainer
+from trainer import Trainer, UserError
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(20, 4)).astype("float32")
@@ -51,3 +51,20 @@ def test_steps_beyond_the_data_are_not_measured_twice(shared):
     np.testing.assert_array_equal(shared.predict(X, steps=5), outputs)
     np.testing.assert_array_equal(shared.predict(unknown, steps=5), outputs)
     assert len(shared.predict(dataset().repeat(), steps=3)) == 36
+
+
+def test_class_weights_and_refused_data_are_those_of_one_call():
+    trainer = make(data={"train": (X, Y), "eval": (X, Y)})
+    measured = trainer.evaluate()
+    with pytest.raises(UserError, match="the model takes"):
+        trainer.fit(X[:, :3], Y, batch_size=5, verbose=0)
+    # The Trainer's own data, and what was traced for it, are still there.
+    assert trainer.batch_size == 16
+    assert trainer.evaluate() == measured
+    trainer.fit(class_weight={0: 5.0}, verbose=0)
+    assert trainer.class_weight is None
+    # A whole pass in one batch: the loss of `train` is that of `evaluate`.
+    trainer.fit(X, Y, batch_size=20, class_weight={0: 5.0}, verbose=0)
+    before = trainer.evaluate(X, Y)["loss"]
+    values = trainer.train(trainer.step + 1, verbose=0)
+    assert values["loss"] == pytest.approx(before)
