@@ -17,7 +17,7 @@ from trainer.errors import StartAgain, UserError
 from trainer.loop.call_times import Calls
 from trainer.loop.callback_list import CallbackList
 from trainer.loop.control import Requests
-from trainer.loop.evaluator import Interrupted
+from trainer.loop.evaluator import Interrupted, count_of
 from trainer.loop.form_choice import STEPS_PER_LOOP, Choice, choose
 from trainer.loop.loop_state import LoopState
 from trainer.loop.monitor import check_monitored
@@ -167,7 +167,10 @@ class Loop:
         trainer.check_data(self.batches)
         if evaluate:
             # Errors there show before training.
-            trainer.check_data(trainer.batches("eval"))
+            measured = trainer.batches("eval")
+            name = "eval_steps" if fit is None else "validation_steps"
+            count_of(measured, eval_steps, name=name)
+            trainer.check_data(measured)
         self._is_auto = steps_per_loop == "auto"
         self._logs_are_auto = log_every == "auto"
         self.state = LoopState(

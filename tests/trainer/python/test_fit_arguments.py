@@ -68,3 +68,22 @@ def test_class_weights_and_refused_data_are_those_of_one_call():
     before = trainer.evaluate(X, Y)["loss"]
     values = trainer.train(trainer.step + 1, verbose=0)
     assert values["loss"] == pytest.approx(before)
+
+
+class Called(keras.callbacks.Callback):
+    """Fails as soon as anything is trained."""
+
+    def on_train_begin(self, logs=None):
+        raise AssertionError("training has begun")
+
+
+def test_endless_data_to_validate_is_refused_before_training():
+    endless = dataset().repeat()
+    trainer = make()
+    with pytest.raises(UserError, match="endless.*set validation_steps"):
+        trainer.fit(X, Y, validation_data=endless, callbacks=Called())
+    trainer = make(data={"train": (X, Y), "eval": endless})
+    with pytest.raises(UserError, match="endless.*set eval_steps"):
+        trainer.train_and_evaluate(2, callbacks=Called())
+    with pytest.raises(UserError, match="endless.*set steps"):
+        trainer.evaluate()
