@@ -280,6 +280,12 @@ MISTAKES = {
         lambda: make().fit(X, Y, callbacks=["early_stopping"]),
         "is not a callback",
     ),
+    "a backup": (
+        lambda: make().fit(
+            X, Y, callbacks=keras.callbacks.BackupAndRestore("backup")
+        ),
+        r"BackupAndRestore, .*call train\(.*Checkpoint",
+    ),
     "nothing is evaluated": (
         lambda: make().fit(X, Y, callbacks=STOP()),
         "'val_loss', but nothing is evaluated",
