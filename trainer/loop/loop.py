@@ -715,4 +715,7 @@ class Loop:
         if eval_every is None:
             # Without epochs, evaluation is due only at the end.
             return Period(steps=self.steps_per_epoch, begin=self.epochs.begin)
-        return self.period(eval_every, "eval_every")
+        period = self.period(eval_every, "eval_every")
+        # As in Keras: every n-th by their numbers, not from the first one on.
+        earlier = self.epochs.first * (self.steps_per_epoch or 0)
+        return dataclasses.replace(period, begin=period.begin - earlier)

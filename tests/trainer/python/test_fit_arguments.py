@@ -87,3 +87,31 @@ def test_endless_data_to_validate_is_refused_before_training():
         trainer.train_and_evaluate(2, callbacks=Called())
     with pytest.raises(UserError, match="endless.*set steps"):
         trainer.evaluate()
+
+
+class Validated(keras.callbacks.Callback):
+    """Notes the epochs that were evaluated."""
+
+    def __init__(self):
+        super().__init__()
+        self.epochs = []
+
+    def on_epoch_end(self, epoch, logs=None):
+        if "val_loss" in logs:
+            self.epochs.append(epoch)
+
+
+def test_every_nth_epoch_is_evaluated_by_its_number():
+    noted = Validated()
+    make().fit(
+        X,
+        Y,
+        epochs=5,
+        initial_epoch=1,
+        validation_data=(X, Y),
+        validation_freq=2,
+        callbacks=noted,
+        verbose=0,
+    )
+    # Those of keras.Model.fit: where (epoch + 1) % 2 == 0.
+    assert noted.epochs == [1, 3]
