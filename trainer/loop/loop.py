@@ -111,6 +111,7 @@ class Loop:
         state: where the loop is, as checkpoints hold it.
         save_now: in `on_save`, whether a checkpoint was requested.
         has_ended: whether it is over, and without an error.
+        is_fit: whether it has epochs of its own, as `Trainer.fit` makes them.
 
     Raises:
         UserError: an argument is not valid.
@@ -193,8 +194,14 @@ class Loop:
         self._calls = Calls(trainer.accounts, longest_seconds=loop_seconds)
         # The loop of the previous call of `train`, unless that call failed.
         last = trainer.loop
-        goes_on = last is not None and last.has_ended and fit is None
-        # The epochs of `fit` are not those of the run.
+        # Each call of `fit` is on its own: neither its epochs nor what its
+        # callbacks have counted are those of the run.
+        self.is_fit = fit is not None
+        goes_on = (
+            last is not None
+            and last.has_ended
+            and not (self.is_fit or last.is_fit)
+        )
         self._last = last if goes_on and last.epochs == self.epochs else None
         self._use_cache = form_cache
         # How the steps are compiled: in earlier attempts, and in this one.

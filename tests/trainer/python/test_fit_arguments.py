@@ -115,3 +115,15 @@ def test_every_nth_epoch_is_evaluated_by_its_number():
     )
     # Those of keras.Model.fit: where (epoch + 1) % 2 == 0.
     assert noted.epochs == [1, 3]
+
+
+def test_what_callbacks_counted_in_fit_is_not_of_the_run():
+    def never():
+        return keras.callbacks.EarlyStopping("loss", min_delta=100, patience=9)
+
+    trainer = make()
+    trainer.fit(X, Y, epochs=3, callbacks=never(), verbose=0)
+    counts = never()
+    trainer.train("5 epochs", callbacks=[counts], verbose=0)
+    # The first of its two epochs is the best that it has seen.
+    assert counts.wait == 1
