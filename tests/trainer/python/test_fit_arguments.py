@@ -127,3 +127,24 @@ def test_what_callbacks_counted_in_fit_is_not_of_the_run():
     trainer.train("5 epochs", callbacks=[counts], verbose=0)
     # The first of its two epochs is the best that it has seen.
     assert counts.wait == 1
+
+
+class StopsWithin(keras.callbacks.Callback):
+    """Ends training after the first batches."""
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.model.stop_training = True
+
+
+def test_an_epoch_that_is_stopped_within_is_one_of_the_history():
+    trainer = make()
+    x, y = np.tile(X, (6, 1)), np.tile(Y, 6)
+    call = {"batch_size": 1, "epochs": 3, "validation_data": (X, Y)}
+    call |= {"callbacks": StopsWithin(), "verbose": 0}
+    stopped = trainer.fit(x, y, **call)
+    assert 0 < trainer.step < 120
+    assert stopped.epoch == [0]
+    assert stopped.history.keys() == {"loss", "val_loss"}
+    # Its first epoch is not one that is evaluated.
+    stopped = trainer.fit(x, y, **call, validation_freq=2)
+    assert stopped.history.keys() == {"loss"}
