@@ -78,6 +78,20 @@ class GivenData:
     def __contains__(self, split: str) -> bool:
         return split in self._by_split
 
+    def check_batch_size(self, split: str, *, name: str) -> None:
+        """Checks that a split takes a batch size.
+
+        Raises:
+            UserError: it yields batches itself.
+        """
+        data = self._by_split.get(split)
+        if isinstance(data, tf.data.Dataset | Batches | keras.utils.PyDataset):
+            raise UserError(
+                f"{name} is for arrays, and the data is a "
+                f"{type(data).__name__}, which yields batches itself. Leave "
+                "it out."
+            )
+
     def batches(
         self, split: str, *, batch_size: int, seed: int, drop_remainder: bool
     ) -> Batches:
@@ -113,7 +127,7 @@ class GivenData:
             data,
             batch_size=batch_size,
             seed=seed,
-            shuffle=split == "train" and data.shuffle,
+            shuffle=split == "train" and data.shuffle and self._shuffle,
             drop_remainder=drop_remainder,
         )
 

@@ -37,7 +37,8 @@ def predict(
     x: Any,
     *,
     model: keras.Model,
-    batch_size: int,
+    batch_size: int | None,
+    default_batch_size: int,
     steps: int | None,
 ) -> Any:
     """Collects the outputs for all examples.
@@ -46,7 +47,8 @@ def predict(
         outputs_of: what `make_predict` returned.
         x: as for `Trainer.predict`.
         model: knows which inputs it takes.
-        batch_size: examples in a batch of arrays.
+        batch_size: examples in a batch of arrays; `None` means the default.
+        default_batch_size: the Trainer's.
         steps: how many batches, but at most all; `None` means all.
 
     Returns:
@@ -57,8 +59,14 @@ def predict(
     """
     # A tuple would be taken for (x, y).
     given = x if yields_batches(x) else (x,)
-    batches = GivenData({"predict": given}).batches(
-        "predict", batch_size=batch_size, seed=0, drop_remainder=False
+    data = GivenData({"predict": given})
+    if batch_size is not None:
+        data.check_batch_size("predict", name="batch_size")
+    batches = data.batches(
+        "predict",
+        batch_size=batch_size or default_batch_size,
+        seed=0,
+        drop_remainder=False,
     )
     inputs, _, _ = keras.utils.unpack_x_y_sample_weight(batches.element_spec)
     check_inputs(model, inputs, batch_size=batches.batch_size)

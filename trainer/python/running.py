@@ -18,6 +18,7 @@ from trainer.check.programs import RunPrograms
 from trainer.data import Batches
 from trainer.data.adapters import takes_split
 from trainer.data.given import GivenData
+from trainer.errors import UserError
 from trainer.loop.evaluator import Evaluator, OtherEvaluations
 from trainer.loop.loop import Loop
 from trainer.loop.running_trainer import RunningTrainer
@@ -269,14 +270,15 @@ class Running(_Base):
             batch_size=batch_size,
             validation_batch_size=validation_batch_size,
         )
+        evaluates = data.evaluates or (x is None and self._has_eval_data())
         data.check(
+            evaluates=evaluates,
             validation_steps=validation_steps,
             validation_batch_size=validation_batch_size,
             validation_freq=None if validation_freq == 1 else validation_freq,
         )
         wanted = epochs_of(epochs, initial_epoch, steps_per_epoch)
         eval_every = as_period_of_evaluations(validation_freq)
-        evaluates = data.evaluates or (x is None and self._has_eval_data())
         own = History()
         with self._data_of_call():
             self._take_data(data, class_weight or self._own_class_weight)
@@ -326,13 +328,19 @@ class Running(_Base):
             UserError: something that was given does not fit.
         """
         if isinstance(x, int):
+            if steps is not None:
+                raise UserError(
+                    f"evaluate got {x} and steps = {steps}, but a number is "
+                    "steps: give one of them."
+                )
             x, steps = None, x
         batches = evaluated_batches(
             x,
             y,
             sample_weight,
             data=data,
-            batch_size=batch_size or self.batch_size,
+            batch_size=batch_size,
+            default_batch_size=self.batch_size,
             split=split,
         )
         own = batches is None
@@ -375,7 +383,8 @@ class Running(_Base):
                 self._predict_function,
                 x,
                 model=self.model,
-                batch_size=batch_size or self.batch_size,
+                batch_size=batch_size,
+                default_batch_size=self.batch_size,
                 steps=steps,
             )
 
