@@ -11,7 +11,7 @@ import tensorflow as tf
 from trainer.data.arrays import as_arrays, check_rows
 from trainer.data.batches import Batches
 from trainer.data.examples import Examples
-from trainer.data.given import GivenData
+from trainer.data.given import GivenData, is_by_split
 from trainer.errors import UserError
 from trainer.loop.loop import FitEpochs
 
@@ -176,7 +176,7 @@ def evaluated_batches(
             "evaluate(data=...) is a function. Give what it returns, such as "
             "(x, y)."
         )
-    if split not in given and "train" in given:
+    if not is_by_split(data):
         given = GivenData({split: data})
     if batch_size is not None:
         given.check_batch_size(split, name="batch_size")

@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 from trainer import Trainer, UserError
+from trainer.loop.monitor import check_monitored
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(20, 4)).astype("float32")
@@ -148,3 +149,31 @@ def test_an_epoch_that_is_stopped_within_is_one_of_the_history():
     # Its first epoch is not one that is evaluated.
     stopped = trainer.fit(x, y, **call, validation_freq=2)
     assert stopped.history.keys() == {"loss"}
+
+
+def test_a_dict_with_a_split_is_one_of_splits(shared):
+    measured = shared.evaluate(X, Y)
+    trainer = make(data={"test": (X, Y)})
+    assert trainer.evaluate(split="test") == measured
+    splits = {"train": (X, Y), "eval": (X, Y)}
+    assert shared.evaluate(data=splits) == measured
+    with pytest.raises(UserError, match="data has no split 'test'. Valid"):
+        shared.evaluate(data=splits, split="test")
+    with pytest.raises(UserError, match="data has no split 'tests'"):
+        shared.evaluate(data={"test": (X, Y)}, split="tests")
+    # Any other data is that of the split that is asked for.
+    assert shared.evaluate(data=(X, Y), split="test") == measured
+
+
+def test_functions_of_the_user_may_add_what_is_monitored():
+    def watched(others):
+        check_monitored(
+            [*others, keras.callbacks.EarlyStopping("f1", mode="max")],
+            measured={"loss"},
+            evaluates=False,
+            may_add=False,
+        )
+
+    watched([keras.callbacks.LambdaCallback(on_epoch_end=print)])
+    with pytest.raises(UserError, match="'f1' is not measured"):
+        watched([keras.callbacks.TerminateOnNaN()])
