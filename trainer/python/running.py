@@ -242,7 +242,8 @@ class Running(_Base):
             validation_data: `(x, y)`, `(x, y, sample_weight)` or a dataset of
                 batches, evaluated after each epoch.
             shuffle: whether arrays, and the batches of a `PyDataset`, are
-                shuffled in each epoch. A dataset has an order of its own.
+                shuffled in each epoch. A dataset has an order of its own, and
+                so has the Trainer's own data.
             class_weight: in place of the Trainer's, for this call.
             sample_weight: a weight for each example, if `x` is arrays. Metrics
                 use it, too, as `weighted_metrics` do in Keras.
@@ -251,8 +252,9 @@ class Running(_Base):
                 data. Data that ends goes on from its beginning.
             validation_steps: batches in an evaluation, but at most all; `None`
                 means all.
-            validation_batch_size: by default `batch_size`; for speed only.
-            validation_freq: evaluates after every n-th epoch.
+            validation_batch_size: of arrays, by default `batch_size`; for speed
+                only.
+            validation_freq: evaluates after every n-th epoch by its number.
 
         Returns:
             The values of this call's epochs.
@@ -317,8 +319,8 @@ class Running(_Base):
             data: in place of these, whatever `Trainer(data=...)` takes, such
                 as a dataset of batches.
             split: of the Trainer's data, such as `"test"`.
-            batch_size: examples in a batch of arrays, for speed only; by
-                default the Trainer's.
+            batch_size: examples in a batch of arrays that are given here, for
+                speed only; by default the Trainer's.
             steps: how many batches, but at most all; `None` means all.
 
         Returns:
