@@ -84,7 +84,11 @@ class Evaluator:
             Interrupted: the run has to leave.
         """
         # Once more from the beginning would count examples twice.
-        steps = count_of(self._spec.batches("eval"), steps, name="steps")
+        steps = count_of(
+            self._spec.batches("eval"),
+            steps,
+            name="steps, or run.eval_steps",
+        )
         prepare(self._spec, training=False)
         iterator = self._input()
         totals = Totals(self._spec.parts.metrics, EVAL)
