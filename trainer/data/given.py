@@ -21,6 +21,8 @@ from trainer.errors import UserError, nearest
 
 # What others call the eval split.
 _SYNONYMS = ("val", "valid", "validation", "dev")
+# A dict with one of these is one of splits, and not one of inputs.
+_SPLITS = frozenset({"train", "eval", "test"})
 
 
 class GivenData:
@@ -68,17 +70,15 @@ class GivenData:
         """
         if data is None or (callable(data) and not hasattr(data, "__array__")):
             return None
-        if not isinstance(data, Mapping):
+        if not is_by_split(data):
             return cls({"train": data})
         names = [name for name in data if name in _SYNONYMS]
-        if names and data.keys() & {"train", "eval", "test"}:
+        if names:
             raise UserError(
                 f"data has a split {names[0]!r}: call it 'eval'. Splits: "
                 "'train', 'eval', and any other for evaluate(split=...)."
             )
-        if data.keys() & {"train", "eval"}:
-            return cls(data)
-        return cls({"train": data})
+        return cls(data)
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -87,6 +87,20 @@ class GivenData:
 
     def __contains__(self, split: str) -> bool:
         return split in self._by_split
+
+    def check_batch_size(self, split: str, *, name: str) -> None:
+        """Checks that a split takes a batch size.
+
+        Raises:
+            UserError: it yields batches itself.
+        """
+        data = self._by_split.get(split)
+        if isinstance(data, tf.data.Dataset | Batches | keras.utils.PyDataset):
+            raise UserError(
+                f"{name} is for arrays, and the data is a "
+                f"{type(data).__name__}, which yields batches itself. Leave "
+                "it out."
+            )
 
     def batches(
         self, split: str, *, batch_size: int, seed: int, drop_remainder: bool
@@ -123,7 +137,7 @@ class GivenData:
             data,
             batch_size=batch_size,
             seed=seed,
-            shuffle=split == "train" and data.shuffle,
+            shuffle=split == "train" and data.shuffle and self._shuffle,
             drop_remainder=drop_remainder,
         )
 
@@ -137,6 +151,11 @@ class GivenData:
         if split == "train":
             return "There is no train data: pass Trainer(data=(x, y))."
         return f"data has no split {split!r}. {nearest(split, self._by_split)}"
+
+
+def is_by_split(data: Any) -> bool:
+    """Whether data is a dict of splits; other dicts are inputs by name."""
+    return isinstance(data, Mapping) and bool(data.keys() & _SPLITS)
 
 
 def as_examples(data: Any, *, split: str, shuffle: bool = True) -> Any:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from trainer.data import Batches, feeder, padded
+from trainer.data.dataset_batches import MOST_COUNTED
 from trainer.errors import UserError
 from trainer.step.eval_step import make_eval_step
 from trainer.step.logs import Totals
@@ -19,6 +20,28 @@ from trainer.strategy.plugin import StrategyPlugin
 # Batches in one graph call: between two calls a run may leave, so that it does
 # not have to wait for the whole evaluation.
 _BATCHES_PER_CALL = 100
+
+
+def count_of(batches: Batches, steps: int | None, *, name: str) -> int:
+    """How many batches are measured: what is asked for, but at most all.
+
+    Args:
+        batches: what is measured.
+        steps: what is asked for; `None` means all.
+        name: of that argument, for the message.
+
+    Raises:
+        UserError: the data has no end, and `steps` is not given.
+    """
+    # Data of unknown length is counted no further than needed.
+    batches.learn_length(steps or MOST_COUNTED)
+    found = [n for n in (steps, batches.steps_per_epoch) if n is not None]
+    if not found:
+        raise UserError(
+            "The data to measure is endless, or longer than has been counted: "
+            f"set {name}, the number of batches."
+        )
+    return min(found)
 
 
 class Interrupted(Exception):  # noqa: N818 - a request, not a defect
@@ -50,7 +73,7 @@ class Evaluator:
         """Evaluates with the averaged weights, if there are any.
 
         Args:
-            steps: how many batches; `None` means one pass.
+            steps: how many batches; no more than one pass, which `None` means.
 
         Returns:
             Loss and metrics by name. Each example counts once, at its weight,
@@ -60,12 +83,12 @@ class Evaluator:
             UserError: the data is endless and `steps` is not given.
             Interrupted: the run has to leave.
         """
-        steps = steps or self._spec.batches("eval").steps_per_epoch
-        if steps is None:
-            raise UserError(
-                "The eval data is endless, or longer than has been counted: "
-                "set eval_steps."
-            )
+        # Once more from the beginning would count examples twice.
+        steps = count_of(
+            self._spec.batches("eval"),
+            steps,
+            name="steps, or run.eval_steps",
+        )
         prepare(self._spec, training=False)
         iterator = self._input()
         totals = Totals(self._spec.parts.metrics, EVAL)

@@ -17,7 +17,7 @@ from trainer.errors import StartAgain, UserError
 from trainer.loop.call_times import Calls
 from trainer.loop.callback_list import CallbackList
 from trainer.loop.control import Requests
-from trainer.loop.evaluator import Interrupted
+from trainer.loop.evaluator import Interrupted, count_of
 from trainer.loop.form_choice import STEPS_PER_LOOP, Choice, choose
 from trainer.loop.loop_state import LoopState
 from trainer.loop.monitor import check_monitored
@@ -111,6 +111,7 @@ class Loop:
         state: where the loop is, as checkpoints hold it.
         save_now: in `on_save`, whether a checkpoint was requested.
         has_ended: whether it is over, and without an error.
+        is_fit: whether it has epochs of its own, as `Trainer.fit` makes them.
 
     Raises:
         UserError: an argument is not valid.
@@ -167,7 +168,10 @@ class Loop:
         trainer.check_data(self.batches)
         if evaluate:
             # Errors there show before training.
-            trainer.check_data(trainer.batches("eval"))
+            measured = trainer.batches("eval")
+            name = "eval_steps" if fit is None else "validation_steps"
+            count_of(measured, eval_steps, name=name)
+            trainer.check_data(measured)
         self._is_auto = steps_per_loop == "auto"
         self._logs_are_auto = log_every == "auto"
         self.state = LoopState(
@@ -190,8 +194,14 @@ class Loop:
         self._calls = Calls(trainer.accounts, longest_seconds=loop_seconds)
         # The loop of the previous call of `train`, unless that call failed.
         last = trainer.loop
-        goes_on = last is not None and last.has_ended and fit is None
-        # The epochs of `fit` are not those of the run.
+        # Each call of `fit` is on its own: neither its epochs nor what its
+        # callbacks have counted are those of the run.
+        self.is_fit = fit is not None
+        goes_on = (
+            last is not None
+            and last.has_ended
+            and not (self.is_fit or last.is_fit)
+        )
         self._last = last if goes_on and last.epochs == self.epochs else None
         self._use_cache = form_cache
         # How the steps are compiled: in earlier attempts, and in this one.
@@ -724,4 +734,7 @@ class Loop:
         if eval_every is None:
             # Without epochs, evaluation is due only at the end.
             return Period(steps=self.steps_per_epoch, begin=self.epochs.begin)
-        return self.period(eval_every, "eval_every")
+        period = self.period(eval_every, "eval_every")
+        # As in Keras: every n-th by their numbers, not from the first one on.
+        earlier = self.epochs.first * (self.steps_per_epoch or 0)
+        return dataclasses.replace(period, begin=period.begin - earlier)

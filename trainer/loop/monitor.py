@@ -143,6 +143,9 @@ def _watched_by(callback: keras.callbacks.Callback) -> list[str]:
 
 def _is_users(callback: keras.callbacks.Callback) -> bool:
     """Whether a callback is neither Keras' nor this project's."""
+    # The functions that it calls are the user's.
+    if isinstance(callback, keras.callbacks.LambdaCallback):
+        return True
     package = type(callback).__module__.partition(".")[0]
     return package not in ("keras", "trainer", "trainer_plugins")
 

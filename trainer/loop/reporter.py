@@ -172,6 +172,15 @@ class Reporter:
         # Evaluation first: if it is interrupted, nothing has been logged, and
         # all of it is due again.
         eval_due = evaluation is not None and evaluation.due(step)
+        epoch = self.epoch_of(first)
+        ends_epoch = self.epoch_of(step) > epoch
+        # A call of `fit` that is stopped within an epoch ends that one there,
+        # as in Keras, with what is due at its end.
+        if ending and not (ends_epoch or self._evaluates_at_end):
+            ends_epoch = True
+            eval_due = evaluation is not None and (
+                evaluation.next_step(step) == self._epochs.next_end(step)
+            )
         at_end = ending and self._evaluates_at_end
         if eval_due or (evaluation is not None and at_end):
             evaluated = self._evaluate()
@@ -201,8 +210,7 @@ class Reporter:
             # the earlier end.
             self.totals["interval"].reset()
             self.interval_seconds = 0.0
-        epoch = self.epoch_of(first)
-        if self.epoch_of(step) > epoch:
+        if ends_epoch:
             newest = {f"val_{k}": v for k, v in evaluated.items()}
             if self._evaluates_at_end:
                 newest = _of_evaluation(self.logs)

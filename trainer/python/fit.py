@@ -11,7 +11,7 @@ import tensorflow as tf
 from trainer.data.arrays import as_arrays, check_rows, weights_of_all
 from trainer.data.batches import Batches
 from trainer.data.examples import Examples
-from trainer.data.given import GivenData
+from trainer.data.given import GivenData, is_by_split
 from trainer.errors import UserError
 from trainer.loop.loop import FitEpochs
 
@@ -41,10 +41,11 @@ class FitData:
     batch_size: int | None = None
     validation_batch_size: int | None = None
 
-    def check(self, **of_evaluation: Any) -> None:
+    def check(self, *, evaluates: bool, **of_evaluation: Any) -> None:
         """Checks that arguments fit together.
 
         Args:
+            evaluates: whether anything is evaluated.
             **of_evaluation: arguments that only an evaluation uses; `None` if
                 not given.
 
@@ -60,19 +61,32 @@ class FitData:
                     "fit got what to validate, but no x. For the Trainer's own "
                     "data, give it Trainer(data={'train': ..., 'eval': ...})."
                 )
+            if not self.shuffle:
+                raise UserError(
+                    "fit got shuffle = False, but no x: the Trainer's own data "
+                    "is shuffled already or has an order of its own. Pass "
+                    "the data, fit(x, y, shuffle=False)."
+                )
         elif yields_batches(self.x):
             self._check_of_batches()
         if self.validation_split and self.validation_data is not None:
             raise UserError(
                 "fit got validation_split and validation_data: choose one."
             )
-        if not self.evaluates and self.x is not None:
+        if not evaluates:
             for name, value in of_evaluation.items():
                 if value is not None:
                     raise UserError(
                         f"{name} = {value!r}, but there is nothing to evaluate:"
-                        " pass validation_data or validation_split."
+                        " pass validation_data or validation_split with x, or "
+                        "Trainer(data={'train': ..., 'eval': ...})."
                     )
+        if self.validation_batch_size and self.x is None:
+            raise UserError(
+                "fit got validation_batch_size, but no x: the Trainer's own "
+                "data is evaluated in batches of the Trainer's batch_size. "
+                "Leave it out."
+            )
 
     @property
     def evaluates(self) -> bool:
@@ -96,11 +110,14 @@ class FitData:
         if self.validation_split:
             train, by_split["eval"] = _split(train, self.validation_split)
         by_split["train"] = train
-        return GivenData(
+        made = GivenData(
             by_split,
             shuffle=self.shuffle,
             eval_batch_size=self.validation_batch_size,
         )
+        if self.validation_batch_size:
+            made.check_batch_size("eval", name="validation_batch_size")
+        return made
 
     def _check_of_batches(self) -> None:
         kind = type(self.x).__name__
@@ -123,7 +140,8 @@ def evaluated_batches(
     sample_weight: Any,
     *,
     data: Any,
-    batch_size: int,
+    batch_size: int | None,
+    default_batch_size: int,
     split: str,
 ) -> Batches | None:
     """The batches that `Trainer.evaluate` was given; `None` if it was not.
@@ -146,6 +164,11 @@ def evaluated_batches(
     else:
         data = x
     if data is None:
+        if batch_size is not None:
+            raise UserError(
+                "evaluate got batch_size, but no data: a split of the "
+                "Trainer's own has the Trainer's batch_size. Leave it out."
+            )
         return None
     given = GivenData.of(data)
     if given is None:
@@ -153,10 +176,15 @@ def evaluated_batches(
             "evaluate(data=...) is a function. Give what it returns, such as "
             "(x, y)."
         )
-    if split not in given and "train" in given:
+    if not is_by_split(data):
         given = GivenData({split: data})
+    if batch_size is not None:
+        given.check_batch_size(split, name="batch_size")
     return given.batches(
-        split, batch_size=batch_size, seed=0, drop_remainder=False
+        split,
+        batch_size=batch_size or default_batch_size,
+        seed=0,
+        drop_remainder=False,
     )
 
 

@@ -9,7 +9,8 @@ import tensorflow as tf
 
 from trainer.data.batches import Batches
 from trainer.data.given import GivenData
-from trainer.errors import UserError, outside_graph
+from trainer.errors import outside_graph
+from trainer.loop.evaluator import count_of
 from trainer.python.fit import yields_batches
 from trainer.runtime.graph import converted
 from trainer.step.spec import StepSpec
@@ -32,48 +33,56 @@ def make_predict(spec: StepSpec) -> Callable[[Any, tf.Tensor], Any]:
     return outputs_of
 
 
-def predicted_batches(x: Any, *, batch_size: int) -> Batches:
+def predicted_batches(
+    x: Any, *, batch_size: int | None, default_batch_size: int
+) -> Batches:
     """The batches of what `Trainer.predict` was given.
 
+    Args:
+        x: as for `Trainer.predict`.
+        batch_size: examples in a batch of arrays; `None` means the default.
+        default_batch_size: the Trainer's.
+
     Raises:
-        UserError: it cannot be used.
+        UserError: it cannot be used, or has batches of its own.
     """
     # A tuple would be taken for (x, y).
     given = x if yields_batches(x) else (x,)
-    return GivenData({"predict": given}).batches(
-        "predict", batch_size=batch_size, seed=0, drop_remainder=False
+    data = GivenData({"predict": given})
+    if batch_size is not None:
+        data.check_batch_size("predict", name="batch_size")
+    return data.batches(
+        "predict",
+        batch_size=batch_size or default_batch_size,
+        seed=0,
+        drop_remainder=False,
     )
 
 
 def predict(
     outputs_of: Callable[[Any, tf.Tensor], Any],
-    x: Any,
+    batches: Batches,
     *,
     model: keras.Model,
-    batch_size: int,
     steps: int | None,
 ) -> Any:
     """Collects the outputs for all examples.
 
     Args:
         outputs_of: what `make_predict` returned.
-        x: as for `Trainer.predict`.
+        batches: what `predicted_batches` returned.
         model: knows which inputs it takes.
-        batch_size: examples in a batch of arrays.
-        steps: how many batches; `None` means all.
+        steps: how many batches, but at most all; `None` means all.
 
     Returns:
         NumPy arrays with one row for each example, in the model's structure.
 
     Raises:
-        UserError: there is no end of `x`, or it cannot be used.
+        UserError: there is no end of the batches, or they do not fit.
     """
-    batches = predicted_batches(x, batch_size=batch_size)
     inputs, _, _ = keras.utils.unpack_x_y_sample_weight(batches.element_spec)
     check_inputs(model, inputs, batch_size=batches.batch_size)
-    count = steps or batches.steps_per_epoch
-    if count is None:
-        raise UserError("x has no end: pass steps, the number of batches.")
+    count = count_of(batches, steps, name="steps")
     found = []
     with outside_graph():
         for number, batch in enumerate(batches.whole(0).take(count)):

@@ -7,7 +7,7 @@ import contextlib
 import functools
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import keras
@@ -172,7 +172,8 @@ class Running(_Base):
             steps: see `train`, also for what is not said here.
             eval_every: the period of evaluations, such as `500` or
                 `"2 epochs"`; `None` is each epoch.
-            eval_steps: batches in an evaluation; `None` means all.
+            eval_steps: batches in an evaluation, but at most all; `None` means
+                all.
             max_time: see `train`.
             model_dir: see `train`.
             callbacks: see `train`.
@@ -248,16 +249,19 @@ class Running(_Base):
             validation_data: `(x, y)`, `(x, y, sample_weight)` or a dataset of
                 batches, evaluated after each epoch.
             shuffle: whether arrays, and the batches of a `PyDataset`, are
-                shuffled in each epoch. A dataset has an order of its own.
+                shuffled in each epoch. A dataset has an order of its own, and
+                so has the Trainer's own data.
             class_weight: in place of the Trainer's, for this call.
             sample_weight: a weight for each example, if `x` is arrays. Metrics
                 use it, too, as `weighted_metrics` do in Keras.
             initial_epoch: the number of the first epoch.
             steps_per_epoch: steps in an epoch; by default one pass over the
                 data. Data that ends goes on from its beginning.
-            validation_steps: batches in an evaluation; `None` means all.
-            validation_batch_size: by default `batch_size`; for speed only.
-            validation_freq: evaluates after every n-th epoch.
+            validation_steps: batches in an evaluation, but at most all; `None`
+                means all.
+            validation_batch_size: of arrays, by default `batch_size`; for speed
+                only.
+            validation_freq: evaluates after every n-th epoch by its number.
 
         Returns:
             The values of this call's epochs.
@@ -275,26 +279,29 @@ class Running(_Base):
             batch_size=batch_size,
             validation_batch_size=validation_batch_size,
         )
+        evaluates = data.evaluates or (x is None and self._has_eval_data())
         data.check(
+            evaluates=evaluates,
             validation_steps=validation_steps,
             validation_batch_size=validation_batch_size,
             validation_freq=None if validation_freq == 1 else validation_freq,
         )
         wanted = epochs_of(epochs, initial_epoch, steps_per_epoch)
         eval_every = as_period_of_evaluations(validation_freq)
-        self._take_data(data, class_weight or self._own_class_weight)
         own = History()
-        self._run(
-            wanted.epochs,
-            evaluate=data.evaluates or (x is None and self._has_eval_data()),
-            eval_every=eval_every,
-            eval_steps=validation_steps,
-            callbacks=callbacks,
-            fit=wanted,
-            log_every="1 epoch" if verbose == 2 else "auto",
-            verbose=verbose,
-            history=own,
-        )
+        with self._data_of_call():
+            self._take_data(data, class_weight or self._own_class_weight)
+            self._run(
+                wanted.epochs,
+                evaluate=evaluates,
+                eval_every=eval_every,
+                eval_steps=validation_steps,
+                callbacks=callbacks,
+                fit=wanted,
+                log_every="1 epoch" if verbose == 2 else "auto",
+                verbose=verbose,
+                history=own,
+            )
         return own
 
     @checked
@@ -319,9 +326,9 @@ class Running(_Base):
             data: in place of these, whatever `Trainer(data=...)` takes, such
                 as a dataset of batches.
             split: of the Trainer's data, such as `"test"`.
-            batch_size: examples in a batch of arrays, for speed only; by
-                default the Trainer's.
-            steps: how many batches; `None` means all.
+            batch_size: examples in a batch of arrays that are given here, for
+                speed only; by default the Trainer's.
+            steps: how many batches, but at most all; `None` means all.
 
         Returns:
             Loss and metrics by name, over all examples.
@@ -330,13 +337,19 @@ class Running(_Base):
             UserError: something that was given does not fit.
         """
         if isinstance(x, int):
+            if steps is not None:
+                raise UserError(
+                    f"evaluate got {x} and steps = {steps}, but a number is "
+                    "steps: give one of them."
+                )
             x, steps = None, x
         batches = evaluated_batches(
             x,
             y,
             sample_weight,
             data=data,
-            batch_size=batch_size or self.batch_size,
+            batch_size=batch_size,
+            default_batch_size=self.batch_size,
             split=split,
         )
         own = batches is None
@@ -365,7 +378,7 @@ class Running(_Base):
                 yields batches, whose targets are not used.
             batch_size: examples in a batch of arrays; by default the
                 Trainer's.
-            steps: how many batches; `None` means all.
+            steps: how many batches, but at most all; `None` means all.
 
         Returns:
             NumPy arrays with one row for each example, in the structure of
@@ -375,18 +388,18 @@ class Running(_Base):
             UserError: `x` does not fit the model.
         """
         self._take_over_changes()
+        batches = predicted_batches(
+            x, batch_size=batch_size, default_batch_size=self.batch_size
+        )
         if "parts" not in vars(self):
-            self._build_from(
-                predicted_batches(x, batch_size=batch_size or self.batch_size)
-            )
+            self._build_from(batches)
         self.build()
         ema = self.parts.ema
         with ema.swapped_in() if ema else contextlib.nullcontext():
             return predict(
                 self._predict_function,
-                x,
+                batches,
                 model=self.model,
-                batch_size=batch_size or self.batch_size,
                 steps=steps,
             )
 
@@ -499,6 +512,41 @@ class Running(_Base):
         if self._given_model is not None and "parts" in vars(self):
             self._given_model.take_over(self.model)
 
+    @contextlib.contextmanager
+    def _data_of_call(self) -> Iterator[None]:
+        """Lets `fit` keep its data only if it has trained on it.
+
+        The class weights are those of the call in any case.
+        """
+        before = self._data, self.batch_size, dict(self._batches)
+        begin = self._steps_made()
+        try:
+            yield
+        except BaseException:
+            if self._steps_made() == begin:
+                self._data, size, batches = before
+                self._use_sizes(size, self.class_weight)
+                self._batches = batches
+            raise
+        finally:
+            self._use_sizes(self.batch_size, self._own_class_weight)
+
+    def _steps_made(self) -> int:
+        """The step, without building what is not built."""
+        return self.step if "parts" in vars(self) else 0
+
+    def _use_sizes(
+        self, batch_size: int, class_weight: dict[int, float] | None
+    ) -> None:
+        """Takes both, and forgets what was made for others."""
+        if batch_size != self.batch_size:
+            self._batches.clear()
+        if (batch_size, class_weight) != (self.batch_size, self.class_weight):
+            self.batch_size, self.class_weight = batch_size, class_weight
+            # What was traced holds both.
+            for name in ("spec", "train_runner", "evaluator"):
+                self.__dict__.pop(name, None)
+
     def _take_data(
         self, data: FitData, class_weight: dict[int, float] | None
     ) -> None:
@@ -510,18 +558,13 @@ class Running(_Base):
             self._data = given
             self._batches.clear()
             size = data.batch_size or given.batch_size or self.batch_size
-        if (size, class_weight) != (self.batch_size, self.class_weight):
-            if self._has_own("global_loss"):
-                check_global_loss(
-                    type(self).__name__,
-                    accumulation_steps=self.accumulation_steps,
-                    class_weight=class_weight,
-                )
-            self.batch_size, self.class_weight = size, class_weight
-            self._batches.clear()
-            # What was traced holds both.
-            for name in ("spec", "train_runner", "evaluator"):
-                self.__dict__.pop(name, None)
+        if self._has_own("global_loss"):
+            check_global_loss(
+                type(self).__name__,
+                accumulation_steps=self.accumulation_steps,
+                class_weight=class_weight,
+            )
+        self._use_sizes(size, class_weight)
         check_against_strategy(
             self.plugin,
             batch_size=self.batch_size,

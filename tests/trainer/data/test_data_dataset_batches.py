@@ -207,6 +207,6 @@ def test_a_run_on_a_never_ending_generator_ends():
     assert "val_loss" in make().train_and_evaluate(4, eval_steps=2)
     with (
         mock.patch("trainer.data.dataset_batches.MOST_COUNTED", 50),
-        pytest.raises(UserError, match="set eval_steps"),
+        pytest.raises(UserError, match="set steps, or run.eval_steps"),
     ):
         make().evaluate()

@@ -260,6 +260,52 @@ MISTAKES = {
         lambda: make().fit(X, Y, validation_steps=3),
         "there is nothing to evaluate",
     ),
+    "validation_steps of no eval split": (
+        lambda: make(data=(X, Y)).fit(validation_steps=3),
+        "validation_steps = 3, but there is nothing to evaluate",
+    ),
+    "validation_batch_size of none": (
+        lambda: make(data=(X, Y)).fit(validation_batch_size=3),
+        "validation_batch_size = 3, but there is nothing to evaluate",
+    ),
+    "validation_freq of none": (
+        lambda: make(data=(X, Y)).fit(validation_freq=2),
+        "validation_freq = 2, but there is nothing to evaluate",
+    ),
+    "validation_batch_size of one's own": (
+        lambda: make(data={"train": (X, Y), "eval": (X, Y)}).fit(
+            validation_batch_size=3
+        ),
+        "got validation_batch_size, but no x",
+    ),
+    "validation_batch_size of a dataset": (
+        lambda: make().fit(
+            X, Y, validation_data=dataset(), validation_batch_size=3
+        ),
+        "validation_batch_size is for arrays, and the data is a _Batch",
+    ),
+    "order of one's own data": (
+        lambda: make(data=(X, Y)).fit(shuffle=False),
+        r"shuffle = False, but no x.*fit\(x, y, shuffle=False\)",
+    ),
+    "batch_size of a split": (
+        lambda: make(data={"train": (X, Y), "eval": (X, Y)}).evaluate(
+            batch_size=8
+        ),
+        "evaluate got batch_size, but no data",
+    ),
+    "batch_size of a dataset": (
+        lambda: make().evaluate(dataset(), batch_size=8),
+        "batch_size is for arrays, and the data is a _Batch",
+    ),
+    "batch_size of batches to predict": (
+        lambda: make().predict(dataset(), batch_size=8),
+        "batch_size is for arrays, and the data is a _Batch",
+    ),
+    "steps twice": (
+        lambda: make(data={"eval": (X, Y)}).evaluate(5, steps=3),
+        "evaluate got 5 and steps = 3",
+    ),
     "a list of epochs": (
         lambda: make().fit(X, Y, validation_split=0.5, validation_freq=[1]),
         "only every n-th epoch",
@@ -287,6 +333,12 @@ MISTAKES = {
     "no callback": (
         lambda: make().fit(X, Y, callbacks=["early_stopping"]),
         "is not a callback",
+    ),
+    "a backup": (
+        lambda: make().fit(
+            X, Y, callbacks=keras.callbacks.BackupAndRestore("backup")
+        ),
+        r"BackupAndRestore, .*call train\(.*Checkpoint",
     ),
     "nothing is evaluated": (
         lambda: make().fit(X, Y, callbacks=STOP()),
