@@ -1,7 +1,7 @@
 """What a step costs, counted in its graph: operations and memory."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -18,13 +18,14 @@ from trainer.runtime.exit_report import headline
 from trainer.runtime.graph import graph_function
 from trainer.runtime.report import Row
 
-# What a graph holds in a function of its own is not counted.
+# Of what these hold, it is not known how often it is done.
 _GRADIENT = "gradient_tape/"
 _NOT_COUNTED = {
     f"{prefix}{kind}"
     for prefix in ("", "Stateless", "Stateful")
-    for kind in ("While", "If", "Case", "PartitionedCall")
+    for kind in ("While", "If", "Case")
 }
+_CALLS = {"PartitionedCall", "StatefulPartitionedCall"}
 # Some strategies trace a step in their own loop only. It is no more than a
 # figure of the report.
 _NOT_TRACED = (UserError, RuntimeError, TypeError, ValueError)
@@ -78,7 +79,7 @@ def step_costs(programs: RunPrograms) -> list[Row]:
             Row("activation memory", None, "bytes", why),
         ]
     micro = programs.micro_batches
-    left_out = sorted({op.type for op in graph.get_operations()} & _NOT_COUNTED)
+    left_out = sorted({op.type for op in _operations(graph)} & _NOT_COUNTED)
     note = "a step of this process, as TensorFlow states it"
     if left_out:
         note += f"; not in {', '.join(left_out)}"
@@ -100,15 +101,25 @@ def step_costs(programs: RunPrograms) -> list[Row]:
 
 
 def _flops(graph: tf.Graph) -> int:
-    return sum(_flops_of(graph, op) for op in graph.get_operations())
+    return sum(map(_flops_of, _operations(graph)))
 
 
-def _flops_of(graph: tf.Graph, op: tf.Operation) -> int:
+def _operations(graph: tf.Graph) -> Iterator[tf.Operation]:
+    """Those of a graph, and of the functions that it calls, at each call."""
+    for op in graph.get_operations():
+        if op.type in _CALLS:
+            called = graph._get_function(op.get_attr("f").name)
+            yield from _operations(called.graph)
+        else:
+            yield op
+
+
+def _flops_of(op: tf.Operation) -> int:
     if op.type == "Einsum":
         return _einsum_flops(op)
     try:
         with deprecation.silence():  # It calls what is, each time.
-            found = ops.get_stats_for_node_def(graph, op.node_def, "flops")
+            found = ops.get_stats_for_node_def(op.graph, op.node_def, "flops")
     # Of operations whose shapes are not known.
     except (ValueError, TypeError):
         return 0
@@ -131,7 +142,7 @@ def _einsum_flops(op: tf.Operation) -> int:
 def _accessed(graph: tf.Graph) -> int:
     return sum(
         _size(tensor)
-        for op in graph.get_operations()
+        for op in _operations(graph)
         for tensor in (*op.inputs, *op.outputs)
     )
 

@@ -199,6 +199,8 @@ def switch(x):
     ("layer", "kind"),
     [
         (lambda: keras.layers.Lambda(lambda x: switch(x[:, 0])), "Case"),
+        # Keras puts the loop into a function.
+        (lambda: keras.layers.SimpleRNN(4), "While"),
     ],
 )
 def test_what_is_not_counted_is_named(layer, kind):
@@ -248,6 +250,27 @@ def check(folder, x, *, callbacks=(Checkpoint,), **options):
         strategy="default",
         callbacks=[one() for one in callbacks],
     )
+
+
+def test_a_function_is_counted_at_each_call():
+    def product(x):
+        # Traced anew, for the batch's fixed shape.
+        return tf.function(lambda a: a @ tf.transpose(a))(x)
+
+    def model():
+        inputs = keras.Input((8,))
+        twice = keras.layers.Lambda(
+            lambda x: tf.reduce_mean(product(x) + product(x), 1, keepdims=True)
+        )
+        # Of the batch with itself: nothing before it is trained.
+        return keras.Model(inputs, keras.layers.Dense(1)(twice(inputs)))
+
+    x = np.zeros((64, 8), "float32")
+    found = costs(
+        model=model, data=lambda split: (x, x[:, :1]), optimizer="sgd"
+    )
+    once = 2 * 32 * 8 * 32
+    assert 2 * once < found["FLOP"] < 2.5 * once
 
 
 def test_in_python(tmp_path):
