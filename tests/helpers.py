@@ -15,16 +15,17 @@ _X = np.random.default_rng(0).normal(size=(64, 3)).astype("float32")
 ARRAYS = _X, _X[:, :1]
 
 
-def run_module(module, *arguments, root):
-    """Runs a module of the tests in a process of its own, to its good end."""
+def run_module(module, *arguments, root, timeout=900):
+    """What a module prints in a process of its own, which must end well."""
     done = subprocess.run(
         [sys.executable, "-m", module, *map(str, arguments)],
         cwd=root,
         capture_output=True,
         text=True,
-        timeout=900,
+        timeout=timeout,
     )
     assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout
 
 
 def run_worker(module, *arguments, directory, root):

@@ -391,8 +391,7 @@ class Running(_Base):
         batches = predicted_batches(
             x, batch_size=batch_size, default_batch_size=self.batch_size
         )
-        if "parts" not in vars(self):
-            self._build_from(batches)
+        self._build_from(batches)
         self.build()
         ema = self.parts.ema
         with ema.swapped_in() if ema else contextlib.nullcontext():

@@ -46,7 +46,6 @@ class Compiled:
         generated_code: bytes of the program itself.
         flops: floating-point operations; of a loop, those of one pass.
         bytes_accessed: of memory, likewise.
-        transcendentals: such as exponentials, likewise.
         all_reduces: how many there are.
         loops: how many there are.
     """
@@ -58,7 +57,6 @@ class Compiled:
     generated_code: int
     flops: float
     bytes_accessed: float
-    transcendentals: float
     all_reduces: int
     loops: int
 

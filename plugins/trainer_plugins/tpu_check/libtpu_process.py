@@ -97,7 +97,6 @@ def compiled(
         **{name: getattr(memory, f"{name}_size_in_bytes") for name in _MEMORY},
         "flops": cost.get("flops", 0.0),
         "bytes_accessed": cost.get("bytes accessed", 0.0),
-        "transcendentals": cost.get("transcendentals", 0.0),
         # The compiler has put several of the program's into one.
         "all_reduces": len(_ALL_REDUCE.findall(text)),
         "loops": len(_LOOP.findall(text)),

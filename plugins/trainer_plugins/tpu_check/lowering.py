@@ -30,13 +30,11 @@ class Lowered:
 
     Attributes:
         module: StableHLO in MLIR's bytecode.
-        argument_bytes: of the inputs, without the variables.
         reduced: the bytes of each tensor that is summed over replicas.
         largest: the operation that makes the largest tensor, and its bytes.
     """
 
     module: bytes
-    argument_bytes: int
     reduced: list[int]
     largest: tuple[str, int]
 
@@ -78,7 +76,6 @@ def lower(program: Program) -> Lowered:
         raise UserError(_sentence(program.name, str(error))) from error
     return Lowered(
         module=module,
-        argument_bytes=sum(map(_bytes_of, leaves)),
         reduced=[
             _bytes_of(op.outputs[0])
             for op in graph.get_operations()

@@ -1,10 +1,10 @@
 """The graphs that TensorFlow's TPUStrategy makes of a run, without a chip."""
 
 import json
-import subprocess
-import sys
 
 import pytest
+
+from tests.helpers import run_module
 
 CASES = (
     "plain",
@@ -45,20 +45,9 @@ ON_THE_HOST = {
     ids=["1 core", "2 cores"],
 )
 def traced(request, root):
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "tests.plugins.strategies.tpu_trace_worker",
-            str(request.param),
-        ],
-        cwd=root,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    worker = "tests.plugins.strategies.tpu_trace_worker"
+    printed = run_module(worker, request.param, root=root, timeout=600)
+    lines = [json.loads(line) for line in printed.splitlines()]
     return {line["name"]: line for line in lines}
 
 

@@ -39,7 +39,7 @@ def advise(monkeypatch, *, most, batch_size=12 * 32):
             raise DoesNotFit("too large", "99G")
         # Quadratic, as attention is: the first guess is too high.
         temp = int(topology.chip.hbm_bytes * (name / most) ** 2)
-        return Compiled(0, 0, 0, temp, 0, 1.0, 1.0, 0.0, 1, 0)
+        return Compiled(0, 0, 0, temp, 0, 1.0, 1.0, 1, 0)
 
     monkeypatch.setattr(batch_advisor, "compile_for", compile_for)
     monkeypatch.setattr(batch_advisor, "lower", lambda program: program)

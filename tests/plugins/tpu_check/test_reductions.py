@@ -1,26 +1,17 @@
 """The stand-in for TPUStrategy reduces what TPUStrategy does."""
 
 import json
-import subprocess
-import sys
 
 import pytest
+
+from tests.helpers import run_module
 
 
 @pytest.mark.long
 def test_every_case_reduces_the_same_tensors(root):
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m"),
-            *("tests.plugins.tpu_check.reductions_worker", "2"),
-        ],
-        cwd=root,
-        capture_output=True,
-        text=True,
-        timeout=900,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    worker = "tests.plugins.tpu_check.reductions_worker"
+    printed = run_module(worker, 2, root=root)
+    lines = [json.loads(line) for line in printed.splitlines()]
     assert len(lines) == 12
     for line in lines:
         assert line["tpu"], line["name"]

@@ -82,7 +82,7 @@ func.func public @main(%a: tensor<68719476736xf32>) -> tensor<68719476736xf32> {
 @pytest.mark.parametrize("kind", CHIPS)
 def test_the_memory_is_what_the_compiler_states(kind):
     sides = "1x1" if CHIPS[kind].dimensions == 2 else "2x2x1"
-    lowered = Lowered(LARGE, 0, [], ("sum", 2**38))
+    lowered = Lowered(LARGE, [], ("sum", 2**38))
     limit = f"of {CHIPS[kind].hbm_bytes / 2**30:.2f}G that there are"
     with pytest.raises(DoesNotFit, match=limit):
         compile_for(Topology(kind, sides), lowered, name="sum", replicas=1)
