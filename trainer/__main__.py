@@ -19,14 +19,15 @@ def main() -> None:
     """Runs the command line and ends the process with its exit code."""
     # First: whatever is opened must not get the number of a closed stream.
     standard_streams.protect()
-    signals.hold()
     try:
+        signals.hold()
         # Not before: what is imported here may start threads.
         from trainer.cli import main as command_line
 
         code = command_line.main()
+        signals.settle()
     except signals.Terminated as error:
-        # SIGTERM may come before the first line of that, or after the last.
+        # SIGTERM may come inside `hold`, or after the last line of that main.
         sys.stderr.write(f"start again: {error}\n")
         code = EXIT_START_AGAIN
     # After a failure the peers may be gone, and TensorFlow's exit handlers

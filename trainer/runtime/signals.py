@@ -180,6 +180,7 @@ class _Hold:
 _listeners: list[Listener] = []
 _hold: _Hold | None = None
 _has_held = False
+_is_settled = False
 _interruption: StartAgain | None = None
 
 
@@ -231,6 +232,15 @@ def handler_restored() -> Iterator[None]:
             ending.end()
 
 
+def settle() -> None:
+    """Says that the exit code is known: a signal no longer raises anything.
+
+    The process still ends if what is left takes longer than it may.
+    """
+    global _is_settled
+    _is_settled = True
+
+
 def interruption() -> StartAgain | None:
     """What `Terminated` stands for, if it was raised in the main thread.
 
@@ -242,7 +252,7 @@ def interruption() -> StartAgain | None:
 def _interrupt(number: int) -> None:
     """Raises `Terminated`; only once, so that nothing interrupts the end."""
     global _interruption
-    if _interruption is None:
+    if _interruption is None and not _is_settled:
         name = signal.Signals(number).name
         _interruption = StartAgain(f"{name}; nothing more was saved")
         raise Terminated(str(_interruption))
@@ -288,12 +298,13 @@ def _after_fork() -> None:
 
 def _after_fork_in_child() -> None:
     """A child has none of the threads here, and dies of SIGTERM."""
-    global _hold, _interruption
+    global _hold, _interruption, _is_settled
     # Innermost first, as each one puts back what it found; `stop` takes it off
     # the list, hence the copy.
     for listener in reversed(_listeners.copy()):
         listener.stop()
     _hold = _interruption = None
+    _is_settled = False
     signal.pthread_sigmask(
         signal.SIG_SETMASK, _mask.before - ({*_HELD} if _has_held else set())
     )

@@ -66,6 +66,41 @@ def test_sigterm_before_tensorflow_is_imported_ends_it_at_once(runs):
     assert time.monotonic() - begin < 10
 
 
+@pytest.mark.parametrize(("place", "code"), [("hold", 75), ("end", 0)])
+def test_sigterm_in_the_first_and_the_last_call_is_no_traceback(place, code):
+    """The two ends of the time in which a signal raises `Terminated`."""
+    result = run(
+        """
+import time
+from trainer import __main__
+from trainer.runtime import signals
+def then_signal(f):
+    def call(*args, **kwargs):
+        f(*args, **kwargs)
+        os.kill(os.getpid(), signal.SIGTERM)
+        while not seen:
+            time.sleep(0.001)
+    return call
+seen = []
+handle = signals._interrupt
+def interrupt(number):
+    seen.append(number)
+    handle(number)
+signals._interrupt = interrupt
+if sys.argv[1] == "hold":
+    signals._Hold.__init__ = then_signal(signals._Hold.__init__)
+else:
+    signals.settle = then_signal(signals.settle)
+sys.argv[1:] = ["--help"]
+__main__.main()
+""",
+        place,
+    )
+    assert result.returncode == code, result.stderr
+    assert "Traceback" not in result.stderr
+    assert ("start again: SIGTERM" in result.stderr) == (code == 75)
+
+
 @pytest.mark.usefixtures("plain_starts")
 def test_all_threads_hold_it_and_then_the_main_thread_does_not(runs):
     runs.plan("single import 0 hold", "single setup 0 hold")
