@@ -11,6 +11,7 @@ import pytest
 
 from tests.conformance.conftest import MORE_STRATEGIES, STRATEGIES
 from tests.conftest import ROOT
+from tests.sets import long
 from trainer import Guard, Trainer
 from trainer.experiment import build
 from trainer.strategy.registry import load_plugins
@@ -33,21 +34,11 @@ def blocks(page):
     ]
 
 
-# What they show has tests of its own; the first commands that a user types are
-# run in the ordinary set.
-LONG = (
-    "check.md",
-    "coming_from.md",
-    "own_model.md",
-    "plugins.md",
-    "runs.md",
-    "strategies.md",
-)
-
-
 def runnable():
     return [
-        pytest.param(page, marks=[pytest.mark.long] * (page.name in LONG))
+        # The first commands that a user types are run in the ordinary set; what
+        # the other pages show has tests of its own.
+        page if page.name == "README.md" else long(page)
         for page in PAGES
         if any(k == "bash" for k, *_ in blocks(page))
     ]

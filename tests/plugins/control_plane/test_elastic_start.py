@@ -87,7 +87,7 @@ def test_too_few_are_not_enough_and_the_missing_are_named(cluster, hosts):
 
 
 @HOSTS
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("how", [signal.SIGKILL, long(signal.SIGSTOP)])
 def test_when_the_coordinator_is_lost_another_one_takes_over(
     cluster, hosts, how
 ):
@@ -151,7 +151,7 @@ def leave_for(tasks, reason):
 
 
 @HOSTS
-@pytest.mark.parametrize("away", [0, 2])
+@pytest.mark.parametrize("away", [0, long(2)])
 def test_a_run_ends_for_one_that_is_back_and_starts_with_all(
     cluster, hosts, away
 ):

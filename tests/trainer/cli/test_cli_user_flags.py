@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.sets import long
 from tests.trainer.cli.tiny import TINY, run_trainer
 from trainer.cli import flags
 from trainer.errors import UserError
@@ -41,10 +42,10 @@ def assert_refused(done, *parts):
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ([], "own 1 False None"),
+        long([], "own 1 False None"),
         (["--own_units=3", "--own_switch"], "own 3 True None"),
-        (["--own_units", "3", "--batch_size=8"], "own 3 False None"),
-        (["--noown_switch", "--data_dir=here"], "own 1 False here"),
+        long(["--own_units", "3", "--batch_size=8"], "own 3 False None"),
+        long(["--noown_switch", "--data_dir=here"], "own 1 False here"),
         (["--flagfile=flags.txt"], "own 5 True None"),
     ],
 )

@@ -313,6 +313,7 @@ def test_what_keras_does_not_track_is_set_back(cache):
     assert trainer.seen.numpy() == 0.0
 
 
+@pytest.mark.long
 def test_a_fault_that_a_measurement_found_is_none_of_the_run(cache):
     x = np.ones((64, 3), "float32")
     x[40] = np.nan
