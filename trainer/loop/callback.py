@@ -86,6 +86,21 @@ class Callback(keras.callbacks.Callback):
             logs: the newest train values, and eval values under `val_*`.
         """
 
+    def before_end(self, logs: dict[str, float]) -> None:
+        """Called when nothing is left to train, before any `on_train_end`.
+
+        Only savers are called. What they load here is what the others find.
+
+        Args:
+            logs: as in `on_save`.
+        """
+
+    def load_best_weights(self) -> None:
+        """Loads better weights than the newest, to be evaluated or exported.
+
+        Called without `setup`, by the modes that only read a run.
+        """
+
     def on_leave(self, step: int) -> None:
         """Called when the run has to leave, to be started again: save now.
 
