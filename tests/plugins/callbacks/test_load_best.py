@@ -20,7 +20,9 @@ def worsening():
 
 def model():
     keras.utils.set_random_seed(0)
-    return keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    return keras.Sequential(
+        [keras.Input((3,)), keras.layers.Dense(1, name="out")], name="line"
+    )
 
 
 class Ending(keras.callbacks.Callback):
@@ -85,12 +87,12 @@ def test_a_finished_run_finds_its_best_again(tmp_path):
 
 @pytest.mark.long
 def test_a_damaged_best_is_passed_over(tmp_path):
-    train(tmp_path, 8, load_best=True, keep_best=2)
+    train(tmp_path, load_best=True, keep_best=2)
     values = losses(tmp_path)
     first, second = sorted(values, key=values.get)[:2]
     path = tmp_path / "checkpoints" / f"step_{first:08d}" / "manifest.json"
     path.write_text("{}")
-    trainer = train(tmp_path, 8, load_best=True, keep_best=2)
+    trainer = train(tmp_path, load_best=True, keep_best=2)
     assert trainer.evaluate()["loss"] == pytest.approx(values[second])
 
 
