@@ -1,6 +1,7 @@
 """The table of runs on a terminal."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -54,17 +55,18 @@ _LAYOUTS = (
 
 def print_table(comparison: Comparison, console: Console) -> None:
     """Prints the runs, as wide as the console allows, and notes on them."""
+    names = [n for n in comparison.differences if not _is_told(n, comparison)]
     draws = (console.encoding or "").lower().startswith("utf")
     unlimited = console.options.update(max_width=_UNLIMITED)
     for layout in _LAYOUTS:
         shown = layout if draws else layout._replace(curve=0)
-        table = _table(comparison, shown)
+        table = _table(comparison, shown, names)
         wide = rich.measure.Measurement.get(console, unlimited, table)
         if wide.maximum <= console.width:
             break
     console.print(table)
-    if comparison.differences and not shown.columns:
-        console.print(_differences(comparison))
+    if names and not shown.columns:
+        console.print(_differences(comparison, names))
     for run in comparison.runs:
         for note in run.notes:
             console.print(_text(f"{run.name}: {note}"), style="dim")
@@ -94,7 +96,20 @@ def sparkline(values: Mapping[int, float], width: int) -> str:
     return "".join(map(bar, numbers))
 
 
-def _table(comparison: Comparison, layout: _Layout) -> Table:
+def _is_told(name: str, comparison: Comparison) -> bool:
+    """Whether the names of the runs hold a parameter, as those of a sweep."""
+    short = name.rpartition(".")[2]
+    return all(
+        f"{short}={_literal(value)}" in re.split("[,/]", run.name)
+        for run, value in zip(
+            comparison.runs, comparison.differences[name], strict=True
+        )
+    )
+
+
+def _table(
+    comparison: Comparison, layout: _Layout, names: Sequence[str]
+) -> Table:
     table = Table(box=rich.box.SIMPLE, pad_edge=False)
     table.add_column("run", overflow="fold")
     table.add_column("state", no_wrap=True)
@@ -107,7 +122,7 @@ def _table(comparison: Comparison, layout: _Layout) -> Table:
             table.add_column("last", justify="right", no_wrap=True)
         if layout.curve:
             table.add_column("curve", no_wrap=True)
-    names = comparison.differences if layout.columns else {}
+    names = names if layout.columns else []
     for name in names:
         table.add_column(_text(_short(name)), no_wrap=True)
     for number, run in enumerate(comparison.runs):
@@ -122,12 +137,11 @@ def _table(comparison: Comparison, layout: _Layout) -> Table:
     return table
 
 
-def _differences(comparison: Comparison) -> Table:
+def _differences(comparison: Comparison, names: Sequence[str]) -> Table:
     """What has no room beside the values."""
     table = Table(box=rich.box.SIMPLE, pad_edge=False)
     table.add_column("run", overflow="fold")
     table.add_column("what differs", overflow="fold")
-    names = list(comparison.differences)
     left = len(names) - _MOST_DIFFERENCES
     for number, run in enumerate(comparison.runs):
         pairs = [
@@ -137,7 +151,7 @@ def _differences(comparison: Comparison) -> Table:
         ]
         if left > 0:
             pairs.append(f"and {left} more, see --json")
-        table.add_row(_text(run.name), _text("\n".join(pairs)))
+        table.add_row(_text(run.name), _text("  ".join(pairs)))
     return table
 
 
@@ -183,7 +197,7 @@ def _literal(value: str) -> str:
 def _text(text: str) -> Text:
     # Brackets are markup to rich. Names and messages are in other people's
     # files, and could contain what controls a terminal.
-    shown = (c if c.isprintable() or c == "\n" else "?" for c in text)
+    shown = (c if c.isprintable() else "?" for c in text)
     return Text("".join(shown))
 
 

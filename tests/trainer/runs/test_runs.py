@@ -236,3 +236,16 @@ def test_runs_of_the_trainer_are_read(tmp_path):
     } or comparison.differences == {
         "SGD.learning_rate": [run.name for run in comparison.runs]
     }
+
+
+def test_what_the_names_of_a_sweep_tell_has_no_column(tmp_path):
+    for rate in ("0.1", "0.01"):
+        config = f"Adam.learning_rate = {rate}\nTrainer.seed = {rate[-2:]}\n"
+        write_run(tmp_path / f"learning_rate={rate},x=1", [1.0], config=config)
+    console = Console(width=120, record=True, file=io.StringIO())
+    comparison = compare(list(read(tmp_path).values()))
+    print_table(comparison, console)
+    text = console.export_text()
+    assert "Trainer.seed" in text
+    assert "Adam.learning_rate" not in text
+    assert len(comparison.differences) == 2
