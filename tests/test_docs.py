@@ -34,6 +34,10 @@ def blocks(page):
     ]
 
 
+# Packages that are not among those of the tests.
+NEEDS = {"tuners.md": ("optuna", "keras_tuner")}
+
+
 def runnable():
     return [
         # The first commands that a user types are run in the ordinary set; what
@@ -47,6 +51,8 @@ def runnable():
 @pytest.mark.parametrize("page", runnable(), ids=lambda page: page.name)
 def test_blocks_run_in_order(page, tmp_path):
     """Named blocks are written; bash blocks are run, and must succeed."""
+    for package in NEEDS.get(page.name, ()):
+        pytest.importorskip(package)
     (tmp_path / "experiments").symlink_to(ROOT / "experiments")
     for kind, file, text in blocks(page):
         if file is not None:

@@ -56,9 +56,8 @@ def public_definitions(tree):
                 yield from public_definitions(node)
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
-    home = tmp_path_factory.mktemp("wheel")
+def build_wheel(home):
+    """Builds this project's wheel in a new folder; returns its path."""
     # Built from a copy: setuptools leaves a build folder behind, from which a
     # later wheel would take files that are gone by then.
     copy = home / "copy"
@@ -76,7 +75,12 @@ def wheel(tmp_path_factory):
     )
     assert done.returncode == 0, done.stderr[-4000:]
     (path,) = home.glob("*.whl")
-    with zipfile.ZipFile(path) as file:
+    return path
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    with zipfile.ZipFile(build_wheel(tmp_path_factory.mktemp("wheel"))) as file:
         yield file
 
 
@@ -255,3 +259,16 @@ def test_every_exported_name_exists(module):
         assert getattr(exporting, name) is not None
     with pytest.raises(AttributeError, match="no_such_name"):
         exporting.no_such_name  # noqa: B018
+
+
+def test_the_suite_says_what_is_missing():
+    """An installed suite may be run where there is no pytest."""
+    code = (
+        "import runpy, sys; sys.modules['pytest'] = None; "
+        "runpy.run_module('tests.conformance', run_name='__main__')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert done.stderr == "error: The suite needs pytest: pip install pytest.\n"

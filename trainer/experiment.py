@@ -259,6 +259,8 @@ class BuiltRun:
         checkpoints = os.path.join(self._options["model_dir"], "checkpoints")
         if self.mode in ("eval", "export"):
             _restore(trainer, checkpoints)
+            for callback in loop.callbacks.ours:
+                callback.load_best_weights()
             return
         source = self._options["init_from"]
         # Only a new run: a resumed one has these weights and more.

@@ -184,6 +184,18 @@ class RunState:
         if host is not None:
             host.load(snapshot, going_back=going_back)
 
+    def restore_weights(self, snapshot: Snapshot) -> None:
+        """Restores what an evaluation needs; the step stays as it is.
+
+        Raises:
+            UserError: the model or its averages have another structure.
+            Misfit: something in it is not valid.
+        """
+        step = self.step
+        self.restore(snapshot, groups=EVALUATED)
+        self.step = step
+        self._get_parts().step.assign(step)
+
     def restore_newest(
         self, directory: str, *, going_back: bool = False
     ) -> bool:

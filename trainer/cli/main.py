@@ -1,5 +1,6 @@
 """`python -m trainer`: from the command line to an exit code."""
 
+import dataclasses
 import os
 import sys
 from collections.abc import Sequence
@@ -7,12 +8,18 @@ from typing import TYPE_CHECKING
 
 from absl import logging
 
-from trainer.cli import ending, flags, user_flags
+from trainer.cli import ending, flags, resume, user_flags
 from trainer.cli.config.paths import locate
 from trainer.cli.default_path import default_path, experiment_name
 from trainer.cli.flag_table import HELP_FLAGS, TRAINING_MODES
-from trainer.cli.help import help_text
-from trainer.errors import EXIT_DONE, EXIT_START_AGAIN, StartAgain, UserError
+from trainer.cli.help import WHAT_NEXT, help_text
+from trainer.errors import (
+    EXIT_DONE,
+    EXIT_START_AGAIN,
+    EXIT_USER_ERROR,
+    StartAgain,
+    UserError,
+)
 from trainer.python import brief
 from trainer.runtime import signals
 from trainer.runtime.exit_report import ExitReport, headline
@@ -43,8 +50,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if wants_help:
             _print(help_text())
+            code = EXIT_DONE
         else:
-            _execute(given, report)
+            code = _execute(given, report)
     # SystemExit too: the user's code must not end a run, least of all with 0.
     except BaseException as raised:
         error = signals.interruption() or raised
@@ -52,13 +60,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = ending.ending_of(error).exit_code
         report.write(code, error)
         return code
-    report.write(EXIT_DONE)
-    return EXIT_DONE
+    report.write(code)
+    return code
 
 
-def _execute(arguments: list[str], report: ExitReport) -> None:
+def _execute(arguments: list[str], report: ExitReport) -> int:
+    """Does what a command line says; returns the exit code."""
+    if not arguments:
+        sys.stderr.write(WHAT_NEXT)
+        return EXIT_USER_ERROR
     _check_working_directory()
+    arguments = resume.expand(arguments)
     request = flags.parse(arguments)
+    if request.sweeps and request.mode != "print_config":
+        # Not at the top: most command lines need no launcher.
+        from trainer.sweep.running import run_sweep
+
+        return run_sweep(request, arguments)
     gin_files = [
         locate(path, request.gin_search_path) for path in request.gin_files
     ]
@@ -68,10 +86,13 @@ def _execute(arguments: list[str], report: ExitReport) -> None:
     # that the import takes.
     load_tensorflow()
     brief.turn_off()
+    if request.sweeps:
+        _print_points(request, gin_files)
+        return EXIT_DONE
     origins = _configure(request, gin_files)
     if request.full_help:
         _print(f"{help_text()}\n{user_flags.help_text()}")
-        return
+        return EXIT_DONE
     # Only now: what a gin file imports may define flags of its own.
     user_flags.parse(request)
     if request.list_strategies:
@@ -79,18 +100,34 @@ def _execute(arguments: list[str], report: ExitReport) -> None:
 
         print_strategies()
         _print("")
-        return
+        return EXIT_DONE
     if request.mode == "print_config":
         import gin
 
         _print(gin.config_str())
-        return
+        return EXIT_DONE
     results = _run(request, origins, arguments, report)
     # In the modes that train, callbacks have shown them; a check has a report.
     if request.mode not in (*TRAINING_MODES, "check"):
         for name, value in results.items():
             shown = f"{value:.6g}" if isinstance(value, float) else value
             _print(f"{name}: {shown}\n")
+    return EXIT_DONE
+
+
+def _print_points(request: flags.Request, gin_files: list[str]) -> None:
+    """Prints the configuration of each run of a sweep."""
+    import gin
+
+    from trainer.sweep.points import parse_points
+
+    for point in parse_points(request.sweeps, request.bindings):
+        gin.clear_config()
+        bindings = (*request.bindings, *point.bindings)
+        one = dataclasses.replace(request, bindings=bindings)
+        _configure(one, gin_files)
+        user_flags.parse(one)
+        _print(f"# {point.name}\n{gin.config_str()}\n")
 
 
 def _print(text: str) -> None:

@@ -361,6 +361,7 @@ class Loop:
         finally:
             self.reporter.end()
         self._calls.report_waiting()
+        self.callbacks.call_savers("before_end", dict(self.reporter.logs))
         self.callbacks.end(dict(self.reporter.logs))
         self.has_ended = True
         return dict(self.reporter.logs)

@@ -9,32 +9,7 @@ import keras
 from trainer.errors import UserError, nearest
 from trainer.values.annotations import Direction, Text
 from trainer.values.configurable import checked
-
-# Parts of names whose values are better when smaller. They are tried first:
-# "accuracy_loss" is a loss.
-_SMALLER = (
-    "loss",
-    "error",
-    "mse",
-    "mae",
-    "perplexity",
-    "crossentropy",
-    "divergence",
-    "hinge",
-)
-_LARGER = (
-    "acc",
-    "auc",
-    "precision",
-    "recall",
-    "f1",
-    "score",
-    "iou",
-    # Keras names the metric MeanIoU mean_io_u.
-    "io_u",
-    "r2",
-    "similarity",
-)
+from trainer.values.direction import direction_of
 
 
 @checked
@@ -51,7 +26,7 @@ class Monitor:
 
     def __init__(self, name: Text, mode: Direction = "auto") -> None:
         self.name = name
-        self.mode = _mode_of(name) if mode == "auto" else mode
+        self.mode = direction_of(name) if mode == "auto" else mode
 
     def value(self, logs: dict[str, float]) -> float | None:
         """The monitored value; `None` before the first evaluation.
@@ -148,15 +123,3 @@ def _is_users(callback: keras.callbacks.Callback) -> bool:
         return True
     package = type(callback).__module__.partition(".")[0]
     return package not in ("keras", "trainer", "trainer_plugins")
-
-
-def _mode_of(name: str) -> str:
-    lowered = name.lower()
-    if any(part in lowered for part in _SMALLER):
-        return "min"
-    if any(part in lowered for part in _LARGER):
-        return "max"
-    raise UserError(
-        f"The name {name!r} does not tell whether more is better. Set mode "
-        "to 'min' or 'max'."
-    )
