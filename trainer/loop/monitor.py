@@ -7,6 +7,7 @@ from collections.abc import Set as AbstractSet
 import keras
 
 from trainer.errors import UserError, nearest
+from trainer.loop.evaluation_sets import prefix_of
 from trainer.values.annotations import Direction, Text
 from trainer.values.configurable import checked
 
@@ -42,7 +43,8 @@ class Monitor:
     """A value by name, and its direction.
 
     Args:
-        name: as in Keras: `"loss"` of training, `"val_loss"` of evaluation.
+        name: as in Keras: `"loss"` of training, `"val_loss"` of evaluation;
+            `"val_rare/loss"` of the evaluation set `"rare"`.
         mode: `"min"`, `"max"`, or `"auto"` to go by the name.
 
     Raises:
@@ -64,8 +66,7 @@ class Monitor:
         """
         if self.name in logs:
             return float(logs[self.name])
-        evaluated = self.name.startswith("val_")
-        valid = [key for key in logs if key.startswith("val_") == evaluated]
+        valid = [key for key in logs if _kind_of(key) == _kind_of(self.name)]
         # Without values of its kind, none may have been measured yet.
         if valid:
             raise UserError(
@@ -96,7 +97,7 @@ def check_monitored(
     callbacks: Sequence[keras.callbacks.Callback],
     *,
     measured: AbstractSet[str],
-    evaluates: bool,
+    sets: Sequence[str],
     may_add: bool,
 ) -> None:
     """Checks that what callbacks watch will be measured.
@@ -104,7 +105,7 @@ def check_monitored(
     Args:
         callbacks: Keras' and ours; what is under `monitor`, or a `Monitor`.
         measured: the names of training values.
-        evaluates: whether there are `val_*`, too.
+        sets: the splits that are evaluated.
         may_add: whether evaluation has a step of its own, and other values.
 
     Raises:
@@ -112,15 +113,16 @@ def check_monitored(
     """
     # Such as one that adds a value to the logs at the end of an epoch.
     may_add = may_add or any(map(_is_users, callbacks))
+    evaluated = [n for n in measured if "learning_rate" not in n]
     valid = sorted(measured) + [
-        f"val_{n}" for n in measured if evaluates and "learning_rate" not in n
+        prefix_of(split) + name for split in sets for name in evaluated
     ]
     for callback in callbacks:
         for name in _watched_by(callback):
             if name in valid:
                 continue
             what = f"{type(callback).__name__}.monitor = {name!r}"
-            if name.startswith("val_") and not evaluates:
+            if name.startswith("val_") and not sets:
                 raise UserError(
                     f"{what}, but nothing is evaluated. Give fit "
                     "validation_data, use train_and_evaluate, or monitor one "
@@ -130,6 +132,13 @@ def check_monitored(
                 raise UserError(
                     f"{what} is not measured. {nearest(name, valid)}"
                 )
+
+
+def _kind_of(name: str) -> str:
+    """What is the same for all values of a split: the part before the last."""
+    if not name.startswith("val_"):
+        return ""
+    return name.rpartition("/")[0] or "val_"
 
 
 def _watched_by(callback: keras.callbacks.Callback) -> list[str]:
@@ -151,7 +160,8 @@ def _is_users(callback: keras.callbacks.Callback) -> bool:
 
 
 def _mode_of(name: str) -> str:
-    lowered = name.lower()
+    # Not by the name of an evaluation set.
+    lowered = name.rpartition("/")[2].lower()
     if any(part in lowered for part in _SMALLER):
         return "min"
     if any(part in lowered for part in _LARGER):
