@@ -97,7 +97,9 @@ class ArrayExamples(Examples):
         self._structure = arrays
         self.arrays = arrays if transform is None else None
         self._leaves = leaves
-        if any(getattr(leaf, "dtype", None) == object for leaf in leaves):
+        if any(
+            getattr(leaf, "dtype", None) == np.dtype(object) for leaf in leaves
+        ):
             _ = self._columns  # Whether they are text shows only here.
 
     @functools.cached_property

@@ -102,7 +102,10 @@ class Evaluator:
                     raise Interrupted
                 count = min(_BATCHES_PER_CALL, steps - start)
                 (totals.sums,) = self.runner(iterator, count, [totals.sums])
-        return totals.values()
+        values = totals.values()
+        # What metrics have gathered may be large.
+        totals.reset()
+        return values
 
     def trace(self) -> None:
         """Builds the graph without evaluating."""

@@ -452,10 +452,12 @@ class Loop:
         if self.callbacks.save:
             trainer.parts.untracked.require_nothing_lost()
         measured = self._measured()
-        check_unambiguous(self.sets, measured)
+        evaluated = {*measured, *trainer.parts.metrics.measures}
+        check_unambiguous(self.sets, evaluated)
         check_monitored(
             self.callbacks.all,
             measured=measured,
+            evaluated=evaluated,
             sets=self.sets,
             may_add=trainer.spec.has_own("eval_step"),
         )
@@ -471,11 +473,12 @@ class Loop:
         layout = getattr(self.trainer.train_runner, "layout", None)
         traced = [] if layout is None else layout.names
         rates = self.trainer.learning_rates()
+        measures = self.trainer.spec.parts.metrics.measures
         return {
             "loss",
             # Parts of the loss have a prefix, what is no value an underscore.
             *(n for n in traced if ":" not in n and not n.startswith("_")),
-            *self.trainer.spec.parts.metrics.measures,
+            *(n for n, m in measures.items() if not m.of_whole_set),
             *rates,
         }
 

@@ -97,6 +97,7 @@ def check_monitored(
     callbacks: Sequence[keras.callbacks.Callback],
     *,
     measured: AbstractSet[str],
+    evaluated: AbstractSet[str],
     sets: Sequence[str],
     may_add: bool,
 ) -> None:
@@ -105,6 +106,7 @@ def check_monitored(
     Args:
         callbacks: Keras' and ours; what is under `monitor`, or a `Monitor`.
         measured: the names of training values.
+        evaluated: those of evaluation values, without a prefix.
         sets: the splits that are evaluated.
         may_add: whether evaluation has a step of its own, and other values.
 
@@ -113,9 +115,11 @@ def check_monitored(
     """
     # Such as one that adds a value to the logs at the end of an epoch.
     may_add = may_add or any(map(_is_users, callbacks))
-    evaluated = [n for n in measured if "learning_rate" not in n]
     valid = sorted(measured) + [
-        prefix_of(split) + name for split in sets for name in evaluated
+        prefix_of(split) + name
+        for split in sets
+        for name in sorted(evaluated)
+        if "learning_rate" not in name
     ]
     for callback in callbacks:
         for name in _watched_by(callback):
