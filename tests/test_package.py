@@ -152,7 +152,8 @@ def test_wheel_says_what_it_is(wheel):
     assert versions == ["3.11", "3.12", "3.13"]
     assert sum("Operating System" in one for one in kinds) == 2
     # No address is better than one that leads nowhere.
-    assert not found.get_all("Project-URL") and not found["Home-page"]
+    assert not found.get_all("Project-URL")
+    assert not found["Home-page"]
     assert "# Keras Trainer plugins" in found.get_payload()
 
 

@@ -52,12 +52,12 @@ class WholeSetMetric(keras.Metric):
         given = getattr(function, "__name__", type(function).__name__)
         super().__init__(name=name or given)
         self.function = function
-        signature = inspect.signature(function)
-        self.takes_weights = _WEIGHTS in signature.parameters
-        options = {_WEIGHTS: None} if self.takes_weights else {}
         try:
+            signature = inspect.signature(function)
+            self.takes_weights = _WEIGHTS in signature.parameters
+            options = {_WEIGHTS: None} if self.takes_weights else {}
             signature.bind(None, None, **options)
-        except TypeError:
+        except (TypeError, ValueError):
             raise UserError(
                 f"WholeSetMetric.function = {given} cannot be called with y "
                 "and y_pred. Give a function of these two, and of "
