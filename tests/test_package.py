@@ -1,6 +1,7 @@
 """What is installed: complete, importable, and layered one way."""
 
 import ast
+import email
 import importlib
 import importlib.metadata
 import inspect
@@ -138,13 +139,31 @@ def test_packages_of_a_users_own_win(wheel, tmp_path):
     assert (here / "run" / "checkpoints" / "step_00000005").is_dir()
 
 
-def test_wheel_needs_tensorflow_only_by_extra(wheel):
+def metadata(wheel):
     (name,) = (n for n in wheel.namelist() if n.endswith("/METADATA"))
-    lines = wheel.read(name).decode().split("\n\n")[0].splitlines()
+    return email.message_from_bytes(wheel.read(name))
+
+
+def test_wheel_says_what_it_is(wheel):
+    found = metadata(wheel)
+    assert found["Name"] == "keras-trainer-plugins"
+    assert found["License-Expression"] == "Apache-2.0"
+    assert found["Author"]
+    assert {"keras", "gin"} <= set(found["Keywords"].split(","))
+    # As in the README: three Pythons, on two systems.
+    kinds = found.get_all("Classifier")
+    versions = [one.rpartition(" ")[2] for one in kinds if ":: 3." in one]
+    assert versions == ["3.11", "3.12", "3.13"]
+    assert sum("Operating System" in one for one in kinds) == 2
+    # No address is better than one that leads nowhere.
+    assert not found.get_all("Project-URL")
+    assert not found["Home-page"]
+    assert "# Keras Trainer plugins" in found.get_payload()
+
+
+def test_wheel_needs_tensorflow_only_by_extra(wheel):
     needed = {
-        Requirement(line.removeprefix("Requires-Dist: "))
-        for line in lines
-        if line.startswith("Requires-Dist: ")
+        Requirement(line) for line in metadata(wheel).get_all("Requires-Dist")
     }
     tensorflow = {
         str(one.marker).split("extra == ")[1].strip('"')

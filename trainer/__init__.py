@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from trainer.experiment import run
     from trainer.loop.callback import Callback
     from trainer.step.divergence_guard import Guard
+    from trainer.step.metrics.whole_set import WholeSetMetric
     from trainer.step.reductions.average import Average, average
     from trainer.strategy.plugin import StrategyPlugin
     from trainer.trainer import Trainer
@@ -40,6 +41,7 @@ __all__ = [
     "StrategyPlugin",
     "Trainer",
     "UserError",
+    "WholeSetMetric",
     "average",
     "run",
 ]

@@ -14,11 +14,11 @@ from trainer.check.scratch import scratch_directory
 from trainer.checkpoint.init_from import InitReport, initialize_from
 from trainer.checkpoint.stateful import usable
 from trainer.errors import BadValue, UserError
+from trainer.loop.evaluation_sets import EvalEvery, sets_of, unprefixed
 from trainer.loop.loop import Loop
 from trainer.loop.schedule import (
     Length,
     LogEvery,
-    PeriodLike,
     Time,
     in_epochs,
     parse_length,
@@ -68,7 +68,8 @@ def build(
     strategy: Text = "auto",
     train_steps: Length = 1000,
     max_time: Time | None = None,
-    eval_every: PeriodLike | None = None,
+    eval_every: EvalEvery | None = None,
+    eval_split: Text | None = None,
     eval_steps: Positive | None = None,
     eval_timeout: Time = "1h",
     eval_poll_seconds: Seconds = 10.0,
@@ -159,6 +160,7 @@ def build(
                 made,
                 model_dir=model_dir,
                 train_steps=_last_step(train_steps, made),
+                eval_every=eval_every,
                 eval_steps=eval_steps,
                 callbacks=callbacks,
                 timeout=eval_timeout,
@@ -190,6 +192,8 @@ def build(
             made,
             loop,
             model_dir=model_dir,
+            # Only in the mode "eval".
+            sets=[eval_split] if eval_split else list(sets_of(eval_every)),
             eval_steps=eval_steps,
             init_from=init_from,
             init_only=init_only,
@@ -282,7 +286,7 @@ class BuiltRun:
         if loop is None:
             return follow(trainer, **self._options)
         if self.mode == "eval":
-            values = trainer.evaluate(steps=self._options["eval_steps"])
+            values = self._evaluate(trainer)
         elif self.mode == "export":
             values = _export(loop)
         elif self.mode == "check":
@@ -304,6 +308,17 @@ class BuiltRun:
         # None may leave while another still evaluates or exports.
         self.plugin.finish()
         return values
+
+    def _evaluate(self, trainer: Trainer) -> dict[str, float]:
+        """Measures each set, or the only one of `run.eval_split`."""
+        sets = self._options["sets"]
+        found = {
+            split: trainer.evaluate(
+                split=split, steps=self._options["eval_steps"]
+            )
+            for split in sets
+        }
+        return found[sets[0]] if len(sets) == 1 else unprefixed(found)
 
 
 def _configure_runtime(

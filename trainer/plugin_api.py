@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from trainer.checkpoint.host_buffers import Staging
     from trainer.data import Padded
     from trainer.errors import EXIT_START_AGAIN, nearest, outside_graph
+    from trainer.loop.evaluation_sets import names_in_logs
     from trainer.loop.monitor import Monitor
     from trainer.loop.schedule import Period, PeriodLike, Ticker, parse_period
     from trainer.runtime import atomic_files, schema, signals
@@ -80,6 +81,7 @@ __all__ = [
     "configurable",
     "give_up",
     "graph_function",
+    "names_in_logs",
     "nearest",
     "outside_graph",
     "parse_period",

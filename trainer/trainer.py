@@ -169,7 +169,7 @@ class Trainer(Running):
             are `loss` and `loss_weights`.
         data: `(x, y)` or `(x, y, sample_weight)` of arrays, a
             `tf.data.Dataset` of batches, a dict of these by split (`"train"`,
-            `"eval"`, and others for `evaluate`), or a function of `split`; see
+            `"eval"`, and others to evaluate), or a function of `split`; see
             `trainer.data.as_batches`.
         strategy: a strategy plugin, its name, or a `tf.distribute.Strategy`
             of this process.
@@ -677,9 +677,13 @@ class Trainer(Running):
 
     # Running.
 
-    def trace_evaluation(self) -> None:
-        """Builds the evaluation's graph without evaluating."""
-        self.evaluator.trace()
+    def trace_evaluation(self, split: str = "eval") -> None:
+        """Builds the graph of a split's evaluation without evaluating."""
+        if split == "eval":
+            self.evaluator.trace()
+        else:
+            batches = self.batches(split)
+            self._other_evaluations.trace(self.spec, batches)
 
     def stop(self, reason: str) -> None:
         """Ends training at the next boundary of the host loop."""
@@ -798,11 +802,13 @@ class Trainer(Running):
     @functools.cached_property
     def evaluator(self) -> Evaluator:
         """Measures the eval split; traced once, however often it runs."""
+        return Evaluator(
+            self.spec, self.plugin, has_to_leave=self._has_to_leave
+        )
 
-        def has_to_leave() -> bool:
-            return self.loop is not None and self.loop.reporter.has_to_leave()
-
-        return Evaluator(self.spec, self.plugin, has_to_leave=has_to_leave)
+    def _has_to_leave(self) -> bool:
+        """Whether the run's evaluation that is under way is abandoned."""
+        return self.loop is not None and self.loop.reporter.has_to_leave()
 
     def _call_once(self, model: keras.Model) -> None:
         """Calls a model that is built by its first batch."""

@@ -17,7 +17,6 @@ from trainer.runtime.schema import (
     list_of,
     mapping_of,
     number,
-    one_of,
     optional,
     record,
     text,
@@ -42,7 +41,7 @@ _BEFORE_END = record(
     {
         "logs": mapping_of(number(finite=False)),
         "callbacks": mapping_of(record({})),
-        "splits": list_of(one_of("train", "eval")),
+        "splits": list_of(text),
     }
 )
 _LOOP = record(

@@ -74,7 +74,8 @@ class Callback(keras.callbacks.Callback):
 
         Args:
             step: the number of optimizer steps that are done.
-            split: `"train"` (values since the last log) or `"eval"`.
+            split: `"train"` (values since the last log), `"eval"`, or another
+                set that is evaluated; see `trainer.plugin_api.names_in_logs`.
             logs: scalar name to value.
         """
 

@@ -102,7 +102,10 @@ class Evaluator:
                     raise Interrupted
                 count = min(_BATCHES_PER_CALL, steps - start)
                 (totals.sums,) = self.runner(iterator, count, [totals.sums])
-        return totals.values()
+        values = totals.values()
+        # What metrics have gathered may be large.
+        totals.reset()
+        return values
 
     def trace(self) -> None:
         """Builds the graph without evaluating."""
@@ -139,24 +142,35 @@ class OtherEvaluations:
 
     Args:
         plugin: the strategy.
+        has_to_leave: see `Evaluator`.
     """
 
-    def __init__(self, plugin: StrategyPlugin) -> None:
+    def __init__(
+        self, plugin: StrategyPlugin, *, has_to_leave: Callable[[], bool]
+    ) -> None:
         self._plugin = plugin
+        self._has_to_leave = has_to_leave
         self._made: dict[Any, tuple[list[Batches], Evaluator]] = {}
 
     def __call__(
         self, spec: StepSpec, batches: Batches, steps: int | None
     ) -> dict[str, float]:
         """Measures the batches; see `Evaluator.__call__`."""
+        return self._evaluator(spec, batches)(steps)
+
+    def trace(self, spec: StepSpec, batches: Batches) -> None:
+        """Builds the graph without evaluating."""
+        self._evaluator(spec, batches).trace()
+
+    def _evaluator(self, spec: StepSpec, batches: Batches) -> Evaluator:
         key = id(spec.tried), str(batches.element_spec), batches.batch_size
         if key not in self._made:
             now: list[Batches] = []
             own = dataclasses.replace(spec, batches=lambda split: now[0])
             self._made[key] = (
                 now,
-                Evaluator(own, self._plugin, has_to_leave=lambda: False),
+                Evaluator(own, self._plugin, has_to_leave=self._has_to_leave),
             )
-        now, evaluate = self._made[key]
+        now, evaluator = self._made[key]
         now[:] = [batches]
-        return evaluate(steps)
+        return evaluator

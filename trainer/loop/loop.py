@@ -17,6 +17,12 @@ from trainer.errors import StartAgain, UserError
 from trainer.loop.call_times import Calls
 from trainer.loop.callback_list import CallbackList
 from trainer.loop.control import Requests
+from trainer.loop.evaluation_sets import (
+    EVAL,
+    EvalEvery,
+    check_unambiguous,
+    sets_of,
+)
 from trainer.loop.evaluator import Interrupted, count_of
 from trainer.loop.form_choice import STEPS_PER_LOOP, Choice, choose
 from trainer.loop.loop_state import LoopState
@@ -90,7 +96,8 @@ class Loop:
         log_every: the period of training logs, such as `100` or `"1 epoch"`;
             `"auto"` is that of host loops whose length is `"auto"`, else 100.
         eval_every: the period of evaluations; `None` means each epoch, or
-            only at the end where epochs are not known.
+            only at the end where epochs are not known. A dict has the period
+            of each split that is evaluated; by default that is `"eval"`.
         eval_steps: batches in an evaluation; `None` means all.
         loop_seconds: graph calls that take longer are halved from then on,
             because a run can only leave between two of them.
@@ -107,6 +114,7 @@ class Loop:
         steps: the step at which training ends.
         steps_per_epoch: `None` if it is not known.
         callbacks: of this run.
+        sets: the splits that are evaluated.
         reporter: evaluates, logs and ends epochs.
         state: where the loop is, as checkpoints hold it.
         save_now: in `on_save`, whether a checkpoint was requested.
@@ -127,7 +135,7 @@ class Loop:
         callbacks: Callbacks = (),
         steps_per_loop: StepsPerLoop = "auto",
         log_every: LogEvery = "auto",
-        eval_every: PeriodLike | None = None,
+        eval_every: EvalEvery | None = None,
         eval_steps: Positive | None = None,
         loop_seconds: NotNegative = 15.0,
         form_cache: bool = True,
@@ -152,7 +160,8 @@ class Loop:
         # How many batches the data is ahead of the steps.
         self._ahead = 0 if fit is None else self._fresh_pass()
         self.callbacks = CallbackList(callbacks, trainer)
-        evaluation = self._eval_period(eval_every)
+        periods = sets_of(eval_every) if evaluate else {}
+        self.sets = tuple(periods)
         self.reporter = Reporter(
             trainer,
             self.callbacks,
@@ -160,15 +169,18 @@ class Loop:
                 STEPS_PER_LOOP if log_every == "auto" else log_every,
                 "log_every",
             ),
-            evaluation=evaluation if evaluate else None,
+            evaluations={
+                split: self._eval_period(split, every)
+                for split, every in periods.items()
+            },
             eval_steps=eval_steps,
             epochs=self.epochs,
             evaluates_at_end=fit is None,
         )
         trainer.check_data(self.batches)
-        if evaluate:
+        for split in self.sets:
             # Errors there show before training.
-            measured = trainer.batches("eval")
+            measured = trainer.batches(split)
             name = "eval_steps" if fit is None else "validation_steps"
             count_of(measured, eval_steps, name=name)
             trainer.check_data(measured)
@@ -440,16 +452,21 @@ class Loop:
         # `train`, which did not save, may have traced it.
         if self.callbacks.save:
             trainer.parts.untracked.require_nothing_lost()
+        measured = self._measured()
+        evaluated = {*measured, *trainer.parts.metrics.measures}
+        check_unambiguous(self.sets, evaluated)
         check_monitored(
             self.callbacks.all,
-            measured=self._measured(),
-            evaluates=self.evaluate,
+            measured=measured,
+            evaluated=evaluated,
+            sets=self.sets,
             may_add=trainer.spec.has_own("eval_step"),
         )
         # A resumed run has evaluated before, so nothing new can be wrong: it
         # traces when an evaluation is due.
-        if self.evaluate and not trainer.step:
-            trainer.trace_evaluation()
+        if not trainer.step:
+            for split in self.sets:
+                trainer.trace_evaluation(split)
         return iterator
 
     def _measured(self) -> set[str]:
@@ -457,11 +474,12 @@ class Loop:
         layout = getattr(self.trainer.train_runner, "layout", None)
         traced = [] if layout is None else layout.names
         rates = self.trainer.learning_rates()
+        measures = self.trainer.spec.parts.metrics.measures
         return {
             "loss",
             # Parts of the loss have a prefix, what is no value an underscore.
             *(n for n in traced if ":" not in n and not n.startswith("_")),
-            *self.trainer.spec.parts.metrics.measures,
+            *(n for n, m in measures.items() if not m.of_whole_set),
             *rates,
         }
 
@@ -731,11 +749,12 @@ class Loop:
         ]
         return min(end for end in ends if end is not None)
 
-    def _eval_period(self, eval_every: PeriodLike | None) -> Period:
-        if eval_every is None:
+    def _eval_period(self, split: str, every: PeriodLike | None) -> Period:
+        if every is None:
             # Without epochs, evaluation is due only at the end.
             return Period(steps=self.steps_per_epoch, begin=self.epochs.begin)
-        period = self.period(eval_every, "eval_every")
+        name = "eval_every" if split == EVAL else f"eval_every[{split!r}]"
+        period = self.period(every, name)
         # As in Keras: every n-th by their numbers, not from the first one on.
         earlier = self.epochs.first * (self.steps_per_epoch or 0)
         return dataclasses.replace(period, begin=period.begin - earlier)

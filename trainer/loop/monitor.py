@@ -7,6 +7,7 @@ from collections.abc import Set as AbstractSet
 import keras
 
 from trainer.errors import UserError, nearest
+from trainer.loop.evaluation_sets import prefix_of
 from trainer.values.annotations import Direction, Text
 from trainer.values.configurable import checked
 from trainer.values.direction import direction_of
@@ -17,7 +18,8 @@ class Monitor:
     """A value by name, and its direction.
 
     Args:
-        name: as in Keras: `"loss"` of training, `"val_loss"` of evaluation.
+        name: as in Keras: `"loss"` of training, `"val_loss"` of evaluation;
+            `"val_rare/loss"` of the evaluation set `"rare"`.
         mode: `"min"`, `"max"`, or `"auto"` to go by the name.
 
     Raises:
@@ -39,8 +41,7 @@ class Monitor:
         """
         if self.name in logs:
             return float(logs[self.name])
-        evaluated = self.name.startswith("val_")
-        valid = [key for key in logs if key.startswith("val_") == evaluated]
+        valid = [key for key in logs if _kind_of(key) == _kind_of(self.name)]
         # Without values of its kind, none may have been measured yet.
         if valid:
             raise UserError(
@@ -71,7 +72,8 @@ def check_monitored(
     callbacks: Sequence[keras.callbacks.Callback],
     *,
     measured: AbstractSet[str],
-    evaluates: bool,
+    evaluated: AbstractSet[str],
+    sets: Sequence[str],
     may_add: bool,
 ) -> None:
     """Checks that what callbacks watch will be measured.
@@ -79,7 +81,8 @@ def check_monitored(
     Args:
         callbacks: Keras' and ours; what is under `monitor`, or a `Monitor`.
         measured: the names of training values.
-        evaluates: whether there are `val_*`, too.
+        evaluated: those of evaluation values, without a prefix.
+        sets: the splits that are evaluated.
         may_add: whether evaluation has a step of its own, and other values.
 
     Raises:
@@ -88,14 +91,17 @@ def check_monitored(
     # Such as one that adds a value to the logs at the end of an epoch.
     may_add = may_add or any(map(_is_users, callbacks))
     valid = sorted(measured) + [
-        f"val_{n}" for n in measured if evaluates and "learning_rate" not in n
+        prefix_of(split) + name
+        for split in sets
+        for name in sorted(evaluated)
+        if "learning_rate" not in name
     ]
     for callback in callbacks:
         for name in _watched_by(callback):
             if name in valid:
                 continue
             what = f"{type(callback).__name__}.monitor = {name!r}"
-            if name.startswith("val_") and not evaluates:
+            if name.startswith("val_") and not sets:
                 raise UserError(
                     f"{what}, but nothing is evaluated. Give fit "
                     "validation_data, use train_and_evaluate, or monitor one "
@@ -105,6 +111,13 @@ def check_monitored(
                 raise UserError(
                     f"{what} is not measured. {nearest(name, valid)}"
                 )
+
+
+def _kind_of(name: str) -> str:
+    """What is the same for all values of a split: the part before the last."""
+    if not name.startswith("val_"):
+        return ""
+    return name.rpartition("/")[0] or "val_"
 
 
 def _watched_by(callback: keras.callbacks.Callback) -> list[str]:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainer.loop.callback_list import CallbackList
+from trainer.loop.evaluation_sets import EVAL, names_in_logs, prefix_of
 from trainer.loop.evaluator import Interrupted
 from trainer.loop.running_trainer import RunningTrainer
 from trainer.loop.schedule import Epochs, Period, Ticker
@@ -22,13 +23,15 @@ class Reporter:
         trainer: whose steps are reported.
         callbacks: are called.
         log: the period of training logs.
-        evaluation: the period of evaluations; `None` makes none.
+        evaluations: the periods of evaluations, by split.
         eval_steps: batches in an evaluation; `None` means all.
         epochs: the run is one where their length is not known.
         evaluates_at_end: whether to evaluate at the end if it is not due.
 
     Attributes:
         logs: the newest training values, and evaluation values as `val_*`.
+        evaluating: the split that is being evaluated, from `on_test_begin` to
+            `on_test_end`.
         totals: sums since the last log and since the epoch's begin.
         interval_seconds: what the steps since the last log took.
         tickers: when logs and evaluations are due.
@@ -46,7 +49,7 @@ class Reporter:
         callbacks: CallbackList,
         *,
         log: Period,
-        evaluation: Period | None,
+        evaluations: Mapping[str, Period],
         eval_steps: int | None,
         epochs: Epochs,
         evaluates_at_end: bool = True,
@@ -66,9 +69,16 @@ class Reporter:
         self._epochs = epochs
         self._evaluates_at_end = evaluates_at_end
         agree = trainer.plugin.any_process
-        self.tickers = {"log": Ticker(log, agree)}
-        if evaluation is not None:
-            self.tickers["eval"] = Ticker(evaluation, agree)
+        self._evaluations = {
+            split: Ticker(period, agree)
+            for split, period in evaluations.items()
+        }
+        self.tickers = {"log": Ticker(log, agree)} | {
+            # A set may be named "log".
+            split if split == EVAL else f"{EVAL}/{split}": ticker
+            for split, ticker in self._evaluations.items()
+        }
+        self.evaluating: str | None = None
         self._is_evaluating = False
         self._trained = 0.0
         self._since: float | None = None
@@ -116,11 +126,13 @@ class Reporter:
 
     def next_step(self, step: int) -> int | None:
         """The first step at which an evaluation is due or an epoch ends."""
-        ends = []
-        if "eval" in self.tickers:
-            ends.append(self.tickers["eval"].next_step(step))
+        ends = [one.next_step(step) for one in self._evaluations.values()]
         ends.append(self._epochs.next_end(step))
         return min((end for end in ends if end is not None), default=None)
+
+    def evaluation_period(self, split: str) -> Period:
+        """The period of a split's evaluations."""
+        return self._evaluations[split].period
 
     def epoch_of(self, step: int) -> int:
         """How many epochs are complete after a step."""
@@ -167,33 +179,32 @@ class Reporter:
                 leave; it is due again.
         """
         step = self._trainer.step
-        evaluation = self.tickers.get("eval")
-        evaluated: dict[str, float] = {}
         # Evaluation first: if it is interrupted, nothing has been logged, and
         # all of it is due again.
-        eval_due = evaluation is not None and evaluation.due(step)
+        due = [s for s, one in self._evaluations.items() if one.due(step)]
         epoch = self.epoch_of(first)
         ends_epoch = self.epoch_of(step) > epoch
         # A call of `fit` that is stopped within an epoch ends that one there,
         # as in Keras, with what is due at its end.
         if ending and not (ends_epoch or self._evaluates_at_end):
-            ends_epoch = True
-            eval_due = evaluation is not None and (
-                evaluation.next_step(step) == self._epochs.next_end(step)
-            )
+            ends_epoch, end = True, self._epochs.next_end(step)
+            due = [
+                split
+                for split, one in self._evaluations.items()
+                if one.next_step(step) == end
+            ]
         at_end = ending and self._evaluates_at_end
-        if eval_due or (evaluation is not None and at_end):
-            evaluated = self._evaluate()
+        wanted = list(self._evaluations) if at_end else due
+        evaluated = self._evaluate(wanted)
         log_due = self.tickers["log"].due(step)
         # What is due comes first. The rest is only for the end, and a longer
         # run goes on from the state in between.
         if log_due:
             self._log_training(step)
-        if eval_due:
-            self._log_evaluation(step, evaluated)
-        early = [] if log_due else ["train"]
-        if evaluated and not eval_due:
-            early.append("eval")
+        for split in due:
+            self._log_evaluation(step, split, evaluated[split])
+        undue = [s for s in wanted if s not in due and evaluated[s]]
+        early = [*([] if log_due else ["train"]), *undue]
         if ending and early:
             self.before_end = {
                 "logs": dict(self.logs),
@@ -202,8 +213,8 @@ class Reporter:
             }
             if not log_due:
                 self._log_training(step)
-            if not eval_due:
-                self._log_evaluation(step, evaluated)
+            for split in undue:
+                self._log_evaluation(step, split, evaluated[split])
         if log_due:
             # A log that is only for the end leaves the interval open, so that
             # a longer run logs the values that it would have logged without
@@ -211,7 +222,9 @@ class Reporter:
             self.totals["interval"].reset()
             self.interval_seconds = 0.0
         if ends_epoch:
-            newest = {f"val_{k}": v for k, v in evaluated.items()}
+            newest: dict[str, float] = {}
+            for split, values in evaluated.items():
+                newest |= names_in_logs(split, values)
             if self._evaluates_at_end:
                 newest = _of_evaluation(self.logs)
             self._end_epoch(epoch, newest, ending=ending)
@@ -221,9 +234,20 @@ class Reporter:
 
         Nothing is logged: everything that was due has been.
         """
-        if not any(name.startswith("val_") for name in self.logs):
-            values = self._trainer.evaluate(steps=self._eval_steps)
-            self.logs |= {f"val_{k}": v for k, v in values.items()}
+        for split in self._evaluations:
+            if not any(self._is_of(split, name) for name in self.logs):
+                values = self._trainer.evaluate(
+                    split=split, steps=self._eval_steps
+                )
+                self.logs |= names_in_logs(split, values)
+
+    def _is_of(self, split: str, name: str) -> bool:
+        """Whether a name in the logs is that of a set's value."""
+        # "val_rare/loss" begins with "val_", too.
+        others = (one for one in self._evaluations if one not in (split, EVAL))
+        return name.startswith(prefix_of(split)) and not (
+            split == EVAL and name.startswith(tuple(map(prefix_of, others)))
+        )
 
     def forget_evaluation(self) -> None:
         """Lets `evaluate_again` measure once more."""
@@ -243,15 +267,28 @@ class Reporter:
         requests = trainer.control.agree(trainer.plugin)
         return requests.restart
 
-    def _evaluate(self) -> dict[str, float]:
+    def _evaluate(self, splits: Sequence[str]) -> dict[str, dict[str, float]]:
+        found = {}
+        try:
+            for split in splits:
+                self.evaluating = split
+                found[split] = self._evaluate_one(split)
+        except Interrupted:
+            for split in splits:
+                self._evaluations[split].call_back()
+            raise
+        finally:
+            self.evaluating = None
+        return found
+
+    def _evaluate_one(self, split: str) -> dict[str, float]:
         self._callbacks.call("on_test_begin", {})
         with self._trainer.accounts.phase("evaluation"):
             self._is_evaluating = True
             try:
-                values = self._trainer.evaluate(steps=self._eval_steps)
-            except Interrupted:
-                self.tickers["eval"].call_back()
-                raise
+                values = self._trainer.evaluate(
+                    split=split, steps=self._eval_steps
+                )
             finally:
                 self._is_evaluating = False
         self._callbacks.call("on_test_end", dict(values))
@@ -270,10 +307,12 @@ class Reporter:
         }
         self._callbacks.call("on_log", step, "train", logs)
 
-    def _log_evaluation(self, step: int, values: dict[str, float]) -> None:
+    def _log_evaluation(
+        self, step: int, split: str, values: dict[str, float]
+    ) -> None:
         if values:
-            self.logs |= {f"val_{k}": v for k, v in values.items()}
-            self._callbacks.call("on_log", step, "eval", values)
+            self.logs |= names_in_logs(split, values)
+            self._callbacks.call("on_log", step, split, values)
 
     def _end_epoch(
         self, epoch: int, validation: dict[str, float], *, ending: bool

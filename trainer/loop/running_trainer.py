@@ -100,14 +100,16 @@ class RunningTrainer(Protocol):
     def check_still_trainable(self) -> None:
         """Checks that the steps train what they were traced for."""
 
-    def evaluate(self, *, steps: int | None = None) -> dict[str, float]:
-        """Measures the eval split."""
+    def evaluate(
+        self, *, split: str = "eval", steps: int | None = None
+    ) -> dict[str, float]:
+        """Measures a split."""
 
     def describe(self) -> str:
         """Strategy, devices, parameters, batch and precision, in one line."""
 
-    def trace_evaluation(self) -> None:
-        """Builds the evaluation's graph without evaluating."""
+    def trace_evaluation(self, split: str = "eval") -> None:
+        """Builds the graph of a split's evaluation without evaluating."""
 
     def learning_rates(self) -> dict[str, float]:
         """The optimizers' present learning rates."""

@@ -7,7 +7,7 @@ import contextlib
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import keras
@@ -19,15 +19,16 @@ from trainer.data import Batches
 from trainer.data.adapters import takes_split
 from trainer.data.given import GivenData
 from trainer.errors import UserError
+from trainer.loop.evaluation_sets import EvalEvery
 from trainer.loop.evaluator import Evaluator, OtherEvaluations
 from trainer.loop.loop import Loop
 from trainer.loop.running_trainer import RunningTrainer
-from trainer.loop.schedule import Length, LogEvery, PeriodLike, Time
+from trainer.loop.schedule import Length, LogEvery, Time
 from trainer.python.callbacks import as_callbacks, with_defaults
 from trainer.python.describe import check_save_path, describe
 from trainer.python.fit import (
     FitData,
-    as_period_of_evaluations,
+    as_eval_every,
     epochs_of,
     evaluated_batches,
 )
@@ -84,6 +85,7 @@ class Running(_Base):
             [], contextlib.AbstractContextManager[keras.Model]
         ]
         _has_own: Callable[[str], bool]
+        _has_to_leave: Callable[[], bool]
 
         @property
         def evaluator(self) -> Evaluator:
@@ -155,7 +157,7 @@ class Running(_Base):
         self,
         steps: Length,
         *,
-        eval_every: PeriodLike | None = None,
+        eval_every: EvalEvery | None = None,
         eval_steps: Positive | None = None,
         max_time: Time | None = None,
         model_dir: Path | None = None,
@@ -171,7 +173,8 @@ class Running(_Base):
         Args:
             steps: see `train`, also for what is not said here.
             eval_every: the period of evaluations, such as `500` or
-                `"2 epochs"`; `None` is each epoch.
+                `"2 epochs"`; `None` is each epoch. Several sets are a dict by
+                split, such as `{"eval": 500, "rare": "2 epochs"}`.
             eval_steps: batches in an evaluation, but at most all; `None` means
                 all.
             max_time: see `train`.
@@ -184,7 +187,8 @@ class Running(_Base):
             verbose: see `train`.
 
         Returns:
-            The newest training values, and evaluation values as `val_*`.
+            The newest training values, evaluation values as `val_*`, and
+            those of a set such as `"rare"` as `val_rare/*`.
 
         Raises:
             UserError: something that was given does not fit.
@@ -247,7 +251,8 @@ class Running(_Base):
             validation_split: evaluates this share of the arrays, at their end,
                 instead of training on it.
             validation_data: `(x, y)`, `(x, y, sample_weight)` or a dataset of
-                batches, evaluated after each epoch.
+                batches, evaluated after each epoch; or a dict of these by
+                split, such as `{"eval": ..., "rare": ...}`.
             shuffle: whether arrays, and the batches of a `PyDataset`, are
                 shuffled in each epoch. A dataset has an order of its own, and
                 so has the Trainer's own data.
@@ -261,7 +266,8 @@ class Running(_Base):
                 means all.
             validation_batch_size: of arrays, by default `batch_size`; for speed
                 only.
-            validation_freq: evaluates after every n-th epoch by its number.
+            validation_freq: evaluates after every n-th epoch by its number; a
+                dict has n for each split that is evaluated.
 
         Returns:
             The values of this call's epochs.
@@ -279,7 +285,10 @@ class Running(_Base):
             batch_size=batch_size,
             validation_batch_size=validation_batch_size,
         )
-        evaluates = data.evaluates or (x is None and self._has_eval_data())
+        by_set = isinstance(validation_freq, Mapping)
+        evaluates = data.evaluates or (
+            x is None and (by_set or self._has_eval_data())
+        )
         data.check(
             evaluates=evaluates,
             validation_steps=validation_steps,
@@ -287,7 +296,8 @@ class Running(_Base):
             validation_freq=None if validation_freq == 1 else validation_freq,
         )
         wanted = epochs_of(epochs, initial_epoch, steps_per_epoch)
-        eval_every = as_period_of_evaluations(validation_freq)
+        sets = () if x is None and by_set else data.sets
+        eval_every = as_eval_every(validation_freq, sets)
         own = History()
         with self._data_of_call():
             self._take_data(data, class_weight or self._own_class_weight)
@@ -579,7 +589,7 @@ class Running(_Base):
 
     @functools.cached_property
     def _other_evaluations(self) -> OtherEvaluations:
-        return OtherEvaluations(self.plugin)
+        return OtherEvaluations(self.plugin, has_to_leave=self._has_to_leave)
 
     @functools.cached_property
     def _predict_function(self) -> Callable[..., Any]:

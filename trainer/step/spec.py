@@ -70,7 +70,10 @@ class StepStrategy(Protocol):
     """The part of a strategy plugin that a step needs."""
 
     name: ClassVar[str]
-    options: ClassVar[StrategyOptions]
+
+    @property
+    def options(self) -> StrategyOptions:
+        """Which forms of a step it allows."""
 
     @property
     def strategy(self) -> tf.distribute.Strategy:

@@ -40,7 +40,8 @@ def direction_of(name: str) -> Literal["min", "max"]:
     Raises:
         UserError: the name does not tell.
     """
-    lowered = name.lower()
+    # Not by the name of an evaluation set, as in `val_rare/loss`.
+    lowered = name.rpartition("/")[2].lower()
     if any(part in lowered for part in _SMALLER):
         return "min"
     if any(part in lowered for part in _LARGER):

@@ -22,7 +22,7 @@ FILE_NAME = "metrics.jsonl"
 EVALUATOR_FILE_NAME = "metrics_evaluator.jsonl"
 
 _STATE = schema.record({"waiting": schema.list_of(schema.text)})
-_KEYS = {"step": schema.integer(), "split": schema.one_of("train", "eval")}
+_KEYS = {"step": schema.integer(), "split": schema.text}
 _LINE = schema.record({"step": schema.number()})
 _VALUE = schema.optional(schema.number())
 

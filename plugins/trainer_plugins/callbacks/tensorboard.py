@@ -6,7 +6,7 @@ import importlib
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any
 
@@ -27,9 +27,10 @@ class TensorBoard(Callback):
 
     The train run holds the training scalars, the learning rate and the
     operative configuration as text; the eval run holds the evaluation
-    scalars. Hyperparameters are written next to the metrics that they lead
-    to: in the eval run, or in the train run if nothing is evaluated.
-    TensorBoard's HPARAMS tab then has one row for each run under `--logdir`.
+    scalars, and any other evaluation set has a run of its name.
+    Hyperparameters are written next to the metrics that they lead to: in the
+    eval run, or in the train run if nothing is evaluated. TensorBoard's
+    HPARAMS tab then has one row for each run under `--logdir`.
 
     A side-car evaluator (`--mode=continuous_eval`) writes
     `tensorboard/evaluator`, because TensorBoard shows only the later one of
@@ -64,7 +65,7 @@ class TensorBoard(Callback):
         """
         if self._writes:
             assert self.trainer.model_dir is not None
-            for split in ("train", "eval"):
+            for split in self._splits:
                 atomic_files.prepare_directory(
                     self.trainer.model_dir, self._name(split)
                 )
@@ -138,7 +139,9 @@ class TensorBoard(Callback):
         return trainer.model_dir is not None and trainer.plugin.is_chief
 
     def _name(self, split: str) -> str:
-        return f"tensorboard/{'evaluator' if self.following else split}"
+        if self.following:
+            split = "evaluator" if split == "eval" else f"evaluator_{split}"
+        return f"tensorboard/{split}"
 
     def _directory(self, split: str) -> str:
         assert self.trainer.model_dir is not None
@@ -177,12 +180,17 @@ class TensorBoard(Callback):
         self._writers = {}
 
     def _hide_after(self, step: int) -> None:
-        for split in ("train", "eval"):
+        for split in self._splits:
             # A new run has nothing to hide, and gets no stray event file.
             if tf.io.gfile.isdir(self._directory(split)):
                 # A log that was taken back hides its own step, too.
                 last = step - (split in self.trainer.taken_back)
                 _hide_after(self._directory(split), last)
+
+    @property
+    def _splits(self) -> Iterable[str]:
+        loop = self.trainer.loop  # An evaluator beside training has none.
+        return dict.fromkeys(["train", "eval", *(loop.sets if loop else ())])
 
     def _writer(self, split: str) -> tf.summary.SummaryWriter:
         if split not in self._writers:
