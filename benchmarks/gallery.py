@@ -92,11 +92,12 @@ GALLERY = {
         *("loss", 1.6, True),
     ),
     "contrastive": Entry(
-        "SimCLR, digits: accuracy of a linear probe", "accuracy", 0.9
+        "SimCLR, digits: accuracy of a linear probe",
+        *("probe_accuracy", 0.9),
     ),
     "distillation": Entry(
         "distillation, digits: accuracy of a student without labels",
-        *("accuracy", 0.94),
+        *("student_accuracy", 0.94),
         flags=(
             "--gin.student_and_teacher.teacher={out}/digits/export/model.keras",
         ),
@@ -209,8 +210,9 @@ def reaches(entry: Entry, figure: float) -> bool:
 def _weights(directory: pathlib.Path) -> list[np.ndarray]:
     """The model's weights in a run's newest checkpoint."""
     snapshot = storage.load_newest(str(directory / "checkpoints"))
+    # As float64: there are unsigned numbers, too, those of random seeds.
     return [
-        np.asarray(value)
+        np.asarray(value, np.float64)
         for name, value in sorted(snapshot.arrays.items())
         if name.startswith("model/")
     ]

@@ -43,9 +43,7 @@ class Distillation(Trainer):
             tf.nn.softmax(teacher / self.temperature),
             student / self.temperature,
         )
-        hard = tf.nn.sparse_softmax_cross_entropy_with_logits(
-            y, student
-        )
+        hard = tf.nn.sparse_softmax_cross_entropy_with_logits(y, student)
         # The gradient of the first shrinks with the temperature's square.
         soft *= self.temperature**2
         return (1 - self.label_weight) * soft + self.label_weight * hard

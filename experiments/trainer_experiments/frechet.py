@@ -48,9 +48,7 @@ class FrechetDistance(keras.metrics.Metric):
             rows *= ops.reshape(ops.cast(sample_weight, self.dtype), (-1, 1))
         self.count.assign_add(ops.sum(rows))
         sums = [ops.sum(rows * one, axis=0) for one in sides]
-        sums += [
-            ops.matmul(ops.transpose(rows * one), one) for one in sides
-        ]
+        sums += [ops.matmul(ops.transpose(rows * one), one) for one in sides]
         for own, value in zip(self._sums, sums, strict=True):
             own.assign_add(value)
 

@@ -79,9 +79,7 @@ def used_names() -> tuple[np.ndarray, list[str], list[str]]:
         for function, names in found.items()
     }
     functions = [one for one in kept if len(kept[one]) >= _FEWEST]
-    pairs = [
-        (i, name) for i, one in enumerate(functions) for name in kept[one]
-    ]
+    pairs = [(i, name) for i, one in enumerate(functions) for name in kept[one]]
     return np.array(pairs, np.int32), functions, frequent
 
 

@@ -30,9 +30,7 @@ class VAE(Trainer):
         pixels = tf.nn.sigmoid_cross_entropy_with_logits(x, y_pred["image"])
         mean, log_variance = tf.split(y_pred["posterior"], 2, axis=-1)
         # To a standard normal distribution.
-        divergence = 0.5 * (
-            tf.exp(log_variance) + mean**2 - 1.0 - log_variance
-        )
+        divergence = 0.5 * (tf.exp(log_variance) + mean**2 - 1.0 - log_variance)
         # Logged as image_loss and posterior_loss, beside their sum.
         return {
             "image": tf.reduce_sum(pixels, [1, 2, 3]),

@@ -70,9 +70,7 @@ def test_the_bound_of_a_vae_is_that_of_the_paper():
     np.testing.assert_allclose(
         found["image"], -likelihood.sum((1, 2, 3)), rtol=1e-5
     )
-    np.testing.assert_allclose(
-        found["posterior"], divergence.sum(1), rtol=1e-5
-    )
+    np.testing.assert_allclose(found["posterior"], divergence.sum(1), rtol=1e-5)
 
 
 def test_the_frechet_distance_is_that_of_scipy():
@@ -217,7 +215,7 @@ def test_half_of_the_pairs_are_names_that_a_function_uses():
         seen[split] = {row for row in rows if row in used}
     assert seen["train"] | seen["eval"] == used
     assert not seen["train"] & seen["eval"]
-    assert 0 <= pairs.min()
+    assert pairs.min() >= 0
     assert (pairs.max(0) == [len(functions) - 1, len(names) - 1]).all()
     function = next(
         i for i, one in enumerate(functions) if one.startswith("argparse.py:")
