@@ -2,7 +2,7 @@
 
 import ast
 import functools
-import pathlib
+import os
 import sysconfig
 from collections.abc import Iterator
 
@@ -85,18 +85,27 @@ def used_names() -> tuple[np.ndarray, list[str], list[str]]:
 
 def _functions() -> Iterator[tuple[str, set[str]]]:
     """Each function, such as `json.decoder:12`, and the names in it."""
-    home = pathlib.Path(sysconfig.get_paths()["stdlib"])
-    for path in sorted(home.rglob("*.py")):
-        place = path.relative_to(home)
-        if _SKIPPED & set(place.parts):
-            continue
-        try:
-            tree = ast.parse(path.read_bytes())
-        except (SyntaxError, OSError):
-            continue
+    for path in _sources(sysconfig.get_paths()["stdlib"]):
+        with open(path, "rb") as file:
+            try:
+                tree = ast.parse(file.read())
+            except SyntaxError:
+                continue
+        place = os.path.relpath(path, sysconfig.get_paths()["stdlib"])
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef):
-                yield f"{place.as_posix()}:{node.lineno}", set(_names(node))
+                yield f"{place}:{node.lineno}", set(_names(node))
+
+
+def _sources(home: str) -> Iterator[str]:
+    """The paths of the sources, in an order that is always the same."""
+    for folder, folders, files in os.walk(home):
+        folders[:] = sorted(set(folders) - _SKIPPED)
+        yield from (
+            os.path.join(folder, one)
+            for one in sorted(files)
+            if one.endswith(".py")
+        )
 
 
 def _names(function: ast.FunctionDef) -> Iterator[str]:
