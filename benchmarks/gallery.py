@@ -89,7 +89,7 @@ GALLERY = {
     ),
     "transformer": Entry(
         "transformer, text of Python's help: nats per character",
-        *("loss", 1.6, True),
+        *("loss", 1.4, True),
     ),
     "contrastive": Entry(
         "SimCLR, digits: accuracy of a linear probe",
