@@ -163,7 +163,8 @@ class Runner:
         for strategy in entry.strategies:
             directory = self.out / f"{name}_{strategy}"
             # Of one compiled form: others round differently.
-            flags = [f"--train_steps={STEPS}", "--jit_compile=False"]
+            flags = ["--mode=train", f"--train_steps={STEPS}"]
+            flags.append("--jit_compile=graph")
             self._run(name, strategy, directory, *flags)
             found.append(_weights(directory))
         return max(

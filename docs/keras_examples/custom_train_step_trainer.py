@@ -1,7 +1,7 @@
 """What happens in `fit`, customized: a training step of one's own.
 
-Each step also takes examples that are moved against the network (adversarial
-training by the fast gradient sign).
+Each step trains on examples that are moved against the network (adversarial
+training by the fast gradient method).
 """
 
 import keras
@@ -22,7 +22,7 @@ class Adversarial(Trainer):
         with tf.GradientTape() as tape:
             tape.watch(x)
             loss = self.per_example_loss(x, y, self.model(x, training=True))
-        moved = x + 0.05 * tf.sign(tape.gradient(loss, x))
+        moved = x + 0.5 * tf.math.l2_normalize(tape.gradient(loss, x), 1)
         with tf.GradientTape() as tape:
             y_pred = self.model(moved, training=True)
             losses = self.per_example_loss(moved, y, y_pred)
