@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import tempfile
 from collections.abc import Callable
 from typing import Annotated, Any, Self, TypeAlias
 
@@ -9,6 +10,11 @@ import tensorflow as tf
 from annotated_types import Ge, Le, Predicate
 from typing_extensions import Doc
 
+from trainer.check.dev_run import (
+    finish_dev_run,
+    loop_of_dev_run,
+    writing_to,
+)
 from trainer.check.rehearsal import rehearse
 from trainer.check.scratch import scratch_directory
 from trainer.checkpoint.init_from import InitReport, initialize_from
@@ -90,6 +96,7 @@ def build(
     task_index: Natural | None = None,
     virtual_devices: Annotated[int, Ge(1), Le(128)] | None = None,
     deterministic: bool = False,
+    fast_dev_run: bool = False,
 ) -> "BuiltRun":
     """Builds a run: strategy, Trainer and host loop. In gin it is `run`.
 
@@ -116,6 +123,11 @@ def build(
         raise UserError(
             f"run.init_only = {init_only!r} needs a run to load from: set "
             "--init_from."
+        )
+    if fast_dev_run and mode not in _TRAINING:
+        raise UserError(
+            f"fast_dev_run tries a run that trains, but mode = {mode!r}. Valid "
+            f"with it: {', '.join(_TRAINING)}."
         )
     # Before all that takes long: it compares the record at the start with later
     # ones.
@@ -150,6 +162,26 @@ def build(
         if plugin.serve():
             return BuiltRun("serve", plugin)
         made = _make_trainer(trainer, plugin)
+        if fast_dev_run:
+            folder = scratch.enter_context(
+                tempfile.TemporaryDirectory(prefix="trainer-dev-run-")
+            )
+            scratch.enter_context(writing_to(folder, callbacks))
+            return BuiltRun(
+                "fast_dev_run",
+                plugin,
+                made,
+                loop_of_dev_run(
+                    made,
+                    evaluate=mode == "train_and_eval",
+                    folder=folder,
+                    callbacks=callbacks,
+                ),
+                model_dir=folder,
+                init_from=init_from,
+                init_only=init_only,
+                scratch=scratch,
+            )
         if mode in _TRAINING and plugin.is_evaluator:
             mode = "continuous_eval"
         if mode == "continuous_eval":
@@ -213,12 +245,13 @@ class BuiltRun:
     Attributes:
         mode: what this process does: what was asked for, but
             `"continuous_eval"` in the evaluator of a cluster that trains, and
-            `"serve"` in a task that serves others, and has done so.
+            `"serve"` in a task that serves others, and has done so; and
+            `"fast_dev_run"`.
         trains: whether this process trains.
         plugin: the strategy plugin.
         trainer: `None` in `"serve"`.
         loop: the host loop; `None` in `"serve"` and `"continuous_eval"`.
-        report: what a check has found, once it has been run.
+        report: what a check or a dev run has found, once it has been run.
     """
 
     def __init__(
@@ -294,6 +327,11 @@ class BuiltRun:
                 "parameters": float(trainer.model.count_params()),
                 "train_steps": float(loop.steps),
             }
+        elif self.mode == "fast_dev_run":
+            values = loop.train()
+            self._loop_exit.close()
+            folder = self._options["model_dir"]
+            self.report = [finish_dev_run(trainer, loop, values, folder)]
         else:
             if self._loaded is not None and self.plugin.is_chief:
                 self._loaded.write(self._options["model_dir"])

@@ -50,7 +50,7 @@ def rehearse(
         sections.append(Section("steps", notes=(f"None was made: {why_not}.",)))
     sections.append(_data(trainer, loop))
     if plugin.is_chief:
-        sections.append(_checkpoint(trainer, os.path.join(folder, "saved")))
+        sections.append(try_checkpoint(trainer, os.path.join(folder, "saved")))
     return [*sections, *plugin.check(programs)]
 
 
@@ -194,8 +194,12 @@ def _data(trainer: RunningTrainer, loop: Loop) -> Section:
     return Section("data", rows)
 
 
-def _checkpoint(trainer: RunningTrainer, folder: str) -> Section:
-    """Saves, restores, and compares."""
+def try_checkpoint(trainer: RunningTrainer, folder: str) -> Section:
+    """Saves, restores, and compares.
+
+    Raises:
+        UserError: what was saved is not what is restored.
+    """
     before = trainer.state.digests()
     begin = time.perf_counter()
     storage.save(folder, trainer.state.capture())

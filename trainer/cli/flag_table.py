@@ -213,6 +213,15 @@ GROUPS: dict[str, tuple[Flag, ...]] = {
             0,
         ),
     ),
+    "Debugging": (
+        Flag(
+            "fast_dev_run",
+            "boolean",
+            "Two steps of everything, in a scratch directory: training, "
+            "evaluation, saving, restoring, export, callbacks.",
+            "run.fast_dev_run",
+        ),
+    ),
     "Help and messages": (
         Flag(
             "flagfile",

@@ -7,6 +7,7 @@ import contextlib
 import functools
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +15,11 @@ import keras
 from annotated_types import Ge, Lt
 
 from trainer.check.costs import activation_bytes, memory_of
+from trainer.check.dev_run import (
+    finish_dev_run,
+    loop_of_dev_run,
+    writing_to,
+)
 from trainer.check.programs import RunPrograms
 from trainer.data import Batches
 from trainer.data.adapters import takes_split
@@ -102,6 +108,7 @@ class Running(_Base):
         loop_seconds: NotNegative = 15.0,
         form_cache: bool = True,
         verbose: Verbosity = "auto",
+        fast_dev_run: bool = False,
     ) -> dict[str, float]:
         """Trains until `steps` optimizer steps are done in all.
 
@@ -128,6 +135,9 @@ class Running(_Base):
             verbose: 0 shows no progress, 2 one line for each epoch; `"auto"`
                 and 1 show a bar on a terminal and in a notebook, and lines
                 elsewhere.
+            fast_dev_run: makes two steps in a scratch folder instead, with all
+                that belongs to a run, and sets everything back; see
+                docs/debugging.md.
 
         Returns:
             The newest training values by name.
@@ -137,6 +147,8 @@ class Running(_Base):
             StartAgain: the run was preempted; its state is saved.
             Diverged: the guard found no way back.
         """
+        if fast_dev_run:
+            return self._dev_run(callbacks, evaluate=False, verbose=verbose)
         return self._run(
             steps,
             evaluate=False,
@@ -165,6 +177,7 @@ class Running(_Base):
         loop_seconds: NotNegative = 15.0,
         form_cache: bool = True,
         verbose: Verbosity = "auto",
+        fast_dev_run: bool = False,
     ) -> dict[str, float]:
         """Trains as `train` does, and evaluates when due and at the end.
 
@@ -182,6 +195,7 @@ class Running(_Base):
             loop_seconds: see `train`.
             form_cache: see `train`.
             verbose: see `train`.
+            fast_dev_run: see `train`.
 
         Returns:
             The newest training values, and evaluation values as `val_*`.
@@ -191,6 +205,8 @@ class Running(_Base):
             StartAgain: the run was preempted; its state is saved.
             Diverged: the guard found no way back.
         """
+        if fast_dev_run:
+            return self._dev_run(callbacks, evaluate=True, verbose=verbose)
         return self._run(
             steps,
             evaluate=True,
@@ -496,6 +512,34 @@ class Running(_Base):
             self.history.extend(own)
             if self._given_model is not None and "parts" in vars(self):
                 self._given_model.give_back(self.model)
+
+    def _dev_run(
+        self, callbacks: Any, *, evaluate: bool, verbose: Verbosity
+    ) -> dict[str, float]:
+        """Tries a run with two steps, and sets everything back."""
+        called = as_callbacks(callbacks)
+        called = with_defaults(called) if verbose else called
+        self._take_over_changes()
+        self.build()
+        before = self.loop, self.state.host, self.model_dir, self.step
+        with (
+            tempfile.TemporaryDirectory(prefix="trainer-dev-run-") as folder,
+            writing_to(folder, called),
+            self.state.unchanged(),
+        ):
+            try:
+                loop = loop_of_dev_run(
+                    self,
+                    evaluate=evaluate,
+                    folder=folder,
+                    callbacks=called,
+                    verbose=2 if verbose == 2 else 1,
+                )
+                values = loop.run()
+                finish_dev_run(self, loop, values, folder)
+                return values
+            finally:
+                self.loop, self.state.host, self.model_dir, self.step = before
 
     def _build_from(self, batches: Batches) -> None:
         """Builds the parts, if that is still to do, for these batches."""
