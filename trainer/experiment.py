@@ -20,6 +20,7 @@ from trainer.check.scratch import scratch_directory
 from trainer.checkpoint.init_from import InitReport, initialize_from
 from trainer.checkpoint.stateful import usable
 from trainer.errors import BadValue, UserError
+from trainer.loop.limit_eval import Measured, limited
 from trainer.loop.loop import Loop
 from trainer.loop.schedule import (
     Length,
@@ -40,6 +41,7 @@ from trainer.trainer import Trainer
 from trainer.values.annotations import (
     Direction,
     Job,
+    Limit,
     Names,
     Natural,
     Positive,
@@ -76,6 +78,7 @@ def build(
     max_time: Time | None = None,
     eval_every: PeriodLike | None = None,
     eval_steps: Positive | None = None,
+    limit_eval: Limit | None = None,
     eval_timeout: Time = "1h",
     eval_poll_seconds: Seconds = 10.0,
     best_monitor: Text = "val_loss",
@@ -192,6 +195,7 @@ def build(
                 model_dir=model_dir,
                 train_steps=_last_step(train_steps, made),
                 eval_steps=eval_steps,
+                limit_eval=limit_eval,
                 callbacks=callbacks,
                 timeout=eval_timeout,
                 poll_seconds=eval_poll_seconds,
@@ -213,6 +217,7 @@ def build(
             log_every=log_every,
             eval_every=eval_every,
             eval_steps=eval_steps,
+            limit_eval=limit_eval,
             max_time=max_time,
         )
         loop.callbacks.attaches_keras = mode != "check"
@@ -223,6 +228,7 @@ def build(
             loop,
             model_dir=model_dir,
             eval_steps=eval_steps,
+            limit_eval=limit_eval,
             init_from=init_from,
             init_only=init_only,
             folder=folder,
@@ -311,16 +317,19 @@ class BuiltRun:
         if trainer is None:
             return {}
         if loop is None:
+            trainer.build()
+            self._options["eval_steps"] = self._limited(trainer).steps
             return follow(trainer, **self._options)
         if self.mode == "eval":
-            values = trainer.evaluate(steps=self._options["eval_steps"])
+            measured = self._limited(trainer)
+            values = trainer.evaluate(steps=measured.steps) | measured.note
         elif self.mode == "export":
             values = _export(loop)
         elif self.mode == "check":
             self.report = rehearse(
                 trainer,
                 loop,
-                eval_steps=self._options["eval_steps"],
+                eval_steps=loop.eval_steps,
                 folder=self._options["folder"],
             )
             values = {
@@ -340,6 +349,10 @@ class BuiltRun:
         # None may leave while another still evaluates or exports.
         self.plugin.finish()
         return values
+
+    def _limited(self, trainer: Trainer) -> Measured:
+        limit = self._options.pop("limit_eval")
+        return limited(trainer, self._options["eval_steps"], limit)
 
 
 def _configure_runtime(

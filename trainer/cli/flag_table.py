@@ -24,7 +24,8 @@ class Flag:
     Attributes:
         name: without the dashes.
         kind: `"string"`, `"strings"` (repeatable), `"list"` (comma list),
-            `"integer"`, `"float"`, `"boolean"` or `"choice"`.
+            `"integer"`, `"float"`, `"number"` (either), `"boolean"` or
+            `"choice"`.
         help: one sentence.
         binds: the gin parameter that it sets, if there is one.
         least: the smallest valid number.
@@ -220,6 +221,19 @@ GROUPS: dict[str, tuple[Flag, ...]] = {
             "Two steps of everything, in a scratch directory: training, "
             "evaluation, saving, restoring, export, callbacks.",
             "run.fast_dev_run",
+        ),
+        Flag(
+            "overfit_batches",
+            "integer",
+            "Train and evaluate on the first N batches only, in one order.",
+            "Trainer.overfit_batches",
+            1,
+        ),
+        Flag(
+            "limit_eval",
+            "number",
+            "Evaluate on this many batches, or on a share such as 0.1.",
+            "run.limit_eval",
         ),
     ),
     "Help and messages": (

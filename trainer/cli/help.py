@@ -24,7 +24,13 @@ peer, or hung: run the same command again, it continues from the newest
 checkpoint; 130 Ctrl-C (with @Preemption() the second one); 1 a failure, with
 its traceback, or training diverged, in one sentence.
 """
-_VALUES = {"integer": "=N", "float": "=X", "list": "=A,B", "boolean": ""}
+_VALUES = {
+    "integer": "=N",
+    "float": "=X",
+    "number": "=X",
+    "list": "=A,B",
+    "boolean": "",
+}
 _INDENT = 26
 
 

@@ -19,6 +19,7 @@ from trainer.loop.callback_list import CallbackList
 from trainer.loop.control import Requests
 from trainer.loop.evaluator import Interrupted, count_of
 from trainer.loop.form_choice import STEPS_PER_LOOP, Choice, choose
+from trainer.loop.limit_eval import limited
 from trainer.loop.loop_state import LoopState
 from trainer.loop.monitor import check_monitored
 from trainer.loop.reporter import Reporter
@@ -43,7 +44,12 @@ from trainer.step.logs import DATA_WAIT
 from trainer.step.reductions.sums import Growth
 from trainer.step.trials.prepare import prepare
 from trainer.strategy.checks import check_micro_batches
-from trainer.values.annotations import NotNegative, Positive, StepsPerLoop
+from trainer.values.annotations import (
+    Limit,
+    NotNegative,
+    Positive,
+    StepsPerLoop,
+)
 from trainer.values.configurable import checked
 from trainer.values.keras_values import Callbacks
 
@@ -92,6 +98,7 @@ class Loop:
         eval_every: the period of evaluations; `None` means each epoch, or
             only at the end where epochs are not known.
         eval_steps: batches in an evaluation; `None` means all.
+        limit_eval: see `trainer.loop.limit_eval`; in place of `eval_steps`.
         loop_seconds: graph calls that take longer are halved from then on,
             because a run can only leave between two of them.
         form_cache: whether the compiled form that an equal run on this
@@ -106,6 +113,7 @@ class Loop:
     Attributes:
         steps: the step at which training ends.
         steps_per_epoch: `None` if it is not known.
+        eval_steps: batches in an evaluation; `None` means all.
         callbacks: of this run.
         reporter: evaluates, logs and ends epochs.
         state: where the loop is, as checkpoints hold it.
@@ -129,6 +137,7 @@ class Loop:
         log_every: LogEvery = "auto",
         eval_every: PeriodLike | None = None,
         eval_steps: Positive | None = None,
+        limit_eval: Limit | None = None,
         loop_seconds: NotNegative = 15.0,
         form_cache: bool = True,
         max_time: Time | None = None,
@@ -153,6 +162,10 @@ class Loop:
         self._ahead = 0 if fit is None else self._fresh_pass()
         self.callbacks = CallbackList(callbacks, trainer)
         evaluation = self._eval_period(eval_every)
+        note: dict[str, float] = {}
+        if evaluate:
+            eval_steps, note = limited(trainer, eval_steps, limit_eval)
+        self.eval_steps = eval_steps
         self.reporter = Reporter(
             trainer,
             self.callbacks,
@@ -162,6 +175,7 @@ class Loop:
             ),
             evaluation=evaluation if evaluate else None,
             eval_steps=eval_steps,
+            eval_note=note,
             epochs=self.epochs,
             evaluates_at_end=fit is None,
         )

@@ -24,6 +24,7 @@ class Reporter:
         log: the period of training logs.
         evaluation: the period of evaluations; `None` makes none.
         eval_steps: batches in an evaluation; `None` means all.
+        eval_note: values that stand beside those of each evaluation.
         epochs: the run is one where their length is not known.
         evaluates_at_end: whether to evaluate at the end if it is not due.
 
@@ -48,6 +49,7 @@ class Reporter:
         log: Period,
         evaluation: Period | None,
         eval_steps: int | None,
+        eval_note: Mapping[str, float],
         epochs: Epochs,
         evaluates_at_end: bool = True,
     ) -> None:
@@ -63,6 +65,7 @@ class Reporter:
         self._trainer = trainer
         self._callbacks = callbacks
         self._eval_steps = eval_steps
+        self._eval_note = eval_note
         self._epochs = epochs
         self._evaluates_at_end = evaluates_at_end
         agree = trainer.plugin.any_process
@@ -248,7 +251,10 @@ class Reporter:
         with self._trainer.accounts.phase("evaluation"):
             self._is_evaluating = True
             try:
-                values = self._trainer.evaluate(steps=self._eval_steps)
+                values = {
+                    **self._trainer.evaluate(steps=self._eval_steps),
+                    **self._eval_note,
+                }
             except Interrupted:
                 self.tickers["eval"].call_back()
                 raise

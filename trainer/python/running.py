@@ -48,6 +48,7 @@ from trainer.step.forms import Form
 from trainer.step.trials.prepare import prepare
 from trainer.strategy.checks import check_against_strategy, check_global_loss
 from trainer.values.annotations import (
+    Limit,
     Natural,
     NotNegative,
     Path,
@@ -78,6 +79,7 @@ class Running(_Base):
     batch_size: int
     accumulation_steps: int
     class_weight: dict[int, float] | None
+    overfit_batches: int | None
     compiled_form: Form
     _own_class_weight: dict[int, float] | None
     _data: Any
@@ -169,6 +171,7 @@ class Running(_Base):
         *,
         eval_every: PeriodLike | None = None,
         eval_steps: Positive | None = None,
+        limit_eval: Limit | None = None,
         max_time: Time | None = None,
         model_dir: Path | None = None,
         callbacks: Any = (),
@@ -187,6 +190,8 @@ class Running(_Base):
                 `"2 epochs"`; `None` is each epoch.
             eval_steps: batches in an evaluation, but at most all; `None` means
                 all.
+            limit_eval: in its place, with the number of examples in the log: a
+                number of batches, or a share of them, such as 0.1.
             max_time: see `train`.
             model_dir: see `train`.
             callbacks: see `train`.
@@ -212,6 +217,7 @@ class Running(_Base):
             evaluate=True,
             eval_every=eval_every,
             eval_steps=eval_steps,
+            limit_eval=limit_eval,
             max_time=max_time,
             model_dir=model_dir,
             callbacks=callbacks,
@@ -617,6 +623,8 @@ class Running(_Base):
 
     def _has_eval_data(self) -> bool:
         """Whether the Trainer's own data has an eval split."""
+        if self.overfit_batches is not None:
+            return True
         if isinstance(self._data, GivenData):
             return "eval" in self._data
         return self._data is not None and takes_split(self._data)
