@@ -22,6 +22,7 @@ from trainer.checkpoint.stateful import usable
 from trainer.errors import BadValue, UserError
 from trainer.loop.limit_eval import Measured, limited
 from trainer.loop.loop import Loop
+from trainer.loop.profiler import Steps as ProfiledSteps
 from trainer.loop.schedule import (
     Length,
     LogEvery,
@@ -100,6 +101,8 @@ def build(
     virtual_devices: Annotated[int, Ge(1), Le(128)] | None = None,
     deterministic: bool = False,
     fast_dev_run: bool = False,
+    profile: ProfiledSteps | None = None,
+    profile_workers: Text | None = None,
 ) -> "BuiltRun":
     """Builds a run: strategy, Trainer and host loop. In gin it is `run`.
 
@@ -132,6 +135,9 @@ def build(
             f"fast_dev_run tries a run that trains, but mode = {mode!r}. Valid "
             f"with it: {', '.join(_TRAINING)}."
         )
+    profiled = _profiled(
+        "fast_dev_run" if fast_dev_run else mode, profile, profile_workers
+    )
     # Before all that takes long: it compares the record at the start with later
     # ones.
     is_over = RunIsOver(model_dir)
@@ -219,6 +225,7 @@ def build(
             eval_steps=eval_steps,
             limit_eval=limit_eval,
             max_time=max_time,
+            **profiled,
         )
         loop.callbacks.attaches_keras = mode != "check"
         return BuiltRun(
@@ -353,6 +360,22 @@ class BuiltRun:
     def _limited(self, trainer: Trainer) -> Measured:
         limit = self._options.pop("limit_eval")
         return limited(trainer, self._options["eval_steps"], limit)
+
+
+def _profiled(
+    mode: str, steps: str | None, workers: str | None
+) -> dict[str, str | None]:
+    """What a loop is told of profiling.
+
+    Raises:
+        UserError: no steps are made that could be profiled.
+    """
+    if steps is not None and mode not in _TRAINING:
+        raise UserError(
+            f"profile = {steps!r} is for a run that trains, but mode = "
+            f"{mode!r}. Valid with it: {', '.join(_TRAINING)}."
+        )
+    return {"profile": steps, "profile_workers": workers}
 
 
 def _configure_runtime(

@@ -62,6 +62,7 @@ from trainer.strategy.checks import (
     check_steps_of_model,
     check_trainable,
 )
+from trainer.strategy.eager_loop import EagerLoop, check_eager
 from trainer.strategy.graph_loop import Runner
 from trainer.strategy.optimizers import restart_optimizers
 from trainer.strategy.plugin import StrategyPlugin
@@ -203,6 +204,9 @@ class Trainer(Running):
         overfit_batches: trains on this many first batches of the training
             data only, again and again and not shuffled, and evaluates on
             them, too.
+        run_eagerly: runs steps as Python, operation by operation, so that a
+            debugger stops in them; slow, and only for a single replica in
+            this process. By default what a model is compiled with.
 
     Raises:
         UserError: an argument is not valid.
@@ -232,6 +236,7 @@ class Trainer(Running):
         recompute: Sequence[Text] = (),
         guard: Guard | None = None,
         overfit_batches: Positive | None = None,
+        run_eagerly: bool = False,
     ) -> None:
         # Refused here, before a model is built.
         if self._has_own("train_step"):
@@ -275,6 +280,9 @@ class Trainer(Running):
         self.seed = seed
         self.accumulation_steps = accumulation_steps
         self.jit_compile = jit_compile
+        self.run_eagerly = False
+        if run_eagerly:
+            self._use_eagerly()
         # Until a run chooses.
         self.compiled_form = Form.of(jit_compile) or Form.GRAPH
         # The ids of the variables that the traced steps train.
@@ -315,6 +323,8 @@ class Trainer(Running):
             accumulation_steps=self.accumulation_steps,
             form=self.compiled_form,
         )
+        if self.run_eagerly:
+            check_eager(self.plugin)
         given = self._given_model
         parts = build_parts(
             self.plugin,
@@ -787,12 +797,17 @@ class Trainer(Running):
             loss_weights=self.loss_weights,
             class_weight=self.class_weight,
             added_losses=self.added_losses,
+            run_eagerly=self.run_eagerly,
         )
 
     @functools.cached_property
     def train_runner(self) -> Runner:
         """The loop of training steps; traced once, however often it runs."""
         step = make_train_step(self.spec)
+        if self.run_eagerly:
+            return EagerLoop(
+                step, self.plugin.strategy, needs_graph=self.spec.saves
+            )
         if self.compiled_form is Form.XLA_STACK:
             return self.plugin.stack_runner(step)
         return self.plugin.runner(step, training=True)
@@ -800,6 +815,8 @@ class Trainer(Running):
     def _use_compiled(self, model: keras.Model) -> None:
         """Takes what a model is compiled with where nothing else was given."""
         compiled = compiled_with(model)
+        if compiled.get("run_eagerly"):
+            self._use_eagerly()
         for name in ("optimizer", "metrics"):
             if self._factories[name] is None:
                 self._factories[name] = compiled.get(name)
@@ -807,6 +824,21 @@ class Trainer(Running):
             self.loss = tf.nest.map_structure(as_loss, compiled.get("loss"))
             if self.loss_weights is None:
                 self.loss_weights = compiled.get("loss_weights")
+
+    def _use_eagerly(self) -> None:
+        """Runs steps as Python from now on.
+
+        Raises:
+            UserError: the strategy or the compiled form does not allow it.
+        """
+        if Form.of(self.jit_compile) not in (None, Form.GRAPH):
+            raise UserError(
+                f"run_eagerly runs each operation by itself, but jit_compile = "
+                f"{self.jit_compile!r} compiles them. Leave one of them out."
+            )
+        if "plugin" in vars(self):
+            check_eager(self.plugin)
+        self.run_eagerly, self.jit_compile = True, "graph"
 
     @functools.cached_property
     def evaluator(self) -> Evaluator:

@@ -235,6 +235,25 @@ GROUPS: dict[str, tuple[Flag, ...]] = {
             "Evaluate on this many batches, or on a share such as 0.1.",
             "run.limit_eval",
         ),
+        Flag(
+            "run_eagerly",
+            "boolean",
+            "Run steps as Python, so that a debugger stops in them.",
+            "Trainer.run_eagerly",
+        ),
+        Flag(
+            "profile",
+            "string",
+            "Trace these steps for TensorBoard's profile tab, such as 10:20. "
+            "A file PROFILE in the run directory traces a run that goes on.",
+            "run.profile",
+        ),
+        Flag(
+            "profile_workers",
+            "string",
+            "Whose steps: such as 0,2, or all. By default worker 0.",
+            "run.profile_workers",
+        ),
     ),
     "Help and messages": (
         Flag(

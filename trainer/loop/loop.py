@@ -22,6 +22,8 @@ from trainer.loop.form_choice import STEPS_PER_LOOP, Choice, choose
 from trainer.loop.limit_eval import limited
 from trainer.loop.loop_state import LoopState
 from trainer.loop.monitor import check_monitored
+from trainer.loop.profiler import Profiler
+from trainer.loop.profiler import Steps as ProfiledSteps
 from trainer.loop.reporter import Reporter
 from trainer.loop.rollback import Rollback, Skipped
 from trainer.loop.running_trainer import RunningTrainer
@@ -49,6 +51,7 @@ from trainer.values.annotations import (
     NotNegative,
     Positive,
     StepsPerLoop,
+    Text,
 )
 from trainer.values.configurable import checked
 from trainer.values.keras_values import Callbacks
@@ -105,6 +108,8 @@ class Loop:
             machine has found to be the fastest is taken without measuring.
         max_time: training ends at the next boundary once the run has trained
             this long, in all of its attempts.
+        profile: the steps to trace, see `trainer.loop.profiler`.
+        profile_workers: whose.
         fit: begins epochs of its own, as `Trainer.fit` does; `steps` is then
             not used.
         verbose: what callbacks that show progress are given as their
@@ -141,6 +146,8 @@ class Loop:
         loop_seconds: NotNegative = 15.0,
         form_cache: bool = True,
         max_time: Time | None = None,
+        profile: ProfiledSteps | None = None,
+        profile_workers: Text | None = None,
         fit: FitEpochs | None = None,
         verbose: int = 1,
     ) -> None:
@@ -231,6 +238,13 @@ class Loop:
             model_dir = plain(model_dir)
             check_path(model_dir)
         trainer.model_dir = model_dir
+        self._profiler = Profiler(
+            profile,
+            profile_workers,
+            plugin=trainer.plugin,
+            model_dir=model_dir,
+            last_step=self.steps,
+        )
 
     def period(self, value: PeriodLike, name: str) -> Period:
         """Parses a period of this run; see `trainer.parse_period`."""
@@ -374,6 +388,7 @@ class Loop:
             self._train()
         finally:
             self.reporter.end()
+            self._profiler.stop()
         self._calls.report_waiting()
         self.callbacks.end(dict(self.reporter.logs))
         self.has_ended = True
@@ -457,7 +472,9 @@ class Loop:
             self.callbacks.all,
             measured=self._measured(),
             evaluates=self.evaluate,
-            may_add=trainer.spec.has_own("eval_step"),
+            # What runs as Python shows its values only once it has run.
+            may_add=trainer.spec.has_own("eval_step")
+            or trainer.spec.run_eagerly,
         )
         # A resumed run has evaluated before, so nothing new can be wrong: it
         # traces when an evaluation is due.
@@ -596,9 +613,11 @@ class Loop:
             in_epoch = self._in_epoch(trainer.step)
             self.callbacks.call("on_train_batch_begin", in_epoch, {})
             self.state.is_within = True
+        self._profiler.before(trainer.step)
         while True:
             count = min(self.state.steps_per_call, end - trainer.step)
-            fault = self._call(iterator, count)
+            with self._profiler.call(trainer.step):
+                fault = self._call(iterator, count)
             if fault is not None:
                 self.state.is_within = False
                 return fault
@@ -606,6 +625,9 @@ class Loop:
                 break
             self._between_calls()
         self.state.is_within = False
+        if self._profiler.is_over(trainer.step):
+            self.reporter.epoch_values()  # Waits for the device.
+            self._profiler.stop()
         # Computing values waits for the device: only if a callback reads them.
         wanted = self.callbacks.wants_batch_logs
         logs = self.reporter.epoch_values() if wanted else {}
@@ -740,6 +762,7 @@ class Loop:
             self.steps,
             Period(steps=self.state.steps_per_loop).next_step(step),
             self.callbacks.next_due(step),
+            self._profiler.next_due(step),
             self.reporter.next_step(step),
         ]
         return min(end for end in ends if end is not None)

@@ -27,6 +27,7 @@ from trainer.data.given import GivenData
 from trainer.errors import UserError
 from trainer.loop.evaluator import Evaluator, OtherEvaluations
 from trainer.loop.loop import Loop
+from trainer.loop.profiler import Steps as ProfiledSteps
 from trainer.loop.running_trainer import RunningTrainer
 from trainer.loop.schedule import Length, LogEvery, PeriodLike, Time
 from trainer.python.callbacks import as_callbacks, with_defaults
@@ -47,6 +48,7 @@ from trainer.python.predict import (
 from trainer.step.forms import Form
 from trainer.step.trials.prepare import prepare
 from trainer.strategy.checks import check_against_strategy, check_global_loss
+from trainer.strategy.eager_loop import eagerly
 from trainer.values.annotations import (
     Limit,
     Natural,
@@ -80,6 +82,7 @@ class Running(_Base):
     accumulation_steps: int
     class_weight: dict[int, float] | None
     overfit_batches: int | None
+    run_eagerly: bool
     compiled_form: Form
     _own_class_weight: dict[int, float] | None
     _data: Any
@@ -111,6 +114,8 @@ class Running(_Base):
         form_cache: bool = True,
         verbose: Verbosity = "auto",
         fast_dev_run: bool = False,
+        profile: ProfiledSteps | None = None,
+        profile_workers: Text | None = None,
     ) -> dict[str, float]:
         """Trains until `steps` optimizer steps are done in all.
 
@@ -140,6 +145,10 @@ class Running(_Base):
             fast_dev_run: makes two steps in a scratch folder instead, with all
                 that belongs to a run, and sets everything back; see
                 docs/debugging.md.
+            profile: the steps to trace for TensorBoard's profile tab, such as
+                `"10:20"`; needs a `model_dir`.
+            profile_workers: whose, if there are several: such as `"0,2"` or
+                `"all"`; `None` is worker 0.
 
         Returns:
             The newest training values by name.
@@ -161,6 +170,8 @@ class Running(_Base):
             steps_per_loop=steps_per_loop,
             loop_seconds=loop_seconds,
             form_cache=form_cache,
+            profile=profile,
+            profile_workers=profile_workers,
             verbose=verbose,
         )
 
@@ -181,6 +192,8 @@ class Running(_Base):
         form_cache: bool = True,
         verbose: Verbosity = "auto",
         fast_dev_run: bool = False,
+        profile: ProfiledSteps | None = None,
+        profile_workers: Text | None = None,
     ) -> dict[str, float]:
         """Trains as `train` does, and evaluates when due and at the end.
 
@@ -201,6 +214,8 @@ class Running(_Base):
             form_cache: see `train`.
             verbose: see `train`.
             fast_dev_run: see `train`.
+            profile: see `train`.
+            profile_workers: see `train`.
 
         Returns:
             The newest training values, and evaluation values as `val_*`.
@@ -225,6 +240,8 @@ class Running(_Base):
             steps_per_loop=steps_per_loop,
             loop_seconds=loop_seconds,
             form_cache=form_cache,
+            profile=profile,
+            profile_workers=profile_workers,
             verbose=verbose,
         )
 
@@ -416,7 +433,10 @@ class Running(_Base):
         self._build_from(batches)
         self.build()
         ema = self.parts.ema
-        with ema.swapped_in() if ema else contextlib.nullcontext():
+        with (
+            ema.swapped_in() if ema else contextlib.nullcontext(),
+            eagerly() if self.run_eagerly else contextlib.nullcontext(),
+        ):
             return predict(
                 self._predict_function,
                 batches,
@@ -503,6 +523,8 @@ class Running(_Base):
     ) -> dict[str, float]:
         """Runs a host loop, and notes its epochs."""
         called = as_callbacks(callbacks)
+        if options.get("model_dir") is not None:
+            options["model_dir"] = os.fspath(options["model_dir"])
         self._take_over_changes()
         own = History() if history is None else history
         loop = Loop(
