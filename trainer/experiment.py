@@ -15,6 +15,7 @@ from trainer.check.dev_run import (
     loop_of_dev_run,
     writing_to,
 )
+from trainer.check.lr_find import Found, find_learning_rate
 from trainer.check.rehearsal import rehearse
 from trainer.check.scratch import scratch_directory
 from trainer.checkpoint.init_from import InitReport, initialize_from
@@ -55,7 +56,10 @@ from trainer.values.keras_values import Callbacks, makes
 from trainer.values.words import shown
 
 _TRAINING = ("train", "train_and_eval")
-MODES = (*_TRAINING, "eval", "continuous_eval", "export", "check")
+MODES = (
+    *_TRAINING,
+    *("eval", "continuous_eval", "export", "check", "lr_find"),
+)
 MakeTrainer: TypeAlias = Annotated[
     Callable[..., Any], makes(Trainer), Doc("Trainer, or a subclass of it")
 ]
@@ -209,7 +213,7 @@ def build(
                 monitor_mode=best_mode,
                 is_over=is_over,
             )
-        if mode == "check":
+        if mode in ("check", "lr_find"):
             # It must neither begin a run nor change one.
             folder = scratch.enter_context(scratch_directory(model_dir))
         loop = Loop(
@@ -227,7 +231,7 @@ def build(
             max_time=max_time,
             **profiled,
         )
-        loop.callbacks.attaches_keras = mode != "check"
+        loop.callbacks.attaches_keras = mode not in ("check", "lr_find")
         return BuiltRun(
             mode,
             plugin,
@@ -265,6 +269,7 @@ class BuiltRun:
         trainer: `None` in `"serve"`.
         loop: the host loop; `None` in `"serve"` and `"continuous_eval"`.
         report: what a check or a dev run has found, once it has been run.
+        found: what `"lr_find"` has found.
     """
 
     def __init__(
@@ -282,6 +287,7 @@ class BuiltRun:
         self.loop = loop
         self._options = options
         self.report: list[Section] = []
+        self.found: Found | None = None
         self._loaded: InitReport | None = None
         self._loop_exit = contextlib.ExitStack()
         self._exit = contextlib.ExitStack()
@@ -348,6 +354,9 @@ class BuiltRun:
             self._loop_exit.close()
             folder = self._options["model_dir"]
             self.report = [finish_dev_run(trainer, loop, values, folder)]
+        elif self.mode == "lr_find":
+            self.found = find_learning_rate(trainer)
+            values = {}
         else:
             if self._loaded is not None and self.plugin.is_chief:
                 self._loaded.write(self._options["model_dir"])

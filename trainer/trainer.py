@@ -6,6 +6,7 @@ method means.
 """
 
 import contextlib
+import copy
 import dataclasses
 import functools
 import weakref
@@ -88,6 +89,8 @@ from trainer.values.keras_values import (
 )
 
 _BATCH_SIZE = 32  # As in Keras.
+# What a Trainer keeps once it is built.
+_BUILT = ("plugin", "parts", "spec", "train_runner", "evaluator")
 
 
 @brief_errors(
@@ -207,6 +210,9 @@ class Trainer(Running):
         run_eagerly: runs steps as Python, operation by operation, so that a
             debugger stops in them; slow, and only for a single replica in
             this process. By default what a model is compiled with.
+        find_nan: says in which layer or variable a value that is not finite
+            first arises, by making the step again; sets a guard if there is
+            none. Needs memory for a copy of the variables.
 
     Raises:
         UserError: an argument is not valid.
@@ -237,6 +243,7 @@ class Trainer(Running):
         guard: Guard | None = None,
         overfit_batches: Positive | None = None,
         run_eagerly: bool = False,
+        find_nan: bool = False,
     ) -> None:
         # Refused here, before a model is built.
         if self._has_own("train_step"):
@@ -266,7 +273,8 @@ class Trainer(Running):
         }
         self.added_losses = added_losses
         self.recompute = tuple(recompute)
-        self.guard = guard
+        self.find_nan = find_nan
+        self.guard = Guard() if find_nan and guard is None else guard
         self.overfit_batches = overfit_batches
         self._data = GivenData.of(data) or data
         self._data_dir = data_dir
@@ -325,6 +333,12 @@ class Trainer(Running):
         )
         if self.run_eagerly:
             check_eager(self.plugin)
+        if self.find_nan and not self.plugin.options.batches_by_step:
+            raise UserError(
+                "find_nan makes a step again from its batch, but under the "
+                f"strategy {self.plugin.name!r} it is not known which batch a "
+                "step took. Find it under another one, such as 'default'."
+            )
         given = self._given_model
         parts = build_parts(
             self.plugin,
@@ -732,6 +746,25 @@ class Trainer(Running):
         if len(rates) == 1:
             return {"learning_rate": next(iter(rates.values()))}
         return {f"learning_rate_{name}": rate for name, rate in rates.items()}
+
+    def on_one_device(self) -> "Trainer":
+        """A copy without a strategy, with variables of its own.
+
+        It takes a global batch at once, or in as many micro-batches.
+        """
+        made = copy.copy(self)
+        for name in _BUILT:
+            vars(made).pop(name, None)
+        # Outside of any scope: TensorFlow's default.
+        made._strategy = tf.distribute.get_strategy()
+        made.state = RunState(lambda: made.parts, lambda: made.plugin)
+        made.jit_compile, made.compiled_form = "graph", Form.GRAPH
+        made._factories = dict(self._factories)
+        if self._given_model is not None:
+            # Makes copies; the model itself stays as it is.
+            made._given_model = None
+            made._model_factory = self._given_model
+        return made
 
     def single_device_model(self) -> keras.Model:
         """A copy of the model outside the strategy, for export.

@@ -9,6 +9,7 @@ MODES = (
     "continuous_eval",
     "export",
     "check",
+    "lr_find",
     "print_config",
 )
 TRAINING_MODES = ("train", "train_and_eval")
@@ -234,6 +235,12 @@ GROUPS: dict[str, tuple[Flag, ...]] = {
             "number",
             "Evaluate on this many batches, or on a share such as 0.1.",
             "run.limit_eval",
+        ),
+        Flag(
+            "find_nan",
+            "boolean",
+            "Name the layer and variable in which a NaN first arises.",
+            "Trainer.find_nan",
         ),
         Flag(
             "run_eagerly",

@@ -22,6 +22,7 @@ from trainer.loop.form_choice import STEPS_PER_LOOP, Choice, choose
 from trainer.loop.limit_eval import limited
 from trainer.loop.loop_state import LoopState
 from trainer.loop.monitor import check_monitored
+from trainer.loop.nan_finder import NanFinder
 from trainer.loop.profiler import Profiler
 from trainer.loop.profiler import Steps as ProfiledSteps
 from trainer.loop.reporter import Reporter
@@ -211,6 +212,7 @@ class Loop:
         self.save_now = False
         self.has_ended = False
         self._rollback: Rollback | None = None
+        self._nan_finder: NanFinder | None = None
         self._iterator: Any = None
         self._calls = Calls(trainer.accounts, longest_seconds=loop_seconds)
         # The loop of the previous call of `train`, unless that call failed.
@@ -363,6 +365,10 @@ class Loop:
                 # After restoring: the input starts at the restored step.
                 self._is_ready = True
                 self._iterator = self.trace()
+                if trainer.find_nan:
+                    self._nan_finder = NanFinder(
+                        trainer, self.batches, ahead=self._ahead
+                    )
                 yield
             finally:
                 # On every exit: no thread or file of a callback may outlive the
@@ -642,7 +648,10 @@ class Loop:
         """One graph call; returns what the guard found."""
         trainer = self.trainer
         begin = time.perf_counter()
+        finder = self._nan_finder
         with trainer.accounts.phase("step"):
+            if finder is not None:
+                finder.before()
             before = self.reporter.sums
             after = trainer.train_runner(iterator, count, before)
             trainer.step += count
@@ -650,6 +659,8 @@ class Loop:
             # call can be prepared while this one runs.
             watch = trainer.parts.watch
             fault = None if watch is None else watch.fault()
+            if finder is not None:
+                fault = finder.explain(fault, count=count)
             seconds = time.perf_counter() - begin
             self.reporter.take(after, seconds=seconds)
         # Only noted here: reading it would wait for the device.

@@ -20,6 +20,16 @@ from trainer.check.dev_run import (
     loop_of_dev_run,
     writing_to,
 )
+from trainer.check.lr_find import (
+    HIGH,
+    LOW,
+    STEPS,
+    Found,
+    Rate,
+    Sweep,
+    find_learning_rate,
+)
+from trainer.check.lr_plot import save_plot
 from trainer.check.programs import RunPrograms
 from trainer.data import Batches
 from trainer.data.adapters import takes_split
@@ -30,6 +40,7 @@ from trainer.loop.loop import Loop
 from trainer.loop.profiler import Steps as ProfiledSteps
 from trainer.loop.running_trainer import RunningTrainer
 from trainer.loop.schedule import Length, LogEvery, PeriodLike, Time
+from trainer.loop.without_trace import without_trace
 from trainer.python.callbacks import as_callbacks, with_defaults
 from trainer.python.describe import check_save_path, describe
 from trainer.python.fit import (
@@ -444,6 +455,44 @@ class Running(_Base):
                 steps=steps,
             )
 
+    @checked
+    def lr_find(
+        self,
+        *,
+        low: Rate = LOW,
+        high: Rate = HIGH,
+        steps: Sweep = STEPS,
+        optimizer: Text | None = None,
+        plot: Path | None = None,
+    ) -> Found:
+        """Looks for a learning rate: the range test of Smith, 2017.
+
+        The learning rate grows exponentially, step by step, until the loss
+        explodes. Afterwards the Trainer is as it was.
+
+        Args:
+            low: the first learning rate.
+            high: the last one.
+            steps: how many steps there are from one to the other.
+            optimizer: its name, if there are several.
+            plot: where to write a PNG; needs matplotlib.
+
+        Returns:
+            What was found. Printed, it is a curve with a sentence.
+
+        Raises:
+            UserError: the optimizer has a schedule, or something that was
+                given does not fit.
+        """
+        self._take_over_changes()
+        self.build()
+        found = find_learning_rate(
+            self, low=low, high=high, steps=steps, optimizer=optimizer
+        )
+        if plot is not None:
+            save_plot(found, os.fspath(plot))
+        return found
+
     def save(self, path: Path, *, overwrite: bool = True) -> None:
         """Saves the model in Keras' format; `keras.models.load_model` reads it.
 
@@ -549,11 +598,11 @@ class Running(_Base):
         called = with_defaults(called) if verbose else called
         self._take_over_changes()
         self.build()
-        before = self.loop, self.state.host, self.model_dir, self.step
+        before = self.loop, self.state.host, self.model_dir
         with (
             tempfile.TemporaryDirectory(prefix="trainer-dev-run-") as folder,
             writing_to(folder, called),
-            self.state.unchanged(),
+            without_trace(self),
         ):
             try:
                 loop = loop_of_dev_run(
@@ -567,7 +616,7 @@ class Running(_Base):
                 finish_dev_run(self, loop, values, folder)
                 return values
             finally:
-                self.loop, self.state.host, self.model_dir, self.step = before
+                self.loop, self.state.host, self.model_dir = before
 
     def _build_from(self, batches: Batches) -> None:
         """Builds the parts, if that is still to do, for these batches."""
