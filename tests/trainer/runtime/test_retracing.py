@@ -36,7 +36,7 @@ def test_each_kind_of_cause_is_told_once(said):
     assert [one.partition(": ")[2] for one in said] == [
         "the shape of batch[0] is (4, 3), was (2, 3).",
         "the dtype of batch[0] is float64, was float32.",
-        "the structure has changed: value of scale is new.",
+        "the value of scale is 2, was 1.",
         "the structure has changed: dtype of batch[1], shape of batch[1] is "
         "gone.",
     ]
