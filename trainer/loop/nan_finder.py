@@ -108,13 +108,19 @@ class NanFinder:
                 trainer.step = step + 1
                 continue
             set_back()
-            where = self._diagnose(step) if trainer.plugin.is_chief else None
-            known = again or fault
-            if known is None:
-                known = Fault(step, "the update is not finite", 0.0, 0.0)
+            finder = Finder(trainer.model)
+            # The others wait for the chief.
+            if trainer.plugin.is_chief:
+                finder = self._diagnose(step)
+            known = again or Fault(
+                step,
+                "a variable is not finite",
+                finder.loss,
+                finder.gradient_norm,
+            )
             story = (
-                f"which first arises in {where}"
-                if where
+                f"which first arises in {finder.found}"
+                if finder.found
                 else "but run as Python all of it is finite: look for what "
                 "differs there, such as rounding in a compiled form, or what "
                 "depends on the number of replicas"
@@ -125,7 +131,7 @@ class NanFinder:
             reason=f"{fault.reason}, which did not come again"
         )
 
-    def _diagnose(self, step: int) -> str | None:
+    def _diagnose(self, step: int) -> Finder:
         """Makes a step as Python; says where its first bad value arises."""
         trainer: Any = self._trainer
         one = trainer
@@ -150,8 +156,7 @@ class NanFinder:
         if finder.found is None:
             with eagerly(), looking(one, finder):
                 make_train_step(spec)(Given(batches))
-        found = finder.found
-        return None if found is None else found.replace("\0", "")
+        return finder
 
     def _bad_variables(self) -> set[int]:
         """The numbers of variables that hold a value that is not finite."""

@@ -7,6 +7,7 @@ and the update.
 """
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -25,29 +26,37 @@ class Finder:
     Attributes:
         found: a clause on the first bad value, such as `"the output of the
             layer 'dense' (Dense): 2 of 8 values are nan"`.
+        loss: of the global batch, where the Trainer's own step was made.
+        gradient_norm: likewise.
     """
 
     def __init__(self, model: keras.Model) -> None:
         self.found: str | None = None
+        self.loss = self.gradient_norm = math.nan
         self._model = model
+        # Whether the gradients of variables are still to be added to it.
+        self._is_open = False
 
-    def look(self, what: str, structure: Any) -> None:
+    def look(
+        self, what: str, structure: Any, *, is_backward: bool = False
+    ) -> None:
         """Notes a structure if it is the first that holds a bad value."""
         if self.found is None and (amount := _bad(structure)):
             self.found = f"{what}: {amount}"
+            self._is_open = is_backward
 
     def look_at_batch(self, batch: Any, part: str) -> None:
         """Looks at what a step reads; names the examples."""
         for path, leaf in keras.tree.flatten_with_path(batch):
             if self.found is not None or not _bad(leaf):
                 continue
-            names = ("x", "y", "sample_weight")
-            first = names[path[0]] if path and path[0] in (0, 1, 2) else "x"
-            where = first + "".join(f"[{one!r}]" for one in path[1:])
-            rows = _rows(leaf)
+            first = "x"
+            if isinstance(batch, tuple):
+                first = ("x", "y", "sample_weight")[path[0]]
+                path = path[1:]
+            where = first + "".join(f"[{one!r}]" for one in path)
             self.found = (
-                f"the input {where}{part}, in the examples {rows} of it: "
-                f"{_bad(leaf)}"
+                f"the data, {where}{part}, in rows {_rows(leaf)}: {_bad(leaf)}"
             )
 
     def look_at_variables(self, why: str) -> None:
@@ -55,20 +64,23 @@ class Finder:
         for variable in self._model.variables:
             self.look(f"{why} {variable.path}", native(variable).read_value())
 
-    def look_at_gradients(self, what: str, gradients: Any) -> None:
+    def look_at_gradients(
+        self, what: str, gradients: Any, variables: Any = None
+    ) -> None:
         """Looks at gradients, by the numbers of their variables.
 
         Args:
             what: which gradient, such as `"the gradient of"`.
             gradients: variable number to gradient, or a list.
+            variables: by default the model's trainable ones.
         """
-        variables = self._model.trainable_variables
+        variables = variables or self._model.trainable_variables
         if not isinstance(gradients, dict):
             gradients = dict(enumerate(gradients))
         bad = [
-            f"{variables[i].path} ({amount})"
+            f"{getattr(variables[i], 'path', variables[i].name)} ({amount})"
             for i, gradient in gradients.items()
-            if i < len(variables) and (amount := _bad(gradient))
+            if (amount := _bad(gradient))
         ]
         if not bad:
             return
@@ -76,15 +88,30 @@ class Finder:
         listed = ", ".join(bad[:3]) + more
         if self.found is None:
             self.found = f"{what} {listed}"
-        elif self.found.endswith(_BACKWARD):
+        elif self._is_open:
             # What a layer's backward pass was found to do shows in these.
-            self.found = self.found.removesuffix(_BACKWARD) + (
-                f", with the gradient of {listed}"
+            self.found += f", with the gradient of {listed}"
+        self._is_open = False
+
+    def look_at_reduced(self, reduced: Any) -> None:
+        """Looks at what all replicas agree on."""
+        for measured in reduced.measured:
+            self.loss = float(measured.loss)
+            self.gradient_norm = float(measured.gradient_norm)
+            self.look(
+                "the loss of the batch, with regularizers and added losses",
+                measured.loss,
             )
-
-
-# Marks what the gradients of variables are still to be added to.
-_BACKWARD = "\0"
+        self.look_at_gradients(
+            "the gradient, summed over the batch and with that of "
+            "regularizers, of",
+            reduced.gradients,
+        )
+        for measured in reduced.measured:
+            self.look(
+                "the norm of the gradient, whose values are finite",
+                measured.gradient_norm,
+            )
 
 
 @contextlib.contextmanager
@@ -115,8 +142,12 @@ def looking(trainer: Any, finder: Finder) -> Iterator[None]:
             }[name]
             replace(trainer, name, _after(finder, getattr(trainer, name), what))
         replace(trainer, "gradient_sums", _sums(finder, trainer.gradient_sums))
-        for name in ("gradients", "reduce_gradients"):
-            replace(trainer, name, _reduced(finder, getattr(trainer, name)))
+        replace(
+            trainer,
+            "reduce_gradients",
+            _reduced(finder, trainer.reduce_gradients),
+        )
+        replace(trainer, "gradients", _gradients(finder, trainer.gradients))
         replace(
             trainer,
             "apply_gradients",
@@ -133,20 +164,20 @@ def _called(finder: Finder, kind: Any) -> Callable[..., Any]:
         what = f"the layer {name!r} ({type(operation).__name__})"
 
         def watched(value: Any, back: str) -> Any:
-            return _watch_gradient(value, lambda g: finder.look(back, g))
+            return _watch_gradient(
+                value, lambda g: finder.look(back, g, is_backward=True)
+            )
 
         arguments, named = keras.tree.map_structure(
             lambda value: watched(
-                value, f"the backward pass of {what}, into its input{_BACKWARD}"
+                value, f"the backward pass of {what}, into its input"
             ),
             (arguments, named),
         )
         outputs = own_call(operation, *arguments, **named)
         finder.look(f"the output of {what}", outputs)
         return keras.tree.map_structure(
-            lambda value: watched(
-                value, f"the gradient that comes to {what}{_BACKWARD}"
-            ),
+            lambda value: watched(value, f"the gradient that comes to {what}"),
             outputs,
         )
 
@@ -198,15 +229,22 @@ def _sums(finder: Finder, function: Callable[..., Any]) -> Callable[..., Any]:
 def _reduced(
     finder: Finder, function: Callable[..., Any]
 ) -> Callable[..., Any]:
-    def call(*arguments: Any, **named: Any) -> Any:
-        result = function(*arguments, **named)
-        gradients = getattr(result, "gradients", result)
-        finder.look_at_gradients(
-            "the gradient, summed over the batch and with that of "
-            "regularizers, of",
-            gradients,
-        )
-        return result
+    def call(sums: Any) -> Any:
+        reduced = function(sums)
+        finder.look_at_reduced(reduced)
+        return reduced
+
+    return call
+
+
+def _gradients(
+    finder: Finder, function: Callable[..., Any]
+) -> Callable[..., Any]:
+    def call(tape: Any, loss: Any, variables: Any) -> Any:
+        finder.look("the loss", loss.total)
+        found = function(tape, loss, variables)
+        finder.look_at_gradients("the gradient of", found, variables)
+        return found
 
     return call
 

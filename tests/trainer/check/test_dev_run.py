@@ -13,7 +13,6 @@ from tests.trainer.check.test_check import SAVES, digests
 from tests.trainer.cli.tiny import HERE, run_trainer
 from trainer import Callback, UserError
 from trainer_plugins.callbacks.checkpoint import Checkpoint
-from trainer_plugins.callbacks.export import Export
 from trainer_plugins.callbacks.json_lines import JsonLines
 
 
@@ -66,7 +65,6 @@ def test_in_python(tmp_path, monkeypatch):
         callbacks=[
             Checkpoint(),
             JsonLines(),
-            Export("keras"),
             csv,
             best,
             notes,

@@ -43,6 +43,7 @@ def test_the_same_batches_again_and_again(data):
     assert_same(as_numpy(batches, 2), found[:2])
 
 
+@pytest.mark.long
 def test_it_trains_on_them_as_keras_does():
     trainer = make_trainer(
         linear, overfit_batches=2, optimizer="sgd", learning_rate=0.1

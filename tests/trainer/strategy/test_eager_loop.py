@@ -10,7 +10,6 @@ import pytest
 import tensorflow as tf
 
 from tests.helpers import make_trainer
-from tests.sets import ordinary
 from trainer import Guard, Trainer, UserError, average
 from trainer_plugins.callbacks.checkpoint import Checkpoint
 
@@ -64,7 +63,8 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", ordinary(CASES, ["a condition"]))
+@pytest.mark.long
+@pytest.mark.parametrize("name", CASES)
 def test_the_numbers_are_those_of_the_graph(name):
     options = CASES[name]
     found, weights = [], []
