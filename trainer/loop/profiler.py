@@ -87,8 +87,6 @@ class Profiler:
                 f"profile_workers = {workers!r} says whose steps are profiled, "
                 "but not which: set profile, such as '10:20'."
             )
-        if model_dir is not None:
-            atomic_files.prepare_directory(model_dir, self._name)
 
     def _check(self, steps: str, last_step: int) -> None:
         assert self._range is not None
@@ -102,6 +100,7 @@ class Profiler:
                 f"profile = {steps!r} ends after the run, which has "
                 f"{last_step:,} steps. Choose an end of at most {last_step}."
             )
+        atomic_files.prepare_directory(self._model_dir, self._name)
 
     def next_due(self, step: int) -> int | None:
         """The next step at which a graph call has to end."""
@@ -139,7 +138,6 @@ class Profiler:
         try:
             tf.profiler.experimental.stop()
         except (tf.errors.OpError, OSError) as error:
-            # Training does not depend on it.
             logging.warning("The profile could not be written: %s", error)
         else:
             logging.warning("A profile is in %s.", self._path)
@@ -153,17 +151,21 @@ class Profiler:
 
     def _start(self, step: int, stop: int) -> None:
         assert self._model_dir is not None
-        atomic_files.refuse_links(self._model_dir, self._name)
         try:
+            atomic_files.refuse_links(self._model_dir, self._name)
             tf.profiler.experimental.start(self._path)
+        except UserError as error:
+            why = str(error)
         except tf.errors.AlreadyExistsError:
-            logging.warning(
-                "Nothing is profiled at step %d: another profiler is running, "
-                "perhaps that of keras.callbacks.TensorBoard.",
-                step,
+            why = (
+                "another profiler is running, perhaps that of "
+                "keras.callbacks.TensorBoard."
             )
+        else:
+            self._stop_at = stop
             return
-        self._stop_at = stop
+        # Training does not depend on it.
+        logging.warning("Nothing is profiled at step %d: %s", step, why)
 
     def _asked_for(self) -> int | None:
         """How many steps a new file asks for."""

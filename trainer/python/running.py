@@ -170,6 +170,7 @@ class Running(_Base):
             Diverged: the guard found no way back.
         """
         if fast_dev_run:
+            _refuse_profile(profile)
             return self._dev_run(callbacks, evaluate=False, verbose=verbose)
         return self._run(
             steps,
@@ -237,6 +238,7 @@ class Running(_Base):
             Diverged: the guard found no way back.
         """
         if fast_dev_run:
+            _refuse_profile(profile)
             return self._dev_run(callbacks, evaluate=True, verbose=verbose)
         return self._run(
             steps,
@@ -707,6 +709,14 @@ class Running(_Base):
     @functools.cached_property
     def _predict_function(self) -> Callable[..., Any]:
         return make_predict(self.spec)
+
+
+def _refuse_profile(profile: str | None) -> None:
+    if profile is not None:
+        raise UserError(
+            "fast_dev_run makes two steps and leaves nothing behind, so "
+            f"profile = {profile!r} cannot be had. Leave one of them out."
+        )
 
 
 def _write_line(text: str) -> None:
