@@ -20,11 +20,12 @@ from trainer.loop.evaluation_sets import (
     sets_of,
     unprefixed,
 )
+from trainer.loop.limit_eval import limited
 from trainer.loop.monitor import Monitor
 from trainer.loop.running_trainer import RunningTrainer
 from trainer.loop.schedule import Time, parse_period
 from trainer.runtime.atomic_files import prepare_directory
-from trainer.values.annotations import Direction, Positive, Seconds, Text
+from trainer.values.annotations import Direction, Limit, Positive, Seconds, Text
 from trainer.values.configurable import checked
 from trainer.values.keras_values import Callbacks
 
@@ -37,6 +38,7 @@ def follow(
     train_steps: Positive,
     eval_every: EvalEvery | None = None,
     eval_steps: Positive | None = None,
+    limit_eval: Limit | None = None,
     callbacks: Callbacks = (),
     timeout: Time = "1h",
     poll_seconds: Seconds = 10.0,
@@ -75,13 +77,17 @@ def follow(
             model, or there was none in time.
     """
     # Long by its parameters, which `run.*` of a gin file sets.
-    limit = parse_period(timeout, name="run.eval_timeout").seconds
-    assert limit is not None, timeout
+    longest = parse_period(timeout, name="run.eval_timeout").seconds
+    assert longest is not None, timeout
     prepare_directory(model_dir, "best")
     best = Best(os.path.join(model_dir, "best"), Monitor(monitor, monitor_mode))
     trainer.model_dir = model_dir
     trainer.build()
     sets = tuple(sets_of(eval_every))
+    measured = {
+        split: limited(trainer, split, steps=eval_steps, limit=limit_eval)
+        for split in sets
+    }
     for split in sets:
         trainer.trace_evaluation(split)  # Mistakes show up before waiting.
     _check_monitor(monitor, trainer, sets)
@@ -106,9 +112,7 @@ def follow(
                 # training process.
                 trainer.state.restore(snapshot, groups=EVALUATED)
                 for split in sets:
-                    values[split] = trainer.evaluate(
-                        split=split, steps=eval_steps
-                    )
+                    values[split] = measured[split].of(trainer, split)
                 _note(snapshot, values, best, watching)
                 evaluated = unprefixed(values)
                 # The evaluation does not count as waiting. Another checkpoint
@@ -116,11 +120,11 @@ def follow(
                 waiting_since = time.monotonic()
                 continue
             waited = time.monotonic() - waiting_since
-            if over or waited >= limit:
+            if over or waited >= longest:
                 why = "the run has ended" if over else f"timeout {timeout}"
                 logging.info("No more checkpoints: %s.", why)
                 break
-            time.sleep(min(poll_seconds, limit - waited))
+            time.sleep(min(poll_seconds, longest - waited))
     finally:
         watching.close()
     # After one evaluation at least, a timeout is an ordinary end.

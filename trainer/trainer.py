@@ -6,6 +6,7 @@ method means.
 """
 
 import contextlib
+import copy
 import dataclasses
 import functools
 import weakref
@@ -18,6 +19,7 @@ from annotated_types import Gt, Lt
 
 from trainer.checkpoint.stateful import RunState
 from trainer.data import Batches, as_batches
+from trainer.data.first_batches import first_batches
 from trainer.data.given import GivenData
 from trainer.data.rows import take_rows
 from trainer.errors import UserError
@@ -61,6 +63,7 @@ from trainer.strategy.checks import (
     check_steps_of_model,
     check_trainable,
 )
+from trainer.strategy.eager_loop import EagerLoop, check_eager
 from trainer.strategy.graph_loop import Runner
 from trainer.strategy.optimizers import restart_optimizers
 from trainer.strategy.plugin import StrategyPlugin
@@ -86,6 +89,8 @@ from trainer.values.keras_values import (
 )
 
 _BATCH_SIZE = 32  # As in Keras.
+# What a Trainer keeps once it is built.
+_BUILT = ("plugin", "parts", "spec", "train_runner", "evaluator")
 
 
 @brief_errors(
@@ -199,6 +204,15 @@ class Trainer(Running):
             memory, more time, the same result.
         guard: what to do when training diverges, see `trainer.Guard`; `None`
             checks nothing.
+        overfit_batches: trains on this many first batches of the training
+            data only, again and again and not shuffled, and evaluates on
+            them, too.
+        run_eagerly: runs steps as Python, operation by operation, so that a
+            debugger stops in them; slow, and only for a single replica in
+            this process. By default what a model is compiled with.
+        find_nan: says in which layer or variable a value that is not finite
+            first arises, by making the step again; sets a guard if there is
+            none. Needs memory for a copy of the variables.
 
     Raises:
         UserError: an argument is not valid.
@@ -227,6 +241,9 @@ class Trainer(Running):
         added_losses: loss_terms.AddedLosses = None,
         recompute: Sequence[Text] = (),
         guard: Guard | None = None,
+        overfit_batches: Positive | None = None,
+        run_eagerly: bool = False,
+        find_nan: bool = False,
     ) -> None:
         # Refused here, before a model is built.
         if self._has_own("train_step"):
@@ -256,7 +273,9 @@ class Trainer(Running):
         }
         self.added_losses = added_losses
         self.recompute = tuple(recompute)
-        self.guard = guard
+        self.find_nan = find_nan
+        self.guard = Guard() if find_nan and guard is None else guard
+        self.overfit_batches = overfit_batches
         self._data = GivenData.of(data) or data
         self._data_dir = data_dir
         self._strategy = strategy
@@ -269,6 +288,9 @@ class Trainer(Running):
         self.seed = seed
         self.accumulation_steps = accumulation_steps
         self.jit_compile = jit_compile
+        self.run_eagerly = False
+        if run_eagerly:
+            self._use_eagerly()
         # Until a run chooses.
         self.compiled_form = Form.of(jit_compile) or Form.GRAPH
         # The ids of the variables that the traced steps train.
@@ -309,6 +331,14 @@ class Trainer(Running):
             accumulation_steps=self.accumulation_steps,
             form=self.compiled_form,
         )
+        if self.run_eagerly:
+            check_eager(self.plugin)
+        if self.find_nan and not self.plugin.options.batches_by_step:
+            raise UserError(
+                "find_nan makes a step again from its batch, but under the "
+                f"strategy {self.plugin.name!r} it is not known which batch a "
+                "step took. Find it under another one, such as 'default'."
+            )
         given = self._given_model
         parts = build_parts(
             self.plugin,
@@ -471,8 +501,15 @@ class Trainer(Running):
         """
         # Kept: counting a dataset of unknown length may take a while.
         if split not in self._batches:
-            self._batches[split] = self._make_batches(split)
+            self._batches[split] = self._batches_of_run(split)
         return self._batches[split]
+
+    def _batches_of_run(self, split: str) -> Batches:
+        if self.overfit_batches is None or split not in ("train", "eval"):
+            return self._make_batches(split)
+        if split == "eval":
+            return self.batches("train")
+        return first_batches(self._make_batches("train"), self.overfit_batches)
 
     def _make_batches(self, split: str) -> Batches:
         if self._data is None:
@@ -714,6 +751,25 @@ class Trainer(Running):
             return {"learning_rate": next(iter(rates.values()))}
         return {f"learning_rate_{name}": rate for name, rate in rates.items()}
 
+    def on_one_device(self) -> "Trainer":
+        """A copy without a strategy, with variables of its own.
+
+        It takes a global batch at once, or in as many micro-batches.
+        """
+        made = copy.copy(self)
+        for name in _BUILT:
+            vars(made).pop(name, None)
+        # Outside of any scope: TensorFlow's default.
+        made._strategy = tf.distribute.get_strategy()
+        made.state = RunState(lambda: made.parts, lambda: made.plugin)
+        made.jit_compile, made.compiled_form = "graph", Form.GRAPH
+        made._factories = dict(self._factories)
+        if self._given_model is not None:
+            # Makes copies; the model itself stays as it is.
+            made._given_model = None
+            made._model_factory = self._given_model
+        return made
+
     def single_device_model(self) -> keras.Model:
         """A copy of the model outside the strategy, for export.
 
@@ -778,12 +834,17 @@ class Trainer(Running):
             loss_weights=self.loss_weights,
             class_weight=self.class_weight,
             added_losses=self.added_losses,
+            run_eagerly=self.run_eagerly,
         )
 
     @functools.cached_property
     def train_runner(self) -> Runner:
         """The loop of training steps; traced once, however often it runs."""
         step = make_train_step(self.spec)
+        if self.run_eagerly:
+            return EagerLoop(
+                step, self.plugin.strategy, needs_graph=self.spec.saves
+            )
         if self.compiled_form is Form.XLA_STACK:
             return self.plugin.stack_runner(step)
         return self.plugin.runner(step, training=True)
@@ -791,6 +852,8 @@ class Trainer(Running):
     def _use_compiled(self, model: keras.Model) -> None:
         """Takes what a model is compiled with where nothing else was given."""
         compiled = compiled_with(model)
+        if compiled.get("run_eagerly"):
+            self._use_eagerly()
         for name in ("optimizer", "metrics"):
             if self._factories[name] is None:
                 self._factories[name] = compiled.get(name)
@@ -798,6 +861,21 @@ class Trainer(Running):
             self.loss = tf.nest.map_structure(as_loss, compiled.get("loss"))
             if self.loss_weights is None:
                 self.loss_weights = compiled.get("loss_weights")
+
+    def _use_eagerly(self) -> None:
+        """Runs steps as Python from now on.
+
+        Raises:
+            UserError: the strategy or the compiled form does not allow it.
+        """
+        if Form.of(self.jit_compile) not in (None, Form.GRAPH):
+            raise UserError(
+                f"run_eagerly runs each operation by itself, but jit_compile = "
+                f"{self.jit_compile!r} compiles them. Leave one of them out."
+            )
+        if "plugin" in vars(self):
+            check_eager(self.plugin)
+        self.run_eagerly, self.jit_compile = True, "graph"
 
     @functools.cached_property
     def evaluator(self) -> Evaluator:

@@ -25,14 +25,13 @@ _EVALUATED, _READ = 10, 100
 
 
 def rehearse(
-    trainer: RunningTrainer, loop: Loop, *, eval_steps: int | None, folder: str
+    trainer: RunningTrainer, loop: Loop, *, folder: str
 ) -> list[Section]:
     """Tries a run that is `ready`, and says what was found.
 
     Args:
         trainer: has the weights that the run would start with.
         loop: of the run, in a directory that is not the run's own.
-        eval_steps: batches in an evaluation; `None` means all.
         folder: where to save.
 
     Raises:
@@ -47,10 +46,10 @@ def rehearse(
         rate, steps = _steps(trainer, loop, programs)
         sections.append(steps)
         seconds = {}
-        for split in loop.sets:
-            seconds[split], found = _evaluation(trainer, split, eval_steps)
+        for split, measured in loop.measured.items():
+            seconds[split], found = _evaluation(trainer, split, measured.steps)
             sections.append(found)
-        if not loop.sets:
+        if not loop.measured:
             none = ("The run has none.",)
             sections.append(Section("evaluation", notes=none))
         sections.append(_end(loop, begin, rate, seconds))
@@ -58,7 +57,7 @@ def rehearse(
         sections.append(Section("steps", notes=(f"None was made: {why_not}.",)))
     sections.append(_data(trainer, loop))
     if plugin.is_chief:
-        sections.append(_checkpoint(trainer, os.path.join(folder, "saved")))
+        sections.append(try_checkpoint(trainer, os.path.join(folder, "saved")))
     return [*sections, *plugin.check(programs)]
 
 
@@ -203,8 +202,12 @@ def _data(trainer: RunningTrainer, loop: Loop) -> Section:
     return Section("data", rows)
 
 
-def _checkpoint(trainer: RunningTrainer, folder: str) -> Section:
-    """Saves, restores, and compares."""
+def try_checkpoint(trainer: RunningTrainer, folder: str) -> Section:
+    """Saves, restores, and compares.
+
+    Raises:
+        UserError: what was saved is not what is restored.
+    """
     before = trainer.state.digests()
     begin = time.perf_counter()
     storage.save(folder, trainer.state.capture())

@@ -31,7 +31,13 @@ There is nothing to run yet. What next?
   python -m trainer --help       all flags
   python -m trainer.runs         compare the runs in runs/
 """
-_VALUES = {"integer": "=N", "float": "=X", "list": "=A,B", "boolean": ""}
+_VALUES = {
+    "integer": "=N",
+    "float": "=X",
+    "number": "=X",
+    "list": "=A,B",
+    "boolean": "",
+}
 _INDENT = 26
 
 

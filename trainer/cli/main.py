@@ -173,11 +173,13 @@ def _run(
 ) -> dict[str, float]:
     """Runs the experiment, and records its beginning and its end."""
     from trainer import experiment
+    from trainer.check.lr_plot import write_found
     from trainer.cli.check_report import note_failure, report_of_check
     from trainer.cli.config.binding_errors import user_error_in
     from trainer.cli.config.lint import check_all_used
     from trainer.cli.run_dir import RunDir
     from trainer.runtime.atomic_files import REFUSALS
+    from trainer.runtime.report import print_sections
 
     name = experiment_name(request.gin_files)
     path = plain(request.model_dir or default_path(name))
@@ -186,7 +188,10 @@ def _run(
     run_dir.check(must_exist=request.mode in ("eval", "export"))
     # On stdout and before the first step, so that a script can read the default
     # path of a run that is still going on.
-    if request.mode != "check":
+    if (
+        request.mode not in ("check", "lr_find")
+        and "fast_dev_run" not in request.named
+    ):
         sys.stdout.write(f"model_dir: {path}\n")
         sys.stdout.flush()
 
@@ -206,7 +211,7 @@ def _run(
             # A parameter server or its worker has no Trainer.
             if run.trainer is not None:
                 report.begin(run.trainer)
-            if run.trains or run.mode == "check":
+            if run.trains or run.mode in ("check", "fast_dev_run", "lr_find"):
                 unused = check_all_used(
                     origins,
                     selected=run.plugin,
@@ -225,6 +230,12 @@ def _run(
             results = run.run()
             if run.mode == "check" and run.trainer and run.plugin.is_chief:
                 report_of_check(run.report, unused, request.model_dir)
+            if run.found is not None and run.plugin.is_chief:
+                _print(f"{run.found}\n")
+                write_found(run.found, request.model_dir)
+            if run.mode == "fast_dev_run" and run.plugin.is_chief:
+                print_sections(run.report)
+                require_output()
     except BaseException as raised:
         error = signals.interruption() or raised
         # Gin calls constructors while a run is built, so a bad binding surfaces

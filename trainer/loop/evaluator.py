@@ -14,6 +14,7 @@ from trainer.step.logs import Totals
 from trainer.step.metrics.carried import EVAL
 from trainer.step.spec import StepSpec
 from trainer.step.trials.prepare import prepare
+from trainer.strategy.eager_loop import EagerLoop
 from trainer.strategy.graph_loop import Runner
 from trainer.strategy.plugin import StrategyPlugin
 
@@ -115,6 +116,8 @@ class Evaluator:
     @functools.cached_property
     def runner(self) -> Runner:
         """The loop of evaluation steps."""
+        if self._spec.run_eagerly:
+            return EagerLoop(make_eval_step(self._spec), self._plugin.strategy)
         return self._plugin.runner(make_eval_step(self._spec), training=False)
 
     def _averaged_weights(self) -> contextlib.AbstractContextManager[None]:

@@ -7,6 +7,7 @@ from typing import Any
 from trainer.loop.callback_list import CallbackList
 from trainer.loop.evaluation_sets import EVAL, names_in_logs, prefix_of
 from trainer.loop.evaluator import Interrupted
+from trainer.loop.limit_eval import Measured
 from trainer.loop.running_trainer import RunningTrainer
 from trainer.loop.schedule import Epochs, Period, Ticker
 from trainer.step.logs import Totals
@@ -24,7 +25,7 @@ class Reporter:
         callbacks: are called.
         log: the period of training logs.
         evaluations: the periods of evaluations, by split.
-        eval_steps: batches in an evaluation; `None` means all.
+        measured: how much of each of these splits is evaluated.
         epochs: the run is one where their length is not known.
         evaluates_at_end: whether to evaluate at the end if it is not due.
 
@@ -50,7 +51,7 @@ class Reporter:
         *,
         log: Period,
         evaluations: Mapping[str, Period],
-        eval_steps: int | None,
+        measured: Mapping[str, Measured],
         epochs: Epochs,
         evaluates_at_end: bool = True,
     ) -> None:
@@ -65,7 +66,7 @@ class Reporter:
         self.taken_back: Sequence[str] = ()
         self._trainer = trainer
         self._callbacks = callbacks
-        self._eval_steps = eval_steps
+        self._measured = measured
         self._epochs = epochs
         self._evaluates_at_end = evaluates_at_end
         agree = trainer.plugin.any_process
@@ -236,9 +237,7 @@ class Reporter:
         """
         for split in self._evaluations:
             if not any(self._is_of(split, name) for name in self.logs):
-                values = self._trainer.evaluate(
-                    split=split, steps=self._eval_steps
-                )
+                values = self._measured[split].of(self._trainer, split)
                 self.logs |= names_in_logs(split, values)
 
     def _is_of(self, split: str, name: str) -> bool:
@@ -286,9 +285,7 @@ class Reporter:
         with self._trainer.accounts.phase("evaluation"):
             self._is_evaluating = True
             try:
-                values = self._trainer.evaluate(
-                    split=split, steps=self._eval_steps
-                )
+                values = self._measured[split].of(self._trainer, split)
             finally:
                 self._is_evaluating = False
         self._callbacks.call("on_test_end", dict(values))

@@ -7,6 +7,7 @@ import contextlib
 import functools
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +15,21 @@ import keras
 from annotated_types import Ge, Lt
 
 from trainer.check.costs import activation_bytes, memory_of
+from trainer.check.dev_run import (
+    finish_dev_run,
+    loop_of_dev_run,
+    writing_to,
+)
+from trainer.check.lr_find import (
+    HIGH,
+    LOW,
+    STEPS,
+    Found,
+    Rate,
+    Sweep,
+    find_learning_rate,
+)
+from trainer.check.lr_plot import save_plot
 from trainer.check.programs import RunPrograms
 from trainer.data import Batches
 from trainer.data.adapters import takes_split
@@ -22,8 +38,10 @@ from trainer.errors import UserError
 from trainer.loop.evaluation_sets import EvalEvery
 from trainer.loop.evaluator import Evaluator, OtherEvaluations
 from trainer.loop.loop import Loop
+from trainer.loop.profiler import Steps as ProfiledSteps
 from trainer.loop.running_trainer import RunningTrainer
 from trainer.loop.schedule import Length, LogEvery, Time
+from trainer.loop.without_trace import without_trace
 from trainer.python.callbacks import as_callbacks, with_defaults
 from trainer.python.describe import check_save_path, describe
 from trainer.python.fit import (
@@ -42,7 +60,9 @@ from trainer.python.predict import (
 from trainer.step.forms import Form
 from trainer.step.trials.prepare import prepare
 from trainer.strategy.checks import check_against_strategy, check_global_loss
+from trainer.strategy.eager_loop import eagerly
 from trainer.values.annotations import (
+    Limit,
     Natural,
     NotNegative,
     Path,
@@ -73,6 +93,8 @@ class Running(_Base):
     batch_size: int
     accumulation_steps: int
     class_weight: dict[int, float] | None
+    overfit_batches: int | None
+    run_eagerly: bool
     compiled_form: Form
     _own_class_weight: dict[int, float] | None
     _data: Any
@@ -104,6 +126,9 @@ class Running(_Base):
         loop_seconds: NotNegative = 15.0,
         form_cache: bool = True,
         verbose: Verbosity = "auto",
+        fast_dev_run: bool = False,
+        profile: ProfiledSteps | None = None,
+        profile_workers: Text | None = None,
     ) -> dict[str, float]:
         """Trains until `steps` optimizer steps are done in all.
 
@@ -130,6 +155,13 @@ class Running(_Base):
             verbose: 0 shows no progress, 2 one line for each epoch; `"auto"`
                 and 1 show a bar on a terminal and in a notebook, and lines
                 elsewhere.
+            fast_dev_run: makes two steps in a scratch folder instead, with all
+                that belongs to a run, and sets everything back; see
+                docs/debugging.md.
+            profile: the steps to trace for TensorBoard's profile tab, such as
+                `"10:20"`; needs a `model_dir`.
+            profile_workers: whose, if there are several: such as `"0,2"` or
+                `"all"`; `None` is worker 0.
 
         Returns:
             The newest training values by name.
@@ -139,6 +171,9 @@ class Running(_Base):
             StartAgain: the run was preempted; its state is saved.
             Diverged: the guard found no way back.
         """
+        if fast_dev_run:
+            _refuse_profile(profile)
+            return self._dev_run(callbacks, evaluate=False, verbose=verbose)
         return self._run(
             steps,
             evaluate=False,
@@ -149,6 +184,8 @@ class Running(_Base):
             steps_per_loop=steps_per_loop,
             loop_seconds=loop_seconds,
             form_cache=form_cache,
+            profile=profile,
+            profile_workers=profile_workers,
             verbose=verbose,
         )
 
@@ -159,6 +196,7 @@ class Running(_Base):
         *,
         eval_every: EvalEvery | None = None,
         eval_steps: Positive | None = None,
+        limit_eval: Limit | None = None,
         max_time: Time | None = None,
         model_dir: Path | None = None,
         callbacks: Any = (),
@@ -167,6 +205,9 @@ class Running(_Base):
         loop_seconds: NotNegative = 15.0,
         form_cache: bool = True,
         verbose: Verbosity = "auto",
+        fast_dev_run: bool = False,
+        profile: ProfiledSteps | None = None,
+        profile_workers: Text | None = None,
     ) -> dict[str, float]:
         """Trains as `train` does, and evaluates when due and at the end.
 
@@ -177,6 +218,8 @@ class Running(_Base):
                 split, such as `{"eval": 500, "rare": "2 epochs"}`.
             eval_steps: batches in an evaluation, but at most all; `None` means
                 all.
+            limit_eval: in its place, with the number of examples in the log: a
+                number of batches, or a share of them, such as 0.1.
             max_time: see `train`.
             model_dir: see `train`.
             callbacks: see `train`.
@@ -185,6 +228,9 @@ class Running(_Base):
             loop_seconds: see `train`.
             form_cache: see `train`.
             verbose: see `train`.
+            fast_dev_run: see `train`.
+            profile: see `train`.
+            profile_workers: see `train`.
 
         Returns:
             The newest training values, evaluation values as `val_*`, and
@@ -195,11 +241,15 @@ class Running(_Base):
             StartAgain: the run was preempted; its state is saved.
             Diverged: the guard found no way back.
         """
+        if fast_dev_run:
+            _refuse_profile(profile)
+            return self._dev_run(callbacks, evaluate=True, verbose=verbose)
         return self._run(
             steps,
             evaluate=True,
             eval_every=eval_every,
             eval_steps=eval_steps,
+            limit_eval=limit_eval,
             max_time=max_time,
             model_dir=model_dir,
             callbacks=callbacks,
@@ -207,6 +257,8 @@ class Running(_Base):
             steps_per_loop=steps_per_loop,
             loop_seconds=loop_seconds,
             form_cache=form_cache,
+            profile=profile,
+            profile_workers=profile_workers,
             verbose=verbose,
         )
 
@@ -404,13 +456,54 @@ class Running(_Base):
         self._build_from(batches)
         self.build()
         ema = self.parts.ema
-        with ema.swapped_in() if ema else contextlib.nullcontext():
+        with (
+            ema.swapped_in() if ema else contextlib.nullcontext(),
+            eagerly() if self.run_eagerly else contextlib.nullcontext(),
+        ):
             return predict(
                 self._predict_function,
                 batches,
                 model=self.model,
                 steps=steps,
             )
+
+    @checked
+    def lr_find(
+        self,
+        *,
+        low: Rate = LOW,
+        high: Rate = HIGH,
+        steps: Sweep = STEPS,
+        optimizer: Text | None = None,
+        plot: Path | None = None,
+    ) -> Found:
+        """Looks for a learning rate: the range test of Smith, 2017.
+
+        The learning rate grows exponentially, step by step, until the loss
+        explodes. Afterwards the Trainer is as it was.
+
+        Args:
+            low: the first learning rate.
+            high: the last one.
+            steps: how many steps there are from one to the other.
+            optimizer: its name, if there are several.
+            plot: where to write a PNG; needs matplotlib.
+
+        Returns:
+            What was found. Printed, it is a curve with a sentence.
+
+        Raises:
+            UserError: the optimizer has a schedule, or something that was
+                given does not fit.
+        """
+        self._take_over_changes()
+        self.build()
+        found = find_learning_rate(
+            self, low=low, high=high, steps=steps, optimizer=optimizer
+        )
+        if plot is not None:
+            save_plot(found, os.fspath(plot))
+        return found
 
     def save(self, path: Path, *, overwrite: bool = True) -> None:
         """Saves the model in Keras' format; `keras.models.load_model` reads it.
@@ -491,6 +584,8 @@ class Running(_Base):
     ) -> dict[str, float]:
         """Runs a host loop, and notes its epochs."""
         called = as_callbacks(callbacks)
+        if options.get("model_dir") is not None:
+            options["model_dir"] = os.fspath(options["model_dir"])
         self._take_over_changes()
         own = History() if history is None else history
         loop = Loop(
@@ -506,6 +601,34 @@ class Running(_Base):
             self.history.extend(own)
             if self._given_model is not None and "parts" in vars(self):
                 self._given_model.give_back(self.model)
+
+    def _dev_run(
+        self, callbacks: Any, *, evaluate: bool, verbose: Verbosity
+    ) -> dict[str, float]:
+        """Tries a run with two steps, and sets everything back."""
+        called = as_callbacks(callbacks)
+        called = with_defaults(called) if verbose else called
+        self._take_over_changes()
+        self.build()
+        before = self.loop, self.state.host, self.model_dir
+        with (
+            tempfile.TemporaryDirectory(prefix="trainer-dev-run-") as folder,
+            writing_to(folder, called),
+            without_trace(self),
+        ):
+            try:
+                loop = loop_of_dev_run(
+                    self,
+                    evaluate=evaluate,
+                    folder=folder,
+                    callbacks=called,
+                    verbose=2 if verbose == 2 else 1,
+                )
+                values = loop.run()
+                finish_dev_run(self, loop, values, folder)
+                return values
+            finally:
+                self.loop, self.state.host, self.model_dir = before
 
     def _build_from(self, batches: Batches) -> None:
         """Builds the parts, if that is still to do, for these batches."""
@@ -583,6 +706,8 @@ class Running(_Base):
 
     def _has_eval_data(self) -> bool:
         """Whether the Trainer's own data has an eval split."""
+        if self.overfit_batches is not None:
+            return True
         if isinstance(self._data, GivenData):
             return "eval" in self._data
         return self._data is not None and takes_split(self._data)
@@ -594,6 +719,14 @@ class Running(_Base):
     @functools.cached_property
     def _predict_function(self) -> Callable[..., Any]:
         return make_predict(self.spec)
+
+
+def _refuse_profile(profile: str | None) -> None:
+    if profile is not None:
+        raise UserError(
+            "fast_dev_run makes two steps and leaves nothing behind, so "
+            f"profile = {profile!r} cannot be had. Leave one of them out."
+        )
 
 
 def _write_line(text: str) -> None:
