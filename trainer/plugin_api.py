@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from trainer.checkpoint.host_buffers import Staging
     from trainer.data import Padded
     from trainer.errors import EXIT_START_AGAIN, nearest, outside_graph
+    from trainer.loop.logged import Media, histogram
+    from trainer.loop.logger import Entry
     from trainer.loop.monitor import Monitor
     from trainer.loop.schedule import Period, PeriodLike, Ticker, parse_period
     from trainer.runtime import atomic_files, schema, signals
@@ -48,11 +50,13 @@ __all__ = [
     "Detection",
     "Direction",
     "EXIT_START_AGAIN",
+    "Entry",
     "Finite",
     "GraphLoop",
     "JOBS",
     "Job",
     "MakePieces",
+    "Media",
     "Monitor",
     "Names",
     "Natural",
@@ -80,6 +84,7 @@ __all__ = [
     "configurable",
     "give_up",
     "graph_function",
+    "histogram",
     "nearest",
     "outside_graph",
     "parse_period",

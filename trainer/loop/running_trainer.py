@@ -10,11 +10,13 @@ from trainer.checkpoint.stateful import RunState
 from trainer.data.batches import Batches
 from trainer.loop.control import Control
 from trainer.loop.goodput import Accounts
+from trainer.loop.logged import Kind, Reduction
 from trainer.step.forms import Form
+from trainer.step.gradient_statistics import GradientStatistics
 from trainer.step.spec import Parts, StepSpec
 from trainer.strategy.graph_loop import Runner
 from trainer.strategy.plugin import StrategyPlugin
-from trainer.values.annotations import JitCompile
+from trainer.values.annotations import JitCompile, Split
 
 
 class RunningTrainer(Protocol):
@@ -103,6 +105,18 @@ class RunningTrainer(Protocol):
     def evaluate(self, *, steps: int | None = None) -> dict[str, float]:
         """Measures the eval split."""
 
+    def predict(
+        self,
+        x: Any,
+        *,
+        batch_size: int | None = None,
+        steps: int | None = None,
+    ) -> Any:
+        """The model's outputs, with the averaged weights if there are any."""
+
+    def measure_gradients(self, every: int | None) -> GradientStatistics | None:
+        """Lets the steps that are traced next measure their gradients."""
+
     def describe(self) -> str:
         """Strategy, devices, parameters, batch and precision, in one line."""
 
@@ -117,6 +131,18 @@ class RunningTrainer(Protocol):
 
     def model_to_save(self) -> AbstractContextManager[keras.Model]:
         """The model outside the strategy, to be written."""
+
+    def log(
+        self,
+        name: str,
+        value: Any,
+        *,
+        kind: Kind | None = None,
+        split: Split | None = None,
+        reduction: Reduction | None = None,
+        sample_rate: int | None = None,
+    ) -> None:
+        """Logs a value, from a callback or a step."""
 
     def stop(self, reason: str) -> None:
         """Ends training at the next boundary of the host loop."""
