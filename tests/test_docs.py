@@ -38,6 +38,7 @@ def blocks(page):
 LONG = (
     "check.md",
     "coming_from.md",
+    "loggers.md",
     "own_model.md",
     "plugins.md",
     "runs.md",

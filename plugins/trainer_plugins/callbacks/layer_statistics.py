@@ -14,7 +14,7 @@ from trainer.plugin_api import Media, Positive, configurable, histogram
 class LayerStatistics(Callback):
     """Logs norms and histograms of gradients and weights every few steps.
 
-    For each trainable variable, such as `dense/kernel`, the numbers
+    For each trainable variable, by its path in the model, the numbers such as
     `gradient_norm/dense/kernel` and `weight_norm/dense/kernel`, and the
     histograms `gradients/dense/kernel` and `weights/dense/kernel`. Gradients
     are those of the global batch that the step applies, before clipping;
@@ -65,7 +65,8 @@ class LayerStatistics(Callback):
         if self.trainer.step % self._every:
             return
         for variable in self.trainer.model.trainable_variables:
-            name = re.sub(r"[^\w\-./ ]", "_", variable.path, flags=re.ASCII)
+            path = variable.path.removeprefix(f"{self.trainer.model.name}/")
+            name = re.sub(r"[^\w\-./ ]", "_", path, flags=re.ASCII)
             norm, buckets = self._statistics.read(variable)
             self._log("gradient", name, norm, buckets)
             weights = np.asarray(

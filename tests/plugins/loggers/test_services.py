@@ -27,6 +27,7 @@ from trainer_plugins.loggers.wandb_runs import WandB
 SCRIPT = "tests.plugins.loggers.service_script"
 
 
+@pytest.mark.long
 def test_a_missing_package_is_one_sentence(tmp_path, monkeypatch):
     for logger in (MLflow(), WandB()):
         monkeypatch.setitem(sys.modules, logger.package, None)
@@ -85,6 +86,7 @@ def test_a_service_gets_each_step_once_also_after_a_refusal(tmp_path, caplog):
     assert steps == [4, 8, 12, 16]
 
 
+@pytest.mark.long
 def test_a_run_that_may_roll_back_is_refused(tmp_path):
     pytest.importorskip("mlflow")
     trainer = make_trainer(line, guard=Guard("roll_back"))

@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.helpers import ARRAYS, make_trainer
+from tests.helpers import ARRAYS, make_trainer, run_worker
+from tests.sets import ordinary
 from trainer import Callback, Logger, Trainer, UserError, average
+from trainer.loop.logged import as_value
 from trainer.plugin_api import Media
 from trainer_plugins.callbacks.checkpoint import Checkpoint
 from trainer_plugins.loggers.csv_file import CSV
@@ -154,16 +156,19 @@ def logging_step(*arguments, **options):
     return Own
 
 
+STEP_MISTAKES = [
+    (("a", tf.reduce_sum), {}, "got a scalar, of which each replica"),
+    (("a", lambda y: y), {}, r"of shape \(8, 1\)"),
+    (("loss", lambda y: y[:, 0]), {}, "has the name of a value"),
+    (("_a", lambda y: y[:, 0]), {}, "got the name '_a'"),
+    (("a", lambda y: y[:, 0]), {"reduction": "sum"}, "leave reduction"),
+    (("a", tf.reduce_sum), {"reduction": "max"}, "Valid: 'mean', 'sum'"),
+]
+
+
 @pytest.mark.parametrize(
     ("arguments", "options", "message"),
-    [
-        (("a", tf.reduce_sum), {}, "got a scalar, of which each replica"),
-        (("a", lambda y: y), {}, r"of shape \(8, 1\)"),
-        (("loss", lambda y: y[:, 0]), {}, "has the name of a value"),
-        (("_a", lambda y: y[:, 0]), {}, "got the name '_a'"),
-        (("a", lambda y: y[:, 0]), {"reduction": "sum"}, "leave reduction"),
-        (("a", tf.reduce_sum), {"reduction": "max"}, "Valid: 'mean', 'sum'"),
-    ],
+    ordinary(STEP_MISTAKES, STEP_MISTAKES[:1]),
 )
 def test_what_a_step_cannot_log_is_refused(arguments, options, message):
     trainer = make_trainer(line, kind=logging_step(*arguments, **options))
@@ -193,16 +198,15 @@ class Once(Callback):
         (np.zeros(4), {"kind": "audio"}, "needs a sample_rate"),
         (np.full(4, 2.0), {"kind": "audio", "sample_rate": 8}, "from -1 to 1"),
         (1.0, {"sample_rate": 8}, "nothing else has one"),
-        (1.0, {"reduction": "mean"}, "only a step has replicas"),
         (1.0, {"kind": "text"}, "Valid: a number; a string"),
     ],
 )
 def test_what_a_callback_cannot_log_is_refused(value, options, message):
-    trainer = make_trainer(line)
     with pytest.raises(UserError, match=message):
-        trainer.train(8, callbacks=[Once("a", value, **options)], verbose=0)
+        as_value("a", value, **{"kind": None, "sample_rate": None, **options})
 
 
+@pytest.mark.long
 def test_media_are_normalized_and_dropped_in_a_sentence(tmp_path, caplog):
     recorder = Recorder()
     media = [
@@ -229,6 +233,7 @@ def test_media_are_normalized_and_dropped_in_a_sentence(tmp_path, caplog):
     assert len(dropped) == 4
 
 
+@pytest.mark.long
 def test_outside_of_a_run_is_refused():
     trainer = make_trainer(line)
     with pytest.raises(UserError, match="outside of a run"):
@@ -238,6 +243,7 @@ def test_outside_of_a_run_is_refused():
         trainer.log("a", 1.0)
 
 
+@pytest.mark.long
 def test_a_name_that_is_measured_is_refused():
     for split in ("train", "eval"):
         with pytest.raises(UserError, match="measures itself"):
@@ -260,6 +266,7 @@ class _OnTestEnd(Callback):
         self.trainer.log(self._name, 1.0, split=self._split)
 
 
+@pytest.mark.long
 def test_a_longer_run_holds_what_one_run_holds(tmp_path):
     """Stopped between two logs, and longer then: as if it had been one."""
 
@@ -284,3 +291,14 @@ def test_a_longer_run_holds_what_one_run_holds(tmp_path):
     for name in names - {"train_begin", "train_end", "examples_per_second"}:
         assert second.under(name) == whole.under(name), name
     assert len(found) > len(expected) - 2
+
+
+@pytest.mark.long
+def test_a_step_logs_the_same_under_every_strategy(tmp_path, root):
+    """Pieces are uneven, and cut into micro-batches; against NumPy."""
+    worker = "tests.trainer.loop.logging_worker"
+    found = run_worker(worker, "mirrored", directory=tmp_path, root=root)
+    one = run_worker(worker, "default", directory=tmp_path, root=root)
+    assert found.keys() == one.keys() >= {"error", "val_error", "errors"}
+    for name in one:
+        np.testing.assert_allclose(found[name], one[name], rtol=1e-5)
