@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from trainer.errors import Diverged, StartAgain, UserError
     from trainer.experiment import run
     from trainer.loop.callback import Callback
+    from trainer.loop.logger import Logger
     from trainer.step.divergence_guard import Guard
     from trainer.step.metrics.whole_set import WholeSetMetric
     from trainer.step.reductions.average import Average, average
@@ -37,6 +38,7 @@ __all__ = [
     "Examples",
     "Guard",
     "IndexedBatches",
+    "Logger",
     "StartAgain",
     "StrategyPlugin",
     "Trainer",

@@ -140,9 +140,7 @@ def build(
             f"fast_dev_run tries a run that trains, but mode = {mode!r}. Valid "
             f"with it: {', '.join(_TRAINING)}."
         )
-    profiled = _profiled(
-        "fast_dev_run" if fast_dev_run else mode, profile, profile_workers
-    )
+    _check_profile("fast_dev_run" if fast_dev_run else mode, profile)
     # Before all that takes long: it compares the record at the start with later
     # ones.
     is_over = RunIsOver(model_dir)
@@ -231,7 +229,8 @@ def build(
             eval_steps=eval_steps,
             limit_eval=limit_eval,
             max_time=max_time,
-            **profiled,
+            profile=profile,
+            profile_workers=profile_workers,
         )
         loop.callbacks.attaches_keras = mode not in ("check", "lr_find")
         return BuiltRun(
@@ -379,20 +378,17 @@ class BuiltRun:
         return found[sets[0]] if len(sets) == 1 else unprefixed(found)
 
 
-def _profiled(
-    mode: str, steps: str | None, workers: str | None
-) -> dict[str, str | None]:
-    """What a loop is told of profiling.
+def _check_profile(mode: str, steps: str | None) -> None:
+    """Checks that there are steps to profile.
 
     Raises:
-        UserError: no steps are made that could be profiled.
+        UserError: there are none.
     """
     if steps is not None and mode not in _TRAINING:
         raise UserError(
             f"profile = {steps!r} is for a run that trains, but mode = "
             f"{mode!r}. Valid with it: {', '.join(_TRAINING)}."
         )
-    return {"profile": steps, "profile_workers": workers}
 
 
 def _configure_runtime(

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from trainer.data import Padded
     from trainer.errors import EXIT_START_AGAIN, nearest, outside_graph
     from trainer.loop.evaluation_sets import names_in_logs
+    from trainer.loop.logged import Media, histogram
+    from trainer.loop.logger import Entry
     from trainer.loop.monitor import Monitor
     from trainer.loop.schedule import Period, PeriodLike, Ticker, parse_period
     from trainer.runtime import atomic_files, schema, signals
@@ -39,7 +41,6 @@ if TYPE_CHECKING:
         NotNegative,
         Positive,
         Seconds,
-        Split,
         Text,
     )
     from trainer.values.configurable import checked, configurable
@@ -49,11 +50,13 @@ __all__ = [
     "Detection",
     "Direction",
     "EXIT_START_AGAIN",
+    "Entry",
     "Finite",
     "GraphLoop",
     "JOBS",
     "Job",
     "MakePieces",
+    "Media",
     "Monitor",
     "Names",
     "Natural",
@@ -69,7 +72,6 @@ __all__ = [
     "Runner",
     "Seconds",
     "Section",
-    "Split",
     "Staging",
     "Step",
     "StrategyOptions",
@@ -82,6 +84,7 @@ __all__ = [
     "give_up",
     "graph_function",
     "names_in_logs",
+    "histogram",
     "nearest",
     "outside_graph",
     "parse_period",

@@ -34,6 +34,7 @@ from trainer.python.running import Running
 from trainer.step import gradients as grads
 from trainer.step.divergence_guard import Guard
 from trainer.step.forms import Form
+from trainer.step.gradient_statistics import GradientStatistics
 from trainer.step.gradient_sums import (
     GradientSums,
     Reduced,
@@ -302,6 +303,7 @@ class Trainer(Running):
         self.state = RunState(lambda: self.parts, lambda: self.plugin)
         self.loop: Loop | None = None
         self.history = History()
+        self.gradient_statistics: GradientStatistics | None = None
         self._batches: dict[str, Batches] = {}
         # What builds a model that knows no shapes, and its later copies.
         self._first_batches: Batches | None = None
@@ -481,6 +483,15 @@ class Trainer(Running):
     def fired_step(self) -> int:
         """The last step at which everything that was due has been called."""
         return self.step if self.loop is None else self.loop.fired_step
+
+    @property
+    def evaluated_split(self) -> str:
+        """The split whose evaluation is under way; `"eval"` if there is none.
+
+        For callbacks, between `on_test_begin` and `on_test_end`.
+        """
+        loop = self.loop
+        return (loop and loop.reporter.evaluating) or "eval"
 
     @property
     def taken_back(self) -> Sequence[str]:
@@ -698,6 +709,9 @@ class Trainer(Running):
         true = grads.rows_once(gradients, dense=self.compiled_form.uses_xla)
         if self.parts.watch is not None:
             self.parts.watch.note(true)
+        if self.gradient_statistics is not None:
+            done = self.parts.step.read_value()
+            self.gradient_statistics.note(true, variables, done)
         if not grads.takes_rows_as_they_come(chosen):
             gradients = true
         # Outside of the piece: all replicas assign the same here, so nothing

@@ -52,7 +52,7 @@ def names_in_functions(split: Split) -> ArrayExamples:
     chosen = held_out if split == "eval" else ~held_out
     both = np.concatenate([pairs[chosen, 1], others[chosen]])
     functions = np.tile(pairs[chosen, 0], 2)
-    labels = np.repeat(np.float32([1, 0]), chosen.sum())[:, np.newaxis]
+    labels = np.repeat(np.array([1, 0], "float32"), chosen.sum())[:, np.newaxis]
     return ArrayExamples(
         ({"function": functions, "name": both}, labels),
         shuffle=split == "train",

@@ -20,6 +20,7 @@ from trainer.runtime.schema import (
     optional,
     record,
     text,
+    word,
 )
 from trainer.step.logs import METRIC, STATE
 
@@ -37,12 +38,23 @@ _STOPPED = record(
     },
     {"max_time": optional(text)},
 )
+_NUMBERS = mapping_of(number(finite=False))
+_LOGGED = list_of(
+    record(
+        {
+            "step": integer(),
+            "split": word,
+            "values": _NUMBERS,
+        }
+    )
+)
 _BEFORE_END = record(
     {
-        "logs": mapping_of(number(finite=False)),
+        "logs": _NUMBERS,
         "callbacks": mapping_of(record({})),
-        "splits": list_of(text),
-    }
+        "splits": list_of(word),
+    },
+    {"logged": _LOGGED},
 )
 _LOOP = record(
     {
@@ -52,6 +64,7 @@ _LOOP = record(
     },
     {
         "is_within": boolean,
+        "logged": record({"waiting": _LOGGED, "of_epoch": _NUMBERS}),
         "before_end": optional(_BEFORE_END),
         "steps_per_loop": integer(1),
         "asked_steps_per_loop": integer(1),

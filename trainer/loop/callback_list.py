@@ -2,7 +2,7 @@
 
 import contextlib
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -182,9 +182,22 @@ class CallbackList:
                 waiting[key] = state
         self._waiting = waiting
 
-    def end(self, logs: dict[str, float]) -> None:
-        """Calls every `on_train_end`: if one fails, others still save."""
-        self._call_all(self.all, "on_train_end", logs)
+    def end(
+        self, logs: dict[str, float], before_savers: Callable[[], None]
+    ) -> None:
+        """Calls every `on_train_end`: if one fails, others still save.
+
+        Args:
+            logs: the newest values.
+            before_savers: called before the callbacks that save.
+        """
+        savers = list(filter(_runs_last, self.all))
+        others = [one for one in self.all if one not in savers]
+        try:
+            self._call_all(others, "on_train_end", logs)
+        finally:
+            before_savers()
+            self._call_all(savers, "on_train_end", logs)
 
     def close(self) -> None:
         """Closes every callback, also after one's close failed."""

@@ -5,7 +5,6 @@ any other set have its name in them: `val_rare/loss`. A slash, as an output
 named "rare" would make `val_rare_loss` a value of the split `"eval"`.
 """
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, TypeAlias
 
@@ -14,11 +13,10 @@ from typing_extensions import Doc
 
 from trainer.errors import UserError
 from trainer.loop.schedule import PeriodLike
+from trainer.runtime import schema
 from trainer.values.annotations import Text
 
 EVAL = "eval"
-# A folder of TensorBoard's is named after a set.
-_NAME = re.compile(r"[A-Za-z0-9][\w.-]*", re.ASCII)
 
 EvalEvery: TypeAlias = Annotated[
     PeriodLike | Annotated[dict[Text, PeriodLike | None], MinLen(1)],
@@ -48,7 +46,8 @@ def sets_of(eval_every: EvalEvery | None) -> dict[str, PeriodLike | None]:
                 "training. To evaluate some of that data, give it as a split "
                 "of another name, such as 'train_sample'."
             )
-        if not _NAME.fullmatch(split) or split.startswith("evaluator"):
+        # A folder of TensorBoard's is named after a set.
+        if not schema.WORD.fullmatch(split) or split.startswith("evaluator"):
             raise UserError(
                 f"eval_every has the split {split!r}. Valid names of "
                 "evaluation sets have letters, digits, '_', '-' and '.' only, "

@@ -407,8 +407,9 @@ class Loop:
             self.reporter.end()
             self._profiler.stop()
         self._calls.report_waiting()
-        self.callbacks.call_savers("before_end", dict(self.reporter.logs))
-        self.callbacks.end(dict(self.reporter.logs))
+        logs = dict(self.reporter.logs)
+        self.callbacks.call_savers("before_end", logs)
+        self.callbacks.end(logs, before_savers=self.reporter.hand_over)
         self.has_ended = True
         return dict(self.reporter.logs)
 
@@ -618,6 +619,7 @@ class Loop:
         # Without epochs the whole run is one, which ends here.
         if self.steps_per_epoch is None:
             self.callbacks.call("on_epoch_end", 0, dict(self.reporter.logs))
+            self.reporter.hand_over()
         return None
 
     def _run_steps(self, iterator: Any, end: int) -> Fault | None:
@@ -781,6 +783,7 @@ class Loop:
         reason = control.why_restart(plugin) or "another process has to leave"
         # The savers' last chance: the machine may be gone in seconds.
         self.callbacks.call("on_leave", self.trainer.step)
+        self.reporter.logged.warn_of_lost()
         self.has_ended = True
         raise StartAgain(f"{reason}; left at step {self.trainer.step}")
 

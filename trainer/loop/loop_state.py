@@ -112,7 +112,9 @@ class LoopState:
                 "by_model": bool(self._model.stop_training),
                 **self._wanted(),
             }
+        logged = self._reporter.logged.state()
         return {
+            **({"logged": logged} if logged else {}),
             "unfired_from": self.unfired_from,
             "begun_epoch": self._reporter.begun_epoch,
             "is_within": self.is_within,
@@ -221,6 +223,8 @@ class LoopState:
             self.steps_per_call = position["steps_per_loop"]
         ended = self._before_end(position, step=step)
         self._reporter.taken_back = () if ended is None else ended["splits"]
+        more = () if ended is None else ended.get("logged", ())
+        self._reporter.logged.load_state(position.get("logged", {}), more)
         if ended is None:
             # Still at this end: a later, longer run will need it.
             self._reporter.before_end = position.get("before_end")

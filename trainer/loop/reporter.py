@@ -1,18 +1,25 @@
 """Evaluates, logs and ends epochs between graph calls, when they are due."""
 
+import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
+from absl import logging
+
+from trainer.errors import UserError
 from trainer.loop.callback_list import CallbackList
 from trainer.loop.evaluation_sets import EVAL, names_in_logs, prefix_of
 from trainer.loop.evaluator import Interrupted
 from trainer.loop.limit_eval import Measured
+from trainer.loop.logged import Logged, Value, numbers_of
+from trainer.loop.logger import missing_kinds
 from trainer.loop.running_trainer import RunningTrainer
 from trainer.loop.schedule import Epochs, Period, Ticker
 from trainer.step.logs import Totals
 from trainer.step.metrics.carried import TRAINING
 from trainer.step.reductions.sums import Sums
+from trainer.values.words import shown
 
 _TRAINING = "training"  # Among the times of a checkpoint.
 
@@ -33,6 +40,7 @@ class Reporter:
         logs: the newest training values, and evaluation values as `val_*`.
         evaluating: the split that is being evaluated, from `on_test_begin` to
             `on_test_end`.
+        logged: what `trainer.log` was given, and no log holds yet.
         totals: sums since the last log and since the epoch's begin.
         interval_seconds: what the steps since the last log took.
         tickers: when logs and evaluations are due.
@@ -56,6 +64,7 @@ class Reporter:
         evaluates_at_end: bool = True,
     ) -> None:
         self.logs: dict[str, float] = {}
+        self.logged = Logged()
         self.totals = {
             kept_for: Totals(trainer.parts.metrics, kept_for)
             for kept_for in TRAINING
@@ -81,6 +90,11 @@ class Reporter:
         }
         self.evaluating: str | None = None
         self._is_evaluating = False
+        # Those of an event that is under way, and what has been measured.
+        self._open_logs: tuple[str, dict[str, Any], Collection[str]] | None = (
+            None
+        )
+        self._told: set[str] = set()
         self._trained = 0.0
         self._since: float | None = None
 
@@ -154,6 +168,71 @@ class Reporter:
         """Training values since the epoch's begin."""
         return self.totals["epoch"].values()
 
+    def log(self, name: str, value: Value, split: str | None) -> None:
+        """Takes a value of `trainer.log`, outside of a step.
+
+        Args:
+            name: what it is logged under.
+            value: a number, or media.
+            split: `None` is the one that is being evaluated, and else
+                `"train"`.
+
+        Raises:
+            UserError: the evaluation has measured a value of this name, or
+                there is no such split.
+        """
+        event, logs, measured = self._open_logs or ("", {}, ())
+        split = split or self.evaluating or "train"
+        splits = list(dict.fromkeys(["train", EVAL, *self._evaluations]))
+        if split not in splits:
+            raise UserError(
+                f"trainer.log({name!r}, ...) has split = {shown(split)}. "
+                f"Valid: {', '.join(map(repr, splits))}."
+            )
+        is_number = isinstance(value, float)
+        if event == "eval" and split == self.evaluating and is_number:
+            # These are logged as soon as the event is over.
+            if name in measured:
+                raise _taken(name)
+            logs[name] = value
+            return
+        self.logged.add(self._trainer.step, split, name, value)
+        if not isinstance(value, float):
+            return
+        key = prefix_of(split) + name
+        self.logs[key] = value
+        if split == "train":
+            self.logged.of_epoch[name] = value
+        if event == "epoch":
+            logs[key] = value
+
+    @contextlib.contextmanager
+    def _opened(
+        self, event: str, logs: dict[str, Any], measured: Collection[str] = ()
+    ) -> Iterator[None]:
+        """Lets `log` add to the logs of an event."""
+        self._open_logs = event, logs, measured
+        try:
+            yield
+        finally:
+            self._open_logs = None
+
+    def hand_over(self) -> None:
+        """Gives loggers what no log has taken."""
+        for step, split, values in self.logged.take_all():
+            missing = missing_kinds(self._callbacks.all, values)
+            for kind, names in missing.items():
+                # Numbers are at least in what `train` returns.
+                if kind != "scalar" and kind not in self._told:
+                    self._told.add(kind)
+                    logging.warning(
+                        "No logger of this run takes what is logged as %s "
+                        "(%s): it is dropped. docs/loggers.md says which do.",
+                        kind,
+                        ", ".join(names),
+                    )
+            self._callbacks.call("on_values", step, split, values)
+
     def begin_epoch(self, epoch: int) -> None:
         """Calls `on_epoch_begin`; its effect on saved state counts once.
 
@@ -206,6 +285,9 @@ class Reporter:
             self._log_evaluation(step, split, evaluated[split])
         undue = [s for s in wanted if s not in due and evaluated[s]]
         early = [*([] if log_due else ["train"]), *undue]
+        # A longer run takes the entries of these splits and this step back, and
+        # has to write once more what is not only of its end.
+        again = self.logged.numbers(early) if ending else []
         if ending and early:
             self.before_end = {
                 "logs": dict(self.logs),
@@ -229,6 +311,12 @@ class Reporter:
             if self._evaluates_at_end:
                 newest = _of_evaluation(self.logs)
             self._end_epoch(epoch, newest, ending=ending)
+        if ending and early:
+            assert self.before_end is not None
+            again += self.logged.numbers(early)
+            if again:
+                self.before_end["logged"] = again
+        self.hand_over()
 
     def evaluate_again(self) -> None:
         """Measures a run that has nothing left to train.
@@ -275,28 +363,43 @@ class Reporter:
         except Interrupted:
             for split in splits:
                 self._evaluations[split].call_back()
+                self.logged.forget(split)
             raise
         finally:
             self.evaluating = None
         return found
 
     def _evaluate_one(self, split: str) -> dict[str, float]:
-        self._callbacks.call("on_test_begin", {})
+        # What callbacks log before there are values is added to these.
+        early: dict[str, Any] = {}
+        with self._opened("eval", early):
+            self._callbacks.call("on_test_begin", {})
         with self._trainer.accounts.phase("evaluation"):
             self._is_evaluating = True
             try:
                 values = self._measured[split].of(self._trainer, split)
             finally:
                 self._is_evaluating = False
-        self._callbacks.call("on_test_end", dict(values))
-        return values
+        for name in early:
+            if name in values:
+                raise _taken(name)
+        with self._opened("eval", values, measured=tuple(values)):
+            values |= early
+            # The very values, as in Keras: what a callback adds is kept.
+            self._callbacks.call("on_test_end", values)
+        return numbers_of("on_test_end", values)
 
     def _log_training(self, step: int) -> None:
         interval = self.totals["interval"]
         values = interval.values()
-        self.logs |= values
+        own = self.logged.take_numbers(step, "train")
+        for name in own:
+            if name in values:
+                raise _taken(name)
+        self.logs |= values | own
         logs = {
             **values,
+            **own,
             **self._trainer.learning_rates(),
             "examples_per_second": interval.examples
             # A clock may not have moved between two very short calls.
@@ -315,11 +418,22 @@ class Reporter:
         self, epoch: int, validation: dict[str, float], *, ending: bool
     ) -> None:
         # As `fit` does, with the newest evaluation among the epoch's values.
-        values = self.epoch_values() | validation
+        values = self.epoch_values() | self.logged.of_epoch | validation
         self.totals["epoch"].reset()
-        self._callbacks.call("on_epoch_end", epoch, values)
+        self.logged.of_epoch = {}
+        with self._opened("epoch", values):
+            self._callbacks.call("on_epoch_end", epoch, values)
+        # A number that was logged there is this epoch's, and not the next's.
+        self.logged.of_epoch = {}
         if not ending:
             self.begin_epoch(epoch + 1)
+
+
+def _taken(name: str) -> UserError:
+    return UserError(
+        f"trainer.log({name!r}, ...) has the name of a value that the run "
+        "measures itself. Choose another one."
+    )
 
 
 def _of_evaluation(logs: Mapping[str, float]) -> dict[str, float]:

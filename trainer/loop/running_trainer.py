@@ -10,11 +10,13 @@ from trainer.checkpoint.stateful import RunState
 from trainer.data.batches import Batches
 from trainer.loop.control import Control
 from trainer.loop.goodput import Accounts
+from trainer.loop.logged import Kind, Reduction
 from trainer.step.forms import Form
+from trainer.step.gradient_statistics import GradientStatistics
 from trainer.step.spec import Parts, StepSpec
 from trainer.strategy.graph_loop import Runner
 from trainer.strategy.plugin import StrategyPlugin
-from trainer.values.annotations import JitCompile
+from trainer.values.annotations import JitCompile, Text
 
 
 class RunningTrainer(Protocol):
@@ -81,6 +83,10 @@ class RunningTrainer(Protocol):
         """The last step at which everything that was due has been called."""
 
     @property
+    def evaluated_split(self) -> str:
+        """The split whose evaluation is under way."""
+
+    @property
     def taken_back(self) -> Sequence[str]:
         """Splits whose logs of `fired_step` only an earlier end caused."""
 
@@ -107,6 +113,18 @@ class RunningTrainer(Protocol):
     ) -> dict[str, float]:
         """Measures a split."""
 
+    def predict(
+        self,
+        x: Any,
+        *,
+        batch_size: int | None = None,
+        steps: int | None = None,
+    ) -> Any:
+        """The model's outputs, with the averaged weights if there are any."""
+
+    def measure_gradients(self, every: int | None) -> GradientStatistics | None:
+        """Lets the steps that are traced next measure their gradients."""
+
     def describe(self) -> str:
         """Strategy, devices, parameters, batch and precision, in one line."""
 
@@ -124,6 +142,18 @@ class RunningTrainer(Protocol):
 
     def model_to_save(self) -> AbstractContextManager[keras.Model]:
         """The model outside the strategy, to be written."""
+
+    def log(
+        self,
+        name: str,
+        value: Any,
+        *,
+        kind: Kind | None = None,
+        split: Text | None = None,
+        reduction: Reduction | None = None,
+        sample_rate: int | None = None,
+    ) -> None:
+        """Logs a value, from a callback or a step."""
 
     def stop(self, reason: str) -> None:
         """Ends training at the next boundary of the host loop."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import keras
+import tensorflow as tf
 from annotated_types import Ge, Lt
 
 from trainer.check.costs import activation_bytes, memory_of
@@ -37,6 +38,7 @@ from trainer.data.given import GivenData
 from trainer.errors import UserError
 from trainer.loop.evaluation_sets import EvalEvery
 from trainer.loop.evaluator import Evaluator, OtherEvaluations
+from trainer.loop.logged import Kind, Reduction, as_value, check_words
 from trainer.loop.loop import Loop
 from trainer.loop.profiler import Steps as ProfiledSteps
 from trainer.loop.running_trainer import RunningTrainer
@@ -57,7 +59,9 @@ from trainer.python.predict import (
     predict,
     predicted_batches,
 )
+from trainer.step import noted
 from trainer.step.forms import Form
+from trainer.step.gradient_statistics import GradientStatistics
 from trainer.step.trials.prepare import prepare
 from trainer.strategy.checks import check_against_strategy, check_global_loss
 from trainer.strategy.eager_loop import eagerly
@@ -90,12 +94,15 @@ class Running(_Base):
     """
 
     history: History
+    loop: Loop | None
+    model_dir: str | None
     batch_size: int
     accumulation_steps: int
     class_weight: dict[int, float] | None
     overfit_batches: int | None
     run_eagerly: bool
     compiled_form: Form
+    gradient_statistics: GradientStatistics | None
     _own_class_weight: dict[int, float] | None
     _data: Any
     _batches: dict[str, Batches]
@@ -503,6 +510,85 @@ class Running(_Base):
         )
         if plot is not None:
             save_plot(found, os.fspath(plot))
+        return found
+
+    @tf.autograph.experimental.do_not_convert
+    def log(
+        self,
+        name: str,
+        value: Any,
+        *,
+        kind: Kind | None = None,
+        split: Text | None = None,
+        reduction: Reduction | None = None,
+        sample_rate: int | None = None,
+    ) -> None:
+        """Logs a value, from a callback or a step, to every logger of the run.
+
+        Numbers also become part of what `train` returns, of `history`, and of
+        what callbacks can monitor; those of evaluation as `val_*`.
+
+        In a callback, a value is that of the present step. It goes with the
+        log that is due there, or is written beside it.
+
+        In a step, which is what `train_step`, `eval_step`, `per_example_loss`,
+        `global_loss` and `forward` are part of, a number is logged as every
+        other value of the step is: as its mean since the last log. Each
+        replica has its own, so it must be one value for each example, an
+        `average`, or a scalar with a `reduction`: the first two are equal
+        under every strategy.
+
+        Args:
+            name: letters, digits, spaces, and `_`, `-`, `.` and `/`.
+            value: a number, a string or an array. In a step: a float of shape
+                `[batch]`, a `trainer.average`, or a scalar.
+            kind: what an array is. An `"image"` is of uint8, or of floats from
+                0 to 1, and of shape `[height, width]`, `[height, width,
+                channels]` or `[images, height, width, channels]`. A
+                `"histogram"` is of any shape. `"audio"` is of floats from -1
+                to 1, of shape `[frames]` or `[frames, channels]`.
+            split: whose value it is, in a callback; by default that of the
+                evaluation which is under way, and else `"train"`.
+            reduction: over replicas and micro-batches, of a scalar in a step:
+                `"mean"` or `"sum"`.
+            sample_rate: of audio, in frames per second.
+
+        Raises:
+            UserError: the value is not one of these, or nothing runs.
+        """
+        check_words(name, kind=kind, split=split, reduction=reduction)
+        if noted.note(name, value, reduction, split=split):
+            return
+        if self.loop is None or self.loop.has_ended:
+            raise UserError(
+                f"trainer.log({name!r}, ...) was called outside of a run. Call "
+                "it in a callback, or in what a step calls."
+            )
+        if reduction is not None:
+            raise UserError(
+                f"trainer.log({name!r}, ...) has a reduction, which only a "
+                "step has replicas for. Leave it out in a callback."
+            )
+        given = as_value(name, value, kind=kind, sample_rate=sample_rate)
+        self.loop.reporter.log(name, given, split)
+
+    def measure_gradients(self, every: int | None) -> GradientStatistics | None:
+        """Lets the steps that are traced next measure their gradients.
+
+        Args:
+            every: those whose number is a multiple of it; `None` measures none.
+
+        Returns:
+            What they measure.
+        """
+        found = None
+        if every is not None:
+            with self.plugin.scope():
+                found = GradientStatistics(self.parts.trained, every)
+            self.parts.untracked.know(found.variables)
+        self.gradient_statistics = found
+        # What was traced before does not do so.
+        self.__dict__.pop("train_runner", None)
         return found
 
     def save(self, path: Path, *, overwrite: bool = True) -> None:

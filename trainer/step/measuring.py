@@ -9,6 +9,8 @@ import tensorflow as tf
 from trainer.errors import UserError
 from trainer.step.gradients import reduce_sum
 from trainer.step.logs import DATA_WAIT, EXAMPLES, StepLogs
+from trainer.step.noted import noting
+from trainer.step.padding import real_rows
 from trainer.step.pieces import Piece
 from trainer.step.reductions.average import Average, average
 from trainer.step.reductions.slots import Slots, slot_rows
@@ -56,18 +58,31 @@ def measuring(
     """Surrounds the step on a replica's piece of the batch.
 
     Yields:
-        A function that adds to the step's results what layers have measured.
-        Call it within this context, after the step.
+        A function that adds to the step's results what layers have measured,
+        and what `trainer.log` was given. Call it within this context, after
+        the step.
     """
     metrics = spec.parts.metrics
-    with metrics.in_layers.listening() as noted:
-        yield lambda logs: _complete(
-            spec,
-            logs | metrics.logs(metrics.layer_calls(noted)),
-            batch,
-            micro=micro,
-            training=training,
-        )
+    replicas = spec.plugin.num_replicas
+    pieces = replicas * (spec.accumulation_steps if training else 1)
+    with metrics.in_layers.listening() as noted, noting() as notes:
+
+        def complete(logs: StepLogs) -> StepLogs:
+            logged = notes.averages(
+                logs,
+                rows=tf.nest.flatten(batch)[0].shape[0],
+                real=real_rows(batch),
+                pieces=pieces,
+            )
+            return _complete(
+                spec,
+                logs | logged | metrics.logs(metrics.layer_calls(noted)),
+                batch,
+                micro=micro,
+                training=training,
+            )
+
+        yield complete
 
 
 def carry(spec: StepSpec, logs: StepLogs, kept_for: Sequence[str]) -> StepLogs:

@@ -63,10 +63,10 @@ def parse_points(
     """
     axes: dict[str, list[str]] = {}
     for text in sweeps:
-        name, values = _parse(text)
+        name, axis = _parse(text)
         if name in axes:
             raise UserError(f"--sweep={text}: {name} is varied twice.")
-        axes[name] = values
+        axes[name] = axis
     _refuse_conflicts(axes, bindings)
     shown = _short(list(axes))
     points: dict[str, Point] = {}

@@ -74,9 +74,9 @@ def _check(request: flags.Request) -> None:
             f"{', '.join((*TRAINING_MODES, 'print_config'))}."
         )
     cluster = [
-        f"--{binding.parameter.removeprefix('run.')}"
+        f"--{name}"
         for binding in request.bindings
-        if (binding.parameter or "").removeprefix("run.")
+        if (name := (binding.parameter or "").removeprefix("run."))
         in ("worker_hosts", "ps_hosts", "task_type", "task_index")
     ]
     if cluster or is_described({}, os.environ):

@@ -31,7 +31,6 @@ Names: TypeAlias = Annotated[
     Text | Annotated[Sequence[Text], MinLen(1)],
     Doc("names, in a list or separated by commas"),
 ]
-Split: TypeAlias = Literal["train", "eval"]
 Job: TypeAlias = Literal["chief", "worker", "ps", "evaluator"]
 Precision: TypeAlias = Literal["float32", "mixed_bfloat16", "mixed_float16"]
 JitCompile: TypeAlias = bool | Literal["auto", "graph", "xla", "xla_stack"]

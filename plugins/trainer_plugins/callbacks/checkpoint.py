@@ -22,6 +22,7 @@ from trainer.plugin_api import (
     Ticker,
     atomic_files,
     configurable,
+    names_in_logs,
     schema,
     storage,
 )
@@ -157,9 +158,8 @@ class Checkpoint(Callback):
 
     def on_log(self, step: int, split: str, logs: dict[str, float]) -> None:
         """Notes of which step the monitored value is."""
-        prefix = "val_" if split == "eval" else ""
-        name = "" if self._monitor is None else self._monitor.name
-        if name.startswith(prefix) and name.removeprefix(prefix) in logs:
+        name = None if self._monitor is None else self._monitor.name
+        if name in names_in_logs(split, logs):
             self._logged_step = step
 
     def on_save(self, step: int, logs: dict[str, float]) -> None:

@@ -199,6 +199,12 @@ PARAMETERS = {
     },
     "Export": {"formats": "formats"},
     "JsonLines": {},
+    "CSV": {},
+    "ConfusionMatrix": {"batches": "whole?"},
+    "SampleImages": {"count": "whole"},
+    "LayerStatistics": {"every": "whole", "histograms": "flag"},
+    "MLflow": {"tracking_uri": "text?", "experiment": "text"},
+    "WandB": {"project": "text?", "entity": "text?", "mode": "choice?"},
     "Preemption": {
         "grace_seconds": "seconds?",
         "metadata_url": "url?",

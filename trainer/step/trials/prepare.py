@@ -2,6 +2,7 @@
 
 import functools
 
+from trainer.step.noted import ignoring
 from trainer.step.spec import StepSpec
 from trainer.step.trials.layers import prepare_layers
 from trainer.step.trials.losses import prepare_losses
@@ -23,6 +24,8 @@ def prepare(spec: StepSpec, *, training: bool) -> None:
         UserError: one of them cannot be used under this strategy.
     """
     batch = functools.cache(lambda: first_batch(spec, training=training))
-    prepare_losses(spec, batch, training=training)
-    prepare_layers(spec, batch, training=training)
-    prepare_metrics(spec, batch, training=training)
+    # What research code logs while it is tried is of no step.
+    with ignoring():
+        prepare_losses(spec, batch, training=training)
+        prepare_layers(spec, batch, training=training)
+        prepare_metrics(spec, batch, training=training)

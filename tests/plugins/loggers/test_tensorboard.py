@@ -14,8 +14,9 @@ from tensorboard.plugins.hparams import api_pb2, metadata
 
 from trainer import Trainer, UserError
 from trainer.loop.goodput import Accounts
-from trainer_plugins.callbacks import tensorboard
-from trainer_plugins.callbacks.tensorboard import TensorBoard, literal_bindings
+from trainer_plugins.loggers import tensorboard
+from trainer_plugins.loggers.hyperparameters import literal_bindings
+from trainer_plugins.loggers.tensorboard import TensorBoard
 
 
 @pytest.fixture(autouse=True)
@@ -109,10 +110,10 @@ def test_hyperparameters_come_with_the_evaluation(tmp_path):
     assert values == {
         "batch_size": 64.0,
         "learning_rate": 0.125,
+        # What was set, and no defaults.
         "tuned.rate": 0.75,
-        "tuned.name": "big",
-        "tuned.deep": True,
     }
+    assert start.group_name == str(tmp_path)
     end = hparams_content(events, metadata.SESSION_END_INFO_TAG)
     assert end.status == api_pb2.STATUS_SUCCESS
     text = read(tmp_path, "train").Tensors("operative_config")

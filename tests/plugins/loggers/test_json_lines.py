@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from trainer import Trainer
-from trainer_plugins.callbacks.json_lines import JsonLines
+from trainer_plugins.loggers.json_lines import JsonLines
 
 
 def make(model_dir, *, step=0, is_chief=True):

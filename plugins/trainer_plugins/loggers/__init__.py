@@ -1,0 +1,1 @@
+"""Loggers: callbacks that record what a run logs."""

@@ -1,0 +1,84 @@
+"""The logger CSV: writes metrics.csv, one row for each log."""
+
+import csv
+import io
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from trainer.plugin_api import Entry, atomic_files, configurable, write_whole
+from trainer_plugins.loggers.line_file import Key, LineFile
+
+_KEYS = ["step", "split"]
+
+
+@configurable(module="trainer_plugins.loggers")
+class CSV(LineFile):
+    """Appends a row for each log to `metrics.csv`.
+
+    The columns are `step`, `split` and the names of the values; a cell is
+    empty where a log does not have the value. When a new name comes, it
+    becomes the last column, and the file is written anew. Only numbers are
+    written.
+
+    See `LineFile` for what becomes of rows when a run is killed and resumed.
+    A side-car evaluator writes such rows to `metrics_evaluator.csv`.
+    """
+
+    file_name = "metrics.csv"
+    evaluator_file_name = "metrics_evaluator.csv"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._columns: list[str] = []
+
+    def write(self, entries: Sequence[Entry]) -> None:
+        """See `Logger.write`."""
+        names = dict.fromkeys(n for one in entries for n in one.values)
+        if not self._columns or not set(names) <= set(self._columns):
+            self._widen(list(names))
+        super().write(entries)
+
+    def as_text(self, entries: Sequence[Entry]) -> str:
+        """See `LineFile.as_text`."""
+        return _rows(
+            self._columns,
+            [
+                {**one.values, "step": one.step, "split": one.split}
+                for one in entries
+            ],
+        )
+
+    def key_of(self, line: bytes) -> Key | None:
+        """See `LineFile.key_of`; that of the header is always kept."""
+        if not line.endswith(b"\n"):
+            return None
+        try:
+            step, split = next(csv.reader([line.decode()]))[:2]
+            return (-math.inf, "") if step == "step" else (int(step), split)
+        except (ValueError, StopIteration, csv.Error):
+            return None
+
+    def _widen(self, names: list[str]) -> None:
+        """Gives the file columns for the names, if it has none."""
+        lines = [line.decode() for line in self.lines() if self.key_of(line)]
+        if lines and not lines[0].startswith("step,split"):
+            why = "it has no header"
+            content = "".join(lines).encode()
+            atomic_files.keep_copy(self.where, content, why)
+            lines = []
+        rows = list(csv.DictReader(lines))
+        there = next(csv.reader(lines[:1]), _KEYS)
+        columns = list(dict.fromkeys([*_KEYS, *there, *names]))
+        if columns != there or not lines:
+            header = dict(zip(columns, columns, strict=True))
+            self.make_directory()
+            write_whole(self.where, _rows(columns, [header, *rows]))
+        self._columns = columns
+
+
+def _rows(columns: list[str], rows: Sequence[Mapping[str, Any]]) -> str:
+    file = io.StringIO()
+    writer = csv.DictWriter(file, columns, restval="", lineterminator="\n")
+    writer.writerows(rows)
+    return file.getvalue()

@@ -1,0 +1,40 @@
+"""The logger JsonLines: writes metrics.jsonl, one object per line."""
+
+import json
+from collections.abc import Sequence
+
+from trainer.plugin_api import Entry, configurable, schema
+from trainer_plugins.loggers.line_file import Key, LineFile
+
+_LINE = schema.record({"step": schema.number()})
+
+
+@configurable(module="trainer_plugins.callbacks")
+class JsonLines(LineFile):
+    """Appends each log of the train and the eval split to `metrics.jsonl`.
+
+    A line is `{"step": 100, "split": "train", "loss": 0.12, ...}`. It is
+    strict JSON: a value that is not finite is written as `null`. Only numbers
+    are written.
+
+    See `LineFile` for what becomes of lines when a run is killed and resumed.
+    A side-car evaluator writes such lines to `metrics_evaluator.jsonl`.
+    """
+
+    file_name = "metrics.jsonl"
+    evaluator_file_name = "metrics_evaluator.jsonl"
+
+    def as_text(self, entries: Sequence[Entry]) -> str:
+        """See `LineFile.as_text`."""
+        return "".join(one.as_json() for one in entries)
+
+    def key_of(self, line: bytes) -> Key | None:
+        """See `LineFile.key_of`."""
+        if not line.endswith(b"\n"):
+            return None
+        try:
+            found = json.loads(line)
+            _LINE(found, "it")
+        except (ValueError, RecursionError):
+            return None
+        return found["step"], found.get("split")

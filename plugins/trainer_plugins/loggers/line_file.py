@@ -1,0 +1,178 @@
+"""`LineFile`: a logger that appends lines of text to a file of the run."""
+
+import abc
+import math
+import os
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import tensorflow as tf
+
+from trainer import Logger, UserError
+from trainer.plugin_api import (
+    REFUSALS,
+    Entry,
+    atomic_files,
+    write_whole,
+)
+
+# The step and the split of a line.
+Key = tuple[float, Any]
+
+
+class LineFile(Logger):
+    """Appends a line for each entry.
+
+    A run that was killed after its last checkpoint repeats some steps. When
+    training starts, the lines of these steps are dropped, and so is a torn
+    last line. Lines of the step that it continues from are dropped if they
+    were not due, but only written at the end of a shorter run. The file is
+    opened for each line; on object stores such as gs://, this uploads the
+    whole file each time. Lines that cannot be written, as on a full disk, are
+    a warning: they are kept, in checkpoints as well, and written later.
+
+    A side-car evaluator (`--mode=continuous_eval`) writes to a file of its
+    own. With one writer per file, lines are never interleaved, or lost when
+    the other process rewrites the file. Each step has one line there, however
+    often the evaluator was killed.
+
+    Attributes:
+        file_name: in the run directory.
+        evaluator_file_name: the same, of a side-car evaluator.
+    """
+
+    file_name: ClassVar[str]
+    evaluator_file_name: ClassVar[str]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ends_whole = False
+        self._failed = False
+        self._there: set[float] = set()
+
+    @abc.abstractmethod
+    def as_text(self, entries: Sequence[Entry]) -> str:
+        """The lines of entries."""
+
+    @abc.abstractmethod
+    def key_of(self, line: bytes) -> Key | None:
+        """Step and split of a complete line; `None` for other text."""
+
+    def setup(self) -> None:
+        """Reads what a previous evaluator has written.
+
+        Raises:
+            UserError: the file is a link.
+        """
+        if not self.writes:
+            return
+        atomic_files.prepare_file(*os.path.split(self.where))
+        if self.following:
+            # The evaluator is the only writer of its file, so a torn line is
+            # its own.
+            self.take_back(math.inf, ())
+            keys = map(self.key_of, self.lines())
+            self._there = {key[0] for key in keys if key}
+
+    def take_back(self, step: float, splits: Sequence[str]) -> None:
+        """See `Logger.take_back`.
+
+        Raises:
+            UserError: the file cannot be written.
+        """
+        try:
+            self._drop_after(step, splits)
+        except REFUSALS as error:
+            raise UserError(
+                f"{self.where} cannot be written: {error}"
+            ) from None
+
+    def write(self, entries: Sequence[Entry]) -> None:
+        """See `Logger.write`."""
+        # An evaluator that was killed between a line and its record evaluates
+        # the step again.
+        entries = [one for one in entries if one.step not in self._there]
+        # A failed append may have written a part of the lines.
+        if self._failed:
+            self._drop_after(math.inf, ())
+            there = set(self.lines())
+            entries = [
+                one
+                for one in entries
+                # A line holds its step and split, so equal lines are the same
+                # log.
+                if self.as_text([one]).encode() not in there
+            ]
+        ends_whole = self._ends_whole
+        self._failed, self._ends_whole = True, False
+        self.make_directory()
+        # Known after a write: the end of the file is not read for each line.
+        start = "" if ends_whole else self._line_break()
+        text = self.as_text(entries)
+        if text:
+            atomic_files.append(self.where, start + text)
+        self._failed, self._ends_whole = False, True
+
+    def state(self) -> dict[str, Any]:
+        """See `Callback.state`."""
+        return {"waiting": [], **super().state()}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """See `Callback.load_state`."""
+        super().load_state(state)
+        # Some may be in the file: the earlier process may have written them
+        # after the checkpoint.
+        self._failed = bool(self._waiting)
+
+    @property
+    def where(self) -> str:
+        """The path of the file."""
+        name = self.evaluator_file_name if self.following else self.file_name
+        return os.path.join(self.trainer.model_dir or "", name)
+
+    def make_directory(self) -> None:
+        """Creates the run directory, if it is not there."""
+        tf.io.gfile.makedirs(os.path.dirname(self.where))
+
+    def lines(self) -> list[bytes]:
+        """The lines of the file; none if there is no file."""
+        if not atomic_files.exists(self.where):
+            return []
+        return atomic_files.read(self.where).splitlines(keepends=True)
+
+    def _drop_after(self, step: float, splits: Sequence[str]) -> None:
+        """Atomically drops the lines of later steps and incomplete lines."""
+        lines = self.lines()
+        before = b"".join(lines)
+        keys = [self.key_of(line) for line in lines]
+        # A killed process may leave a torn last line.
+        is_torn = not before.endswith(b"\n")
+        # A torn last line is expected and worthless. Anything else was not
+        # written by a run, and somebody may want it.
+        if None in (keys[:-1] if is_torn else keys):
+            why = "some lines are not logs of a run"
+            atomic_files.keep_copy(self.where, before, why)
+        after = b"".join(
+            line
+            for line, key in zip(lines, keys, strict=True)
+            if key is not None
+            and key[0] <= step
+            and not (key[0] == step and key[1] in splits)
+        )
+        if after != before:
+            write_whole(self.where, after)
+
+    def _line_break(self) -> str:
+        """A line break if the last line is torn.
+
+        Only training may drop a torn line. Otherwise the file may be in use by
+        a training process that is still alive.
+        """
+        if not atomic_files.exists(self.where):
+            return ""
+        size = tf.io.gfile.stat(self.where).length
+        if not size:
+            return ""
+        with tf.io.gfile.GFile(self.where, "rb") as file:
+            file.seek(size - 1)
+            return "" if file.read(1) == b"\n" else "\n"

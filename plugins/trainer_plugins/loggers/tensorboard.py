@@ -1,0 +1,287 @@
+"""The logger TensorBoard: event files for each split, and hyperparameters."""
+
+import contextlib
+import dataclasses
+import functools
+import importlib
+import os
+import tempfile
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+import gin
+import numpy as np
+import tensorflow as tf
+
+from trainer import Logger, UserError
+from trainer.plugin_api import (
+    REFUSALS,
+    Entry,
+    Media,
+    atomic_files,
+    configurable,
+    write_whole,
+)
+from trainer_plugins.loggers.hyperparameters import Scalar, hyperparameters
+
+
+@dataclasses.dataclass(frozen=True)
+class _Message:
+    """A serialized summary, in the place of a value."""
+
+    content: bytes
+
+
+@configurable(module="trainer_plugins.callbacks")
+class TensorBoard(Logger):
+    """Writes `tensorboard/train` and `tensorboard/eval` in the run directory.
+
+    The train run holds the training scalars, the learning rate and the
+    operative configuration as text; the eval run holds the evaluation
+    scalars, and any other evaluation set has a run of its name. Each holds what
+    `trainer.log` was given, of every kind.
+
+    Hyperparameters are written next to the metrics that they lead to: in the
+    eval run, or in the train run if nothing is evaluated. TensorBoard's HPARAMS
+    tab then has one row for each run under `--logdir`, named by the run
+    directory. Its columns are what was set, in gin or by flags, and the batch
+    size and learning rate; no defaults.
+
+    A side-car evaluator (`--mode=continuous_eval`) writes
+    `tensorboard/evaluator`, because TensorBoard shows only the later one of
+    two processes that write to the same directory.
+
+    Data that cannot be written, as on a full disk, is a warning: it is kept
+    and written later.
+
+    Raises:
+        UserError: the `tensorboard` package is not installed.
+    """
+
+    takes = frozenset({"scalar", "image", "histogram", "text", "audio"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        _plugin("hparams")
+        self._writers: dict[str, tf.summary.SummaryWriter] = {}
+        self._hyperparameters: dict[str, Scalar] = {}
+        self._started = time.time()
+        self._session: str | None = None
+        self._logged: set[str] = set()
+
+    def setup(self) -> None:
+        """Refuses to write through a link.
+
+        Raises:
+            UserError: one of the directories is a link.
+        """
+        if self.writes:
+            assert self.trainer.model_dir is not None
+            for split in self._splits:
+                atomic_files.prepare_directory(
+                    self.trainer.model_dir, self._name(split)
+                )
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Hides steps that will be repeated, and writes the configuration."""
+        super().on_train_begin(logs)
+        if not self.writes:
+            return
+        self._started = time.time()
+        self._hyperparameters = hyperparameters(self.trainer)
+        text = gin.markdown(gin.operative_config_str())
+        values = {"operative_config": Media("text", text)}
+        self.on_values(self.trainer.fired_step, "train", values)
+
+    def on_log(self, step: int, split: str, logs: dict[str, float]) -> None:
+        """Writes a split's scalars."""
+        scalars = dict(logs)
+        if split == "train":
+            scalars |= self.trainer.learning_rates()
+            for name, value in self.trainer.accounts.summary().items():
+                scalars[f"time/{name}"] = value
+        self._logged.add(split)
+        super().on_log(step, split, scalars)
+        if split == "eval":
+            self._write_hyperparameters("eval")
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Marks the run as done in the HPARAMS tab."""
+        # A run that was already done when it was restarted has logged nothing.
+        if "train" in self._logged:
+            self._write_hyperparameters("train")
+        if self._session is not None:
+            self._write_summary(self._session, _session_end())
+
+    def close(self) -> None:
+        """Closes the event files."""
+        self.flush()
+        self._close_writers()
+        self._session = None
+        self._logged = set()
+        self._waiting = []
+
+    def write(self, entries: Sequence[Entry]) -> None:
+        """See `Logger.write`."""
+        try:
+            for one in entries:
+                with self._writer(one.split).as_default(step=one.step):
+                    _write_values(one.values)
+            # Only a flush shows whether the disk has taken the data.
+            for writer in self._writers.values():
+                writer.flush()
+        except REFUSALS:
+            # TensorBoard does not read past a torn record, so start new files.
+            self._close_writers()
+            raise
+
+    def take_back(self, step: int, splits: Sequence[str]) -> None:
+        """See `Logger.take_back`."""
+        if self._writers:
+            self._close_writers()
+            # The names of event files contain whole seconds, and TensorBoard
+            # reads them in order: the next file needs a later second.
+            time.sleep(1.0 - time.time() % 1.0)
+        for split in self._splits:
+            # A new run has nothing to hide, and gets no stray event file.
+            if tf.io.gfile.isdir(self._directory(split)):
+                # A log that was taken back hides its own step, too.
+                _hide_after(self._directory(split), step - (split in splits))
+
+    @property
+    def _splits(self) -> Iterable[str]:
+        loop = self.trainer.loop  # An evaluator beside training has none.
+        return dict.fromkeys(["train", "eval", *(loop.sets if loop else ())])
+
+    def _name(self, split: str) -> str:
+        if self.following:
+            split = "evaluator" if split == "eval" else f"evaluator_{split}"
+        return f"tensorboard/{split}"
+
+    def _directory(self, split: str) -> str:
+        assert self.trainer.model_dir is not None
+        return os.path.join(self.trainer.model_dir, self._name(split))
+
+    def _close_writers(self) -> None:
+        for writer in self._writers.values():
+            # Closing flushes, which fails again on a full disk; the data is
+            # kept.
+            with contextlib.suppress(*REFUSALS):
+                writer.close()
+        self._writers = {}
+
+    def _writer(self, split: str) -> tf.summary.SummaryWriter:
+        if split not in self._writers:
+            assert self.trainer.model_dir is not None
+            atomic_files.refuse_links(self.trainer.model_dir, self._name(split))
+            self._writers[split] = tf.summary.create_file_writer(
+                self._directory(split)
+            )
+        return self._writers[split]
+
+    def _write_hyperparameters(self, split: str) -> None:
+        """Starts the session of the HPARAMS tab, once per run."""
+        if self._session is None and self._hyperparameters:
+            self._session = split
+            assert self.trainer.model_dir is not None
+            summary = _plugin("hparams").hparams_pb(
+                self._hyperparameters,
+                # Rows of equal names are one row: by default that is a hash of
+                # the values, which two runs may have in common.
+                trial_id=self.trainer.model_dir.rstrip("/"),
+                start_time_secs=self._started,
+            )
+            self._write_summary(split, summary)
+
+    def _write_summary(self, split: str, summary: Any) -> None:
+        if not self.writes:
+            return
+        message: Any = _Message(summary.SerializeToString())
+        # At step 0, which `_hide_after` never discards.
+        self._waiting.append(Entry(0, split, {"": message}))
+        self.flush()
+
+
+def _write_values(values: Mapping[str, Any]) -> None:
+    """Writes values at the step of the default writer."""
+    # `tf.summary.scalar` takes an operation for each, which costs a fast step's
+    # log more than all else. The bytes of messages, one after the other, are
+    # those of a message with the values of all.
+    messages = []
+    for name, value in values.items():
+        if isinstance(value, _Message):
+            messages.append(value.content)
+        elif not isinstance(value, Media):
+            one = _plugin("scalar").scalar_pb(name, value)
+            messages.append(one.SerializeToString())
+        elif value.kind == "histogram":
+            messages.append(_histogram(name, value.data))
+        elif value.kind == "image":
+            tf.summary.image(name, value.data, max_outputs=len(value.data))
+        elif value.kind == "audio":
+            sound = value.data[np.newaxis]
+            tf.summary.audio(name, sound, value.sample_rate)
+        else:
+            tf.summary.text(name, value.data)
+    if messages:
+        tf.summary.experimental.write_raw_pb(b"".join(messages))
+
+
+def _histogram(name: str, buckets: np.ndarray) -> bytes:
+    """The summary of a histogram that has its buckets already."""
+    summary = _plugin("histogram").histogram_pb(name, [])
+    tensor = tf.make_tensor_proto(buckets, dtype=tf.float64)
+    summary.value[0].tensor.ParseFromString(tensor.SerializeToString())
+    content: bytes = summary.SerializeToString()
+    return content
+
+
+def _hide_after(directory: str, step: int) -> None:
+    """Makes TensorBoard forget the later steps of an earlier process.
+
+    Event files are read in the order of their names: this one comes after
+    those of the killed process, and before the new one.
+    """
+    seconds = int(time.time())
+    path = os.path.join(directory, f"events.out.tfevents.{seconds}.-restart")
+    version = tf.compat.v1.Event(
+        wall_time=seconds, file_version="brain.Event:2"
+    )
+    start = tf.compat.v1.Event(
+        wall_time=seconds,
+        step=step + 1,
+        session_log=tf.compat.v1.SessionLog(
+            status=tf.compat.v1.SessionLog.START
+        ),
+    )
+    # Elsewhere first: TensorBoard may be reading the directory, and must find
+    # the file whole.
+    with tempfile.TemporaryDirectory() as folder:
+        records = os.path.join(folder, "events")
+        with tf.io.TFRecordWriter(records) as writer:
+            # TensorBoard takes the first start event for that of a new run,
+            # and discards steps only at the second one.
+            for event in (version, start, start):
+                writer.write(event.SerializeToString())
+        with open(records, "rb") as file:
+            write_whole(path, file.read())
+
+
+@functools.cache
+def _plugin(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(f"tensorboard.plugins.{name}.summary_v2")
+    except ImportError as error:
+        raise UserError(
+            f"TensorBoard cannot import tensorboard ({error}). "
+            "Install it (pip install tensorboard) or leave @TensorBoard() out "
+            "of run.callbacks."
+        ) from None
+
+
+def _session_end() -> Any:
+    from tensorboard.plugins.hparams import api_pb2, summary
+
+    return summary.session_end_pb(api_pb2.STATUS_SUCCESS)

@@ -1,0 +1,126 @@
+"""The logger WandB: a run of Weights & Biases for each run."""
+
+import os
+import tempfile
+import wave
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+
+from trainer import UserError
+from trainer.plugin_api import REFUSALS, Media, Text, configurable
+from trainer_plugins.loggers.service import Service
+
+_STEP = "step"
+
+
+@configurable(module="trainer_plugins.loggers")
+class WandB(Service):
+    """Logs values of every kind to Weights & Biases.
+
+    The run's configuration is what was set, and no defaults. Charts are drawn
+    over the key `step`, the optimizer steps. W&B's own files are in `wandb/` of
+    the run directory, which must be local.
+
+    Args:
+        project: the name of W&B's project; `None` is `WANDB_PROJECT`, or what
+            W&B takes.
+        entity: a user or a team; `None` is W&B's default.
+        mode: `"offline"` keeps all in files, for `wandb sync`; `None` is
+            `WANDB_MODE`, or `"online"`.
+    """
+
+    package = "wandb"
+    takes = frozenset({"scalar", "image", "histogram", "text", "audio"})
+
+    def __init__(
+        self,
+        project: Text | None = None,
+        entity: Text | None = None,
+        mode: Literal["online", "offline"] | None = None,
+    ) -> None:
+        super().__init__()
+        self._options = {"project": project, "entity": entity, "mode": mode}
+        self._run: Any = None
+        self._wandb: Any = None
+
+    def setup(self) -> None:
+        """See `Service.setup`."""
+        self._wandb = self.package_itself()
+        self.refused = (*REFUSALS, self._wandb.errors.CommError)
+        super().setup()
+
+    def open(self, known: str | None, parameters: Mapping[str, Any]) -> str:
+        """See `Service.open`.
+
+        Raises:
+            UserError: W&B refuses, or the run directory is remote.
+        """
+        directory = self.trainer.model_dir or ""
+        if "://" in directory:
+            raise UserError(
+                f"WandB cannot write its files in {directory}: it needs a "
+                "local --model_dir."
+            )
+        os.makedirs(directory, exist_ok=True)
+        try:
+            self._run = self._wandb.init(
+                id=known,
+                resume="allow",
+                name=self.run_name,
+                config=dict(parameters),
+                dir=directory,
+                # Not sys.argv, git and output: `run.json` has them.
+                settings=self._wandb.Settings(
+                    console="off", silent=True, disable_git=True
+                ),
+                **self._options,
+            )
+        except self._wandb.errors.Error as error:
+            raise UserError(
+                f"W&B cannot be used: {str(error).splitlines()[0]} For a run "
+                "without a connection set WandB.mode = 'offline'."
+            ) from None
+        self._run.define_metric(_STEP, hidden=True)
+        self._run.define_metric("*", step_metric=_STEP)
+        run_id: str = self._run.id
+        return run_id
+
+    def send(self, step: int, values: Mapping[str, Any]) -> None:
+        """See `Service.send`."""
+        # W&B copies the files of sounds.
+        with tempfile.TemporaryDirectory() as folder:
+            row = {
+                name: self._as_wandb(value, os.path.join(folder, f"{i}.wav"))
+                for i, (name, value) in enumerate(values.items())
+            }
+            # Not `step=`, of which W&B takes one row, and none that is smaller.
+            self._run.log({**row, _STEP: step})
+
+    def end(self, *, done: bool) -> None:
+        """See `Service.end`."""
+        self._run.finish(exit_code=0 if done else 1)
+        self._run = None
+
+    def _as_wandb(self, value: Any, path: str) -> Any:
+        if not isinstance(value, Media) or value.kind == "text":
+            return value.data if isinstance(value, Media) else float(value)
+        if value.kind == "image":
+            return [self._wandb.Image(np.squeeze(one)) for one in value.data]
+        if value.kind == "histogram":
+            left, right, counts = value.data.T
+            edges = np.append(left, right[-1:])
+            if not counts.size:
+                return self._wandb.Histogram([])
+            return self._wandb.Histogram(np_histogram=(counts, edges))
+        _write_sound(path, value)
+        return self._wandb.Audio(path)
+
+
+def _write_sound(path: str, value: Media) -> None:
+    with wave.open(path, "wb") as file:
+        file.setnchannels(value.data.shape[1])
+        file.setsampwidth(2)  # Bytes.
+        file.setframerate(value.sample_rate)
+        file.writeframes((value.data * 32767).astype("<i2").tobytes())

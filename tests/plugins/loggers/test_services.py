@@ -1,0 +1,237 @@
+"""MLflow and Weights & Biases, with the real packages and their local stores.
+
+Runs are killed with SIGKILL, and resumed.
+"""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from tests.conftest import ROOT
+from tests.helpers import make_trainer
+from tests.plugins.loggers.service_script import (
+    line,
+)
+from trainer import Guard, UserError
+from trainer.plugin_api import Media
+from trainer_plugins.callbacks.checkpoint import Checkpoint
+from trainer_plugins.loggers.mlflow_runs import MLflow
+from trainer_plugins.loggers.wandb_runs import WandB
+
+SCRIPT = "tests.plugins.loggers.service_script"
+
+
+@pytest.mark.long
+def test_a_missing_package_is_one_sentence(tmp_path, monkeypatch):
+    for logger in (MLflow(), WandB()):
+        monkeypatch.setitem(sys.modules, logger.package, None)
+        with pytest.raises(UserError, match=rf"\[{logger.package}\]"):
+            make_trainer(line).train(
+                8, model_dir=str(tmp_path), callbacks=[logger], verbose=0
+            )
+    assert not list(tmp_path.glob("*.json"))
+
+
+class Kept(MLflow):
+    """A service whose store is a list, and which refuses now and then."""
+
+    def __init__(self):
+        super().__init__()
+        self.store, self.broken, self.known = [], False, None
+
+    def setup(self):
+        pass
+
+    def open(self, known, parameters):
+        self.known = known
+        return known or "id"
+
+    def send(self, step, values):
+        if self.broken:
+            raise OSError("no connection")
+        self.store += [(step, name) for name in values]
+
+    def end(self, *, done):
+        self.done = done
+
+
+def test_a_service_gets_each_step_once_also_after_a_refusal(tmp_path, caplog):
+    def run(steps, logger):
+        make_trainer(line).train(
+            steps,
+            model_dir=str(tmp_path),
+            callbacks=[logger, Checkpoint(every=4)],
+            log_every=4,
+            steps_per_loop=4,
+            verbose=0,
+        )
+
+    first = Kept()
+    first.broken = True
+    run(8, first)
+    assert first.store == []
+    assert any("no connection" in one for one in caplog.messages)
+    # What the checkpoint holds of it is written by the next attempt.
+    second = Kept()
+    run(16, second)
+    assert second.known == "id"
+    assert second.done
+    steps = [step for step, name in second.store if name == "train/loss"]
+    assert steps == [4, 8, 12, 16]
+
+
+@pytest.mark.long
+def test_a_run_that_may_roll_back_is_refused(tmp_path):
+    pytest.importorskip("mlflow")
+    trainer = make_trainer(line, guard=Guard("roll_back"))
+    with pytest.raises(UserError, match="cannot take back the steps"):
+        trainer.train(
+            8,
+            model_dir=str(tmp_path),
+            callbacks=[MLflow(), Checkpoint()],
+            verbose=0,
+        )
+
+
+def start(kind, model_dir, steps, kill_at, **more):
+    """Runs the script; it kills itself at a step, or ends well."""
+    done = subprocess.run(
+        [sys.executable, "-m", SCRIPT, kind, model_dir, str(steps), kill_at],
+        cwd=ROOT,
+        env={**os.environ, **more},
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
+    expected = 0 if kill_at == "never" else -signal.SIGKILL
+    assert done.returncode == expected, done.stderr[-4000:]
+    return done.stderr
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("store", ["sqlite", "files"])
+def test_mlflow_holds_each_step_once_after_kill_9(tmp_path, store):
+    mlflow = pytest.importorskip("mlflow")
+    model_dir = str(tmp_path / "the_run")
+    more = {}
+    uri = f"sqlite:///{model_dir}/mlflow.db"
+    if store == "files":
+        uri = f"file://{tmp_path}/mlruns"
+        more = {"MLFLOW_ALLOW_FILE_STORE": "true", "MLFLOW_TRACKING_URI": uri}
+        os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"
+    start("mlflow", model_dir, 24, "18", **more)
+    start("mlflow", model_dir, 24, "never", **more)
+    client = mlflow.MlflowClient(uri)
+    (run,) = client.search_runs(["0"])
+    assert run.info.run_name == "the_run"
+    assert run.info.status == "FINISHED"
+    assert run.data.params["batch_size"] == "8"
+    assert run.data.params["learning_rate"] == "0.001"
+    for name, steps in (
+        ("train/loss", [4, 8, 12, 16, 20, 24]),
+        ("train/own", [4, 8, 12, 16, 20, 24]),
+        ("eval/loss", [8, 16, 24]),
+    ):
+        history = client.get_metric_history(run.info.run_id, name)
+        assert sorted(one.step for one in history) == steps
+    logged = [
+        json.loads(one)
+        for one in (tmp_path / "the_run" / "metrics.jsonl")
+        .read_text()
+        .splitlines()
+    ]
+    assert {
+        one["step"]: one["loss"] for one in logged if one["split"] == "train"
+    } == {
+        one.step: one.value
+        for one in client.get_metric_history(run.info.run_id, "train/loss")
+    }
+    names = {one.path for one in client.list_artifacts(run.info.run_id)}
+    assert {"eval", "operative_config.gin"} <= names
+    images = client.list_artifacts(run.info.run_id, "eval/images")
+    assert [os.path.basename(one.path) for one in images] == ["0", "1"]
+    texts = client.list_artifacts(run.info.run_id, "eval/text")
+    assert [os.path.basename(one.path) for one in texts] == [
+        f"{step:08d}.txt" for step in (8, 16, 24)
+    ]
+    path = client.download_artifacts(run.info.run_id, texts[0].path)
+    assert pathlib.Path(path).read_text() == "step 8"
+
+
+def rows_of(model_dir):
+    """What W&B's own reader finds in the files of offline runs."""
+    from wandb.proto import wandb_internal_pb2
+    from wandb.sdk.internal.datastore import DataStore
+
+    found = []
+    folders = sorted(os.listdir(f"{model_dir}/wandb"))
+    for folder in folders:
+        if not folder.startswith("offline-run-"):
+            continue
+        (name,) = (
+            one
+            for one in os.listdir(f"{model_dir}/wandb/{folder}")
+            if one.endswith(".wandb")
+        )
+        store = DataStore()
+        store.open_for_scan(f"{model_dir}/wandb/{folder}/{name}")
+        while (data := store.scan_data()) is not None:
+            record = wandb_internal_pb2.Record()
+            record.ParseFromString(data)
+            if record.WhichOneof("record_type") == "history":
+                found.append(
+                    {
+                        "/".join(item.nested_key) or item.key: json.loads(
+                            item.value_json
+                        )
+                        for item in record.history.item
+                    }
+                )
+    return found
+
+
+@pytest.mark.long
+def test_wandb_holds_each_step_once_after_kill_9(tmp_path):
+    pytest.importorskip("wandb")
+    model_dir = str(tmp_path / "the_run")
+    start("wandb", model_dir, 24, "18")
+    first = rows_of(model_dir)
+    # A killed process loses nothing that a checkpoint has passed.
+    assert [r["step"] for r in first if "train/loss" in r] == [4, 8, 12, 16]
+    start("wandb", model_dir, 24, "never")
+    rows = rows_of(model_dir)
+    every = [4, 8, 12, 16, 20, 24]
+    assert [r["step"] for r in rows if "train/loss" in r] == every
+    assert [r["step"] for r in rows if "eval/loss" in r] == [8, 16, 24]
+    media = [r for r in rows if "eval/images" in r]
+    assert [r["step"] for r in media] == [8, 16, 24]
+    assert media[0]["eval/images"]["_type"] == "images/separated"
+    assert media[0]["eval/images"]["count"] == 2
+    assert media[0]["eval/histogram"]["_type"] == "histogram"
+    assert media[0]["eval/sound"]["_type"] == "audio-file"
+    assert media[0]["eval/text"] == "step 8"
+    ids = {
+        folder.rpartition("-")[2]
+        for folder in os.listdir(f"{model_dir}/wandb")
+        if folder.startswith("offline-run-")
+    }
+    assert len(ids) == 1
+
+
+def test_a_sound_is_written_as_it_is(tmp_path):
+    import wave
+
+    from trainer_plugins.loggers.wandb_runs import _write_sound
+
+    path = str(tmp_path / "a.wav")
+    _write_sound(path, Media("audio", np.float32([[0.5], [-1.0]]), 8000))
+    with wave.open(path) as file:
+        assert file.getframerate() == 8000
+        frames = np.frombuffer(file.readframes(9), "<i2")
+    assert frames.tolist() == [16383, -32767]

@@ -1,0 +1,162 @@
+"""What a running TensorBoard shows of runs, by its own web interface."""
+
+import json
+import time
+import urllib.request
+
+import gin
+import keras
+import numpy as np
+import pytest
+from tensorboard import program
+
+from tests.helpers import make_trainer
+from tests.plugins.loggers.service_script import LogsMedia, line
+from trainer_plugins.callbacks.checkpoint import Checkpoint
+from trainer_plugins.callbacks.confusion_matrix import ConfusionMatrix
+from trainer_plugins.callbacks.layer_statistics import LayerStatistics
+from trainer_plugins.loggers.tensorboard import TensorBoard
+
+pytestmark = pytest.mark.long
+
+
+@pytest.fixture
+def serve():
+    """Starts TensorBoard on a directory; returns what asks it."""
+
+    def start(logdir):
+        server = program.TensorBoard()
+        server.configure(
+            argv=["", f"--logdir={logdir}", "--port=0", "--load_fast=false"]
+        )
+        url = server.launch()
+
+        def ask(path, body=None):
+            data = None if body is None else json.dumps(body).encode()
+            request = urllib.request.Request(
+                f"{url}data/{path}",
+                data=data,
+                headers={"Content-Type": "application/json"},
+            )
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                content = answer.read()
+            is_json = "json" in answer.headers["Content-Type"]
+            return json.loads(content) if is_json else content
+
+        return ask
+
+    yield start
+    gin.clear_config()
+
+
+def until(ask, path, wanted):
+    """Asks until something is there: the files are read in the background."""
+    for _ in range(120):
+        found = ask(path)
+        if wanted(found):
+            return found
+        time.sleep(0.5)
+    raise AssertionError(found)
+
+
+def train(model_dir, steps, *callbacks):
+    make_trainer(line).train_and_evaluate(
+        steps,
+        model_dir=str(model_dir),
+        callbacks=[TensorBoard(), LogsMedia(), Checkpoint(), *callbacks],
+        log_every=4,
+        steps_per_loop=4,
+        eval_every=8,
+        verbose=0,
+    )
+
+
+def test_tensorboard_shows_every_kind_and_a_row_for_each_run(tmp_path, serve):
+    for i, name in enumerate(("first", "second")):
+        with gin.unlock_config():
+            gin.bind_parameter("Checkpoint.keep_last", 2 + i)
+        train(tmp_path / name, 16, LayerStatistics(every=8))
+    # Resumed: its steps are there once, and its row stays one.
+    train(tmp_path / "second", 24, LayerStatistics(every=8))
+    ask = serve(tmp_path)
+    ours, evaluated = "second/tensorboard/train", "second/tensorboard/eval"
+    tags = until(
+        ask,
+        "plugin/scalars/tags",
+        lambda found: evaluated in found and "loss" in found.get(ours, {}),
+    )
+    assert {"own", "learning_rate", "time/step"} <= tags[ours].keys()
+    assert any(tag.startswith("gradient_norm/") for tag in tags[ours])
+    query = f"run={ours.replace('/', '%2F')}&tag=loss"
+    events = ask(f"plugin/scalars/scalars?{query}")
+    assert [step for _, step, _ in events] == [4, 8, 12, 16, 20, 24]
+    for plugin, tag in (
+        ("images", "images"),
+        ("audio", "sound"),
+        ("text", "text"),
+    ):
+        found = ask(f"plugin/{plugin}/tags")
+        assert tag in found[evaluated], plugin
+    # Of an evaluation, the one that the end of the first call asked for.
+    found = ask("plugin/histograms/tags")
+    assert "histogram" in found[evaluated]
+    assert any(tag.startswith("weights/") for tag in found[ours])
+    quoted = evaluated.replace("/", "%2F")
+    images = ask(f"plugin/images/images?run={quoted}&tag=images&sample=1")
+    assert [one["step"] for one in images] == [8, 16, 24]
+    png = ask(f"plugin/images/individualImage?{images[-1]['query']}")
+    assert png[:4] == b"\x89PNG"
+    (text,) = [
+        one
+        for one in ask(f"plugin/text/text?run={quoted}&tag=text")
+        if one["step"] == 24
+    ]
+    assert "step 24" in text["text"]
+    buckets = ask(f"plugin/histograms/histograms?run={quoted}&tag=histogram")
+    assert sum(count for *_, count in buckets[-1][2]) == 24
+
+    rows = ask(
+        "plugin/hparams/session_groups",
+        {
+            "allowedStatuses": [
+                "STATUS_UNKNOWN",
+                "STATUS_SUCCESS",
+                "STATUS_RUNNING",
+            ],
+            "startIndex": 0,
+            "sliceSize": 10,
+        },
+    )["sessionGroups"]
+    assert [row["name"] for row in rows] == [
+        str(tmp_path / "first"),
+        str(tmp_path / "second"),
+    ]
+    for row, keep in zip(rows, (2, 3), strict=True):
+        assert row["hparams"] == {
+            "Checkpoint.keep_last": keep,
+            "batch_size": 8,
+            "learning_rate": pytest.approx(0.001),
+        }
+
+
+def test_a_confusion_matrix_is_shown(tmp_path, serve):
+    x = np.random.default_rng(0).normal(size=(64, 3)).astype("float32")
+    make_trainer(
+        lambda: keras.Sequential(
+            [keras.Input((3,)), keras.layers.Dense(3, "softmax")]
+        ),
+        loss="sparse_categorical_crossentropy",
+        data=lambda split: (x, x.argmax(axis=1)),
+    ).train_and_evaluate(
+        8,
+        model_dir=str(tmp_path / "run"),
+        callbacks=[TensorBoard(), ConfusionMatrix()],
+        verbose=0,
+    )
+    ask = serve(tmp_path)
+    found = until(ask, "plugin/text/tags", lambda found: len(found) == 2)
+    assert "confusion table" in found["run/tensorboard/eval"]
+    (table,) = ask(
+        "plugin/text/text?run=run%2Ftensorboard%2Feval&tag=confusion%20table"
+    )
+    assert "<table>" in table["text"]

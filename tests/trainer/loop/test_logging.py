@@ -1,0 +1,304 @@
+"""`trainer.log`: from callbacks and steps, to loggers, `train` and history."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.helpers import ARRAYS, make_trainer, run_worker
+from tests.sets import ordinary
+from trainer import Callback, Logger, Trainer, UserError, average
+from trainer.loop.logged import as_value
+from trainer.plugin_api import Media
+from trainer_plugins.callbacks.checkpoint import Checkpoint
+from trainer_plugins.loggers.csv_file import CSV
+from trainer_plugins.loggers.json_lines import JsonLines
+
+KINDS = frozenset({"scalar", "image", "histogram", "text", "audio"})
+
+
+class Recorder(Logger):
+    """Keeps what it is given, as a service would that can take rows back."""
+
+    takes = KINDS
+
+    def __init__(self):
+        super().__init__()
+        self.entries = []
+
+    def write(self, entries):
+        self.entries += entries
+
+    def take_back(self, step, splits):
+        self.entries = [
+            one
+            for one in self.entries
+            if one.step < step or (one.step == step and one.split not in splits)
+        ]
+
+    def under(self, name):
+        return [
+            (one.step, one.split, one.values[name])
+            for one in self.entries
+            if name in one.values
+        ]
+
+
+def line():
+    return keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+
+
+class Everywhere(Callback):
+    """Logs in each event a number of its own."""
+
+    def _log(self, event):
+        self.trainer.log(event, self.trainer.step)
+
+    def on_train_begin(self, logs=None):
+        self._log("train_begin")
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._log("epoch_begin")
+
+    def on_train_batch_end(self, batch, logs=None):
+        self._log("batch_end")
+
+    def on_test_begin(self, logs=None):
+        self._log("test_begin")
+
+    def on_test_end(self, logs=None):
+        logs["added"] = np.float32(0.5)
+        self._log("test_end")
+
+    def on_epoch_end(self, epoch, logs=None):
+        self._log("epoch_end")
+
+    def on_train_end(self, logs=None):
+        self._log("train_end")
+
+
+def test_numbers_of_every_event_go_to_loggers_and_are_returned(tmp_path):
+    recorder = Recorder()
+    trainer = make_trainer(line)
+    values = trainer.train_and_evaluate(
+        16,
+        model_dir=str(tmp_path),
+        callbacks=[recorder, Everywhere(), JsonLines(), CSV()],
+        log_every=8,
+        verbose=0,
+    )
+    both = [8, 16]
+    for name, split, steps in (
+        ("train_begin", "train", [0]),
+        ("epoch_begin", "train", [0, 8]),
+        ("batch_end", "train", both),
+        ("test_begin", "eval", both),
+        ("test_end", "eval", both),
+        ("epoch_end", "train", both),
+        ("train_end", "train", [16]),
+    ):
+        expected = [(step, split, float(step)) for step in steps]
+        assert recorder.under(name) == expected, name
+        key = name if split == "train" else f"val_{name}"
+        assert values[key] == steps[-1]
+    assert values["val_added"] == 0.5
+    assert trainer.history.history["val_added"] == [0.5, 0.5]
+    assert trainer.history.history["epoch_end"] == both
+    assert trainer.history.history["val_test_end"] == both
+    assert recorder.under("added") == [(8, "eval", 0.5), (16, "eval", 0.5)]
+    # The log that is due holds what came before it.
+    lines = [
+        json.loads(one)
+        for one in (tmp_path / "metrics.jsonl").read_text().splitlines()
+    ]
+    due = [one for one in lines if "loss" in one and one["split"] == "train"]
+    assert [one["batch_end"] for one in due] == both
+    assert "batch_end" in (tmp_path / "metrics.csv").read_text()
+
+
+class OfStep(Trainer):
+    def per_example_loss(self, x, y, y_pred):
+        error = tf.abs(y - y_pred)[:, 0]
+        self.log("error", error)
+        self.log("errors", tf.reduce_sum(error), reduction="sum")
+        self.log("ratio", average(tf.reduce_sum(y), tf.reduce_sum(y * y)))
+        return tf.square(y - y_pred)
+
+
+def test_a_step_logs_means_over_all_examples():
+    trainer = make_trainer(
+        line, kind=OfStep, optimizer=keras.optimizers.SGD(0.0)
+    )
+    values = trainer.train_and_evaluate(8, verbose=0)
+    x, y = ARRAYS
+    error = np.abs(y - trainer.predict(x))
+    for prefix in ("", "val_"):
+        assert values[f"{prefix}error"] == pytest.approx(error.mean(), rel=1e-5)
+        # The sum of a batch, on average.
+        assert values[f"{prefix}errors"] == pytest.approx(
+            error.sum() / 8, rel=1e-5
+        )
+        assert values[f"{prefix}ratio"] == pytest.approx(
+            y.sum() / (y * y).sum(), rel=1e-4
+        )
+    assert trainer.history.history["error"] == [values["error"]]
+
+
+def logging_step(*arguments, **options):
+    class Own(Trainer):
+        def per_example_loss(self, x, y, y_pred):
+            made = [one(y_pred) if callable(one) else one for one in arguments]
+            self.log(*made, **options)
+            return tf.square(y - y_pred)
+
+    return Own
+
+
+STEP_MISTAKES = [
+    (("a", tf.reduce_sum), {}, "got a scalar, of which each replica"),
+    (("a", lambda y: y), {}, r"of shape \(8, 1\)"),
+    (("loss", lambda y: y[:, 0]), {}, "has the name of a value"),
+    (("_a", lambda y: y[:, 0]), {}, "got the name '_a'"),
+    (("a", lambda y: y[:, 0]), {"reduction": "sum"}, "leave reduction"),
+    (("a", tf.reduce_sum), {"reduction": "max"}, "Valid: 'mean', 'sum'"),
+]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "message"),
+    ordinary(STEP_MISTAKES, STEP_MISTAKES[:1]),
+)
+def test_what_a_step_cannot_log_is_refused(arguments, options, message):
+    trainer = make_trainer(line, kind=logging_step(*arguments, **options))
+    with pytest.raises(UserError, match=message):
+        trainer.train(8, verbose=0)
+    assert trainer.step == 0
+
+
+class Once(Callback):
+    def __init__(self, *arguments, **options):
+        super().__init__()
+        self._call = arguments, options
+
+    def on_train_begin(self, logs=None):
+        arguments, options = self._call
+        self.trainer.log(*arguments, **options)
+
+
+@pytest.mark.parametrize(
+    ("value", "options", "message"),
+    [
+        (np.zeros((4, 4)), {}, "say kind="),
+        (object(), {}, "Valid: a number"),
+        (np.zeros((4, 4, 2)), {"kind": "image"}, "1, 3 or 4 channels"),
+        (np.full((4, 4), 7.0), {"kind": "image"}, "floats from 0 to 1"),
+        (np.full((4, 4), np.nan), {"kind": "image"}, "floats from 0 to 1"),
+        (np.zeros(4), {"kind": "audio"}, "needs a sample_rate"),
+        (np.full(4, 2.0), {"kind": "audio", "sample_rate": 8}, "from -1 to 1"),
+        (1.0, {"sample_rate": 8}, "nothing else has one"),
+        (1.0, {"kind": "text"}, "Valid: a number; a string"),
+    ],
+)
+def test_what_a_callback_cannot_log_is_refused(value, options, message):
+    with pytest.raises(UserError, match=message):
+        as_value("a", value, **{"kind": None, "sample_rate": None, **options})
+
+
+@pytest.mark.long
+def test_media_are_normalized_and_dropped_in_a_sentence(tmp_path, caplog):
+    recorder = Recorder()
+    media = [
+        Once("i", np.ones((2, 4, 4, 3)), kind="image"),
+        Once("h", np.r_[0.0, 1.0, np.nan], kind="histogram"),
+        Once("t", "some text"),
+        Once("a", np.zeros(10), kind="audio", sample_rate=5),
+    ]
+    make_trainer(line).train(
+        8, model_dir=str(tmp_path), callbacks=[recorder, *media], verbose=0
+    )
+    (image,), (histogram,), (text,), (audio,) = (
+        [one for *_, one in recorder.under(name)] for name in "ihta"
+    )
+    assert image.data.shape == (2, 4, 4, 3)
+    assert image.data.min() == 255
+    assert histogram.data[:, 2].sum() == 2
+    assert text == Media("text", "some text")
+    assert audio.data.shape == (10, 1)
+    make_trainer(line).train(
+        8, model_dir=str(tmp_path), callbacks=[JsonLines(), *media], verbose=0
+    )
+    dropped = [m for m in caplog.messages if "No logger of this run" in m]
+    assert len(dropped) == 4
+
+
+@pytest.mark.long
+def test_outside_of_a_run_is_refused():
+    trainer = make_trainer(line)
+    with pytest.raises(UserError, match="outside of a run"):
+        trainer.log("a", 1.0)
+    trainer.train(8, verbose=0)
+    with pytest.raises(UserError, match="outside of a run"):
+        trainer.log("a", 1.0)
+
+
+@pytest.mark.long
+def test_a_name_that_is_measured_is_refused():
+    for split in ("train", "eval"):
+        with pytest.raises(UserError, match="measures itself"):
+            make_trainer(line).train_and_evaluate(
+                8,
+                callbacks=[
+                    keras.callbacks.LambdaCallback(),
+                    _OnTestEnd("loss", split),
+                ],
+                verbose=0,
+            )
+
+
+class _OnTestEnd(Callback):
+    def __init__(self, name, split):
+        super().__init__()
+        self._name, self._split = name, split
+
+    def on_test_end(self, logs=None):
+        self.trainer.log(self._name, 1.0, split=self._split)
+
+
+@pytest.mark.long
+def test_a_longer_run_holds_what_one_run_holds(tmp_path):
+    """Stopped between two logs, and longer then: as if it had been one."""
+
+    def run(steps, model_dir, recorder):
+        make_trainer(line).train_and_evaluate(
+            steps,
+            model_dir=str(model_dir),
+            callbacks=[recorder, Everywhere(), CSV(), Checkpoint()],
+            log_every=12,
+            steps_per_loop=4,
+            verbose=0,
+        )
+        return (model_dir / "metrics.csv").read_text().splitlines()
+
+    whole, first, second = Recorder(), Recorder(), Recorder()
+    expected = run(24, tmp_path / "whole", whole)
+    run(16, tmp_path / "cut", first)
+    second.entries = first.entries
+    found = run(24, tmp_path / "cut", second)
+    names = {n for one in whole.entries for n in one.values}
+    # What these log is of an attempt, and of its end.
+    for name in names - {"train_begin", "train_end", "examples_per_second"}:
+        assert second.under(name) == whole.under(name), name
+    assert len(found) > len(expected) - 2
+
+
+@pytest.mark.long
+def test_a_step_logs_the_same_under_every_strategy(tmp_path, root):
+    """Pieces are uneven, and cut into micro-batches; against NumPy."""
+    worker = "tests.trainer.loop.logging_worker"
+    found = run_worker(worker, "mirrored", directory=tmp_path, root=root)
+    one = run_worker(worker, "default", directory=tmp_path, root=root)
+    assert found.keys() == one.keys() >= {"error", "val_error", "errors"}
+    for name in one:
+        np.testing.assert_allclose(found[name], one[name], rtol=1e-5)
