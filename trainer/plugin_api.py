@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         NotNegative,
         Positive,
         Seconds,
+        Split,
         Text,
     )
     from trainer.values.configurable import checked, configurable
@@ -72,6 +73,7 @@ __all__ = [
     "Runner",
     "Seconds",
     "Section",
+    "Split",
     "Staging",
     "Step",
     "StrategyOptions",

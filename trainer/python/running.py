@@ -556,7 +556,7 @@ class Running(_Base):
         Raises:
             UserError: the value is not one of these, or nothing runs.
         """
-        check_words(name, kind=kind, split=split, reduction=reduction)
+        check_words(name, kind=kind, reduction=reduction)
         if noted.note(name, value, reduction, split=split):
             return
         if self.loop is None or self.loop.has_ended:
