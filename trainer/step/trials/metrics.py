@@ -78,8 +78,10 @@ def _check_whole_sets(spec: StepSpec) -> None:
     if names and not spec.options.evaluates_here:
         raise UserError(
             f"The metric {names[0]!r} needs the predictions for a whole "
-            "evaluation set in this process, and workers evaluate. Set "
-            "ParameterServer.evaluate_on = 'chief'."
+            "evaluation set in this process, which does not get them under "
+            f"the strategy {spec.plugin.name!r}. With parameter servers, set "
+            "ParameterServer.evaluate_on = 'chief'. On a TPU, leave it out, "
+            "and measure it with another --strategy: --mode=eval."
         )
 
 
