@@ -45,7 +45,8 @@ def prepare_metrics(
         UserError: a metric cannot be computed under this strategy.
     """
     metrics = spec.parts.metrics
-    _check_whole_sets(spec)
+    if not training:
+        _check_whole_sets(spec)
     metrics.in_pieces = not spec.is_whole(training=True)
     y_pred = symbolic_outputs(spec.model)
     first = _FirstBatch(spec, batch, training=training)
@@ -78,8 +79,10 @@ def _check_whole_sets(spec: StepSpec) -> None:
     if names and not spec.options.evaluates_here:
         raise UserError(
             f"The metric {names[0]!r} needs the predictions for a whole "
-            "evaluation set in this process, and workers evaluate. Set "
-            "ParameterServer.evaluate_on = 'chief'."
+            "evaluation set in this process, which does not get them under "
+            f"the strategy {spec.plugin.name!r}. With parameter servers, set "
+            "ParameterServer.evaluate_on = 'chief'. On a TPU, set --mode=train"
+            ", and measure with another --strategy: --mode=continuous_eval."
         )
 
 
