@@ -86,7 +86,7 @@ def _known() -> list[str]:
     """The names of all runs and sweeps that have a record, newest last."""
     if not os.path.isdir(_HOME):
         return []
-    found = set()
+    found: set[str] = set()
     for name in find(_HOME).runs:
         found.update((name, os.path.dirname(name)))
     return sorted(

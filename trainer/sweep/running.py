@@ -18,6 +18,7 @@ from trainer.errors import (
     UserError,
 )
 from trainer.launch.agent import Agent
+from trainer.launch.arguments import CLUSTER_FLAGS
 from trainer.launch.policy import Limits
 from trainer.launch.task import Task
 from trainer.launch.task_spec import TaskSpec
@@ -73,12 +74,8 @@ def _check(request: flags.Request) -> None:
             f"--sweep trains, and --mode={request.mode} does not. Valid: "
             f"{', '.join((*TRAINING_MODES, 'print_config'))}."
         )
-    cluster = [
-        f"--{binding.parameter.removeprefix('run.')}"
-        for binding in request.bindings
-        if (binding.parameter or "").removeprefix("run.")
-        in ("worker_hosts", "ps_hosts", "task_type", "task_index")
-    ]
+    of_a_task = {f"run.{name}" for name in CLUSTER_FLAGS}
+    cluster = [b.source for b in request.bindings if b.parameter in of_a_task]
     if cluster or is_described({}, os.environ):
         what = cluster[0] if cluster else "a cluster in the environment"
         raise UserError(
