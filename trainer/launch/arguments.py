@@ -34,7 +34,7 @@ _KINDS = {
 _MOST_TASKS = 10_000
 # Each of these starts a cluster here, whatever the environment says.
 _HERE = ("num_workers", "num_ps", "evaluator")
-_CLUSTER_FLAGS = ("worker_hosts", "ps_hosts", "task_type", "task_index")
+CLUSTER_FLAGS = ("worker_hosts", "ps_hosts", "task_type", "task_index")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,7 +163,7 @@ def _own_task(
     given: dict[str, Any] = {}
     for binding in request.bindings:
         name = (binding.parameter or "").removeprefix("run.")
-        if name in _CLUSTER_FLAGS:
+        if name in CLUSTER_FLAGS:
             # The source is the flag as given, such as `--task_index=1`.
             text = binding.source.partition("=")[2]
             given[name] = int(text) if name == "task_index" else text

@@ -196,7 +196,7 @@ _IGNORED = """\
 __pycache__/
 *.egg-info/
 build/
-runs/
+/runs/
 """
 
 

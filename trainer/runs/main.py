@@ -70,13 +70,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def show(directory: str, console: Console | None = None) -> None:
-    """Prints the table of all runs in a folder.
+    """Prints the table of the runs in a folder, if there are any.
 
     Raises:
-        UserError: there is none.
+        UserError: what orders them is unclear.
     """
     found = find(directory)
-    print_table(compare(_read(found, directory)), console or Console())
+    if found.runs:
+        print_table(compare(_read(found, directory)), console or Console())
 
 
 def _execute(arguments: Sequence[str]) -> None:

@@ -70,8 +70,8 @@ def parse_points(
     _refuse_conflicts(axes, bindings)
     shown = _short(list(axes))
     points: dict[str, Point] = {}
-    for values in itertools.product(*axes.values()):
-        given = dict(zip(axes, values, strict=True))
+    for chosen in itertools.product(*axes.values()):
+        given = dict(zip(axes, chosen, strict=True))
         stem = ",".join(f"{shown[n]}={_readable(v)}" for n, v in given.items())
         stem = name = _cut(stem)
         number = 1

@@ -18,19 +18,18 @@ from trainer.errors import (
     UserError,
 )
 from trainer.launch.agent import Agent
+from trainer.launch.arguments import CLUSTER_FLAGS
 from trainer.launch.policy import Limits
 from trainer.launch.task import Task
 from trainer.launch.task_spec import TaskSpec
-from trainer.launch.terminal import echo
+from trainer.launch.terminal import echo, log
 from trainer.runs.main import show
 from trainer.runs.status import read_status
 from trainer.runtime import local_files, signals
 from trainer.strategy.cluster.resolve import is_described
 from trainer.sweep.points import Point, parse_points
 
-RECORD = "sweep.json"
-# The exit code of a signal is 128 and its number.
-_SIGNALS = 128
+_RECORD = "sweep.json"
 
 
 def run_sweep(request: flags.Request, arguments: Sequence[str]) -> int:
@@ -44,8 +43,8 @@ def run_sweep(request: flags.Request, arguments: Sequence[str]) -> int:
 
     Returns:
         0 if all runs are done; 1 if one has failed, after the others; 2 for a
-        user's mistake, and 75 or more if the sweep was ended, which both end
-        it at once.
+        user's mistake, and 75 or that of a signal if the sweep has to leave,
+        which all end it at once.
 
     Raises:
         UserError: the sweep cannot be run.
@@ -63,7 +62,11 @@ def run_sweep(request: flags.Request, arguments: Sequence[str]) -> int:
     _write_record(folder, arguments)
     echo(f"sweep: {folder} ({len(points)} runs)\n".encode())
     code = _run_all(points, given, folder)
-    show(folder)
+    try:
+        show(folder)
+    except UserError as error:
+        # Such as for a value whose name tells no direction.
+        log(f"no table: {error}")
     return code
 
 
@@ -73,12 +76,8 @@ def _check(request: flags.Request) -> None:
             f"--sweep trains, and --mode={request.mode} does not. Valid: "
             f"{', '.join((*TRAINING_MODES, 'print_config'))}."
         )
-    cluster = [
-        f"--{name}"
-        for binding in request.bindings
-        if (name := (binding.parameter or "").removeprefix("run."))
-        in ("worker_hosts", "ps_hosts", "task_type", "task_index")
-    ]
+    of_a_task = {f"run.{name}" for name in CLUSTER_FLAGS}
+    cluster = [b.source for b in request.bindings if b.parameter in of_a_task]
     if cluster or is_described({}, os.environ):
         what = cluster[0] if cluster else "a cluster in the environment"
         raise UserError(
@@ -119,7 +118,7 @@ def _check_points(given: Sequence[str], sweeps: Sequence[str]) -> int:
 
 def _write_record(folder: str, arguments: Sequence[str]) -> None:
     """Writes the command, for `--resume`."""
-    path = os.path.join(folder, RECORD)
+    path = os.path.join(folder, _RECORD)
     command = shlex.join(["python", "-m", "trainer", *arguments])
     try:
         os.makedirs(folder, exist_ok=True)
@@ -142,8 +141,11 @@ def _run_all(points: Sequence[Point], given: Sequence[str], folder: str) -> int:
             echo(f"{which} is done\n".encode())
             continue
         echo(f"{which}\n".encode())
-        code = _run(number, command, path)
-        if code in (EXIT_USER_ERROR, EXIT_START_AGAIN) or code > _SIGNALS:
+        code, is_told_to_end = _run(number, command, path)
+        if is_told_to_end:
+            # The run may be done by then, but not the sweep.
+            return code or EXIT_START_AGAIN
+        if code in (EXIT_USER_ERROR, EXIT_START_AGAIN):
             return code
         failed = failed or code != EXIT_DONE
     return EXIT_FAILED if failed else EXIT_DONE
@@ -156,15 +158,12 @@ def _is_done(path: str, command: Sequence[str]) -> bool:
     return status.state == "done" and status.record.get("command") == same
 
 
-def _run(number: int, command: Sequence[str], path: str) -> int:
+def _run(number: int, command: Sequence[str], path: str) -> tuple[int, bool]:
+    """Runs one point; returns its exit code, and whether a signal has come."""
     local_files.refuse_links(path, "logs")
     spec = TaskSpec("run", number, (sys.executable, "-m", "trainer", *command))
     task = Task(spec, log_dir=os.path.join(path, "logs"))
     # Not restarted here: the same command of the sweep does that.
     limits = Limits(max_restarts=0)
     agent = Agent([task], limits=limits, run_is_over=lambda: False)
-    code = agent.run()
-    if code == EXIT_DONE and agent.was_told_to_end:
-        # This run is done, but not the sweep.
-        return EXIT_START_AGAIN
-    return code
+    return agent.run(), agent.was_told_to_end

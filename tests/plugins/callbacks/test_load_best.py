@@ -33,6 +33,8 @@ class Ending(keras.callbacks.Callback):
 
 
 def train(folder, steps=14, *callbacks, **options):
+    # Optimizers are numbered, and checkpoints hold their names.
+    keras.utils.clear_session(free_memory=False)
     trainer = make_trainer(
         model, optimizer=worsening, jit_compile=False, seed=1
     )
