@@ -38,7 +38,7 @@ model = Adversarial(images, logits)
 model.compile(
     optimizer=keras.optimizers.Adam(0.005),
     loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-    metrics=["accuracy"],
+    metrics=[keras.metrics.SparseCategoricalAccuracy("accuracy")],
 )
 history = model.fit(x, y, batch_size=64, epochs=4, shuffle=False)
 print("accuracy", model.evaluate(x, y, return_dict=True)["accuracy"])

@@ -39,7 +39,7 @@ model = keras.Model(images, logits)
 model.compile(
     optimizer=keras.optimizers.Adam(0.005),
     loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-    metrics=["accuracy"],
+    metrics=[keras.metrics.SparseCategoricalAccuracy("accuracy")],
 )
 trainer = Adversarial(model)
 history = trainer.fit(x, y, batch_size=64, epochs=4, shuffle=False)
