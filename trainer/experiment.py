@@ -139,9 +139,7 @@ def build(
             f"fast_dev_run tries a run that trains, but mode = {mode!r}. Valid "
             f"with it: {', '.join(_TRAINING)}."
         )
-    profiled = _profiled(
-        "fast_dev_run" if fast_dev_run else mode, profile, profile_workers
-    )
+    _check_profile("fast_dev_run" if fast_dev_run else mode, profile)
     # Before all that takes long: it compares the record at the start with later
     # ones.
     is_over = RunIsOver(model_dir)
@@ -229,7 +227,8 @@ def build(
             eval_steps=eval_steps,
             limit_eval=limit_eval,
             max_time=max_time,
-            **profiled,
+            profile=profile,
+            profile_workers=profile_workers,
         )
         loop.callbacks.attaches_keras = mode not in ("check", "lr_find")
         return BuiltRun(
@@ -371,20 +370,17 @@ class BuiltRun:
         return limited(trainer, self._options["eval_steps"], limit)
 
 
-def _profiled(
-    mode: str, steps: str | None, workers: str | None
-) -> dict[str, str | None]:
-    """What a loop is told of profiling.
+def _check_profile(mode: str, steps: str | None) -> None:
+    """Checks that steps are made that can be profiled.
 
     Raises:
-        UserError: no steps are made that could be profiled.
+        UserError: there are none.
     """
     if steps is not None and mode not in _TRAINING:
         raise UserError(
             f"profile = {steps!r} is for a run that trains, but mode = "
             f"{mode!r}. Valid with it: {', '.join(_TRAINING)}."
         )
-    return {"profile": steps, "profile_workers": workers}
 
 
 def _configure_runtime(

@@ -71,8 +71,11 @@ class NanFinder:
         """
         if fault is None and self._bad_variables() <= self._usual:
             return None
-        finite = fault is not None and math.isfinite(fault.loss)
-        if finite and math.isfinite(fault.gradient_norm):
+        if (
+            fault is not None
+            and math.isfinite(fault.loss)
+            and math.isfinite(fault.gradient_norm)
+        ):
             return fault  # Large, but no NaN.
         trainer = self._trainer
         end = trainer.step
