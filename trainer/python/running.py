@@ -89,6 +89,8 @@ class Running(_Base):
     """
 
     history: History
+    loop: Any
+    model_dir: str | None
     batch_size: int
     accumulation_steps: int
     class_weight: dict[int, float] | None
@@ -600,9 +602,7 @@ class Running(_Base):
         called = with_defaults(called) if verbose else called
         self._take_over_changes()
         self.build()
-        last: Any = self.loop
-        host = self.state.host
-        model_dir: str | None = self.model_dir
+        last, host, model_dir = self.loop, self.state.host, self.model_dir
         with (
             tempfile.TemporaryDirectory(prefix="trainer-dev-run-") as folder,
             writing_to(folder, called),
