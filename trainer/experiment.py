@@ -379,7 +379,7 @@ class BuiltRun:
 
 
 def _check_profile(mode: str, steps: str | None) -> None:
-    """Checks that there are steps to profile.
+    """Checks that steps are made that can be profiled.
 
     Raises:
         UserError: there are none.

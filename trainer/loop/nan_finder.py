@@ -71,8 +71,10 @@ class NanFinder:
         """
         if fault is None and self._bad_variables() <= self._usual:
             return None
-        if fault is not None and math.isfinite(
-            fault.loss + fault.gradient_norm
+        if (
+            fault is not None
+            and math.isfinite(fault.loss)
+            and math.isfinite(fault.gradient_norm)
         ):
             return fault  # Large, but no NaN.
         trainer = self._trainer

@@ -696,7 +696,7 @@ class Running(_Base):
         called = with_defaults(called) if verbose else called
         self._take_over_changes()
         self.build()
-        before = self.loop, self.state.host, self.model_dir
+        last, host, model_dir = self.loop, self.state.host, self.model_dir
         with (
             tempfile.TemporaryDirectory(prefix="trainer-dev-run-") as folder,
             writing_to(folder, called),
@@ -714,7 +714,8 @@ class Running(_Base):
                 finish_dev_run(self, loop, values, folder)
                 return values
             finally:
-                self.loop, self.state.host, self.model_dir = before
+                self.loop, self.state.host = last, host
+                self.model_dir = model_dir
 
     def _build_from(self, batches: Batches) -> None:
         """Builds the parts, if that is still to do, for these batches."""

@@ -8,6 +8,7 @@ import keras
 import pytest
 
 from tests.helpers import make_trainer
+from tests.sets import long
 from tests.trainer.cli.tiny import HERE, TINY
 from trainer import Callback, UserError
 from trainer.loop import profiler
@@ -25,10 +26,10 @@ def traces(folder):
     ("options", "words"),
     [
         ({"profile": "10:20"}, "needs a run directory"),
-        ({"profile": "20:10"}, "two numbers of steps"),
-        ({"profile": "10:41", "model_dir": "run"}, "at most 40"),
-        ({"profile_workers": "0"}, "set profile"),
-        (
+        long({"profile": "20:10"}, "two numbers of steps"),
+        long({"profile": "10:41", "model_dir": "run"}, "at most 40"),
+        long({"profile_workers": "0"}, "set profile"),
+        long(
             {"profile": "1:2", "profile_workers": "1", "model_dir": "run"},
             "there is no worker '1'.*Valid: 0, 'all'",
         ),
@@ -49,6 +50,7 @@ class Touches(Callback):
                 file.write("5")
 
 
+@pytest.mark.long
 def test_steps_and_a_touch_file(tmp_path, monkeypatch):
     monkeypatch.setattr(profiler, "_EVERY", 0.0)
     started = []
