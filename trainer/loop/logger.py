@@ -97,6 +97,9 @@ class Logger(Callback, abc.ABC):
         self._thread: concurrent.futures.Executor | None = None
         self._under_way: concurrent.futures.Future[None] | None = None
         self._handed: list[Entry] = []
+        # Between a restore and `on_train_begin`: what is in the way is not yet
+        # taken back, and another checkpoint may be tried.
+        self._is_restored = False
 
     @abc.abstractmethod
     def write(self, entries: Sequence[Entry]) -> None:
@@ -131,12 +134,14 @@ class Logger(Callback, abc.ABC):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Takes back the steps that will be repeated."""
+        self._is_restored = False
         if self.writes:
             self.take_back(self.trainer.fired_step, self.trainer.taken_back)
             self.flush()
 
     def on_roll_back(self, step: int) -> None:
         """Takes back the steps that will be repeated."""
+        self._is_restored = False
         last = self.trainer.fired_step
         # Entries that were refused are not written, but may be of such steps.
         self._waiting = [one for one in self._waiting if one.step <= last]
@@ -169,7 +174,7 @@ class Logger(Callback, abc.ABC):
         Args:
             wait: until it is written, also if a thread writes it.
         """
-        if not self.writes:
+        if not self.writes or self._is_restored:
             return
         if self._is_over(wait=wait) and self._waiting:
             self._handed, self._waiting = self._waiting, []
@@ -225,6 +230,7 @@ class Logger(Callback, abc.ABC):
         self._waiting = [
             Entry.from_json(line) for line in state.get("waiting", [])
         ]
+        self._is_restored = True
 
     def close(self) -> None:
         """Writes what could not be written before."""

@@ -178,7 +178,7 @@ class Reporter:
                 `"train"`.
 
         Raises:
-            UserError: the evaluation has measured a value of this name, or
+            UserError: the run itself has measured a value of this name, or
                 there is no such split.
         """
         event, logs, measured = self._open_logs or ("", {}, ())
@@ -196,10 +196,12 @@ class Reporter:
                 raise _taken(name)
             logs[name] = value
             return
+        key = prefix_of(split) + name
+        if event == "epoch" and is_number and key in measured:
+            raise _taken(name)
         self.logged.add(self._trainer.step, split, name, value)
         if not isinstance(value, float):
             return
-        key = prefix_of(split) + name
         self.logs[key] = value
         if split == "train":
             self.logged.of_epoch[name] = value
@@ -418,10 +420,12 @@ class Reporter:
         self, epoch: int, validation: dict[str, float], *, ending: bool
     ) -> None:
         # As `fit` does, with the newest evaluation among the epoch's values.
-        values = self.epoch_values() | self.logged.of_epoch | validation
+        values = self.epoch_values() | validation
+        measured = tuple(values)
+        values = self.logged.of_epoch | values
         self.totals["epoch"].reset()
         self.logged.of_epoch = {}
-        with self._opened("epoch", values):
+        with self._opened("epoch", values, measured=measured):
             self._callbacks.call("on_epoch_end", epoch, values)
         # A number that was logged there is this epoch's, and not the next's.
         self.logged.of_epoch = {}

@@ -583,7 +583,8 @@ class Running(_Base):
         """
         found = None
         if every is not None:
-            with self.plugin.scope():
+            # Not the plugin's scope, in which replicas share what they write.
+            with self.plugin.strategy.scope():
                 found = GradientStatistics(self.parts.trained, every)
             self.parts.untracked.know(found.variables)
         self.gradient_statistics = found

@@ -54,7 +54,7 @@ class SampleImages(Callback):
 
 
 def _is_image(values: Any) -> bool:
-    shape: tuple[int, ...] = getattr(values, "shape", ())
+    shape: Any = getattr(values, "shape", ())
     return len(shape) == 4 and shape[-1] in (1, 3, 4)
 
 

@@ -34,7 +34,7 @@ class MLflow(Service):
     takes = frozenset({"scalar", "image", "text"})
 
     def __init__(
-        self, tracking_uri: Text | None = None, experiment: Text = "Default"
+        self, tracking_uri: Text | None = None, experiment: Text = "trainer"
     ) -> None:
         super().__init__()
         self._uri = tracking_uri
@@ -66,14 +66,20 @@ class MLflow(Service):
         self, known: str | None, parameters: Mapping[str, Any]
     ) -> str:
         uri = self._uri or os.environ.get("MLFLOW_TRACKING_URI")
+        if uri is None and self._experiment == "Default":
+            # It is there in every new database, and its artifacts are in the
+            # working directory.
+            raise UserError(
+                "MLflow.experiment = 'Default' keeps its files outside of the "
+                "run directory: take another name, or set MLflow.tracking_uri."
+            )
         self._client = client = self._mlflow.MlflowClient(uri or self._own())
         if known is None:
             found = client.get_experiment_by_name(self._experiment)
             experiment = (
                 client.create_experiment(
                     self._experiment,
-                    # Where the artifacts of a store in the run directory are,
-                    # which MLflow else puts into the working directory.
+                    # MLflow would put them into the working directory.
                     artifact_location=None if uri else self._artifacts(),
                 )
                 if found is None

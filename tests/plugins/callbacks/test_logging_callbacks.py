@@ -88,6 +88,7 @@ def test_what_is_no_classifier_is_refused(tmp_path):
             )
 
 
+@pytest.mark.long
 def test_layer_statistics_are_those_of_the_step(tmp_path):
     # The whole data in each step: Keras alone can repeat it.
     trainer, recorder = train(

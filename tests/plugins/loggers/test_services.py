@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import signal
+import struct
 import subprocess
 import sys
 
@@ -128,7 +129,11 @@ def test_mlflow_holds_each_step_once_after_kill_9(tmp_path, store):
     start("mlflow", model_dir, 24, "18", **more)
     start("mlflow", model_dir, 24, "never", **more)
     client = mlflow.MlflowClient(uri)
-    (run,) = client.search_runs(["0"])
+    experiment = client.get_experiment_by_name("trainer")
+    (run,) = client.search_runs([experiment.experiment_id])
+    if store == "sqlite":
+        # Nothing is written elsewhere, such as in the working directory.
+        assert experiment.artifact_location == f"{model_dir}/mlartifacts"
     assert run.info.run_name == "the_run"
     assert run.info.status == "FINISHED"
     assert run.data.params["batch_size"] == "8"
@@ -164,35 +169,40 @@ def test_mlflow_holds_each_step_once_after_kill_9(tmp_path, store):
     assert pathlib.Path(path).read_text() == "step 8"
 
 
+def records_of(content):
+    """The records in a file of W&B's, which is a log as LevelDB writes it."""
+    assert content.startswith(b":W&B")
+    place, record = 7, b""
+    while place + 7 <= len(content):
+        left = 32768 - place % 32768  # In this block.
+        if left < 7:
+            place += left
+            continue
+        _, size, kind = struct.unpack("<IHB", content[place : place + 7])
+        if not kind:
+            return  # Not yet written.
+        record += content[place + 7 : place + 7 + size]
+        place += 7 + size
+        if kind in (1, 4):  # Whole, or the last part.
+            yield record
+            record = b""
+
+
 def rows_of(model_dir):
-    """What W&B's own reader finds in the files of offline runs."""
+    """The rows in the files of W&B's offline runs."""
     from wandb.proto import wandb_internal_pb2
-    from wandb.sdk.internal.datastore import DataStore
 
     found = []
-    folders = sorted(os.listdir(f"{model_dir}/wandb"))
-    for folder in folders:
-        if not folder.startswith("offline-run-"):
-            continue
-        (name,) = (
-            one
-            for one in os.listdir(f"{model_dir}/wandb/{folder}")
-            if one.endswith(".wandb")
-        )
-        store = DataStore()
-        store.open_for_scan(f"{model_dir}/wandb/{folder}/{name}")
-        while (data := store.scan_data()) is not None:
+    for path in sorted(pathlib.Path(model_dir).glob("wandb/*/*.wandb")):
+        for content in records_of(path.read_bytes()):
             record = wandb_internal_pb2.Record()
-            record.ParseFromString(data)
+            record.ParseFromString(content)
             if record.WhichOneof("record_type") == "history":
-                found.append(
-                    {
-                        "/".join(item.nested_key) or item.key: json.loads(
-                            item.value_json
-                        )
-                        for item in record.history.item
-                    }
-                )
+                row = {}
+                for item in record.history.item:
+                    name = item.key or "/".join(item.nested_key)
+                    row[name] = json.loads(item.value_json)
+                found.append(row)
     return found
 
 
