@@ -48,7 +48,7 @@ class Entry:
         return json.dumps(key | values | key, allow_nan=False) + "\n"
 
     @classmethod
-    def from_json(cls, line: str) -> Self:
+    def from_json(cls, line: str, name: str) -> Self:
         """Reads what `as_json` has made.
 
         Raises:
@@ -57,10 +57,10 @@ class Entry:
         try:
             found = json.loads(line)
         except (ValueError, RecursionError):
-            raise Misfit("a waiting entry is not JSON") from None
-        schema.record(_KEYS)(found, "a waiting entry")
+            raise Misfit(f"{name} is not JSON") from None
+        schema.record(_KEYS)(found, name)
         values = {key: v for key, v in found.items() if key not in _KEYS}
-        _VALUES(values, "a waiting entry")
+        _VALUES(values, name)
         nothing = math.nan  # This is written as null.
         return cls(
             found["step"],
@@ -225,10 +225,12 @@ class Logger(Callback, abc.ABC):
 
     def load_state(self, state: dict[str, Any]) -> None:
         """See `Callback.load_state`."""
-        _STATE(state, type(self).__name__)
+        name = type(self).__name__
+        _STATE(state, name)
         # Parsed, so that no arbitrary text of a checkpoint gets into a file.
         self._waiting = [
-            Entry.from_json(line) for line in state.get("waiting", [])
+            Entry.from_json(line, f"{name}.waiting")
+            for line in state.get("waiting", [])
         ]
         self._is_restored = True
 

@@ -33,6 +33,7 @@ def make(model_dir, *, step=0, is_chief=True, taken_back=()):
         taken_back=taken_back,
         model_dir=str(model_dir),
         plugin=SimpleNamespace(is_chief=is_chief),
+        loop=None,
         batch_size=64,
         accounts=Accounts(),
         learning_rates=lambda: {"learning_rate": 0.125},
