@@ -34,7 +34,9 @@ def dataset(part):
         for name in inputs
     }
     data = tf.data.Dataset.from_tensor_slices((columns, target[part]))
-    return data.shuffle(600, seed=0).batch(32)
+    # In one order in all epochs.
+    data = data.shuffle(600, seed=0, reshuffle_each_iteration=False)
+    return data.batch(32)
 
 
 model.compile("adam", "binary_crossentropy", metrics=["accuracy", "auc"])
