@@ -106,10 +106,10 @@ def _png(found: "Found") -> bytes:
     axes.plot(found.rates, found.smoothed, label="smoothed")
     axes.set_xscale("log")
     if found.smoothed:
-        low, first = min(found.smoothed), found.smoothed[0]
-        margin = 0.1 * abs(first - low) or 1.0
         # So that what explodes at the end does not hide the rest.
-        axes.set_ylim(low - 3 * margin, max(2 * first - low, low + 3 * margin))
+        calm = found.losses[: found.smoothed.index(min(found.smoothed)) + 1]
+        margin = 0.05 * (max(calm) - min(calm)) or 1.0
+        axes.set_ylim(min(calm) - margin, max(calm) + margin)
     if found.suggestion is not None:
         axes.axvline(
             found.suggestion,

@@ -135,7 +135,7 @@ def test_it_names_the_place(name):
 def test_the_update():
     """No gradient is bad: the guard alone would see it a step later."""
     schedule = keras.optimizers.schedules.PiecewiseConstantDecay(
-        [6], [1e-3, 3e38]
+        [6], [1e-9, 3e38]
     )
     trainer = make_trainer(
         net(),

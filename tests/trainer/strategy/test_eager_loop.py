@@ -76,10 +76,11 @@ def test_the_numbers_are_those_of_the_graph(name):
         found.append(values)
         weights.append(trainer.model.get_weights())
     assert found[0].keys() == found[1].keys()
+    # A graph's fused operations round float16 elsewhere, and Adam's first steps
+    # are as large for a small gradient as for a large one.
+    error = 2e-2 if name == "float16" else 1e-5
     for key in ("loss", "val_loss"):
-        assert found[0][key] == pytest.approx(found[1][key], rel=1e-4)
-    # A float16 step is coarser.
-    error = 1e-3 if name == "float16" else 1e-5
+        assert found[0][key] == pytest.approx(found[1][key], rel=10 * error)
     for own, its in zip(*weights, strict=True):
         np.testing.assert_allclose(own, its, rtol=error, atol=error)
 
