@@ -20,6 +20,15 @@ def ordinary(cases, chosen):
     ]
 
 
+def one_in(number, cases):
+    """All cases, of which every `number`-th one is in the ordinary set.
+
+    For cases of one kind, where any one of them would find what is broken.
+    """
+    cases = list(cases)
+    return ordinary(cases, cases[::number])
+
+
 def is_long(request):
     """Whether a test of the long set is about to run from this file."""
     return any(

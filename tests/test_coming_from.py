@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from tests.conftest import ROOT
-from trainer import Guard, Trainer
+from trainer import Guard, Trainer, WholeSetMetric
 from trainer.cli import flags
 from trainer.cli.flag_table import FLAGS
 from trainer_plugins.callbacks.checkpoint import Checkpoint
@@ -35,6 +35,10 @@ class Pairs(keras.utils.PyDataset):
     def __getitem__(self, number):
         part = slice(16 * number, 16 * number + 16)
         return X[part], Y[part]
+
+
+def spread(y, y_pred):
+    return np.ptp(y_pred)
 
 
 def rows():
@@ -80,6 +84,7 @@ def run(code):
         **{"Checkpoint": Checkpoint, "TensorBoard": TensorBoard},
         **{"CSV": CSV, "LayerStatistics": LayerStatistics},
         **{"JsonLines": JsonLines, "Guard": Guard, "Pairs": Pairs},
+        **{"WholeSetMetric": WholeSetMetric, "spread": spread},
     }
     if not code.startswith("Trainer("):
         names["trainer"] = Trainer(**GIVEN)
@@ -95,7 +100,7 @@ def label(row):
 
 
 def test_no_row_is_empty():
-    assert len(rows()) > 130
+    assert len(rows()) > 180
     for row in rows():
         assert code_of(row) or row[3], label(row)
         assert row[1], row

@@ -268,6 +268,7 @@ def test_tpu_experiment_says_how_to_run_here(root, tmp_path):
     assert time.monotonic() - begin < 60
 
 
+@pytest.mark.long
 def test_tpu_experiment_runs_on_virtual_devices(root, mnist_dir, tmp_path):
     done = run(
         f"--gin_file={root}/experiments/tpu_mnist.gin",
@@ -285,6 +286,7 @@ def test_tpu_experiment_runs_on_virtual_devices(root, mnist_dir, tmp_path):
     assert len(record["devices"]) == 4
 
 
+@pytest.mark.long
 def test_mnist_reaches_its_accuracy(root, mnist_dir, tmp_path):
     done = run(
         f"--gin_file={root}/experiments/mnist.gin",

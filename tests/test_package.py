@@ -1,6 +1,7 @@
 """What is installed: complete, importable, and layered one way."""
 
 import ast
+import email
 import importlib
 import importlib.metadata
 import inspect
@@ -56,9 +57,8 @@ def public_definitions(tree):
                 yield from public_definitions(node)
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
-    home = tmp_path_factory.mktemp("wheel")
+def build_wheel(home):
+    """Builds this project's wheel in a new folder; returns its path."""
     # Built from a copy: setuptools leaves a build folder behind, from which a
     # later wheel would take files that are gone by then.
     copy = home / "copy"
@@ -76,7 +76,12 @@ def wheel(tmp_path_factory):
     )
     assert done.returncode == 0, done.stderr[-4000:]
     (path,) = home.glob("*.whl")
-    with zipfile.ZipFile(path) as file:
+    return path
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    with zipfile.ZipFile(build_wheel(tmp_path_factory.mktemp("wheel"))) as file:
         yield file
 
 
@@ -134,13 +139,31 @@ def test_packages_of_a_users_own_win(wheel, tmp_path):
     assert (here / "run" / "checkpoints" / "step_00000005").is_dir()
 
 
-def test_wheel_needs_tensorflow_only_by_extra(wheel):
+def metadata(wheel):
     (name,) = (n for n in wheel.namelist() if n.endswith("/METADATA"))
-    lines = wheel.read(name).decode().split("\n\n")[0].splitlines()
+    return email.message_from_bytes(wheel.read(name))
+
+
+def test_wheel_says_what_it_is(wheel):
+    found = metadata(wheel)
+    assert found["Name"] == "keras-trainer-plugins"
+    assert found["License-Expression"] == "Apache-2.0"
+    assert found["Author"]
+    assert {"keras", "gin"} <= set(found["Keywords"].split(","))
+    # As in the README: three Pythons, on two systems.
+    kinds = found.get_all("Classifier")
+    versions = [one.rpartition(" ")[2] for one in kinds if ":: 3." in one]
+    assert versions == ["3.11", "3.12", "3.13"]
+    assert sum("Operating System" in one for one in kinds) == 2
+    # No address is better than one that leads nowhere.
+    assert not found.get_all("Project-URL")
+    assert not found["Home-page"]
+    assert "# Keras Trainer plugins" in found.get_payload()
+
+
+def test_wheel_needs_tensorflow_only_by_extra(wheel):
     needed = {
-        Requirement(line.removeprefix("Requires-Dist: "))
-        for line in lines
-        if line.startswith("Requires-Dist: ")
+        Requirement(line) for line in metadata(wheel).get_all("Requires-Dist")
     }
     tensorflow = {
         str(one.marker).split("extra == ")[1].strip('"')
@@ -255,3 +278,16 @@ def test_every_exported_name_exists(module):
         assert getattr(exporting, name) is not None
     with pytest.raises(AttributeError, match="no_such_name"):
         exporting.no_such_name  # noqa: B018
+
+
+def test_the_suite_says_what_is_missing():
+    """An installed suite may be run where there is no pytest."""
+    code = (
+        "import runpy, sys; sys.modules['pytest'] = None; "
+        "runpy.run_module('tests.conformance', run_name='__main__')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert done.stderr == "error: The suite needs pytest: pip install pytest.\n"

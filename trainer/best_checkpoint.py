@@ -69,17 +69,20 @@ class Best:
 
         It takes effect only with `commit`.
 
+        Args:
+            snapshot: what was evaluated.
+            values: evaluation values as `val_*`.
+
         Raises:
             UserError: the monitored value was not measured.
         """
         name = self._monitor.name
-        named = {f"val_{key}": value for key, value in values.items()}
-        if name not in named:
+        if name not in values:
             raise UserError(
                 f"run.best_monitor = {name!r} is not measured. "
-                f"{nearest(name, named)}"
+                f"{nearest(name, values)}"
             )
-        value = float(named[name])
+        value = float(values[name])
         # Also of a step that is not the best: it has been evaluated.
         self.last_step = snapshot.step
         # NaN is never the best value, and JSON has no infinity.

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import tempfile
 from collections.abc import Callable
 from typing import Annotated, Any, Self, TypeAlias
 
@@ -9,16 +10,24 @@ import tensorflow as tf
 from annotated_types import Ge, Le, Predicate
 from typing_extensions import Doc
 
+from trainer.check.dev_run import (
+    finish_dev_run,
+    loop_of_dev_run,
+    writing_to,
+)
+from trainer.check.lr_find import Found, find_learning_rate
 from trainer.check.rehearsal import rehearse
 from trainer.check.scratch import scratch_directory
 from trainer.checkpoint.init_from import InitReport, initialize_from
 from trainer.checkpoint.stateful import usable
 from trainer.errors import BadValue, UserError
+from trainer.loop.evaluation_sets import EvalEvery, sets_of, unprefixed
+from trainer.loop.limit_eval import limited
 from trainer.loop.loop import Loop
+from trainer.loop.profiler import Steps as ProfiledSteps
 from trainer.loop.schedule import (
     Length,
     LogEvery,
-    PeriodLike,
     Time,
     in_epochs,
     parse_length,
@@ -34,6 +43,7 @@ from trainer.trainer import Trainer
 from trainer.values.annotations import (
     Direction,
     Job,
+    Limit,
     Names,
     Natural,
     Positive,
@@ -46,7 +56,10 @@ from trainer.values.keras_values import Callbacks, makes
 from trainer.values.words import shown
 
 _TRAINING = ("train", "train_and_eval")
-MODES = (*_TRAINING, "eval", "continuous_eval", "export", "check")
+MODES = (
+    *_TRAINING,
+    *("eval", "continuous_eval", "export", "check", "lr_find"),
+)
 MakeTrainer: TypeAlias = Annotated[
     Callable[..., Any], makes(Trainer), Doc("Trainer, or a subclass of it")
 ]
@@ -68,8 +81,10 @@ def build(
     strategy: Text = "auto",
     train_steps: Length = 1000,
     max_time: Time | None = None,
-    eval_every: PeriodLike | None = None,
+    eval_every: EvalEvery | None = None,
+    eval_split: Text | None = None,
     eval_steps: Positive | None = None,
+    limit_eval: Limit | None = None,
     eval_timeout: Time = "1h",
     eval_poll_seconds: Seconds = 10.0,
     best_monitor: Text = "val_loss",
@@ -90,6 +105,9 @@ def build(
     task_index: Natural | None = None,
     virtual_devices: Annotated[int, Ge(1), Le(128)] | None = None,
     deterministic: bool = False,
+    fast_dev_run: bool = False,
+    profile: ProfiledSteps | None = None,
+    profile_workers: Text | None = None,
 ) -> "BuiltRun":
     """Builds a run: strategy, Trainer and host loop. In gin it is `run`.
 
@@ -117,6 +135,12 @@ def build(
             f"run.init_only = {init_only!r} needs a run to load from: set "
             "--init_from."
         )
+    if fast_dev_run and mode not in _TRAINING:
+        raise UserError(
+            f"fast_dev_run tries a run that trains, but mode = {mode!r}. Valid "
+            f"with it: {', '.join(_TRAINING)}."
+        )
+    _check_profile("fast_dev_run" if fast_dev_run else mode, profile)
     # Before all that takes long: it compares the record at the start with later
     # ones.
     is_over = RunIsOver(model_dir)
@@ -150,6 +174,26 @@ def build(
         if plugin.serve():
             return BuiltRun("serve", plugin)
         made = _make_trainer(trainer, plugin)
+        if fast_dev_run:
+            folder = scratch.enter_context(
+                tempfile.TemporaryDirectory(prefix="trainer-dev-run-")
+            )
+            scratch.enter_context(writing_to(folder, callbacks))
+            return BuiltRun(
+                "fast_dev_run",
+                plugin,
+                made,
+                loop_of_dev_run(
+                    made,
+                    evaluate=mode == "train_and_eval",
+                    folder=folder,
+                    callbacks=callbacks,
+                ),
+                model_dir=folder,
+                init_from=init_from,
+                init_only=init_only,
+                scratch=scratch,
+            )
         if mode in _TRAINING and plugin.is_evaluator:
             mode = "continuous_eval"
         if mode == "continuous_eval":
@@ -159,7 +203,9 @@ def build(
                 made,
                 model_dir=model_dir,
                 train_steps=_last_step(train_steps, made),
+                eval_every=eval_every,
                 eval_steps=eval_steps,
+                limit_eval=limit_eval,
                 callbacks=callbacks,
                 timeout=eval_timeout,
                 poll_seconds=eval_poll_seconds,
@@ -167,7 +213,7 @@ def build(
                 monitor_mode=best_mode,
                 is_over=is_over,
             )
-        if mode == "check":
+        if mode in ("check", "lr_find"):
             # It must neither begin a run nor change one.
             folder = scratch.enter_context(scratch_directory(model_dir))
         loop = Loop(
@@ -181,16 +227,22 @@ def build(
             log_every=log_every,
             eval_every=eval_every,
             eval_steps=eval_steps,
+            limit_eval=limit_eval,
             max_time=max_time,
+            profile=profile,
+            profile_workers=profile_workers,
         )
-        loop.callbacks.attaches_keras = mode != "check"
+        loop.callbacks.attaches_keras = mode not in ("check", "lr_find")
         return BuiltRun(
             mode,
             plugin,
             made,
             loop,
             model_dir=model_dir,
+            # Only in the mode "eval".
+            sets=[eval_split] if eval_split else list(sets_of(eval_every)),
             eval_steps=eval_steps,
+            limit_eval=limit_eval,
             init_from=init_from,
             init_only=init_only,
             folder=folder,
@@ -213,12 +265,14 @@ class BuiltRun:
     Attributes:
         mode: what this process does: what was asked for, but
             `"continuous_eval"` in the evaluator of a cluster that trains, and
-            `"serve"` in a task that serves others, and has done so.
+            `"serve"` in a task that serves others, and has done so; and
+            `"fast_dev_run"`.
         trains: whether this process trains.
         plugin: the strategy plugin.
         trainer: `None` in `"serve"`.
         loop: the host loop; `None` in `"serve"` and `"continuous_eval"`.
-        report: what a check has found, once it has been run.
+        report: what a check or a dev run has found, once it has been run.
+        found: what `"lr_find"` has found.
     """
 
     def __init__(
@@ -236,6 +290,7 @@ class BuiltRun:
         self.loop = loop
         self._options = options
         self.report: list[Section] = []
+        self.found: Found | None = None
         self._loaded: InitReport | None = None
         self._loop_exit = contextlib.ExitStack()
         self._exit = contextlib.ExitStack()
@@ -259,6 +314,8 @@ class BuiltRun:
         checkpoints = os.path.join(self._options["model_dir"], "checkpoints")
         if self.mode in ("eval", "export"):
             _restore(trainer, checkpoints)
+            for callback in loop.callbacks.ours:
+                callback.load_best_weights()
             return
         source = self._options["init_from"]
         # Only a new run: a resumed one has these weights and more.
@@ -280,20 +337,25 @@ class BuiltRun:
         if loop is None:
             return follow(trainer, **self._options)
         if self.mode == "eval":
-            values = trainer.evaluate(steps=self._options["eval_steps"])
+            values = self._evaluate(trainer)
         elif self.mode == "export":
             values = _export(loop)
         elif self.mode == "check":
             self.report = rehearse(
-                trainer,
-                loop,
-                eval_steps=self._options["eval_steps"],
-                folder=self._options["folder"],
+                trainer, loop, folder=self._options["folder"]
             )
             values = {
                 "parameters": float(trainer.model.count_params()),
                 "train_steps": float(loop.steps),
             }
+        elif self.mode == "fast_dev_run":
+            values = loop.train()
+            self._loop_exit.close()
+            folder = self._options["model_dir"]
+            self.report = [finish_dev_run(trainer, loop, values, folder)]
+        elif self.mode == "lr_find":
+            self.found = find_learning_rate(trainer)
+            values = {}
         else:
             if self._loaded is not None and self.plugin.is_chief:
                 self._loaded.write(self._options["model_dir"])
@@ -302,6 +364,31 @@ class BuiltRun:
         # None may leave while another still evaluates or exports.
         self.plugin.finish()
         return values
+
+    def _evaluate(self, trainer: Trainer) -> dict[str, float]:
+        """Measures each set, or the only one of `run.eval_split`."""
+        sets, steps = self._options["sets"], self._options["eval_steps"]
+        limit = self._options["limit_eval"]
+        found = {
+            split: limited(trainer, split, steps=steps, limit=limit).of(
+                trainer, split
+            )
+            for split in sets
+        }
+        return found[sets[0]] if len(sets) == 1 else unprefixed(found)
+
+
+def _check_profile(mode: str, steps: str | None) -> None:
+    """Checks that there are steps to profile.
+
+    Raises:
+        UserError: there are none.
+    """
+    if steps is not None and mode not in _TRAINING:
+        raise UserError(
+            f"profile = {steps!r} is for a run that trains, but mode = "
+            f"{mode!r}. Valid with it: {', '.join(_TRAINING)}."
+        )
 
 
 def _configure_runtime(

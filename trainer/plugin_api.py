@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from trainer.checkpoint.host_buffers import Staging
     from trainer.data import Padded
     from trainer.errors import EXIT_START_AGAIN, nearest, outside_graph
+    from trainer.loop.evaluation_sets import names_in_logs
     from trainer.loop.logged import Media, histogram
     from trainer.loop.logger import Entry
     from trainer.loop.monitor import Monitor
@@ -84,6 +85,7 @@ __all__ = [
     "configurable",
     "give_up",
     "graph_function",
+    "names_in_logs",
     "histogram",
     "nearest",
     "outside_graph",

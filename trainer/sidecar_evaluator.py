@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import keras
 from absl import logging
@@ -12,11 +12,20 @@ from trainer.checkpoint import storage
 from trainer.checkpoint.stateful import EVALUATED
 from trainer.errors import UserError
 from trainer.loop.callback_list import CallbackList
+from trainer.loop.evaluation_sets import (
+    EVAL,
+    EvalEvery,
+    names_in_logs,
+    prefix_of,
+    sets_of,
+    unprefixed,
+)
+from trainer.loop.limit_eval import limited
 from trainer.loop.monitor import Monitor
 from trainer.loop.running_trainer import RunningTrainer
 from trainer.loop.schedule import Time, parse_period
 from trainer.runtime.atomic_files import prepare_directory
-from trainer.values.annotations import Direction, Positive, Seconds, Text
+from trainer.values.annotations import Direction, Limit, Positive, Seconds, Text
 from trainer.values.configurable import checked
 from trainer.values.keras_values import Callbacks
 
@@ -27,7 +36,9 @@ def follow(
     *,
     model_dir: str,
     train_steps: Positive,
+    eval_every: EvalEvery | None = None,
     eval_steps: Positive | None = None,
+    limit_eval: Limit | None = None,
     callbacks: Callbacks = (),
     timeout: Time = "1h",
     poll_seconds: Seconds = 10.0,
@@ -43,6 +54,9 @@ def follow(
     `best/`, see `trainer.best_checkpoint`; use it with
     `--init_from=<model_dir>/best`.
 
+    All sets of `eval_every` are evaluated at each of these checkpoints; their
+    periods are those of the training process.
+
     It ends when a checkpoint of `train_steps` has been evaluated, when the run
     has ended well and its last checkpoint has been evaluated, or when there
     was no new checkpoint for `timeout`.
@@ -55,20 +69,28 @@ def follow(
     `best_monitor`. The Trainer may have another strategy than that of the run.
 
     Returns:
-        The newest step and its values, the best step and its value.
+        The newest step and its values, those of other sets than `"eval"` as
+        `rare/*`; the best step and its value.
 
     Raises:
         UserError: an argument is invalid, the checkpoints do not fit the
             model, or there was none in time.
     """
     # Long by its parameters, which `run.*` of a gin file sets.
-    limit = parse_period(timeout, name="run.eval_timeout").seconds
-    assert limit is not None, timeout
+    longest = parse_period(timeout, name="run.eval_timeout").seconds
+    assert longest is not None, timeout
     prepare_directory(model_dir, "best")
     best = Best(os.path.join(model_dir, "best"), Monitor(monitor, monitor_mode))
     trainer.model_dir = model_dir
     trainer.build()
-    trainer.trace_evaluation()  # So that mistakes show up before waiting.
+    sets = tuple(sets_of(eval_every))
+    measured = {
+        split: limited(trainer, split, steps=eval_steps, limit=limit_eval)
+        for split in sets
+    }
+    for split in sets:
+        trainer.trace_evaluation(split)  # Mistakes show up before waiting.
+    _check_monitor(monitor, trainer, sets)
     watching = _watching(callbacks, trainer)
     evaluated: dict[str, float] = {}
     try:
@@ -85,19 +107,24 @@ def follow(
                 trainer.state.check_fits,
             )
             if snapshot is not None:
-                evaluated = _evaluate(
-                    trainer, snapshot, best, watching, eval_steps
-                )
+                values = {}
+                # The optimizer's state and the callbacks' belong to the
+                # training process.
+                trainer.state.restore(snapshot, groups=EVALUATED)
+                for split in sets:
+                    values[split] = measured[split].of(trainer, split)
+                _note(snapshot, values, best, watching)
+                evaluated = unprefixed(values)
                 # The evaluation does not count as waiting. Another checkpoint
                 # may have come meanwhile, so there is no pause either.
                 waiting_since = time.monotonic()
                 continue
             waited = time.monotonic() - waiting_since
-            if over or waited >= limit:
+            if over or waited >= longest:
                 why = "the run has ended" if over else f"timeout {timeout}"
                 logging.info("No more checkpoints: %s.", why)
                 break
-            time.sleep(min(poll_seconds, limit - waited))
+            time.sleep(min(poll_seconds, longest - waited))
     finally:
         watching.close()
     # After one evaluation at least, a timeout is an ordinary end.
@@ -110,22 +137,38 @@ def follow(
     return {"step": best.last_step} | evaluated | best.describe()
 
 
-def _evaluate(
-    trainer: RunningTrainer,
+def _note(
     snapshot: storage.Snapshot,
+    values: Mapping[str, dict[str, float]],
     best: Best,
     watching: CallbackList,
-    eval_steps: int | None,
-) -> dict[str, float]:
-    # The optimizer's state and the callbacks' belong to the training process.
-    trainer.state.restore(snapshot, groups=EVALUATED)
-    values = trainer.evaluate(steps=eval_steps)
-    best.offer(snapshot, values)
-    watching.call("on_log", snapshot.step, "eval", values)
+) -> None:
+    """Keeps the snapshot if it is the best, and logs its values by split."""
+    every: dict[str, float] = {}
+    for split, its in values.items():
+        every |= names_in_logs(split, its)
+    best.offer(snapshot, every)
+    for split, its in values.items():
+        watching.call("on_log", snapshot.step, split, its)
     # Last: an evaluator that is killed before it repeats this step, so that no
     # log is lost.
     best.commit()
-    return values
+
+
+def _check_monitor(
+    name: str, trainer: RunningTrainer, sets: Sequence[str]
+) -> None:
+    """Refuses a monitored name of a set that is not evaluated."""
+    split = name.removeprefix("val_").partition("/")[0]
+    # A metric may have a slash in its name, too.
+    own = any(m.startswith(f"{split}/") for m in trainer.parts.metrics.measures)
+    is_of_eval = EVAL in sets and ("/" not in name or own)
+    if not (name.startswith("val_") and (is_of_eval or split in sets)):
+        raise UserError(
+            f"run.best_monitor = {name!r} is not of a set that is evaluated. "
+            "The names of their values begin with "
+            f"{', '.join(map(prefix_of, sets))}."
+        )
 
 
 def _watching(

@@ -6,6 +6,7 @@ method means.
 """
 
 import contextlib
+import copy
 import dataclasses
 import functools
 import weakref
@@ -18,6 +19,7 @@ from annotated_types import Gt, Lt
 
 from trainer.checkpoint.stateful import RunState
 from trainer.data import Batches, as_batches
+from trainer.data.first_batches import first_batches
 from trainer.data.given import GivenData
 from trainer.data.rows import take_rows
 from trainer.errors import UserError
@@ -62,6 +64,7 @@ from trainer.strategy.checks import (
     check_steps_of_model,
     check_trainable,
 )
+from trainer.strategy.eager_loop import EagerLoop, check_eager
 from trainer.strategy.graph_loop import Runner
 from trainer.strategy.optimizers import restart_optimizers
 from trainer.strategy.plugin import StrategyPlugin
@@ -87,6 +90,8 @@ from trainer.values.keras_values import (
 )
 
 _BATCH_SIZE = 32  # As in Keras.
+# What a Trainer keeps once it is built.
+_BUILT = ("plugin", "parts", "spec", "train_runner", "evaluator")
 
 
 @brief_errors(
@@ -170,7 +175,7 @@ class Trainer(Running):
             are `loss` and `loss_weights`.
         data: `(x, y)` or `(x, y, sample_weight)` of arrays, a
             `tf.data.Dataset` of batches, a dict of these by split (`"train"`,
-            `"eval"`, and others for `evaluate`), or a function of `split`; see
+            `"eval"`, and others to evaluate), or a function of `split`; see
             `trainer.data.as_batches`.
         strategy: a strategy plugin, its name, or a `tf.distribute.Strategy`
             of this process.
@@ -200,6 +205,15 @@ class Trainer(Running):
             memory, more time, the same result.
         guard: what to do when training diverges, see `trainer.Guard`; `None`
             checks nothing.
+        overfit_batches: trains on this many first batches of the training
+            data only, again and again and not shuffled, and evaluates on
+            them, too.
+        run_eagerly: runs steps as Python, operation by operation, so that a
+            debugger stops in them; slow, and only for a single replica in
+            this process. By default what a model is compiled with.
+        find_nan: says in which layer or variable a value that is not finite
+            first arises, by making the step again; sets a guard if there is
+            none. Needs memory for a copy of the variables.
 
     Raises:
         UserError: an argument is not valid.
@@ -228,6 +242,9 @@ class Trainer(Running):
         added_losses: loss_terms.AddedLosses = None,
         recompute: Sequence[Text] = (),
         guard: Guard | None = None,
+        overfit_batches: Positive | None = None,
+        run_eagerly: bool = False,
+        find_nan: bool = False,
     ) -> None:
         # Refused here, before a model is built.
         if self._has_own("train_step"):
@@ -257,7 +274,9 @@ class Trainer(Running):
         }
         self.added_losses = added_losses
         self.recompute = tuple(recompute)
-        self.guard = guard
+        self.find_nan = find_nan
+        self.guard = Guard() if find_nan and guard is None else guard
+        self.overfit_batches = overfit_batches
         self._data = GivenData.of(data) or data
         self._data_dir = data_dir
         self._strategy = strategy
@@ -270,6 +289,9 @@ class Trainer(Running):
         self.seed = seed
         self.accumulation_steps = accumulation_steps
         self.jit_compile = jit_compile
+        self.run_eagerly = False
+        if run_eagerly:
+            self._use_eagerly()
         # Until a run chooses.
         self.compiled_form = Form.of(jit_compile) or Form.GRAPH
         # The ids of the variables that the traced steps train.
@@ -311,6 +333,14 @@ class Trainer(Running):
             accumulation_steps=self.accumulation_steps,
             form=self.compiled_form,
         )
+        if self.run_eagerly:
+            check_eager(self.plugin)
+        if self.find_nan and not self.plugin.options.batches_by_step:
+            raise UserError(
+                "find_nan makes a step again from its batch, but under the "
+                f"strategy {self.plugin.name!r} it is not known which batch a "
+                "step took. Find it under another one, such as 'default'."
+            )
         given = self._given_model
         parts = build_parts(
             self.plugin,
@@ -455,6 +485,15 @@ class Trainer(Running):
         return self.step if self.loop is None else self.loop.fired_step
 
     @property
+    def evaluated_split(self) -> str:
+        """The split whose evaluation is under way; `"eval"` if there is none.
+
+        For callbacks, between `on_test_begin` and `on_test_end`.
+        """
+        loop = self.loop
+        return (loop and loop.reporter.evaluating) or "eval"
+
+    @property
     def taken_back(self) -> Sequence[str]:
         """Splits that `fired_step` logged only because it was an earlier end.
 
@@ -473,8 +512,15 @@ class Trainer(Running):
         """
         # Kept: counting a dataset of unknown length may take a while.
         if split not in self._batches:
-            self._batches[split] = self._make_batches(split)
+            self._batches[split] = self._batches_of_run(split)
         return self._batches[split]
+
+    def _batches_of_run(self, split: str) -> Batches:
+        if self.overfit_batches is None or split not in ("train", "eval"):
+            return self._make_batches(split)
+        if split == "eval":
+            return self.batches("train")
+        return first_batches(self._make_batches("train"), self.overfit_batches)
 
     def _make_batches(self, split: str) -> Batches:
         if self._data is None:
@@ -682,9 +728,13 @@ class Trainer(Running):
 
     # Running.
 
-    def trace_evaluation(self) -> None:
-        """Builds the evaluation's graph without evaluating."""
-        self.evaluator.trace()
+    def trace_evaluation(self, split: str = "eval") -> None:
+        """Builds the graph of a split's evaluation without evaluating."""
+        if split == "eval":
+            self.evaluator.trace()
+        else:
+            batches = self.batches(split)
+            self._other_evaluations.trace(self.spec, batches)
 
     def stop(self, reason: str) -> None:
         """Ends training at the next boundary of the host loop."""
@@ -714,6 +764,25 @@ class Trainer(Running):
         if len(rates) == 1:
             return {"learning_rate": next(iter(rates.values()))}
         return {f"learning_rate_{name}": rate for name, rate in rates.items()}
+
+    def on_one_device(self) -> "Trainer":
+        """A copy without a strategy, with variables of its own.
+
+        It takes a global batch at once, or in as many micro-batches.
+        """
+        made = copy.copy(self)
+        for name in _BUILT:
+            vars(made).pop(name, None)
+        # Outside of any scope: TensorFlow's default.
+        made._strategy = tf.distribute.get_strategy()
+        made.state = RunState(lambda: made.parts, lambda: made.plugin)
+        made.jit_compile, made.compiled_form = "graph", Form.GRAPH
+        made._factories = dict(self._factories)
+        if self._given_model is not None:
+            # Makes copies; the model itself stays as it is.
+            made._given_model = None
+            made._model_factory = self._given_model
+        return made
 
     def single_device_model(self) -> keras.Model:
         """A copy of the model outside the strategy, for export.
@@ -779,12 +848,17 @@ class Trainer(Running):
             loss_weights=self.loss_weights,
             class_weight=self.class_weight,
             added_losses=self.added_losses,
+            run_eagerly=self.run_eagerly,
         )
 
     @functools.cached_property
     def train_runner(self) -> Runner:
         """The loop of training steps; traced once, however often it runs."""
         step = make_train_step(self.spec)
+        if self.run_eagerly:
+            return EagerLoop(
+                step, self.plugin.strategy, needs_graph=self.spec.saves
+            )
         if self.compiled_form is Form.XLA_STACK:
             return self.plugin.stack_runner(step)
         return self.plugin.runner(step, training=True)
@@ -792,6 +866,8 @@ class Trainer(Running):
     def _use_compiled(self, model: keras.Model) -> None:
         """Takes what a model is compiled with where nothing else was given."""
         compiled = compiled_with(model)
+        if compiled.get("run_eagerly"):
+            self._use_eagerly()
         for name in ("optimizer", "metrics"):
             if self._factories[name] is None:
                 self._factories[name] = compiled.get(name)
@@ -800,14 +876,31 @@ class Trainer(Running):
             if self.loss_weights is None:
                 self.loss_weights = compiled.get("loss_weights")
 
+    def _use_eagerly(self) -> None:
+        """Runs steps as Python from now on.
+
+        Raises:
+            UserError: the strategy or the compiled form does not allow it.
+        """
+        if Form.of(self.jit_compile) not in (None, Form.GRAPH):
+            raise UserError(
+                f"run_eagerly runs each operation by itself, but jit_compile = "
+                f"{self.jit_compile!r} compiles them. Leave one of them out."
+            )
+        if "plugin" in vars(self):
+            check_eager(self.plugin)
+        self.run_eagerly, self.jit_compile = True, "graph"
+
     @functools.cached_property
     def evaluator(self) -> Evaluator:
         """Measures the eval split; traced once, however often it runs."""
+        return Evaluator(
+            self.spec, self.plugin, has_to_leave=self._has_to_leave
+        )
 
-        def has_to_leave() -> bool:
-            return self.loop is not None and self.loop.reporter.has_to_leave()
-
-        return Evaluator(self.spec, self.plugin, has_to_leave=has_to_leave)
+    def _has_to_leave(self) -> bool:
+        """Whether the run's evaluation that is under way is abandoned."""
+        return self.loop is not None and self.loop.reporter.has_to_leave()
 
     def _call_once(self, model: keras.Model) -> None:
         """Calls a model that is built by its first batch."""

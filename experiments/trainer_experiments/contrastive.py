@@ -64,28 +64,37 @@ class SimCLR(Trainer):
 
     def global_loss(self, x: Any, y: Any, y_pred: Any) -> tf.Tensor:
         """See `Trainer.global_loss`."""
-        return nt_xent(y_pred, self.temperature)
+        views = y_pred["views"] if isinstance(y_pred, dict) else y_pred
+        return nt_xent(views, self.temperature)
 
 
 @configurable(module="experiments")
 def encoder(*, units: Width = 128, width: Width = 32) -> keras.Model:
     """A network from two views of a digit to two vectors of unit length.
 
+    A linear probe says how much of the digits' classes the hidden layer has
+    found: it learns from the labels, but passes no gradient on.
+
     Args:
         units: units of the hidden layer.
         width: length of each vector.
+
+    Returns:
+        A model from float `[batch, 2, 8, 8, 1]` to `views`, float32
+        `[batch, 2, width]`, and `probe`, float32 logits `[batch, 10]`.
     """
-    return keras.Sequential(
-        [
-            # Both views are one example, so that a replica never parts them.
-            keras.Input((2, 8, 8, 1)),
-            keras.layers.Reshape((2, 64)),
-            keras.layers.Dense(units, activation="relu"),
-            keras.layers.Dense(width),
-            # float32 also under mixed precision, for the similarities.
-            keras.layers.UnitNormalization(dtype="float32"),
-        ],
-        name="encoder",
+    layers = keras.layers
+    # Both views are one example, so that a replica never parts them.
+    views = keras.Input((2, 8, 8, 1))
+    x = layers.Reshape((2, 64))(views)
+    hidden = layers.Dense(units, activation="relu")(x)
+    vectors = layers.Dense(width)(hidden)
+    # float32 also under mixed precision, for the similarities.
+    vectors = layers.UnitNormalization(dtype="float32")(vectors)
+    seen = keras.ops.stop_gradient(hidden[:, 0])
+    probe = layers.Dense(10, dtype="float32", name="probe")(seen)
+    return keras.Model(
+        views, {"views": vectors, "probe": probe}, name="encoder"
     )
 
 
@@ -97,11 +106,11 @@ def two_views(split: Split) -> ArrayExamples:
         split: `"train"` or `"eval"`.
 
     Returns:
-        Float32 `[n, 2, 8, 8, 1]`.
+        Float32 `[n, 2, 8, 8, 1]`, and labels, int32 `[n]`, for the probe.
     """
     examples = digits(split)
     numbers = tf.range(examples.size, dtype=tf.int64)
-    images = examples.gather(numbers)[0].numpy()
+    images, labels = (part.numpy() for part in examples.gather(numbers))
     # Views are drawn once, not per epoch, which keeps the example short.
     rng = np.random.default_rng(_SEED)
     views = np.stack([images, images], axis=1)
@@ -110,4 +119,6 @@ def two_views(split: Split) -> ArrayExamples:
             move = rng.integers(-_MOVE, _MOVE + 1, size=2)
             pair[i] = np.roll(pair[i], move, axis=(0, 1))
     views += _NOISE * rng.normal(size=views.shape)
-    return ArrayExamples(views.astype(np.float32), shuffle=split == "train")
+    return ArrayExamples(
+        (views.astype(np.float32), labels), shuffle=split == "train"
+    )

@@ -1,9 +1,9 @@
-"""ResNet-50 of `keras.applications`, with random weights."""
+"""ResNet-50 of `keras.applications`, with random weights: large and small."""
 
 from typing import Annotated, Any, TypeAlias
 
 import keras
-from annotated_types import Ge, Le
+from annotated_types import Ge, Gt, Le, Lt
 from keras import ops
 
 from trainer import UserError
@@ -15,6 +15,7 @@ _MEAN = (123.675, 116.28, 103.53)
 _VARIANCE = (58.395**2, 57.12**2, 57.375**2)
 # The network halves its images five times.
 CropSize: TypeAlias = Annotated[int, Ge(32), Le(2**16)]
+Momentum: TypeAlias = Annotated[float, Gt(0), Lt(1)]
 
 
 @keras.saving.register_keras_serializable("trainer_experiments")
@@ -104,3 +105,29 @@ def resnet50(
     # Logits stay float32 under mixed precision: the loss needs them.
     logits = layers.Dense(num_classes, dtype="float32")(backbone(x))
     return keras.Model(images, logits, name="resnet50")
+
+
+@configurable(module="experiments")
+def resnet50_of_digits(*, bn_momentum: Momentum = 0.9) -> keras.Model:
+    """ResNet-50 of MNIST's digits, in the smallest images that it takes.
+
+    Args:
+        bn_momentum: of the running statistics of BatchNormalization; Keras'
+            0.99 takes more steps than a small data set allows.
+
+    Returns:
+        A model from float `[batch, 28, 28, 1]` in [0, 1] to float32 logits
+        `[batch, 10]`.
+    """
+    layers = keras.layers
+    images = keras.Input((28, 28, 1))
+    x = layers.ZeroPadding2D(2)(images)
+    x = layers.Concatenate()([x, x, x])
+    backbone = keras.applications.ResNet50(
+        weights=None, include_top=False, pooling="avg", input_shape=(32, 32, 3)
+    )
+    for layer in backbone.layers:
+        if isinstance(layer, layers.BatchNormalization):
+            layer.momentum = bn_momentum
+    logits = layers.Dense(10, dtype="float32")(backbone(x))
+    return keras.Model(images, logits, name="resnet50_of_digits")

@@ -4,7 +4,11 @@ import itertools
 import pathlib
 import sys
 
-import pytest
+try:
+    import pytest
+except ModuleNotFoundError:
+    sys.stderr.write("error: The suite needs pytest: pip install pytest.\n")
+    sys.exit(2)
 
 
 def main(arguments):

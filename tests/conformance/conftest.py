@@ -29,7 +29,7 @@ MORE_STRATEGIES = [
 CLUSTER_CASES = ("moving_average", "metrics_in_order", "masked_loss")
 # Whose checkpoints are restored, and by whom; the long set adds the others.
 SAVING = [*STRATEGIES, "one_device", "central_storage:2"]
-RESTORING = ["default", "multi_worker_mirrored@2"]
+RESTORING = ["default"]
 
 
 def pytest_addoption(parser):

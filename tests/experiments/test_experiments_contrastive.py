@@ -31,7 +31,9 @@ def test_the_loss_is_that_of_the_paper(temperature):
 def test_two_views_are_of_one_digit():
     pytest.importorskip("sklearn")
     examples = two_views("eval")
-    views = examples.gather(tf.range(examples.size, dtype=tf.int64)).numpy()
+    views, labels = examples.gather(tf.range(examples.size, dtype=tf.int64))
+    views = views.numpy()
+    assert labels.shape == (360,)
     assert views.shape == (360, 2, 8, 8, 1)
     assert views.dtype == np.float32
     inked = views.sum(axis=(2, 3, 4))
@@ -45,6 +47,7 @@ def test_views_of_a_digit_come_together():
     trainer = SimCLR(
         model=encoder,
         data=two_views,
+        loss={"probe": keras.losses.SparseCategoricalCrossentropy(True)},
         optimizer=lambda: keras.optimizers.Adam(0.002),
         batch_size=120,
         strategy="default",

@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from tests.sets import long
+
 
 @pytest.fixture
 def run(root, tmp_path):
@@ -29,7 +31,7 @@ def run(root, tmp_path):
     return start
 
 
-@pytest.mark.parametrize("name", ["mnist", "tpu_mnist"])
+@pytest.mark.parametrize("name", [long("mnist"), "tpu_mnist"])
 def test_mnist_checks_out(run, tmp_path, mnist_dir, name):
     done = run(
         name,
@@ -41,6 +43,7 @@ def test_mnist_checks_out(run, tmp_path, mnist_dir, name):
     assert os.listdir(tmp_path / "run") == ["check.json"]
 
 
+@pytest.mark.long
 def test_mnist_without_a_network_says_what_to_do(run, tmp_path):
     nowhere = "http://127.0.0.1:9"
     done = run(

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from trainer.data.static_shapes import Padded
 from trainer.errors import UserError
+from trainer.loop.evaluation_sets import EVAL
 from trainer.loop.running_trainer import RunningTrainer
 from trainer.step.eval_step import make_eval_step
 from trainer.step.forms import Form
@@ -64,8 +65,12 @@ class RunPrograms:
 
     def evaluation(self) -> Program:
         """See `Programs.evaluation`."""
-        prepare(self._trainer.spec, training=False)
-        step = make_eval_step(self._trainer.spec)
+        trainer, split = self._trainer, self._evaluated
+        spec = dataclasses.replace(
+            trainer.spec, batches=lambda _: trainer.batches(split)
+        )
+        prepare(spec, training=False)
+        step = make_eval_step(spec)
         return Program(
             name="evaluation step",
             function=lambda batch: step(Given([batch])),
@@ -88,6 +93,12 @@ class RunPrograms:
             model=model,
         )
 
+    @property
+    def _evaluated(self) -> str:
+        """The split whose evaluation stands for all."""
+        loop = self._trainer.loop
+        return loop.sets[0] if loop is not None and loop.sets else EVAL
+
     def _piece(self, split: str, spec: StepSpec) -> Any:
         """The specs of a replica's full piece of a (micro-)batch."""
         micro = spec.accumulation_steps if split == "train" else 1
@@ -106,7 +117,7 @@ class RunPrograms:
 
     def _padded_piece(self) -> Any:
         """The specs of a piece in an evaluation."""
-        piece = self._piece("eval", self._trainer.spec)
+        piece = self._piece(self._evaluated, self._trainer.spec)
         if not self._trainer.plugin.options.static_shapes:
             return piece
         rows = tf.nest.flatten(piece)[0].shape[0]

@@ -3,7 +3,7 @@
 import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -12,6 +12,7 @@ from trainer.check.costs import memory_of, step_costs
 from trainer.check.programs import RunPrograms
 from trainer.checkpoint import storage
 from trainer.errors import UserError
+from trainer.loop.evaluation_sets import EVAL
 from trainer.loop.loop import Loop
 from trainer.loop.running_trainer import RunningTrainer
 from trainer.runtime.report import Row, Section
@@ -24,14 +25,13 @@ _EVALUATED, _READ = 10, 100
 
 
 def rehearse(
-    trainer: RunningTrainer, loop: Loop, *, eval_steps: int | None, folder: str
+    trainer: RunningTrainer, loop: Loop, *, folder: str
 ) -> list[Section]:
     """Tries a run that is `ready`, and says what was found.
 
     Args:
         trainer: has the weights that the run would start with.
         loop: of the run, in a directory that is not the run's own.
-        eval_steps: batches in an evaluation; `None` means all.
         folder: where to save.
 
     Raises:
@@ -44,13 +44,20 @@ def rehearse(
     sections = [_run(trainer, loop), _model(trainer)]
     if why_not is None:
         rate, steps = _steps(trainer, loop, programs)
-        seconds, evaluation = _evaluation(trainer, loop, eval_steps)
-        sections += [steps, evaluation, _end(loop, begin, rate, seconds)]
+        sections.append(steps)
+        seconds = {}
+        for split, measured in loop.measured.items():
+            seconds[split], found = _evaluation(trainer, split, measured.steps)
+            sections.append(found)
+        if not loop.measured:
+            none = ("The run has none.",)
+            sections.append(Section("evaluation", notes=none))
+        sections.append(_end(loop, begin, rate, seconds))
     else:
         sections.append(Section("steps", notes=(f"None was made: {why_not}.",)))
     sections.append(_data(trainer, loop))
     if plugin.is_chief:
-        sections.append(_checkpoint(trainer, os.path.join(folder, "saved")))
+        sections.append(try_checkpoint(trainer, os.path.join(folder, "saved")))
     return [*sections, *plugin.check(programs)]
 
 
@@ -132,44 +139,45 @@ def _steps(
 
 
 def _evaluation(
-    trainer: RunningTrainer, loop: Loop, eval_steps: int | None
+    trainer: RunningTrainer, split: str, eval_steps: int | None
 ) -> tuple[float | None, Section]:
-    """Evaluates a part of the data; returns the seconds of an evaluation."""
-    if not loop.evaluate:
-        return None, Section("evaluation", notes=("The run has none.",))
-    length = eval_steps or trainer.batches("eval").steps_per_epoch
+    """Evaluates a part of a split; returns the seconds of an evaluation."""
+    length = eval_steps or trainer.batches(split).steps_per_epoch
     count = min(length or _EVALUATED, _EVALUATED)
     times, values = [], {}
     for batches in (1, 1, count):
         begin = time.perf_counter()
-        values = trainer.evaluate(steps=batches)
+        values = trainer.evaluate(split=split, steps=batches)
         times.append(time.perf_counter() - begin)
     first, one, several = times
     each = max((several - one) / max(count - 1, 1), 0.0)
     seconds = None if length is None else one + (length - 1) * each
     rows = [
-        Row("batches", count, note="of the eval split"),
+        Row("batches", count, note=f"of the {split} split"),
         *(Row(name, value) for name, value in values.items()),
         Row("first batch", first, "s", "with tracing"),
         Row("an evaluation", seconds, "s", f"of {length} batches"),
     ]
-    return seconds, Section("evaluation", rows)
+    title = "evaluation" if split == EVAL else f"evaluation of {split}"
+    return seconds, Section(title, rows)
 
 
-def _end(loop: Loop, begin: int, rate: float, each: float | None) -> Section:
+def _end(
+    loop: Loop, begin: int, rate: float, seconds: Mapping[str, float | None]
+) -> Section:
     """How long the run will take, from what its first steps took."""
     left = max(loop.steps - begin, 0)
     rows = [Row("training", left / rate, "s", f"{left:,} steps")]
-    ticker = loop.reporter.tickers.get("eval")
-    if each is not None and ticker is not None:
-        every = ticker.period.steps
+    for split, each in seconds.items():
+        every = loop.reporter.evaluation_period(split).steps
+        if each is None:
+            continue
         # By a clock, or only at the end: at least that one.
         times = 1 if every is None else -(-left // every)
-        rows.append(
-            Row("evaluation", times * each, "s", f"{times:,} evaluations")
-        )
-    seconds = sum(row.value for row in rows)
-    rows.append(Row("to the end", seconds, "s", "without saving"))
+        title = "evaluation" if split == EVAL else f"evaluation of {split}"
+        rows.append(Row(title, times * each, "s", f"{times:,} evaluations"))
+    total = sum(row.value for row in rows)
+    rows.append(Row("to the end", total, "s", "without saving"))
     return Section("expected time", rows)
 
 
@@ -194,8 +202,12 @@ def _data(trainer: RunningTrainer, loop: Loop) -> Section:
     return Section("data", rows)
 
 
-def _checkpoint(trainer: RunningTrainer, folder: str) -> Section:
-    """Saves, restores, and compares."""
+def try_checkpoint(trainer: RunningTrainer, folder: str) -> Section:
+    """Saves, restores, and compares.
+
+    Raises:
+        UserError: what was saved is not what is restored.
+    """
     before = trainer.state.digests()
     begin = time.perf_counter()
     storage.save(folder, trainer.state.capture())

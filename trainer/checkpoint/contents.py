@@ -17,10 +17,10 @@ from trainer.runtime.schema import (
     list_of,
     mapping_of,
     number,
-    one_of,
     optional,
     record,
     text,
+    word,
 )
 from trainer.step.logs import METRIC, STATE
 
@@ -43,7 +43,7 @@ _LOGGED = list_of(
     record(
         {
             "step": integer(),
-            "split": one_of("train", "eval"),
+            "split": word,
             "values": _NUMBERS,
         }
     )
@@ -52,7 +52,7 @@ _BEFORE_END = record(
     {
         "logs": _NUMBERS,
         "callbacks": mapping_of(record({})),
-        "splits": list_of(one_of("train", "eval")),
+        "splits": list_of(word),
     },
     {"logged": _LOGGED},
 )

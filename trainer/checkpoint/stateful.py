@@ -184,6 +184,18 @@ class RunState:
         if host is not None:
             host.load(snapshot, going_back=going_back)
 
+    def restore_weights(self, snapshot: Snapshot) -> None:
+        """Restores what an evaluation needs; the step stays as it is.
+
+        Raises:
+            UserError: the model or its averages have another structure.
+            Misfit: something in it is not valid.
+        """
+        step = self.step
+        self.restore(snapshot, groups=EVALUATED)
+        self.step = step
+        self._get_parts().step.assign(step)
+
     def restore_newest(
         self, directory: str, *, going_back: bool = False
     ) -> bool:
@@ -279,17 +291,44 @@ class RunState:
         For events of callbacks that are called a second time in a resumed
         run: what they did the first time is in the checkpoint.
         """
-        variables = sum(self._variables().values(), [])
-        # Copies on the host: the event may assign any of the variables.
-        values = [_on_host(variable) for variable in variables]
-        untracked = self._get_parts().untracked
-        before = untracked.state()
+        # On the host: the event may assign any of the variables.
+        set_back = self.copies()
         try:
             yield
         finally:
+            set_back()
+
+    def copies(self) -> Callable[[], None]:
+        """Copies all variables to the host.
+
+        Returns:
+            A function that sets them to what they are now.
+        """
+        variables = sum(self._variables().values(), [])
+        values = [_on_host(variable) for variable in variables]
+        untracked = self._get_parts().untracked
+        before = untracked.state()
+
+        def set_back() -> None:
             untracked.load(before)
             for variable, value in zip(variables, values, strict=True):
                 variable.assign(value)
+
+        return set_back
+
+    def copy_to(self, other: "RunState") -> None:
+        """Gives another run, which was built alike, all of this one's values.
+
+        Args:
+            other: of any strategy.
+        """
+        theirs = other._variables()
+        for group, members in self._variables().items():
+            for own, its in zip(members, theirs[group], strict=True):
+                its.assign(_on_host(own))
+        untracked = self._get_parts().untracked.state()
+        other._get_parts().untracked.load(untracked)
+        other.step = self.step
 
     def _note_changes(self, snapshot: Snapshot) -> None:
         then = snapshot.host.get("fingerprints", {})

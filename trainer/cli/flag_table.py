@@ -9,6 +9,7 @@ MODES = (
     "continuous_eval",
     "export",
     "check",
+    "lr_find",
     "print_config",
 )
 TRAINING_MODES = ("train", "train_and_eval")
@@ -24,7 +25,8 @@ class Flag:
     Attributes:
         name: without the dashes.
         kind: `"string"`, `"strings"` (repeatable), `"list"` (comma list),
-            `"integer"`, `"float"`, `"boolean"` or `"choice"`.
+            `"integer"`, `"float"`, `"number"` (either), `"boolean"` or
+            `"choice"`.
         help: one sentence.
         binds: the gin parameter that it sets, if there is one.
         least: the smallest valid number.
@@ -54,6 +56,17 @@ GROUPS: dict[str, tuple[Flag, ...]] = {
             "string",
             "Where the run lives; resumes if it holds a run. "
             "Default: runs/<experiment>/<time>.",
+        ),
+        Flag(
+            "resume",
+            "string",
+            "Goes on with a run below runs/ by its name, or the end of it.",
+        ),
+        Flag(
+            "sweep",
+            "strings",
+            "Values to try, such as 'Adam.learning_rate=[1e-3, 1e-2]': a run "
+            "each; repeat for a grid.",
         ),
         Flag("mode", "choice", "What to do.", choices=MODES),
         Flag(
@@ -211,6 +224,53 @@ GROUPS: dict[str, tuple[Flag, ...]] = {
             "The index of this process within its job, from 0.",
             "run.task_index",
             0,
+        ),
+    ),
+    "Debugging": (
+        Flag(
+            "fast_dev_run",
+            "boolean",
+            "Two steps of everything, in a scratch directory: training, "
+            "evaluation, saving, restoring, export, callbacks.",
+            "run.fast_dev_run",
+        ),
+        Flag(
+            "overfit_batches",
+            "integer",
+            "Train and evaluate on the first N batches only, in one order.",
+            "Trainer.overfit_batches",
+            1,
+        ),
+        Flag(
+            "limit_eval",
+            "number",
+            "Evaluate on this many batches, or on a share such as 0.1.",
+            "run.limit_eval",
+        ),
+        Flag(
+            "find_nan",
+            "boolean",
+            "Name the layer and variable in which a NaN first arises.",
+            "Trainer.find_nan",
+        ),
+        Flag(
+            "run_eagerly",
+            "boolean",
+            "Run steps as Python, so that a debugger stops in them.",
+            "Trainer.run_eagerly",
+        ),
+        Flag(
+            "profile",
+            "string",
+            "Trace these steps for TensorBoard's profile tab, such as 10:20. "
+            "A file PROFILE in the run directory traces a run that goes on.",
+            "run.profile",
+        ),
+        Flag(
+            "profile_workers",
+            "string",
+            "Whose steps: such as 0,2, or all. By default worker 0.",
+            "run.profile_workers",
         ),
     ),
     "Help and messages": (

@@ -8,7 +8,13 @@ import dataclasses
 import functools
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from typing import Any
 
 from absl import flags
@@ -27,6 +33,7 @@ _KINDS = {
     "list": "a comma list without empty parts",
     "integer": "an integer",
     "float": "a number",
+    "number": "a number",
     "boolean": "true or false",
 }
 # What absl's parsers let through.
@@ -35,6 +42,7 @@ _CHECKS: dict[str, Callable[[Any], bool]] = {
     "strings": all,
     "list": lambda parts: bool(parts) and all(parts),
     "float": math.isfinite,
+    "number": math.isfinite,
 }
 
 
@@ -64,6 +72,7 @@ class Request:
         gin_files: paths, in order.
         gin_search_path: further folders to search for gin files.
         bindings: in order of precedence; the last one wins.
+        sweeps: parameters with the values to try.
         list_strategies: whether `--strategy=help` was given.
         allow_unused_bindings: whether unused bindings are only a warning.
         full_help: whether `--helpfull` was given.
@@ -77,6 +86,7 @@ class Request:
     gin_files: tuple[str, ...]
     gin_search_path: tuple[str, ...]
     bindings: tuple[Binding, ...]
+    sweeps: tuple[str, ...]
     list_strategies: bool
     allow_unused_bindings: bool
     full_help: bool
@@ -100,12 +110,14 @@ def parse(arguments: Sequence[str]) -> Request:
     Raises:
         UserError: a flag is unknown, or its value is invalid.
     """
-    rest, gin_flags = _take_gin_flags(_expand(arguments))
+    rest, gin_flags = _take_gin_flags(expand(arguments))
     values, left_over = _parse_named(rest)
     given = {name: values[name].value for name in FLAGS if values[name].present}
     mode = given.get("mode", "train_and_eval")
     list_strategies = given.get("strategy") == "help"
     full_help = given.get("helpfull", False)
+    if "resume" in given:
+        raise UserError("--resume belongs on the command line, not in a file.")
     # Without a gin file there are no modules that could have more flags.
     if left_over and not (given.get("gin_file") and left_over[0][:1] == "-"):
         raise UserError(unknown(left_over[0]))
@@ -138,6 +150,7 @@ def parse(arguments: Sequence[str]) -> Request:
         gin_files=tuple(given.get("gin_file", ())),
         gin_search_path=tuple(given.get("gin_search_path", ())),
         bindings=(*params, *gin_flags, *named),
+        sweeps=tuple(given.get("sweep", ())),
         list_strategies=list_strategies,
         allow_unused_bindings=given.get("allow_unused_bindings", False),
         full_help=full_help,
@@ -147,7 +160,7 @@ def parse(arguments: Sequence[str]) -> Request:
     )
 
 
-def _expand(arguments: Sequence[str]) -> list[str]:
+def expand(arguments: Sequence[str]) -> list[str]:
     """Replaces `--flagfile=FILE` by what is in the file."""
     values = flags.FlagValues()
     try:
@@ -168,6 +181,33 @@ def _expand(arguments: Sequence[str]) -> list[str]:
                 f"The argument {ascii(argument)} is not valid UTF-8."
             ) from None
     return expanded
+
+
+def without(arguments: Sequence[str], *names: str) -> list[str]:
+    """Returns the arguments without some flags that take a value."""
+    return [one for one, value in _paired(arguments, names) if value is None]
+
+
+def values_of(arguments: Sequence[str], name: str) -> list[str]:
+    """Returns the values that a flag is given, in their order."""
+    paired = _paired(arguments, [name])
+    return [value for _, value in paired if value is not None]
+
+
+def _paired(
+    arguments: Sequence[str], names: Sequence[str]
+) -> Iterator[tuple[str, str | None]]:
+    """Yields each argument, with its value if it is one of some flags.
+
+    A value may be an argument of its own.
+    """
+    left = iter(arguments)
+    for one in left:
+        flag, equals, value = one.partition("=")
+        is_named = flag[:1] == "-" and flag.lstrip("-") in names
+        if is_named and not equals:
+            value = next(left, "")
+        yield one, value if is_named else None
 
 
 def _take_gin_flags(
@@ -220,6 +260,11 @@ def _define(flag: Flag, values: flags.FlagValues) -> None:
             "list": flags.DEFINE_list,
             "integer": flags.DEFINE_integer,
             "float": flags.DEFINE_float,
+            "number": functools.partial(
+                flags.DEFINE,
+                _Number(),
+                serializer=flags.ArgumentSerializer(),
+            ),
             "boolean": flags.DEFINE_boolean,
         }[flag.kind],
         flag.name,
@@ -274,6 +319,17 @@ class _OrWord(flags.ArgumentParser):
     def flag_type(self) -> str:
         """See `absl.flags.ArgumentParser`."""
         return self._parser.flag_type()
+
+
+class _Number(flags.FloatParser):
+    """Keeps a whole number whole: 10 batches are not a share of 10.0."""
+
+    def parse(self, argument: Any) -> Any:
+        """See `absl.flags.ArgumentParser`."""
+        try:
+            return int(argument)
+        except ValueError:
+            return super().parse(argument)
 
 
 class _Worded(flags.BooleanFlag):

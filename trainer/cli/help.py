@@ -24,7 +24,20 @@ peer, or hung: run the same command again, it continues from the newest
 checkpoint; 130 Ctrl-C (with @Preemption() the second one); 1 a failure, with
 its traceback, or training diverged, in one sentence.
 """
-_VALUES = {"integer": "=N", "float": "=X", "list": "=A,B", "boolean": ""}
+WHAT_NEXT = """\
+There is nothing to run yet. What next?
+  python -m trainer --gin_file=experiments/digits.gin   train on digits, 30 s
+  python -m trainer.new NAME     write a small project to begin with
+  python -m trainer --help       all flags
+  python -m trainer.runs         compare the runs in runs/
+"""
+_VALUES = {
+    "integer": "=N",
+    "float": "=X",
+    "number": "=X",
+    "list": "=A,B",
+    "boolean": "",
+}
 _INDENT = 26
 
 

@@ -1,5 +1,6 @@
 """`python -m trainer`: from the command line to an exit code."""
 
+import dataclasses
 import os
 import sys
 from collections.abc import Sequence
@@ -7,12 +8,18 @@ from typing import TYPE_CHECKING
 
 from absl import logging
 
-from trainer.cli import ending, flags, user_flags
+from trainer.cli import ending, flags, resume, user_flags
 from trainer.cli.config.paths import locate
 from trainer.cli.default_path import default_path, experiment_name
 from trainer.cli.flag_table import HELP_FLAGS, TRAINING_MODES
-from trainer.cli.help import help_text
-from trainer.errors import EXIT_DONE, EXIT_START_AGAIN, StartAgain, UserError
+from trainer.cli.help import WHAT_NEXT, help_text
+from trainer.errors import (
+    EXIT_DONE,
+    EXIT_START_AGAIN,
+    EXIT_USER_ERROR,
+    StartAgain,
+    UserError,
+)
 from trainer.python import brief
 from trainer.runtime import signals
 from trainer.runtime.exit_report import ExitReport, headline
@@ -43,8 +50,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if wants_help:
             _print(help_text())
+            code = EXIT_DONE
         else:
-            _execute(given, report)
+            code = _execute(given, report)
     # SystemExit too: the user's code must not end a run, least of all with 0.
     except BaseException as raised:
         error = signals.interruption() or raised
@@ -52,13 +60,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = ending.ending_of(error).exit_code
         report.write(code, error)
         return code
-    report.write(EXIT_DONE)
-    return EXIT_DONE
+    report.write(code)
+    return code
 
 
-def _execute(arguments: list[str], report: ExitReport) -> None:
+def _execute(arguments: list[str], report: ExitReport) -> int:
+    """Does what a command line says; returns the exit code."""
+    if not arguments:
+        sys.stderr.write(WHAT_NEXT)
+        return EXIT_USER_ERROR
     _check_working_directory()
+    arguments = resume.expand(arguments)
     request = flags.parse(arguments)
+    if request.sweeps and request.mode != "print_config":
+        # Not at the top: most command lines need no launcher.
+        from trainer.sweep.running import run_sweep
+
+        return run_sweep(request, arguments)
     gin_files = [
         locate(path, request.gin_search_path) for path in request.gin_files
     ]
@@ -68,10 +86,13 @@ def _execute(arguments: list[str], report: ExitReport) -> None:
     # that the import takes.
     load_tensorflow()
     brief.turn_off()
+    if request.sweeps:
+        _print_points(request, gin_files)
+        return EXIT_DONE
     origins = _configure(request, gin_files)
     if request.full_help:
         _print(f"{help_text()}\n{user_flags.help_text()}")
-        return
+        return EXIT_DONE
     # Only now: what a gin file imports may define flags of its own.
     user_flags.parse(request)
     if request.list_strategies:
@@ -79,18 +100,34 @@ def _execute(arguments: list[str], report: ExitReport) -> None:
 
         print_strategies()
         _print("")
-        return
+        return EXIT_DONE
     if request.mode == "print_config":
         import gin
 
         _print(gin.config_str())
-        return
+        return EXIT_DONE
     results = _run(request, origins, arguments, report)
     # In the modes that train, callbacks have shown them; a check has a report.
     if request.mode not in (*TRAINING_MODES, "check"):
         for name, value in results.items():
             shown = f"{value:.6g}" if isinstance(value, float) else value
             _print(f"{name}: {shown}\n")
+    return EXIT_DONE
+
+
+def _print_points(request: flags.Request, gin_files: list[str]) -> None:
+    """Prints the configuration of each run of a sweep."""
+    import gin
+
+    from trainer.sweep.points import parse_points
+
+    for point in parse_points(request.sweeps, request.bindings):
+        gin.clear_config()
+        bindings = (*request.bindings, *point.bindings)
+        one = dataclasses.replace(request, bindings=bindings)
+        _configure(one, gin_files)
+        user_flags.parse(one)
+        _print(f"# {point.name}\n{gin.config_str()}\n")
 
 
 def _print(text: str) -> None:
@@ -136,11 +173,13 @@ def _run(
 ) -> dict[str, float]:
     """Runs the experiment, and records its beginning and its end."""
     from trainer import experiment
+    from trainer.check.lr_plot import write_found
     from trainer.cli.check_report import note_failure, report_of_check
     from trainer.cli.config.binding_errors import user_error_in
     from trainer.cli.config.lint import check_all_used
     from trainer.cli.run_dir import RunDir
     from trainer.runtime.atomic_files import REFUSALS
+    from trainer.runtime.report import print_sections
 
     name = experiment_name(request.gin_files)
     path = plain(request.model_dir or default_path(name))
@@ -149,7 +188,10 @@ def _run(
     run_dir.check(must_exist=request.mode in ("eval", "export"))
     # On stdout and before the first step, so that a script can read the default
     # path of a run that is still going on.
-    if request.mode != "check":
+    if (
+        request.mode not in ("check", "lr_find")
+        and "fast_dev_run" not in request.named
+    ):
         sys.stdout.write(f"model_dir: {path}\n")
         sys.stdout.flush()
 
@@ -169,7 +211,7 @@ def _run(
             # A parameter server or its worker has no Trainer.
             if run.trainer is not None:
                 report.begin(run.trainer)
-            if run.trains or run.mode == "check":
+            if run.trains or run.mode in ("check", "fast_dev_run", "lr_find"):
                 unused = check_all_used(
                     origins,
                     selected=run.plugin,
@@ -188,6 +230,12 @@ def _run(
             results = run.run()
             if run.mode == "check" and run.trainer and run.plugin.is_chief:
                 report_of_check(run.report, unused, request.model_dir)
+            if run.found is not None and run.plugin.is_chief:
+                _print(f"{run.found}\n")
+                write_found(run.found, request.model_dir)
+            if run.mode == "fast_dev_run" and run.plugin.is_chief:
+                print_sections(run.report)
+                require_output()
     except BaseException as raised:
         error = signals.interruption() or raised
         # Gin calls constructors while a run is built, so a bad binding surfaces

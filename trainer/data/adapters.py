@@ -31,7 +31,7 @@ def as_batches(
             `seed` and `data_dir` that are among its parameters, and returns
             `Batches`, `Examples`, a `tf.data.Dataset` of global batches, or
             arrays such as `(x, y)`.
-        split: `"train"` or `"eval"`.
+        split: `"train"`, `"eval"`, or another to evaluate.
         batch_size: examples in a global batch.
         seed: the run's seed.
         data_dir: the directory of the files; `None` for the plugin's default.
@@ -59,10 +59,10 @@ def as_batches(
     if data_dir is not None and "data_dir" not in accepted:
         raise UserError(f"data_dir = {data_dir!r}: {name} does not read files.")
 
-    if split == "eval" and "split" not in accepted:
+    if split != "train" and "split" not in accepted:
         raise UserError(
             f"{name} takes no split, so it gives training data only. To "
-            "evaluate, add a parameter split ('train' or 'eval')."
+            f"evaluate, add a parameter split ('train' or {split!r})."
         )
 
     # Called again for each iterator of a dataset, see `DatasetBatches`.

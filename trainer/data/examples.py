@@ -1,6 +1,7 @@
 """Examples with random access by index."""
 
 import abc
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -95,11 +96,25 @@ class ArrayExamples(Examples):
         self._transform = transform
         self._structure = arrays
         self.arrays = arrays if transform is None else None
-        # On the host under any strategy, because the input pipeline runs there.
-        with tf.device("CPU:0"):
-            self._columns = [
+        self._leaves = leaves
+        if any(
+            getattr(leaf, "dtype", None) == np.dtype(object) for leaf in leaves
+        ):
+            _ = self._columns  # Whether they are text shows only here.
+
+    @functools.cached_property
+    def _columns(self) -> list[Any]:
+        """The arrays as tensors.
+
+        Made on first use: a cluster's strategy must exist before the first
+        tensor.
+        """
+        # On the host under any strategy, because the input pipeline runs there;
+        # and outside of its graph, which would hold a copy.
+        with tf.init_scope(), tf.device("CPU:0"):
+            return [
                 leaf if isinstance(leaf, SparseRows) else tf.constant(leaf)
-                for leaf in leaves
+                for leaf in self._leaves
             ]
 
     def gather_batches(self, numbers: tf.Tensor, spec: Any) -> Any:

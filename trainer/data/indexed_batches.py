@@ -44,6 +44,7 @@ class IndexedBatches(Batches):
         UserError: the batch size is not positive, or there is no full batch.
     """
 
+    examples: Examples
     batch_size: int
     steps_per_epoch: int
     last_size: int
@@ -67,7 +68,7 @@ class IndexedBatches(Batches):
                 f"most {examples.size}."
             )
         self.batch_size = batch_size
-        self._examples = examples
+        self.examples = examples
         if isinstance(examples, ArrayExamples):
             self.arrays = examples.arrays
         self._seed = seed
@@ -108,7 +109,7 @@ class IndexedBatches(Batches):
                 first + tf.gather(begins, row), first + tf.gather(ends, row)
             )
             positions = tf.ensure_shape(positions, [piece_size])
-            return converted(self._examples.gather)(
+            return converted(self.examples.gather)(
                 self._order(epoch, positions)
             )
 
@@ -233,7 +234,7 @@ class IndexedBatches(Batches):
             of_one_epoch,
             (tf.constant(0, tf.int64), numbers),
         )
-        return converted(self._examples.gather_batches)(
+        return converted(self.examples.gather_batches)(
             tf.reshape(numbers.concat(), shape), self.element_spec
         )
 
@@ -255,7 +256,7 @@ class IndexedBatches(Batches):
         # `index_shuffle` takes 32-bit seeds; a negative one wraps around.
         key = tf.constant(self._seed & 0xFFFFFFFF, tf.uint32)
         seed = tf.stack([key, tf.cast(epoch, tf.uint32)])
-        last = tf.constant(self._examples.size - 1, tf.int64)
+        last = tf.constant(self.examples.size - 1, tf.int64)
         # The operation rejects an empty vector, so add one index.
         padded = tf.pad(positions, [[0, 1]])
         order = tf.random.experimental.index_shuffle(padded, seed, last)

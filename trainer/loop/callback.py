@@ -16,14 +16,14 @@ class Callback(keras.callbacks.Callback):
     `setup` (every callback, before anything is restored or trained) ·
     `on_train_begin` · per epoch `on_epoch_begin` · per host loop of K steps
     `on_train_batch_begin`, the K steps, `on_train_batch_end` · when due
-    `on_test_begin`, evaluation, `on_test_end`, then `on_log` for the train
-    and the eval split · `on_epoch_end` · `on_save` · `on_train_end` ·
-    `close`. Saving comes after the epoch's end, so that a checkpoint holds
-    what callbacks did there. Where a clock has cut a host loop into several
-    graph calls, savers get `on_save` between them, too. A run that has to
-    leave (see `Trainer.start_again`) goes from the end of a graph call to
-    `on_leave` and `close`. What was due is called at the next start, before
-    anything else.
+    `on_test_begin`, evaluation, `on_test_end`, then `on_log` for the train and
+    the eval split · `on_epoch_end` · `on_save` · `before_end` of savers ·
+    `on_train_end` · `close`. Saving comes after the epoch's end, so that a
+    checkpoint holds what callbacks did there. Where a clock has cut a host
+    loop into several graph calls, savers get `on_save` between them, too. A
+    run that has to leave (see `Trainer.start_again`) goes from the end of a
+    graph call to `on_leave` and `close`. What was due is called at the next
+    start, before anything else.
     A run that rolls back (see `trainer.Guard`) goes from the K steps to
     `on_divergence`, restores a checkpoint's state, and goes on with
     `on_roll_back` and `on_epoch_begin`.
@@ -74,7 +74,8 @@ class Callback(keras.callbacks.Callback):
 
         Args:
             step: the number of optimizer steps that are done.
-            split: `"train"` (values since the last log) or `"eval"`.
+            split: `"train"` (values since the last log), `"eval"`, or another
+                set that is evaluated; see `trainer.plugin_api.names_in_logs`.
             logs: scalar name to value.
         """
 
@@ -84,6 +85,21 @@ class Callback(keras.callbacks.Callback):
         Args:
             step: the number of optimizer steps that are done.
             logs: the newest train values, and eval values under `val_*`.
+        """
+
+    def before_end(self, logs: dict[str, float]) -> None:
+        """Called when nothing is left to train, before any `on_train_end`.
+
+        Only savers are called. What they load here is what the others find.
+
+        Args:
+            logs: as in `on_save`.
+        """
+
+    def load_best_weights(self) -> None:
+        """Loads better weights than the newest, to be evaluated or exported.
+
+        Called without `setup`, by the modes that only read a run.
         """
 
     def on_leave(self, step: int) -> None:

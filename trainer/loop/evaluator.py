@@ -14,6 +14,7 @@ from trainer.step.logs import Totals
 from trainer.step.metrics.carried import EVAL
 from trainer.step.spec import StepSpec
 from trainer.step.trials.prepare import prepare
+from trainer.strategy.eager_loop import EagerLoop
 from trainer.strategy.graph_loop import Runner
 from trainer.strategy.plugin import StrategyPlugin
 
@@ -102,7 +103,10 @@ class Evaluator:
                     raise Interrupted
                 count = min(_BATCHES_PER_CALL, steps - start)
                 (totals.sums,) = self.runner(iterator, count, [totals.sums])
-        return totals.values()
+        values = totals.values()
+        # What metrics have gathered may be large.
+        totals.reset()
+        return values
 
     def trace(self) -> None:
         """Builds the graph without evaluating."""
@@ -112,6 +116,8 @@ class Evaluator:
     @functools.cached_property
     def runner(self) -> Runner:
         """The loop of evaluation steps."""
+        if self._spec.run_eagerly:
+            return EagerLoop(make_eval_step(self._spec), self._plugin.strategy)
         return self._plugin.runner(make_eval_step(self._spec), training=False)
 
     def _averaged_weights(self) -> contextlib.AbstractContextManager[None]:
@@ -139,24 +145,35 @@ class OtherEvaluations:
 
     Args:
         plugin: the strategy.
+        has_to_leave: see `Evaluator`.
     """
 
-    def __init__(self, plugin: StrategyPlugin) -> None:
+    def __init__(
+        self, plugin: StrategyPlugin, *, has_to_leave: Callable[[], bool]
+    ) -> None:
         self._plugin = plugin
+        self._has_to_leave = has_to_leave
         self._made: dict[Any, tuple[list[Batches], Evaluator]] = {}
 
     def __call__(
         self, spec: StepSpec, batches: Batches, steps: int | None
     ) -> dict[str, float]:
         """Measures the batches; see `Evaluator.__call__`."""
+        return self._evaluator(spec, batches)(steps)
+
+    def trace(self, spec: StepSpec, batches: Batches) -> None:
+        """Builds the graph without evaluating."""
+        self._evaluator(spec, batches).trace()
+
+    def _evaluator(self, spec: StepSpec, batches: Batches) -> Evaluator:
         key = id(spec.tried), str(batches.element_spec), batches.batch_size
         if key not in self._made:
             now: list[Batches] = []
             own = dataclasses.replace(spec, batches=lambda split: now[0])
             self._made[key] = (
                 now,
-                Evaluator(own, self._plugin, has_to_leave=lambda: False),
+                Evaluator(own, self._plugin, has_to_leave=self._has_to_leave),
             )
-        now, evaluate = self._made[key]
+        now, evaluator = self._made[key]
         now[:] = [batches]
-        return evaluate(steps)
+        return evaluator

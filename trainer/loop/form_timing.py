@@ -1,10 +1,9 @@
 """Tries and times the compiled forms of a step; nothing of a run changes."""
 
-import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from absl import logging
@@ -13,6 +12,7 @@ from trainer.data import Batches
 from trainer.data.stacks import is_like_pieces
 from trainer.loop.running_trainer import RunningTrainer
 from trainer.loop.training_input import training_input
+from trainer.loop.without_trace import without_trace
 from trainer.runtime.exit_report import headline
 from trainer.step.forms import Form
 from trainer.step.logs import LOSS_PART
@@ -173,7 +173,7 @@ def time_forms(
                 is_complete=False,
             )
         try:
-            with _scratch(trainer):
+            with without_trace(trainer):
                 timed, why, is_complete = _time_in_turn(
                     trainer, batches, graph, forms, steps=steps, begin=begin
                 )
@@ -268,7 +268,7 @@ def _compiled(
             return "the data gives other batches in a stack than one by one"
         # What cannot be set back must not be changed.
         if not trainer.parts.untracked.lost:
-            with _scratch(trainer):
+            with without_trace(trainer):
                 made.compile()
     # XLA, TensorFlow, Keras and research code raise whatever they like: all of
     # it means that this form cannot be had.
@@ -292,19 +292,3 @@ def _agree(
         graph.loss,
     )
     return False
-
-
-@contextlib.contextmanager
-def _scratch(trainer: RunningTrainer) -> Iterator[None]:
-    """Sets everything back that steps change, whatever happens."""
-    parts = trainer.parts
-    carried = parts.metrics.carried_variables
-    before = [variable.numpy() for variable in carried]
-    try:
-        with trainer.state.unchanged():
-            yield
-    finally:
-        for variable, value in zip(carried, before, strict=True):
-            variable.assign(value)
-        if parts.watch is not None:
-            parts.watch.forget()

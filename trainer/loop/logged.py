@@ -9,13 +9,12 @@ import numpy as np
 from absl import logging
 
 from trainer.errors import UserError
-from trainer.values.annotations import Split
 from trainer.values.words import shown
 
 Kind: TypeAlias = Literal["scalar", "image", "histogram", "text", "audio"]
 Reduction: TypeAlias = Literal["mean", "sum"]
 
-_WORDS = {"kind": Kind, "reduction": Reduction, "split": Split}
+_WORDS = {"kind": Kind, "reduction": Reduction}
 # What all loggers take, MLflow's being the narrowest.
 _NAME = re.compile(r"[A-Za-z0-9][\w\-./ ]*", re.ASCII)
 _BUCKETS = 30  # As in TensorBoard.
@@ -217,17 +216,20 @@ class Logged:
                 ", ".join(sorted(lost)),
             )
 
-    def numbers(self, splits: Sequence[str]) -> list[dict[str, Any]]:
-        """The numbers of some splits, as JSON values."""
+    def numbers(
+        self, splits: Sequence[str] | None = None
+    ) -> list[dict[str, Any]]:
+        """The numbers of some splits, or of all, as JSON values."""
         return [
             {"step": step, "split": split, "values": numbers}
             for (step, split), values in self._waiting.items()
-            if split in splits and (numbers := _numbers(values))
+            if splits is None or split in splits
+            if (numbers := _numbers(values))
         ]
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint must hold, as JSON values; media are left out."""
-        waiting = self.numbers(("train", "eval"))
+        waiting = self.numbers()
         if not waiting and not self.of_epoch:
             return {}
         return {"waiting": waiting, "of_epoch": dict(self.of_epoch)}

@@ -17,7 +17,7 @@ from trainer.runtime.atomic_files import REFUSALS
 from trainer.runtime.schema import Misfit
 
 _STATE = schema.record({}, {"waiting": schema.list_of(schema.text)})
-_KEYS = {"step": schema.integer(), "split": schema.one_of("train", "eval")}
+_KEYS = {"step": schema.integer(), "split": schema.word}
 _VALUES = schema.mapping_of(schema.optional(schema.number()))
 
 
@@ -27,7 +27,7 @@ class Entry:
 
     Attributes:
         step: the optimizer steps that were done.
-        split: `"train"` or `"eval"`.
+        split: `"train"`, `"eval"` or another evaluation set.
         values: name to number or `Media`.
     """
 
@@ -160,7 +160,7 @@ class Logger(Callback, abc.ABC):
 
         Args:
             step: the optimizer steps that were done.
-            split: `"train"` or `"eval"`.
+            split: `"train"`, `"eval"` or another evaluation set.
             values: name to number or `Media`.
         """
         taken = {n: v for n, v in values.items() if kind_of(v) in self.takes}

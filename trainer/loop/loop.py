@@ -17,10 +17,20 @@ from trainer.errors import StartAgain, UserError
 from trainer.loop.call_times import Calls
 from trainer.loop.callback_list import CallbackList
 from trainer.loop.control import Requests
+from trainer.loop.evaluation_sets import (
+    EVAL,
+    EvalEvery,
+    check_unambiguous,
+    sets_of,
+)
 from trainer.loop.evaluator import Interrupted, count_of
 from trainer.loop.form_choice import STEPS_PER_LOOP, Choice, choose
+from trainer.loop.limit_eval import limited
 from trainer.loop.loop_state import LoopState
 from trainer.loop.monitor import check_monitored
+from trainer.loop.nan_finder import NanFinder
+from trainer.loop.profiler import Profiler
+from trainer.loop.profiler import Steps as ProfiledSteps
 from trainer.loop.reporter import Reporter
 from trainer.loop.rollback import Rollback, Skipped
 from trainer.loop.running_trainer import RunningTrainer
@@ -43,7 +53,13 @@ from trainer.step.logs import DATA_WAIT
 from trainer.step.reductions.sums import Growth
 from trainer.step.trials.prepare import prepare
 from trainer.strategy.checks import check_micro_batches
-from trainer.values.annotations import NotNegative, Positive, StepsPerLoop
+from trainer.values.annotations import (
+    Limit,
+    NotNegative,
+    Positive,
+    StepsPerLoop,
+    Text,
+)
 from trainer.values.configurable import checked
 from trainer.values.keras_values import Callbacks
 
@@ -90,14 +106,18 @@ class Loop:
         log_every: the period of training logs, such as `100` or `"1 epoch"`;
             `"auto"` is that of host loops whose length is `"auto"`, else 100.
         eval_every: the period of evaluations; `None` means each epoch, or
-            only at the end where epochs are not known.
+            only at the end where epochs are not known. A dict has the period
+            of each split that is evaluated; by default that is `"eval"`.
         eval_steps: batches in an evaluation; `None` means all.
+        limit_eval: see `trainer.loop.limit_eval`; in place of `eval_steps`.
         loop_seconds: graph calls that take longer are halved from then on,
             because a run can only leave between two of them.
         form_cache: whether the compiled form that an equal run on this
             machine has found to be the fastest is taken without measuring.
         max_time: training ends at the next boundary once the run has trained
             this long, in all of its attempts.
+        profile: the steps to trace, see `trainer.loop.profiler`.
+        profile_workers: whose.
         fit: begins epochs of its own, as `Trainer.fit` does; `steps` is then
             not used.
         verbose: what callbacks that show progress are given as their
@@ -107,6 +127,8 @@ class Loop:
         steps: the step at which training ends.
         steps_per_epoch: `None` if it is not known.
         callbacks: of this run.
+        sets: the splits that are evaluated.
+        measured: how much of each of these splits is evaluated.
         reporter: evaluates, logs and ends epochs.
         state: where the loop is, as checkpoints hold it.
         save_now: in `on_save`, whether a checkpoint was requested.
@@ -127,11 +149,14 @@ class Loop:
         callbacks: Callbacks = (),
         steps_per_loop: StepsPerLoop = "auto",
         log_every: LogEvery = "auto",
-        eval_every: PeriodLike | None = None,
+        eval_every: EvalEvery | None = None,
         eval_steps: Positive | None = None,
+        limit_eval: Limit | None = None,
         loop_seconds: NotNegative = 15.0,
         form_cache: bool = True,
         max_time: Time | None = None,
+        profile: ProfiledSteps | None = None,
+        profile_workers: Text | None = None,
         fit: FitEpochs | None = None,
         verbose: int = 1,
     ) -> None:
@@ -152,7 +177,12 @@ class Loop:
         # How many batches the data is ahead of the steps.
         self._ahead = 0 if fit is None else self._fresh_pass()
         self.callbacks = CallbackList(callbacks, trainer)
-        evaluation = self._eval_period(eval_every)
+        periods = sets_of(eval_every) if evaluate else {}
+        self.sets = tuple(periods)
+        self.measured = {
+            split: limited(trainer, split, steps=eval_steps, limit=limit_eval)
+            for split in periods
+        }
         self.reporter = Reporter(
             trainer,
             self.callbacks,
@@ -160,18 +190,21 @@ class Loop:
                 STEPS_PER_LOOP if log_every == "auto" else log_every,
                 "log_every",
             ),
-            evaluation=evaluation if evaluate else None,
-            eval_steps=eval_steps,
+            evaluations={
+                split: self._eval_period(split, every)
+                for split, every in periods.items()
+            },
+            measured=self.measured,
             epochs=self.epochs,
             evaluates_at_end=fit is None,
         )
         trainer.check_data(self.batches)
-        if evaluate:
+        for split in self.sets:
             # Errors there show before training.
-            measured = trainer.batches("eval")
+            batches = trainer.batches(split)
             name = "eval_steps" if fit is None else "validation_steps"
-            count_of(measured, eval_steps, name=name)
-            trainer.check_data(measured)
+            count_of(batches, self.measured[split].steps, name=name)
+            trainer.check_data(batches)
         self._is_auto = steps_per_loop == "auto"
         self._logs_are_auto = log_every == "auto"
         self.state = LoopState(
@@ -190,6 +223,7 @@ class Loop:
         self.save_now = False
         self.has_ended = False
         self._rollback: Rollback | None = None
+        self._nan_finder: NanFinder | None = None
         self._iterator: Any = None
         self._calls = Calls(trainer.accounts, longest_seconds=loop_seconds)
         # The loop of the previous call of `train`, unless that call failed.
@@ -217,6 +251,13 @@ class Loop:
             model_dir = plain(model_dir)
             check_path(model_dir)
         trainer.model_dir = model_dir
+        self._profiler = Profiler(
+            profile,
+            profile_workers,
+            plugin=trainer.plugin,
+            model_dir=model_dir,
+            last_step=self.steps,
+        )
 
     def period(self, value: PeriodLike, name: str) -> Period:
         """Parses a period of this run; see `trainer.parse_period`."""
@@ -335,6 +376,10 @@ class Loop:
                 # After restoring: the input starts at the restored step.
                 self._is_ready = True
                 self._iterator = self.trace()
+                if trainer.find_nan:
+                    self._nan_finder = NanFinder(
+                        trainer, self.batches, ahead=self._ahead
+                    )
                 yield
             finally:
                 # On every exit: no thread or file of a callback may outlive the
@@ -360,8 +405,10 @@ class Loop:
             self._train()
         finally:
             self.reporter.end()
+            self._profiler.stop()
         self._calls.report_waiting()
         logs = dict(self.reporter.logs)
+        self.callbacks.call_savers("before_end", logs)
         self.callbacks.end(logs, before_savers=self.reporter.hand_over)
         self.has_ended = True
         return dict(self.reporter.logs)
@@ -440,16 +487,23 @@ class Loop:
         # `train`, which did not save, may have traced it.
         if self.callbacks.save:
             trainer.parts.untracked.require_nothing_lost()
+        measured = self._measured()
+        evaluated = {*measured, *trainer.parts.metrics.measures}
+        check_unambiguous(self.sets, evaluated)
         check_monitored(
             self.callbacks.all,
-            measured=self._measured(),
-            evaluates=self.evaluate,
-            may_add=trainer.spec.has_own("eval_step"),
+            measured=measured,
+            evaluated=evaluated,
+            sets=self.sets,
+            # What runs as Python shows its values only once it has run.
+            may_add=trainer.spec.has_own("eval_step")
+            or trainer.spec.run_eagerly,
         )
         # A resumed run has evaluated before, so nothing new can be wrong: it
         # traces when an evaluation is due.
-        if self.evaluate and not trainer.step:
-            trainer.trace_evaluation()
+        if not trainer.step:
+            for split in self.sets:
+                trainer.trace_evaluation(split)
         return iterator
 
     def _measured(self) -> set[str]:
@@ -457,11 +511,12 @@ class Loop:
         layout = getattr(self.trainer.train_runner, "layout", None)
         traced = [] if layout is None else layout.names
         rates = self.trainer.learning_rates()
+        measures = self.trainer.spec.parts.metrics.measures
         return {
             "loss",
             # Parts of the loss have a prefix, what is no value an underscore.
             *(n for n in traced if ":" not in n and not n.startswith("_")),
-            *self.trainer.spec.parts.metrics.measures,
+            *(n for n, m in measures.items() if not m.of_whole_set),
             *rates,
         }
 
@@ -584,9 +639,11 @@ class Loop:
             in_epoch = self._in_epoch(trainer.step)
             self.callbacks.call("on_train_batch_begin", in_epoch, {})
             self.state.is_within = True
+        self._profiler.before(trainer.step)
         while True:
             count = min(self.state.steps_per_call, end - trainer.step)
-            fault = self._call(iterator, count)
+            with self._profiler.call(trainer.step):
+                fault = self._call(iterator, count)
             if fault is not None:
                 self.state.is_within = False
                 return fault
@@ -594,6 +651,9 @@ class Loop:
                 break
             self._between_calls()
         self.state.is_within = False
+        if self._profiler.is_over(trainer.step):
+            self.reporter.epoch_values()  # Waits for the device.
+            self._profiler.stop()
         # Computing values waits for the device: only if a callback reads them.
         wanted = self.callbacks.wants_batch_logs
         logs = self.reporter.epoch_values() if wanted else {}
@@ -608,7 +668,10 @@ class Loop:
         """One graph call; returns what the guard found."""
         trainer = self.trainer
         begin = time.perf_counter()
+        finder = self._nan_finder
         with trainer.accounts.phase("step"):
+            if finder is not None:
+                finder.before()
             before = self.reporter.sums
             after = trainer.train_runner(iterator, count, before)
             trainer.step += count
@@ -616,6 +679,8 @@ class Loop:
             # call can be prepared while this one runs.
             watch = trainer.parts.watch
             fault = None if watch is None else watch.fault()
+            if finder is not None:
+                fault = finder.explain(fault, count=count)
             seconds = time.perf_counter() - begin
             self.reporter.take(after, seconds=seconds)
         # Only noted here: reading it would wait for the device.
@@ -729,15 +794,17 @@ class Loop:
             self.steps,
             Period(steps=self.state.steps_per_loop).next_step(step),
             self.callbacks.next_due(step),
+            self._profiler.next_due(step),
             self.reporter.next_step(step),
         ]
         return min(end for end in ends if end is not None)
 
-    def _eval_period(self, eval_every: PeriodLike | None) -> Period:
-        if eval_every is None:
+    def _eval_period(self, split: str, every: PeriodLike | None) -> Period:
+        if every is None:
             # Without epochs, evaluation is due only at the end.
             return Period(steps=self.steps_per_epoch, begin=self.epochs.begin)
-        period = self.period(eval_every, "eval_every")
+        name = "eval_every" if split == EVAL else f"eval_every[{split!r}]"
+        period = self.period(every, name)
         # As in Keras: every n-th by their numbers, not from the first one on.
         earlier = self.epochs.first * (self.steps_per_epoch or 0)
         return dataclasses.replace(period, begin=period.begin - earlier)

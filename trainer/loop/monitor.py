@@ -7,34 +7,10 @@ from collections.abc import Set as AbstractSet
 import keras
 
 from trainer.errors import UserError, nearest
+from trainer.loop.evaluation_sets import prefix_of
 from trainer.values.annotations import Direction, Text
 from trainer.values.configurable import checked
-
-# Parts of names whose values are better when smaller. They are tried first:
-# "accuracy_loss" is a loss.
-_SMALLER = (
-    "loss",
-    "error",
-    "mse",
-    "mae",
-    "perplexity",
-    "crossentropy",
-    "divergence",
-    "hinge",
-)
-_LARGER = (
-    "acc",
-    "auc",
-    "precision",
-    "recall",
-    "f1",
-    "score",
-    "iou",
-    # Keras names the metric MeanIoU mean_io_u.
-    "io_u",
-    "r2",
-    "similarity",
-)
+from trainer.values.direction import direction_of
 
 
 @checked
@@ -42,7 +18,8 @@ class Monitor:
     """A value by name, and its direction.
 
     Args:
-        name: as in Keras: `"loss"` of training, `"val_loss"` of evaluation.
+        name: as in Keras: `"loss"` of training, `"val_loss"` of evaluation;
+            `"val_rare/loss"` of the evaluation set `"rare"`.
         mode: `"min"`, `"max"`, or `"auto"` to go by the name.
 
     Raises:
@@ -51,7 +28,7 @@ class Monitor:
 
     def __init__(self, name: Text, mode: Direction = "auto") -> None:
         self.name = name
-        self.mode = _mode_of(name) if mode == "auto" else mode
+        self.mode = direction_of(name) if mode == "auto" else mode
 
     def value(self, logs: dict[str, float]) -> float | None:
         """The monitored value; `None` before the first evaluation.
@@ -64,8 +41,7 @@ class Monitor:
         """
         if self.name in logs:
             return float(logs[self.name])
-        evaluated = self.name.startswith("val_")
-        valid = [key for key in logs if key.startswith("val_") == evaluated]
+        valid = [key for key in logs if _kind_of(key) == _kind_of(self.name)]
         # Without values of its kind, none may have been measured yet.
         if valid:
             raise UserError(
@@ -96,7 +72,8 @@ def check_monitored(
     callbacks: Sequence[keras.callbacks.Callback],
     *,
     measured: AbstractSet[str],
-    evaluates: bool,
+    evaluated: AbstractSet[str],
+    sets: Sequence[str],
     may_add: bool,
 ) -> None:
     """Checks that what callbacks watch will be measured.
@@ -104,7 +81,8 @@ def check_monitored(
     Args:
         callbacks: Keras' and ours; what is under `monitor`, or a `Monitor`.
         measured: the names of training values.
-        evaluates: whether there are `val_*`, too.
+        evaluated: those of evaluation values, without a prefix.
+        sets: the splits that are evaluated.
         may_add: whether evaluation has a step of its own, and other values.
 
     Raises:
@@ -113,14 +91,17 @@ def check_monitored(
     # Such as one that adds a value to the logs at the end of an epoch.
     may_add = may_add or any(map(_is_users, callbacks))
     valid = sorted(measured) + [
-        f"val_{n}" for n in measured if evaluates and "learning_rate" not in n
+        prefix_of(split) + name
+        for split in sets
+        for name in sorted(evaluated)
+        if "learning_rate" not in name
     ]
     for callback in callbacks:
         for name in _watched_by(callback):
             if name in valid:
                 continue
             what = f"{type(callback).__name__}.monitor = {name!r}"
-            if name.startswith("val_") and not evaluates:
+            if name.startswith("val_") and not sets:
                 raise UserError(
                     f"{what}, but nothing is evaluated. Give fit "
                     "validation_data, use train_and_evaluate, or monitor one "
@@ -130,6 +111,13 @@ def check_monitored(
                 raise UserError(
                     f"{what} is not measured. {nearest(name, valid)}"
                 )
+
+
+def _kind_of(name: str) -> str:
+    """What is the same for all values of a split: the part before the last."""
+    if not name.startswith("val_"):
+        return ""
+    return name.rpartition("/")[0] or "val_"
 
 
 def _watched_by(callback: keras.callbacks.Callback) -> list[str]:
@@ -148,15 +136,3 @@ def _is_users(callback: keras.callbacks.Callback) -> bool:
         return True
     package = type(callback).__module__.partition(".")[0]
     return package not in ("keras", "trainer", "trainer_plugins")
-
-
-def _mode_of(name: str) -> str:
-    lowered = name.lower()
-    if any(part in lowered for part in _SMALLER):
-        return "min"
-    if any(part in lowered for part in _LARGER):
-        return "max"
-    raise UserError(
-        f"The name {name!r} does not tell whether more is better. Set mode "
-        "to 'min' or 'max'."
-    )

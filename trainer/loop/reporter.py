@@ -9,7 +9,9 @@ from absl import logging
 
 from trainer.errors import UserError
 from trainer.loop.callback_list import CallbackList
+from trainer.loop.evaluation_sets import EVAL, names_in_logs, prefix_of
 from trainer.loop.evaluator import Interrupted
+from trainer.loop.limit_eval import Measured
 from trainer.loop.logged import Logged, Value, numbers_of
 from trainer.loop.logger import missing_kinds
 from trainer.loop.running_trainer import RunningTrainer
@@ -17,6 +19,7 @@ from trainer.loop.schedule import Epochs, Period, Ticker
 from trainer.step.logs import Totals
 from trainer.step.metrics.carried import TRAINING
 from trainer.step.reductions.sums import Sums
+from trainer.values.words import shown
 
 _TRAINING = "training"  # Among the times of a checkpoint.
 
@@ -28,13 +31,15 @@ class Reporter:
         trainer: whose steps are reported.
         callbacks: are called.
         log: the period of training logs.
-        evaluation: the period of evaluations; `None` makes none.
-        eval_steps: batches in an evaluation; `None` means all.
+        evaluations: the periods of evaluations, by split.
+        measured: how much of each of these splits is evaluated.
         epochs: the run is one where their length is not known.
         evaluates_at_end: whether to evaluate at the end if it is not due.
 
     Attributes:
         logs: the newest training values, and evaluation values as `val_*`.
+        evaluating: the split that is being evaluated, from `on_test_begin` to
+            `on_test_end`.
         logged: what `trainer.log` was given, and no log holds yet.
         totals: sums since the last log and since the epoch's begin.
         interval_seconds: what the steps since the last log took.
@@ -53,8 +58,8 @@ class Reporter:
         callbacks: CallbackList,
         *,
         log: Period,
-        evaluation: Period | None,
-        eval_steps: int | None,
+        evaluations: Mapping[str, Period],
+        measured: Mapping[str, Measured],
         epochs: Epochs,
         evaluates_at_end: bool = True,
     ) -> None:
@@ -70,15 +75,22 @@ class Reporter:
         self.taken_back: Sequence[str] = ()
         self._trainer = trainer
         self._callbacks = callbacks
-        self._eval_steps = eval_steps
+        self._measured = measured
         self._epochs = epochs
         self._evaluates_at_end = evaluates_at_end
         agree = trainer.plugin.any_process
-        self.tickers = {"log": Ticker(log, agree)}
-        if evaluation is not None:
-            self.tickers["eval"] = Ticker(evaluation, agree)
+        self._evaluations = {
+            split: Ticker(period, agree)
+            for split, period in evaluations.items()
+        }
+        self.tickers = {"log": Ticker(log, agree)} | {
+            # A set may be named "log".
+            split if split == EVAL else f"{EVAL}/{split}": ticker
+            for split, ticker in self._evaluations.items()
+        }
+        self.evaluating: str | None = None
         self._is_evaluating = False
-        # Those of an event that is under way, and which split's they are.
+        # Those of an event that is under way, and what has been measured.
         self._open_logs: tuple[str, dict[str, Any], Collection[str]] | None = (
             None
         )
@@ -129,11 +141,13 @@ class Reporter:
 
     def next_step(self, step: int) -> int | None:
         """The first step at which an evaluation is due or an epoch ends."""
-        ends = []
-        if "eval" in self.tickers:
-            ends.append(self.tickers["eval"].next_step(step))
+        ends = [one.next_step(step) for one in self._evaluations.values()]
         ends.append(self._epochs.next_end(step))
         return min((end for end in ends if end is not None), default=None)
+
+    def evaluation_period(self, split: str) -> Period:
+        """The period of a split's evaluations."""
+        return self._evaluations[split].period
 
     def epoch_of(self, step: int) -> int:
         """How many epochs are complete after a step."""
@@ -160,22 +174,29 @@ class Reporter:
         Args:
             name: what it is logged under.
             value: a number, or media.
-            split: `None` is `"eval"` between `on_test_begin` and
-                `on_test_end`, and else `"train"`.
+            split: `None` is the one that is being evaluated, and else
+                `"train"`.
 
         Raises:
-            UserError: the run itself has measured a value of this name.
+            UserError: the run itself has measured a value of this name, or
+                there is no such split.
         """
-        event, logs, measured = self._open_logs or ("train", {}, ())
-        split = split or ("eval" if event == "eval" else "train")
+        event, logs, measured = self._open_logs or ("", {}, ())
+        split = split or self.evaluating or "train"
+        splits = list(dict.fromkeys(["train", EVAL, *self._evaluations]))
+        if split not in splits:
+            raise UserError(
+                f"trainer.log({name!r}, ...) has split = {shown(split)}. "
+                f"Valid: {', '.join(map(repr, splits))}."
+            )
         is_number = isinstance(value, float)
-        if event == split == "eval" and is_number:
+        if event == "eval" and split == self.evaluating and is_number:
             # These are logged as soon as the event is over.
             if name in measured:
                 raise _taken(name)
             logs[name] = value
             return
-        key = name if split == "train" else f"val_{name}"
+        key = prefix_of(split) + name
         if event == "epoch" and is_number and key in measured:
             raise _taken(name)
         self.logged.add(self._trainer.step, split, name, value)
@@ -240,33 +261,32 @@ class Reporter:
                 leave; it is due again.
         """
         step = self._trainer.step
-        evaluation = self.tickers.get("eval")
-        evaluated: dict[str, float] = {}
         # Evaluation first: if it is interrupted, nothing has been logged, and
         # all of it is due again.
-        eval_due = evaluation is not None and evaluation.due(step)
+        due = [s for s, one in self._evaluations.items() if one.due(step)]
         epoch = self.epoch_of(first)
         ends_epoch = self.epoch_of(step) > epoch
         # A call of `fit` that is stopped within an epoch ends that one there,
         # as in Keras, with what is due at its end.
         if ending and not (ends_epoch or self._evaluates_at_end):
-            ends_epoch = True
-            eval_due = evaluation is not None and (
-                evaluation.next_step(step) == self._epochs.next_end(step)
-            )
+            ends_epoch, end = True, self._epochs.next_end(step)
+            due = [
+                split
+                for split, one in self._evaluations.items()
+                if one.next_step(step) == end
+            ]
         at_end = ending and self._evaluates_at_end
-        if eval_due or (evaluation is not None and at_end):
-            evaluated = self._evaluate()
+        wanted = list(self._evaluations) if at_end else due
+        evaluated = self._evaluate(wanted)
         log_due = self.tickers["log"].due(step)
         # What is due comes first. The rest is only for the end, and a longer
         # run goes on from the state in between.
         if log_due:
             self._log_training(step)
-        if eval_due:
-            self._log_evaluation(step, evaluated)
-        early = [] if log_due else ["train"]
-        if evaluated and not eval_due:
-            early.append("eval")
+        for split in due:
+            self._log_evaluation(step, split, evaluated[split])
+        undue = [s for s in wanted if s not in due and evaluated[s]]
+        early = [*([] if log_due else ["train"]), *undue]
         # A longer run takes the entries of these splits and this step back, and
         # has to write once more what is not only of its end.
         again = self.logged.numbers(early) if ending else []
@@ -278,8 +298,8 @@ class Reporter:
             }
             if not log_due:
                 self._log_training(step)
-            if not eval_due:
-                self._log_evaluation(step, evaluated)
+            for split in undue:
+                self._log_evaluation(step, split, evaluated[split])
         if log_due:
             # A log that is only for the end leaves the interval open, so that
             # a longer run logs the values that it would have logged without
@@ -287,7 +307,9 @@ class Reporter:
             self.totals["interval"].reset()
             self.interval_seconds = 0.0
         if ends_epoch:
-            newest = {f"val_{k}": v for k, v in evaluated.items()}
+            newest: dict[str, float] = {}
+            for split, values in evaluated.items():
+                newest |= names_in_logs(split, values)
             if self._evaluates_at_end:
                 newest = _of_evaluation(self.logs)
             self._end_epoch(epoch, newest, ending=ending)
@@ -303,9 +325,18 @@ class Reporter:
 
         Nothing is logged: everything that was due has been.
         """
-        if not any(name.startswith("val_") for name in self.logs):
-            values = self._trainer.evaluate(steps=self._eval_steps)
-            self.logs |= {f"val_{k}": v for k, v in values.items()}
+        for split in self._evaluations:
+            if not any(self._is_of(split, name) for name in self.logs):
+                values = self._measured[split].of(self._trainer, split)
+                self.logs |= names_in_logs(split, values)
+
+    def _is_of(self, split: str, name: str) -> bool:
+        """Whether a name in the logs is that of a set's value."""
+        # "val_rare/loss" begins with "val_", too.
+        others = (one for one in self._evaluations if one not in (split, EVAL))
+        return name.startswith(prefix_of(split)) and not (
+            split == EVAL and name.startswith(tuple(map(prefix_of, others)))
+        )
 
     def forget_evaluation(self) -> None:
         """Lets `evaluate_again` measure once more."""
@@ -325,7 +356,22 @@ class Reporter:
         requests = trainer.control.agree(trainer.plugin)
         return requests.restart
 
-    def _evaluate(self) -> dict[str, float]:
+    def _evaluate(self, splits: Sequence[str]) -> dict[str, dict[str, float]]:
+        found = {}
+        try:
+            for split in splits:
+                self.evaluating = split
+                found[split] = self._evaluate_one(split)
+        except Interrupted:
+            for split in splits:
+                self._evaluations[split].call_back()
+                self.logged.forget(split)
+            raise
+        finally:
+            self.evaluating = None
+        return found
+
+    def _evaluate_one(self, split: str) -> dict[str, float]:
         # What callbacks log before there are values is added to these.
         early: dict[str, Any] = {}
         with self._opened("eval", early):
@@ -333,11 +379,7 @@ class Reporter:
         with self._trainer.accounts.phase("evaluation"):
             self._is_evaluating = True
             try:
-                values = self._trainer.evaluate(steps=self._eval_steps)
-            except Interrupted:
-                self.tickers["eval"].call_back()
-                self.logged.forget("eval")
-                raise
+                values = self._measured[split].of(self._trainer, split)
             finally:
                 self._is_evaluating = False
         for name in early:
@@ -367,10 +409,12 @@ class Reporter:
         }
         self._callbacks.call("on_log", step, "train", logs)
 
-    def _log_evaluation(self, step: int, values: dict[str, float]) -> None:
+    def _log_evaluation(
+        self, step: int, split: str, values: dict[str, float]
+    ) -> None:
         if values:
-            self.logs |= {f"val_{k}": v for k, v in values.items()}
-            self._callbacks.call("on_log", step, "eval", values)
+            self.logs |= names_in_logs(split, values)
+            self._callbacks.call("on_log", step, split, values)
 
     def _end_epoch(
         self, epoch: int, validation: dict[str, float], *, ending: bool

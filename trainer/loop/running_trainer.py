@@ -16,7 +16,7 @@ from trainer.step.gradient_statistics import GradientStatistics
 from trainer.step.spec import Parts, StepSpec
 from trainer.strategy.graph_loop import Runner
 from trainer.strategy.plugin import StrategyPlugin
-from trainer.values.annotations import JitCompile, Split
+from trainer.values.annotations import JitCompile, Text
 
 
 class RunningTrainer(Protocol):
@@ -28,6 +28,7 @@ class RunningTrainer(Protocol):
         batch_size: examples in a global batch.
         accumulation_steps: micro-batches in a global batch.
         recompute: names of layers that are computed twice.
+        find_nan: whether to find where a value that is not finite arises.
         control: what is requested of the run.
         accounts: where its time goes.
         state: what its checkpoints hold.
@@ -41,6 +42,7 @@ class RunningTrainer(Protocol):
     batch_size: int
     accumulation_steps: int
     recompute: tuple[str, ...]
+    find_nan: bool
     control: Control
     accounts: Accounts
     state: RunState
@@ -81,6 +83,10 @@ class RunningTrainer(Protocol):
         """The last step at which everything that was due has been called."""
 
     @property
+    def evaluated_split(self) -> str:
+        """The split whose evaluation is under way."""
+
+    @property
     def taken_back(self) -> Sequence[str]:
         """Splits whose logs of `fired_step` only an earlier end caused."""
 
@@ -102,8 +108,10 @@ class RunningTrainer(Protocol):
     def check_still_trainable(self) -> None:
         """Checks that the steps train what they were traced for."""
 
-    def evaluate(self, *, steps: int | None = None) -> dict[str, float]:
-        """Measures the eval split."""
+    def evaluate(
+        self, *, split: str = "eval", steps: int | None = None
+    ) -> dict[str, float]:
+        """Measures a split."""
 
     def predict(
         self,
@@ -120,11 +128,14 @@ class RunningTrainer(Protocol):
     def describe(self) -> str:
         """Strategy, devices, parameters, batch and precision, in one line."""
 
-    def trace_evaluation(self) -> None:
-        """Builds the evaluation's graph without evaluating."""
+    def trace_evaluation(self, split: str = "eval") -> None:
+        """Builds the graph of a split's evaluation without evaluating."""
 
     def learning_rates(self) -> dict[str, float]:
         """The optimizers' present learning rates."""
+
+    def on_one_device(self) -> "RunningTrainer":
+        """A copy without a strategy, with variables of its own."""
 
     def single_device_model(self) -> keras.Model:
         """A copy of the model outside the strategy, for export."""
@@ -138,7 +149,7 @@ class RunningTrainer(Protocol):
         value: Any,
         *,
         kind: Kind | None = None,
-        split: Split | None = None,
+        split: Text | None = None,
         reduction: Reduction | None = None,
         sample_rate: int | None = None,
     ) -> None:

@@ -19,7 +19,9 @@ def describe(trainer: RunningTrainer) -> str:
         f"batch {trainer.batch_size}"
         + (f" in {micro} micro-batches" if micro > 1 else ""),
         model.dtype_policy.name,
-        f"compiled as {trainer.compiled_form}",
+        "run eagerly"
+        if trainer.spec.run_eagerly
+        else f"compiled as {trainer.compiled_form}",
     ]
     return " | ".join(parts)
 

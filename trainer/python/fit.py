@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -13,6 +14,7 @@ from trainer.data.batches import Batches
 from trainer.data.examples import Examples
 from trainer.data.given import GivenData, is_by_split
 from trainer.errors import UserError
+from trainer.loop.evaluation_sets import EvalEvery
 from trainer.loop.loop import FitEpochs
 
 
@@ -24,8 +26,8 @@ class FitData:
         x: inputs, or whatever yields batches; `None` for the Trainer's data.
         y: targets, if `x` is arrays.
         sample_weight: if `x` is arrays.
-        validation_data: `(x, y)`, `(x, y, sample_weight)`, or what yields
-            batches.
+        validation_data: `(x, y)`, `(x, y, sample_weight)`, what yields
+            batches, or a dict of these by split.
         validation_split: the part of the arrays, at their end, to evaluate.
         shuffle: whether arrays are shuffled in each epoch.
         batch_size: examples in a batch of arrays.
@@ -93,6 +95,13 @@ class FitData:
         """Whether there is something to evaluate among the arguments."""
         return bool(self.validation_split) or self.validation_data is not None
 
+    @property
+    def sets(self) -> tuple[str, ...]:
+        """The splits of what there is to evaluate among the arguments."""
+        if self.validation_data is None:
+            return ("eval",)
+        return tuple(self._validation_sets())
+
     def given(self) -> GivenData | None:
         """The data by split; `None` for the Trainer's own.
 
@@ -104,7 +113,7 @@ class FitData:
         train: Any = self.x
         by_split: dict[str, Any] = {}
         if self.validation_data is not None:
-            by_split["eval"] = self.validation_data
+            by_split |= self._validation_sets()
         if not yields_batches(self.x):
             train = (self.x, self.y, self.sample_weight)
         if self.validation_split:
@@ -118,6 +127,16 @@ class FitData:
         if self.validation_batch_size:
             made.check_batch_size("eval", name="validation_batch_size")
         return made
+
+    def _validation_sets(self) -> dict[str, Any]:
+        if not is_by_split(self.validation_data):
+            return {"eval": self.validation_data}
+        if "train" in self.validation_data:
+            raise UserError(
+                "validation_data has the split 'train', which is x. Leave it "
+                "out, or give it another name."
+            )
+        return dict(self.validation_data)
 
     def _check_of_batches(self) -> None:
         kind = type(self.x).__name__
@@ -243,12 +262,30 @@ def _split(parts: tuple[Any, ...], share: float) -> tuple[Any, Any]:
     return cut(0, at), cut(at, rows)
 
 
-def as_period_of_evaluations(freq: Any) -> str:
-    """The period that `validation_freq` means.
+def as_eval_every(freq: Any, sets: Sequence[str]) -> EvalEvery:
+    """The periods that `validation_freq` means.
+
+    Args:
+        freq: a number of epochs, or a dict of these by set.
+        sets: the splits of what is evaluated.
 
     Raises:
-        UserError: it is a list of epochs.
+        UserError: it is a list of epochs, or leaves a set out.
     """
+    if not isinstance(freq, Mapping):
+        if list(sets) == ["eval"]:
+            return _in_epochs(freq)
+        return {split: _in_epochs(freq) for split in sets}
+    left_out = [split for split in sets if split not in freq]
+    if left_out:
+        raise UserError(
+            f"validation_freq has no {left_out[0]!r}, which validation_data "
+            "has. Give the number of epochs for each set, or one for all."
+        )
+    return {split: _in_epochs(one) for split, one in freq.items()}
+
+
+def _in_epochs(freq: Any) -> str:
     if isinstance(freq, int | np.integer) and freq >= 1:
         return f"{int(freq)} epochs"
     raise UserError(

@@ -15,13 +15,6 @@ from trainer.step.model.keras_private import (
 )
 from trainer.strategy.plugin import StrategyPlugin
 
-# What `compile` takes, and what is said here instead.
-_NOT_TAKEN = {
-    "run_eagerly": (
-        "leave it out, and debug with tf.config.run_functions_eagerly(True)"
-    ),
-}
-
 
 class GivenModel:
     """A `keras.Model` from which a Trainer makes its own, and its weights.
@@ -126,23 +119,16 @@ def compiled_with(model: keras.Model) -> dict[str, Any]:
     """What a model was compiled with, as arguments of a Trainer.
 
     Returns:
-        Those of `optimizer`, `loss`, `loss_weights` and `metrics` that were
-        given to `compile`; empty for a model that is not compiled.
+        Those of `optimizer`, `loss`, `loss_weights`, `metrics` and
+        `run_eagerly` that were given to `compile`; empty for a model that is
+        not compiled.
 
     Raises:
         UserError: it was compiled with what a Trainer cannot honour.
     """
     given = compile_arguments(model)
-    for name, instead in _NOT_TAKEN.items():
-        if given.get(name):
-            raise UserError(
-                f"The model is compiled with {name} = {given[name]!r}, which "
-                f"does not work under a strategy: {instead}."
-            )
-    found = {
-        name: given.get(name)
-        for name in ("optimizer", "loss", "loss_weights", "metrics")
-    }
+    names = ("optimizer", "loss", "loss_weights", "metrics", "run_eagerly")
+    found = {name: given.get(name) for name in names}
     weighted = given.get("weighted_metrics")
     if weighted:
         if found["metrics"]:

@@ -13,6 +13,7 @@ from trainer.errors import outside_graph
 from trainer.loop.evaluator import count_of
 from trainer.python.fit import yields_batches
 from trainer.runtime.graph import converted
+from trainer.runtime.retracing import telling_retraces
 from trainer.step.spec import StepSpec
 from trainer.step.trials.data import check_inputs
 
@@ -25,12 +26,13 @@ def make_predict(spec: StepSpec) -> Callable[[Any, tf.Tensor], Any]:
     # On one device: what a replica computes depends on none of the others.
     randomness, step = spec.parts.randomness, spec.parts.step
 
-    @tf.function(reduce_retracing=True)
     def outputs_of(x: Any, number: tf.Tensor) -> Any:
         with randomness.at(step.read_value(), number, _STREAM, replica=0):
             return converted(spec.methods.forward)(x, training=False)
 
-    return outputs_of
+    return tf.function(
+        telling_retraces(outputs_of, "prediction"), reduce_retracing=True
+    )
 
 
 def predicted_batches(

@@ -7,7 +7,8 @@ import contextlib
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterator
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import keras
@@ -15,21 +16,39 @@ import tensorflow as tf
 from annotated_types import Ge, Lt
 
 from trainer.check.costs import activation_bytes, memory_of
+from trainer.check.dev_run import (
+    finish_dev_run,
+    loop_of_dev_run,
+    writing_to,
+)
+from trainer.check.lr_find import (
+    HIGH,
+    LOW,
+    STEPS,
+    Found,
+    Rate,
+    Sweep,
+    find_learning_rate,
+)
+from trainer.check.lr_plot import save_plot
 from trainer.check.programs import RunPrograms
 from trainer.data import Batches
 from trainer.data.adapters import takes_split
 from trainer.data.given import GivenData
 from trainer.errors import UserError
+from trainer.loop.evaluation_sets import EvalEvery
 from trainer.loop.evaluator import Evaluator, OtherEvaluations
 from trainer.loop.logged import Kind, Reduction, as_value, check_words
 from trainer.loop.loop import Loop
+from trainer.loop.profiler import Steps as ProfiledSteps
 from trainer.loop.running_trainer import RunningTrainer
-from trainer.loop.schedule import Length, LogEvery, PeriodLike, Time
+from trainer.loop.schedule import Length, LogEvery, Time
+from trainer.loop.without_trace import without_trace
 from trainer.python.callbacks import as_callbacks, with_defaults
 from trainer.python.describe import check_save_path, describe
 from trainer.python.fit import (
     FitData,
-    as_period_of_evaluations,
+    as_eval_every,
     epochs_of,
     evaluated_batches,
 )
@@ -45,12 +64,13 @@ from trainer.step.forms import Form
 from trainer.step.gradient_statistics import GradientStatistics
 from trainer.step.trials.prepare import prepare
 from trainer.strategy.checks import check_against_strategy, check_global_loss
+from trainer.strategy.eager_loop import eagerly
 from trainer.values.annotations import (
+    Limit,
     Natural,
     NotNegative,
     Path,
     Positive,
-    Split,
     StepsPerLoop,
     Text,
     Verbosity,
@@ -74,9 +94,13 @@ class Running(_Base):
     """
 
     history: History
+    loop: Loop | None
+    model_dir: str | None
     batch_size: int
     accumulation_steps: int
     class_weight: dict[int, float] | None
+    overfit_batches: int | None
+    run_eagerly: bool
     compiled_form: Form
     gradient_statistics: GradientStatistics | None
     _own_class_weight: dict[int, float] | None
@@ -90,6 +114,7 @@ class Running(_Base):
             [], contextlib.AbstractContextManager[keras.Model]
         ]
         _has_own: Callable[[str], bool]
+        _has_to_leave: Callable[[], bool]
 
         @property
         def evaluator(self) -> Evaluator:
@@ -108,6 +133,9 @@ class Running(_Base):
         loop_seconds: NotNegative = 15.0,
         form_cache: bool = True,
         verbose: Verbosity = "auto",
+        fast_dev_run: bool = False,
+        profile: ProfiledSteps | None = None,
+        profile_workers: Text | None = None,
     ) -> dict[str, float]:
         """Trains until `steps` optimizer steps are done in all.
 
@@ -134,6 +162,13 @@ class Running(_Base):
             verbose: 0 shows no progress, 2 one line for each epoch; `"auto"`
                 and 1 show a bar on a terminal and in a notebook, and lines
                 elsewhere.
+            fast_dev_run: makes two steps in a scratch folder instead, with all
+                that belongs to a run, and sets everything back; see
+                docs/debugging.md.
+            profile: the steps to trace for TensorBoard's profile tab, such as
+                `"10:20"`; needs a `model_dir`.
+            profile_workers: whose, if there are several: such as `"0,2"` or
+                `"all"`; `None` is worker 0.
 
         Returns:
             The newest training values by name.
@@ -143,6 +178,9 @@ class Running(_Base):
             StartAgain: the run was preempted; its state is saved.
             Diverged: the guard found no way back.
         """
+        if fast_dev_run:
+            _refuse_profile(profile)
+            return self._dev_run(callbacks, evaluate=False, verbose=verbose)
         return self._run(
             steps,
             evaluate=False,
@@ -153,6 +191,8 @@ class Running(_Base):
             steps_per_loop=steps_per_loop,
             loop_seconds=loop_seconds,
             form_cache=form_cache,
+            profile=profile,
+            profile_workers=profile_workers,
             verbose=verbose,
         )
 
@@ -161,8 +201,9 @@ class Running(_Base):
         self,
         steps: Length,
         *,
-        eval_every: PeriodLike | None = None,
+        eval_every: EvalEvery | None = None,
         eval_steps: Positive | None = None,
+        limit_eval: Limit | None = None,
         max_time: Time | None = None,
         model_dir: Path | None = None,
         callbacks: Any = (),
@@ -171,15 +212,21 @@ class Running(_Base):
         loop_seconds: NotNegative = 15.0,
         form_cache: bool = True,
         verbose: Verbosity = "auto",
+        fast_dev_run: bool = False,
+        profile: ProfiledSteps | None = None,
+        profile_workers: Text | None = None,
     ) -> dict[str, float]:
         """Trains as `train` does, and evaluates when due and at the end.
 
         Args:
             steps: see `train`, also for what is not said here.
             eval_every: the period of evaluations, such as `500` or
-                `"2 epochs"`; `None` is each epoch.
+                `"2 epochs"`; `None` is each epoch. Several sets are a dict by
+                split, such as `{"eval": 500, "rare": "2 epochs"}`.
             eval_steps: batches in an evaluation, but at most all; `None` means
                 all.
+            limit_eval: in its place, with the number of examples in the log: a
+                number of batches, or a share of them, such as 0.1.
             max_time: see `train`.
             model_dir: see `train`.
             callbacks: see `train`.
@@ -188,20 +235,28 @@ class Running(_Base):
             loop_seconds: see `train`.
             form_cache: see `train`.
             verbose: see `train`.
+            fast_dev_run: see `train`.
+            profile: see `train`.
+            profile_workers: see `train`.
 
         Returns:
-            The newest training values, and evaluation values as `val_*`.
+            The newest training values, evaluation values as `val_*`, and
+            those of a set such as `"rare"` as `val_rare/*`.
 
         Raises:
             UserError: something that was given does not fit.
             StartAgain: the run was preempted; its state is saved.
             Diverged: the guard found no way back.
         """
+        if fast_dev_run:
+            _refuse_profile(profile)
+            return self._dev_run(callbacks, evaluate=True, verbose=verbose)
         return self._run(
             steps,
             evaluate=True,
             eval_every=eval_every,
             eval_steps=eval_steps,
+            limit_eval=limit_eval,
             max_time=max_time,
             model_dir=model_dir,
             callbacks=callbacks,
@@ -209,6 +264,8 @@ class Running(_Base):
             steps_per_loop=steps_per_loop,
             loop_seconds=loop_seconds,
             form_cache=form_cache,
+            profile=profile,
+            profile_workers=profile_workers,
             verbose=verbose,
         )
 
@@ -253,7 +310,8 @@ class Running(_Base):
             validation_split: evaluates this share of the arrays, at their end,
                 instead of training on it.
             validation_data: `(x, y)`, `(x, y, sample_weight)` or a dataset of
-                batches, evaluated after each epoch.
+                batches, evaluated after each epoch; or a dict of these by
+                split, such as `{"eval": ..., "rare": ...}`.
             shuffle: whether arrays, and the batches of a `PyDataset`, are
                 shuffled in each epoch. A dataset has an order of its own, and
                 so has the Trainer's own data.
@@ -267,7 +325,8 @@ class Running(_Base):
                 means all.
             validation_batch_size: of arrays, by default `batch_size`; for speed
                 only.
-            validation_freq: evaluates after every n-th epoch by its number.
+            validation_freq: evaluates after every n-th epoch by its number; a
+                dict has n for each split that is evaluated.
 
         Returns:
             The values of this call's epochs.
@@ -285,7 +344,10 @@ class Running(_Base):
             batch_size=batch_size,
             validation_batch_size=validation_batch_size,
         )
-        evaluates = data.evaluates or (x is None and self._has_eval_data())
+        by_set = isinstance(validation_freq, Mapping)
+        evaluates = data.evaluates or (
+            x is None and (by_set or self._has_eval_data())
+        )
         data.check(
             evaluates=evaluates,
             validation_steps=validation_steps,
@@ -293,7 +355,8 @@ class Running(_Base):
             validation_freq=None if validation_freq == 1 else validation_freq,
         )
         wanted = epochs_of(epochs, initial_epoch, steps_per_epoch)
-        eval_every = as_period_of_evaluations(validation_freq)
+        sets = () if x is None and by_set else data.sets
+        eval_every = as_eval_every(validation_freq, sets)
         own = History()
         with self._data_of_call():
             self._take_data(data, class_weight or self._own_class_weight)
@@ -400,13 +463,54 @@ class Running(_Base):
         self._build_from(batches)
         self.build()
         ema = self.parts.ema
-        with ema.swapped_in() if ema else contextlib.nullcontext():
+        with (
+            ema.swapped_in() if ema else contextlib.nullcontext(),
+            eagerly() if self.run_eagerly else contextlib.nullcontext(),
+        ):
             return predict(
                 self._predict_function,
                 batches,
                 model=self.model,
                 steps=steps,
             )
+
+    @checked
+    def lr_find(
+        self,
+        *,
+        low: Rate = LOW,
+        high: Rate = HIGH,
+        steps: Sweep = STEPS,
+        optimizer: Text | None = None,
+        plot: Path | None = None,
+    ) -> Found:
+        """Looks for a learning rate: the range test of Smith, 2017.
+
+        The learning rate grows exponentially, step by step, until the loss
+        explodes. Afterwards the Trainer is as it was.
+
+        Args:
+            low: the first learning rate.
+            high: the last one.
+            steps: how many steps there are from one to the other.
+            optimizer: its name, if there are several.
+            plot: where to write a PNG; needs matplotlib.
+
+        Returns:
+            What was found. Printed, it is a curve with a sentence.
+
+        Raises:
+            UserError: the optimizer has a schedule, or something that was
+                given does not fit.
+        """
+        self._take_over_changes()
+        self.build()
+        found = find_learning_rate(
+            self, low=low, high=high, steps=steps, optimizer=optimizer
+        )
+        if plot is not None:
+            save_plot(found, os.fspath(plot))
+        return found
 
     @tf.autograph.experimental.do_not_convert
     def log(
@@ -415,7 +519,7 @@ class Running(_Base):
         value: Any,
         *,
         kind: Kind | None = None,
-        split: Split | None = None,
+        split: Text | None = None,
         reduction: Reduction | None = None,
         sample_rate: int | None = None,
     ) -> None:
@@ -452,8 +556,8 @@ class Running(_Base):
         Raises:
             UserError: the value is not one of these, or nothing runs.
         """
-        check_words(name, kind=kind, split=split, reduction=reduction)
-        if noted.note(name, value, reduction):
+        check_words(name, kind=kind, reduction=reduction)
+        if noted.note(name, value, reduction, split=split):
             return
         if self.loop is None or self.loop.has_ended:
             raise UserError(
@@ -567,6 +671,8 @@ class Running(_Base):
     ) -> dict[str, float]:
         """Runs a host loop, and notes its epochs."""
         called = as_callbacks(callbacks)
+        if options.get("model_dir") is not None:
+            options["model_dir"] = os.fspath(options["model_dir"])
         self._take_over_changes()
         own = History() if history is None else history
         loop = Loop(
@@ -582,6 +688,34 @@ class Running(_Base):
             self.history.extend(own)
             if self._given_model is not None and "parts" in vars(self):
                 self._given_model.give_back(self.model)
+
+    def _dev_run(
+        self, callbacks: Any, *, evaluate: bool, verbose: Verbosity
+    ) -> dict[str, float]:
+        """Tries a run with two steps, and sets everything back."""
+        called = as_callbacks(callbacks)
+        called = with_defaults(called) if verbose else called
+        self._take_over_changes()
+        self.build()
+        before = self.loop, self.state.host, self.model_dir
+        with (
+            tempfile.TemporaryDirectory(prefix="trainer-dev-run-") as folder,
+            writing_to(folder, called),
+            without_trace(self),
+        ):
+            try:
+                loop = loop_of_dev_run(
+                    self,
+                    evaluate=evaluate,
+                    folder=folder,
+                    callbacks=called,
+                    verbose=2 if verbose == 2 else 1,
+                )
+                values = loop.run()
+                finish_dev_run(self, loop, values, folder)
+                return values
+            finally:
+                self.loop, self.state.host, self.model_dir = before
 
     def _build_from(self, batches: Batches) -> None:
         """Builds the parts, if that is still to do, for these batches."""
@@ -659,17 +793,27 @@ class Running(_Base):
 
     def _has_eval_data(self) -> bool:
         """Whether the Trainer's own data has an eval split."""
+        if self.overfit_batches is not None:
+            return True
         if isinstance(self._data, GivenData):
             return "eval" in self._data
         return self._data is not None and takes_split(self._data)
 
     @functools.cached_property
     def _other_evaluations(self) -> OtherEvaluations:
-        return OtherEvaluations(self.plugin)
+        return OtherEvaluations(self.plugin, has_to_leave=self._has_to_leave)
 
     @functools.cached_property
     def _predict_function(self) -> Callable[..., Any]:
         return make_predict(self.spec)
+
+
+def _refuse_profile(profile: str | None) -> None:
+    if profile is not None:
+        raise UserError(
+            "fast_dev_run makes two steps and leaves nothing behind, so "
+            f"profile = {profile!r} cannot be had. Leave one of them out."
+        )
 
 
 def _write_line(text: str) -> None:

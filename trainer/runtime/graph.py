@@ -50,8 +50,11 @@ def converted(function: Callable[..., Any]) -> Callable[..., Any]:
 
     Returns:
         The same behaviour by way of AutoGraph; the function itself, if it is
-        of this package or of Keras.
+        of this package or of Keras, or if steps run as Python: a debugger
+        could not step through what AutoGraph makes of it.
     """
+    if tf.executing_eagerly() and tf.config.functions_run_eagerly():
+        return function
     module = getattr(function, "__module__", None) or type(function).__module__
     if module.partition(".")[0] in _PACKAGES:
         return function

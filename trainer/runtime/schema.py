@@ -10,11 +10,13 @@ wants to do harm. A check takes a value and a name for it, and raises `Misfit`:
 """
 
 import math
+import re
 import reprlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
 Check = Callable[[Any, str], None]
+WORD = re.compile(r"[A-Za-z0-9][\w.-]*", re.ASCII)
 # The largest integer that every JSON reader takes for what it is.
 _MOST = 2**53
 
@@ -80,6 +82,11 @@ def _plain(fits: Callable[[Any], bool], wanted: str) -> Check:
 
 boolean = _plain(lambda value: isinstance(value, bool), "true or false")
 text = _plain(lambda value: isinstance(value, str), "a text")
+# What may become the name of a file or a folder.
+word = _plain(
+    lambda value: isinstance(value, str) and bool(WORD.fullmatch(value)),
+    "a word of letters, digits, '_', '-' and '.'",
+)
 _list = _plain(lambda value: isinstance(value, list), "a list")
 _object = _plain(lambda value: isinstance(value, dict), "an object")
 

@@ -147,6 +147,12 @@ def _complete(
     metrics = spec.parts.metrics
     if not metrics.has_carried:
         return logs
+    if training:
+        logs = metrics.without_whole_sets(logs)
+    else:
+        metrics.check_whole_sets(logs, batch)
+    if not metrics.has_values(logs):
+        return logs
     replicas = spec.plugin.num_replicas
     # None in a trial, which runs outside of strategy.run.
     context = tf.distribute.get_replica_context()

@@ -154,7 +154,9 @@ def ignoring() -> Iterator[None]:
         _local.notes = before
 
 
-def note(name: str, value: Any, reduction: str | None) -> bool:
+def note(
+    name: str, value: Any, reduction: str | None, *, split: str | None
+) -> bool:
     """Notes a value if a step is being traced, or tried.
 
     Returns:
@@ -167,6 +169,11 @@ def note(name: str, value: Any, reduction: str | None) -> bool:
     if notes is None:
         # A graph that is no step, such as that of `predict`.
         return not tf.executing_eagerly()
+    if split is not None:
+        raise UserError(
+            f"trainer.log({name!r}, ...) in a step has split = {split!r}. "
+            "Leave it out: the value is that of the split it is a step of."
+        )
     if notes is not False:
         notes.add(name, value, reduction)
     return True

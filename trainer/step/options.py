@@ -25,6 +25,8 @@ class StrategyOptions:
             stack of batches can be one program of XLA.
         carries_states: each step sees what the one before it left, so that
             metrics may depend on the order of batches.
+        evaluates_here: evaluation steps run in this process, so that it can
+            hold the predictions for a whole evaluation set.
     """
 
     # The defaults are those of a strategy whose replicas run in this process
@@ -36,3 +38,4 @@ class StrategyOptions:
     batches_by_step: bool = True
     takes_stacks: bool = False
     carries_states: bool = True
+    evaluates_here: bool = True

@@ -56,6 +56,8 @@ def is_weighted(batch: Any) -> bool:
     """Whether the data of a batch has sample weights."""
     if isinstance(batch, WeightedBatch):
         return batch.has_weights
+    if isinstance(batch, list | tuple) and len(batch) > 3:
+        return False  # As in `weighted`.
     return keras.utils.unpack_x_y_sample_weight(batch)[2] is not None
 
 

@@ -70,7 +70,10 @@ class StepStrategy(Protocol):
     """The part of a strategy plugin that a step needs."""
 
     name: ClassVar[str]
-    options: ClassVar[StrategyOptions]
+
+    @property
+    def options(self) -> StrategyOptions:
+        """Which forms of a step it allows."""
 
     @property
     def strategy(self) -> tf.distribute.Strategy:
@@ -139,6 +142,7 @@ class StepSpec:
         loss_weights: see `trainer.Trainer`.
         class_weight: see `trainer.Trainer`.
         added_losses: see `trainer.Trainer`.
+        run_eagerly: whether steps run as Python.
         tried: which trials have been made; see `trainer.step.trials`.
     """
 
@@ -156,6 +160,7 @@ class StepSpec:
     loss_weights: Any
     class_weight: dict[int, float] | None
     added_losses: AddedLosses
+    run_eagerly: bool = False
     tried: set[str] = dataclasses.field(default_factory=set)
 
     @property

@@ -56,7 +56,7 @@ class StrategyPlugin(abc.ABC):
     """
 
     name: ClassVar[str] = ""
-    options: ClassVar[StrategyOptions] = StrategyOptions()
+    options: StrategyOptions = StrategyOptions()
     # Every plugin class by its name: a class adds itself when it is defined.
     known: ClassVar[dict[str, "type[StrategyPlugin]"]] = {}
     facts: Mapping[str, Any] = MappingProxyType({})

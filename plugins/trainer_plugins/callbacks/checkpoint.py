@@ -1,6 +1,7 @@
 """The callback Checkpoint: saves a run and restores it."""
 
 import concurrent.futures
+import math
 import os
 import time
 from typing import Any
@@ -21,6 +22,7 @@ from trainer.plugin_api import (
     Ticker,
     atomic_files,
     configurable,
+    names_in_logs,
     schema,
     storage,
 )
@@ -54,6 +56,10 @@ class Checkpoint(Callback):
         monitor: the value by which to choose the best, such as
             `"val_accuracy"`.
         mode: `"min"`, `"max"`, or `"auto"` to infer it from the name.
+        load_best: whether to load the weights of the best checkpoint once
+            nothing is left to train, for all that is done with them then. It
+            is kept, and saved whenever the value improves. A run that goes on
+            does so from its end.
         asynchronous: whether to write while training continues.
 
     Raises:
@@ -71,13 +77,18 @@ class Checkpoint(Callback):
         keep_best: Natural = 0,
         monitor: Text = "val_loss",
         mode: Direction = "auto",
+        load_best: bool = False,
         asynchronous: bool = True,
     ) -> None:
         super().__init__()
         self._every = every
         self._keep_last = keep_last
-        self._keep_best = keep_best
-        self._monitor = Monitor(monitor, mode) if keep_best else None
+        self._keep_best = max(keep_best, int(load_best))
+        self._monitor = Monitor(monitor, mode) if self._keep_best else None
+        self._load_best = load_best
+        self._best_is_loaded = False
+        # The step at which the monitored value was logged.
+        self._logged_step: int | None = None
         self._asynchronous = asynchronous
         self._staging = Staging() if asynchronous else None
         self._values: dict[int, float] = {}
@@ -104,6 +115,7 @@ class Checkpoint(Callback):
             UserError: there is no `model_dir`, or `checkpoints/` is a link.
         """
         loop = self.trainer.loop
+        self._best_is_loaded = False
         if self.trainer.model_dir is None:
             raise UserError("Checkpoint needs a model_dir to save to.")
         # One process alone: several would race to set the same thing aside.
@@ -144,13 +156,22 @@ class Checkpoint(Callback):
         """See `Callback.next_due`."""
         return self._ticker.next_step(step)
 
+    def on_log(self, step: int, split: str, logs: dict[str, float]) -> None:
+        """Notes of which step the monitored value is."""
+        name = None if self._monitor is None else self._monitor.name
+        if name in names_in_logs(split, logs):
+            self._logged_step = step
+
     def on_save(self, step: int, logs: dict[str, float]) -> None:
-        """Saves when the period has passed, or a save was requested."""
+        """Saves when the period has passed, or a save was requested.
+
+        To load the best in the end, also when the value has improved.
+        """
         loop = self.trainer.loop
         # Save before `on_train_end`, because another callback may fail there.
         ending = loop.is_ending
         due = self._ticker.due(step) and not self._is_too_soon()
-        if due or loop.save_now or ending:
+        if due or loop.save_now or ending or self._improves(logs):
             self._save(logs, over=ending)
 
     def on_leave(self, step: int) -> None:
@@ -180,17 +201,57 @@ class Checkpoint(Callback):
                 if storage.step_of(path) > step:
                     storage.remove(path)
 
+    def before_end(self, logs: dict[str, float]) -> None:
+        """Saves the end of training, then loads the best weights.
+
+        Raises:
+            UserError: the end could not be written, so the run is not done.
+        """
+        if self._load_best:
+            self._save_end(logs)
+            self.load_best_weights()
+            self._best_is_loaded = True
+
     def on_train_end(self, logs: dict[str, float] | None = None) -> None:
         """Saves the end of training, and waits until it is on disk.
 
         Raises:
             UserError: it could not be written, so the run is not done.
         """
-        self._wait()
-        if not self._end_is_saved():
-            self._save(logs or {}, over=True)
-        if not self._finish():
-            raise UserError(self._why_not_done())
+        # What is in memory since then is not the end.
+        if not self._best_is_loaded:
+            self._save_end(logs or {})
+
+    def load_best_weights(self) -> None:
+        """Loads the weights of the best checkpoint, if that was asked for."""
+        if not self._load_best or self._monitor is None:
+            return
+        paths = {storage.step_of(p): p for p in storage.listing(self.directory)}
+        values = {
+            step: value
+            for step, value in self._values.items()
+            if step in paths and math.isfinite(value)
+        }
+        name = self._monitor.name
+        for step in self._monitor.best_first(values):
+            try:
+                self.trainer.state.restore_weights(storage.load(paths[step]))
+            except (UserError, ValueError) as error:
+                logging.warning("Passing over the best checkpoint. %s", error)
+                continue
+            logging.info(
+                "Loaded the best weights: %s = %.6g at step %d.",
+                name,
+                values[step],
+                step,
+            )
+            return
+        logging.warning(
+            "There is no checkpoint with a finite %s: the weights are those "
+            "of step %d.",
+            name,
+            self.trainer.step,
+        )
 
     def state(self) -> dict[str, Any]:
         """See `Callback.state`."""
@@ -217,6 +278,28 @@ class Checkpoint(Callback):
         passed = time.monotonic() - self._saved_at >= _DEFAULT_SECONDS
         # By their clocks, processes would decide differently.
         return not self.trainer.plugin.any_process(passed)
+
+    def _improves(self, logs: dict[str, float]) -> bool:
+        """Whether this step is the best, and has to be kept for the end."""
+        if not self._load_best or self._logged_step != self.trainer.step:
+            return False
+        assert self._monitor is not None
+        value = self._monitor.value(logs)
+        finite = [v for v in self._values.values() if math.isfinite(v)]
+        improves = (
+            value is not None
+            and math.isfinite(value)
+            and all(self._monitor.better(value, than) for than in finite)
+        )
+        # All must save, or none.
+        return self.trainer.plugin.any_process(improves)
+
+    def _save_end(self, logs: dict[str, float]) -> None:
+        self._wait()
+        if not self._end_is_saved():
+            self._save(logs, over=True)
+        if not self._finish():
+            raise UserError(self._why_not_done())
 
     def _note_saved(self, *, over: bool) -> None:
         """Records what was saved, to know at the end whether it is complete."""
@@ -266,7 +349,9 @@ class Checkpoint(Callback):
         step = self.trainer.step
         if self._monitor is not None:
             value = self._monitor.value(logs)
-            if value is not None:
+            # An earlier value is not that of these weights.
+            stale = self._load_best and self._logged_step != step
+            if value is not None and not stale:
                 self._values[step] = value
         # The other processes only take part in decisions about saving.
         if not self.trainer.plugin.is_chief:

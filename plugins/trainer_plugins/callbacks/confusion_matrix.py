@@ -54,12 +54,14 @@ class ConfusionMatrix(Callback):
         Raises:
             UserError: outputs or targets are not those of classes.
         """
-        data = self.trainer.batches("eval").whole(0)
-        length = self._batches or self.trainer.batches("eval").steps_per_epoch
+        split = self.trainer.evaluated_split
+        batches = self.trainer.batches(split)
+        data = batches.whole(0)
+        length = self._batches or batches.steps_per_epoch
         if length is None:
             raise UserError(
-                "The eval split is endless, or its length is not known: set "
-                "ConfusionMatrix.batches."
+                f"The {split} split is endless, or its length is not known: "
+                "set ConfusionMatrix.batches."
             )
         data = data.take(length)
         outputs = self.trainer.predict(data)

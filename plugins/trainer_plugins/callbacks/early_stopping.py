@@ -14,6 +14,7 @@ from trainer.plugin_api import (
     Positive,
     Text,
     configurable,
+    names_in_logs,
     schema,
 )
 
@@ -32,8 +33,9 @@ class EarlyStopping(Callback):
 
     Args:
         monitor: the value to watch. `"val_loss"` is the loss of the eval
-            split, compared at each evaluation; `"loss"` is the loss of the
-            train split, compared at each training log.
+            split, compared at each evaluation, and `"val_rare/loss"` that
+            of the evaluation set `"rare"`; `"loss"` is the loss of the train
+            split, compared at each training log.
         mode: `"min"`, `"max"`, or `"auto"` to infer it from the name.
         patience: evaluations in a row without improvement before stopping.
         min_delta: the smallest change that counts as an improvement.
@@ -69,9 +71,7 @@ class EarlyStopping(Callback):
     def on_log(self, step: int, split: str, logs: dict[str, float]) -> None:
         """Compares the watched value with the best so far."""
         # `on_log` names the split; monitors use Keras' names, as in `fit`.
-        prefix = "val_" if split == "eval" else ""
-        named = {prefix + name: value for name, value in logs.items()}
-        value = self._monitor.value(named)
+        value = self._monitor.value(names_in_logs(split, logs))
         if value is not None:
             self._compare(step, value)
             self._stop_if_done()

@@ -33,7 +33,8 @@ class SampleImages(Callback):
         Raises:
             UserError: neither inputs nor outputs are images.
         """
-        batch = next(iter(self.trainer.batches("eval").whole(0)))
+        batches = self.trainer.batches(self.trainer.evaluated_split)
+        batch = next(iter(batches.whole(0)))
         inputs, _, _ = keras.utils.unpack_x_y_sample_weight(batch)
         inputs = keras.tree.map_structure(
             lambda part: np.asarray(part)[: self._count], inputs
@@ -53,7 +54,7 @@ class SampleImages(Callback):
 
 
 def _is_image(values: Any) -> bool:
-    shape: Any = getattr(values, "shape", ())
+    shape: tuple[int, ...] = getattr(values, "shape", ())
     return len(shape) == 4 and shape[-1] in (1, 3, 4)
 
 

@@ -31,11 +31,13 @@ def difference(hellos: Mapping[str, Mapping[str, Any]]) -> str | None:
     for name, hello in hellos.items():
         if hello["tasks"] != own["tasks"]:
             return _other_cluster(leader, own["tasks"], name, hello["tasks"])
-    # Sorted, so that every attempt names the same difference.
+    # Every attempt gives the same message, whatever the order of arrival. At
+    # a barrier there are no `tasks`, but the hellos are in order.
+    order = [name for name in own["tasks"] if name in hellos] or [*hellos]
     for fact in sorted({fact for h in hellos.values() for fact in h["facts"]}):
         owners: dict[str, list[str]] = {}
-        for name, hello in hellos.items():
-            value = hello["facts"].get(fact, "nothing")
+        for name in order:
+            value = hellos[name]["facts"].get(fact, "nothing")
             # As text, since a value such as a list cannot be a dictionary's
             # key.
             shown = json.dumps(value, sort_keys=True)

@@ -7,7 +7,7 @@ import importlib
 import os
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -40,7 +40,8 @@ class TensorBoard(Logger):
 
     The train run holds the training scalars, the learning rate and the
     operative configuration as text; the eval run holds the evaluation
-    scalars. Either holds what `trainer.log` was given, of every kind.
+    scalars, and any other evaluation set has a run of its name. Each holds what
+    `trainer.log` was given, of every kind.
 
     Hyperparameters are written next to the metrics that they lead to: in the
     eval run, or in the train run if nothing is evaluated. TensorBoard's HPARAMS
@@ -78,7 +79,7 @@ class TensorBoard(Logger):
         """
         if self.writes:
             assert self.trainer.model_dir is not None
-            for split in ("train", "eval"):
+            for split in self._splits:
                 atomic_files.prepare_directory(
                     self.trainer.model_dir, self._name(split)
                 )
@@ -143,14 +144,21 @@ class TensorBoard(Logger):
             # The names of event files contain whole seconds, and TensorBoard
             # reads them in order: the next file needs a later second.
             time.sleep(1.0 - time.time() % 1.0)
-        for split in ("train", "eval"):
+        for split in self._splits:
             # A new run has nothing to hide, and gets no stray event file.
             if tf.io.gfile.isdir(self._directory(split)):
                 # A log that was taken back hides its own step, too.
                 _hide_after(self._directory(split), step - (split in splits))
 
+    @property
+    def _splits(self) -> Iterable[str]:
+        loop = self.trainer.loop  # An evaluator beside training has none.
+        return dict.fromkeys(["train", "eval", *(loop.sets if loop else ())])
+
     def _name(self, split: str) -> str:
-        return f"tensorboard/{'evaluator' if self.following else split}"
+        if self.following:
+            split = "evaluator" if split == "eval" else f"evaluator_{split}"
+        return f"tensorboard/{split}"
 
     def _directory(self, split: str) -> str:
         assert self.trainer.model_dir is not None

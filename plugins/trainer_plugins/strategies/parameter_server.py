@@ -1,6 +1,7 @@
 """The strategy parameter_server: asynchronous workers, variables on servers."""
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
@@ -100,7 +101,9 @@ class ParameterServer(ClusterStrategy):
     name = "parameter_server"
     # Any free worker takes a step, and its own next batch for it: no step has a
     # batch of its own.
-    options = StrategyOptions(batches_by_step=False, carries_states=False)
+    options: StrategyOptions = StrategyOptions(
+        batches_by_step=False, carries_states=False
+    )
     cluster: Cluster
 
     def __init__(
@@ -134,6 +137,10 @@ class ParameterServer(ClusterStrategy):
             )
         self.cluster = cluster
         self._evaluate_on = evaluate_on
+        self.options = dataclasses.replace(
+            self.options,
+            evaluates_here=evaluate_on == "chief" or self.is_evaluator,
+        )
         self._num_workers = len(cluster.jobs["worker"])
         self._steps_per_closure = steps_per_closure
         self._max_staleness = max_staleness

@@ -78,6 +78,8 @@ class TPU(StrategyPlugin):
         reduces_logs=True,
         # TensorFlow has no sparse update of a variable on a TPU.
         reduces_sparse=False,
+        # A step with Python code in it, also on the host, is refused.
+        evaluates_here=False,
     )
 
     def __init__(

@@ -86,6 +86,7 @@ def endless(tmp_path):
         one.process.wait()
 
 
+@pytest.mark.long
 def test_a_second_ctrl_c_ends_the_run_at_once(endless):
     run = endless(pause=20.0, preemption={"grace_seconds": None})
     run.wait_for_step(10)
@@ -214,6 +215,7 @@ def test_a_vm_that_moves_only_saves(endless, metadata):
     assert len(run.saved_steps()) == 1
 
 
+@pytest.mark.long
 def test_no_metadata_server_is_no_fault(endless):
     options = {"metadata_url": "http://127.0.0.1:9", "poll_seconds": 0.1}
     run = endless(pause=0.02, preemption=options).wait_for_step(50)
@@ -222,6 +224,7 @@ def test_no_metadata_server_is_no_fault(endless):
     assert run.log.count("does not answer") == 1
 
 
+@pytest.mark.long
 def test_a_metadata_server_need_not_have_every_key(endless, metadata):
     """Not every kind of VM has all: the others are asked all the same."""
     del metadata["preempted"]  # The first one.

@@ -6,6 +6,7 @@ import time
 import pytest
 
 from tests.plugins.control_plane.tasks import until
+from tests.sets import long
 
 FROZEN = {"silence_seconds": 2.5}
 
@@ -71,7 +72,7 @@ def test_a_killed_task_is_named_by_all_others(running, victim):
     assert time.monotonic() - since < 10
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [long(0), 1])
 def test_a_frozen_task_is_named_and_those_that_beat_are_not(running, victim):
     group, tasks = running(3, options=FROZEN)
     name = f"worker {victim}"

@@ -76,6 +76,7 @@ def test_another_program_at_the_coordinators_port_is_named(cluster):
         assert "TRAINER_COORDINATOR_PORT" in text
 
 
+@pytest.mark.long
 def test_another_program_on_its_own_port_is_named(cluster):
     group = cluster(2)
     host, port = group.address("worker 1").split(":")

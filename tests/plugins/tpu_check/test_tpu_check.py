@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+from tests.sets import one_in
 from trainer import UserError
 from trainer.experiment import build
 from trainer.strategy.registry import find_strategy
@@ -117,7 +118,7 @@ ODD_ONES = {
 
 
 @needs_compiler
-@pytest.mark.parametrize("what", ODD_ONES)
+@pytest.mark.parametrize("what", one_in(2, ODD_ONES))
 def test_an_operation_that_no_tpu_has(tmp_path, what):
     done = check_odd(tmp_path, what, "--model_dir=run")
     assert done.returncode == 2

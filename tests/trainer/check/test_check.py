@@ -100,6 +100,7 @@ def test_what_would_not_start(tmp_path):
     assert report(tmp_path / "run")["would_start"] is False
 
 
+@pytest.mark.long
 def test_several_replicas(tmp_path):
     done = run_trainer(
         tmp_path,

@@ -94,6 +94,7 @@ def assert_goes_on(directory):
         assert storage.find_fault(str(directory / name)) is None
 
 
+@pytest.mark.long
 def test_a_save_and_the_deletion_of_an_older_one(cut, caplog):
     folders = cut("save_and_prune")
     found = [newest(folder) for folder in folders]

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.helpers import make_trainer, saved_steps
+from tests.sets import one_in
 from tests.trainer.runtime.test_schema import JSON
 from trainer import UserError
 from trainer.checkpoint import contents, storage
@@ -179,7 +180,10 @@ def usable(directory):
 
 @pytest.mark.parametrize(
     "kind",
-    sorted(NOT_SEEN_BY_THE_SCHEMA | {"a negative step", "steps_per_loop"}),
+    one_in(
+        3,
+        sorted(NOT_SEEN_BY_THE_SCHEMA | {"a negative step", "steps_per_loop"}),
+    ),
 )
 def test_a_run_passes_it_over(saved, tmp_path, caplog, kind):
     model_dir, _ = saved
@@ -221,7 +225,7 @@ ARRAYS = {
 }
 
 
-@pytest.mark.parametrize("kind", ARRAYS)
+@pytest.mark.parametrize("kind", one_in(3, ARRAYS))
 def test_arrays_that_do_not_fit(saved, tmp_path, caplog, kind):
     def change(arrays):
         del arrays["model/0000"]

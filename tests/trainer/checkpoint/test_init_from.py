@@ -364,6 +364,7 @@ def start(root, folder, *arguments):
     )
 
 
+@pytest.mark.long
 def test_the_command_line(root, tmp_path):
     done = start(root, tmp_path, "--model_dir=a", "--train_steps=3")
     assert done.returncode == 0, done.stderr[-4000:]

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from tests.sets import long, ordinary
+from tests.sets import long
 from tests.trainer.cli.tiny import HERE, TINY
 
 pytestmark = pytest.mark.usefixtures("plain_starts")
@@ -56,12 +56,9 @@ def assert_trained(folder):
     assert (folder / "checkpoints" / "step_00000008").is_dir()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
-    "streams",
-    ordinary(
-        ["| head -1", "> /dev/full", ">&-", "<&- >&- 2>&-"],
-        ["> /dev/full", "<&- >&- 2>&-"],
-    ),
+    "streams", ["| head -1", "> /dev/full", ">&-", "<&- >&- 2>&-"]
 )
 def test_training_outlives_its_streams(shell, tmp_path, streams):
     done = shell(f"$TRAINER --model_dir=run {streams}")
@@ -81,7 +78,9 @@ def test_a_log_that_grows_too_large(shell, tmp_path):
     assert_trained(tmp_path / "run")
 
 
-@pytest.mark.parametrize("streams", ["> /dev/full", "| head -1", long(">&-")])
+@pytest.mark.parametrize(
+    "streams", [long("> /dev/full"), "| head -1", long(">&-")]
+)
 def test_results_that_cannot_be_printed(shell, streams):
     done = shell(f"$TRAINER --mode=print_config {streams}")
     if streams == "> /dev/full":
@@ -138,6 +137,7 @@ def test_what_is_not_utf_8(shell, flag):
     assert flag in line
 
 
+@pytest.mark.long
 def test_a_checkpoint_that_is_too_large(shell, tmp_path):
     """RLIMIT_FSIZE: a failed save is a warning, but the last one must work."""
     model = """

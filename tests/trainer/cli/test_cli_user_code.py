@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from tests.sets import one_in
 from tests.trainer.cli.tiny import TINY, run_trainer
 
 # What must not be seen of the machinery in between.
@@ -133,28 +134,31 @@ def fails(tmp_path, text, *arguments, code=CODE):
 
 @pytest.mark.parametrize(
     ("text", "function", "purpose", "in_helper"),
-    [
-        ("Trainer.model = @bad_model", "bad_model", "Trainer.model", True),
-        (
-            "Trainer.model = @bad_keras_model",
-            "bad_keras_model",
-            "Trainer.model",
-            False,
-        ),
-        ("Trainer.model = @bad_layer", "bad_layer", "Trainer.model", True),
-        ("Trainer.data = @bad_data", "bad_data", "Trainer.data", True),
-        ("Trainer.data = @bad_generator", "examples", "", True),
-        ("Trainer.loss = @bad_loss", "bad_loss", "", True),
-        ("Trainer.metrics = [@BadMetric]", "update_state", "", True),
-        (
-            "run.callbacks = [@BadCallback()]",
-            "on_train_batch_end",
-            "a callback",
-            True,
-        ),
-        ("run.trainer = @BadTrainer", "per_example_loss", "", True),
-        ("run.trainer = @BadOperation", "forward", "a step", False),
-    ],
+    one_in(
+        3,
+        [
+            ("Trainer.model = @bad_model", "bad_model", "Trainer.model", True),
+            (
+                "Trainer.model = @bad_keras_model",
+                "bad_keras_model",
+                "Trainer.model",
+                False,
+            ),
+            ("Trainer.model = @bad_layer", "bad_layer", "Trainer.model", True),
+            ("Trainer.data = @bad_data", "bad_data", "Trainer.data", True),
+            ("Trainer.data = @bad_generator", "examples", "", True),
+            ("Trainer.loss = @bad_loss", "bad_loss", "", True),
+            ("Trainer.metrics = [@BadMetric]", "update_state", "", True),
+            (
+                "run.callbacks = [@BadCallback()]",
+                "on_train_batch_end",
+                "a callback",
+                True,
+            ),
+            ("run.trainer = @BadTrainer", "per_example_loss", "", True),
+            ("run.trainer = @BadOperation", "forward", "a step", False),
+        ],
+    ),
 )
 def test_one_sentence_and_the_users_frames(
     tmp_path, text, function, purpose, in_helper
@@ -202,7 +206,7 @@ def test_verbosity_shows_all_frames(tmp_path):
     assert "/trainer/strategy/build.py" in done.stderr
 
 
-@pytest.mark.parametrize("number", [0, 2, 75])
+@pytest.mark.parametrize("number", one_in(2, [0, 2, 75]))
 def test_an_import_that_exits(tmp_path, number):
     code = f"import sys\nsys.exit({number})\n"
     (line,) = fails(tmp_path, "", code=code)
@@ -213,10 +217,13 @@ def test_an_import_that_exits(tmp_path, number):
 
 @pytest.mark.parametrize(
     ("text", "function"),
-    [
-        ("run.callbacks = [@Exits()]", "on_train_batch_end"),
-        ("Trainer.model = @exits", "exits"),
-    ],
+    one_in(
+        2,
+        [
+            ("run.callbacks = [@Exits()]", "on_train_batch_end"),
+            ("Trainer.model = @exits", "exits"),
+        ],
+    ),
 )
 def test_an_exit_does_not_end_a_run(tmp_path, text, function):
     (line,) = fails(tmp_path, text)

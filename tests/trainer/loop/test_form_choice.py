@@ -10,7 +10,7 @@ import tensorflow as tf
 from tensorflow.python.framework import config
 
 from tests.helpers import make_trainer
-from tests.sets import long
+from tests.sets import long, one_in
 from trainer import Guard, Trainer, UserError
 from trainer.loop import form_cache
 from trainer.loop.form_choice import RECORD
@@ -221,13 +221,16 @@ def test_a_deterministic_run_is_never_timed():
 
 @pytest.mark.parametrize(
     ("value", "form"),
-    [
-        (True, Form.XLA),
-        (False, Form.GRAPH),
-        ("graph", Form.GRAPH),
-        ("xla", Form.XLA),
-        ("xla_stack", Form.XLA_STACK),
-    ],
+    one_in(
+        2,
+        [
+            (True, Form.XLA),
+            (False, Form.GRAPH),
+            ("graph", Form.GRAPH),
+            ("xla", Form.XLA),
+            ("xla_stack", Form.XLA_STACK),
+        ],
+    ),
 )
 def test_forms_by_name(value, form):
     assert chosen(make(jit_compile=value)).form is form
@@ -313,6 +316,7 @@ def test_what_keras_does_not_track_is_set_back(cache):
     assert trainer.seen.numpy() == 0.0
 
 
+@pytest.mark.long
 def test_a_fault_that_a_measurement_found_is_none_of_the_run(cache):
     x = np.ones((64, 3), "float32")
     x[40] = np.nan
@@ -348,14 +352,17 @@ def test_a_record_goes_before_what_the_trainer_did_elsewhere(tmp_path):
 
 @pytest.mark.parametrize(
     ("options", "length", "logs"),
-    [
-        ({}, 700, 700),
-        ({"steps_per_loop": 300}, 300, 100),
-        ({"log_every": 40}, 40, 40),
-        ({"log_every": "1h"}, 700, None),
-        ({"log_every": 1000}, 700, 1000),
-        ({"log_every": 1000, "steps_per_loop": 300}, 300, 1000),
-    ],
+    one_in(
+        2,
+        [
+            ({}, 700, 700),
+            ({"steps_per_loop": 300}, 300, 100),
+            ({"log_every": 40}, 40, 40),
+            ({"log_every": "1h"}, 700, None),
+            ({"log_every": 1000}, 700, 1000),
+            ({"log_every": 1000, "steps_per_loop": 300}, 300, 1000),
+        ],
+    ),
 )
 def test_logs_come_as_often_as_they_are_asked_for(
     tmp_path, options, length, logs

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from tests.helpers import make_trainer
+from tests.sets import long
 from trainer import Callback, StartAgain
 from trainer.checkpoint import storage
 from trainer_plugins.callbacks.checkpoint import Checkpoint
@@ -74,7 +75,7 @@ class Count(keras.callbacks.Callback):
         bias.assign(bias + 0.25)
 
 
-@pytest.mark.parametrize("left_at", [4, 8, 12, 16])
+@pytest.mark.parametrize("left_at", [4, long(8), 12, long(16)])
 def test_what_an_epochs_begin_does_counts_once(tmp_path, left_at):
     whole_count = Count()
     whole = train(tmp_path / "whole", 24, decay(), whole_count)

@@ -108,7 +108,10 @@ def whole(tmp_path_factory):
             "log_train": 20,
             "save": 25,
         },
-        {"batch_end": 30, "test_begin": 30, "save": 30},
+        pytest.param(
+            {"batch_end": 30, "test_begin": 30, "save": 30},
+            marks=pytest.mark.long,
+        ),
     ],
     ids=["on the way", "at the end"],
 )

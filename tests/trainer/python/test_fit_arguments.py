@@ -170,7 +170,8 @@ def test_functions_of_the_user_may_add_what_is_monitored():
         check_monitored(
             [*others, keras.callbacks.EarlyStopping("f1", mode="max")],
             measured={"loss"},
-            evaluates=False,
+            evaluated={"loss"},
+            sets=(),
             may_add=False,
         )
 

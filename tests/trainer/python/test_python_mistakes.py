@@ -94,7 +94,10 @@ MISTAKES = {
         lambda: make(net(), precision="mixed_bfloat16"),
         "comes too late",
     ),
-    "run_eagerly": (lambda: make(compiled_eagerly()), "run_eagerly = True"),
+    "run_eagerly": (
+        lambda: make(compiled_eagerly(), strategy="mirrored").build(),
+        "run_eagerly: the replicas",
+    ),
     "both kinds of metrics": (
         lambda: make(weighted_and_not()),
         "metrics and with weighted_metrics",

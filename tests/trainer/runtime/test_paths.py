@@ -77,6 +77,7 @@ def nasty(**examples):
     return add
 
 
+@pytest.mark.long
 @nasty()
 @settings(max_examples=60, deadline=None)
 @given(name=NAMES.filter(is_a_name))

@@ -16,6 +16,7 @@ import keras
 import pytest
 
 from tests.helpers import lines, make_trainer, saved_steps
+from tests.sets import long
 from trainer import UserError
 from trainer.runtime import exit_report, lease
 from trainer.runtime.run_lock import FILE_NAME, in_use, locked
@@ -208,7 +209,8 @@ def test_a_copy_by_hard_links_is_a_run_of_its_own(tmp_path, is_running):
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"\xff", b"[1]", b"{" * 100_000, b'{"pid": []}']
+    "content",
+    [b"", long(b"\xff"), long(b"[1]"), b"{" * 100_000, long(b'{"pid": []}')],
 )
 def test_what_a_dead_run_left_does_not_matter(tmp_path, content):
     (tmp_path / FILE_NAME).write_bytes(content)

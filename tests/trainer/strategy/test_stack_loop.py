@@ -86,7 +86,7 @@ WAYS = {
     "one_device": {"strategy": "one_device"},
 }
 # The ordinary set has what a stack could treat in another way.
-ORDINARY = ("schedule_and_metrics", "clipped_averaged_and_guarded")
+ORDINARY = ("clipped_averaged_and_guarded",)
 
 
 def make(form, *, kind=Trainer, **options):

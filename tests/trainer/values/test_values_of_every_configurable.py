@@ -12,9 +12,15 @@ import pytest
 
 import trainer.experiment  # noqa: F401 - registers `run`
 import trainer_experiments.contrastive
+import trainer_experiments.distillation
+import trainer_experiments.gan
+import trainer_experiments.hub
 import trainer_experiments.image_records
 import trainer_experiments.mnist
-import trainer_experiments.resnet  # noqa: F401
+import trainer_experiments.recommender
+import trainer_experiments.resnet
+import trainer_experiments.transformer
+import trainer_experiments.vae  # noqa: F401
 from trainer import Guard, Trainer, UserError
 from trainer.cli.config import gin_private
 from trainer.strategy.registry import load_plugins
@@ -76,6 +82,9 @@ RIGHT = {
     "number": SOME | {"0", "-1", "1e30", "10**30"},
     "temperature": SOME,
     "fraction": {"0.5"},
+    "share": {"0", "0.5", "1"},
+    "limit": WHOLE | {"0.5"},
+    "steps": set(),
     "flag": {"True"},
     "text": {"a word"},
     "names": {"a word", "['a']"},
@@ -128,6 +137,9 @@ PARAMETERS = {
         "added_losses": "added?",
         "recompute": "list of names",
         "guard": "object?",
+        "overfit_batches": "whole?",
+        "run_eagerly": "flag",
+        "find_nan": "flag",
     },
     "Guard": {
         "action": "choice",
@@ -165,6 +177,10 @@ PARAMETERS = {
         "task_index": "whole or 0?",
         "virtual_devices": "devices?",
         "deterministic": "flag",
+        "fast_dev_run": "flag",
+        "limit_eval": "limit?",
+        "profile": "steps?",
+        "profile_workers": "text?",
     },
     "Checkpoint": {
         "every": "period?",
@@ -256,6 +272,43 @@ PARAMETERS = {
         "crop_size": "crop",
         "num_classes": "whole",
     },
+    "resnet50_of_digits": {"bn_momentum": "fraction"},
+    "VAE": {},
+    "vae": {"units": "whole", "latent": "whole"},
+    "DecodedImages": {},
+    "GAN": {},
+    "gan": {"filters": "whole", "latent": "whole"},
+    "thumbnail_distance": {},
+    "GeneratedImages": {},
+    "transformer": {
+        "length": "whole",
+        "width": "whole",
+        "blocks": "whole",
+        "heads": "whole",
+    },
+    "GeneratedText": {
+        "prompt": "text",
+        "characters": "whole",
+        "temperature": "temperature",
+    },
+    "python_text": {"split": "choice", "length": "whole"},
+    "Distillation": {"temperature": "temperature", "label_weight": "share"},
+    "student_and_teacher": {
+        "teacher": "text",
+        "input_shape": "shape",
+        "units": "whole",
+        "num_classes": "whole",
+    },
+    "recommender": {"width": "whole"},
+    "names_in_functions": {"split": "choice"},
+    "vision_transformer": {
+        "image_shape": "shape",
+        "patch_size": "whole",
+        "blocks": "whole",
+        "heads": "whole",
+        "width": "whole",
+        "num_classes": "whole",
+    },
 }
 # What a call needs beside the value that is tried.
 NEEDED = {
@@ -264,6 +317,10 @@ NEEDED = {
     "SimCLR": {"model": lambda: keras.Sequential()},
     "mnist": {"split": "train"},
     "image_records": {"split": "train"},
+    "VAE": {"model": lambda: keras.Sequential()},
+    "GAN": {"model": lambda: keras.Sequential()},
+    "Distillation": {"model": lambda: keras.Sequential()},
+    "student_and_teacher": {"teacher": "teacher.keras"},
 }
 
 

@@ -1,10 +1,10 @@
 """Compares two configurations for changes that affect results."""
 
 import re
-from collections.abc import Iterator
 
 from trainer.cli.config import gin_private as internals
 from trainer.cli.config.names import with_present_names
+from trainer.cli.config.statements import statements
 from trainer.strategy.registry import strategies
 
 # scope/module.Name.parameter = ...
@@ -28,7 +28,7 @@ def changes(before: str, after: str) -> list[str]:
     old, new = (
         [
             one
-            for one in _statements(with_present_names(text))
+            for one in statements(with_present_names(text))
             if not _is_of(one, ignored)
         ]
         for text in (before, after)
@@ -37,21 +37,6 @@ def changes(before: str, after: str) -> list[str]:
     added = [f"+ {one}" for one in new if one not in old]
     # Sort by name, so that the old and the new value are adjacent.
     return sorted(removed + added, key=lambda line: line[2:].split(" =")[0])
-
-
-def _statements(text: str) -> Iterator[str]:
-    """Yields one string per statement, even if it spans several lines."""
-    statement: list[str] = []
-    for line in text.splitlines():
-        if not line.strip() or line.startswith("#"):
-            continue
-        if statement and not line.startswith(" "):
-            yield " ".join(statement)
-            statement = []
-        # Gin wraps long statements, at a width that depends on the name.
-        statement.append(line.strip().removesuffix("\\").rstrip())
-    if statement:
-        yield " ".join(statement)
 
 
 def _is_of(statement: str, names: set[str]) -> bool:

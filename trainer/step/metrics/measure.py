@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from trainer.step.metrics.carried import Carried
 from trainer.step.metrics.stateless import initial_state
+from trainer.step.metrics.whole_set import WholeSet, WholeSetMetric
 
 
 @dataclasses.dataclass
@@ -21,7 +22,7 @@ class Measure:
         output: the number or the key of its output; `None` for what a layer
             or an overridden step measures.
         in_layer: whether a layer updates it.
-        carried: its states, if it does not add up.
+        carried: its states, if it does not add up; or the whole set.
         adds_up: whether it does; `None` until that is known.
         initial: its state before any update.
         kept_for: which of the carried states the traced steps update.
@@ -30,13 +31,20 @@ class Measure:
     metric: keras.Metric
     output: int | str | None = None
     in_layer: bool = False
-    carried: Carried | None = None
+    carried: Carried | WholeSet | None = None
     adds_up: bool | None = None
     initial: list[np.ndarray] = dataclasses.field(default_factory=list)
     kept_for: set[str] = dataclasses.field(default_factory=set)
 
     def __post_init__(self) -> None:
+        if isinstance(self.metric, WholeSetMetric):
+            self.adds_up, self.carried = False, WholeSet(self.metric)
         self.begin()
+
+    @property
+    def of_whole_set(self) -> bool:
+        """Whether it is measured in evaluations only, over all examples."""
+        return isinstance(self.carried, WholeSet)
 
     def begin(self) -> None:
         """Takes the state that the variables have as the initial one."""

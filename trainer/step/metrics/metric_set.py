@@ -22,6 +22,7 @@ import tensorflow as tf
 from trainer.errors import UserError
 from trainer.step.losses.outputs import Outputs
 from trainer.step.metrics.additivity import is_known
+from trainer.step.metrics.carried import Carried
 from trainer.step.metrics.factories import by_shape, make_metric
 from trainer.step.metrics.measure import Measure, as_numbers, sum_state
 from trainer.step.metrics.of_layers import LayerMetrics
@@ -31,8 +32,9 @@ from trainer.step.metrics.stateless import (
     result,
     updated,
 )
+from trainer.step.metrics.whole_set import WholeSetMetric
 from trainer.step.model.keras_private import fresh_names, keras_mask
-from trainer.step.padding import count_examples, real_rows
+from trainer.step.padding import count_examples, is_weighted, real_rows
 from trainer.step.reductions.slots import (
     Slots,
     check_rows,
@@ -125,7 +127,12 @@ class MetricSet:
     def are_known(self) -> bool:
         """Whether all metrics are Keras' own and need no trial."""
         return all(
-            isinstance(one, keras.Metric) and is_known(one) and is_built(one)
+            isinstance(one, WholeSetMetric)
+            or (
+                isinstance(one, keras.Metric)
+                and is_known(one)
+                and is_built(one)
+            )
             for one in keras.tree.flatten(self.given)
             if one is not None
         )
@@ -160,6 +167,8 @@ class MetricSet:
                     for part in parts
                 )
             self._check_rank(name, measure, predicted)
+            if measure.of_whole_set:
+                _check_mask(name, measure.metric, keras_mask(predicted))
             weight = _mask_weight(weight, keras_mask(predicted))
             options = {"sample_weight": weight}
             found[name] = [Call((target, predicted), options)]
@@ -197,12 +206,47 @@ class MetricSet:
         found = [
             name
             for name, measure in self.measures.items()
-            if not measure.in_layer
+            if not (measure.in_layer or measure.of_whole_set)
             and name not in self._left_out
             and not logs.keys() & {f"{METRIC}{name}", f"{VALUES}{name}"}
         ]
         self._left_out.update(found)
         return found
+
+    def has_values(self, logs: Logs) -> bool:
+        """Whether a step's results have what carried states are updated by."""
+        return any(name.startswith(VALUES) for name in logs)
+
+    def check_whole_sets(self, logs: Logs, batch: Any) -> None:
+        """Checks that no metric over a whole set leaves weights out.
+
+        Args:
+            logs: what a step returns on a replica.
+            batch: the replica's piece of the global batch.
+
+        Raises:
+            UserError: the data has sample weights that a function ignores.
+        """
+        for name, measure in self.measures.items():
+            metric = measure.metric
+            if (
+                f"{VALUES}{name}" in logs
+                and isinstance(metric, WholeSetMetric)
+                and not metric.takes_weights
+                and is_weighted(batch)
+            ):
+                raise UserError(
+                    "The data has sample weights, which the function of the "
+                    f"metric {name!r} does not take. Give it a parameter "
+                    "sample_weight, or evaluate data without weights."
+                )
+
+    def without_whole_sets(self, logs: Logs) -> Logs:
+        """A training step's results without what only evaluations gather."""
+        names = {
+            f"{VALUES}{n}" for n, m in self.measures.items() if m.of_whole_set
+        }
+        return {n: v for n, v in logs.items() if n not in names}
 
     def as_pieces(self, logs: Logs, batch: Any, slots: Slots) -> Logs:
         """Makes a step's results such that they add up over pieces.
@@ -297,7 +341,7 @@ class MetricSet:
         return {
             name: measure.carried.state(kept_for)
             for name, measure in self.measures.items()
-            if measure.carried is not None
+            if isinstance(measure.carried, Carried)
         }
 
     def load(
@@ -325,7 +369,7 @@ class MetricSet:
             The sums of its increments by replica, if it adds up.
         """
         measure = self.measures[name]
-        if measure.carried is None:
+        if not isinstance(measure.carried, Carried):
             if is_sum:
                 return list(arrays)
             # A state is the initial one plus the sum; [None] adds the axis of
@@ -388,7 +432,7 @@ class MetricSet:
         return {
             name: measure.adds_up
             for name, measure in self.measures.items()
-            if measure.adds_up is not None
+            if measure.adds_up is not None and not measure.of_whole_set
         }
 
     def _check_rank(self, name: str, measure: Measure, predicted: Any) -> None:
@@ -444,6 +488,15 @@ def build_metrics(
     with fresh_names():
         made = keras.tree.map_structure(make_metric, factories)
     return MetricSet(made, model=model, own_step=own_step)
+
+
+def _check_mask(name: str, metric: Any, mask: tf.Tensor | None) -> None:
+    if mask is not None and not metric.takes_weights:
+        raise UserError(
+            f"The outputs have a mask, which the function of the metric "
+            f"{name!r} does not take. Give it a parameter sample_weight, which "
+            "is 0 where the mask leaves something out."
+        )
 
 
 def _mask_weight(weight: Any, mask: tf.Tensor | None) -> Any:

@@ -19,6 +19,7 @@ from trainer.step.metrics import stateless
 from trainer.step.metrics.additivity import adds_up, is_known
 from trainer.step.metrics.measure import Measure
 from trainer.step.metrics.stateless import Call
+from trainer.step.metrics.whole_set import WholeSetMetric
 from trainer.step.model.keras_private import (
     keras_mask,
     set_keras_mask,
@@ -44,6 +45,8 @@ def prepare_metrics(
         UserError: a metric cannot be computed under this strategy.
     """
     metrics = spec.parts.metrics
+    if not training:
+        _check_whole_sets(spec)
     metrics.in_pieces = not spec.is_whole(training=True)
     y_pred = symbolic_outputs(spec.model)
     first = _FirstBatch(spec, batch, training=training)
@@ -68,6 +71,19 @@ def prepare_metrics(
             del added
             _decide(first, name, carry)
     metrics.is_ready = True
+
+
+def _check_whole_sets(spec: StepSpec) -> None:
+    given = keras.tree.flatten(spec.parts.metrics.given)
+    names = [one.name for one in given if isinstance(one, WholeSetMetric)]
+    if names and not spec.options.evaluates_here:
+        raise UserError(
+            f"The metric {names[0]!r} needs the predictions for a whole "
+            "evaluation set in this process, which does not get them under "
+            f"the strategy {spec.plugin.name!r}. With parameter servers, set "
+            "ParameterServer.evaluate_on = 'chief'. On a TPU, set --mode=train"
+            ", and measure with another --strategy: --mode=continuous_eval."
+        )
 
 
 def _is_open(spec: StepSpec, measure: Measure, y_pred: Any) -> bool:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.sets import long
+from tests.sets import long, one_in
 from trainer import ArrayExamples, Trainer, UserError
 from trainer.step.losses import loss_terms, shapes
 from trainer.step.pieces import Piece, open_piece
@@ -168,7 +168,10 @@ def normed():
 
 @pytest.mark.parametrize(
     "options",
-    [{"loss": noisy}, {"loss": None, "kind": Consistent, "model": normed}],
+    one_in(
+        2,
+        [{"loss": noisy}, {"loss": None, "kind": Consistent, "model": normed}],
+    ),
     ids=["noise", "normalization"],
 )
 def test_what_only_seems_to_mix_examples_trains(options, caplog):
@@ -191,7 +194,7 @@ def flat(y, y_pred):
     return tf.reshape(tf.square(y_pred), [-1])
 
 
-@pytest.mark.parametrize("steps", [1, 2])
+@pytest.mark.parametrize("steps", one_in(2, [1, 2]))
 def test_rows_are_counted_as_they_are_computed(steps):
     model = tokens if steps == 1 else one
     y = LABELS if steps == 1 else Y

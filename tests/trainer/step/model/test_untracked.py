@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.sets import one_in
 from trainer import Trainer, UserError, average
 from trainer.checkpoint import storage
 from trainer_plugins.callbacks.checkpoint import Checkpoint
@@ -131,7 +132,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("name", one_in(2, REFUSED))
 def test_what_cannot_go_on_is_refused_where_it_would_have_to(
     name, tmp_path, caplog
 ):

@@ -1,0 +1,40 @@
+"""Transfer learning: the base learns five digits, a new head the other five."""
+
+import keras
+from keras import layers
+from sklearn.datasets import load_digits
+
+from trainer import Trainer
+
+keras.utils.set_random_seed(0)
+pixels, y = load_digits(return_X_y=True)
+x = (pixels / 16).astype("float32").reshape(-1, 8, 8, 1)
+old, new = y < 5, y >= 5
+
+base = keras.Sequential(
+    [
+        keras.Input((8, 8, 1)),
+        layers.Conv2D(16, 3, activation="relu"),
+        layers.Conv2D(16, 3, activation="relu"),
+        layers.GlobalAveragePooling2D(),
+    ],
+    name="base",
+)
+first = keras.Sequential([base, layers.Dense(5, activation="softmax")])
+first.compile("adam", "sparse_categorical_crossentropy")
+Trainer(first).fit(x[old], y[old], epochs=5, shuffle=False)
+
+# The head alone, and then all of it with a low learning rate.
+base.trainable = False
+model = keras.Sequential([base, layers.Dense(5, activation="softmax")])
+model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
+Trainer(model).fit(x[new], y[new] - 5, epochs=5, shuffle=False)
+
+base.trainable = True
+model.compile(
+    keras.optimizers.Adam(1e-4),
+    "sparse_categorical_crossentropy",
+    metrics=["accuracy"],
+)
+history = Trainer(model).fit(x[new], y[new] - 5, epochs=2, shuffle=False)
+print("accuracy", history.history["accuracy"][-1])

@@ -1,0 +1,131 @@
+"""A generative adversarial network: two networks, and an optimizer for each."""
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from trainer import Average, Trainer, average
+from trainer.plugin_api import configurable
+from trainer_experiments.eval_summaries import EvalSummaries
+from trainer_experiments.frechet import FrechetDistance
+from trainer_experiments.models import Width
+from trainer_experiments.noise import StandardNormal
+from trainer_experiments.vae import as_grid
+
+_PARTS = ("generator", "critic")
+_SHAPE = (28, 28, 1)
+_SHOWN = 64
+
+
+@configurable(module="experiments")
+class GAN(Trainer):
+    """Plays generator against critic, with the non-saturating loss.
+
+    "Generative Adversarial Networks" (I. Goodfellow et al., 2014). Both are
+    updated at once, from the gradients of the same batch.
+    """
+
+    def play(self, real: tf.Tensor) -> tuple[dict[str, Average], tf.Tensor]:
+        """The loss of each network, and as many images as there are real."""
+        generator, critic = (self.model.get_layer(one) for one in _PARTS)
+        size = tf.shape(real)[0]
+        fake = generator(tf.zeros([size, generator.input_shape[-1]]))
+        on_fake, on_real = critic(fake), critic(real)
+        count = tf.cast(size, tf.float32)
+        fooled = tf.reduce_sum(tf.nn.softplus(-on_fake))
+        caught = tf.reduce_sum(
+            tf.nn.softplus(on_fake) + tf.nn.softplus(-on_real)
+        )
+        losses = {
+            "generator": average(fooled, count),
+            "critic": average(caught, count),
+        }
+        return losses, fake
+
+    def train_step(self, batch: Any) -> Any:
+        """See `Trainer.train_step`."""
+        real, _, _ = keras.utils.unpack_x_y_sample_weight(batch)
+        with tf.GradientTape(persistent=True) as tape:
+            losses, _ = self.play(real)
+        # All gradients before the first update.
+        variables = {
+            name: self.model.get_layer(name).trainable_variables
+            for name in _PARTS
+        }
+        gradients = {
+            name: self.gradients(tape, losses[name], variables[name])
+            for name in _PARTS
+        }
+        for name in _PARTS:
+            self.apply_gradients(
+                gradients[name], variables[name], optimizer=name
+            )
+        return losses
+
+    def eval_step(self, batch: Any) -> Any:
+        """See `Trainer.eval_step`."""
+        real, _, weight = keras.utils.unpack_x_y_sample_weight(batch)
+        losses, fake = self.play(real)
+        return {**losses, **self.metric_increments(real, fake, weight)}
+
+
+@configurable(module="experiments")
+def gan(*, filters: Width = 16, latent: Width = 32) -> keras.Model:
+    """Convolutional generator and critic of 28x28 images.
+
+    Args:
+        filters: of the layers next to the images; the others have twice as
+            many.
+        latent: how many random numbers an image is made of.
+
+    Returns:
+        A model of both. Their names are those of its layers, so that an
+        optimizer of the same name keeps state for these weights only.
+    """
+    layers = keras.layers
+    generator = keras.Sequential(
+        [
+            keras.Input((latent,)),
+            StandardNormal(),
+            layers.Dense(7 * 7 * 2 * filters),
+            layers.LeakyReLU(0.2),
+            layers.Reshape((7, 7, 2 * filters)),
+            layers.Conv2DTranspose(filters, 4, 2, padding="same"),
+            layers.LeakyReLU(0.2),
+            layers.Conv2DTranspose(1, 4, 2, padding="same"),
+            layers.Activation("sigmoid", dtype="float32"),
+        ],
+        name="generator",
+    )
+    critic = keras.Sequential(
+        [
+            keras.Input(_SHAPE),
+            layers.Conv2D(filters, 4, 2, padding="same"),
+            layers.LeakyReLU(0.2),
+            layers.Conv2D(2 * filters, 4, 2, padding="same"),
+            layers.LeakyReLU(0.2),
+            layers.Flatten(),
+            layers.Dense(1, dtype="float32"),
+        ],
+        name="critic",
+    )
+    noise = keras.Input((latent,))
+    return keras.Model(noise, critic(generator(noise)), name="gan")
+
+
+@configurable(module="experiments")
+def thumbnail_distance() -> FrechetDistance:
+    """The Fréchet distance of images, seen as 7x7 thumbnails."""
+    return FrechetDistance(shape=_SHAPE, pool=4, name="frechet")
+
+
+@configurable(module="experiments")
+class GeneratedImages(EvalSummaries):
+    """Shows images of the generator, new ones each time."""
+
+    def write(self, model: keras.Model) -> None:
+        """See `EvalSummaries`."""
+        generator = model.get_layer("generator")
+        made = generator(tf.zeros([_SHOWN, generator.input_shape[-1]]))
+        tf.summary.image("generated", as_grid(made))

@@ -1,0 +1,116 @@
+"""Which names each function of Python's standard library uses."""
+
+import ast
+import functools
+import os
+import sysconfig
+from collections.abc import Iterator
+
+import numpy as np
+
+from trainer import ArrayExamples
+from trainer.plugin_api import Split, configurable
+
+# A name that fewer functions use, or a function that uses fewer, says little.
+_FEWEST = 5
+_HELD_OUT = 0.2
+_SEED = 0
+_SKIPPED = {"test", "tests", "idlelib", "lib2to3", "site-packages"}
+
+
+@configurable(module="experiments")
+def names_in_functions(split: Split) -> ArrayExamples:
+    """Pairs of a function and a name, half of which belong together.
+
+    Of the names that a function uses, one in five is for testing. To each pair
+    comes one of the same function and a name that it does not use, drawn as
+    often as it is used elsewhere: that a name is frequent tells nothing. The
+    numbers of functions and names differ between versions of Python.
+
+    Args:
+        split: `"train"` or `"eval"`.
+
+    Returns:
+        `function` and `name`, int32 `[n]` each; and whether the function uses
+        the name, float32 `[n, 1]`.
+    """
+    pairs, _, _ = used_names()
+    rng = np.random.default_rng(_SEED)
+    held_out = rng.random(len(pairs)) < _HELD_OUT
+    used = set(map(tuple, pairs))
+    # Until none is left that the function uses.
+    others = pairs[rng.permutation(len(pairs)), 1]
+    while True:
+        wrong = [
+            row
+            for row, pair in enumerate(zip(pairs[:, 0], others, strict=True))
+            if pair in used
+        ]
+        if not wrong:
+            break
+        others[wrong] = rng.choice(pairs[:, 1], len(wrong))
+    chosen = held_out if split == "eval" else ~held_out
+    both = np.concatenate([pairs[chosen, 1], others[chosen]])
+    functions = np.tile(pairs[chosen, 0], 2)
+    labels = np.repeat(np.array([1, 0], "float32"), chosen.sum())[:, np.newaxis]
+    return ArrayExamples(
+        ({"function": functions, "name": both}, labels),
+        shuffle=split == "train",
+    )
+
+
+@functools.cache
+def used_names() -> tuple[np.ndarray, list[str], list[str]]:
+    """Reads the sources.
+
+    Returns:
+        Pairs of the number of a function and of a name that it uses, int32
+        `[n, 2]`; what the functions are called, and the names.
+    """
+    found = dict(_functions())
+    count: dict[str, int] = {}
+    for names in found.values():
+        for name in names:
+            count[name] = count.get(name, 0) + 1
+    frequent = sorted(name for name in count if count[name] >= _FEWEST)
+    number = {name: i for i, name in enumerate(frequent)}
+    kept = {
+        function: sorted(number[name] for name in names if name in number)
+        for function, names in found.items()
+    }
+    functions = [one for one in kept if len(kept[one]) >= _FEWEST]
+    pairs = [(i, name) for i, one in enumerate(functions) for name in kept[one]]
+    return np.array(pairs, np.int32), functions, frequent
+
+
+def _functions() -> Iterator[tuple[str, set[str]]]:
+    """Each function, such as `json.decoder:12`, and the names in it."""
+    for path in _sources(sysconfig.get_paths()["stdlib"]):
+        with open(path, "rb") as file:
+            try:
+                tree = ast.parse(file.read())
+            except SyntaxError:
+                continue
+        place = os.path.relpath(path, sysconfig.get_paths()["stdlib"])
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef):
+                yield f"{place}:{node.lineno}", set(_names(node))
+
+
+def _sources(home: str) -> Iterator[str]:
+    """The paths of the sources, in an order that is always the same."""
+    for folder, folders, files in os.walk(home):
+        folders[:] = sorted(set(folders) - _SKIPPED)
+        yield from (
+            os.path.join(folder, one)
+            for one in sorted(files)
+            if one.endswith(".py")
+        )
+
+
+def _names(function: ast.FunctionDef) -> Iterator[str]:
+    for node in ast.walk(function):
+        if isinstance(node, ast.Name):
+            yield node.id
+        elif isinstance(node, ast.Attribute):
+            yield node.attr

@@ -1,0 +1,300 @@
+"""The gallery: each experiment trains, and its parts are what they say."""
+
+import functools
+import importlib.util
+import math
+import pathlib
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from scipy import linalg
+
+from benchmarks import gallery
+from tests.conftest import ROOT
+from tests.sets import ordinary
+from trainer import Trainer, UserError
+from trainer_experiments import python_text, standard_library
+from trainer_experiments.distillation import (
+    Distillation,
+    student_and_teacher,
+)
+from trainer_experiments.frechet import FrechetDistance
+from trainer_experiments.gan import GAN, gan, thumbnail_distance
+from trainer_experiments.hub import vision_transformer
+from trainer_experiments.models import conv_net
+from trainer_experiments.recommender import recommender
+from trainer_experiments.resnet import resnet50_of_digits
+from trainer_experiments.transformer import GeneratedText, transformer
+from trainer_experiments.vae import VAE, as_grid, vae
+
+RNG = np.random.default_rng(0)
+IMAGES = RNG.random((20, 28, 28, 1)).astype("float32")
+LABELS = np.arange(20) % 10
+CROSS_ENTROPY = keras.losses.SparseCategoricalCrossentropy(True)
+
+
+def small(kind, model, **options):
+    """A Trainer of a small model, and of 20 images if nothing else is said."""
+    return kind(
+        model=model,
+        **{
+            "data": lambda split: (IMAGES, LABELS),
+            "batch_size": 10,
+            "strategy": "default",
+            "jit_compile": False,
+            **options,
+        },
+    )
+
+
+def test_the_bound_of_a_vae_is_that_of_the_paper():
+    """Equation 10 and appendix B of Kingma and Welling (2013), in NumPy."""
+    trainer = small(VAE, functools.partial(vae, units=4, latent=3))
+    logits = RNG.normal(size=(5, 28, 28, 1))
+    mean, log_variance = RNG.normal(size=(2, 5, 3))
+    found = trainer.per_example_loss(
+        tf.constant(IMAGES[:5]),
+        None,
+        {
+            "image": tf.constant(logits, tf.float32),
+            "posterior": tf.constant(
+                np.concatenate([mean, log_variance], 1), tf.float32
+            ),
+        },
+    )
+    p = 1 / (1 + np.exp(-logits))
+    likelihood = IMAGES[:5] * np.log(p) + (1 - IMAGES[:5]) * np.log(1 - p)
+    divergence = -0.5 * (1 + log_variance - mean**2 - np.exp(log_variance))
+    np.testing.assert_allclose(
+        found["image"], -likelihood.sum((1, 2, 3)), rtol=1e-5
+    )
+    np.testing.assert_allclose(found["posterior"], divergence.sum(1), rtol=1e-5)
+
+
+def test_the_frechet_distance_is_that_of_scipy():
+    real, made = IMAGES[:12], IMAGES[8:] ** 2
+    metric = FrechetDistance(shape=(28, 28, 1), pool=14)
+    for part in (slice(5), slice(5, 12)):
+        metric.update_state(real[part], made[part])
+    sides = [
+        one.reshape(12, 2, 14, 2, 14).mean((2, 4)).reshape(12, 4)
+        for one in (real, made)
+    ]
+    one, other = (np.cov(side.T, bias=True) for side in sides)
+    expected = np.sum((sides[0].mean(0) - sides[1].mean(0)) ** 2)
+    expected += np.trace(one + other - 2 * np.real(linalg.sqrtm(one @ other)))
+    assert float(metric.result()) == pytest.approx(expected, abs=1e-5)
+    # Weight 0 is padding.
+    metric.update_state(real, made * 0, np.zeros(12))
+    assert float(metric.result()) == pytest.approx(expected, abs=1e-5)
+
+
+def test_images_are_laid_out_in_rows():
+    numbers = np.arange(64, dtype="float32").reshape(64, 1, 1, 1)
+    grid = as_grid(tf.constant(np.tile(numbers, (1, 2, 3, 1))))
+    assert grid.shape == (1, 16, 24, 1)
+    assert grid[0, 2, 3, 0] == 9  # The second of the second row.
+
+
+@pytest.mark.long
+def test_both_optimizers_of_the_gan_train_their_own_network():
+    trainer = small(
+        GAN,
+        functools.partial(gan, filters=2, latent=3),
+        metrics=[thumbnail_distance],
+        optimizer={
+            "generator": keras.optimizers.SGD(0.0),
+            "critic": keras.optimizers.SGD(0.1),
+        },
+    )
+    before = {
+        name: trainer.model.get_layer(name).get_weights()
+        for name in ("generator", "critic")
+    }
+    logs = trainer.train_and_evaluate(2)
+    assert {"generator", "critic", "val_frechet"} <= set(logs)
+    for name, moves in (("generator", False), ("critic", True)):
+        part = trainer.model.get_layer(name)
+        kernels = (
+            (old, new)
+            for old, new in zip(before[name], part.get_weights(), strict=True)
+            if new.ndim > 1
+        )
+        assert all((old != new).any() == moves for old, new in kernels)
+
+
+def test_text_comes_back_and_targets_are_the_next_characters():
+    text = "if x > 1:\n    print('a')"
+    assert python_text.decode(python_text.encode(text)) == text
+    assert python_text.encode("é")[0] == 1
+    examples = python_text.python_text("eval", length=16)
+    x, y = examples.gather(tf.range(2, dtype=tf.int64))
+    np.testing.assert_array_equal(x[:, 1:], y[:, :-1])
+    np.testing.assert_array_equal(x[1, 0], y[0, -1])
+
+
+@pytest.mark.long
+def test_a_transformer_sees_nothing_to_the_right():
+    model = transformer(length=8, width=8, blocks=2, heads=2)
+    one = RNG.integers(90, size=(1, 8))
+    other = one.copy()
+    other[0, 5:] = (other[0, 5:] + 1) % 90
+    a, b = (np.asarray(model(x)) for x in (one, other))
+    np.testing.assert_allclose(a[0, :5], b[0, :5], atol=1e-6)
+    assert np.abs(a[0, 5:] - b[0, 5:]).max() > 1e-3
+
+
+@pytest.mark.long
+def test_generated_text_is_in_tensorboard_after_each_evaluation(tmp_path):
+    trainer = small(
+        Trainer,
+        functools.partial(transformer, length=16, width=8, heads=2),
+        data=functools.partial(python_text.python_text, length=16),
+        loss=CROSS_ENTROPY,
+    )
+    callback = GeneratedText(prompt="A class ", characters=12)
+    trainer.train_and_evaluate(
+        4,
+        eval_every=2,
+        eval_steps=2,
+        callbacks=[callback],
+        model_dir=str(tmp_path),
+    )
+    found = {
+        event.step: value.tensor.string_val[0].decode()
+        for path in sorted((tmp_path / "tensorboard" / "eval").iterdir())
+        for event in tf.compat.v1.train.summary_iterator(str(path))
+        for value in event.summary.value
+    }
+    assert set(found) == {2, 4}
+    for text in found.values():
+        assert text.startswith("    A class ")
+    # The same weights write the same text.
+    assert callback.generate(trainer.model) == callback.generate(trainer.model)
+
+
+@pytest.mark.long
+def test_a_student_learns_and_its_teacher_stays(tmp_path):
+    teacher = conv_net(filters=2, units=4)
+    path = str(tmp_path / "teacher.keras")
+    teacher.save(path)
+    trainer = small(
+        Distillation,
+        functools.partial(
+            student_and_teacher, teacher=path, input_shape=(28, 28, 1)
+        ),
+        metrics={"student": ["accuracy"]},
+        learning_rate=0.01,
+    )
+    before = trainer.evaluate()["loss"]
+    logs = trainer.train_and_evaluate(30)
+    assert logs["val_loss"] < before
+    assert 0 <= logs["val_student_accuracy"] <= 1
+    kept = trainer.model.get_layer("conv_net").get_weights()
+    for own, its in zip(teacher.get_weights(), kept, strict=True):
+        np.testing.assert_array_equal(own, its)
+
+
+def test_a_missing_teacher_is_a_sentence():
+    with pytest.raises(UserError, match=r"digits\.gin"):
+        student_and_teacher(teacher="nowhere.keras")
+
+
+@pytest.mark.long
+def test_half_of_the_pairs_are_names_that_a_function_uses():
+    pairs, functions, names = standard_library.used_names()
+    used = set(map(tuple, pairs))
+    seen = {}
+    for split in ("train", "eval"):
+        x, y = standard_library.names_in_functions(split).arrays
+        rows = list(zip(x["function"], x["name"], strict=True))
+        assert [row in used for row in rows] == list(y[:, 0] == 1)
+        assert y.mean() == 0.5
+        seen[split] = {row for row in rows if row in used}
+    assert seen["train"] | seen["eval"] == used
+    assert not seen["train"] & seen["eval"]
+    assert pairs.min() >= 0
+    assert (pairs.max(0) == [len(functions) - 1, len(names) - 1]).all()
+    function = next(
+        i for i, one in enumerate(functions) if one.startswith("argparse.py:")
+    )
+    assert any(number == function for number, _ in used)
+
+
+@pytest.mark.long
+def test_the_recommender_trains():
+    trainer = small(
+        Trainer,
+        functools.partial(recommender, width=4),
+        data=standard_library.names_in_functions,
+        loss=keras.losses.BinaryCrossentropy(from_logits=True),
+        batch_size=256,
+    )
+    first = trainer.train(1)["loss"]
+    assert first == pytest.approx(math.log(2), abs=0.01)
+    assert trainer.train(300)["loss"] < first
+
+
+MODELS = {"resnet": resnet50_of_digits, "hub": vision_transformer}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", MODELS)
+def test_classifiers_train(name):
+    if name == "hub":
+        pytest.importorskip("keras_hub")
+    trainer = small(Trainer, MODELS[name], loss=CROSS_ENTROPY)
+    assert math.isfinite(trainer.train_and_evaluate(2)["val_loss"])
+
+
+@pytest.mark.long
+@pytest.mark.skipif(
+    importlib.util.find_spec("keras_hub") is not None, reason="it is there"
+)
+def test_without_keras_hub_the_extra_is_named():
+    with pytest.raises(UserError, match=r"\[hub\]"):
+        vision_transformer()
+
+
+def test_the_table_has_a_row_for_each_experiment():
+    page = (ROOT / "docs" / "gallery.md").read_text()
+    for name in gallery.GALLERY:
+        row = gallery.row(name, None, None)
+        stated = [cell.strip() for cell in row.split("|")[1:4]]
+        (line,) = (
+            one
+            for one in page.splitlines()
+            if one.startswith(f"| [`{name}.gin`]")
+        )
+        cells = [cell.strip() for cell in line.split("|")[1:-1]]
+        assert cells[:3] == stated
+        assert (ROOT / "experiments" / f"{name}.gin").is_file()
+        if cells[3] != "–":
+            assert gallery.reaches(gallery.GALLERY[name], float(cells[3]))
+        if cells[6] != "–":
+            assert float(cells[6]) <= gallery.GALLERY[name].tolerance
+
+
+def runner(tmp_path, mnist_dir):
+    return gallery.Runner(pathlib.Path(tmp_path), mnist_dir, print)
+
+
+NAMES = ordinary(gallery.GALLERY, [])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_figures_are_reached(name, tmp_path, mnist_dir):
+    if name == "hub":
+        pytest.importorskip("keras_hub")
+    figure, _ = runner(tmp_path, mnist_dir).figure(name)
+    assert gallery.reaches(gallery.GALLERY[name], figure), figure
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_strategies_agree(name, tmp_path, mnist_dir):
+    if name == "hub":
+        pytest.importorskip("keras_hub")
+    difference = runner(tmp_path, mnist_dir).difference(name)
+    assert difference <= gallery.GALLERY[name].tolerance

@@ -1,0 +1,109 @@
+"""The site is built by its command, is complete, and loads nothing."""
+
+import html.parser
+import re
+import subprocess
+import sys
+
+import pytest
+
+import trainer
+import trainer.plugin_api
+from tests.conftest import ROOT
+
+pytestmark = pytest.mark.long
+
+
+class Resources(html.parser.HTMLParser):
+    """What a page loads, and what it links to."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.loaded, self.linked, self.names = [], [], set()
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        given = dict(attrs)
+        if "id" in given:
+            self.names.add(given["id"])
+        if tag == "a" and given.get("href"):
+            self.linked.append(given["href"])
+        elif tag == "link" and given.get("rel") != "canonical":
+            self.loaded.append(given.get("href", ""))
+        elif given.get("src"):
+            self.loaded.append(given["src"])
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    pytest.importorskip("material", reason="needs the extra docs")
+    pytest.importorskip("mkdocstrings", reason="needs the extra docs")
+    where = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet"]
+    done = subprocess.run(
+        [*command, "-f", "docs/site/mkdocs.yml", "--site-dir", str(where)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return where
+
+
+@pytest.fixture(scope="module")
+def pages(site):
+    return {
+        str(path.relative_to(site)): Resources(path.read_text())
+        for path in site.rglob("*.html")
+    }
+
+
+def test_every_page_is_there(site, pages):
+    files = [p.stem for p in (ROOT / "docs").glob("*.md")]
+    for name in (*files, "index", "changelog"):
+        assert f"{name}.html" in pages, name
+    # Each can be reached from the first one.
+    linked = set(pages["index.html"].linked)
+    assert {f"{name}.html" for name in files} <= linked
+    # What makes the site is no part of it.
+    assert not (site / "site" / "hooks.py").exists()
+
+
+def test_the_api_is_whole(site):
+    for page, module in (
+        ("trainer", trainer),
+        ("plugin_api", trainer.plugin_api),
+    ):
+        text = (site / "api" / f"{page}.html").read_text()
+        ids = set(re.findall(r'id="([\w.]+)"', text))
+        shown = {one.rpartition(".")[2] for one in ids}
+        assert set(module.__all__) <= shown, set(module.__all__) - shown
+    text = (site / "api" / "trainer.html").read_text()
+    for method in ("fit", "train_and_evaluate", "per_example_loss"):
+        assert f'id="trainer.trainer.Trainer.{method}"' in text, method
+
+
+def test_nothing_is_loaded_from_elsewhere(site, pages):
+    for name, page in pages.items():
+        for one in page.loaded:
+            assert not re.match(r"(https?:)?//", one), (name, one)
+    for path in site.rglob("*.css"):
+        assert not re.search(r"url\(['\"]?(https?:)?//", path.read_text()), path
+
+
+def test_links_lead_somewhere(site, pages):
+    for name, page in pages.items():
+        if name == "404.html":  # Its links begin at the server's root.
+            continue
+        for link in page.linked:
+            target, _, anchor = link.partition("#")
+            if re.match(r"[a-z]+:", link):
+                continue
+            path = ((site / name).parent / target).resolve()
+            path = path / "index.html" if path.is_dir() else path
+            path = path if target else site / name
+            assert path.exists(), (name, link)
+            there = pages.get(str(path.relative_to(site.resolve())))
+            if anchor and there is not None:
+                assert anchor in there.names, (name, link)

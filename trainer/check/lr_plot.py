@@ -1,0 +1,125 @@
+"""Shows what a learning-rate range test has found: as text, JSON and PNG."""
+
+import importlib.util
+import io
+import json
+import os
+from typing import TYPE_CHECKING
+
+from absl import logging
+
+from trainer.errors import UserError
+from trainer.runtime import atomic_files
+from trainer.runtime.local_files import plain
+
+if TYPE_CHECKING:
+    from trainer.check.lr_find import Found
+
+_BARS = "▁▂▃▄▅▆▇█"
+_WIDTH = 60
+_NAME = "lr_find"
+
+
+def curve(found: "Found") -> str:
+    """The smoothed losses over the learning rate, in three lines."""
+    losses, rates = found.smoothed, found.rates
+    if not losses:
+        return "No step had a finite loss."
+    width = min(_WIDTH, len(losses))
+    places = [i * len(losses) // width for i in range(width)]
+    # What explodes at the end would make the rest flat.
+    low = min(losses)
+    high = max(min(max(losses), 2 * losses[0]), low)
+    bars = "".join(
+        _BARS[min(int((losses[i] - low) / ((high - low) or 1.0) * 7.99), 7)]
+        for i in places
+    )
+    lines = [f"loss {low:.4g} to {high:.4g}, smoothed", bars]
+    if found.suggestion is not None:
+        place = rates.index(found.suggestion) * width // len(rates)
+        lines.append(" " * place + "^")
+    begin, end = f"{rates[0]:.1e}", f"{rates[-1]:.1e}"
+    lines.append(begin + end.rjust(max(width - len(begin), len(end) + 1)))
+    return "\n".join(lines)
+
+
+def save_plot(found: "Found", path: str) -> None:
+    """Writes a PNG.
+
+    Raises:
+        UserError: matplotlib is not installed, or the name is another.
+    """
+    if not path.endswith(".png"):
+        raise UserError(f"lr_find: plot = {path!r} must end with .png.")
+    if importlib.util.find_spec("matplotlib") is None:
+        raise UserError(
+            "lr_find: a plot needs matplotlib: "
+            "pip install 'keras-trainer-plugins[plot]'. Printed, the result "
+            "is a curve without it."
+        )
+    atomic_files.write_whole(path, _png(found))
+
+
+def write_found(found: "Found", model_dir: str | None) -> None:
+    """Writes `lr_find.json` and, where matplotlib is, `lr_find.png`.
+
+    Args:
+        found: what to write.
+        model_dir: the run directory, if one was named; else nothing is
+            written.
+    """
+    if model_dir is None:
+        return
+    folder = plain(model_dir)
+    atomic_files.make_directory(folder)
+    content = {
+        "suggestion": found.suggestion,
+        "why": found.why,
+        "learning_rates": found.rates,
+        "losses": found.losses,
+        "smoothed_losses": found.smoothed,
+    }
+    text = json.dumps(content, indent=1, allow_nan=False) + "\n"
+    files: dict[str, str | bytes] = {f"{_NAME}.json": text}
+    if importlib.util.find_spec("matplotlib") is None:
+        logging.warning(
+            "There is no %s.png, as matplotlib is not installed: pip install "
+            "'keras-trainer-plugins[plot]'.",
+            _NAME,
+        )
+    else:
+        files[f"{_NAME}.png"] = _png(found)
+    for name, what in files.items():
+        atomic_files.refuse_links(folder, name)
+        atomic_files.write_whole(os.path.join(folder, name), what)
+
+
+def _png(found: "Found") -> bytes:
+    # Without pyplot, which would open windows, or need a screen.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    axes.plot(found.rates, found.losses, color="0.75", label="loss")
+    axes.plot(found.rates, found.smoothed, label="smoothed")
+    axes.set_xscale("log")
+    if found.smoothed:
+        low, first = min(found.smoothed), found.smoothed[0]
+        margin = 0.1 * abs(first - low) or 1.0
+        # So that what explodes at the end does not hide the rest.
+        axes.set_ylim(low - 3 * margin, max(2 * first - low, low + 3 * margin))
+    if found.suggestion is not None:
+        axes.axvline(
+            found.suggestion,
+            color="C1",
+            linestyle="--",
+            label=f"suggestion {found.suggestion:.2g}",
+        )
+    axes.set_xlabel("learning rate")
+    axes.set_ylabel("training loss")
+    axes.legend()
+    stream = io.BytesIO()
+    figure.savefig(stream, format="png", dpi=100)
+    return stream.getvalue()

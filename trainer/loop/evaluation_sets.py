@@ -1,0 +1,98 @@
+"""Evaluation sets: the splits that a run evaluates, and what is logged of each.
+
+The values of the split `"eval"` are `val_loss`, as Keras calls them. Those of
+any other set have its name in them: `val_rare/loss`. A slash, as an output
+named "rare" would make `val_rare_loss` a value of the split `"eval"`.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, TypeAlias
+
+from annotated_types import MinLen
+from typing_extensions import Doc
+
+from trainer.errors import UserError
+from trainer.loop.schedule import PeriodLike
+from trainer.runtime import schema
+from trainer.values.annotations import Text
+
+EVAL = "eval"
+
+EvalEvery: TypeAlias = Annotated[
+    PeriodLike | Annotated[dict[Text, PeriodLike | None], MinLen(1)],
+    Doc(
+        "a period, such as 100, '2 epochs', '10m' or '5%', or a dict of these "
+        "by split"
+    ),
+]
+
+
+def sets_of(eval_every: EvalEvery | None) -> dict[str, PeriodLike | None]:
+    """The sets that are evaluated, with the period of each, in order.
+
+    Args:
+        eval_every: the period of the split `"eval"`, or a dict of periods by
+            split; `None` is the default period.
+
+    Raises:
+        UserError: a split has a name that cannot be that of a set.
+    """
+    if not isinstance(eval_every, Mapping):
+        return {EVAL: eval_every}
+    for split in eval_every:
+        if split == "train":
+            raise UserError(
+                "eval_every has the split 'train', whose values are those of "
+                "training. To evaluate some of that data, give it as a split "
+                "of another name, such as 'train_sample'."
+            )
+        # A folder of TensorBoard's is named after a set.
+        if not schema.WORD.fullmatch(split) or split.startswith("evaluator"):
+            raise UserError(
+                f"eval_every has the split {split!r}. Valid names of "
+                "evaluation sets have letters, digits, '_', '-' and '.' only, "
+                "and do not begin with 'evaluator'."
+            )
+    return dict(eval_every)
+
+
+def prefix_of(split: str) -> str:
+    """What precedes a split's values in logs and monitors."""
+    if split == "train":
+        return ""
+    return "val_" if split == EVAL else f"val_{split}/"
+
+
+def names_in_logs(split: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """A split's values under their names in logs and monitors."""
+    prefix = prefix_of(split)
+    return {prefix + name: value for name, value in values.items()}
+
+
+def unprefixed(values: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """The values of several splits, where there are none of training."""
+    return {
+        name.removeprefix("val_"): value
+        for split, its in values.items()
+        for name, value in names_in_logs(split, its).items()
+    }
+
+
+def check_unambiguous(sets: Iterable[str], measured: Iterable[str]) -> None:
+    """Checks that no value of the split `"eval"` has the name of another's.
+
+    Args:
+        sets: the splits that are evaluated.
+        measured: the names of values.
+
+    Raises:
+        UserError: one has.
+    """
+    for name in measured:
+        split = name.partition("/")[0]
+        if split != name and split != EVAL and split in sets:
+            raise UserError(
+                f"The metric {name!r} of the split 'eval' would be logged as "
+                f"{prefix_of(split)}{name.partition('/')[2]}, as a value of "
+                f"the split {split!r} is. Give one of them another name."
+            )

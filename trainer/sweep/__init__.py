@@ -1,0 +1,4 @@
+"""`--sweep`: one run for each combination of some values.
+
+Nothing here imports TensorFlow: each run is a process of its own.
+"""
