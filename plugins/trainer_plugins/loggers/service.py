@@ -57,6 +57,9 @@ class Service(Logger):
     def send(self, step: int, values: Mapping[str, Any]) -> None:
         """Sends values of a step, by names such as `"train/loss"`."""
 
+    def settle(self) -> None:  # noqa: B027 - most services keep what they take
+        """Waits until what was sent would survive the end of this process."""
+
     @abc.abstractmethod
     def end(self, *, done: bool) -> None:
         """Ends the run of the service in this attempt.
@@ -117,6 +120,7 @@ class Service(Logger):
             if new:
                 self.send(one.step, new)
                 self._last |= dict.fromkeys(new, one.step)
+        self.settle()
         self._note()
 
     def package_itself(self) -> ModuleType:

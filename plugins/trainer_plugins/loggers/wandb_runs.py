@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+import time
 import wave
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -13,6 +14,7 @@ from trainer.plugin_api import REFUSALS, Media, Text, configurable
 from trainer_plugins.loggers.service import Service
 
 _STEP = "step"
+_FLUSH_SECONDS = 0.2
 
 
 @configurable(module="trainer_plugins.loggers")
@@ -71,9 +73,13 @@ class WandB(Service):
                 name=self.run_name,
                 config=dict(parameters),
                 dir=directory,
-                # Not sys.argv, git and output: `run.json` has them.
                 settings=self._wandb.Settings(
-                    console="off", silent=True, disable_git=True
+                    # Not git and output: `run.json` and a log have them.
+                    console="off",
+                    disable_git=True,
+                    silent=True,
+                    # By default 15 seconds, which a killed process loses.
+                    x_transaction_log_flush_interval=_FLUSH_SECONDS,
                 ),
                 **self._options,
             )
@@ -97,6 +103,11 @@ class WandB(Service):
             }
             # Not `step=`, of which W&B takes one row, and none that is smaller.
             self._run.log({**row, _STEP: step})
+
+    def settle(self) -> None:
+        """See `Service.settle`."""
+        # W&B's process writes its file at this interval.
+        time.sleep(3 * _FLUSH_SECONDS)
 
     def end(self, *, done: bool) -> None:
         """See `Service.end`."""
