@@ -95,13 +95,29 @@ def carry(spec: StepSpec, logs: StepLogs, kept_for: Sequence[str]) -> StepLogs:
 
     def reduce(values: Any) -> Any:
         if not spec.options.reduces_logs:
-            values = strategy.run(reduce_sum, args=(values,))
+            values = strategy.run(_sum_by_type, args=(values,))
         # Equal on all replicas by now, so the first one's will do.
         return tf.nest.map_structure(
             lambda value: strategy.experimental_local_results(value)[0], values
         )
 
     return spec.parts.metrics.carry(logs, kept_for, reduce)
+
+
+def _sum_by_type(values: Any) -> Any:
+    """Sums over replicas, with numbers of one type in a call."""
+    leaves = tf.nest.flatten(values)
+    groups: dict[Any, list[int]] = {}
+    for i, leaf in enumerate(leaves):
+        # Processes do not pack different types. Of integers, TensorFlow's
+        # mirrored strategy adds up only one tensor per call.
+        group = leaf.dtype if leaf.dtype.is_floating else i
+        groups.setdefault(group, []).append(i)
+    found = dict[int, tf.Tensor]()
+    for chosen in groups.values():
+        summed = reduce_sum([leaves[i] for i in chosen])
+        found |= zip(chosen, summed, strict=True)
+    return tf.nest.pack_sequence_as(values, [found[i] for i in sorted(found)])
 
 
 def examples_in_a_slot(
