@@ -38,7 +38,11 @@ decoded = layers.GRU(48, return_sequences=True)(
 next_one = layers.Dense(len(characters), activation="softmax")(decoded)
 model = keras.Model([read, written], next_one)
 
-model.compile("rmsprop", "sparse_categorical_crossentropy", ["accuracy"])
+model.compile(
+    optimizer="rmsprop",
+    loss="sparse_categorical_crossentropy",
+    metrics=["accuracy"],
+)
 trainer = Trainer(model)
 history = trainer.fit(
     [source, target[:, :-1]],
