@@ -21,12 +21,12 @@ base = keras.Sequential(
     name="base",
 )
 first = keras.Sequential([base, layers.Dense(5, activation="softmax")])
+model = keras.Sequential([base, layers.Dense(5, activation="softmax")])
 first.compile("adam", "sparse_categorical_crossentropy")
 Trainer(first).fit(x[old], y[old], epochs=5, shuffle=False)
 
 # The head alone, and then all of it with a low learning rate.
 base.trainable = False
-model = keras.Sequential([base, layers.Dense(5, activation="softmax")])
 model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
 Trainer(model).fit(x[new], y[new] - 5, epochs=5, shuffle=False)
 

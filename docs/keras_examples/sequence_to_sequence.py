@@ -4,7 +4,7 @@ import datetime
 
 import keras
 import numpy as np
-from keras import layers
+from keras import layers, ops
 
 keras.utils.set_random_seed(0)
 first = datetime.date(1999, 1, 1)
@@ -26,15 +26,21 @@ source, target = source[order], target[order]
 
 read = keras.Input((29,), dtype="int32")
 written = keras.Input((10,), dtype="int32")
-embed = layers.Embedding(len(characters), 16)
-_, state = layers.GRU(48, return_state=True)(embed(read))
+source_vectors, target_vectors = (
+    ops.one_hot(one, len(characters)) for one in (read, written)
+)
+_, state = layers.GRU(48, return_state=True)(source_vectors)
 decoded = layers.GRU(48, return_sequences=True)(
-    embed(written), initial_state=state
+    target_vectors, initial_state=state
 )
 next_one = layers.Dense(len(characters), activation="softmax")(decoded)
 model = keras.Model([read, written], next_one)
 
-model.compile("rmsprop", "sparse_categorical_crossentropy", ["accuracy"])
+model.compile(
+    optimizer="rmsprop",
+    loss="sparse_categorical_crossentropy",
+    metrics=["accuracy"],
+)
 history = model.fit(
     [source, target[:, :-1]],
     target[:, 1:],

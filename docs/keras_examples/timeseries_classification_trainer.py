@@ -17,7 +17,7 @@ x, y = (digits.images / 16).astype("float32"), digits.target
 model = keras.Sequential(
     [
         keras.Input((8, 8)),
-        layers.Conv1D(32, 3, padding="same"),
+        layers.Conv1D(32, 3, padding="same", use_bias=False),
         layers.BatchNormalization(),
         layers.ReLU(),
         layers.GRU(32),
@@ -38,7 +38,7 @@ history = trainer.fit(
     x[:1400],
     y[:1400],
     batch_size=56,
-    epochs=12,
+    epochs=6,
     shuffle=False,
     callbacks=callbacks,
     validation_data=(x[1400:], y[1400:]),
