@@ -1,6 +1,5 @@
 """`run_eagerly`: the same numbers as Python, where a debugger can stop."""
 
-import pdb
 import subprocess
 import sys
 
@@ -188,4 +187,3 @@ def test_pdb_itself(tmp_path):
     )
     assert "('value', (8,)" in done.stdout, done.stdout + done.stderr
     assert "debugged.py" in done.stdout
-    assert pdb.set_trace.__module__ == "pdb"
