@@ -12,7 +12,6 @@ import keras
 import numpy as np
 from annotated_types import Ge, Gt, Le
 
-from trainer.check.lr_plot import curve
 from trainer.errors import UserError, nearest
 from trainer.loop.running_trainer import RunningTrainer
 from trainer.loop.training_input import training_input
@@ -27,6 +26,8 @@ LOW, HIGH, STEPS = 1e-7, 10.0, 100
 _SMOOTHING, _EXPLODED = 0.98, 4.0
 # As in Lightning: the first losses say little, and the last ones explode.
 _LEAVE_OUT_FIRST, _LEAVE_OUT_LAST = 10, 1
+_BARS = "▁▂▃▄▅▆▇█"
+_WIDTH = 60
 
 Rate: TypeAlias = Annotated[float, Gt(0), Le(1e30)]
 Sweep: TypeAlias = Annotated[int, Ge(20), Le(100_000)]
@@ -52,6 +53,29 @@ class Found:
 
     def __str__(self) -> str:
         return f"{curve(self)}\n{self.why}"
+
+
+def curve(found: Found) -> str:
+    """The smoothed losses over the learning rate, in three lines."""
+    losses, rates = found.smoothed, found.rates
+    if not losses:
+        return "No step had a finite loss."
+    width = min(_WIDTH, len(losses))
+    places = [i * len(losses) // width for i in range(width)]
+    # What explodes at the end would make the rest flat.
+    low = min(losses)
+    high = max(min(max(losses), 2 * losses[0]), low)
+    bars = "".join(
+        _BARS[min(int((losses[i] - low) / ((high - low) or 1.0) * 7.99), 7)]
+        for i in places
+    )
+    lines = [f"loss {low:.4g} to {high:.4g}, smoothed", bars]
+    if found.suggestion is not None:
+        place = rates.index(found.suggestion) * width // len(rates)
+        lines.append(" " * place + "^")
+    begin, end = f"{rates[0]:.1e}", f"{rates[-1]:.1e}"
+    lines.append(begin + end.rjust(max(width - len(begin), len(end) + 1)))
+    return "\n".join(lines)
 
 
 def find_learning_rate(

@@ -4,46 +4,18 @@ import importlib.util
 import io
 import json
 import os
-from typing import TYPE_CHECKING
 
 from absl import logging
 
+from trainer.check.lr_find import Found
 from trainer.errors import UserError
 from trainer.runtime import atomic_files
 from trainer.runtime.local_files import plain
 
-if TYPE_CHECKING:
-    from trainer.check.lr_find import Found
-
-_BARS = "▁▂▃▄▅▆▇█"
-_WIDTH = 60
 _NAME = "lr_find"
 
 
-def curve(found: "Found") -> str:
-    """The smoothed losses over the learning rate, in three lines."""
-    losses, rates = found.smoothed, found.rates
-    if not losses:
-        return "No step had a finite loss."
-    width = min(_WIDTH, len(losses))
-    places = [i * len(losses) // width for i in range(width)]
-    # What explodes at the end would make the rest flat.
-    low = min(losses)
-    high = max(min(max(losses), 2 * losses[0]), low)
-    bars = "".join(
-        _BARS[min(int((losses[i] - low) / ((high - low) or 1.0) * 7.99), 7)]
-        for i in places
-    )
-    lines = [f"loss {low:.4g} to {high:.4g}, smoothed", bars]
-    if found.suggestion is not None:
-        place = rates.index(found.suggestion) * width // len(rates)
-        lines.append(" " * place + "^")
-    begin, end = f"{rates[0]:.1e}", f"{rates[-1]:.1e}"
-    lines.append(begin + end.rjust(max(width - len(begin), len(end) + 1)))
-    return "\n".join(lines)
-
-
-def save_plot(found: "Found", path: str) -> None:
+def save_plot(found: Found, path: str) -> None:
     """Writes a PNG.
 
     Raises:
@@ -60,7 +32,7 @@ def save_plot(found: "Found", path: str) -> None:
     atomic_files.write_whole(path, _png(found))
 
 
-def write_found(found: "Found", model_dir: str | None) -> None:
+def write_found(found: Found, model_dir: str | None) -> None:
     """Writes `lr_find.json` and, where matplotlib is, `lr_find.png`.
 
     Args:
@@ -94,7 +66,7 @@ def write_found(found: "Found", model_dir: str | None) -> None:
         atomic_files.write_whole(os.path.join(folder, name), what)
 
 
-def _png(found: "Found") -> bytes:
+def _png(found: Found) -> bytes:
     # Without pyplot, which would open windows, or need a screen.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
