@@ -164,10 +164,10 @@ def _check_monitor(
     own = any(m.startswith(f"{split}/") for m in trainer.parts.metrics.measures)
     is_of_eval = EVAL in sets and ("/" not in name or own)
     if not (name.startswith("val_") and (is_of_eval or split in sets)):
+        meant = [prefix_of(one) + name for one in sets]
         raise UserError(
             f"run.best_monitor = {name!r} is not of a set that is evaluated. "
-            "The names of their values begin with "
-            f"{', '.join(map(prefix_of, sets))}."
+            f"Did you mean {' or '.join(map(repr, meant))}?"
         )
 
 

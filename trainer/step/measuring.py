@@ -16,6 +16,8 @@ from trainer.step.reductions.average import Average, average
 from trainer.step.reductions.slots import Slots, slot_rows
 from trainer.step.spec import StepSpec
 
+_LOW = 2**32 - 1
+
 
 def replica_logs(
     spec: StepSpec,
@@ -107,17 +109,42 @@ def carry(spec: StepSpec, logs: StepLogs, kept_for: Sequence[str]) -> StepLogs:
 def _sum_by_type(values: Any) -> Any:
     """Sums over replicas, with numbers of one type in a call."""
     leaves = tf.nest.flatten(values)
-    groups: dict[Any, list[int]] = {}
-    for i, leaf in enumerate(leaves):
-        # Processes do not pack different types. Of integers, TensorFlow's
-        # mirrored strategy adds up only one tensor per call.
-        group = leaf.dtype if leaf.dtype.is_floating else i
-        groups.setdefault(group, []).append(i)
-    found = dict[int, tf.Tensor]()
-    for chosen in groups.values():
-        summed = reduce_sum([leaves[i] for i in chosen])
-        found |= zip(chosen, summed, strict=True)
-    return tf.nest.pack_sequence_as(values, [found[i] for i in sorted(found)])
+    # Processes do not pack different types, and a mirrored strategy does not
+    # reduce integers on several devices.
+    floats = [as_floats(leaf) for leaf in leaves]
+    flat = tf.nest.flatten(floats)
+    found: list[Any] = [None] * len(flat)
+    for dtype in dict.fromkeys(part.dtype for part in flat):
+        chosen = [i for i, part in enumerate(flat) if part.dtype == dtype]
+        summed = reduce_sum([flat[i] for i in chosen])
+        for i, part in zip(chosen, summed, strict=True):
+            found[i] = part
+    whole = [
+        from_floats(parts, leaf.dtype)
+        for parts, leaf in zip(
+            tf.nest.pack_sequence_as(floats, found), leaves, strict=True
+        )
+    ]
+    return tf.nest.pack_sequence_as(values, whole)
+
+
+def as_floats(leaf: tf.Tensor) -> list[tf.Tensor]:
+    """Floats whose sums over replicas are exact."""
+    if leaf.dtype.is_floating:
+        return [leaf]
+    if leaf.dtype.size < 8:
+        return [tf.cast(leaf, tf.float64)]
+    # A float64 holds integers of 53 bits.
+    low = tf.bitwise.bitwise_and(leaf, tf.cast(_LOW, leaf.dtype))
+    high = tf.bitwise.right_shift(leaf, tf.cast(32, leaf.dtype))
+    return [tf.cast(high, tf.float64), tf.cast(low, tf.float64)]
+
+
+def from_floats(parts: Sequence[tf.Tensor], dtype: tf.DType) -> tf.Tensor:
+    if len(parts) == 1:
+        return tf.cast(parts[0], dtype)
+    high, low = (tf.cast(part, dtype) for part in parts)
+    return high * tf.cast(_LOW + 1, dtype) + low
 
 
 def examples_in_a_slot(
