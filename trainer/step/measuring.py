@@ -141,6 +141,7 @@ def as_floats(leaf: tf.Tensor) -> list[tf.Tensor]:
 
 
 def from_floats(parts: Sequence[tf.Tensor], dtype: tf.DType) -> tf.Tensor:
+    """What `as_floats` has made floats of."""
     if len(parts) == 1:
         return tf.cast(parts[0], dtype)
     high, low = (tf.cast(part, dtype) for part in parts)
