@@ -193,7 +193,9 @@ def rows_of(model_dir):
     from wandb.proto import wandb_internal_pb2
 
     found = []
-    for path in sorted(pathlib.Path(model_dir).glob("wandb/*/*.wandb")):
+    for path in sorted(
+        pathlib.Path(model_dir).glob("wandb/offline-run-*/*.wandb")
+    ):
         for content in records_of(path.read_bytes()):
             record = wandb_internal_pb2.Record()
             record.ParseFromString(content)
