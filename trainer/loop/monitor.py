@@ -104,7 +104,8 @@ def check_monitored(
             if name.startswith("val_") and not sets:
                 raise UserError(
                     f"{what}, but nothing is evaluated. Give fit "
-                    "validation_data, use train_and_evaluate, or monitor one "
+                    "validation_data, use train_and_evaluate or "
+                    "--mode=train_and_eval, or monitor one "
                     f"of: {', '.join(valid)}."
                 )
             if not may_add:
