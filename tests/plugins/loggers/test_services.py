@@ -227,12 +227,12 @@ def test_wandb_goes_on_after_kill_9(tmp_path):
     assert steps == every
     evaluated = {r["step"] for r in rows if "eval/loss" in r}
     assert evaluated == {8, 16, 24}
-    media = [r for r in rows if "eval/images" in r]
+    media = [r for r in rows if "eval/text" in r]
     assert sorted({r["step"] for r in media}) == [8, 16, 24]
-    assert media[0]["eval/images"]["_type"] == "images/separated"
-    assert media[0]["eval/images"]["count"] == 2
-    assert media[0]["eval/histogram"]["_type"] == "histogram"
-    assert media[0]["eval/sound"]["_type"] == "audio-file"
+    assert media[0]["eval/images/_type"] == "images/separated"
+    assert media[0]["eval/images/count"] == 2
+    assert media[0]["eval/histogram/_type"] == "histogram"
+    assert media[0]["eval/sound/_type"] == "audio-file"
     assert media[0]["eval/text"] == "step 8"
     ids = {
         folder.rpartition("-")[2]
