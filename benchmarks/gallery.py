@@ -99,7 +99,7 @@ GALLERY = {
         "distillation, digits: accuracy of a student without labels",
         *("student_accuracy", 0.94),
         flags=(
-            "--gin.student_and_teacher.teacher={out}/digits/export/model.keras",
+            "--gin.student_and_teacher.teacher='{out}/digits/export/model.keras'",
         ),
         teacher="digits",
     ),

@@ -89,6 +89,8 @@ def _is_alive(holder: dict[str, Any]) -> bool | None:
         return False
     except OSError:
         pass  # It is another user's.
+    if _stat(pid)[:1] == [b"Z"]:
+        return False  # Dead, but nobody has asked for its exit code.
     began = _began(pid)
     locked = _seconds(holder.get("start"))
     # Numbers are used again: by a process that began after the lock.
@@ -97,12 +99,20 @@ def _is_alive(holder: dict[str, Any]) -> bool | None:
     return began <= locked + _CLOCK_SECONDS
 
 
-def _began(pid: int) -> float | None:
-    """When a process began, in seconds of the system's clock."""
+def _stat(pid: int) -> list[bytes]:
+    """The fields of `/proc/PID/stat` from the state on; none if unknown."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             # After the name, which may contain anything.
-            fields = file.read().rpartition(b")")[2].split()
+            return file.read().rpartition(b")")[2].split()
+    except OSError:
+        return []
+
+
+def _began(pid: int) -> float | None:
+    """When a process began, in seconds of the system's clock."""
+    fields = _stat(pid)
+    try:
         with open("/proc/uptime") as file:
             uptime = float(file.read().split()[0])
         ticks = int(fields[19]) / os.sysconf("SC_CLK_TCK")

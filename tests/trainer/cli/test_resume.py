@@ -105,7 +105,10 @@ def test_a_resumed_run_goes_on(tmp_path):
     (path,) = (tmp_path / "runs" / "tiny").iterdir()
     for steps in (12, 16):
         done = run_trainer(
-            tmp_path, f"--resume={path.name}", f"--train_steps={steps}"
+            tmp_path,
+            f"--resume={path.name}",
+            f"--train_steps={steps}",
+            text=text,
         )
         assert done.returncode == 0, done.stderr
     assert (path / "checkpoints" / "step_00000016").is_dir()

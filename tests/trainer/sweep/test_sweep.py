@@ -106,7 +106,7 @@ def test_a_sweep_that_was_ended_goes_on(tmp_path, number):
     command = [
         *(sys.executable, "-m", "trainer", "--gin_file=tiny.gin"),
         *("--model_dir=runs/s", "--sweep=SGD.learning_rate=[0.1, 1e-2]"),
-        *("--train_steps=20000", "--gin.Checkpoint.every=200"),
+        *("--train_steps=4000", "--gin.Checkpoint.every=200"),
         *("--jit_compile=graph", "--gin.run.log_every=1000"),
     ]
     environ = {**os.environ, "PYTHONPATH": HERE}
