@@ -254,7 +254,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help="default: all")
     parser.add_argument("--data_dir", help="a folder with MNIST's four files")
     parser.add_argument(
-        "--out", type=pathlib.Path, default=pathlib.Path("benchmarks_out/gallery")
+        "--out",
+        type=pathlib.Path,
+        default=pathlib.Path("benchmarks_out/gallery"),
     )
     only = parser.add_mutually_exclusive_group()
     only.add_argument("--figures_only", action="store_true")

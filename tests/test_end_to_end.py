@@ -243,6 +243,7 @@ def test_unbroken_run_logs_every_step(unbroken):
     assert sorted(logged) == sorted(steps + evaluations)
 
 
+@pytest.mark.long
 def test_longer_run_goes_on_as_if_it_had_been_one(resuming, unbroken):
     train_to(11, resuming, "longer")
     train_to(20, resuming, "longer")

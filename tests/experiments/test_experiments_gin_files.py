@@ -6,8 +6,6 @@ import sys
 
 import pytest
 
-from tests.sets import long
-
 
 @pytest.fixture
 def run(root, tmp_path):
@@ -31,7 +29,8 @@ def run(root, tmp_path):
     return start
 
 
-@pytest.mark.parametrize("name", [long("mnist"), "tpu_mnist"])
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["mnist", "tpu_mnist"])
 def test_mnist_checks_out(run, tmp_path, mnist_dir, name):
     done = run(
         name,

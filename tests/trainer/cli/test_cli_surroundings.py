@@ -9,7 +9,6 @@ import sys
 
 import pytest
 
-from tests.sets import long
 from tests.trainer.cli.tiny import HERE, TINY
 
 pytestmark = pytest.mark.usefixtures("plain_starts")
@@ -78,9 +77,8 @@ def test_a_log_that_grows_too_large(shell, tmp_path):
     assert_trained(tmp_path / "run")
 
 
-@pytest.mark.parametrize(
-    "streams", [long("> /dev/full"), "| head -1", long(">&-")]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("streams", ["> /dev/full", "| head -1", ">&-"])
 def test_results_that_cannot_be_printed(shell, streams):
     done = shell(f"$TRAINER --mode=print_config {streams}")
     if streams == "> /dev/full":

@@ -46,7 +46,7 @@ def assert_refused(done, *parts):
         (["--own_units=3", "--own_switch"], "own 3 True None"),
         long(["--own_units", "3", "--batch_size=8"], "own 3 False None"),
         long(["--noown_switch", "--data_dir=here"], "own 1 False here"),
-        (["--flagfile=flags.txt"], "own 5 True None"),
+        long(["--flagfile=flags.txt"], "own 5 True None"),
     ],
 )
 def test_they_have_their_values(tmp_path, arguments, expected):
@@ -79,6 +79,7 @@ def test_mistakes_are_one_sentence(tmp_path, arguments, parts):
     assert_refused(run(tmp_path, *arguments), *parts)
 
 
+@pytest.mark.long
 def test_one_that_is_required(tmp_path):
     code = f"{CODE}\nflags.mark_flag_as_required('own_path')\n"
     assert_refused(run(tmp_path, code=code), "--own_path")

@@ -325,6 +325,7 @@ def test_a_fault_that_a_measurement_found_is_none_of_the_run(cache):
     assert trainer.parts.watch.fault() is None
 
 
+@pytest.mark.long
 def test_a_cached_form_that_fails_is_measured_again(cached, monkeypatch):
     found = json.loads(cached.read_text())
     # As if the key had not told two Trainers apart.
@@ -412,6 +413,7 @@ def test_tracing_alone_makes_no_steps(tmp_path, cache):
         assert trainer.compiled_form is Form.XLA
 
 
+@pytest.mark.long
 def test_a_damaged_cache_is_measured_again(cached):
     path = cached
     assert form_cache.load(path.stem) is not None
