@@ -105,7 +105,7 @@ GALLERY = {
     ),
     "recommender": Entry(
         "recommender, names in Python's functions: AUC",
-        *("auc", 0.8),
+        *("auc", 0.7),
         strategies=(*_SYNCHRONOUS, "parameter_server"),
     ),
     "resnet": Entry(
