@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 from trainer.data import Batches, feeder, padded
 from trainer.data.dataset_batches import MOST_COUNTED
@@ -21,6 +21,9 @@ from trainer.strategy.plugin import StrategyPlugin
 # Batches in one graph call: between two calls a run may leave, so that it does
 # not have to wait for the whole evaluation.
 _BATCHES_PER_CALL = 100
+
+# Calls an event of callbacks, by its name and with its arguments.
+Event: TypeAlias = Callable[..., None]
 
 
 def count_of(batches: Batches, steps: int | None, *, name: str) -> int:
@@ -57,6 +60,8 @@ class Evaluator:
         plugin: the strategy.
         has_to_leave: called between two graph calls: whether to abandon the
             evaluation.
+        batch_events: called at each evaluation: what calls an event of the
+            callbacks, if any of them looks at single batches.
     """
 
     def __init__(
@@ -65,10 +70,12 @@ class Evaluator:
         plugin: StrategyPlugin,
         *,
         has_to_leave: Callable[[], bool],
+        batch_events: Callable[[], Event | None],
     ) -> None:
         self._spec = spec
         self._plugin = plugin
         self._has_to_leave = has_to_leave
+        self._batch_events = batch_events
 
     def __call__(self, steps: int | None = None) -> dict[str, float]:
         """Evaluates with the averaged weights, if there are any.
@@ -95,14 +102,20 @@ class Evaluator:
         totals = Totals(self._spec.parts.metrics, EVAL)
         # Carried states are in variables, which still hold the last evaluation.
         totals.reset()
+        event = self._batch_events()
+        per_call = _BATCHES_PER_CALL if event is None else 1
         with self._averaged_weights():
-            for start in range(0, steps, _BATCHES_PER_CALL):
+            for start in range(0, steps, per_call):
                 # All processes agree on this in a collective, so all of them
                 # call it at the same batch.
                 if start and self._has_to_leave():
                     raise Interrupted
-                count = min(_BATCHES_PER_CALL, steps - start)
+                count = min(per_call, steps - start)
+                if event is not None:
+                    event("on_test_batch_begin", start, {})
                 (totals.sums,) = self.runner(iterator, count, [totals.sums])
+                if event is not None:
+                    event("on_test_batch_end", start, totals.values())
         values = totals.values()
         # What metrics have gathered may be large.
         totals.reset()
@@ -145,14 +158,12 @@ class OtherEvaluations:
 
     Args:
         plugin: the strategy.
-        has_to_leave: see `Evaluator`.
+        **options: `has_to_leave` and `batch_events`, see `Evaluator`.
     """
 
-    def __init__(
-        self, plugin: StrategyPlugin, *, has_to_leave: Callable[[], bool]
-    ) -> None:
+    def __init__(self, plugin: StrategyPlugin, **options: Any) -> None:
         self._plugin = plugin
-        self._has_to_leave = has_to_leave
+        self._options = options
         self._made: dict[Any, tuple[list[Batches], Evaluator]] = {}
 
     def __call__(
@@ -172,7 +183,7 @@ class OtherEvaluations:
             own = dataclasses.replace(spec, batches=lambda split: now[0])
             self._made[key] = (
                 now,
-                Evaluator(own, self._plugin, has_to_leave=self._has_to_leave),
+                Evaluator(own, self._plugin, **self._options),
             )
         now, evaluator = self._made[key]
         now[:] = [batches]

@@ -2,7 +2,13 @@
 
 import contextlib
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from typing import Any
 
 from absl import logging
@@ -355,6 +361,10 @@ class Reporter:
         trainer = self._trainer
         requests = trainer.control.agree(trainer.plugin)
         return requests.restart
+
+    def batch_events(self) -> Callable[..., None] | None:
+        """See `Evaluator`: the run's callbacks, while it evaluates."""
+        return self._callbacks.batch_events if self._is_evaluating else None
 
     def _evaluate(self, splits: Sequence[str]) -> dict[str, dict[str, float]]:
         found = {}
