@@ -164,10 +164,15 @@ def _check_monitor(
     own = any(m.startswith(f"{split}/") for m in trainer.parts.metrics.measures)
     is_of_eval = EVAL in sets and ("/" not in name or own)
     if not (name.startswith("val_") and (is_of_eval or split in sets)):
-        meant = [prefix_of(one) + name for one in sets]
+        prefixes = [prefix_of(one) for one in sets]
+        meant = " or ".join(repr(prefix + name) for prefix in prefixes)
         raise UserError(
             f"run.best_monitor = {name!r} is not of a set that is evaluated. "
-            f"Did you mean {' or '.join(map(repr, meant))}?"
+            + (
+                f"It must begin with {', '.join(prefixes)}."
+                if name.startswith("val_")
+                else f"Did you mean {meant}?"
+            )
         )
 
 
