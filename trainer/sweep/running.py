@@ -116,13 +116,11 @@ def _check_points(given: Sequence[str], sweeps: Sequence[str]) -> int:
 
 def _write_record(folder: str, arguments: Sequence[str]) -> None:
     """Writes the command, for `--resume`."""
-    path = os.path.join(folder, _RECORD)
     record = {"command": command.recorded(arguments)}
+    content = f"{json.dumps(record)}\n".encode()
     try:
         os.makedirs(folder, exist_ok=True)
-        with local_files.create(f"{path}.tmp") as file:
-            file.write(json.dumps(record).encode() + b"\n")
-        os.replace(f"{path}.tmp", path)
+        local_files.replace(os.path.join(folder, _RECORD), content)
     except OSError as error:
         raise UserError(
             f"--model_dir={folder} cannot be written: {error.strerror}."
