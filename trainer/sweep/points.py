@@ -64,7 +64,7 @@ def parse_points(
     axes: dict[str, list[str]] = {}
     for text in sweeps:
         name, axis = _parse(text)
-        if name in axes:
+        if _last_parts(name) in map(_last_parts, axes):
             raise UserError(f"--sweep={text}: {name} is varied twice.")
         axes[name] = axis
     _refuse_conflicts(axes, bindings)
@@ -144,19 +144,19 @@ def _refuse_conflicts(
 ) -> None:
     """Refuses what would win over a sweep, or lose to it."""
     swept = {_last_parts(name): name for name in axes}
+    rates = [name for name in axes if name.endswith(".learning_rate")]
     for binding in bindings:
-        given = binding.parameter or binding.text.partition(" =")[0]
+        given = binding.parameter or binding.text.partition("=")[0]
         if _last_parts(given) in swept:
             raise UserError(
                 f"{binding.source} and --sweep both set "
                 f"{swept[_last_parts(given)]}: give one."
             )
         # This flag replaces the rate of every optimizer.
-        replaced = [n for n in axes if n.endswith(".learning_rate")]
-        if binding.parameter == "Trainer.learning_rate" and replaced:
+        if binding.parameter == "Trainer.learning_rate" and rates:
             raise UserError(
-                f"{binding.source} replaces {replaced[0]}, which --sweep "
-                "varies: give one."
+                f"{binding.source} replaces {rates[0]}, which --sweep varies: "
+                "give one."
             )
 
 

@@ -65,10 +65,11 @@ def test_names_that_are_equal_or_long_stay_apart():
         (["Adam.learning_rate=[fast]"], [], "A string needs quotes"),
         (["A.b=[1]\nA.c=[2]"], [], "not one binding"),
         (["include 'x=[]'"], [], "not one binding"),
-        (["A.b=[1]", "A.b=[2]"], [], "A.b is varied twice"),
+        (["A.b=[1]", "x.A.b=[2]"], [], "x.A.b is varied twice"),
         (["batch_size=[1, 2]"], [], "Trainer.batch_size"),
         (["Trainer.seed=[1, 2]"], ["--seed=3"], "--seed=3 and --sweep"),
         (["A.b=[1, 2]"], ["--gin.x.A.b=3"], "--gin.x.A.b=3 and --sweep"),
+        (["A.b=[1, 2]"], ["--gin_param=A.b=3"], "'A.b=3' and --sweep"),
         (["Adam.learning_rate=[1]"], ["--learning_rate=3"], "replaces"),
     ],
 )
