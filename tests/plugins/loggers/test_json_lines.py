@@ -2,11 +2,10 @@ import json
 import math
 from types import SimpleNamespace
 
-import keras
 import numpy as np
 import pytest
 
-from trainer import Trainer
+from tests.plugins.loggers.training import train_with
 from trainer_plugins.loggers.json_lines import JsonLines
 
 
@@ -137,25 +136,7 @@ def test_without_a_model_dir_nothing_is_written(tmp_path, monkeypatch):
 
 
 def test_with_the_trainer(tmp_path):
-    x = np.arange(8, dtype="float32").reshape(8, 1)
-    trainer = Trainer(
-        model=lambda: keras.Sequential(
-            [keras.Input((1,)), keras.layers.Dense(1)]
-        ),
-        loss=keras.losses.MeanSquaredError(),
-        optimizer=lambda: keras.optimizers.SGD(0.001),
-        data=lambda split: (x, 2 * x),
-        strategy="default",
-        batch_size=4,
-    )
-    values = trainer.train_and_evaluate(
-        20,
-        model_dir=str(tmp_path),
-        callbacks=[JsonLines()],
-        steps_per_loop=5,
-        log_every=10,
-        eval_every=10,
-    )
+    values = train_with(JsonLines(), tmp_path)
     lines = read(tmp_path)
     assert [(line["step"], line["split"]) for line in lines] == [
         (10, "train"),
