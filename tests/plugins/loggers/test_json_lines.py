@@ -102,16 +102,22 @@ def test_an_evaluator_writes_a_file_of_its_own_once_a_step(tmp_path):
     make(tmp_path).on_log(1, "train", {"loss": 1.0})
     before = (tmp_path / "metrics.jsonl").read_bytes()
     own = tmp_path / "metrics_evaluator.jsonl"
-    for _ in range(2):
+    # Killed between the two splits of a step.
+    for splits in (["eval"], ["eval", "rare"]):
         evaluator = make(tmp_path)
         evaluator.following = True
         evaluator.setup()
-        evaluator.on_log(2, "eval", {"loss": 1.0})
+        for split in splits:
+            evaluator.on_log(2, split, {"loss": 1.0})
         evaluator.close()
         with own.open("a") as file:
             file.write('{"step": 3, "spl')
     lines = own.read_text().splitlines()
-    assert [json.loads(line)["step"] for line in lines[:-1]] == [2]
+    found = [json.loads(line) for line in lines[:-1]]
+    assert [(line["step"], line["split"]) for line in found] == [
+        (2, "eval"),
+        (2, "rare"),
+    ]
     # A training process that resumes does not touch it.
     make(tmp_path, step=0).on_train_begin()
     assert own.read_text().splitlines() == lines
