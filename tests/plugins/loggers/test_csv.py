@@ -59,6 +59,17 @@ def test_resuming_drops_later_steps_and_the_torn_row(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["metrics.csv"]
 
 
+def test_a_logger_that_is_used_again_writes_its_header_again(tmp_path):
+    logger = make(tmp_path / "first")
+    for name in ("first", "second"):
+        logger.trainer.model_dir = str(tmp_path / name)
+        logger.setup()
+        logger.on_train_begin()
+        logger.on_log(1, "train", {"loss": 0.5})
+        logger.close()
+    assert read(tmp_path / "second") == read(tmp_path / "first") != []
+
+
 def test_rows_without_their_header_are_kept_apart(tmp_path):
     path = tmp_path / "metrics.csv"
     path.write_text("10,train,0.5\n")
