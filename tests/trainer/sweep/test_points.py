@@ -49,6 +49,8 @@ def test_all_literals_of_gin_are_values():
 def test_names_that_are_equal_or_long_stay_apart():
     found = points("A.units=[1]", "B.units=[2]")
     assert list(found) == ["A.units=1,B.units=2"]
+    found = points("a.A.units=[1]", "b.A.units=[2]")
+    assert list(found) == ["a.A.units=1,b.A.units=2"]
     long = points(f"A.b=['{'é' * 150}', '{'é' * 151}']")
     assert len(long) == 2
     assert all(len(os.fsencode(name)) <= 200 for name in long)
