@@ -146,7 +146,11 @@ def histogram(array: Any) -> np.ndarray:
     numbers = numbers[np.isfinite(numbers)]
     if not numbers.size:
         return np.zeros((0, 3))
-    counts, edges = np.histogram(numbers, bins=BUCKETS)
+    try:
+        counts, edges = np.histogram(numbers, bins=BUCKETS)
+    # There are not so many numbers between the least and the greatest.
+    except ValueError:
+        return np.array([[numbers.min(), numbers.max(), numbers.size]])
     return np.stack([edges[:-1], edges[1:], counts], axis=1)
 
 

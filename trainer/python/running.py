@@ -559,7 +559,7 @@ class Running(_Base):
             UserError: the value is not one of these, or nothing runs.
         """
         check_words(name, kind=kind, reduction=reduction)
-        if noted.note(name, value, reduction, split=split):
+        if noted.note(name, value, reduction, kind=kind, split=split):
             return
         if self.loop is None or self.loop.has_ended:
             raise UserError(

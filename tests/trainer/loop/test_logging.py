@@ -10,7 +10,7 @@ import tensorflow as tf
 from tests.helpers import ARRAYS, make_trainer, run_worker
 from tests.sets import ordinary
 from trainer import Callback, Logger, Trainer, UserError, average
-from trainer.loop.logged import as_value
+from trainer.loop.logged import as_value, histogram
 from trainer.plugin_api import Media
 from trainer_plugins.callbacks.checkpoint import Checkpoint
 from trainer_plugins.loggers.csv_file import CSV
@@ -163,6 +163,8 @@ STEP_MISTAKES = [
     (("_a", lambda y: y[:, 0]), {}, "got the name '_a'"),
     (("a", lambda y: y[:, 0]), {"reduction": "sum"}, "leave reduction"),
     (("a", tf.reduce_sum), {"reduction": "max"}, "Valid: 'mean', 'sum'"),
+    (("a", lambda y: y[:, 0]), {"kind": "histogram"}, "kind = 'histogram'"),
+    (("a", "text"), {"reduction": "sum"}, "got a string"),
 ]
 
 
@@ -204,6 +206,11 @@ class Once(Callback):
 def test_what_a_callback_cannot_log_is_refused(value, options, message):
     with pytest.raises(UserError, match=message):
         as_value("a", value, **{"kind": None, "sample_rate": None, **options})
+
+
+def test_values_that_are_too_close_share_a_bucket():
+    values = [1.0, float(np.nextafter(1.0, 2.0))]
+    assert histogram(values).tolist() == [[*values, 2.0]]
 
 
 @pytest.mark.long
