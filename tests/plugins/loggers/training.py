@@ -2,13 +2,13 @@
 
 import keras
 
-from tests.helpers import make_trainer
+from tests.helpers import linear, make_trainer
 
 
 def train_with(logger, model_dir):
     """Trains, and evaluates at steps 10 and 20; returns the newest values."""
     trainer = make_trainer(
-        lambda: keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)]),
+        linear,
         optimizer=lambda: keras.optimizers.SGD(0.001),
     )
     return trainer.train_and_evaluate(
