@@ -1,19 +1,13 @@
 import csv
 import math
-from types import SimpleNamespace
 
+from tests.plugins.loggers import training
 from trainer.plugin_api import Media
 from trainer_plugins.loggers.csv_file import CSV
 
 
-def make(model_dir, *, step=0, taken_back=()):
-    logger = CSV()
-    logger.trainer = SimpleNamespace(
-        fired_step=step,
-        taken_back=taken_back,
-        model_dir=str(model_dir),
-        plugin=SimpleNamespace(is_chief=True),
-    )
+def make(*arguments, **options):
+    logger = training.make(CSV, *arguments, **options)
     logger.setup()
     logger.on_train_begin()
     return logger

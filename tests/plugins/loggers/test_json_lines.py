@@ -1,24 +1,14 @@
+import functools
 import json
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from tests.plugins.loggers.training import train_with
+from tests.plugins.loggers import training
 from trainer_plugins.loggers.json_lines import JsonLines
 
-
-def make(model_dir, *, step=0, is_chief=True):
-    callback = JsonLines()
-    callback.trainer = SimpleNamespace(
-        step=step,
-        fired_step=step,
-        taken_back=(),
-        model_dir=None if model_dir is None else str(model_dir),
-        plugin=SimpleNamespace(is_chief=is_chief),
-    )
-    return callback
+make = functools.partial(training.make, JsonLines)
 
 
 def read(model_dir):
@@ -142,7 +132,7 @@ def test_without_a_model_dir_nothing_is_written(tmp_path, monkeypatch):
 
 
 def test_with_the_trainer(tmp_path):
-    values = train_with(JsonLines(), tmp_path)
+    values = training.train_with(JsonLines(), tmp_path)
     lines = read(tmp_path)
     assert [(line["step"], line["split"]) for line in lines] == [
         (10, "train"),

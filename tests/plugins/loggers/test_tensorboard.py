@@ -1,6 +1,6 @@
+import functools
 import sys
 import time
-from types import SimpleNamespace
 
 import gin
 import pytest
@@ -10,9 +10,8 @@ from tensorboard.backend.event_processing.plugin_event_accumulator import (
 )
 from tensorboard.plugins.hparams import api_pb2, metadata
 
-from tests.plugins.loggers.training import train_with
+from tests.plugins.loggers import training
 from trainer import UserError
-from trainer.loop.goodput import Accounts
 from trainer_plugins.loggers import tensorboard
 from trainer_plugins.loggers.hyperparameters import literal_bindings
 from trainer_plugins.loggers.tensorboard import TensorBoard
@@ -24,20 +23,7 @@ def _clean_gin():
     gin.clear_config()
 
 
-def make(model_dir, *, step=0, is_chief=True, taken_back=()):
-    callback = TensorBoard()
-    callback.trainer = SimpleNamespace(
-        step=step,
-        fired_step=step,
-        taken_back=taken_back,
-        model_dir=str(model_dir),
-        plugin=SimpleNamespace(is_chief=is_chief),
-        loop=None,
-        batch_size=64,
-        accounts=Accounts(),
-        learning_rates=lambda: {"learning_rate": 0.125},
-    )
-    return callback
+make = functools.partial(training.make, TensorBoard)
 
 
 def read(model_dir, split):
@@ -204,7 +190,7 @@ def test_literal_bindings_reads_scopes_and_macros():
 
 
 def test_with_the_trainer(tmp_path):
-    values = train_with(TensorBoard(), tmp_path)
+    values = training.train_with(TensorBoard(), tmp_path)
     train, evaluated = read(tmp_path, "train"), read(tmp_path, "eval")
     assert scalars(train, "loss")[20] == pytest.approx(values["loss"])
     assert scalars(train, "learning_rate")[20] == pytest.approx(0.001)
