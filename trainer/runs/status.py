@@ -81,7 +81,7 @@ def _is_alive(holder: dict[str, Any]) -> bool | None:
     """
     if holder.get("host") != socket.gethostname():
         return None
-    pid = holder.get("pid")
+    pid: Any = holder.get("pid")
     if not is_alive(pid):
         return False
     seconds = age(pid)

@@ -64,7 +64,7 @@ class Notes:
             raise UserError(f"{what} got a {dtype.name}. {_VALID} {_MEDIA}")
         if rank == 0 and reduction is None:
             raise UserError(
-                f"{what} got a scalar, of which each replica has another one. "
+                f"{what} got a scalar, of which each replica has its own. "
                 f"{_VALID}"
             )
         if rank not in (0, 1):
