@@ -15,7 +15,7 @@ from trainer.loop.callback_list import CallbackList
 from trainer.loop.evaluation_sets import (
     EVAL,
     EvalEvery,
-    names_in_logs,
+    all_in_logs,
     prefix_of,
     sets_of,
     unprefixed,
@@ -144,10 +144,7 @@ def _note(
     watching: CallbackList,
 ) -> None:
     """Keeps the snapshot if it is the best, and logs its values by split."""
-    every: dict[str, float] = {}
-    for split, its in values.items():
-        every |= names_in_logs(split, its)
-    best.offer(snapshot, every)
+    best.offer(snapshot, all_in_logs(values))
     for split, its in values.items():
         watching.call("on_log", snapshot.step, split, its)
     # Last: an evaluator that is killed before it repeats this step, so that no

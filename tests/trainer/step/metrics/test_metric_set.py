@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from tests.helpers import make_trainer, run_module
+from tests.helpers import linear, make_trainer, run_module
 from tests.sets import is_long, long
 from tests.trainer.step.metrics import metric_models as m
 from trainer import Trainer, UserError
@@ -234,7 +234,7 @@ class Forgetful(Trainer):
 
 def test_what_a_step_leaves_out_is_not_logged(caplog):
     trainer = make_trainer(
-        lambda: keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)]),
+        linear,
         kind=Forgetful,
         metrics=["mae", m.RunningMax],
     )
