@@ -22,7 +22,7 @@ def on_config(config):
 
 
 def on_files(files, config):
-    """Adds home, changes and the API."""
+    """Adds home, changes, the API and the experiments."""
     made = {
         "index.md": _as_page(HOME),
         "changelog.md": _as_page(CHANGES),
@@ -31,6 +31,8 @@ def on_files(files, config):
         "api/strategies.md": _plugins("Strategies", "strategies"),
         "api/callbacks.md": _plugins("Callbacks", "callbacks"),
     }
+    for experiment in sorted((ROOT / "experiments").glob("*.gin")):
+        made[f"experiments/{experiment.name}"] = experiment.read_text()
     for path, content in made.items():
         files.append(File.generated(config, path, content=content))
     return files
@@ -38,8 +40,10 @@ def on_files(files, config):
 
 def on_page_markdown(markdown, **_):
     """Lets links to what is outside of docs/ lead to its page."""
-    return markdown.replace("](../README.md", "](index.md").replace(
-        "](../CHANGELOG.md", "](changelog.md"
+    return (
+        markdown.replace("](../README.md", "](index.md")
+        .replace("](../CHANGELOG.md", "](changelog.md")
+        .replace("](../experiments/", "](experiments/")
     )
 
 
