@@ -27,6 +27,7 @@ from trainer.loop.control import Control
 from trainer.loop.evaluator import Evaluator
 from trainer.loop.goodput import Accounts
 from trainer.loop.loop import Loop
+from trainer.loop.reporter import Reporter
 from trainer.python.brief import brief_errors
 from trainer.python.given_model import GivenModel, compiled_with
 from trainer.python.history import History
@@ -302,6 +303,8 @@ class Trainer(Running):
         # Functions, as neither parts nor plugin exists before its first use.
         self.state = RunState(lambda: self.parts, lambda: self.plugin)
         self.loop: Loop | None = None
+        # Of an evaluator beside training, which has no loop.
+        self.following: Reporter | None = None
         self.history = History()
         self.gradient_statistics: GradientStatistics | None = None
         self._batches: dict[str, Batches] = {}
@@ -490,8 +493,15 @@ class Trainer(Running):
 
         For callbacks, between `on_test_begin` and `on_test_end`.
         """
-        loop = self.loop
-        return (loop and loop.reporter.evaluating) or "eval"
+        return (self.reporter and self.reporter.evaluating) or "eval"
+
+    @property
+    def reporter(self) -> Reporter | None:
+        """Reports the evaluations of the run that goes on; `None` without."""
+        if self.following is not None:
+            return self.following
+        goes_on = self.loop is not None and not self.loop.has_ended
+        return self.loop.reporter if self.loop and goes_on else None
 
     @property
     def taken_back(self) -> Sequence[str]:
@@ -894,13 +904,7 @@ class Trainer(Running):
     @functools.cached_property
     def evaluator(self) -> Evaluator:
         """Measures the eval split; traced once, however often it runs."""
-        return Evaluator(
-            self.spec, self.plugin, has_to_leave=self._has_to_leave
-        )
-
-    def _has_to_leave(self) -> bool:
-        """Whether the run's evaluation that is under way is abandoned."""
-        return self.loop is not None and self.loop.reporter.has_to_leave()
+        return Evaluator(self.spec, self.plugin, run=lambda: self.reporter)
 
     def _call_once(self, model: keras.Model) -> None:
         """Calls a model that is built by its first batch."""

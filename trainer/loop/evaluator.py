@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from trainer.data import Batches, feeder, padded
 from trainer.data.dataset_batches import MOST_COUNTED
@@ -49,14 +49,25 @@ class Interrupted(Exception):  # noqa: N818 - a request, not a defect
     """An evaluation was abandoned because the run has to leave."""
 
 
+class SurroundingRun(Protocol):
+    """What an evaluation is a part of."""
+
+    def has_to_leave(self) -> bool:
+        """Whether the evaluation that is under way is abandoned."""
+
+    def test_batches(
+        self, first: int, count: int, totals: Totals
+    ) -> contextlib.AbstractContextManager[None]:
+        """Surrounds a graph call with its batches."""
+
+
 class Evaluator:
     """Measures the eval split; traced once, however often it is called.
 
     Args:
         spec: what the steps are made of.
         plugin: the strategy.
-        has_to_leave: called between two graph calls: whether to abandon the
-            evaluation.
+        run: what goes on around it; `None` if nothing does.
     """
 
     def __init__(
@@ -64,11 +75,11 @@ class Evaluator:
         spec: StepSpec,
         plugin: StrategyPlugin,
         *,
-        has_to_leave: Callable[[], bool],
+        run: Callable[[], "SurroundingRun | None"],
     ) -> None:
         self._spec = spec
         self._plugin = plugin
-        self._has_to_leave = has_to_leave
+        self._run = run
 
     def __call__(self, steps: int | None = None) -> dict[str, float]:
         """Evaluates with the averaged weights, if there are any.
@@ -95,14 +106,20 @@ class Evaluator:
         totals = Totals(self._spec.parts.metrics, EVAL)
         # Carried states are in variables, which still hold the last evaluation.
         totals.reset()
+        run = self._run()
         with self._averaged_weights():
             for start in range(0, steps, _BATCHES_PER_CALL):
                 # All processes agree on this in a collective, so all of them
                 # call it at the same batch.
-                if start and self._has_to_leave():
+                if start and run is not None and run.has_to_leave():
                     raise Interrupted
                 count = min(_BATCHES_PER_CALL, steps - start)
-                (totals.sums,) = self.runner(iterator, count, [totals.sums])
+                with (
+                    contextlib.nullcontext()
+                    if run is None
+                    else run.test_batches(start, count, totals)
+                ):
+                    (totals.sums,) = self.runner(iterator, count, [totals.sums])
         values = totals.values()
         # What metrics have gathered may be large.
         totals.reset()
@@ -145,14 +162,17 @@ class OtherEvaluations:
 
     Args:
         plugin: the strategy.
-        has_to_leave: see `Evaluator`.
+        run: see `Evaluator`.
     """
 
     def __init__(
-        self, plugin: StrategyPlugin, *, has_to_leave: Callable[[], bool]
+        self,
+        plugin: StrategyPlugin,
+        *,
+        run: Callable[[], SurroundingRun | None],
     ) -> None:
         self._plugin = plugin
-        self._has_to_leave = has_to_leave
+        self._run = run
         self._made: dict[Any, tuple[list[Batches], Evaluator]] = {}
 
     def __call__(
@@ -172,7 +192,7 @@ class OtherEvaluations:
             own = dataclasses.replace(spec, batches=lambda split: now[0])
             self._made[key] = (
                 now,
-                Evaluator(own, self._plugin, has_to_leave=self._has_to_leave),
+                Evaluator(own, self._plugin, run=self._run),
             )
         now, evaluator = self._made[key]
         now[:] = [batches]

@@ -348,27 +348,58 @@ class Reporter:
 
     def has_to_leave(self) -> bool:
         """Whether the evaluation that is under way should be abandoned."""
-        # An evaluation that research code calls has no loop around it that
-        # could leave.
-        if not self._is_evaluating:
-            return False
         trainer = self._trainer
+        # An evaluation that research code calls, or that of an evaluator beside
+        # training, has no loop around it that could leave.
+        if not self._is_evaluating or trainer.following is self:
+            return False
         requests = trainer.control.agree(trainer.plugin)
         return requests.restart
+
+    @contextlib.contextmanager
+    def test_batches(
+        self, first: int, count: int, totals: Totals
+    ) -> Iterator[None]:
+        """Calls `on_test_batch_*` around a graph call of an evaluation.
+
+        Args:
+            first: the number of its first batch.
+            count: how many batches it has.
+            totals: sums over all batches until then.
+        """
+        # An evaluation that research code calls is not the run's.
+        if not self._is_evaluating:
+            yield
+            return
+        self._callbacks.call("on_test_batch_begin", first, {})
+        yield
+        # Values wait for the device; one over a whole set is not known yet.
+        wanted = self._callbacks.have("on_test_batch_end")
+        logs = totals.values(whole_sets=False) if wanted else {}
+        self._callbacks.call("on_test_batch_end", first + count - 1, logs)
+
+    def evaluate(self, split: str) -> dict[str, float]:
+        """Measures a split, and calls `on_test_*` for it.
+
+        Raises:
+            Interrupted: the run has to leave.
+        """
+        self.evaluating = split
+        try:
+            return self._evaluate_one(split)
+        finally:
+            self.evaluating = None
 
     def _evaluate(self, splits: Sequence[str]) -> dict[str, dict[str, float]]:
         found = {}
         try:
             for split in splits:
-                self.evaluating = split
-                found[split] = self._evaluate_one(split)
+                found[split] = self.evaluate(split)
         except Interrupted:
             for split in splits:
                 self._evaluations[split].call_back()
                 self.logged.forget(split)
             raise
-        finally:
-            self.evaluating = None
         return found
 
     def _evaluate_one(self, split: str) -> dict[str, float]:
