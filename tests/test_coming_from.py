@@ -37,6 +37,11 @@ class Pairs(keras.utils.PyDataset):
         return X[part], Y[part]
 
 
+class CollectLosses(keras.callbacks.Callback):
+    def on_test_batch_end(self, batch, logs=None):
+        assert "loss" in logs
+
+
 def spread(y, y_pred):
     return np.ptp(y_pred)
 
@@ -85,6 +90,7 @@ def run(code):
         **{"CSV": CSV, "LayerStatistics": LayerStatistics},
         **{"JsonLines": JsonLines, "Guard": Guard, "Pairs": Pairs},
         **{"WholeSetMetric": WholeSetMetric, "spread": spread},
+        **{"CollectLosses": CollectLosses},
     }
     if not code.startswith("Trainer("):
         names["trainer"] = Trainer(**GIVEN)
@@ -167,11 +173,12 @@ def test_flags_run_together(tmp_path):
     """Those of T5X' table, in one command."""
     (tmp_path / "experiments").symlink_to(ROOT / "experiments")
     given = [
-        code_of(row)
+        flag
         for row in rows()
         if row[0].startswith("T5X")
         and code_of(row)
         and not code_of(row).startswith(NOT_TOGETHER)
+        for flag in shlex.split(code_of(row))
     ]
     assert len(given) > 10
     done = subprocess.run(

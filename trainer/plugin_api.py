@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from trainer.runtime.report import Row, Section, show
     from trainer.step.options import StrategyOptions
     from trainer.step.programs import Program, Programs
+    from trainer.step.reductions.slots import BETWEEN_REPLICAS
     from trainer.step.reductions.sums import Sums
     from trainer.strategy.cluster.ranks import read_number
     from trainer.strategy.cluster.resolve import resolve_cluster
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from trainer.values.configurable import checked, configurable
 
 __all__ = [
+    "BETWEEN_REPLICAS",
     "Cluster",
     "Detection",
     "Direction",

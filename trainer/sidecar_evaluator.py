@@ -10,7 +10,7 @@ from absl import logging
 from trainer.best_checkpoint import Best
 from trainer.checkpoint import storage
 from trainer.checkpoint.stateful import EVALUATED
-from trainer.errors import UserError
+from trainer.errors import UserError, did_you_mean
 from trainer.loop.callback_list import CallbackList, has_event
 from trainer.loop.evaluation_sets import (
     EVAL,
@@ -189,13 +189,16 @@ def _check_monitor(
     """Refuses a monitored name of a set that is not evaluated."""
     split = name.removeprefix("val_").partition("/")[0]
     # A metric may have a slash in its name, too.
-    own = any(m.startswith(f"{split}/") for m in trainer.parts.metrics.measures)
+    measures = trainer.parts.metrics.measures
+    own = any(m.startswith(f"{split}/") for m in measures)
     is_of_eval = EVAL in sets and ("/" not in name or own)
     if not (name.startswith("val_") and (is_of_eval or split in sets)):
-        meant = [prefix_of(one) + name for one in sets]
+        prefixes = [prefix_of(one) for one in sets]
+        known = [p + m for p in prefixes for m in ("loss", *measures)]
+        meant = did_you_mean(name, known, cutoff=0.5)
         raise UserError(
-            f"run.best_monitor = {name!r} is not of a set that is evaluated. "
-            f"Did you mean {' or '.join(map(repr, meant))}?"
+            f"run.best_monitor = {name!r} is not of a set that is evaluated, "
+            f"whose values begin with {', '.join(prefixes)}.{meant}"
         )
 
 

@@ -10,7 +10,7 @@ import copy
 import dataclasses
 import functools
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any
 
 import keras
@@ -23,6 +23,7 @@ from trainer.data.first_batches import first_batches
 from trainer.data.given import GivenData
 from trainer.data.rows import take_rows
 from trainer.errors import UserError
+from trainer.loop.callback_list import CallbackList
 from trainer.loop.control import Control
 from trainer.loop.evaluator import Evaluator
 from trainer.loop.goodput import Accounts
@@ -69,7 +70,11 @@ from trainer.strategy.eager_loop import EagerLoop, check_eager
 from trainer.strategy.graph_loop import Runner
 from trainer.strategy.optimizers import restart_optimizers
 from trainer.strategy.plugin import StrategyPlugin
-from trainer.strategy.registry import find_strategy, plugin_of
+from trainer.strategy.registry import (
+    check_name,
+    find_strategy,
+    plugin_of,
+)
 from trainer.values.annotations import (
     JitCompile,
     NotNegative,
@@ -97,7 +102,7 @@ _BUILT = ("plugin", "parts", "spec", "train_runner", "evaluator")
 
 @brief_errors(
     *("__init__", "build", "train", "train_and_evaluate", "fit", "evaluate"),
-    *("predict", "save", "summary"),
+    *("predict", "save", "summary", "lr_find", "memory_report"),
 )
 @configurable(module="trainer")
 class Trainer(Running):
@@ -248,6 +253,8 @@ class Trainer(Running):
         find_nan: bool = False,
     ) -> None:
         # Refused here, before a model is built.
+        if isinstance(strategy, str):
+            check_name(strategy)
         if self._has_own("train_step"):
             check_own_train_step(
                 type(self).__name__,
@@ -305,6 +312,8 @@ class Trainer(Running):
         self.loop: Loop | None = None
         # Of an evaluator beside training, which has no loop.
         self.following: Reporter | None = None
+        # Those that `evaluate` or `predict` was given, while it works.
+        self._called: CallbackList | None = None
         self.history = History()
         self.gradient_statistics: GradientStatistics | None = None
         self._batches: dict[str, Batches] = {}
@@ -904,7 +913,22 @@ class Trainer(Running):
     @functools.cached_property
     def evaluator(self) -> Evaluator:
         """Measures the eval split; traced once, however often it runs."""
-        return Evaluator(self.spec, self.plugin, run=lambda: self.reporter)
+        return Evaluator(
+            self.spec,
+            self.plugin,
+            has_to_leave=self._has_to_leave,
+            batch_events=self._batch_events,
+        )
+
+    def _batch_events(self) -> Callable[..., None] | None:
+        """What calls callbacks at each batch of an evaluation, if any do."""
+        if self._called is not None:
+            return self._called.batch_events
+        return None if self.reporter is None else self.reporter.batch_events()
+
+    def _has_to_leave(self) -> bool:
+        """Whether the run's evaluation that is under way is abandoned."""
+        return self.reporter is not None and self.reporter.has_to_leave()
 
     def _call_once(self, model: keras.Model) -> None:
         """Calls a model that is built by its first batch."""

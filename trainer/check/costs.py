@@ -79,12 +79,18 @@ def step_costs(programs: RunPrograms) -> list[Row]:
             Row("activation memory", None, "bytes", why),
         ]
     micro = programs.micro_batches
-    left_out = sorted({op.type for op in _operations(graph)} & _NOT_COUNTED)
+    counted = [(op.type, _flops_of(op)) for op in _operations(graph)]
+    loops = sorted({kind for kind, _ in counted} & _NOT_COUNTED)
+    unknown = sorted({kind for kind, flop in counted if flop is None})
     note = "a step of this process, as TensorFlow states it"
-    if left_out:
-        note += f"; not in {', '.join(left_out)}"
+    if loops:
+        note += f"; not in {', '.join(loops)}"
+    if unknown:
+        note += f"; not {', '.join(unknown)} of unknown shapes"
     return [
-        Row("FLOP", micro * _flops(graph), "FLOP", note),
+        Row(
+            "FLOP", micro * sum(flop or 0 for _, flop in counted), "FLOP", note
+        ),
         Row(
             "bytes accessed",
             micro * _accessed(graph),
@@ -100,10 +106,6 @@ def step_costs(programs: RunPrograms) -> list[Row]:
     ]
 
 
-def _flops(graph: tf.Graph) -> int:
-    return sum(map(_flops_of, _operations(graph)))
-
-
 def _operations(graph: tf.Graph) -> Iterator[tf.Operation]:
     """Those of a graph, and of the functions that it calls, at each call."""
     for op in graph.get_operations():
@@ -114,28 +116,34 @@ def _operations(graph: tf.Graph) -> Iterator[tf.Operation]:
             yield op
 
 
-def _flops_of(op: tf.Operation) -> int:
+def _flops_of(op: tf.Operation) -> int | None:
+    """The operations that one does; `None` where its shapes do not tell."""
     if op.type == "Einsum":
         return _einsum_flops(op)
     try:
         with deprecation.silence():  # It calls what is, each time.
             found = ops.get_stats_for_node_def(op.graph, op.node_def, "flops")
-    # Of operations whose shapes are not known.
     except (ValueError, TypeError):
-        return 0
+        return None
     return int(found.value or 0)
 
 
-def _einsum_flops(op: tf.Operation) -> int:
+def _einsum_flops(op: tf.Operation) -> int | None:
     """A multiplication and an addition for each combination of indices."""
     equation = op.get_attr("equation").decode()
-    sides: dict[str, int] = {}
+    sides: dict[Any, int] = {}
     for labels, part in zip(
         equation.partition("->")[0].split(","), op.inputs, strict=True
     ):
-        if "..." in labels or not part.shape.is_fully_defined():
-            return 0
-        sides |= dict(zip(labels, part.shape.as_list(), strict=True))
+        if not part.shape.is_fully_defined():
+            return None
+        first, _, last = labels.partition("...")
+        # Those of an ellipsis are aligned at their ends, and broadcast.
+        between = range(part.shape.rank - len(first) - len(last), 0, -1)
+        for label, side in zip(
+            (*first, *between, *last), part.shape, strict=True
+        ):
+            sides[label] = max(side, sides.get(label, 1))
     return 2 * math.prod(sides.values())
 
 

@@ -2,16 +2,13 @@
 
 import os
 import re
-import sys
-import sysconfig
 import traceback
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from trainer.errors import KERAS_ADDS
+from trainer.runtime.user_frames import is_ours, is_users
 
-_OURS = ("trainer", "trainer_plugins")
-_INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
 # A frame, with its source or not, in the message of an error that comes from a
 # traced function, an operation or a data generator.
 _LISTED = re.compile(
@@ -131,29 +128,13 @@ def _frames(error: BaseException) -> list[_Frame]:
 
 def _inner(frames: Sequence[_Frame]) -> list[_Frame]:
     """Leaves out what is above the first frame of ours, if there is one."""
-    ours = [number for number, f in enumerate(frames) if _is_ours(f)]
+    ours = [number for number, f in enumerate(frames) if is_ours(f.path)]
     return list(frames[ours[0] if ours else 0 :])
-
-
-def _is_ours(frame: _Frame) -> bool:
-    return any(
-        frame.path.startswith(f"{os.path.dirname(home)}{os.sep}")
-        for name in _OURS
-        if (home := getattr(sys.modules.get(name), "__file__", None))
-    )
 
 
 def _users(frames: Sequence[_Frame]) -> list[_Frame]:
     """Returns the frames of the user's files."""
-    libraries = (sysconfig.get_paths()["stdlib"], "<")
-    return [
-        frame
-        for frame in frames
-        if not _is_ours(frame)
-        and not frame.path.startswith(libraries)
-        and not _INSTALLED.search(frame.path)
-        and "__autograph_generated_file" not in frame.path
-    ]
+    return [frame for frame in frames if is_users(frame.path)]
 
 
 def _purpose(callers: Sequence[_Frame]) -> str:

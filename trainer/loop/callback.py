@@ -17,7 +17,7 @@ class Callback(keras.callbacks.Callback):
     `on_train_begin` · per epoch `on_epoch_begin` · per host loop of K steps
     `on_train_batch_begin`, the K steps, `on_train_batch_end` · when due
     `on_test_begin`, evaluation, `on_test_end`, with `on_test_batch_begin` and
-    `on_test_batch_end` around each graph call of at most 100 batches, then
+    `on_test_batch_end` around each batch if a callback has them, then
     `on_log` for the train and the eval split · `on_epoch_end` · `on_save` ·
     `before_end` of savers · `on_train_end` · `close`. Saving comes after the
     epoch's end, so that a checkpoint holds what callbacks did there. Where a

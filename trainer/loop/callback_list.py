@@ -92,6 +92,12 @@ class CallbackList:
             if not isinstance(callback, Callback)
         )
 
+    @property
+    def batch_events(self) -> Callable[..., None] | None:
+        """`call`, if any callback looks at single batches of evaluations."""
+        looks = map(self.have, ("on_test_batch_begin", "on_test_batch_end"))
+        return self.call if any(looks) else None
+
     def repeat(self, event: str, *arguments: Any) -> None:
         """Calls an event a second time, and sets states back afterwards."""
         # A callback may return an object that it changes in the event.

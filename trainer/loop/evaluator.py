@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from trainer.data import Batches, feeder, padded
 from trainer.data.dataset_batches import MOST_COUNTED
@@ -21,6 +21,9 @@ from trainer.strategy.plugin import StrategyPlugin
 # Batches in one graph call: between two calls a run may leave, so that it does
 # not have to wait for the whole evaluation.
 _BATCHES_PER_CALL = 100
+
+# Calls an event of callbacks, by its name and with its arguments.
+Event: TypeAlias = Callable[..., None]
 
 
 def count_of(batches: Batches, steps: int | None, *, name: str) -> int:
@@ -49,25 +52,16 @@ class Interrupted(Exception):  # noqa: N818 - a request, not a defect
     """An evaluation was abandoned because the run has to leave."""
 
 
-class SurroundingRun(Protocol):
-    """What an evaluation is a part of."""
-
-    def has_to_leave(self) -> bool:
-        """Whether the evaluation that is under way is abandoned."""
-
-    def test_batches(
-        self, first: int, count: int, totals: Totals
-    ) -> contextlib.AbstractContextManager[None]:
-        """Surrounds a graph call with its batches."""
-
-
 class Evaluator:
     """Measures the eval split; traced once, however often it is called.
 
     Args:
         spec: what the steps are made of.
         plugin: the strategy.
-        run: what goes on around it; `None` if nothing does.
+        has_to_leave: called between two graph calls: whether to abandon the
+            evaluation.
+        batch_events: called at each evaluation: what calls an event of the
+            callbacks, if any of them looks at single batches.
     """
 
     def __init__(
@@ -75,11 +69,13 @@ class Evaluator:
         spec: StepSpec,
         plugin: StrategyPlugin,
         *,
-        run: Callable[[], "SurroundingRun | None"],
+        has_to_leave: Callable[[], bool],
+        batch_events: Callable[[], Event | None],
     ) -> None:
         self._spec = spec
         self._plugin = plugin
-        self._run = run
+        self._has_to_leave = has_to_leave
+        self._batch_events = batch_events
 
     def __call__(self, steps: int | None = None) -> dict[str, float]:
         """Evaluates with the averaged weights, if there are any.
@@ -106,20 +102,22 @@ class Evaluator:
         totals = Totals(self._spec.parts.metrics, EVAL)
         # Carried states are in variables, which still hold the last evaluation.
         totals.reset()
-        run = self._run()
+        event = self._batch_events()
+        per_call = _BATCHES_PER_CALL if event is None else 1
         with self._averaged_weights():
-            for start in range(0, steps, _BATCHES_PER_CALL):
+            for start in range(0, steps, per_call):
                 # All processes agree on this in a collective, so all of them
                 # call it at the same batch.
-                if start and run is not None and run.has_to_leave():
+                if start and self._has_to_leave():
                     raise Interrupted
-                count = min(_BATCHES_PER_CALL, steps - start)
-                with (
-                    contextlib.nullcontext()
-                    if run is None
-                    else run.test_batches(start, count, totals)
-                ):
-                    (totals.sums,) = self.runner(iterator, count, [totals.sums])
+                count = min(per_call, steps - start)
+                if event is not None:
+                    event("on_test_batch_begin", start, {})
+                (totals.sums,) = self.runner(iterator, count, [totals.sums])
+                if event is not None:
+                    # What is over a whole set is not known yet.
+                    values = totals.values(whole_sets=False)
+                    event("on_test_batch_end", start, values)
         values = totals.values()
         # What metrics have gathered may be large.
         totals.reset()
@@ -162,17 +160,12 @@ class OtherEvaluations:
 
     Args:
         plugin: the strategy.
-        run: see `Evaluator`.
+        **options: `has_to_leave` and `batch_events`, see `Evaluator`.
     """
 
-    def __init__(
-        self,
-        plugin: StrategyPlugin,
-        *,
-        run: Callable[[], SurroundingRun | None],
-    ) -> None:
+    def __init__(self, plugin: StrategyPlugin, **options: Any) -> None:
         self._plugin = plugin
-        self._run = run
+        self._options = options
         self._made: dict[Any, tuple[list[Batches], Evaluator]] = {}
 
     def __call__(
@@ -192,7 +185,7 @@ class OtherEvaluations:
             own = dataclasses.replace(spec, batches=lambda split: now[0])
             self._made[key] = (
                 now,
-                Evaluator(own, self._plugin, run=self._run),
+                Evaluator(own, self._plugin, **self._options),
             )
         now, evaluator = self._made[key]
         now[:] = [batches]

@@ -220,7 +220,11 @@ class Logger(Callback, abc.ABC):
         What is in a checkpoint has been written by then, or is in it.
         """
         self.flush(wait=True)
-        waiting = [one.as_json() for one in self._waiting]
+        waiting = [
+            one.as_json()
+            for one in self._waiting
+            if any(kind_of(value) == "scalar" for value in one.values.values())
+        ]
         return {"waiting": waiting} if waiting else {}
 
     def load_state(self, state: dict[str, Any]) -> None:

@@ -2,7 +2,13 @@
 
 import contextlib
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from typing import Any
 
 from absl import logging
@@ -356,27 +362,9 @@ class Reporter:
         requests = trainer.control.agree(trainer.plugin)
         return requests.restart
 
-    @contextlib.contextmanager
-    def test_batches(
-        self, first: int, count: int, totals: Totals
-    ) -> Iterator[None]:
-        """Calls `on_test_batch_*` around a graph call of an evaluation.
-
-        Args:
-            first: the number of its first batch.
-            count: how many batches it has.
-            totals: sums over all batches until then.
-        """
-        # An evaluation that research code calls is not the run's.
-        if not self._is_evaluating:
-            yield
-            return
-        self._callbacks.call("on_test_batch_begin", first, {})
-        yield
-        # Values wait for the device; one over a whole set is not known yet.
-        wanted = self._callbacks.have("on_test_batch_end")
-        logs = totals.values(whole_sets=False) if wanted else {}
-        self._callbacks.call("on_test_batch_end", first + count - 1, logs)
+    def batch_events(self) -> Callable[..., None] | None:
+        """See `Evaluator`: the run's callbacks, while it evaluates."""
+        return self._callbacks.batch_events if self._is_evaluating else None
 
     def evaluate(self, split: str) -> dict[str, float]:
         """Measures a split, and calls `on_test_*` for it.

@@ -1,8 +1,9 @@
 """Raises mistakes of the user without the frames that found them.
 
-A sentence is what helps. The frames in between would be ours, gin's, Keras' and
-AutoGraph's: some hundred lines, of which a notebook shows every one. The
-original exception is the new one's `__context__`.
+A sentence is what helps, or the user's own frames where their code has raised.
+Those in between would be ours, gin's, Keras' and AutoGraph's: some hundred
+lines, of which a notebook shows every one. A `UserError` has the original one
+as its `__context__`.
 """
 
 import functools
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from trainer.errors import UserError
+from trainer.runtime.user_frames import only_users
 
 C = TypeVar("C", bound=type)
 
@@ -52,5 +54,21 @@ def _brief(method: Callable[..., Any]) -> Callable[..., Any]:
             short = UserError(str(error).partition(_OF_GIN)[0])
             setattr(short, _BRIEF, True)
             raise short from None
+        except Exception as error:
+            if not _state["is_on"] or os.environ.get(VARIABLE):
+                raise
+            _shorten(error)
+            raise
 
     return call
+
+
+def _shorten(error: BaseException) -> None:
+    """Leaves an exception, and those before it, with the user's frames."""
+    one: BaseException | None = error
+    while one is not None:
+        one.__traceback__ = only_users(one.__traceback__)
+        one = one.__cause__ or one.__context__
+    if not hasattr(error, _BRIEF):
+        setattr(error, _BRIEF, True)
+        error.add_note(f"Only your own frames are shown; {VARIABLE}=1: all.")

@@ -12,10 +12,10 @@ from trainer.data.given import GivenData
 from trainer.errors import outside_graph
 from trainer.loop.evaluator import count_of
 from trainer.python.fit import yields_batches
-from trainer.runtime.graph import converted
+from trainer.runtime.graph import converted, graph_function
 from trainer.runtime.retracing import telling_retraces
 from trainer.step.spec import StepSpec
-from trainer.step.trials.data import check_inputs
+from trainer.step.trials.inputs import check_inputs
 
 # Keeps the random numbers apart from those of training, evaluation and trials.
 _STREAM = 3
@@ -30,7 +30,7 @@ def make_predict(spec: StepSpec) -> Callable[[Any, tf.Tensor], Any]:
         with randomness.at(step.read_value(), number, _STREAM, replica=0):
             return converted(spec.methods.forward)(x, training=False)
 
-    return tf.function(
+    return graph_function(
         telling_retraces(outputs_of, "prediction"), reduce_retracing=True
     )
 
@@ -67,6 +67,7 @@ def predict(
     *,
     model: keras.Model,
     steps: int | None,
+    event: Callable[..., None],
 ) -> Any:
     """Collects the outputs for all examples.
 
@@ -75,6 +76,7 @@ def predict(
         batches: what `predicted_batches` returned.
         model: knows which inputs it takes.
         steps: how many batches, but at most all; `None` means all.
+        event: calls an event of the callbacks, as in Keras.
 
     Returns:
         NumPy arrays with one row for each example, in the model's structure.
@@ -86,13 +88,18 @@ def predict(
     check_inputs(model, inputs, batch_size=batches.batch_size)
     count = count_of(batches, steps, name="steps")
     found = []
+    event("on_predict_begin", {})
     with outside_graph():
         for number, batch in enumerate(batches.whole(0).take(count)):
+            event("on_predict_batch_begin", number, {})
             inputs, _, _ = keras.utils.unpack_x_y_sample_weight(batch)
-            outputs = outputs_of(inputs, tf.constant(number))
-            found.append(
-                keras.tree.map_structure(keras.ops.convert_to_numpy, outputs)
+            outputs = keras.tree.map_structure(
+                keras.ops.convert_to_numpy,
+                outputs_of(inputs, tf.constant(number)),
             )
+            found.append(outputs)
+            event("on_predict_batch_end", number, {"outputs": outputs})
+    event("on_predict_end", {})
     return keras.tree.map_structure(
         lambda *parts: np.concatenate(parts), *found
     )

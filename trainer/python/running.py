@@ -9,7 +9,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import keras
 import tensorflow as tf
@@ -36,9 +36,16 @@ from trainer.data import Batches
 from trainer.data.adapters import takes_split
 from trainer.data.given import GivenData
 from trainer.errors import UserError
+from trainer.loop.callback_list import CallbackList
 from trainer.loop.evaluation_sets import EvalEvery
 from trainer.loop.evaluator import Evaluator, OtherEvaluations
-from trainer.loop.logged import Kind, Reduction, as_value, check_words
+from trainer.loop.logged import (
+    Kind,
+    Reduction,
+    as_value,
+    check_words,
+    numbers_of,
+)
 from trainer.loop.loop import Loop
 from trainer.loop.profiler import Steps as ProfiledSteps
 from trainer.loop.reporter import Reporter
@@ -46,6 +53,7 @@ from trainer.loop.running_trainer import RunningTrainer
 from trainer.loop.schedule import Length, LogEvery, Time
 from trainer.loop.without_trace import without_trace
 from trainer.python.callbacks import as_callbacks, with_defaults
+from trainer.python.called import calling, line_of
 from trainer.python.describe import check_save_path, describe
 from trainer.python.fit import (
     FitData,
@@ -109,12 +117,15 @@ class Running(_Base):
     _batches: dict[str, Batches]
     _first_batches: Batches | None
     _given_model: GivenModel | None
+    _called: CallbackList | None
 
     if TYPE_CHECKING:  # What `Trainer` itself has.
         model_to_save: Callable[
             [], contextlib.AbstractContextManager[keras.Model]
         ]
         _has_own: Callable[[str], bool]
+        _has_to_leave: Callable[[], bool]
+        _batch_events: Callable[[], Callable[..., None] | None]
 
         @property
         def reporter(self) -> Reporter | None:
@@ -388,6 +399,9 @@ class Running(_Base):
         split: Text = "eval",
         batch_size: Positive | None = None,
         steps: Positive | None = None,
+        callbacks: Any = None,
+        verbose: Verbosity = "auto",
+        return_dict: Literal[True] = True,
     ) -> dict[str, float]:
         """Measures a split, with the averaged weights if there are any.
 
@@ -402,9 +416,14 @@ class Running(_Base):
             batch_size: examples in a batch of arrays that are given here, for
                 speed only; by default the Trainer's.
             steps: how many batches, but at most all; `None` means all.
+            callbacks: what is called for each batch, and at begin and end;
+                a `keras.callbacks.Callback` or a list of them.
+            verbose: 1 or 2 print a line with the values.
+            return_dict: as in Keras; there is always a dict.
 
         Returns:
-            Loss and metrics by name, over all examples.
+            Loss and metrics by name, over all examples, and what callbacks
+            have added in `on_test_end`.
 
         Raises:
             UserError: something that was given does not fit.
@@ -430,7 +449,22 @@ class Running(_Base):
         self._take_over_changes()
         self._build_from(batches)
         self.check_data(batches)
-        if own and split == "eval":
+        if callbacks is None and verbose in ("auto", 0):
+            return self._measure(batches, steps, own=own and split == "eval")
+        with calling(self, callbacks, steps=steps, verbose=verbose) as called:
+            called.call("on_test_begin", {})
+            values = self._measure(batches, steps, own=own and split == "eval")
+            called.call("on_test_end", values)
+        values = numbers_of("on_test_end", values)
+        if verbose in (1, 2):
+            _write_line(line_of(split, values))
+        return values
+
+    def _measure(
+        self, batches: Batches, steps: int | None, *, own: bool
+    ) -> dict[str, float]:
+        """Measures batches; `own`: of the Trainer's own eval split."""
+        if own:
             return self.evaluator(steps)
         return self._other_evaluations(self.spec, batches, steps)
 
@@ -441,6 +475,8 @@ class Running(_Base):
         *,
         batch_size: Positive | None = None,
         steps: Positive | None = None,
+        callbacks: Any = None,
+        verbose: Verbosity = "auto",
     ) -> Any:
         """The model's outputs, with the averaged weights if there are any.
 
@@ -452,6 +488,8 @@ class Running(_Base):
             batch_size: examples in a batch of arrays; by default the
                 Trainer's.
             steps: how many batches, but at most all; `None` means all.
+            callbacks: as for `evaluate`.
+            verbose: 1 or 2 print a line with the number of examples.
 
         Returns:
             NumPy arrays with one row for each example, in the structure of
@@ -470,13 +508,19 @@ class Running(_Base):
         with (
             ema.swapped_in() if ema else contextlib.nullcontext(),
             eagerly() if self.run_eagerly else contextlib.nullcontext(),
+            calling(self, callbacks, steps=steps, verbose=verbose) as called,
         ):
-            return predict(
+            found = predict(
                 self._predict_function,
                 batches,
                 model=self.model,
                 steps=steps,
+                event=called.call,
             )
+        if verbose in (1, 2):
+            rows = len(keras.tree.flatten(found)[0])
+            _write_line(line_of("predict", {"examples": rows}))
+        return found
 
     @checked
     def lr_find(
@@ -807,7 +851,11 @@ class Running(_Base):
 
     @functools.cached_property
     def _other_evaluations(self) -> OtherEvaluations:
-        return OtherEvaluations(self.plugin, run=lambda: self.reporter)
+        return OtherEvaluations(
+            self.plugin,
+            has_to_leave=self._has_to_leave,
+            batch_events=self._batch_events,
+        )
 
     @functools.cached_property
     def _predict_function(self) -> Callable[..., Any]:

@@ -27,7 +27,11 @@ def graph_function(function: Callable[..., Any], **options: Any) -> Any:
     """
     # Both are needed: autograph=False leaves the function as it is, and `plain`
     # also switches AutoGraph off for what it calls.
-    return tf.function(plain(function), autograph=False, **options)
+    made = tf.function(plain(function), autograph=False, **options)
+    # TensorFlow takes the methods of several Trainers for one function that is
+    # traced too often. `trainer.runtime.retracing` warns where it is.
+    made._omit_frequent_tracing_warning = True
+    return made
 
 
 def plain(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -56,6 +56,17 @@ def strategies() -> dict[str, type[StrategyPlugin]]:
     return dict(StrategyPlugin.known)
 
 
+def check_name(name: str) -> None:
+    """Checks that there is a strategy plugin with a name, or `"auto"`.
+
+    Raises:
+        UserError: there is none.
+    """
+    valid = ["auto", *strategies()]
+    if name not in valid:
+        raise UserError(f"Unknown strategy {name!r}. {nearest(name, valid)}")
+
+
 def find_strategy(name: str, **options: Any) -> StrategyPlugin:
     """Creates the strategy plugin with a name.
 
@@ -67,13 +78,10 @@ def find_strategy(name: str, **options: Any) -> StrategyPlugin:
     Raises:
         UserError: there is no such strategy, or an option is not for it.
     """
+    check_name(name)
     known = strategies()
     if name == "auto":
         name = _best(known)
-    if name not in known:
-        raise UserError(
-            f"Unknown strategy {name!r}. {nearest(name, ['auto', *known])}"
-        )
     # A flag that was not given must not override a gin binding.
     given = {key: value for key, value in options.items() if value is not None}
     for option in given:

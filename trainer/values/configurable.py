@@ -9,7 +9,7 @@ away: the function gets the very objects that it was given.
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, get_type_hints
 
 import gin
@@ -73,8 +73,9 @@ def _checking(function: Any, name: str | None = None) -> Any:
         except TypeError:
             given = None
         if given is None:
-            if function.__name__ != "__init__":
-                _check_names(name or function.__name__, signature, kwargs)
+            own = function.__name__
+            called = type(args[0]).__name__ if own == "__init__" else own
+            _check_names(name or called, signature, args, kwargs)
             # Python's own message is the clearer one.
             return function(*args, **kwargs)
         for parameter, value in given.items():
@@ -91,9 +92,12 @@ def _checking(function: Any, name: str | None = None) -> Any:
 
 
 def _check_names(
-    name: str, signature: inspect.Signature, kwargs: Mapping[str, Any]
+    name: str,
+    signature: inspect.Signature,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
 ) -> None:
-    """Refuses arguments that a function does not have."""
+    """Refuses arguments that a function does not have, and asks for others."""
     known = signature.parameters
     if any(p.kind is p.VAR_KEYWORD for p in known.values()):
         return
@@ -103,6 +107,17 @@ def _check_names(
             raise UserError(
                 f"{name} has no argument {given!r}. {nearest(given, names)}"
             )
+    for number, parameter in enumerate(known.values()):
+        by_place = number < len(args) and parameter.kind is not (
+            parameter.KEYWORD_ONLY
+        )
+        if (
+            parameter.default is parameter.empty
+            and parameter.kind is not parameter.VAR_POSITIONAL
+            and not by_place
+            and parameter.name not in kwargs
+        ):
+            raise UserError(f"{name} needs the argument {parameter.name!r}.")
 
 
 def _hints(function: Any) -> dict[str, Any]:

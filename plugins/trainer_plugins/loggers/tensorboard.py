@@ -1,7 +1,6 @@
 """The logger TensorBoard: event files for each split, and hyperparameters."""
 
 import contextlib
-import dataclasses
 import functools
 import importlib
 import os
@@ -27,11 +26,8 @@ from trainer.plugin_api import (
 from trainer_plugins.loggers.hyperparameters import Scalar, hyperparameters
 
 
-@dataclasses.dataclass(frozen=True)
-class _Message:
+class _Message(Media):
     """A serialized summary, in the place of a value."""
-
-    content: bytes
 
 
 @configurable(module="trainer_plugins.callbacks")
@@ -198,7 +194,7 @@ class TensorBoard(Logger):
     def _write_summary(self, split: str, summary: Any) -> None:
         if not self.writes:
             return
-        message: Any = _Message(summary.SerializeToString())
+        message = _Message("text", summary.SerializeToString())
         # At step 0, which `_hide_after` never discards.
         self._waiting.append(Entry(0, split, {"": message}))
         self.flush()
@@ -212,7 +208,7 @@ def _write_values(values: Mapping[str, Any]) -> None:
     messages = []
     for name, value in values.items():
         if isinstance(value, _Message):
-            messages.append(value.content)
+            messages.append(value.data)
         elif not isinstance(value, Media):
             one = _plugin("scalar").scalar_pb(name, value)
             messages.append(one.SerializeToString())

@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from trainer import UserError
-from trainer.plugin_api import Padded
+from trainer.plugin_api import BETWEEN_REPLICAS, Padded
 
 # They call back into the Python process that made them.
 _PYTHON_OPS = {"EagerPyFunc", "PyFunc", "PyFuncStateless"}
@@ -149,6 +149,9 @@ def check_step(graph: tf.Graph) -> None:
     has_host = any(one.on_core for one in operations)
     for one in operations:
         found = _REFUSED.get(one.kind)
+        is_between = BETWEEN_REPLICAS in one.name.split("/")
+        if found is _DATA_DEPENDENT and is_between and not one.on_core:
+            continue
         computed = one.on_core or not has_host
         if found is None and computed and one.kind not in _MAY_HOLD_TEXT:
             found = next((_DTYPES[d] for d in one.dtypes if d in _DTYPES), None)

@@ -19,8 +19,8 @@ _ASSUMED = (
     "the compiler's cost analysis counts it, which includes what stays on the "
     "chip, so that the memory time is an upper bound.",
     "The all-reduce is a ring over all chips, 2 (n - 1) / n of the bytes over "
-    "the links that a chip has within this slice, not overlapped with "
-    "computing, without latency.",
+    "the links that a chip has within this slice, as if its ends were linked "
+    "to each other, not overlapped with computing, without latency.",
     "Not part of these times: reading data, and the host's work between steps.",
 )
 _DIFFERENT = (

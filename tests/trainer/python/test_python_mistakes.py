@@ -26,6 +26,12 @@ def net(units=10, activation="softmax"):
     )
 
 
+def two_inputs():
+    a, b = keras.Input((8,), name="a"), keras.Input((8,), name="b")
+    both = keras.layers.Concatenate()([a, b])
+    return keras.Model([a, b], keras.layers.Dense(10, "softmax")(both))
+
+
 def make(model=net, loss="sparse_categorical_crossentropy", **options):
     return Trainer(model, **{"loss": loss, "strategy": "default", **options})
 
@@ -325,7 +331,7 @@ MISTAKES = {
     "a time": (lambda: make(data=(X, Y)).train("3h"), "such as '3 epochs'"),
     "a negative number": (lambda: make(data=(X, Y)).train(-1), ">= 1"),
     "a strategy misspelled": (
-        lambda: make(strategy="miror").build(),
+        lambda: make(strategy="miror"),
         "Did you mean 'mirrored'",
     ),
     # Callbacks.
@@ -367,6 +373,36 @@ MISTAKES = {
         lambda: make().predict(X[:, :3]),
         r"x has shape \(32, 3\), the model takes \(32, 8\)",
     ),
+    "text": (
+        lambda: make().fit(X.astype(str), Y),
+        "x holds text, but the model takes float32",
+    ),
+    "complex numbers": (
+        lambda: make().predict(X.astype(complex)),
+        "x holds complex numbers",
+    ),
+    "half a class": (
+        lambda: make().fit(X, Y + 0.5),
+        "has the value .*classes, which are whole",
+    ),
+    "names of inputs": (
+        lambda: make(two_inputs).fit({"a": X, "c": X}, Y),
+        "x has no 'b': it is a dict with 'a', 'c'",
+    ),
+    "too few inputs": (
+        lambda: make(two_inputs).fit([X], Y),
+        "x has 1 array, but the model has 2 inputs, 'a', 'b'",
+    ),
+    # Keras would pass over the second one.
+    "too many inputs": (
+        lambda: make().fit([X, X], Y),
+        "x has 2 arrays, but the model has one input",
+    ),
+    "no model": (Trainer, "Trainer needs the argument 'model'"),
+    "an argument of fit": (
+        lambda: make(epochs=3),
+        "Trainer has no argument 'epochs'",
+    ),
     "predict a path": (lambda: make().predict("x.csv"), "x is a str"),
     "save anywhere": (lambda: make().save("model"), "must end with .keras"),
     "save nowhere": (
@@ -402,6 +438,26 @@ def test_a_mistake_is_a_sentence(mistake):
     shown = "".join(traceback.format_exception(raised.value)).splitlines()
     assert len(shown) < 20
     assert "gin" not in said
+
+
+class Failing(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        raise KeyError("mine")
+
+
+def test_what_my_code_raises_has_my_frames(monkeypatch):
+    def fit():
+        make().fit(X, Y, callbacks=[Failing()])
+
+    with pytest.raises(KeyError, match="mine") as raised:
+        fit()
+    frames = traceback.extract_tb(raised.value.__traceback__)
+    assert [f.name for f in frames][1:] == ["fit", "on_epoch_end"]
+    assert brief.VARIABLE in raised.value.__notes__[0]
+    monkeypatch.setenv(brief.VARIABLE, "1")
+    with pytest.raises(KeyError, match="mine") as raised:
+        fit()
+    assert len(traceback.extract_tb(raised.value.__traceback__)) > 6
 
 
 def test_all_frames_on_request(monkeypatch):

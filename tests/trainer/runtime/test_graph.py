@@ -122,3 +122,17 @@ def test_a_graph_repeats_and_decides():
     add_up(tf.constant(2))
     assert int(noted) == 2
     assert add_up.experimental_get_tracing_count() == 1
+
+
+def test_tensorflow_does_not_count_the_traces_of_many_trainers(caplog):
+    class Loop:
+        def __init__(self):
+            self.step = graph_function(self.steps)
+
+        def steps(self, x):
+            return x + 1
+
+    # One function to TensorFlow, as what names it is file and line.
+    for _ in range(8):
+        Loop().step(tf.constant(1))
+    assert "triggered tf.function retracing" not in caplog.text

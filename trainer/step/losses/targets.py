@@ -133,9 +133,17 @@ def check_values(output: Output, y: Any, weight: Any = None) -> None:
         classes = _shape(output.y_pred)
         count = classes[-1] if classes else None
         ignored = options.get("ignore_class")
+        kept = values if ignored is None else values[values != ignored]
         if ignored is not None:
-            kept = values[values != ignored]
             least, most = (kept.min(), kept.max()) if kept.size else (0, 0)
+        # Keras would round them down.
+        broken = kept[kept != np.floor(kept)]
+        if kept.dtype.kind == "f" and broken.size:
+            raise UserError(
+                f"{_y(output)} has the value {broken[0]:g}, but "
+                f"{type_of(output.loss, function)} wants the numbers of "
+                "classes, which are whole."
+            )
         if count is None or (least >= 0 and most < count):
             return
         odd = most if least >= 0 else least

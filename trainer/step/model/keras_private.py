@@ -145,6 +145,23 @@ def skip_own_reduction(optimizer: keras.optimizers.Optimizer) -> None:
     object.__setattr__(optimizer, hook, lambda grads_and_vars: grads_and_vars)
 
 
+def symbolic_inputs(model: keras.Model) -> dict[str, Any]:
+    """The symbolic inputs of a model, by the names that its data has in a dict.
+
+    Returns:
+        Empty where they are not known, as of a subclass with a `call`, or are
+        nested.
+    """
+    known = getattr(model, "_functional", None) or model
+    struct = getattr(known, "_inputs_struct", None)
+    if struct is None:
+        return {}
+    if not isinstance(struct, dict):
+        return {one.name: one for one in keras.tree.flatten(struct)}
+    nested = any(map(keras.tree.is_nested, struct.values()))
+    return {} if nested else dict(struct)
+
+
 def symbolic_outputs(model: keras.Model) -> Any:
     """A model's symbolic outputs; `None` if they are not known yet."""
     try:

@@ -13,6 +13,10 @@ import tensorflow as tf
 from trainer.errors import UserError
 from trainer.step.gradients import among_zeros
 
+# Names what is computed between replicas, on a TPU by its host: there shapes
+# may depend on the data.
+BETWEEN_REPLICAS = "between_replicas"
+
 
 class Slots(NamedTuple):
     """The position of a replica's piece in its global batch.
@@ -90,10 +94,11 @@ def read_slots(
         )
         return tf.cast(tf.boolean_mask(flat, present), dtype)
 
-    return [
-        join(buffer, dtype)
-        for buffer, dtype in zip(buffers, dtypes, strict=True)
-    ]
+    with tf.name_scope(BETWEEN_REPLICAS):
+        return [
+            join(buffer, dtype)
+            for buffer, dtype in zip(buffers, dtypes, strict=True)
+        ]
 
 
 def _write(leaf: Any, slots: Slots) -> tf.Tensor:

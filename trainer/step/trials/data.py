@@ -1,9 +1,8 @@
-"""Checks data against the model, its losses and its inputs."""
+"""Checks data against the model and its losses."""
 
 from typing import Any
 
 import keras
-import tensorflow as tf
 from absl import logging
 
 from trainer.data.batches import Batches
@@ -13,6 +12,7 @@ from trainer.step.losses.probabilities import what_is_odd
 from trainer.step.losses.targets import check_shapes, check_values
 from trainer.step.model.keras_private import symbolic_outputs
 from trainer.step.spec import StepSpec
+from trainer.step.trials.inputs import check_inputs
 
 
 def check_data(spec: StepSpec, batches: Batches) -> None:
@@ -55,53 +55,6 @@ def check_data(spec: StepSpec, batches: Batches) -> None:
         if odd is not None and odd not in spec.tried:
             spec.tried.add(odd)  # Said once.
             logging.warning("%s", odd)
-
-
-def check_inputs(model: keras.Model, x: Any, *, batch_size: int | None) -> None:
-    """Checks the shapes of inputs against those that a model was made for.
-
-    Raises:
-        UserError: one differs; both are named.
-    """
-    try:
-        inputs = keras.tree.flatten(model.inputs)
-    except (AttributeError, ValueError):
-        return
-    given = keras.tree.flatten(x)
-    if len(inputs) != len(given) or isinstance(x, dict):
-        # Keras matches names, and says which one is missing.
-        return
-    for wanted, one in zip(inputs, given, strict=True):
-        shape = getattr(one, "shape", None)
-        if shape is None or getattr(shape, "rank", 0) is None:
-            continue
-        found, expected = tuple(shape)[1:], tuple(wanted.shape)[1:]
-        # Keras adds or drops a last axis of one by itself.
-        if found == (*expected, 1) or expected == (*found, 1):
-            continue
-        if len(found) == len(expected) and all(
-            a is None or b is None or a == b
-            for a, b in zip(found, expected, strict=True)
-        ):
-            continue
-        name = "x" if len(inputs) == 1 else f"x for {wanted.name!r}"
-        raise UserError(
-            f"{name} has shape {(batch_size, *found)}, the model takes "
-            f"{(batch_size, *expected)}.{_reshape(found, expected)}".replace(
-                "None", "?"
-            )
-        )
-
-
-def _reshape(found: tuple[Any, ...], expected: tuple[Any, ...]) -> str:
-    if None in found or None in expected:
-        return ""
-    if (
-        tf.TensorShape(found).num_elements()
-        == tf.TensorShape(expected).num_elements()
-    ):
-        return f" Use x.reshape({(-1, *expected)})."
-    return ""
 
 
 def _held(batches: Batches) -> tuple[Any, Any]:
