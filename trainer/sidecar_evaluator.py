@@ -71,7 +71,8 @@ def follow(
     Callbacks that do something in `on_test_*` are called as in the training
     process, and what they add to the values in `on_test_end`, or log, is kept.
     Of the other events they get `setup` and `close`, but none of training.
-    Callbacks that save are left out.
+    Callbacks that save are left out, and Keras' `TensorBoard`, as both
+    processes would write to its folder.
 
     Every file in the run directory has one writer. The values go to the
     callbacks whose `only_watches` is set, and these then write to files of
@@ -207,4 +208,8 @@ def _takes_part(callback: keras.callbacks.Callback) -> bool:
     if getattr(callback, "only_watches", False):
         return True
     saves = getattr(callback, "runs_last", False)
-    return not saves and any(has_event(callback, event) for event in _EVENTS)
+    # Keras' own begins files in the folder of the process that trains, and
+    # TensorBoard shows only the newest one.
+    if saves or isinstance(callback, keras.callbacks.TensorBoard):
+        return False
+    return any(has_event(callback, event) for event in _EVENTS)

@@ -241,6 +241,7 @@ def test_only_what_watches_takes_part(tmp_path):
         Checkpoint(),
         EarlyStopping(patience=1),
         keras.callbacks.CSVLogger(str(tmp_path / "log.csv")),
+        keras.callbacks.TensorBoard(str(tmp_path / "keras")),
     ]
     follow_to(tmp_path, 1, callbacks=callbacks)
     assert {p.name for p in tmp_path.iterdir()} == {
