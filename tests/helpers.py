@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 
+import keras
 import numpy as np
 
 from trainer import Trainer
@@ -33,6 +34,11 @@ def run_worker(module, *arguments, directory, root):
     run_module(module, *arguments, directory, root=root)
     with np.load(os.path.join(directory, "results.npz")) as file:
         return {key: file[key] for key in file.files}
+
+
+def linear():
+    """A model of three inputs and one output."""
+    return keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
 
 
 def make_trainer(model, *, kind=Trainer, **options):

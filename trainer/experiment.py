@@ -125,7 +125,7 @@ def build(
         The run, which has to be entered as a context before it is run.
 
     Raises:
-        UserError: the configuration is not valid, or cannot be honoured.
+        UserError: the configuration is not valid, or cannot be honored.
     """
     # Long because its parameters are what a gin file may set: they are listed,
     # checked and passed on here, and nowhere else.

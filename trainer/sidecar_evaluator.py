@@ -10,12 +10,12 @@ from absl import logging
 from trainer.best_checkpoint import Best
 from trainer.checkpoint import storage
 from trainer.checkpoint.stateful import EVALUATED
-from trainer.errors import UserError, did_you_mean
+from trainer.errors import UserError
 from trainer.loop.callback_list import CallbackList, has_event
 from trainer.loop.evaluation_sets import (
     EVAL,
     EvalEvery,
-    names_in_logs,
+    all_in_logs,
     prefix_of,
     sets_of,
     unprefixed,
@@ -174,10 +174,7 @@ def _note(
     called: CallbackList,
 ) -> None:
     """Keeps the snapshot if it is the best, and logs its values by split."""
-    every: dict[str, float] = {}
-    for split, its in values.items():
-        every |= names_in_logs(split, its)
-    best.offer(snapshot, every)
+    best.offer(snapshot, all_in_logs(values))
     for split, its in values.items():
         for callback in called.ours:
             if callback.only_watches:
@@ -190,16 +187,18 @@ def _check_monitor(
     """Refuses a monitored name of a set that is not evaluated."""
     split = name.removeprefix("val_").partition("/")[0]
     # A metric may have a slash in its name, too.
-    measures = trainer.parts.metrics.measures
-    own = any(m.startswith(f"{split}/") for m in measures)
+    own = any(m.startswith(f"{split}/") for m in trainer.parts.metrics.measures)
     is_of_eval = EVAL in sets and ("/" not in name or own)
     if not (name.startswith("val_") and (is_of_eval or split in sets)):
         prefixes = [prefix_of(one) for one in sets]
-        known = [p + m for p in prefixes for m in ("loss", *measures)]
-        meant = did_you_mean(name, known, cutoff=0.5)
+        meant = " or ".join(repr(prefix + name) for prefix in prefixes)
         raise UserError(
-            f"run.best_monitor = {name!r} is not of a set that is evaluated, "
-            f"whose values begin with {', '.join(prefixes)}.{meant}"
+            f"run.best_monitor = {name!r} is not of a set that is evaluated. "
+            + (
+                f"It must begin with {', '.join(prefixes)}."
+                if name.startswith("val_")
+                else f"Did you mean {meant}?"
+            )
         )
 
 

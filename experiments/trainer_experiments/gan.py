@@ -5,9 +5,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from trainer import Average, Trainer, average
+from trainer import Average, Callback, Trainer, average
 from trainer.plugin_api import configurable
-from trainer_experiments.eval_summaries import EvalSummaries
 from trainer_experiments.frechet import FrechetDistance
 from trainer_experiments.models import Width
 from trainer_experiments.noise import StandardNormal
@@ -121,11 +120,15 @@ def thumbnail_distance() -> FrechetDistance:
 
 
 @configurable(module="experiments")
-class GeneratedImages(EvalSummaries):
+class GeneratedImages(Callback):
     """Shows images of the generator, new ones each time."""
 
-    def write(self, model: keras.Model) -> None:
-        """See `EvalSummaries`."""
-        generator = model.get_layer("generator")
-        made = generator(tf.zeros([_SHOWN, generator.input_shape[-1]]))
-        tf.summary.image("generated", as_grid(made))
+    single = True
+
+    def on_log(self, step: int, split: str, logs: dict[str, float]) -> None:
+        """Logs the images once the eval split has been measured."""
+        if split != "eval":
+            return
+        generator = self.trainer.model.get_layer("generator")
+        made = as_grid(generator(tf.zeros([_SHOWN, generator.input_shape[-1]])))
+        self.trainer.log("generated", made, kind="image", split=split)

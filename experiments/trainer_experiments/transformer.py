@@ -10,8 +10,8 @@ from absl import logging
 from annotated_types import Gt, Le
 from keras import layers
 
+from trainer import Callback
 from trainer.plugin_api import Positive, Text, configurable
-from trainer_experiments.eval_summaries import EvalSummaries
 from trainer_experiments.models import Width
 from trainer_experiments.python_text import VOCABULARY, decode, encode
 
@@ -69,7 +69,7 @@ def transformer(
 
 
 @configurable(module="experiments")
-class GeneratedText(EvalSummaries):
+class GeneratedText(Callback):
     """Goes on from a few words, character by character.
 
     Args:
@@ -77,6 +77,8 @@ class GeneratedText(EvalSummaries):
         characters: how many are added.
         temperature: divides logits before a character is drawn.
     """
+
+    single = True
 
     def __init__(
         self,
@@ -89,12 +91,15 @@ class GeneratedText(EvalSummaries):
         self.characters = characters
         self.temperature = temperature
 
-    def write(self, model: keras.Model) -> None:
-        """See `EvalSummaries`."""
-        text = self.generate(model)
+    def on_log(self, step: int, split: str, logs: dict[str, float]) -> None:
+        """Logs the text once the eval split has been measured."""
+        if split != "eval":
+            return
+        text = self.generate(self.trainer.model)
         logging.info("Generated: %r", text)
         # Indented, so that TensorBoard's Markdown shows it as it is.
-        tf.summary.text("generated", textwrap.indent(text, "    "))
+        text = textwrap.indent(text, "    ")
+        self.trainer.log("generated", text, split=split)
 
     def generate(self, model: keras.Model) -> str:
         """The prompt and what the model adds, always the same for its weights.

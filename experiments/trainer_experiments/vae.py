@@ -7,9 +7,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from trainer import Trainer
+from trainer import Callback, Trainer
 from trainer.plugin_api import configurable
-from trainer_experiments.eval_summaries import EvalSummaries
 from trainer_experiments.models import Width
 from trainer_experiments.noise import StandardNormal
 
@@ -76,16 +75,21 @@ def vae(*, units: Width = 256, latent: Width = 16) -> keras.Model:
 
 
 @configurable(module="experiments")
-class DecodedImages(EvalSummaries):
+class DecodedImages(Callback):
     """Shows images of codes drawn from the prior, the same ones each time."""
 
-    def write(self, model: keras.Model) -> None:
-        """See `EvalSummaries`."""
-        decoder = model.get_layer("decoder")
+    single = True
+
+    def on_log(self, step: int, split: str, logs: dict[str, float]) -> None:
+        """Logs the images once the eval split has been measured."""
+        if split != "eval":
+            return
+        decoder = self.trainer.model.get_layer("decoder")
         rng = np.random.default_rng(0)
         size = (_ROWS**2, decoder.input_shape[-1])
         logits = decoder(rng.normal(size=size).astype("float32"))
-        tf.summary.image("decoded", as_grid(tf.sigmoid(logits)))
+        grid = as_grid(tf.sigmoid(logits))
+        self.trainer.log("decoded", grid, kind="image", split=split)
 
 
 def as_grid(images: tf.Tensor) -> tf.Tensor:

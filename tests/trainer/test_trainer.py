@@ -129,6 +129,13 @@ def test_bfloat16_computes_in_half_and_keeps_float32_weights():
 def test_learning_rate_replaces_the_optimizers_own():
     trainer = make(learning_rate=0.25)
     assert trainer.learning_rates() == {"learning_rate": 0.25}
+    schedule = keras.optimizers.schedules.ExponentialDecay(0.5, 10, 0.9)
+    trainer = make(
+        optimizer=lambda: keras.optimizers.SGD(schedule, momentum=0.5),
+        learning_rate=0.25,
+    )
+    assert trainer.learning_rates() == {"learning_rate": 0.25}
+    assert trainer.optimizer.momentum == 0.5
 
 
 def test_seed_decides_the_first_weights():

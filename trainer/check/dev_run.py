@@ -100,7 +100,7 @@ def finish_dev_run(
     """
     rows = [
         Row("steps made", STEPS),
-        Row("batches evaluated", STEPS if loop.evaluate else 0, note="at most"),
+        Row("batches evaluated", STEPS if loop.sets else 0, note="at most"),
         *(Row(name, value) for name, value in values.items()),
     ]
     if trainer.plugin.is_chief:

@@ -16,6 +16,7 @@ from trainer.errors import UserError, nearest
 from trainer.loop.running_trainer import RunningTrainer
 from trainer.loop.training_input import training_input
 from trainer.loop.without_trace import without_trace
+from trainer.runtime.charts import bar
 from trainer.step.logs import Totals
 from trainer.step.metrics.carried import INTERVAL
 from trainer.step.trials.prepare import prepare
@@ -26,7 +27,6 @@ LOW, HIGH, STEPS = 1e-7, 10.0, 100
 _SMOOTHING, _EXPLODED = 0.98, 4.0
 # As in Lightning: the first losses say little, and the last ones explode.
 _LEAVE_OUT_FIRST, _LEAVE_OUT_LAST = 10, 1
-_BARS = "▁▂▃▄▅▆▇█"
 _WIDTH = 60
 
 Rate: TypeAlias = Annotated[float, Gt(0), Le(1e30)]
@@ -65,10 +65,8 @@ def curve(found: Found) -> str:
     # What explodes at the end would make the rest flat.
     low = min(losses)
     high = max(min(max(losses), 2 * losses[0]), low)
-    bars = "".join(
-        _BARS[min(int((losses[i] - low) / ((high - low) or 1.0) * 7.99), 7)]
-        for i in places
-    )
+    span = (high - low) or 1.0
+    bars = "".join(bar((losses[i] - low) / span) for i in places)
     lines = [f"loss {low:.4g} to {high:.4g}, smoothed", bars]
     if found.suggestion is not None:
         place = rates.index(found.suggestion) * width // len(rates)

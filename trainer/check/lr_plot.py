@@ -1,6 +1,5 @@
 """Shows what a learning-rate range test has found: as text, JSON and PNG."""
 
-import importlib.util
 import io
 import json
 import os
@@ -10,25 +9,25 @@ from absl import logging
 from trainer.check.lr_find import Found
 from trainer.errors import UserError
 from trainer.runtime import atomic_files
+from trainer.runtime.charts import require_matplotlib
 from trainer.runtime.local_files import plain
 
 _NAME = "lr_find"
 
 
-def save_plot(found: Found, path: str) -> None:
-    """Writes a PNG.
+def check_plot(path: str) -> None:
+    """Checks that `save_plot` can write to a path.
 
     Raises:
         UserError: matplotlib is not installed, or the name is another.
     """
     if not path.endswith(".png"):
         raise UserError(f"lr_find: plot = {path!r} must end with .png.")
-    if importlib.util.find_spec("matplotlib") is None:
-        raise UserError(
-            "lr_find: a plot needs matplotlib: "
-            "pip install 'keras-trainer-plugins[plot]'. Printed, the result "
-            "is a curve without it."
-        )
+    require_matplotlib("lr_find: plot")
+
+
+def save_plot(found: Found, path: str) -> None:
+    """Writes a PNG."""
     atomic_files.write_whole(path, _png(found))
 
 
@@ -53,14 +52,11 @@ def write_found(found: Found, model_dir: str | None) -> None:
     }
     text = json.dumps(content, indent=1, allow_nan=False) + "\n"
     files: dict[str, str | bytes] = {f"{_NAME}.json": text}
-    if importlib.util.find_spec("matplotlib") is None:
-        logging.warning(
-            "There is no %s.png, as matplotlib is not installed: pip install "
-            "'keras-trainer-plugins[plot]'.",
-            _NAME,
-        )
-    else:
+    try:
+        require_matplotlib(f"{_NAME}.png")
         files[f"{_NAME}.png"] = _png(found)
+    except UserError as error:
+        logging.warning("%s", error)
     for name, what in files.items():
         atomic_files.refuse_links(folder, name)
         atomic_files.write_whole(os.path.join(folder, name), what)
@@ -68,11 +64,9 @@ def write_found(found: Found, model_dir: str | None) -> None:
 
 def _png(found: Found) -> bytes:
     # Without pyplot, which would open windows, or need a screen.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4), layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     axes.plot(found.rates, found.losses, color="0.75", label="loss")
     axes.plot(found.rates, found.smoothed, label="smoothed")

@@ -9,14 +9,13 @@ import shlex
 import sys
 from collections.abc import Sequence
 
-from trainer.cli import flags
+from trainer.cli import command, flags
 from trainer.errors import UserError, did_you_mean
 from trainer.runs.finding import find
 from trainer.runtime.local_files import read
 
 _HOME = "runs"
 _RECORDS = ("run.json", "sweep.json")
-_START = ["python", "-m", "trainer"]
 _MOST_NAMES = 5
 
 
@@ -49,7 +48,7 @@ def expand(arguments: Sequence[str]) -> list[str]:
         before = flags.without(before, *lengths)
     found = [*before, *rest, f"--model_dir={path}"]
     # Not on stdout, whose first line is that of the run.
-    sys.stderr.write(f"resumes: {shlex.join([*_START, *found])}\n")
+    sys.stderr.write(f"resumes: {command.recorded(found)}\n")
     return found
 
 
@@ -108,12 +107,12 @@ def _command(path: str) -> list[str]:
     name = next(n for n in _RECORDS if os.path.isfile(os.path.join(path, n)))
     try:
         record = json.loads(read(os.path.join(path, name)))
-        command = shlex.split(record["command"])
+        words = shlex.split(record["command"])
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
-        command = []
-    if command[: len(_START)] != _START:
+        words = []
+    if words[: len(command.START)] != command.START:
         raise UserError(
             f"{path}/{name} does not say how the run was started: give its "
             f"--gin_file and --model_dir={path}."
         )
-    return command[len(_START) :]
+    return words[len(command.START) :]

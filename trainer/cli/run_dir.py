@@ -3,7 +3,6 @@
 import json
 import os
 import platform
-import shlex
 import socket
 import sys
 from typing import Any
@@ -12,7 +11,7 @@ import gin
 import tensorflow as tf
 from absl import logging
 
-from trainer.cli import provenance
+from trainer.cli import command, provenance
 from trainer.cli.config import diff
 from trainer.cli.config.errors import sentence
 from trainer.errors import UserError
@@ -238,9 +237,7 @@ class RunDir:
         cluster = dict(plugin.describe())
         return {
             "experiment": self._experiment,
-            "command": shlex.join(
-                ["python", "-m", "trainer", *self._arguments]
-            ),
+            "command": command.recorded(self._arguments),
             "versions": provenance.versions(),
             "git": provenance.git(),
             # The same facts that the tasks compare in the rendezvous.

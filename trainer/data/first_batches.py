@@ -43,11 +43,11 @@ def first_batches(batches: Batches, count: int) -> Batches:
             found += (batches.last_size or size) - size
         examples = f" ({found:,} examples)"
     logging.warning(
-        "overfit_batches = %d: training and evaluation both use the first %d "
-        "of %s batches of the training data%s, in the same order each time.",
+        "overfit_batches = %d: training and evaluation both use the first %d%s "
+        "batches of the training data%s, in the same order each time.",
         count,
         count,
-        "endless" if length is None else f"{length:,}",
+        "" if length is None else f" of {length:,}",
         examples,
     )
     if type(batches) is IndexedBatches:

@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 
+from trainer.cli.command import started
 from trainer.cli.flag_table import HELP_FLAGS, TRAINING_MODES
 from trainer.errors import EXIT_DONE, EXIT_USER_ERROR, UserError
 from trainer.launch import arguments
@@ -90,7 +91,7 @@ def _record(request: arguments.Request) -> Callable[[], bool]:
 @contextlib.contextmanager
 def _task_specs(request: arguments.Request) -> Iterator[list[TaskSpec]]:
     """Yields this host's task of a cluster, or a cluster on this machine."""
-    command = (sys.executable, "-m", "trainer", *request.arguments)
+    command = started(request.arguments)
     environ = {}
     if request.flags["min_workers"] is not None:
         environ["TRAINER_MIN_WORKERS"] = str(request.flags["min_workers"])

@@ -69,13 +69,18 @@ def names_in_logs(split: str, values: Mapping[str, Any]) -> dict[str, Any]:
     return {prefix + name: value for name, value in values.items()}
 
 
-def unprefixed(values: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """The values of several splits, where there are none of training."""
+def all_in_logs(values: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """The values of several splits under their names in logs."""
     return {
-        name.removeprefix("val_"): value
+        name: value
         for split, its in values.items()
         for name, value in names_in_logs(split, its).items()
     }
+
+
+def unprefixed(values: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """The values of several splits, where there are none of training."""
+    return {n.removeprefix("val_"): v for n, v in all_in_logs(values).items()}
 
 
 def check_unambiguous(sets: Iterable[str], measured: Iterable[str]) -> None:

@@ -10,6 +10,8 @@ import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from trainer.runtime.processes import age
+
 # In the order of a run. "other" is the time of callbacks and of the loop;
 # "lost" is the time between a checkpoint and the start that resumed it.
 PHASES = (
@@ -59,10 +61,10 @@ class Accounts:
         self._seconds = dict.fromkeys(PHASES, 0.0)
         # Wall time for what another process will read, a monotonic clock for
         # what is measured here.
-        is_first = next(_made) == 0
-        age = _process_age() if is_first and not hasattr(sys, "ps1") else 0.0
-        self._started_at = time.time() - age
-        self._last_change = time.monotonic() - age
+        is_first = next(_made) == 0 and not hasattr(sys, "ps1")
+        before = (age(os.getpid()) or 0.0) if is_first else 0.0
+        self._started_at = time.time() - before
+        self._last_change = time.monotonic() - before
         self._base = "start_up"
         self._stack: list[Doing] = []
         self._aside: dict[int, Doing] = {}
@@ -161,17 +163,3 @@ class Accounts:
         name = self._stack[-1].phase if self._stack else self._base
         self._seconds[name] += now - self._last_change
         self._last_change = now
-
-
-def _process_age() -> float:
-    """Seconds since this process began; zero if that is not known."""
-    try:
-        with open("/proc/self/stat") as file:
-            # The process's name is in parentheses and may contain anything,
-            # even parentheses: count fields after the last one.
-            fields = file.read().rpartition(")")[2].split()
-        # Field 22, starttime, of proc(5), in clock ticks since boot.
-        begin = int(fields[19]) / os.sysconf("SC_CLK_TCK")
-        return max(time.clock_gettime(time.CLOCK_BOOTTIME) - begin, 0.0)
-    except (OSError, AttributeError, ValueError, IndexError):
-        return 0.0

@@ -9,6 +9,7 @@ import numpy as np
 from absl import logging
 
 from trainer.errors import UserError
+from trainer.step.gradient_statistics import BUCKETS
 from trainer.values.words import shown
 
 Kind: TypeAlias = Literal["scalar", "image", "histogram", "text", "audio"]
@@ -17,7 +18,6 @@ Reduction: TypeAlias = Literal["mean", "sum"]
 _WORDS = {"kind": Kind, "reduction": Reduction}
 # What all loggers take, MLflow's being the narrowest.
 _NAME = re.compile(r"[A-Za-z0-9][\w\-./ ]*", re.ASCII)
-_BUCKETS = 30  # As in TensorBoard.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,7 +146,11 @@ def histogram(array: Any) -> np.ndarray:
     numbers = numbers[np.isfinite(numbers)]
     if not numbers.size:
         return np.zeros((0, 3))
-    counts, edges = np.histogram(numbers, bins=_BUCKETS)
+    try:
+        counts, edges = np.histogram(numbers, bins=BUCKETS)
+    # There are not so many numbers between the least and the greatest.
+    except ValueError:
+        return np.array([[numbers.min(), numbers.max(), numbers.size]])
     return np.stack([edges[:-1], edges[1:], counts], axis=1)
 
 

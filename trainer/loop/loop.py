@@ -127,7 +127,6 @@ class Loop:
         steps: the step at which training ends.
         steps_per_epoch: `None` if it is not known.
         callbacks: of this run.
-        sets: the splits that are evaluated.
         measured: how much of each of these splits is evaluated.
         reporter: evaluates, logs and ends epochs.
         state: where the loop is, as checkpoints hold it.
@@ -160,7 +159,6 @@ class Loop:
         fit: FitEpochs | None = None,
         verbose: int = 1,
     ) -> None:
-        self.evaluate = evaluate
         self.trainer = trainer
         self._verbose = verbose
         self._max_time = max_time
@@ -178,7 +176,6 @@ class Loop:
         self._ahead = 0 if fit is None else self._fresh_pass()
         self.callbacks = CallbackList(callbacks, trainer)
         periods = sets_of(eval_every) if evaluate else {}
-        self.sets = tuple(periods)
         self.measured = {
             split: limited(trainer, split, steps=eval_steps, limit=limit_eval)
             for split in periods
@@ -303,6 +300,11 @@ class Loop:
         return -begin
 
     @property
+    def sets(self) -> tuple[str, ...]:
+        """The splits that are evaluated."""
+        return tuple(self.measured)
+
+    @property
     def epoch(self) -> int:
         """The number of complete epochs; zero while epochs are not known."""
         return self.reporter.epoch_of(self.trainer.step)
@@ -365,7 +367,7 @@ class Loop:
                     self.state.continue_from(
                         self._last.state,
                         step=trainer.step,
-                        evaluates=self.evaluate,
+                        evaluates=bool(self.measured),
                     )
                 self._last = None
                 # Here a callback restores the newest checkpoint.
@@ -399,7 +401,7 @@ class Loop:
             logs = dict(self.reporter.logs)
             self.callbacks.call("on_save", trainer.step, logs)
         # The run was complete before: only its evaluation is returned.
-        if self.evaluate and self.fired_step >= self.steps:
+        if self.sets and self.fired_step >= self.steps:
             self.reporter.evaluate_again()
         try:
             self._train()

@@ -15,7 +15,12 @@ from absl import logging
 
 from trainer.errors import UserError
 from trainer.loop.callback_list import CallbackList
-from trainer.loop.evaluation_sets import EVAL, names_in_logs, prefix_of
+from trainer.loop.evaluation_sets import (
+    EVAL,
+    all_in_logs,
+    names_in_logs,
+    prefix_of,
+)
 from trainer.loop.evaluator import Interrupted
 from trainer.loop.limit_eval import Measured
 from trainer.loop.logged import Logged, Value, numbers_of
@@ -313,9 +318,7 @@ class Reporter:
             self.totals["interval"].reset()
             self.interval_seconds = 0.0
         if ends_epoch:
-            newest: dict[str, float] = {}
-            for split, values in evaluated.items():
-                newest |= names_in_logs(split, values)
+            newest = all_in_logs(evaluated)
             if self._evaluates_at_end:
                 newest = _of_evaluation(self.logs)
             self._end_epoch(epoch, newest, ending=ending)

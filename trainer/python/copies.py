@@ -13,8 +13,8 @@ from trainer.step.model.keras_private import all_layers, lambda_options
 def copy_of(model: keras.Model) -> keras.Model:
     """A new model of the same configuration, with weights of its own.
 
-    It is not compiled. What Keras itself makes of layers can be copied
-    whatever these are; a class of the user's own must be one that its
+    It is not compiled. Sequential and Functional models can be copied whatever
+    their layers are; a class of the user's own must be one that its
     `get_config` describes, or whose constructor takes nothing.
 
     Raises:

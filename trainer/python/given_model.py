@@ -124,7 +124,7 @@ def compiled_with(model: keras.Model) -> dict[str, Any]:
         not compiled.
 
     Raises:
-        UserError: it was compiled with what a Trainer cannot honour.
+        UserError: it was compiled with what a Trainer cannot honor.
     """
     given = compile_arguments(model)
     names = ("optimizer", "loss", "loss_weights", "metrics", "run_eagerly")

@@ -30,7 +30,7 @@ from trainer.check.lr_find import (
     Sweep,
     find_learning_rate,
 )
-from trainer.check.lr_plot import save_plot
+from trainer.check.lr_plot import check_plot, save_plot
 from trainer.check.programs import RunPrograms
 from trainer.data import Batches
 from trainer.data.adapters import takes_split
@@ -551,6 +551,8 @@ class Running(_Base):
             UserError: the optimizer has a schedule, or something that was
                 given does not fit.
         """
+        if plot is not None:
+            check_plot(os.fspath(plot))
         self._take_over_changes()
         self.build()
         found = find_learning_rate(
@@ -605,7 +607,7 @@ class Running(_Base):
             UserError: the value is not one of these, or nothing runs.
         """
         check_words(name, kind=kind, reduction=reduction)
-        if noted.note(name, value, reduction, split=split):
+        if noted.note(name, value, reduction, kind=kind, split=split):
             return
         reporter = self.reporter
         if reporter is None:

@@ -19,7 +19,8 @@ class Comparison:
         metric: the value by which they are ordered; `None` if no run has
             logged any.
         mode: `"min"` or `"max"`: which of its values is the best.
-        runs: the best first, and those without a value last.
+        runs: the best first, then those that have diverged, and those without
+            a value last.
         differences: by parameter its value in each run, as gin text, empty
             where it has none.
     """
@@ -61,9 +62,11 @@ def compare(
         mode = "min" if metric is None else _direction(metric)
     sign = 1.0 if mode == "min" else -1.0
 
-    def order(run: Run) -> tuple[bool, float, str]:
+    def order(run: Run) -> tuple[bool, bool, float, str]:
         found = best(run.series.get(metric or "", {}), mode)
-        return found is None, sign * found[1] if found else 0.0, run.name
+        value = sign * found[1] if found else 0.0
+        # A low loss on the way to NaN recommends no configuration.
+        return found is None, run.state == "diverged", value, run.name
 
     ordered = sorted(runs, key=order)
     return Comparison(metric, mode, ordered, differences(ordered))

@@ -17,12 +17,13 @@ from trainer.errors import (
     UserError,
     did_you_mean,
 )
-from trainer.runs import plot
 from trainer.runs.comparing import Comparison, compare
 from trainer.runs.finding import Found, find
+from trainer.runs.plot import write_plot
 from trainer.runs.reading import Run, read_run
 from trainer.runs.series import last
 from trainer.runs.table import print_table, summary
+from trainer.runtime.charts import require_matplotlib
 from trainer.runtime.standard_streams import require_output
 
 _HELP = """\
@@ -83,7 +84,7 @@ def show(directory: str, console: Console | None = None) -> None:
 def _execute(arguments: Sequence[str]) -> None:
     directory, values = _parse(arguments)
     if values["plot"].value is not None:
-        plot.require_matplotlib()
+        require_matplotlib("--plot")
     found = find(directory)
     comparison = compare(
         _read(found, directory), values["sort_by"].value, values["mode"].value
@@ -96,7 +97,7 @@ def _execute(arguments: Sequence[str]) -> None:
         for line in summary(found.empty, found.notes):
             console.print(line, style="dim")
     if values["plot"].value is not None:
-        said = plot.write_plot(comparison, values["plot"].value)
+        said = write_plot(comparison, values["plot"].value)
         # On stderr, so that JSON stays JSON.
         sys.stderr.write(f"{said}\n")
 

@@ -9,22 +9,6 @@ from trainer.runs.comparing import Comparison
 _MOST = 20
 
 
-def require_matplotlib() -> None:
-    """Makes sure that a plot can be drawn.
-
-    Raises:
-        UserError: matplotlib is not installed.
-    """
-    try:
-        import matplotlib
-    except ModuleNotFoundError:
-        raise UserError(
-            "--plot needs matplotlib: pip install "
-            "'keras-trainer-plugins[plot]'."
-        ) from None
-    matplotlib.use("Agg")
-
-
 def write_plot(comparison: Comparison, path: str) -> str:
     """Writes a plot of the best runs.
 
@@ -38,13 +22,16 @@ def write_plot(comparison: Comparison, path: str) -> str:
     Raises:
         UserError: nothing was logged, or the file cannot be written.
     """
-    from matplotlib import pyplot, ticker
+    # Without pyplot, which would open windows, or need a screen.
+    from matplotlib import ticker
+    from matplotlib.figure import Figure
 
     metric = comparison.metric or ""
     shown = [run for run in comparison.runs if run.series.get(metric)][:_MOST]
     if not shown:
         raise UserError("--plot: no run has logged any values.")
-    figure, axes = pyplot.subplots(figsize=(8, 5))
+    figure = Figure(figsize=(8, 5), layout="tight")
+    axes = figure.add_subplot()
     for run in shown:
         values = run.series[metric]
         steps = sorted(values)
@@ -63,14 +50,11 @@ def write_plot(comparison: Comparison, path: str) -> str:
     # Two dollar signs in a name would make a formula.
     for text in axes.legend(fontsize="small").get_texts():
         text.set_parse_math(False)
-    figure.tight_layout()
     try:
         figure.savefig(path, dpi=120)
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise UserError(f"--plot={path} cannot be written: {why}.") from None
-    finally:
-        pyplot.close(figure)
     left = len(comparison.runs) - len(shown)
     more = f", without {left} others" if left else ""
     return f"{os.path.abspath(path)}: {metric} of {len(shown)} runs{more}."

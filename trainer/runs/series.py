@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
+from trainer.loop.evaluation_sets import names_in_logs
 from trainer.runtime.local_files import read
 
 # By metric, as monitors name it: the steps and their values. NaN stands for
@@ -62,7 +63,7 @@ def last(values: Mapping[int, float]) -> tuple[int, float]:
 def best(values: Mapping[int, float], mode: str) -> tuple[int, float] | None:
     """The best step and its value; `None` if none is finite."""
     sign = 1.0 if mode == "min" else -1.0
-    finite = [(sign * v, step) for step, v in values.items() if _is_number(v)]
+    finite = [(sign * v, s) for s, v in values.items() if math.isfinite(v)]
     if not finite:
         return None
     # Of equal ones the first.
@@ -82,11 +83,10 @@ def _add(line: bytes, series: Series) -> bool:
     step, split = found.pop("step", None), found.pop("split", None)
     if not isinstance(split, str) or not _is_step(step):
         return False
-    prefix = {"train": "", "eval": "val_"}.get(split, f"{split}_")
-    for name, value in found.items():
+    for name, value in names_in_logs(split, found).items():
         if value is None or _is_number(value):
             number = math.nan if value is None else float(value)
-            series.setdefault(prefix + name, {})[int(step)] = number
+            series.setdefault(name, {})[int(step)] = number
     return True
 
 

@@ -8,6 +8,7 @@ import time
 from typing import Any, NamedTuple
 
 from trainer.runtime.local_files import read
+from trainer.runtime.processes import age, is_alive
 
 _NOT_RECORDED = "not recorded"
 # Both clocks count seconds, one of them from a rounded beginning.
@@ -80,45 +81,15 @@ def _is_alive(holder: dict[str, Any]) -> bool | None:
     """
     if holder.get("host") != socket.gethostname():
         return None
-    pid = holder.get("pid")
-    if not isinstance(pid, int) or not 0 < pid < 2**31:
+    pid: Any = holder.get("pid")
+    if not is_alive(pid):
         return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        pass  # It is another user's.
-    if _stat(pid)[:1] == [b"Z"]:
-        return False  # Dead, but nobody has asked for its exit code.
-    began = _began(pid)
+    seconds = age(pid)
     locked = _seconds(holder.get("start"))
     # Numbers are used again: by a process that began after the lock.
-    if began is None or locked is None:
+    if seconds is None or locked is None:
         return True
-    return began <= locked + _CLOCK_SECONDS
-
-
-def _stat(pid: int) -> list[bytes]:
-    """The fields of `/proc/PID/stat` from the state on; none if unknown."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            # After the name, which may contain anything.
-            return file.read().rpartition(b")")[2].split()
-    except OSError:
-        return []
-
-
-def _began(pid: int) -> float | None:
-    """When a process began, in seconds of the system's clock."""
-    fields = _stat(pid)
-    try:
-        with open("/proc/uptime") as file:
-            uptime = float(file.read().split()[0])
-        ticks = int(fields[19]) / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, IndexError):
-        return None
-    return time.time() - uptime + ticks
+    return time.time() - seconds <= locked + _CLOCK_SECONDS
 
 
 def _seconds(start: Any) -> float | None:

@@ -14,8 +14,8 @@ from rich.text import Text
 from trainer.runs.comparing import Comparison
 from trainer.runs.reading import Run
 from trainer.runs.series import last
+from trainer.runtime.charts import bar
 
-_BARS = "▁▂▃▄▅▆▇█"
 _UNLIMITED = 10_000
 _MOST_CHARACTERS = 60
 _MOST_DIFFERENCES = 12
@@ -84,16 +84,15 @@ def sparkline(values: Mapping[int, float], width: int) -> str:
         return ""
     low, span = min(finite), max(finite) - min(finite)
 
-    def bar(number: float) -> str:
+    def drawn(number: float) -> str:
         if not math.isfinite(number):
             return " "
         if not span:
-            return _BARS[0]
+            return bar(0.0)
         # Half of each, as their difference may be too large for a float.
-        share = (number / 2 - low / 2) / (span / 2)
-        return _BARS[min(int(share * len(_BARS)), len(_BARS) - 1)]
+        return bar((number / 2 - low / 2) / (span / 2))
 
-    return "".join(map(bar, numbers))
+    return "".join(map(drawn, numbers))
 
 
 def _is_told(name: str, comparison: Comparison) -> bool:

@@ -73,10 +73,8 @@ class ExitReport:
                 "error": None if error is None else headline(error),
                 "step": None if self._trainer is None else self._trainer.step,
             }
-            # The launcher may read at any time, so write and rename.
-            with local_files.create(f"{path}.tmp") as file:
-                file.write(json.dumps(record).encode())
-            os.replace(f"{path}.tmp", path)
+            # The launcher may read at any time.
+            local_files.replace(path, json.dumps(record).encode())
 
 
 def headline(error: BaseException) -> str:

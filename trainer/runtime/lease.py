@@ -27,6 +27,7 @@ from trainer.runtime.atomic_files import (
     write_whole,
 )
 from trainer.runtime.exit_report import LAUNCHER
+from trainer.runtime.processes import is_alive
 
 # Several times within a lease, so that a failed renewal does no harm.
 _RENEW_SECONDS = 15.0
@@ -190,21 +191,7 @@ def _is_gone(holder: dict[str, Any], mine: dict[str, Any]) -> bool:
     # container.
     if (holder.get("host"), holder.get("namespace")) != here:
         return False
-    return not _is_alive(holder.get("pid"))
-
-
-def _is_alive(pid: Any) -> bool:
-    if not isinstance(pid, int) or isinstance(pid, bool) or pid <= 0:
-        return False
-    try:
-        # Signal 0 is not sent: this only checks whether the process exists.
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    # It exists, as another user's.
-    except PermissionError:
-        pass
-    return True
+    return not is_alive(holder.get("pid"))
 
 
 def _namespace() -> str | None:

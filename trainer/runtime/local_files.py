@@ -109,6 +109,17 @@ def create(path: str) -> BinaryIO:
     return os.fdopen(os.open(path, _NEW | os.O_NOFOLLOW, 0o666), "wb")
 
 
+def replace(path: str, content: bytes) -> None:
+    """Writes a file under a temporary name, and renames it.
+
+    Who reads it meanwhile finds the old content or the new. Only
+    `atomic_files.write_whole` is also safe against a power failure.
+    """
+    with create(f"{path}.tmp") as file:
+        file.write(content)
+    os.replace(f"{path}.tmp", path)
+
+
 def open_to_append(path: str) -> BinaryIO:
     """Opens a file of the run to append to it, and creates it if necessary.
 
@@ -126,11 +137,8 @@ def open_to_append(path: str) -> BinaryIO:
     if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "is not a regular file", path)
     # A copy of a run by hard links must not write into the original.
-    copy = f"{path}.{os.getpid()}.tmp"
-    with open(path, "rb") as source, create(copy) as target:
-        shutil.copyfileobj(source, target)
+    replace(path, read(path))
     # The copy has a single name, so this ends after one more round.
-    os.replace(copy, path)
     return open_to_append(path)
 
 

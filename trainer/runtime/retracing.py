@@ -15,7 +15,7 @@ def telling_retraces(
 ) -> Callable[..., Any]:
     """A function to trace that warns when it is traced for other arguments.
 
-    Each cause is told once.
+    Each cause is reported once.
 
     Args:
         function: what is traced; it only runs as Python while it is.
@@ -23,18 +23,18 @@ def telling_retraces(
     """
     parameters = inspect.signature(function).parameters
     before: list[dict[str, str]] = []
-    told: set[str] = set()
+    reported: set[str] = set()
 
     @functools.wraps(function)
     def traced(*arguments: Any, **named: Any) -> Any:
         given = dict(zip(parameters, arguments, strict=False)) | named
         now = dict(_described(given))
         if before and now not in before:
-            # Compared with the likest of them.
+            # Compared with the most similar one.
             then = min(before, key=lambda one: len(_differences(one, now)))
             for change in _differences(then, now):
-                if change not in told:
-                    told.add(change)
+                if change not in reported:
+                    reported.add(change)
                     logging.warning(
                         "The %s is traced again, which takes time: %s.",
                         name,

@@ -10,7 +10,7 @@ import tensorflow as tf
 from trainer.runtime.graph import only_if
 from trainer.step.gradients import Gradient, global_norm
 
-_BUCKETS = 30
+BUCKETS = 30  # As in TensorBoard.
 
 
 class GradientStatistics:
@@ -71,7 +71,7 @@ class GradientStatistics:
         found.assign(_nothing())
         if not np.isfinite([norm, least, greatest]).all():
             return norm, np.zeros((0, 3))
-        edges = np.linspace(least, greatest, _BUCKETS + 1)
+        edges = np.linspace(least, greatest, BUCKETS + 1)
         return norm, np.stack([edges[:-1], edges[1:], counts], axis=1)
 
 
@@ -80,13 +80,13 @@ def _measured(gradient: Any) -> tf.Tensor:
     values = gradient.values if sparse else gradient
     values = tf.reshape(tf.cast(values, tf.float32), [-1])
     least, greatest = tf.reduce_min(values), tf.reduce_max(values)
-    width = tf.maximum(greatest - least, tf.float32.min) / _BUCKETS
+    width = (greatest - least) / BUCKETS
     bucket = tf.cast(tf.math.divide_no_nan(values - least, width), tf.int32)
     # Not tf.histogram_fixed_width, which XLA does not have.
     counts = tf.math.unsorted_segment_sum(
         tf.ones_like(values),
-        tf.clip_by_value(bucket, 0, _BUCKETS - 1),
-        _BUCKETS,
+        tf.clip_by_value(bucket, 0, BUCKETS - 1),
+        BUCKETS,
     )
     head = tf.stack([global_norm([gradient]), least, greatest])
     return tf.concat([head, counts], 0)
@@ -94,7 +94,7 @@ def _measured(gradient: Any) -> tf.Tensor:
 
 @functools.cache
 def _nothing() -> np.ndarray:
-    return np.full(3 + _BUCKETS, np.nan, np.float32)
+    return np.full(3 + BUCKETS, np.nan, np.float32)
 
 
 def _variable() -> tf.Variable:

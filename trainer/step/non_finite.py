@@ -133,31 +133,17 @@ def looking(trainer: Any, finder: Finder) -> Iterator[None]:
             else:
                 stack.callback(delattr, owner, name)
 
-        replace(keras.Operation, "__call__", _called(finder, keras.Operation))
-        for name in ("forward", "per_example_loss", "global_loss"):
-            what = {
-                "forward": "the outputs of the model",
-                "per_example_loss": "the loss of the examples",
-                "global_loss": "the global loss",
-            }[name]
+        replace(keras.Operation, "__call__", _called(finder))
+        for name, what in _RESULTS.items():
             replace(trainer, name, _after(finder, getattr(trainer, name), what))
-        replace(trainer, "gradient_sums", _sums(finder, trainer.gradient_sums))
-        replace(
-            trainer,
-            "reduce_gradients",
-            _reduced(finder, trainer.reduce_gradients),
-        )
-        replace(trainer, "gradients", _gradients(finder, trainer.gradients))
-        replace(
-            trainer,
-            "apply_gradients",
-            _applied(finder, trainer.apply_gradients),
-        )
+        for name, wrapped in _WRAPPED.items():
+            replace(trainer, name, wrapped(finder, getattr(trainer, name)))
         yield
 
 
-def _called(finder: Finder, kind: Any) -> Callable[..., Any]:
-    own_call = kind.__call__
+def _called(finder: Finder) -> Callable[..., Any]:
+    # Every layer's `__call__` comes here, with its inputs cast and checked.
+    own_call = keras.Operation.__call__
 
     def call(operation: Any, *arguments: Any, **named: Any) -> Any:
         name = getattr(operation, "path", None) or operation.name
@@ -261,6 +247,20 @@ def _applied(
         )
 
     return call
+
+
+# By method of the Trainer: what it returns, or how it is wrapped.
+_RESULTS = {
+    "forward": "the outputs of the model",
+    "per_example_loss": "the loss of the examples",
+    "global_loss": "the global loss",
+}
+_WRAPPED = {
+    "gradient_sums": _sums,
+    "reduce_gradients": _reduced,
+    "gradients": _gradients,
+    "apply_gradients": _applied,
+}
 
 
 def _bad(structure: Any) -> str:

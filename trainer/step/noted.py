@@ -17,6 +17,7 @@ from trainer.step.reductions.average import Average, average
 
 # Mirrored strategies trace each replica in a thread of its own.
 _local = threading.local()
+_MEDIA = "Images, histograms, text and audio are logged in a callback."
 _VALID = (
     "Pass one value for each example (of shape [batch]), or "
     "trainer.average(total, count); or say reduction='mean' or 'sum' for a "
@@ -47,9 +48,9 @@ class Notes:
             raise UserError(f"{what} is called twice. Log a name once.")
         if not isinstance(value, Average):
             value = tf.convert_to_tensor(value)
-            if not (value.dtype.is_floating or value.dtype.is_integer):
-                value = tf.cast(value, tf.float32)
             self._check(what, value, reduction)
+            if value.dtype.is_bool:
+                value = tf.cast(value, tf.float32)
         elif reduction is not None:
             raise UserError(
                 f"{what}: an average has a reduction of its own: leave "
@@ -58,16 +59,17 @@ class Notes:
         self._values[name] = value, reduction
 
     def _check(self, what: str, value: tf.Tensor, reduction: Any) -> None:
-        rank = value.shape.rank
+        rank, dtype = value.shape.rank, value.dtype
+        if not (dtype.is_floating or dtype.is_integer or dtype.is_bool):
+            raise UserError(f"{what} got a {dtype.name}. {_VALID} {_MEDIA}")
         if rank == 0 and reduction is None:
             raise UserError(
-                f"{what} got a scalar, of which each replica has another one. "
+                f"{what} got a scalar, of which each replica has its own. "
                 f"{_VALID}"
             )
         if rank not in (0, 1):
             raise UserError(
-                f"{what} got a tensor of shape {value.shape}. {_VALID} Images, "
-                "histograms, text and audio are logged in a callback."
+                f"{what} got a tensor of shape {value.shape}. {_VALID} {_MEDIA}"
             )
         if rank == 1 and reduction is not None:
             raise UserError(
@@ -155,7 +157,12 @@ def ignoring() -> Iterator[None]:
 
 
 def note(
-    name: str, value: Any, reduction: str | None, *, split: str | None
+    name: str,
+    value: Any,
+    reduction: str | None,
+    *,
+    kind: str | None,
+    split: str | None,
 ) -> bool:
     """Notes a value if a step is being traced, or tried.
 
@@ -167,12 +174,17 @@ def note(
     """
     notes = getattr(_local, "notes", None)
     if notes is None:
-        # A graph that is no step, such as that of `predict`.
+        # A graph that is not a step's, such as that of `predict`.
         return not tf.executing_eagerly()
     if split is not None:
         raise UserError(
             f"trainer.log({name!r}, ...) in a step has split = {split!r}. "
             "Leave it out: the value is that of the split it is a step of."
+        )
+    if kind not in (None, "scalar"):
+        raise UserError(
+            f"trainer.log({name!r}, ...) in a step has kind = {kind!r}. "
+            f"{_MEDIA}"
         )
     if notes is not False:
         notes.add(name, value, reduction)

@@ -63,7 +63,7 @@ def build_parts(
             change `factories`.
 
     Raises:
-        UserError: a factory is not one, or an option cannot be honoured.
+        UserError: a factory is not one, or an option cannot be honored.
     """
     # Long, because what it is about is the order of these steps in one scope.
     # All processes of a cluster draw the same initial weights.

@@ -107,7 +107,11 @@ def _make_optimizer(
         optimizer = factory(learning_rate=float(learning_rate))
     else:
         optimizer = factory()
-        optimizer.learning_rate = learning_rate
+        try:
+            optimizer.learning_rate = learning_rate
+        # Keras sets no rate where there is a schedule.
+        except TypeError:
+            optimizer = _made_again(optimizer, learning_rate)
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise UserError(
             f"Trainer.optimizer = {shown(factory)} returned "

@@ -64,7 +64,7 @@ def parse_points(
     axes: dict[str, list[str]] = {}
     for text in sweeps:
         name, axis = _parse(text)
-        if name in axes:
+        if any(_are_same(name, other) for other in axes):
             raise UserError(f"--sweep={text}: {name} is varied twice.")
         axes[name] = axis
     _refuse_conflicts(axes, bindings)
@@ -143,26 +143,29 @@ def _refuse_conflicts(
     axes: dict[str, list[str]], bindings: Sequence[Binding]
 ) -> None:
     """Refuses what would win over a sweep, or lose to it."""
-    swept = {_last_parts(name): name for name in axes}
+    rates = [name for name in axes if name.endswith(".learning_rate")]
     for binding in bindings:
-        given = binding.parameter or binding.text.partition(" =")[0]
-        if _last_parts(given) in swept:
-            raise UserError(
-                f"{binding.source} and --sweep both set "
-                f"{swept[_last_parts(given)]}: give one."
-            )
+        given = binding.parameter or binding.text.partition("=")[0]
+        for name in axes:
+            if _are_same(name, given):
+                raise UserError(
+                    f"{binding.source} and --sweep both set {name}: give one."
+                )
         # This flag replaces the rate of every optimizer.
-        replaced = [n for n in axes if n.endswith(".learning_rate")]
-        if binding.parameter == "Trainer.learning_rate" and replaced:
+        if binding.parameter == "Trainer.learning_rate" and rates:
             raise UserError(
-                f"{binding.source} replaces {replaced[0]}, which --sweep "
-                "varies: give one."
+                f"{binding.source} replaces {rates[0]}, which --sweep varies: "
+                "give one."
             )
 
 
-def _last_parts(name: str) -> str:
-    scope, slash, selector = name.strip().rpartition("/")
-    return scope + slash + ".".join(selector.split(".")[-2:])
+def _are_same(one: str, other: str) -> bool:
+    """Whether gin may take both names for those of one parameter."""
+    (scope, _, short), (other_scope, _, long) = (
+        name.rpartition("/")
+        for name in sorted((one.strip(), other.strip()), key=len)
+    )
+    return scope == other_scope and f".{long}".endswith(f".{short}")
 
 
 def _short(names: list[str]) -> dict[str, str]:

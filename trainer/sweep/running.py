@@ -2,12 +2,10 @@
 
 import json
 import os
-import shlex
 import subprocess
-import sys
 from collections.abc import Sequence
 
-from trainer.cli import flags
+from trainer.cli import command, flags
 from trainer.cli.default_path import default_path, experiment_name
 from trainer.cli.flag_table import TRAINING_MODES
 from trainer.errors import (
@@ -107,7 +105,7 @@ def _check_points(given: Sequence[str], sweeps: Sequence[str]) -> int:
     """
     return subprocess.run(
         [
-            *(sys.executable, "-m", "trainer", *flags.without(given, "mode")),
+            *command.started(flags.without(given, "mode")),
             *(f"--sweep={text}" for text in sweeps),
             "--mode=print_config",
         ],
@@ -118,13 +116,11 @@ def _check_points(given: Sequence[str], sweeps: Sequence[str]) -> int:
 
 def _write_record(folder: str, arguments: Sequence[str]) -> None:
     """Writes the command, for `--resume`."""
-    path = os.path.join(folder, _RECORD)
-    command = shlex.join(["python", "-m", "trainer", *arguments])
+    record = {"command": command.recorded(arguments)}
+    content = f"{json.dumps(record)}\n".encode()
     try:
         os.makedirs(folder, exist_ok=True)
-        with local_files.create(f"{path}.tmp") as file:
-            file.write(json.dumps({"command": command}).encode() + b"\n")
-        os.replace(f"{path}.tmp", path)
+        local_files.replace(os.path.join(folder, _RECORD), content)
     except OSError as error:
         raise UserError(
             f"--model_dir={folder} cannot be written: {error.strerror}."
@@ -135,13 +131,13 @@ def _run_all(points: Sequence[Point], given: Sequence[str], folder: str) -> int:
     failed = False
     for number, point in enumerate(points, 1):
         path = os.path.join(folder, point.name)
-        command = [*given, *point.flags, f"--model_dir={path}"]
+        own = [*given, *point.flags, f"--model_dir={path}"]
         which = f"run {number}/{len(points)}: {point.name}"
-        if _is_done(path, command):
+        if _is_done(path, own):
             echo(f"{which} is done\n".encode())
             continue
         echo(f"{which}\n".encode())
-        code, is_told_to_end = _run(number, command, path)
+        code, is_told_to_end = _run(number, own, path)
         if is_told_to_end:
             # The run may be done by then, but not the sweep.
             return code or EXIT_START_AGAIN
@@ -151,17 +147,17 @@ def _run_all(points: Sequence[Point], given: Sequence[str], folder: str) -> int:
     return EXIT_FAILED if failed else EXIT_DONE
 
 
-def _is_done(path: str, command: Sequence[str]) -> bool:
+def _is_done(path: str, arguments: Sequence[str]) -> bool:
     """Whether the same command has ended well."""
     status = read_status(path)
-    same = shlex.join(["python", "-m", "trainer", *command])
-    return status.state == "done" and status.record.get("command") == same
+    same = command.recorded(arguments) == status.record.get("command")
+    return same and status.state == "done"
 
 
-def _run(number: int, command: Sequence[str], path: str) -> tuple[int, bool]:
+def _run(number: int, arguments: Sequence[str], path: str) -> tuple[int, bool]:
     """Runs one point; returns its exit code, and whether a signal has come."""
     local_files.refuse_links(path, "logs")
-    spec = TaskSpec("run", number, (sys.executable, "-m", "trainer", *command))
+    spec = TaskSpec("run", number, command.started(arguments))
     task = Task(spec, log_dir=os.path.join(path, "logs"))
     # Not restarted here: the same command of the sweep does that.
     limits = Limits(max_restarts=0)

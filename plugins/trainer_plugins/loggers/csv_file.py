@@ -32,6 +32,12 @@ class CSV(LineFile):
         super().__init__()
         self._columns: list[str] = []
 
+    def setup(self) -> None:
+        """See `LineFile.setup`."""
+        # Those of another run, if this logger is used again.
+        self._columns = []
+        super().setup()
+
     def write(self, entries: Sequence[Entry]) -> None:
         """See `Logger.write`."""
         names = dict.fromkeys(n for one in entries for n in one.values)

@@ -48,7 +48,7 @@ class _Names(config_parser.ParserDelegate):
         self.macros: dict[str, Any] = {}
 
     def configurable_reference(self, name: str, evaluate: bool) -> None:
-        # Nothing is imported or called here: a reference is no scalar.
+        # Nothing is imported or called here: a reference is not a scalar.
         return None
 
     def macro(self, name: str) -> Any:

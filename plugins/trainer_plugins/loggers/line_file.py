@@ -33,8 +33,8 @@ class LineFile(Logger):
 
     A side-car evaluator (`--mode=continuous_eval`) writes to a file of its
     own. With one writer per file, lines are never interleaved, or lost when
-    the other process rewrites the file. Each step has one line there, however
-    often the evaluator was killed.
+    the other process rewrites the file. Each step of a split has one line
+    there, however often the evaluator was killed.
 
     Attributes:
         file_name: in the run directory.
@@ -48,7 +48,7 @@ class LineFile(Logger):
         super().__init__()
         self._ends_whole = False
         self._failed = False
-        self._there: set[float] = set()
+        self._there: set[Key] = set()
 
     @abc.abstractmethod
     def as_text(self, entries: Sequence[Entry]) -> str:
@@ -72,7 +72,7 @@ class LineFile(Logger):
             # its own.
             self.take_back(math.inf, ())
             keys = map(self.key_of, self.lines())
-            self._there = {key[0] for key in keys if key}
+            self._there = {key for key in keys if key}
 
     def take_back(self, step: float, splits: Sequence[str]) -> None:
         """See `Logger.take_back`.
@@ -91,7 +91,9 @@ class LineFile(Logger):
         """See `Logger.write`."""
         # An evaluator that was killed between a line and its record evaluates
         # the step again.
-        entries = [one for one in entries if one.step not in self._there]
+        entries = [
+            one for one in entries if (one.step, one.split) not in self._there
+        ]
         # A failed append may have written a part of the lines.
         if self._failed:
             self._drop_after(math.inf, ())

@@ -101,7 +101,7 @@ class WandB(Service):
                 name: self._as_wandb(value, os.path.join(folder, f"{i}.wav"))
                 for i, (name, value) in enumerate(values.items())
             }
-            # Not `step=`, of which W&B takes one row, and none that is smaller.
+            # Not `step=`: W&B takes one row of each step, in ascending order.
             self._run.log({**row, _STEP: step})
 
     def settle(self) -> None:

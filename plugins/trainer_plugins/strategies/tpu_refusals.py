@@ -149,7 +149,7 @@ def check_step(graph: tf.Graph) -> None:
     has_host = any(one.on_core for one in operations)
     for one in operations:
         found = _REFUSED.get(one.kind)
-        is_between = BETWEEN_REPLICAS in one.name.split("/")
+        is_between = BETWEEN_REPLICAS in one.name
         if found is _DATA_DEPENDENT and is_between and not one.on_core:
             continue
         computed = one.on_core or not has_host

@@ -63,9 +63,13 @@ def free(model_dir):
 
 
 def read_only(model_dir):
-    subprocess.run(
-        ["mount", "-o", "remount,ro", os.path.dirname(model_dir)], check=True
-    )
+    """A read-only view of the disk covers it.
+
+    The run holds its lock open, so the disk itself cannot be remounted.
+    """
+    disk = os.path.dirname(model_dir)
+    subprocess.run(["mount", "--bind", disk, disk], check=True)
+    subprocess.run(["mount", "-o", "remount,bind,ro", disk], check=True)
 
 
 def hide_metrics(model_dir):

@@ -4,19 +4,14 @@ import os
 import signal
 import sys
 
-import keras
 import numpy as np
 
-from tests.helpers import make_trainer
+from tests.helpers import linear, make_trainer
 from trainer import Callback
 from trainer_plugins.callbacks.checkpoint import Checkpoint
 from trainer_plugins.loggers.json_lines import JsonLines
 from trainer_plugins.loggers.mlflow_runs import MLflow
 from trainer_plugins.loggers.wandb_runs import WandB
-
-
-def line():
-    return keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
 
 
 class LogsMedia(Callback):
@@ -53,7 +48,7 @@ def main(kind, model_dir, steps, kill_at):
     callbacks = [logger, JsonLines(), LogsMedia(), Checkpoint(every=12)]
     if kill_at != "never":
         callbacks.append(Kill(int(kill_at)))
-    make_trainer(line).train_and_evaluate(
+    make_trainer(linear).train_and_evaluate(
         int(steps),
         model_dir=model_dir,
         callbacks=callbacks,

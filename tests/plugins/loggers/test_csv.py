@@ -1,19 +1,13 @@
 import csv
 import math
-from types import SimpleNamespace
 
+from tests.plugins.loggers import training
 from trainer.plugin_api import Media
 from trainer_plugins.loggers.csv_file import CSV
 
 
-def make(model_dir, *, step=0, taken_back=()):
-    logger = CSV()
-    logger.trainer = SimpleNamespace(
-        fired_step=step,
-        taken_back=taken_back,
-        model_dir=str(model_dir),
-        plugin=SimpleNamespace(is_chief=True),
-    )
+def make(*arguments, **options):
+    logger = training.make(CSV, *arguments, **options)
     logger.setup()
     logger.on_train_begin()
     return logger
@@ -57,6 +51,17 @@ def test_resuming_drops_later_steps_and_the_torn_row(tmp_path):
         "new": "4.0",
     }
     assert [p.name for p in tmp_path.iterdir()] == ["metrics.csv"]
+
+
+def test_a_logger_that_is_used_again_writes_its_header_again(tmp_path):
+    logger = make(tmp_path / "first")
+    for name in ("first", "second"):
+        logger.trainer.model_dir = str(tmp_path / name)
+        logger.setup()
+        logger.on_train_begin()
+        logger.on_log(1, "train", {"loss": 0.5})
+        logger.close()
+    assert read(tmp_path / "second") == read(tmp_path / "first") != []
 
 
 def test_rows_without_their_header_are_kept_apart(tmp_path):

@@ -1,25 +1,14 @@
+import functools
 import json
 import math
-from types import SimpleNamespace
 
-import keras
 import numpy as np
 import pytest
 
-from trainer import Trainer
+from tests.plugins.loggers import training
 from trainer_plugins.loggers.json_lines import JsonLines
 
-
-def make(model_dir, *, step=0, is_chief=True):
-    callback = JsonLines()
-    callback.trainer = SimpleNamespace(
-        step=step,
-        fired_step=step,
-        taken_back=(),
-        model_dir=None if model_dir is None else str(model_dir),
-        plugin=SimpleNamespace(is_chief=is_chief),
-    )
-    return callback
+make = functools.partial(training.make, JsonLines)
 
 
 def read(model_dir):
@@ -103,16 +92,22 @@ def test_an_evaluator_writes_a_file_of_its_own_once_a_step(tmp_path):
     make(tmp_path).on_log(1, "train", {"loss": 1.0})
     before = (tmp_path / "metrics.jsonl").read_bytes()
     own = tmp_path / "metrics_evaluator.jsonl"
-    for _ in range(2):
+    # Killed between the two splits of a step.
+    for splits in (["eval"], ["eval", "rare"]):
         evaluator = make(tmp_path)
         evaluator.following = True
         evaluator.setup()
-        evaluator.on_log(2, "eval", {"loss": 1.0})
+        for split in splits:
+            evaluator.on_log(2, split, {"loss": 1.0})
         evaluator.close()
         with own.open("a") as file:
             file.write('{"step": 3, "spl')
     lines = own.read_text().splitlines()
-    assert [json.loads(line)["step"] for line in lines[:-1]] == [2]
+    found = [json.loads(line) for line in lines[:-1]]
+    assert [(line["step"], line["split"]) for line in found] == [
+        (2, "eval"),
+        (2, "rare"),
+    ]
     # A training process that resumes does not touch it.
     make(tmp_path, step=0).on_train_begin()
     assert own.read_text().splitlines() == lines
@@ -137,25 +132,7 @@ def test_without_a_model_dir_nothing_is_written(tmp_path, monkeypatch):
 
 
 def test_with_the_trainer(tmp_path):
-    x = np.arange(8, dtype="float32").reshape(8, 1)
-    trainer = Trainer(
-        model=lambda: keras.Sequential(
-            [keras.Input((1,)), keras.layers.Dense(1)]
-        ),
-        loss=keras.losses.MeanSquaredError(),
-        optimizer=lambda: keras.optimizers.SGD(0.001),
-        data=lambda split: (x, 2 * x),
-        strategy="default",
-        batch_size=4,
-    )
-    values = trainer.train_and_evaluate(
-        20,
-        model_dir=str(tmp_path),
-        callbacks=[JsonLines()],
-        steps_per_loop=5,
-        log_every=10,
-        eval_every=10,
-    )
+    values = training.train_with(JsonLines(), tmp_path)
     lines = read(tmp_path)
     assert [(line["step"], line["split"]) for line in lines] == [
         (10, "train"),

@@ -15,10 +15,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import ROOT
-from tests.helpers import make_trainer
-from tests.plugins.loggers.service_script import (
-    line,
-)
+from tests.helpers import linear, make_trainer
 from trainer import Guard, UserError
 from trainer.plugin_api import Media
 from trainer_plugins.callbacks.checkpoint import Checkpoint
@@ -33,7 +30,7 @@ def test_a_missing_package_is_one_sentence(tmp_path, monkeypatch):
     for logger in (MLflow(), WandB()):
         monkeypatch.setitem(sys.modules, logger.package, None)
         with pytest.raises(UserError, match=rf"\[{logger.package}\]"):
-            make_trainer(line).train(
+            make_trainer(linear).train(
                 8, model_dir=str(tmp_path), callbacks=[logger], verbose=0
             )
     assert not list(tmp_path.glob("*.json"))
@@ -64,7 +61,7 @@ class Kept(MLflow):
 
 def test_a_service_gets_each_step_once_also_after_a_refusal(tmp_path, caplog):
     def run(steps, logger):
-        make_trainer(line).train(
+        make_trainer(linear).train(
             steps,
             model_dir=str(tmp_path),
             callbacks=[logger, Checkpoint(every=4)],
@@ -90,7 +87,7 @@ def test_a_service_gets_each_step_once_also_after_a_refusal(tmp_path, caplog):
 @pytest.mark.long
 def test_a_run_that_may_roll_back_is_refused(tmp_path):
     pytest.importorskip("mlflow")
-    trainer = make_trainer(line, guard=Guard("roll_back"))
+    trainer = make_trainer(linear, guard=Guard("roll_back"))
     with pytest.raises(UserError, match="cannot take back the steps"):
         trainer.train(
             8,

@@ -1,10 +1,8 @@
+import functools
 import sys
 import time
-from types import SimpleNamespace
 
 import gin
-import keras
-import numpy as np
 import pytest
 import tensorflow as tf
 from tensorboard.backend.event_processing.plugin_event_accumulator import (
@@ -12,8 +10,8 @@ from tensorboard.backend.event_processing.plugin_event_accumulator import (
 )
 from tensorboard.plugins.hparams import api_pb2, metadata
 
-from trainer import Trainer, UserError
-from trainer.loop.goodput import Accounts
+from tests.plugins.loggers import training
+from trainer import UserError
 from trainer_plugins.loggers import tensorboard
 from trainer_plugins.loggers.hyperparameters import literal_bindings
 from trainer_plugins.loggers.tensorboard import TensorBoard
@@ -25,20 +23,7 @@ def _clean_gin():
     gin.clear_config()
 
 
-def make(model_dir, *, step=0, is_chief=True, taken_back=()):
-    callback = TensorBoard()
-    callback.trainer = SimpleNamespace(
-        step=step,
-        fired_step=step,
-        taken_back=taken_back,
-        model_dir=str(model_dir),
-        plugin=SimpleNamespace(is_chief=is_chief),
-        loop=None,
-        batch_size=64,
-        accounts=Accounts(),
-        learning_rates=lambda: {"learning_rate": 0.125},
-    )
-    return callback
+make = functools.partial(training.make, TensorBoard)
 
 
 def read(model_dir, split):
@@ -205,27 +190,10 @@ def test_literal_bindings_reads_scopes_and_macros():
 
 
 def test_with_the_trainer(tmp_path):
-    x = np.arange(8, dtype="float32").reshape(8, 1)
-    trainer = Trainer(
-        model=lambda: keras.Sequential(
-            [keras.Input((1,)), keras.layers.Dense(1)]
-        ),
-        loss=keras.losses.MeanSquaredError(),
-        optimizer=lambda: keras.optimizers.SGD(0.001),
-        data=lambda split: (x, 2 * x),
-        strategy="default",
-        batch_size=4,
-    )
-    values = trainer.train_and_evaluate(
-        20,
-        model_dir=str(tmp_path),
-        callbacks=[TensorBoard()],
-        steps_per_loop=5,
-        log_every=10,
-    )
+    values = training.train_with(TensorBoard(), tmp_path)
     train, evaluated = read(tmp_path, "train"), read(tmp_path, "eval")
     assert scalars(train, "loss")[20] == pytest.approx(values["loss"])
     assert scalars(train, "learning_rate")[20] == pytest.approx(0.001)
     assert scalars(evaluated, "loss")[20] == pytest.approx(values["val_loss"])
     start = hparams_content(evaluated, metadata.SESSION_START_INFO_TAG)
-    assert start.hparams["batch_size"].number_value == 4
+    assert start.hparams["batch_size"].number_value == 8

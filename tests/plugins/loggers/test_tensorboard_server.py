@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from tensorboard import program
 
-from tests.helpers import make_trainer
-from tests.plugins.loggers.service_script import LogsMedia, line
+from tests.helpers import linear, make_trainer
+from tests.plugins.loggers.service_script import LogsMedia
 from trainer_plugins.callbacks.checkpoint import Checkpoint
 from trainer_plugins.callbacks.confusion_matrix import ConfusionMatrix
 from trainer_plugins.callbacks.layer_statistics import LayerStatistics
@@ -60,7 +60,7 @@ def until(ask, path, wanted):
 
 
 def train(model_dir, steps, *callbacks):
-    make_trainer(line).train_and_evaluate(
+    make_trainer(linear).train_and_evaluate(
         steps,
         model_dir=str(model_dir),
         callbacks=[TensorBoard(), LogsMedia(), Checkpoint(), *callbacks],

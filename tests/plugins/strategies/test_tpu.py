@@ -242,6 +242,12 @@ def trainer_on(plugin, **options):
     return Trainer(**{**defaults, **options}, strategy=plugin)
 
 
+def takes_text():
+    text = keras.Input((3,), dtype="string")
+    numbers = keras.ops.cast(keras.layers.Hashing(7)(text), "float32")
+    return keras.Model(text, keras.layers.Dense(1)(numbers))
+
+
 def test_a_run_on_the_stand_in_trains_and_evaluates(calls):
     trainer = trainer_on(TPU(tpu="local"))
     values = trainer.train_and_evaluate(2)
@@ -260,7 +266,10 @@ def test_a_run_on_the_stand_in_trains_and_evaluates(calls):
         ),
         ({"jit_compile": True}, "jit_compile: a TPU step is always compiled"),
         (
-            {"data": lambda split: (np.full((16, 3), "a"), np.ones(16))},
+            {
+                "data": lambda split: (np.full((16, 3), "a"), np.ones(16)),
+                "model": takes_text,
+            },
             "part 0 holds strings, which a TPU cannot take",
         ),
         (

@@ -8,16 +8,12 @@ import keras
 import numpy as np
 import pytest
 
-from tests.helpers import ARRAYS, assert_same, make_trainer
+from tests.helpers import ARRAYS, assert_same, linear, make_trainer
 from tests.trainer.check.test_check import SAVES, digests
 from tests.trainer.cli.tiny import HERE, run_trainer
 from trainer import Callback, UserError
 from trainer_plugins.callbacks.checkpoint import Checkpoint
 from trainer_plugins.callbacks.json_lines import JsonLines
-
-
-def linear():
-    return keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
 
 
 class Notes(Callback):

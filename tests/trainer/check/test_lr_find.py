@@ -81,6 +81,9 @@ def test_what_is_refused(tmp_path):
         trainer.lr_find(low=1.0, high=0.1)
     with pytest.raises(UserError, match="steps"):
         trainer.lr_find(steps=3)
+    # Before the first step, so that it does not matter that there is none.
+    with pytest.raises(UserError, match=r"must end with .png"):
+        trainer.lr_find(plot=tmp_path / "found.jpg")
 
 
 @pytest.mark.long

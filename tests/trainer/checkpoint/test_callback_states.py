@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.helpers import lines, make_trainer, read_lines
+from tests.helpers import linear, lines, make_trainer, read_lines
 from tests.trainer.runtime.test_schema import JSON
 from trainer import Callback, UserError
 from trainer.checkpoint import keras_callbacks, storage
@@ -21,10 +21,6 @@ from trainer_plugins.callbacks.early_stopping import EarlyStopping
 from trainer_plugins.callbacks.json_lines import JsonLines
 
 CODE = "import os; os.system('touch harm')\n"
-
-
-def model():
-    return keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
 
 
 def callbacks():
@@ -39,7 +35,7 @@ def callbacks():
 
 
 def train(model_dir, steps, *more):
-    trainer = make_trainer(model)
+    trainer = make_trainer(linear)
     trainer.train(
         steps,
         model_dir=str(model_dir),
@@ -84,7 +80,7 @@ def assert_a_misfit(saved, change, name):
     }
     change(states, arrays)
     given = CallbackList(callbacks(), SimpleNamespace(model_dir=None))
-    given.attach(model(), {})
+    given.attach(linear(), {})
     before = given.states()
     with pytest.raises(Misfit, match=name):
         given.load_states(keras_callbacks.join(states, arrays))

@@ -13,7 +13,7 @@ import tensorflow as tf
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.helpers import make_trainer, saved_steps
+from tests.helpers import linear, make_trainer, saved_steps
 from tests.sets import one_in
 from tests.trainer.runtime.test_schema import JSON
 from trainer import UserError
@@ -28,12 +28,8 @@ from trainer_plugins.callbacks.early_stopping import EarlyStopping
 from trainer_plugins.callbacks.json_lines import JsonLines
 
 
-def model():
-    return keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
-
-
 def train(model_dir, steps):
-    trainer = make_trainer(model)
+    trainer = make_trainer(linear)
     trainer.train(
         steps,
         model_dir=str(model_dir),
@@ -337,7 +333,7 @@ def test_the_evaluator_waits_for_one_that_fits(saved, tmp_path):
     path = tmp_path / "run" / "checkpoints" / "step_00000010"
     rewrite(path, without("variables"))
     values = follow(
-        make_trainer(model), model_dir=str(tmp_path / "run"), train_steps=8
+        make_trainer(linear), model_dir=str(tmp_path / "run"), train_steps=8
     )
     assert values["step"] == 8
 
@@ -350,7 +346,7 @@ def test_starting_from_one_that_does_not_fit(saved, tmp_path):
     with open_model(str(tmp_path / "run")) as (source, _):
         assert source.endswith("step 8")
     with pytest.raises(UserError, match="not a usable checkpoint"):
-        initialize_from(make_trainer(model), str(path))
+        initialize_from(make_trainer(linear), str(path))
     # Any name will do for one that is named.
     os.rename(path.with_name("step_00000008"), tmp_path / "mine")
     with open_model(str(tmp_path / "mine")) as (source, _):

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 from absl import logging
 
-from tests.helpers import assert_same, make_trainer
+from tests.helpers import assert_same, linear, make_trainer
 from trainer.data import DatasetBatches, Resume
 from trainer.errors import UserError
 
@@ -111,9 +111,7 @@ def test_an_epoch_of_unknown_length_is_counted():
 
 
 def test_an_evaluation_of_a_run_that_is_done():
-    trainer = make_trainer(
-        lambda: keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
-    )
+    trainer = make_trainer(linear)
     trained = trainer.train(3)
     assert trainer.train_and_evaluate(3) == trained | {
         f"val_{name}": value for name, value in trainer.evaluate().items()

@@ -6,16 +6,12 @@ import pytest
 import tensorflow as tf
 from absl import logging
 
-from tests.helpers import ARRAYS, assert_same, make_trainer
+from tests.helpers import ARRAYS, assert_same, linear, make_trainer
 from tests.sets import ordinary
 from tests.trainer.cli.tiny import TINY, run_trainer
 from trainer import UserError
 
 X, Y = ARRAYS
-
-
-def linear():
-    return keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
 
 
 def shuffled():

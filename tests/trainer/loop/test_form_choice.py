@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.framework import config
 
-from tests.helpers import make_trainer
+from tests.helpers import linear, make_trainer
 from tests.sets import long, one_in
 from trainer import Guard, Trainer, UserError
 from trainer.loop import form_cache
@@ -48,12 +48,8 @@ def cached(cache, measured):
     return path
 
 
-def model():
-    return keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
-
-
 def make(**options):
-    return make_trainer(model, optimizer="adam", **options)
+    return make_trainer(linear, optimizer="adam", **options)
 
 
 def chosen(trainer, steps=MANY, **options):

@@ -2,18 +2,13 @@
 
 import time
 
-import keras
 import pytest
 
-from tests.helpers import make_trainer, saved_steps
+from tests.helpers import linear, make_trainer, saved_steps
 from trainer import Callback, UserError
 from trainer.cli import flags
 from trainer.loop.schedule import Epochs, Period, parse_length
 from trainer_plugins.callbacks.checkpoint import Checkpoint
-
-
-def linear():
-    return keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
 
 
 @pytest.mark.parametrize(

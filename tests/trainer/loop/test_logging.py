@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.helpers import ARRAYS, make_trainer, run_worker
+from tests.helpers import ARRAYS, linear, make_trainer, run_worker
 from tests.sets import ordinary
 from trainer import (
     Callback,
@@ -17,7 +17,7 @@ from trainer import (
     WholeSetMetric,
     average,
 )
-from trainer.loop.logged import as_value
+from trainer.loop.logged import as_value, histogram
 from trainer.plugin_api import Media
 from trainer_plugins.callbacks.checkpoint import Checkpoint
 from trainer_plugins.loggers.csv_file import CSV
@@ -53,10 +53,6 @@ class Recorder(Logger):
         ]
 
 
-def line():
-    return keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
-
-
 class Everywhere(Callback):
     """Logs in each event a number of its own."""
 
@@ -88,7 +84,7 @@ class Everywhere(Callback):
 
 def test_numbers_of_every_event_go_to_loggers_and_are_returned(tmp_path):
     recorder = Recorder()
-    trainer = make_trainer(line)
+    trainer = make_trainer(linear)
     values = trainer.train_and_evaluate(
         16,
         model_dir=str(tmp_path),
@@ -136,7 +132,7 @@ class OfStep(Trainer):
 
 def test_a_step_logs_means_over_all_examples():
     trainer = make_trainer(
-        line, kind=OfStep, optimizer=keras.optimizers.SGD(0.0)
+        linear, kind=OfStep, optimizer=keras.optimizers.SGD(0.0)
     )
     values = trainer.train_and_evaluate(8, verbose=0)
     x, y = ARRAYS
@@ -170,6 +166,8 @@ STEP_MISTAKES = [
     (("_a", lambda y: y[:, 0]), {}, "got the name '_a'"),
     (("a", lambda y: y[:, 0]), {"reduction": "sum"}, "leave reduction"),
     (("a", tf.reduce_sum), {"reduction": "max"}, "Valid: 'mean', 'sum'"),
+    (("a", lambda y: y[:, 0]), {"kind": "histogram"}, "kind = 'histogram'"),
+    (("a", "text"), {"reduction": "sum"}, "got a string"),
 ]
 
 
@@ -178,7 +176,7 @@ STEP_MISTAKES = [
     ordinary(STEP_MISTAKES, STEP_MISTAKES[:1]),
 )
 def test_what_a_step_cannot_log_is_refused(arguments, options, message):
-    trainer = make_trainer(line, kind=logging_step(*arguments, **options))
+    trainer = make_trainer(linear, kind=logging_step(*arguments, **options))
     with pytest.raises(UserError, match=message):
         trainer.train(8, verbose=0)
     assert trainer.step == 0
@@ -213,6 +211,11 @@ def test_what_a_callback_cannot_log_is_refused(value, options, message):
         as_value("a", value, **{"kind": None, "sample_rate": None, **options})
 
 
+def test_values_that_are_too_close_share_a_bucket():
+    values = [1.0, float(np.nextafter(1.0, 2.0))]
+    assert histogram(values).tolist() == [[*values, 2.0]]
+
+
 @pytest.mark.long
 def test_media_are_normalized_and_dropped_in_a_sentence(tmp_path, caplog):
     recorder = Recorder()
@@ -222,7 +225,7 @@ def test_media_are_normalized_and_dropped_in_a_sentence(tmp_path, caplog):
         Once("t", "some text"),
         Once("a", np.zeros(10), kind="audio", sample_rate=5),
     ]
-    make_trainer(line).train(
+    make_trainer(linear).train(
         8, model_dir=str(tmp_path), callbacks=[recorder, *media], verbose=0
     )
     (image,), (histogram,), (text,), (audio,) = (
@@ -233,7 +236,7 @@ def test_media_are_normalized_and_dropped_in_a_sentence(tmp_path, caplog):
     assert histogram.data[:, 2].sum() == 2
     assert text == Media("text", "some text")
     assert audio.data.shape == (10, 1)
-    make_trainer(line).train(
+    make_trainer(linear).train(
         8, model_dir=str(tmp_path), callbacks=[JsonLines(), *media], verbose=0
     )
     dropped = [m for m in caplog.messages if "No logger of this run" in m]
@@ -242,7 +245,7 @@ def test_media_are_normalized_and_dropped_in_a_sentence(tmp_path, caplog):
 
 @pytest.mark.long
 def test_outside_of_a_run_is_refused():
-    trainer = make_trainer(line)
+    trainer = make_trainer(linear)
     with pytest.raises(UserError, match="outside of a run"):
         trainer.log("a", 1.0)
     trainer.train(8, verbose=0)
@@ -254,7 +257,7 @@ def test_outside_of_a_run_is_refused():
 def test_a_name_that_is_measured_is_refused():
     for split in ("train", "eval"):
         with pytest.raises(UserError, match="measures itself"):
-            make_trainer(line).train_and_evaluate(
+            make_trainer(linear).train_and_evaluate(
                 8,
                 callbacks=[
                     keras.callbacks.LambdaCallback(),
@@ -278,7 +281,7 @@ def test_a_longer_run_holds_what_one_run_holds(tmp_path):
     """Stopped between two logs, and longer then: as if it had been one."""
 
     def run(steps, model_dir, recorder):
-        make_trainer(line).train_and_evaluate(
+        make_trainer(linear).train_and_evaluate(
             steps,
             model_dir=str(model_dir),
             callbacks=[recorder, Everywhere(), CSV(), Checkpoint()],
@@ -330,7 +333,7 @@ def largest(y, y_pred):
 @pytest.mark.long
 def test_what_is_over_a_whole_set_is_not_computed_at_each_batch():
     told = Values()
-    trainer = make_trainer(line, metrics=["mae", WholeSetMetric(largest)])
+    trainer = make_trainer(linear, metrics=["mae", WholeSetMetric(largest)])
     values = trainer.train_and_evaluate(1, callbacks=[told], verbose=0)
     assert [set(one) for one in told.told] == [{"loss", "mae"}] * 8
     assert told.told[-1]["mae"] == values["val_mae"]

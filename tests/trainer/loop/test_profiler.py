@@ -4,18 +4,13 @@ import os
 import subprocess
 import sys
 
-import keras
 import pytest
 
-from tests.helpers import make_trainer
+from tests.helpers import linear, make_trainer
 from tests.sets import long
 from tests.trainer.cli.tiny import HERE, TINY
 from trainer import Callback, UserError
 from trainer.loop import profiler
-
-
-def linear():
-    return keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
 
 
 def traces(folder):

@@ -82,6 +82,19 @@ def test_the_best_comes_first_with_what_differs(runs, capsys):
     assert snapshot(runs) == before
 
 
+def test_a_run_that_has_diverged_comes_after_all_others_with_a_value(runs):
+    write_run(runs / "e", [0.1], exit_reason="diverged")
+    names = [run.name for run in compare(list(read(runs).values())).runs]
+    assert names == ["b/c", "a", "e", "d"]
+
+
+def test_values_have_the_names_that_monitors_use(tmp_path):
+    for split in ("train", "eval", "rare"):
+        write_run(tmp_path / split, [1.0], split=split)
+    found = [name for run in read(tmp_path).values() for name in run.series]
+    assert sorted(found) == ["loss", "val_loss", "val_rare/loss"]
+
+
 def damage(folder):
     """Directories in every state, by what is said of them."""
     write_run(folder / "failed", exit_reason="error", exit_message="no disk")

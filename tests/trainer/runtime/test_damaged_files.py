@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from tests.helpers import lines, make_trainer, saved_steps
+from tests.helpers import linear, lines, make_trainer, saved_steps
 from tests.sets import one_in, ordinary
-from tests.trainer.runtime.test_links import model, train
+from tests.trainer.runtime.test_links import train
 from tests.trainer.runtime.test_schema import JSON
 from trainer import UserError
 from trainer.best_checkpoint import Best
@@ -235,7 +235,9 @@ def test_the_evaluator_starts_over(tmp_path, caplog, kind):
     train(tmp_path, 2)
     (tmp_path / "best").mkdir()
     damage(tmp_path / "best" / "best.json", kind)
-    values = follow(make_trainer(model), model_dir=str(tmp_path), train_steps=2)
+    values = follow(
+        make_trainer(linear), model_dir=str(tmp_path), train_steps=2
+    )
     assert values["best_step"] == 2
     assert "best.json cannot be used" in caplog.text
     record = json.loads((tmp_path / "best" / "best.json").read_text())

@@ -10,7 +10,7 @@ import time
 import keras
 import pytest
 
-from tests.helpers import make_trainer, read_lines, saved_steps
+from tests.helpers import linear, make_trainer, read_lines, saved_steps
 from tests.sets import ordinary
 from trainer import UserError
 from trainer.checkpoint import storage
@@ -24,12 +24,8 @@ from trainer_plugins.callbacks.json_lines import JsonLines
 from trainer_plugins.callbacks.tensorboard import TensorBoard
 
 
-def model():
-    return keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
-
-
 def train(model_dir, steps, *callbacks):
-    trainer = make_trainer(model)
+    trainer = make_trainer(linear)
     trainer.train(
         steps,
         model_dir=str(model_dir),
@@ -152,7 +148,7 @@ def test_a_link_of_the_evaluator_is_refused(tmp_path, outside):
     (tmp_path / "run" / "best").symlink_to(outside / "run" / "checkpoints")
     with pytest.raises(UserError, match="best is a symbolic link"):
         follow(
-            make_trainer(model), model_dir=str(tmp_path / "run"), train_steps=2
+            make_trainer(linear), model_dir=str(tmp_path / "run"), train_steps=2
         )
 
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.helpers import lines, make_trainer, saved_steps
+from tests.helpers import linear, lines, make_trainer, saved_steps
 from tests.sets import ordinary
 from trainer import UserError
 from trainer.checkpoint import storage
@@ -97,9 +97,7 @@ def test_a_checkpoint_is_read_wherever_it_was_written(name):
 
 
 def train(model_dir, steps):
-    trainer = make_trainer(
-        lambda: keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
-    )
+    trainer = make_trainer(linear)
     trainer.train(
         steps,
         model_dir=str(model_dir),
@@ -133,9 +131,7 @@ def test_a_run_goes_on(tmp_path, monkeypatch, name):
     )
     # Nothing went anywhere else.
     assert os.listdir(tmp_path) == [name.split("/")[0]]
-    other = make_trainer(
-        lambda: keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
-    )
+    other = make_trainer(linear)
     initialize_from(other, str(model_dir))
     np.testing.assert_array_equal(
         other.model.get_weights()[0], trainer.model.get_weights()[0]

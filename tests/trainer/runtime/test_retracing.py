@@ -1,12 +1,11 @@
 """A step that is traced again says what has changed, once per cause."""
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from absl import logging
 
-from tests.helpers import make_trainer
+from tests.helpers import linear, make_trainer
 from trainer.runtime.graph import graph_function
 from trainer.runtime.retracing import telling_retraces
 
@@ -50,7 +49,7 @@ def test_a_run(said):
         return rows.batch(size, drop_remainder=True)
 
     trainer = make_trainer(
-        lambda: keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)]),
+        linear,
         data=None,
         batch_size=None,
         jit_compile=False,

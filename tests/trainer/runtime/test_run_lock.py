@@ -15,7 +15,7 @@ import time
 import keras
 import pytest
 
-from tests.helpers import lines, make_trainer, saved_steps
+from tests.helpers import linear, lines, make_trainer, saved_steps
 from tests.sets import long
 from trainer import UserError
 from trainer.runtime import exit_report, lease
@@ -26,12 +26,8 @@ from trainer_plugins.callbacks.json_lines import JsonLines
 HERE = pathlib.Path(__file__).parent
 
 
-def model():
-    return keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
-
-
 def train(model_dir, steps, *callbacks):
-    make_trainer(model).train(
+    make_trainer(linear).train(
         steps,
         model_dir=str(model_dir),
         callbacks=[JsonLines(), *callbacks, Checkpoint(every=2)],

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.helpers import make_trainer
+from tests.helpers import linear, make_trainer
 from trainer import Guard, Trainer, UserError, average
 from trainer_plugins.callbacks.checkpoint import Checkpoint
 
@@ -23,10 +23,6 @@ def net():
             keras.layers.Dense(1),
         ]
     )
-
-
-def linear():
-    return keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
 
 
 class OwnStep(Trainer):

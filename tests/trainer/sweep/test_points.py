@@ -49,6 +49,8 @@ def test_all_literals_of_gin_are_values():
 def test_names_that_are_equal_or_long_stay_apart():
     found = points("A.units=[1]", "B.units=[2]")
     assert list(found) == ["A.units=1,B.units=2"]
+    found = points("a.A.units=[1]", "b.A.units=[2]")
+    assert list(found) == ["a.A.units=1,b.A.units=2"]
     long = points(f"A.b=['{'é' * 150}', '{'é' * 151}']")
     assert len(long) == 2
     assert all(len(os.fsencode(name)) <= 200 for name in long)
@@ -65,10 +67,11 @@ def test_names_that_are_equal_or_long_stay_apart():
         (["Adam.learning_rate=[fast]"], [], "A string needs quotes"),
         (["A.b=[1]\nA.c=[2]"], [], "not one binding"),
         (["include 'x=[]'"], [], "not one binding"),
-        (["A.b=[1]", "A.b=[2]"], [], "A.b is varied twice"),
+        (["A.b=[1]", "x.A.b=[2]"], [], "x.A.b is varied twice"),
         (["batch_size=[1, 2]"], [], "Trainer.batch_size"),
         (["Trainer.seed=[1, 2]"], ["--seed=3"], "--seed=3 and --sweep"),
         (["A.b=[1, 2]"], ["--gin.x.A.b=3"], "--gin.x.A.b=3 and --sweep"),
+        (["A.b=[1, 2]"], ["--gin_param=A.b=3"], "'A.b=3' and --sweep"),
         (["Adam.learning_rate=[1]"], ["--learning_rate=3"], "replaces"),
     ],
 )

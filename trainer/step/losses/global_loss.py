@@ -39,7 +39,7 @@ def global_term(
 
     Raises:
         UserError: there are sample weights or padding, which it would not
-            honour, or it is not a scalar.
+            honor, or it is not a scalar.
     """
     name = f"{type(spec.methods).__name__}.global_loss"
     _check_batch(spec, batch, name)

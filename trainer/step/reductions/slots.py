@@ -13,8 +13,8 @@ import tensorflow as tf
 from trainer.errors import UserError
 from trainer.step.gradients import among_zeros
 
-# Names what is computed between replicas, on a TPU by its host: there shapes
-# may depend on the data.
+# Names what is computed between replicas, on a TPU by its host: its shapes may
+# depend on the data.
 BETWEEN_REPLICAS = "between_replicas"
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.helpers import ARRAYS, make_trainer, run_module
+from tests.helpers import ARRAYS, linear, make_trainer, run_module
 from tests.sets import is_long, long
 from tests.trainer.step.metrics import metric_models as m
 from trainer import Trainer, UserError, average
@@ -249,7 +249,7 @@ class Blind(Forgetful):
 )
 def test_what_a_step_leaves_out_is_not_logged(kind, measured, caplog):
     trainer = make_trainer(
-        lambda: keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)]),
+        linear,
         kind=kind,
         metrics=["mae", m.RunningMax],
     )
