@@ -40,11 +40,17 @@ def as_arrays(part: Any, name: str) -> Any:
             as_arrays(one, f"{name}[{i}]") for i, one in enumerate(part)
         )
     if isinstance(part, list | tuple):
-        return _cast(_of_list(part, name))
+        return _cast(_of_numbers(_of_list(part, name), name))
     if hasattr(part, "to_numpy"):
         return _cast(_of_frame(part, name))
     if not hasattr(part, "__array__"):
         raise UserError(_not_data(part, name))
+    if np.ma.is_masked(part):
+        raise UserError(
+            f"{name} is a masked array, and no tensor has a mask: the values "
+            "under it would count. Fill them, as with x.filled(0), and give "
+            "examples that do not count a sample_weight of 0."
+        )
     is_tensor = isinstance(part, tf.Tensor)
     if is_tensor and part.shape.rank:
         return _cast_tensor(part)
@@ -126,14 +132,27 @@ def _of_frame(frame: Any, name: str) -> np.ndarray:
 
 
 def _of_numbers(array: np.ndarray, name: str) -> np.ndarray:
-    """The array, if it does not hold times, which no tensor can."""
-    if array.dtype.kind not in "mM":
-        return array
-    raise UserError(
-        f"{name} holds times ({array.dtype}), which no tensor can hold. Make "
-        "them numbers, such as seconds: (t - t.min()) / numpy.timedelta64(1, "
-        "'s')."
-    )
+    """The array, if a tensor can hold what it holds."""
+    if array.dtype.kind in "mM":
+        raise UserError(
+            f"{name} holds times ({array.dtype}), which no tensor can hold. "
+            "Make them numbers, such as seconds: (t - t.min()) / "
+            "numpy.timedelta64(1, 's')."
+        )
+    if array.dtype.names:
+        raise UserError(
+            f"{name} has the fields {', '.join(array.dtype.names)} in each "
+            "row, and a tensor has none. Give a dict of arrays, {field: "
+            f"{name}[field]}}, or numpy.lib.recfunctions."
+            f"structured_to_unstructured({name})."
+        )
+    try:
+        tf.as_dtype(_cast(array).dtype)
+    except TypeError:
+        raise UserError(
+            f"{name} has the dtype {array.dtype}, which no tensor can have."
+        ) from None
+    return array
 
 
 def weights_of_all(weights: Any, rows: int) -> Any:

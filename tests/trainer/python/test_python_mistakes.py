@@ -398,6 +398,32 @@ MISTAKES = {
         lambda: make().fit([X, X], Y),
         "x has 2 arrays, but the model has one input",
     ),
+    "a mask": (
+        lambda: make().fit(np.ma.masked_array(X, X > 1), Y),
+        r"x is a masked array.*x.filled\(0\)",
+    ),
+    "fields": (
+        lambda: make().fit(np.zeros(64, [("age", "f4"), ("size", "f4")]), Y),
+        "x has the fields age, size",
+    ),
+    "weights of text": (
+        lambda: make().fit(X, Y, sample_weight=np.full(64, "a")),
+        "sample_weight holds text",
+    ),
+    "weights that are missing": (
+        lambda: make().fit(X, Y, sample_weight=np.full(64, np.nan)),
+        "sample_weight holds NaN",
+    ),
+    "weights of classes": (
+        lambda: make().fit(X, Y, sample_weight=np.ones((64, 10))),
+        r"sample_weight has shape \(32, 10\), .* each of \(32,\)",
+    ),
+    "dicts": (
+        lambda: make().fit(
+            tf.data.Dataset.from_tensor_slices({"x": X, "y": Y}).batch(8)
+        ),
+        "yields dicts, which are inputs, and no targets",
+    ),
     "no model": (Trainer, "Trainer needs the argument 'model'"),
     "an argument of fit": (
         lambda: make(epochs=3),

@@ -9,6 +9,7 @@ from trainer.data.batches import Batches
 from trainer.errors import UserError
 from trainer.step.losses import per_output
 from trainer.step.losses.probabilities import what_is_odd
+from trainer.step.losses.sample_weights import check_weight
 from trainer.step.losses.targets import check_shapes, check_values
 from trainer.step.model.keras_private import symbolic_outputs
 from trainer.step.spec import StepSpec
@@ -30,9 +31,17 @@ def check_data(spec: StepSpec, batches: Batches) -> None:
     """
     own = {"train_step", "eval_step", "forward"} & spec.overridden
     spec_of = batches.element_spec
-    if own or not (isinstance(spec_of, tuple) or hasattr(spec_of, "shape")):
+    if own or not (
+        isinstance(spec_of, tuple | dict) or hasattr(spec_of, "shape")
+    ):
         return
-    x, y, _ = keras.utils.unpack_x_y_sample_weight(spec_of)
+    x, y, weight = keras.utils.unpack_x_y_sample_weight(spec_of)
+    if isinstance(spec_of, dict) and _misses_targets(spec):
+        raise UserError(
+            "There is a loss, but the data yields dicts, which are inputs, and "
+            "no targets. Let it yield (x, y), such as with dataset.map(lambda "
+            "row: (row['x'], row['y']))."
+        )
     check_inputs(spec.model, x, batch_size=batches.batch_size)
     y_pred = symbolic_outputs(spec.model)
     if y_pred is None or spec.has_own("per_example_loss"):
@@ -44,17 +53,32 @@ def check_data(spec: StepSpec, batches: Batches) -> None:
                 "There is a loss, but the data has no targets: give (x, y)."
             )
         return
-    held, weights = _held(batches)
+    held, held_weights = _held(batches)
     values = per_output.targets(spec, held, y_pred) if held is not None else []
-    counts = per_output.targets(spec, weights, y_pred) if values else []
+    counts = per_output.targets(spec, held_weights, y_pred) if values else []
+    weights = per_output.targets(spec, weight, y_pred)
     for number, output in enumerate(outputs):
         check_shapes(output, batch_size=batches.batch_size)
         if values:
             check_values(output, values[number], counts[number])
+        if weights[number] is not None and output.loss is not None:
+            check_weight(
+                output,
+                weights[number],
+                counts[number] if counts else None,
+                batch_size=batches.batch_size,
+            )
         odd = what_is_odd(output, spec.parts.metrics.given)
         if odd is not None and odd not in spec.tried:
             spec.tried.add(odd)  # Said once.
             logging.warning("%s", odd)
+
+
+def _misses_targets(spec: StepSpec) -> bool:
+    """Whether there is a loss that nothing but targets can be given to."""
+    own = spec.has_own("per_example_loss") or spec.has_own("global_loss")
+    losses = keras.tree.flatten(spec.loss)
+    return not own and any(one is not None for one in losses)
 
 
 def _held(batches: Batches) -> tuple[Any, Any]:
