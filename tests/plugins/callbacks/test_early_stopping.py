@@ -3,10 +3,10 @@ import math
 from types import SimpleNamespace
 
 import keras
-import numpy as np
 import pytest
 
-from trainer import Trainer, UserError
+from tests.helpers import linear, make_trainer
+from trainer import UserError
 from trainer_plugins.callbacks.early_stopping import EarlyStopping
 
 
@@ -132,19 +132,9 @@ def test_a_stopped_run_stays_stopped_unless_patience_grows():
 
 
 def test_with_the_trainer():
-    x = np.arange(8, dtype="float32").reshape(8, 1)
     callback = EarlyStopping(patience=2)
-    trainer = Trainer(
-        model=lambda: keras.Sequential(
-            [keras.Input((1,)), keras.layers.Dense(1)]
-        ),
-        loss=keras.losses.MeanSquaredError(),
-        # Nothing changes, so nothing improves.
-        optimizer=lambda: keras.optimizers.SGD(0.0),
-        data=lambda split: (x, 2 * x),
-        strategy="default",
-        batch_size=4,
-    )
+    # Nothing changes, so nothing improves.
+    trainer = make_trainer(linear, optimizer=keras.optimizers.SGD(0.0))
     trainer.train_and_evaluate(20, callbacks=[callback], eval_every=4)
     assert trainer.step == 12
     assert "has not improved 2 times" in trainer.stop_reason

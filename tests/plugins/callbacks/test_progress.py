@@ -3,12 +3,10 @@ import re
 import time
 from types import SimpleNamespace
 
-import keras
-import numpy as np
 import pytest
 from rich.console import Console
 
-from trainer import Trainer
+from tests.helpers import linear, make_trainer
 from trainer_plugins.callbacks import progress
 from trainer_plugins.callbacks.progress import Progress
 
@@ -179,18 +177,8 @@ def test_only_the_chief_prints(terminal):
 
 
 def test_with_the_trainer():
-    x = np.arange(8, dtype="float32").reshape(8, 1)
     out = io.StringIO()
-    trainer = Trainer(
-        model=lambda: keras.Sequential(
-            [keras.Input((1,)), keras.layers.Dense(1)]
-        ),
-        loss=keras.losses.MeanSquaredError(),
-        optimizer=lambda: keras.optimizers.SGD(0.001),
-        data=lambda split: (x, 2 * x),
-        strategy="default",
-        batch_size=4,
-    )
+    trainer = make_trainer(linear)
     trainer.train_and_evaluate(
         20,
         callbacks=[Progress(console=Console(file=out))],

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from tests import helpers
+from tests.helpers import linear
 from tests.helpers import make_trainer as make
 from trainer import ArrayExamples, UserError
 from trainer.checkpoint.init_from import initialize_from
@@ -161,12 +162,9 @@ def test_the_report_names_shapes_and_what_is_new(trained, source):
 
 
 def test_names_that_keras_counted_up(tmp_path):
-    def unnamed():
-        return keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
-
-    first = make(unnamed, seed=1)
+    first = make(linear, seed=1)
     first.train(3, model_dir=str(tmp_path), callbacks=[Checkpoint()])
-    second = make(unnamed, seed=2)
+    second = make(linear, seed=2)
     assert second.model.layers[0].name != first.model.layers[0].name
     report = initialize_from(second, str(tmp_path))
     assert np.array_equal(values(second)[0], values(first)[0])

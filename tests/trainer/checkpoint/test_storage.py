@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.helpers import make_trainer, saved_steps
+from tests.helpers import linear, make_trainer, saved_steps
 from trainer import Trainer, UserError
 from trainer.checkpoint import storage
 from trainer_plugins.callbacks.checkpoint import Checkpoint
@@ -125,13 +125,10 @@ def test_another_model_is_named(tmp_path):
 
 
 def test_names_counted_up_in_one_process_do_not_matter(tmp_path):
-    def unnamed():
-        return keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
-
-    make_trainer(unnamed).train(
+    make_trainer(linear).train(
         3, model_dir=str(tmp_path), callbacks=[Checkpoint()]
     )
-    again = make_trainer(unnamed)
+    again = make_trainer(linear)
     again.train(5, model_dir=str(tmp_path), callbacks=[Checkpoint()])
     assert again.step == 5
     path = storage.listing(str(tmp_path / "checkpoints"))[-1]

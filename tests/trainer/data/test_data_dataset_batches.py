@@ -1,6 +1,5 @@
 from unittest import mock
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -195,9 +194,7 @@ def test_a_run_on_a_never_ending_generator_ends():
 
     def make():
         return make_trainer(
-            lambda: keras.Sequential(
-                [keras.Input((3,)), keras.layers.Dense(1)]
-            ),
+            linear,
             data=pairs,
             batch_size=6,
         )

@@ -8,6 +8,7 @@ import os
 import keras
 import numpy as np
 
+from tests.helpers import linear
 from trainer import Trainer
 from trainer_plugins.callbacks.checkpoint import Checkpoint
 from trainer_plugins.callbacks.json_lines import JsonLines
@@ -23,9 +24,7 @@ EVERY = {"eval": 4, "rare": 6}
 def make(plugin="default", **options):
     return Trainer(
         **{
-            "model": lambda: keras.Sequential(
-                [keras.Input((3,)), keras.layers.Dense(1)]
-            ),
+            "model": linear,
             "loss": "mse",
             "metrics": ["mae"],
             "optimizer": lambda: keras.optimizers.SGD(0.01),

@@ -1,22 +1,14 @@
 """`trainer.log`: from callbacks and steps, to loggers, `train` and history."""
 
-import json
-
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.helpers import ARRAYS, linear, make_trainer, run_worker
+from tests.helpers import ARRAYS, linear, make_trainer, read_lines, run_worker
 from tests.sets import ordinary
-from trainer import (
-    Callback,
-    Logger,
-    Trainer,
-    UserError,
-    WholeSetMetric,
-    average,
-)
+from tests.trainer.loop.logging_worker import OfStep
+from trainer import Callback, Logger, Trainer, UserError, WholeSetMetric
 from trainer.loop.logged import as_value, histogram
 from trainer.plugin_api import Media
 from trainer_plugins.callbacks.checkpoint import Checkpoint
@@ -112,22 +104,10 @@ def test_numbers_of_every_event_go_to_loggers_and_are_returned(tmp_path):
     assert trainer.history.history["val_test_end"] == both
     assert recorder.under("added") == [(8, "eval", 0.5), (16, "eval", 0.5)]
     # The log that is due holds what came before it.
-    lines = [
-        json.loads(one)
-        for one in (tmp_path / "metrics.jsonl").read_text().splitlines()
-    ]
+    lines = read_lines(tmp_path / "metrics.jsonl")
     due = [one for one in lines if "loss" in one and one["split"] == "train"]
     assert [one["batch_end"] for one in due] == both
     assert "batch_end" in (tmp_path / "metrics.csv").read_text()
-
-
-class OfStep(Trainer):
-    def per_example_loss(self, x, y, y_pred):
-        error = tf.abs(y - y_pred)[:, 0]
-        self.log("error", error)
-        self.log("errors", tf.reduce_sum(error), reduction="sum")
-        self.log("ratio", average(tf.reduce_sum(y), tf.reduce_sum(y * y)))
-        return tf.square(y - y_pred)
 
 
 def test_a_step_logs_means_over_all_examples():
