@@ -1,5 +1,6 @@
 """The site is built by its command, is complete, and loads nothing."""
 
+import html
 import html.parser
 import re
 import subprocess
@@ -59,6 +60,11 @@ def pages(site):
     }
 
 
+def as_text(page):
+    """A page without its tags, which highlighting puts between words."""
+    return html.unescape(re.sub("<[^>]*>", "", page.read_text()))
+
+
 def test_every_page_is_there(site, pages):
     files = [p.stem for p in (ROOT / "docs").glob("*.md")]
     for name in (*files, "index", "changelog"):
@@ -66,6 +72,11 @@ def test_every_page_is_there(site, pages):
     # Each can be reached from the first one.
     linked = set(pages["index.html"].linked)
     assert {f"{name}.html" for name in files} <= linked
+    # Files of code that are linked to are shown, not downloaded.
+    for name in ("gallery", "keras_examples"):
+        shown = [one for one in pages[f"{name}.html"].linked if "/" in one]
+        assert not [one for one in shown if one.endswith((".gin", ".py"))]
+    assert "run.trainer = @VAE" in as_text(site / "experiments" / "vae.html")
     # What makes the site is no part of it.
     assert not (site / "site" / "hooks.py").exists()
 
@@ -80,6 +91,9 @@ def test_the_api_is_whole(site):
         shown = {one.rpartition(".")[2] for one in ids}
         assert set(module.__all__) <= shown, set(module.__all__) - shown
     text = (site / "api" / "trainer.html").read_text()
+    loggers = (site / "api" / "loggers.html").read_text()
+    for name in ("CSV", "JsonLines", "MLflow", "TensorBoard", "WandB"):
+        assert f'.{name}"' in loggers, name
     for method in ("fit", "train_and_evaluate", "per_example_loss"):
         assert f'id="trainer.trainer.Trainer.{method}"' in text, method
 

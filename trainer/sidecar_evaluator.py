@@ -11,7 +11,7 @@ from trainer.best_checkpoint import Best
 from trainer.checkpoint import storage
 from trainer.checkpoint.stateful import EVALUATED
 from trainer.errors import UserError
-from trainer.loop.callback_list import CallbackList
+from trainer.loop.callback_list import CallbackList, has_event
 from trainer.loop.evaluation_sets import (
     EVAL,
     EvalEvery,
@@ -22,12 +22,19 @@ from trainer.loop.evaluation_sets import (
 )
 from trainer.loop.limit_eval import limited
 from trainer.loop.monitor import Monitor
+from trainer.loop.reporter import Reporter
 from trainer.loop.running_trainer import RunningTrainer
-from trainer.loop.schedule import Time, parse_period
+from trainer.loop.schedule import Epochs, Period, Time, parse_period
 from trainer.runtime.atomic_files import prepare_directory
 from trainer.values.annotations import Direction, Limit, Positive, Seconds, Text
 from trainer.values.configurable import checked
 from trainer.values.keras_values import Callbacks
+
+# What an evaluation calls.
+_EVENTS = (
+    *("on_test_begin", "on_test_batch_begin", "on_test_batch_end"),
+    "on_test_end",
+)
 
 
 @checked
@@ -61,6 +68,12 @@ def follow(
     has ended well and its last checkpoint has been evaluated, or when there
     was no new checkpoint for `timeout`.
 
+    Callbacks that do something in `on_test_*` are called as in the training
+    process, and what they add to the values in `on_test_end`, or log, is kept.
+    Of the other events they get `setup` and `close`, but none of training.
+    Callbacks that save are left out, and Keras' `TensorBoard`, as both
+    processes would write to its folder.
+
     Every file in the run directory has one writer. The values go to the
     callbacks whose `only_watches` is set, and these then write to files of
     their own (`metrics_evaluator.jsonl`, `tensorboard/evaluator`).
@@ -91,10 +104,22 @@ def follow(
     for split in sets:
         trainer.trace_evaluation(split)  # Mistakes show up before waiting.
     _check_monitor(monitor, trainer, sets)
-    watching = _watching(callbacks, trainer)
+    called = CallbackList(list(filter(_takes_part, callbacks)), trainer)
+    for callback in called.ours:
+        callback.following = True
+    called.attach(trainer.model, {"verbose": 0, "epochs": None, "steps": None})
+    reporter = Reporter(
+        trainer,
+        called,
+        log=Period(),
+        evaluations=dict.fromkeys(sets, Period()),
+        measured=measured,
+        epochs=Epochs(None),
+    )
+    trainer.following = reporter
     evaluated: dict[str, float] = {}
     try:
-        watching.call("setup")
+        called.call("setup")
         waiting_since = time.monotonic()
         # From best.json, so that a restarted evaluator goes on where it was.
         while best.last_step < train_steps:
@@ -112,8 +137,12 @@ def follow(
                 # training process.
                 trainer.state.restore(snapshot, groups=EVALUATED)
                 for split in sets:
-                    values[split] = measured[split].of(trainer, split)
-                _note(snapshot, values, best, watching)
+                    values[split] = reporter.evaluate(split)
+                _note(snapshot, values, best, called)
+                reporter.hand_over()
+                # Last: an evaluator that is killed before it repeats this step,
+                # so that no log is lost.
+                best.commit()
                 evaluated = unprefixed(values)
                 # The evaluation does not count as waiting. Another checkpoint
                 # may have come meanwhile, so there is no pause either.
@@ -126,7 +155,8 @@ def follow(
                 break
             time.sleep(min(poll_seconds, longest - waited))
     finally:
-        watching.close()
+        called.close()
+        trainer.following = None
     # After one evaluation at least, a timeout is an ordinary end.
     if best.last_step < 0:
         raise UserError(
@@ -141,15 +171,14 @@ def _note(
     snapshot: storage.Snapshot,
     values: Mapping[str, dict[str, float]],
     best: Best,
-    watching: CallbackList,
+    called: CallbackList,
 ) -> None:
     """Keeps the snapshot if it is the best, and logs its values by split."""
     best.offer(snapshot, all_in_logs(values))
     for split, its in values.items():
-        watching.call("on_log", snapshot.step, split, its)
-    # Last: an evaluator that is killed before it repeats this step, so that no
-    # log is lost.
-    best.commit()
+        for callback in called.ours:
+            if callback.only_watches:
+                callback.on_log(snapshot.step, split, its)
 
 
 def _check_monitor(
@@ -173,13 +202,13 @@ def _check_monitor(
         )
 
 
-def _watching(
-    callbacks: Sequence[keras.callbacks.Callback], trainer: RunningTrainer
-) -> CallbackList:
-    """Returns the callbacks that only watch."""
-    every = CallbackList(callbacks, trainer)
-    only = CallbackList([c for c in every.ours if c.only_watches], trainer)
-    for callback in only.ours:
-        callback.following = True
-    only.attach(trainer.model, {"verbose": 0, "epochs": None, "steps": None})
-    return only
+def _takes_part(callback: keras.callbacks.Callback) -> bool:
+    """Whether it shows values, or does something in evaluations."""
+    if getattr(callback, "only_watches", False):
+        return True
+    saves = getattr(callback, "runs_last", False)
+    # Keras' own begins files in the folder of the process that trains, and
+    # TensorBoard shows only the newest one.
+    if saves or isinstance(callback, keras.callbacks.TensorBoard):
+        return False
+    return any(has_event(callback, event) for event in _EVENTS)

@@ -28,6 +28,7 @@ from trainer.loop.control import Control
 from trainer.loop.evaluator import Evaluator
 from trainer.loop.goodput import Accounts
 from trainer.loop.loop import Loop
+from trainer.loop.reporter import Reporter
 from trainer.python.brief import brief_errors
 from trainer.python.given_model import GivenModel, compiled_with
 from trainer.python.history import History
@@ -309,6 +310,8 @@ class Trainer(Running):
         # Functions, as neither parts nor plugin exists before its first use.
         self.state = RunState(lambda: self.parts, lambda: self.plugin)
         self.loop: Loop | None = None
+        # Of an evaluator beside training, which has no loop.
+        self.following: Reporter | None = None
         # Those that `evaluate` or `predict` was given, while it works.
         self._called: CallbackList | None = None
         self.history = History()
@@ -499,8 +502,15 @@ class Trainer(Running):
 
         For callbacks, between `on_test_begin` and `on_test_end`.
         """
-        loop = self.loop
-        return (loop and loop.reporter.evaluating) or "eval"
+        return (self.reporter and self.reporter.evaluating) or "eval"
+
+    @property
+    def reporter(self) -> Reporter | None:
+        """Reports the evaluations of the run that goes on; `None` without."""
+        if self.following is not None:
+            return self.following
+        goes_on = self.loop is not None and not self.loop.has_ended
+        return self.loop.reporter if self.loop and goes_on else None
 
     @property
     def taken_back(self) -> Sequence[str]:
@@ -914,11 +924,11 @@ class Trainer(Running):
         """What calls callbacks at each batch of an evaluation, if any do."""
         if self._called is not None:
             return self._called.batch_events
-        return None if self.loop is None else self.loop.reporter.batch_events()
+        return None if self.reporter is None else self.reporter.batch_events()
 
     def _has_to_leave(self) -> bool:
         """Whether the run's evaluation that is under way is abandoned."""
-        return self.loop is not None and self.loop.reporter.has_to_leave()
+        return self.reporter is not None and self.reporter.has_to_leave()
 
     def _call_once(self, model: keras.Model) -> None:
         """Calls a model that is built by its first batch."""

@@ -3,12 +3,16 @@
 import ast
 import configparser
 import pathlib
+import re
 
 from mkdocs.structure.files import File
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # Relative to docs/, as `on_page_markdown` finds them there.
 HOME, CHANGES = ROOT / "README.md", ROOT / "CHANGELOG.md"
+# Files that pages link to, which a browser would not show.
+_CODE = ("experiments/*.gin", "docs/keras_examples/*.py")
+_LINK_TO_CODE = re.compile(r"\]\((?:\.\./)?(\w+/\w+)\.(?:gin|py)\)")
 
 
 def on_config(config):
@@ -22,17 +26,21 @@ def on_config(config):
 
 
 def on_files(files, config):
-    """Adds home, changes, the API and the experiments."""
+    """Adds home, changes, code that is linked to, and the API."""
     made = {
         "index.md": _as_page(HOME),
-        "changelog.md": _as_page(CHANGES),
+        # Each of its sections would be a long result, before the guides.
+        "changelog.md": f"---\nsearch: {{exclude: true}}\n---\n"
+        f"{_as_page(CHANGES)}",
         "api/trainer.md": _api("API", "trainer/__init__.py"),
         "api/plugin_api.md": _api("API for plugins", "trainer/plugin_api.py"),
         "api/strategies.md": _plugins("Strategies", "strategies"),
         "api/callbacks.md": _plugins("Callbacks", "callbacks"),
+        "api/loggers.md": _plugins("Loggers", "loggers"),
     }
-    for experiment in sorted((ROOT / "experiments").glob("*.gin")):
-        made[f"experiments/{experiment.name}"] = experiment.read_text()
+    for pattern in _CODE:
+        for path in sorted(ROOT.glob(pattern)):
+            made[f"{path.parent.name}/{path.stem}.md"] = _listing(path)
     for path, content in made.items():
         files.append(File.generated(config, path, content=content))
     return files
@@ -40,11 +48,10 @@ def on_files(files, config):
 
 def on_page_markdown(markdown, **_):
     """Lets links to what is outside of docs/ lead to its page."""
-    return (
-        markdown.replace("](../README.md", "](index.md")
-        .replace("](../CHANGELOG.md", "](changelog.md")
-        .replace("](../experiments/", "](experiments/")
+    markdown = markdown.replace("](../README.md", "](index.md").replace(
+        "](../CHANGELOG.md", "](changelog.md"
     )
+    return _LINK_TO_CODE.sub(r"](\1.md)", markdown)
 
 
 def _pages_in(nav):
@@ -63,6 +70,12 @@ def _as_page(path):
         .replace("](docs/", "](")
         .replace("](CHANGELOG.md)", "](changelog.md)")
     )
+
+
+def _listing(path):
+    """A page that shows a file of code."""
+    # Gin's comments and values look like those of Python.
+    return f"# {path.name}\n\n```python\n{path.read_text()}```\n"
 
 
 def _api(title, path):
@@ -93,10 +106,13 @@ def _plugins(title, folder):
     ]
     text = "Their parameters, with all valid values, are in the "
     text += "[configuration reference](../parameters.md)."
-    return _page(title, text, entries)
+    # What they inherit is in the API for plugins, and they override.
+    return _page(title, text, entries, members=False)
 
 
-def _page(title, text, entries):
+def _page(title, text, entries, *, members=True):
     options = "    options:\n      heading_level: 2"
+    if not members:
+        options += "\n      members: false\n      inherited_members: false"
     blocks = "\n\n".join(f"{entry}\n{options}" for entry in entries)
     return f"# {title}\n\n{text}\n\n{blocks}\n"

@@ -11,7 +11,7 @@ import pytest
 
 from tests.helpers import best_of, read_lines
 from tests.sets import one_in
-from trainer import Trainer, UserError
+from trainer import Callback, Trainer, UserError
 from trainer.checkpoint import storage
 from trainer.sidecar_evaluator import follow
 from trainer_plugins.callbacks.checkpoint import Checkpoint
@@ -241,6 +241,7 @@ def test_only_what_watches_takes_part(tmp_path):
         Checkpoint(),
         EarlyStopping(patience=1),
         keras.callbacks.CSVLogger(str(tmp_path / "log.csv")),
+        keras.callbacks.TensorBoard(str(tmp_path / "keras")),
     ]
     follow_to(tmp_path, 1, callbacks=callbacks)
     assert {p.name for p in tmp_path.iterdir()} == {
@@ -254,3 +255,64 @@ def test_only_what_watches_takes_part(tmp_path):
     ]
     inside = sorted(p.name for p in (tmp_path / "checkpoints").rglob("*"))
     assert inside == [name for name in before if name != "checkpoints"]
+
+
+class Norm(keras.callbacks.Callback):
+    """Adds a value to those of an evaluation, as in Keras."""
+
+    def __init__(self):
+        super().__init__()
+        self.events = []
+
+    def on_test_begin(self, logs=None):
+        self.events.append("begin")
+
+    def on_test_batch_begin(self, batch, logs=None):
+        self.events.append(batch)
+
+    def on_test_batch_end(self, batch, logs=None):
+        self.events.append(dict(logs))
+
+    def on_test_end(self, logs=None):
+        logs["norm"] = abs(float(self.model.get_weights()[0][0, 0]))
+
+    def on_train_begin(self, logs=None):
+        raise AssertionError("this process does not train")
+
+
+class Noted(Callback):
+    """Logs a number and a text at each evaluation."""
+
+    def on_test_end(self, logs=None):
+        assert self.following
+        self.trainer.log("twice", 2 * logs["loss"])
+        self.trainer.log("of", f"the set {self.trainer.evaluated_split}")
+
+    def on_log(self, step, split, logs):
+        raise AssertionError("it may act on the run that trains")
+
+
+def test_what_callbacks_add_to_an_evaluation_is_kept(tmp_path):
+    norm, trainer = Norm(), make_trainer()
+    callbacks = [JsonLines(), TensorBoard(), norm, Noted()]
+    for step, weight in ((1, -3.0), (2, 4.0)):
+        write_checkpoint(tmp_path, step, weight)
+        found = follow_to(
+            tmp_path,
+            step,
+            trainer=trainer,
+            callbacks=callbacks,
+            monitor="val_norm",
+            monitor_mode="min",
+        )
+        lines = read_lines(tmp_path / "metrics_evaluator.jsonl")
+        assert lines[-1]["norm"] == found["norm"] == abs(weight)
+        assert lines[-1]["twice"] == pytest.approx(2 * loss_of(weight))
+    assert (found["best_step"], found["best_val_norm"]) == (1, 3.0)
+    one = ["begin", 0, {"loss": pytest.approx(loss_of(3.0))}]
+    assert norm.events[:3] == one
+    assert len(norm.events) == 6
+    events = (tmp_path / "tensorboard" / "evaluator").iterdir()
+    assert all(b"the set eval" in one.read_bytes() for one in events)
+    with pytest.raises(UserError, match="outside of a run"):
+        trainer.log("later", 1.0)

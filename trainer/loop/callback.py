@@ -16,14 +16,15 @@ class Callback(keras.callbacks.Callback):
     `setup` (every callback, before anything is restored or trained) ·
     `on_train_begin` · per epoch `on_epoch_begin` · per host loop of K steps
     `on_train_batch_begin`, the K steps, `on_train_batch_end` · when due
-    `on_test_begin`, evaluation, `on_test_end`, then `on_log` for the train and
-    the eval split · `on_epoch_end` · `on_save` · `before_end` of savers ·
-    `on_train_end` · `close`. Saving comes after the epoch's end, so that a
-    checkpoint holds what callbacks did there. Where a clock has cut a host
-    loop into several graph calls, savers get `on_save` between them, too. A
-    run that has to leave (see `Trainer.start_again`) goes from the end of a
-    graph call to `on_leave` and `close`. What was due is called at the next
-    start, before anything else.
+    `on_test_begin`, evaluation, `on_test_end`, with `on_test_batch_begin` and
+    `on_test_batch_end` around each batch if a callback has them, then
+    `on_log` for the train and the eval split · `on_epoch_end` · `on_save` ·
+    `before_end` of savers · `on_train_end` · `close`. Saving comes after the
+    epoch's end, so that a checkpoint holds what callbacks did there. Where a
+    clock has cut a host loop into several graph calls, savers get `on_save`
+    between them, too. A run that has to leave (see `Trainer.start_again`) goes
+    from the end of a graph call to `on_leave` and `close`. What was due is
+    called at the next start, before anything else.
     A run that rolls back (see `trainer.Guard`) goes from the K steps to
     `on_divergence`, restores a checkpoint's state, and goes on with
     `on_roll_back` and `on_epoch_begin`.
@@ -42,8 +43,9 @@ class Callback(keras.callbacks.Callback):
             evaluator beside the training process calls it too; see
             `trainer.sidecar_evaluator`.
         following: whether this process is such an evaluator; set before
-            `setup`. A callback that writes must then write to other files:
-            the training process has the usual ones open.
+            `setup`. It also calls `on_test_*` of callbacks that have them, and
+            never what is for training. A callback that writes must then write
+            to other files: the training process has the usual ones open.
     """
 
     runs_last: bool = False

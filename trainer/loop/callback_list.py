@@ -82,12 +82,12 @@ class CallbackList:
 
     def have(self, event: str) -> bool:
         """Whether any callback does something in an event."""
-        return any(_has(callback, event) for callback in self.all)
+        return any(has_event(callback, event) for callback in self.all)
 
     def keras_has(self, event: str) -> bool:
         """Whether a callback of Keras' kind does something in an event."""
         return any(
-            _has(callback, event)
+            has_event(callback, event)
             for callback in self.all
             if not isinstance(callback, Callback)
         )
@@ -105,7 +105,7 @@ class CallbackList:
         self.call(event, *arguments)
         keyed = self._keyed()
         self.load_states(
-            {k: s for k, s in states.items() if _has(keyed[k], event)}
+            {k: s for k, s in states.items() if has_event(keyed[k], event)}
         )
         self.give_states()
 
@@ -284,12 +284,12 @@ def _runs_last(callback: keras.callbacks.Callback) -> bool:
 def _reads_batches(callback: keras.callbacks.Callback) -> bool:
     """Whether a callback of Keras' kind looks at single batches."""
     return not isinstance(callback, Callback) and any(
-        _has(callback, event)
+        has_event(callback, event)
         for event in ("on_train_batch_end", "on_batch_end")
     )
 
 
-def _has(callback: keras.callbacks.Callback, event: str) -> bool:
+def has_event(callback: keras.callbacks.Callback, event: str) -> bool:
     """Whether a callback does something in an event of Keras'."""
     # LambdaCallback keeps its functions in itself, not in its class.
     return event in vars(callback) or getattr(

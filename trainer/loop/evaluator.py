@@ -119,7 +119,9 @@ class Evaluator:
                     event("on_test_batch_begin", start, {})
                 (totals.sums,) = self.runner(iterator, count, [totals.sums])
                 if event is not None:
-                    event("on_test_batch_end", start, totals.values())
+                    # What is over a whole set is not known yet.
+                    values = totals.values(whole_sets=False)
+                    event("on_test_batch_end", start, values)
         values = totals.values()
         # What metrics have gathered may be large.
         totals.reset()

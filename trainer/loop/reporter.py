@@ -357,11 +357,11 @@ class Reporter:
 
     def has_to_leave(self) -> bool:
         """Whether the evaluation that is under way should be abandoned."""
-        # An evaluation that research code calls has no loop around it that
-        # could leave.
-        if not self._is_evaluating:
-            return False
         trainer = self._trainer
+        # An evaluation that research code calls, or that of an evaluator beside
+        # training, has no loop around it that could leave.
+        if not self._is_evaluating or trainer.following is self:
+            return False
         requests = trainer.control.agree(trainer.plugin)
         return requests.restart
 
@@ -369,19 +369,28 @@ class Reporter:
         """See `Evaluator`: the run's callbacks, while it evaluates."""
         return self._callbacks.batch_events if self._is_evaluating else None
 
+    def evaluate(self, split: str) -> dict[str, float]:
+        """Measures a split, and calls `on_test_*` for it.
+
+        Raises:
+            Interrupted: the run has to leave.
+        """
+        self.evaluating = split
+        try:
+            return self._evaluate_one(split)
+        finally:
+            self.evaluating = None
+
     def _evaluate(self, splits: Sequence[str]) -> dict[str, dict[str, float]]:
         found = {}
         try:
             for split in splits:
-                self.evaluating = split
-                found[split] = self._evaluate_one(split)
+                found[split] = self.evaluate(split)
         except Interrupted:
             for split in splits:
                 self._evaluations[split].call_back()
                 self.logged.forget(split)
             raise
-        finally:
-            self.evaluating = None
         return found
 
     def _evaluate_one(self, split: str) -> dict[str, float]:

@@ -33,6 +33,7 @@ class RunningTrainer(Protocol):
         accounts: where its time goes.
         state: what its checkpoints hold.
         loop: the host loop, once there is one.
+        following: reports evaluations where there is no loop.
         jit_compile: which form of the step was asked for.
         compiled_form: which one it has.
     """
@@ -47,6 +48,7 @@ class RunningTrainer(Protocol):
     accounts: Accounts
     state: RunState
     loop: Any
+    following: Any
     jit_compile: JitCompile
     compiled_form: Form
 

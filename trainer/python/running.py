@@ -48,6 +48,7 @@ from trainer.loop.logged import (
 )
 from trainer.loop.loop import Loop
 from trainer.loop.profiler import Steps as ProfiledSteps
+from trainer.loop.reporter import Reporter
 from trainer.loop.running_trainer import RunningTrainer
 from trainer.loop.schedule import Length, LogEvery, Time
 from trainer.loop.without_trace import without_trace
@@ -125,6 +126,10 @@ class Running(_Base):
         _has_own: Callable[[str], bool]
         _has_to_leave: Callable[[], bool]
         _batch_events: Callable[[], Callable[..., None] | None]
+
+        @property
+        def reporter(self) -> Reporter | None:
+            """Reports the evaluations of the run that goes on."""
 
         @property
         def evaluator(self) -> Evaluator:
@@ -604,7 +609,8 @@ class Running(_Base):
         check_words(name, kind=kind, reduction=reduction)
         if noted.note(name, value, reduction, kind=kind, split=split):
             return
-        if self.loop is None or self.loop.has_ended:
+        reporter = self.reporter
+        if reporter is None:
             raise UserError(
                 f"trainer.log({name!r}, ...) was called outside of a run. Call "
                 "it in a callback, or in what a step calls."
@@ -615,7 +621,7 @@ class Running(_Base):
                 "step has replicas for. Leave it out in a callback."
             )
         given = as_value(name, value, kind=kind, sample_rate=sample_rate)
-        self.loop.reporter.log(name, given, split)
+        reporter.log(name, given, split)
 
     def measure_gradients(self, every: int | None) -> GradientStatistics | None:
         """Lets the steps that are traced next measure their gradients.

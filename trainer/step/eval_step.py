@@ -7,7 +7,12 @@ from trainer.data.static_shapes import Padded
 from trainer.runtime.graph import converted
 from trainer.step.gradient_sums import piece_of
 from trainer.step.logs import StepLogs
-from trainer.step.measuring import carry, measuring, replica_logs
+from trainer.step.measuring import (
+    carry,
+    measuring,
+    replica_logs,
+    warn_of_unmeasured,
+)
 from trainer.step.metrics.carried import EVAL
 from trainer.step.model import untracked
 from trainer.step.padding import weighted
@@ -37,6 +42,8 @@ def make_eval_step(spec: StepSpec) -> Callable[[Any], StepLogs]:
             measuring(spec, batch, training=False) as complete,
         ):
             logs = converted(spec.methods.eval_step)(batch)
+            if spec.has_own("eval_step"):
+                warn_of_unmeasured(spec, logs, training=False)
         return replica_logs(spec, complete(logs), piece)
 
     # A named function, not a lambda: TPU clusters are named after it.

@@ -48,8 +48,12 @@ class Totals:
         """How many examples were counted."""
         return int(self.sums.total()[EXAMPLES].total) if self.sums else 0
 
-    def values(self) -> dict[str, float]:
-        """The averages and metrics over the interval; empty before a step."""
+    def values(self, *, whole_sets: bool = True) -> dict[str, float]:
+        """The averages and metrics over the interval; empty before a step.
+
+        Args:
+            whole_sets: also metrics over a whole set.
+        """
         if self.sums is None:
             return {}
         values = {}
@@ -72,7 +76,9 @@ class Totals:
             for name, value in sums.items()
             if name.startswith(METRIC)
         }
-        return values | self._metrics.results(increments, self._kept_for)
+        return values | self._metrics.results(
+            increments, self._kept_for, whole_sets=whole_sets
+        )
 
     def reset(self) -> None:
         """Starts a new interval."""

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
+from absl import logging
 
 from trainer.errors import UserError
 from trainer.step.gradients import reduce_sum
@@ -85,6 +86,28 @@ def measuring(
             )
 
         yield complete
+
+
+def warn_of_unmeasured(
+    spec: StepSpec, logs: StepLogs, *, training: bool
+) -> None:
+    """Warns of metrics that no step measures.
+
+    One that is only measured in evaluations is none of them: it may cost too
+    much for each training step.
+
+    Args:
+        spec: what the step is made of.
+        logs: what an overridden step returned.
+        training: whether it is the training step.
+    """
+    names = spec.parts.metrics.unmeasured(logs, training=training)
+    if names:
+        logging.warning(
+            "Neither train_step nor eval_step measures the metrics %s. Return "
+            "metric_increments(y, y_pred) with the rest.",
+            ", ".join(map(repr, names)),
+        )
 
 
 def carry(spec: StepSpec, logs: StepLogs, kept_for: Sequence[str]) -> StepLogs:

@@ -26,7 +26,6 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import tensorflow as tf
-from absl import logging
 
 from trainer.runtime.graph import converted, graph_function, only_if, repeat
 from trainer.step import timed_input
@@ -35,7 +34,12 @@ from trainer.step.forms import Form
 from trainer.step.gradient_sums import GradientSums, Reduced, piece_of
 from trainer.step.gradients import all_finite, reduce_sum
 from trainer.step.logs import LOSS_PART, StepLogs
-from trainer.step.measuring import carry, measuring, replica_logs
+from trainer.step.measuring import (
+    carry,
+    measuring,
+    replica_logs,
+    warn_of_unmeasured,
+)
 from trainer.step.metrics.carried import TRAINING
 from trainer.step.model import untracked
 from trainer.step.pieces import open_piece
@@ -287,7 +291,7 @@ def _own_step(
         watched as norms,
     ):
         logs = converted(spec.methods.train_step)(batch)
-        _warn_of_left_out(spec, logs)
+        warn_of_unmeasured(spec, logs, training=True)
     logs = replica_logs(spec, complete(logs), piece, waited)
     if parts.watch is None:
         return logs, ()
@@ -302,17 +306,6 @@ def _own_step(
     loss = sum((one.value for one in losses.values()), tf.constant(0.0))
     # The norm over all optimizers' gradients; 0.0 stands in if there are none.
     return logs, (Measured(loss, tf.norm([0.0, *norms])),)
-
-
-def _warn_of_left_out(spec: StepSpec, logs: StepLogs) -> None:
-    names = spec.parts.metrics.left_out(logs)
-    if names:
-        logging.warning(
-            "The train_step returns nothing of the metrics %s, so they are "
-            "only measured in evaluations. Return metric_increments(y, "
-            "y_pred) with the rest.",
-            ", ".join(map(repr, names)),
-        )
 
 
 def _look_back(spec: StepSpec, measured: Measured) -> tf.Tensor:

@@ -182,11 +182,13 @@ class TensorBoard(Logger):
         if self._session is None and self._hyperparameters:
             self._session = split
             assert self.trainer.model_dir is not None
+            folder, name = os.path.split(self.trainer.model_dir.rstrip("/"))
             summary = _plugin("hparams").hparams_pb(
                 self._hyperparameters,
                 # Rows of equal names are one row: by default that is a hash of
-                # the values, which two runs may have in common.
-                trial_id=self.trainer.model_dir.rstrip("/"),
+                # the values, which two runs may have in common. The directory's
+                # own name comes first, as TensorBoard cuts long ones.
+                trial_id=f"{name} ({folder})" if folder else name,
                 start_time_secs=self._started,
             )
             self._write_summary(split, summary)

@@ -1,13 +1,16 @@
 """`Checkpoint(load_best=True)`: what a run ends with is its best."""
 
 import json
+import os
+import subprocess
+import sys
 
 import keras
 import numpy as np
 import pytest
 
 from tests.helpers import compare, make_trainer, read_lines, saved_steps
-from tests.trainer.cli.tiny import TINY, run_trainer
+from tests.trainer.cli.tiny import HERE, TINY, run_trainer
 from trainer_plugins.callbacks.checkpoint import Checkpoint
 from trainer_plugins.callbacks.json_lines import JsonLines
 
@@ -98,36 +101,72 @@ def test_a_damaged_best_is_passed_over(tmp_path):
     assert trainer.evaluate()["loss"] == pytest.approx(values[second])
 
 
+# Learns for 8 steps, then with a rate that is far too high.
+TEXT = (
+    TINY.replace("run.strategy = 'one_device'", "")
+    + "SGD.learning_rate = @schedules.PiecewiseConstantDecay()\n"
+    "schedules.PiecewiseConstantDecay.boundaries = [8]\n"
+    "schedules.PiecewiseConstantDecay.values = [0.1, 3.0]\n"
+    "run.eval_every = 2\nrun.train_steps = 14\n"
+    "Checkpoint.load_best = True\n"
+    "run.callbacks = [@JsonLines(), @Export(), @Checkpoint()]\n"
+    "Export.formats = 'keras'\n"
+)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("strategy", ["default", "mirrored"])
 def test_evaluation_and_export_take_the_best(tmp_path, strategy):
-    text = (
-        TINY.replace("run.strategy = 'one_device'", "")
-        + "SGD.learning_rate = @schedules.PiecewiseConstantDecay()\n"
-        "schedules.PiecewiseConstantDecay.boundaries = [8]\n"
-        "schedules.PiecewiseConstantDecay.values = [0.1, 3.0]\n"
-        "run.eval_every = 2\nrun.train_steps = 14\n"
-        "Checkpoint.load_best = True\n"
-        "run.callbacks = [@JsonLines(), @Export(), @Checkpoint()]\n"
-        "Export.formats = 'keras'\n"
-    )
     flags = ["--model_dir=run", f"--strategy={strategy}"]
     if strategy == "mirrored":
         flags.append("--virtual_devices=2")
-    done = run_trainer(tmp_path, *flags, text=text)
+    done = run_trainer(tmp_path, *flags, text=TEXT)
     assert done.returncode == 0, done.stderr
     best = min(losses(tmp_path / "run").values())
-    done = run_trainer(tmp_path, "--mode=eval", *flags, text=text)
+    done = run_trainer(tmp_path, "--mode=eval", *flags, text=TEXT)
     assert done.returncode == 0, done.stderr
     assert float(done.stdout.split("loss: ")[1].split()[0]) == pytest.approx(
         best, rel=1e-4
     )
     weights = keras.models.load_model(tmp_path / "run/export/model.keras")
     exported = weights.get_weights()
-    done = run_trainer(tmp_path, "--mode=export", *flags, text=text)
+    done = run_trainer(tmp_path, "--mode=export", *flags, text=TEXT)
     assert done.returncode == 0, done.stderr
     again = keras.models.load_model(tmp_path / "run/export/model.keras")
     for one, other in zip(exported, again.get_weights(), strict=True):
         np.testing.assert_array_equal(one, other)
     record = json.loads((tmp_path / "run" / "run.json").read_text())
     assert record["exit_reason"] == "done"
+
+
+@pytest.mark.long
+def test_two_workers_end_with_the_best(tmp_path):
+    (tmp_path / "tiny.gin").write_text(TEXT)
+    command = [
+        *(sys.executable, "-m", "trainer.launch", "--num_workers=2", "--"),
+        *("--gin_file=tiny.gin", "--model_dir=run"),
+        *("--strategy=multi_worker_mirrored", "--jit_compile=graph"),
+    ]
+    environ = {**os.environ, "PYTHONPATH": HERE}
+    for _ in range(2):  # The second time there is nothing to train.
+        done = subprocess.run(
+            command,
+            cwd=tmp_path,
+            env=environ,
+            capture_output=True,
+            text=True,
+            timeout=500,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        values = losses(tmp_path / "run")
+        best = min(values, key=values.get)
+        assert best == 8
+        assert values[14] > 10 * values[best]
+        exported = tmp_path / "run" / "export" / "model.keras"
+        model = keras.models.load_model(exported)
+        # The eval split of that experiment.
+        x = np.random.default_rng(4).random((64, 4), "float32")
+        y = x.sum(axis=1, keepdims=True)
+        loss = np.mean((model.predict(x, verbose=0) - y) ** 2)
+        assert loss == pytest.approx(values[best], rel=1e-4)
+        exported.unlink()

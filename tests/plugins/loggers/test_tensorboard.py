@@ -99,7 +99,7 @@ def test_hyperparameters_come_with_the_evaluation(tmp_path):
         # What was set, and no defaults.
         "tuned.rate": 0.75,
     }
-    assert start.group_name == str(tmp_path)
+    assert start.group_name == f"{tmp_path.name} ({tmp_path.parent})"
     end = hparams_content(events, metadata.SESSION_END_INFO_TAG)
     assert end.status == api_pb2.STATUS_SUCCESS
     text = read(tmp_path, "train").Tensors("operative_config")

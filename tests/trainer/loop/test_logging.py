@@ -8,7 +8,7 @@ import tensorflow as tf
 from tests.helpers import ARRAYS, linear, make_trainer, read_lines, run_worker
 from tests.sets import ordinary
 from tests.trainer.loop.logging_worker import OfStep
-from trainer import Callback, Logger, Trainer, UserError
+from trainer import Callback, Logger, Trainer, UserError, WholeSetMetric
 from trainer.loop.logged import as_value, histogram
 from trainer.plugin_api import Media
 from trainer_plugins.callbacks.checkpoint import Checkpoint
@@ -292,3 +292,29 @@ def test_a_step_logs_the_same_under_every_strategy(tmp_path, root):
     assert found.keys() == one.keys() >= {"error", "val_error", "errors"}
     for name in one:
         np.testing.assert_allclose(found[name], one[name], rtol=1e-5)
+
+
+class Values(keras.callbacks.Callback):
+    """Keeps what it is told at the end of each batch of an evaluation."""
+
+    def __init__(self):
+        super().__init__()
+        self.told = []
+
+    def on_test_batch_end(self, batch, logs=None):
+        self.told.append(dict(logs))
+
+
+def largest(y, y_pred):
+    assert len(y) == len(ARRAYS[0]), "it is for the whole set"
+    return float(np.max(y))
+
+
+@pytest.mark.long
+def test_what_is_over_a_whole_set_is_not_computed_at_each_batch():
+    told = Values()
+    trainer = make_trainer(linear, metrics=["mae", WholeSetMetric(largest)])
+    values = trainer.train_and_evaluate(1, callbacks=[told], verbose=0)
+    assert [set(one) for one in told.told] == [{"loss", "mae"}] * 8
+    assert told.told[-1]["mae"] == values["val_mae"]
+    assert values["val_largest"] == np.max(ARRAYS[1])

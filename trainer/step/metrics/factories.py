@@ -27,7 +27,7 @@ def make_metric(factory: Any) -> Any:
         UserError: it does not make a metric.
     """
     given = factory
-    if factory is None or factory in _BY_SHAPE:
+    if factory is None or is_by_shape(factory):
         return factory
     if isinstance(factory, str):
         try:
@@ -92,15 +92,25 @@ def _from_configuration(function: Any) -> keras.Metric | None:
     return made if isinstance(made, keras.Metric) else None
 
 
+def is_by_shape(metric: Any) -> bool:
+    """Whether it is a name that depends on the shapes of an output."""
+    return isinstance(metric, str) and metric in _BY_SHAPE
+
+
 def by_shape(metric: Any, target: Any, predicted: Any) -> keras.Metric:
     """The metric that "accuracy" or "crossentropy" means for some shapes."""
     if not isinstance(metric, str):
         return metric
-    if target is None or predicted is None:
+    return class_by_shape(metric, target, predicted)(name=metric)
+
+
+def class_by_shape(metric: str, target: Any, predicted: Any) -> Any:
+    """Its class, without making a metric."""
+    if not hasattr(target, "shape") or not hasattr(predicted, "shape"):
         raise UserError(
-            f"Metric {metric!r} depends on the shapes of targets and outputs, "
-            "which are not known here. Name the class exactly, such as "
-            "SparseCategoricalAccuracy."
+            f"Metric {metric!r} depends on the shapes of a target and an "
+            "output, and here it is not known which. Name the class exactly, "
+            "such as SparseCategoricalAccuracy."
         )
     # The rules of `compile`: binary for one column, sparse for class numbers.
     classes = int(predicted.shape[-1])
@@ -110,4 +120,4 @@ def by_shape(metric: Any, target: Any, predicted: Any) -> keras.Metric:
     elif len(target.shape) < len(predicted.shape) or target.shape[-1] == 1:
         kind = "SparseCategorical"
     what = "Accuracy" if metric in ("accuracy", "acc") else "Crossentropy"
-    return getattr(keras.metrics, kind + what)(name=metric)
+    return getattr(keras.metrics, kind + what)

@@ -23,7 +23,12 @@ from trainer.errors import UserError
 from trainer.step.losses.outputs import Outputs
 from trainer.step.metrics.additivity import is_known
 from trainer.step.metrics.carried import Carried
-from trainer.step.metrics.factories import by_shape, make_metric
+from trainer.step.metrics.factories import (
+    by_shape,
+    class_by_shape,
+    is_by_shape,
+    make_metric,
+)
 from trainer.step.metrics.measure import Measure, as_numbers, sum_state
 from trainer.step.metrics.of_layers import LayerMetrics
 from trainer.step.metrics.stateless import (
@@ -83,11 +88,16 @@ class MetricSet:
         self.measures: dict[str, Measure] = {}
         self.is_ready = self.in_pieces = False
         self.stored_trial: dict[str, bool] = {}
-        self._left_out: set[str] = set()
+        # What overridden steps leave out: in training, or not.
+        self._left_out: dict[bool, set[str]] = {True: set(), False: set()}
+        self._told: set[str] = set()
+        self._own_step = own_step
+        # Names such as "accuracy", by that of the metric that they have become.
+        self._by_shape: dict[str, str] = {}
         # Without metrics of outputs there is nothing to bind.
         self.is_bound = not keras.tree.flatten(given)
-        if own_step and not self.is_bound:
-            self._bind_by_key()
+        if own_step and not any(map(is_by_shape, keras.tree.flatten(given))):
+            self._bind_by_key(None, None)
         if self.is_bound:
             self._add_layers()
 
@@ -103,6 +113,10 @@ class MetricSet:
             UserError: an output that is named does not exist.
         """
         if self.is_bound:
+            return
+        if self._own_step:
+            self._bind_by_key(y, y_pred)
+            self._add_layers()
             return
         outputs = Outputs(y_pred, self._names)
         groups = outputs.split(self.given, what="metrics")
@@ -161,11 +175,9 @@ class MetricSet:
                 target, predicted, weight = (s[measure.output] for s in split)
             else:
                 target, predicted, weight = (
-                    part.get(measure.output)
-                    if measure.output and isinstance(part, dict)
-                    else part
-                    for part in parts
+                    _of_key(part, measure.output) for part in parts
                 )
+                self._check_kind(name, measure, target, predicted)
             self._check_rank(name, measure, predicted)
             if measure.of_whole_set:
                 _check_mask(name, measure.metric, keras_mask(predicted))
@@ -201,16 +213,27 @@ class MetricSet:
             ]
         return found
 
-    def left_out(self, logs: Logs) -> list[str]:
-        """Metrics that are missing in a step's results; each is named once."""
-        found = [
+    def unmeasured(self, logs: Logs, *, training: bool) -> list[str]:
+        """Metrics that neither training nor evaluation measures.
+
+        Args:
+            logs: what an overridden step returned.
+            training: whether it is the training step.
+
+        Returns:
+            Their names, once both steps are known; each is named once.
+        """
+        whole = {name for name, m in self.measures.items() if m.of_whole_set}
+        self._left_out[training] = {
             name
             for name, measure in self.measures.items()
-            if not (measure.in_layer or measure.of_whole_set)
-            and name not in self._left_out
-            and not logs.keys() & {f"{METRIC}{name}", f"{VALUES}{name}"}
-        ]
-        self._left_out.update(found)
+            if not measure.in_layer
+            and not logs.keys() & {name, f"{METRIC}{name}", f"{VALUES}{name}"}
+        }
+        # Training never measures a whole set.
+        nowhere = (self._left_out[True] | whole) & self._left_out[False]
+        found = [n for n in self.measures if n in nowhere - self._told]
+        self._told |= nowhere
         return found
 
     def has_values(self, logs: Logs) -> bool:
@@ -308,16 +331,23 @@ class MetricSet:
         return {n: v for n, v in logs.items() if n not in values}
 
     def results(
-        self, sums: dict[str, list[np.ndarray]], kept_for: str
+        self,
+        sums: dict[str, list[np.ndarray]],
+        kept_for: str,
+        *,
+        whole_sets: bool = True,
     ) -> dict[str, float]:
         """Computes each metric from its state.
 
         Args:
             sums: metric name to the increments summed over a whole interval.
             kept_for: which of the carried states.
+            whole_sets: also those over a whole set.
         """
         values: dict[str, float] = {}
         for name, measure in self.measures.items():
+            if measure.of_whole_set and not whole_sets:
+                continue
             if measure.carried is not None:
                 if kept_for not in measure.kept_for:
                     continue  # An overridden train_step does not return it.
@@ -444,15 +474,33 @@ class MetricSet:
                 "it takes one mean per batch. Give it [batch, 1]."
             )
 
-    def _bind_by_key(self) -> None:
+    def _check_kind(
+        self, name: str, measure: Measure, target: Any, predicted: Any
+    ) -> None:
+        """Refuses what another metric is meant for than was made."""
+        given = self._by_shape.get(name)
+        if given is None:
+            return
+        made = type(measure.metric).__name__
+        meant = class_by_shape(given, target, predicted).__name__
+        if made != meant:
+            raise UserError(
+                f"Metric {given!r} means {made} for the model's outputs and "
+                f"targets, but {meant} for what the step passes to "
+                f"metric_increments. Name the class exactly, such as {meant}."
+            )
+
+    def _bind_by_key(self, y: Any, y_pred: Any) -> None:
         by_key = (
             self.given if isinstance(self.given, dict) else {"": self.given}
         )
         for key, group in by_key.items():
             for one in keras.tree.flatten(group):
-                made = by_shape(one, None, None)
+                made = by_shape(one, _of_key(y, key), _of_key(y_pred, key))
                 name = f"{key}_{made.name}" if key else made.name
                 self._add(name, Measure(made, key))
+                if is_by_shape(one):
+                    self._by_shape[name] = one
         self.is_bound = True
 
     def _add_layers(self) -> None:
@@ -470,6 +518,11 @@ class MetricSet:
                 "name."
             )
         self.measures[name] = measure
+
+
+def _of_key(part: Any, key: int | str | None) -> Any:
+    """What an overridden step passes for an output."""
+    return part.get(key) if key and isinstance(part, dict) else part
 
 
 def build_metrics(

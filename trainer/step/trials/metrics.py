@@ -55,7 +55,7 @@ def prepare_metrics(
         if known and not spec.has_own("forward"):
             metrics.bind(None, y_pred)
         elif not known:
-            metrics.bind(first.y, first.outputs)
+            metrics.bind(first.y, _outputs_of(first))
         # Otherwise, with an overridden `forward`, the traced step binds them.
     open_ones = {
         name: measure
@@ -103,6 +103,17 @@ def _is_open(spec: StepSpec, measure: Measure, y_pred: Any) -> bool:
     return y_pred is None or any(
         len(one.shape) < 2 for one in keras.tree.flatten(y_pred)
     )
+
+
+def _outputs_of(first: "_FirstBatch") -> Any:
+    """The specs of the model's outputs, if it can be called as usual."""
+    try:
+        return first.outputs
+    except Exception:
+        if not first.spec.has_own("train_step"):
+            raise
+        # Only the overridden step knows how to call it.
+        return None
 
 
 class _FirstBatch:

@@ -5,11 +5,12 @@ import json
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
-from tests.helpers import linear, make_trainer, run_module
+from tests.helpers import ARRAYS, linear, make_trainer, run_module
 from tests.sets import is_long, long
 from tests.trainer.step.metrics import metric_models as m
-from trainer import Trainer, UserError
+from trainer import Trainer, UserError, average
 from trainer_plugins.callbacks.checkpoint import Checkpoint
 from trainer_plugins.strategies.default import Default
 
@@ -232,18 +233,99 @@ class Forgetful(Trainer):
         return {"loss": keras.ops.mean(error**2)}
 
 
-def test_what_a_step_leaves_out_is_not_logged(caplog):
+class Blind(Forgetful):
+    """Measures nothing in evaluations, either."""
+
+    def eval_step(self, batch):
+        x, y = batch
+        return {
+            "loss": keras.ops.mean((self.forward(x, training=False) - y) ** 2)
+        }
+
+
+@pytest.mark.parametrize(
+    ("kind", "measured"),
+    [(Forgetful, ("mae", "running_max")), long(Blind, ())],
+)
+def test_what_a_step_leaves_out_is_not_logged(kind, measured, caplog):
     trainer = make_trainer(
         linear,
-        kind=Forgetful,
+        kind=kind,
         metrics=["mae", m.RunningMax],
     )
     logs = trainer.train_and_evaluate(2, log_every=1)
     # The second one does not add up; its state was never updated.
-    assert logs.keys() == {"loss", *(f"val_{n}" for n in NAMES)}
-    told = [line for line in caplog.messages if "train_step returns" in line]
-    assert len(told) == 1
-    assert "'mae', 'running_max'" in told[0]
+    names = ("loss", *measured)
+    assert logs.keys() == {"loss", *(f"val_{n}" for n in names)}
+    told = [line for line in caplog.messages if "measures the metrics" in line]
+    if measured:
+        # One for evaluations only is what an experiment may want.
+        assert not told
+    else:
+        assert len(told) == 1
+        assert "'mae', 'running_max'" in told[0]
 
 
-NAMES = ("loss", "mae", "running_max")
+class Own(Trainer):
+    """Takes a step of its own, and shows its metrics `seen` of the outputs."""
+
+    seen = staticmethod(lambda y_pred: y_pred)
+
+    def train_step(self, batch):
+        x, y = batch
+        with tf.GradientTape() as tape:
+            y_pred = self.forward(x, training=True)
+            losses = keras.losses.sparse_categorical_crossentropy(
+                y, y_pred, from_logits=True
+            )
+            loss = average(tf.reduce_sum(losses), len(losses))
+        weights = self.model.trainable_variables
+        self.apply_gradients(self.gradients(tape, loss, weights), weights)
+        return {"loss": loss} | self.metric_increments(y, self.seen(y_pred))
+
+
+class OfOneColumn(Own):
+    """Shows them another kind of output than the model's."""
+
+    seen = staticmethod(lambda y_pred: y_pred[:, :1])
+
+
+CLASSES = np.arange(64) % 3
+
+
+def with_classes(kind, model=lambda: classifier(), **options):
+    return make_trainer(
+        model,
+        kind=kind,
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        data=lambda split: (ARRAYS[0], CLASSES),
+        metrics=["accuracy"],
+        **options,
+    )
+
+
+def classifier():
+    return keras.Sequential([keras.Input((3,)), keras.layers.Dense(3)])
+
+
+def test_accuracy_is_that_of_outputs_and_targets_with_an_own_step_too():
+    trainer = with_classes(Own)
+    logs = trainer.train_and_evaluate(8)
+    model = trainer.single_device_model()
+    guessed = np.argmax(model.predict(ARRAYS[0], verbose=0), axis=1)
+    assert logs["val_accuracy"] == pytest.approx(np.mean(guessed == CLASSES))
+    assert 0 < logs["accuracy"] <= 1
+
+
+@pytest.mark.long
+def test_an_accuracy_that_is_not_known_is_a_sentence():
+    with pytest.raises(UserError, match="means SparseCategoricalAccuracy for"):
+        with_classes(OfOneColumn).train(1)
+
+    def two_outputs():
+        inputs = keras.Input((3,))
+        a, b = keras.layers.Dense(3, name="a"), keras.layers.Dense(2, name="b")
+        return keras.Model(inputs, {"a": a(inputs), "b": b(inputs)})
+
+    with pytest.raises(UserError, match="it is not known which. Name"):
+        with_classes(Own, two_outputs).train(1)
