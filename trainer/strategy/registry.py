@@ -20,6 +20,7 @@ import tensorflow as tf
 from absl import logging
 
 from trainer.errors import UserError, nearest
+from trainer.strategy.names import check_strategy
 from trainer.strategy.plugin import StrategyPlugin
 
 GROUP = "trainer.plugins"
@@ -50,6 +51,12 @@ def load_plugins() -> dict[str, Any]:
     return found
 
 
+def all_loaded() -> bool:
+    """Returns whether every installed plugin could be imported."""
+    entries = importlib.metadata.entry_points(group=GROUP)
+    return {entry.name for entry in entries} == load_plugins().keys()
+
+
 def strategies() -> dict[str, type[StrategyPlugin]]:
     """Returns all installed or imported strategy plugins by name."""
     load_plugins()
@@ -70,10 +77,7 @@ def find_strategy(name: str, **options: Any) -> StrategyPlugin:
     known = strategies()
     if name == "auto":
         name = _best(known)
-    if name not in known:
-        raise UserError(
-            f"Unknown strategy {name!r}. {nearest(name, ['auto', *known])}"
-        )
+    check_strategy(name, known)
     # A flag that was not given must not override a gin binding.
     given = {key: value for key, value in options.items() if value is not None}
     for option in given:

@@ -15,11 +15,10 @@ can read it.
 import os
 import re
 import tokenize
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import gin
-import tensorflow as tf
 from gin import config_parser
 from gin.config import ConfigurableReference
 
@@ -38,7 +37,6 @@ from trainer.cli.config.values import check_values
 from trainer.cli.flags import Binding
 from trainer.errors import UserError, did_you_mean
 from trainer.runtime.local_files import is_local
-from trainer.trainer import Trainer
 
 _LINE = re.compile(r"In (?:file \".*\"|bindings string),? line (\d+)")
 
@@ -48,8 +46,16 @@ def load(
     bindings: Iterable[Binding] = (),
     *,
     search_path: Sequence[str] = (),
+    importer: Callable[[Any, Any], None] | None = None,
 ) -> Origins:
     """Reads the whole configuration and locks it; bindings override files.
+
+    Args:
+        files: paths of gin files.
+        bindings: those of the command line.
+        search_path: further folders to search for gin files.
+        importer: does an import of a gin file, in a context of gin's parser;
+            `import_module` by default.
 
     Returns:
         Where each parameter was set.
@@ -58,9 +64,7 @@ def load(
         UserError: it contains a mistake; the message says where, and gives
             the nearest valid name.
     """
-    # For user code that reads further gin files.
-    gin.config.register_file_reader(tf.io.gfile.GFile, tf.io.gfile.exists)
-    reader = _Reader(search_path)
+    reader = _Reader(search_path, importer or import_module)
     for path in files:
         reader.read_file(path)
     for binding in bindings:
@@ -78,8 +82,11 @@ def load(
 class _Reader:
     """Parses statements one by one, binds them, and records their origins."""
 
-    def __init__(self, search_path: Sequence[str]) -> None:
+    def __init__(
+        self, search_path: Sequence[str], importer: Callable[[Any, Any], None]
+    ) -> None:
         self.origins: Origins = {}
+        self._importer = importer
         self._search_path = search_path
         self._open: list[str] = []
 
@@ -109,9 +116,7 @@ class _Reader:
         value = gin.query_parameter(f"trainer.Trainer.{name}")
         for (scope, selector), values in internals.bindings().items():
             target = internals.wrapped(selector)
-            if not (isinstance(target, type) and issubclass(target, Trainer)):
-                continue
-            if name in values:
+            if name in values and internals.is_trainer(target):
                 gin.bind_parameter((scope, selector, name), value)
                 self.origins[scope, selector, name] = source
 
@@ -134,7 +139,7 @@ class _Reader:
         if isinstance(statement, config_parser.BindingStatement):
             self._bind(statement, where)
         elif isinstance(statement, config_parser.ImportStatement):
-            _import(statement, context, where)
+            _import(statement, context, where, self._importer)
         elif isinstance(statement, config_parser.IncludeStatement):
             self._include(statement.filename, where)
         else:
@@ -195,12 +200,17 @@ def _resolve(selector: str, where: str) -> str:
         raise UserError(f"{where}: {error}") from None
 
 
-def _import(statement: Any, context: Any, where: str) -> None:
+def _import(
+    statement: Any,
+    context: Any,
+    where: str,
+    importer: Callable[[Any, Any], None],
+) -> None:
     # `from __gin__ import ...` switches features of gin. Any other SyntaxError
     # is in the imported module, and keeps its traceback.
     feature = statement.is_from and statement.module.startswith("__gin__.")
     try:
-        _process_import(statement, context)
+        importer(statement, context)
     except ModuleNotFoundError as error:
         raise bad_import(error, statement.module, where) from error
     except SyntaxError as error:
@@ -209,7 +219,8 @@ def _import(statement: Any, context: Any, where: str) -> None:
         raise UserError(f"{where}: {sentence(error)}") from None
 
 
-def _process_import(statement: Any, context: Any) -> None:
+def import_module(statement: Any, context: Any) -> None:
+    """Does an import of a gin file, in a context of gin's parser."""
     try:
         context.process_import(statement)
     except ModuleNotFoundError as error:
