@@ -91,10 +91,18 @@ def _execute(arguments: list[str], report: ExitReport) -> int:
     # Not in a process that had other things to do before: it may want to see
     # what it has collected.
     is_new = "tensorflow" not in sys.modules
+    known = None
     # Of a sweep, a point may replace a value that is wrong.
-    is_known = (
-        is_new and not request.sweeps and _find_mistakes(request, gin_files)
-    )
+    if is_new and not request.sweeps:
+        known = _find_mistakes(request, gin_files)
+    if (
+        known is not None
+        and request.mode == "print_config"
+        and not (request.left_over or request.full_help)
+        and not request.list_strategies
+    ):
+        _print(known)
+        return EXIT_DONE
     with without_collections(freeze=is_new):
         load_tensorflow()
         _register()
@@ -102,7 +110,7 @@ def _execute(arguments: list[str], report: ExitReport) -> int:
     if request.sweeps:
         _print_points(request, gin_files)
         return EXIT_DONE
-    origins = _configure(request, gin_files, keep=is_new and not is_known)
+    origins = _configure(request, gin_files, keep=is_new and known is None)
     if request.full_help:
         _print(f"{help_text()}\n{user_flags.help_text()}")
         return EXIT_DONE
@@ -159,8 +167,8 @@ def _check_working_directory() -> None:
         ) from None
 
 
-def _find_mistakes(request: flags.Request, gin_files: list[str]) -> bool:
-    """Refuses what an earlier start lets us know; returns if it does."""
+def _find_mistakes(request: flags.Request, gin_files: list[str]) -> str | None:
+    """Refuses what an earlier start lets us know; returns what is valid."""
     # Not at the top, because this imports gin and pydantic.
     from trainer.cli.config.known_names import find_mistakes
 

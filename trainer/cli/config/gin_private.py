@@ -219,6 +219,11 @@ def record_imports(context: Any) -> None:
     gin_config._IMPORTS.update(context.imports)
 
 
+def note_import(context: Any, statement: Any) -> None:
+    """Adds an import to those of a file without doing it."""
+    context._imports.append(statement)
+
+
 def dynamic_registration() -> bool:
     """Returns whether names in the current file are Python names."""
     return bool(gin_config._parse_context()._dynamic_registration)

@@ -26,9 +26,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from types import FunctionType
 from typing import Any
 
+import gin
+
+from trainer.cli import user_flags
 from trainer.cli.config import gin_private as internals
 from trainer.cli.config import reader
 from trainer.cli.config.gin_private import Facts
+from trainer.cli.config.names import present_name
 from trainer.cli.config.values import checks_of
 from trainer.cli.flags import Binding
 from trainer.runtime.user_cache import cache_path
@@ -52,13 +56,14 @@ class _Stage:
         statement: the import, as gin writes it; `""` for what needs none.
         origin: the file of what it imports.
         facts: of the configurables, by complete selector.
-        hints: their annotations, pickled, by parameter.
+        hints: their annotations, pickled, by parameter; `None` for one that
+            refers to what takes TensorFlow to import.
     """
 
     statement: str
     origin: str | None
     facts: dict[str, Facts]
-    hints: dict[str, dict[str, bytes]]
+    hints: dict[str, dict[str, bytes | None]]
 
 
 @dataclasses.dataclass
@@ -70,12 +75,17 @@ class _Known:
         files: when each file that the facts come from was changed.
         stages: of the start, in their order.
         strategies: the names of all strategies.
+        admitted: values that were found to be valid,
+            of those that only a start can check.
+        has_flags: whether imported modules have flags of their own.
     """
 
     python: str
     files: dict[str, int | None]
     stages: list[_Stage]
     strategies: list[str]
+    admitted: set[str]
+    has_flags: bool
 
 
 def find_mistakes(
@@ -84,7 +94,7 @@ def find_mistakes(
     *,
     search_path: Sequence[str],
     is_run: bool,
-) -> bool:
+) -> str | None:
     """Refuses a configuration that is certainly not valid.
 
     Args:
@@ -94,18 +104,20 @@ def find_mistakes(
         is_run: whether a strategy is made.
 
     Returns:
-        Whether an earlier start has kept what it takes to tell.
+        The configuration as `gin.config_str` gives it, if it is certainly
+        valid.
 
     Raises:
         UserError: as `reader.load` raises it.
     """
     known = _load(files)
     if known is None:
-        return False
+        return None
     stages = iter(known.stages)
 
     def import_known(statement: Any, context: Any) -> None:
         _stand_in(next(stages, None), statement.format(), statement.module)
+        internals.note_import(context, statement)
 
     with internals.scratch():
         try:
@@ -114,12 +126,17 @@ def find_mistakes(
                 files, bindings, search_path=search_path, importer=import_known
             )
         except _UncertainError:
-            return False
+            return None
         run = internals.bindings().get(("", "trainer.run"), {})
         name = run.get("strategy", "auto")
         if is_run and isinstance(name, str):
             check_strategy(name, known.strategies)
-    return next(stages, None) is None
+        is_certain = (
+            not known.has_flags
+            and next(stages, None) is None
+            and known.admitted.issuperset(_unchecked(known.stages))
+        )
+        return gin.config_str() if is_certain else None
 
 
 class Recorder:
@@ -147,7 +164,15 @@ class Recorder:
         path = _path(self._files)
         if path is None or not self._is_usable:
             return
-        known = _Known(sys.version, _stamps(), self._stages, list(strategies))
+        known = _Known(
+            sys.version,
+            _stamps(),
+            self._stages,
+            list(strategies),
+            # Locked once it is known to be valid.
+            set(_unchecked(self._stages)) if gin.config_is_locked() else set(),
+            bool(user_flags.modules()),
+        )
         temporary = f"{path}.{os.getpid()}"
         with contextlib.suppress(OSError):
             os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -170,24 +195,45 @@ def _stand_in(stage: _Stage | None, statement: str, module: str) -> None:
     """Registers what an import has registered in an earlier start."""
     if (
         stage is None
+        or present_name(module)
         or stage.statement != statement
         or stage.origin != _origin(module)
     ):
         raise _UncertainError
     for selector, facts in stage.facts.items():
-        hints = stage.hints[selector]
+        hints = {k: v for k, v in stage.hints[selector].items() if v}
         checks = Checks(selector, lambda hints=hints: _unpickled(hints))  # type: ignore[misc]
         internals.register_stand_in(selector, facts, checks)
 
 
-def _hints(selector: str) -> Iterator[tuple[str, bytes]]:
-    """Yields the annotations that can be read without TensorFlow."""
+def _unchecked(stages: Sequence[_Stage]) -> Iterator[str]:
+    """Yields the bindings whose values cannot be checked by stand-ins."""
+    hints = {k: v for stage in stages for k, v in stage.hints.items()}
+    for (scope, selector), values in internals.bindings().items():
+        for name, value in values.items():
+            references = list(internals.references(value))
+            known = hints.get(selector, {})
+            if name in known and (references or known[name] is None):
+                # The same reference may mean another value later.
+                macros = [
+                    repr(internals.bindings().get(one.config_key))
+                    for one in references
+                    if one.config_key[1] == internals.MACRO
+                ]
+                yield f"{scope}/{selector}.{name} = {value!r} {macros}"
+
+
+def _hints(selector: str) -> Iterator[tuple[str, bytes | None]]:
+    """Yields the annotations; `None` for what only TensorFlow can read."""
     checks = checks_of(selector)
     for name, hint in ({} if checks is None else checks.types).items():
         target = io.BytesIO()
-        # Pickle has no common class for what it cannot do.
-        with contextlib.suppress(Exception):
+        try:
             _Light(target).dump(hint)
+        # Pickle has no common class for what it cannot do.
+        except Exception:
+            yield name, None
+        else:
             yield name, target.getvalue()
 
 

@@ -119,6 +119,20 @@ def test_a_strategy_that_there_is_not(start):
     assert find("--strategy=mirorred", is_run=False)
 
 
+def test_the_text_is_that_of_gin(start):
+    path, find = start
+    reader.load([str(path)])
+    text = gin.config_str()
+    gin.clear_config()
+    assert find() == text
+    assert find("--gin.known_net.width=9") == text.replace(
+        "\nknown_net.width = 4", "\nknown_net.width = 9"
+    )
+    # Valid, but not known to be.
+    assert find("--gin.Trainer.data=@known_net") is None
+    assert find("--gin.steps=6") is None
+
+
 @pytest.mark.parametrize("change", ["module", "import", "damage"])
 def test_what_has_changed_is_left_to_the_start(start, change):
     path, find = start
