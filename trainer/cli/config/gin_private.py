@@ -133,9 +133,13 @@ def is_trainer(target: Any) -> bool:
 def scratch() -> Iterator[None]:
     """Gives gin a registry with nothing but its own, and takes it back.
 
-    Nothing is bound before and after.
+    Nothing is bound before and after, and gin only notes imports.
     """
     before = gin_config._REGISTRY, gin_config._INVERSE_REGISTRY
+    process_import = gin_config.ParseContext.process_import
+    gin_config.ParseContext.process_import = lambda self, statement: (
+        self._imports.append(statement)
+    )
     gin_config._REGISTRY = gin_config.selector_map.SelectorMap()
     gin_config._INVERSE_REGISTRY = {}
     for selector, one in before[0].items():
@@ -146,6 +150,7 @@ def scratch() -> Iterator[None]:
         yield
     finally:
         gin_config._REGISTRY, gin_config._INVERSE_REGISTRY = before
+        gin_config.ParseContext.process_import = process_import
         gin_config.clear_config()
 
 
@@ -217,11 +222,6 @@ def record_imports(context: Any) -> None:
     """Adds a file's imports to `gin.config_str()`."""
     # As `gin.parse_config` does after each file.
     gin_config._IMPORTS.update(context.imports)
-
-
-def note_import(context: Any, statement: Any) -> None:
-    """Adds an import to those of a file without doing it."""
-    context._imports.append(statement)
 
 
 def dynamic_registration() -> bool:

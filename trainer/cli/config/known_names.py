@@ -35,6 +35,7 @@ from trainer.cli.config.gin_private import Facts
 from trainer.cli.config.names import present_name
 from trainer.cli.config.values import checks_of
 from trainer.cli.flags import Binding
+from trainer.errors import UserError
 from trainer.runtime.user_cache import cache_path
 from trainer.strategy.names import check_strategy
 from trainer.values.configurable import Checks
@@ -117,7 +118,7 @@ def find_mistakes(
 
     def import_known(statement: Any, context: Any) -> None:
         _stand_in(next(stages, None), statement.format(), statement.module)
-        internals.note_import(context, statement)
+        context.process_import(statement)
 
     with internals.scratch():
         try:
@@ -125,7 +126,11 @@ def find_mistakes(
             reader.load(
                 files, bindings, search_path=search_path, importer=import_known
             )
-        except _UncertainError:
+        except UserError:
+            raise
+        # A start must not fail because of what only makes mistakes known
+        # earlier.
+        except Exception:
             return None
         run = internals.bindings().get(("", "trainer.run"), {})
         name = run.get("strategy", "auto")

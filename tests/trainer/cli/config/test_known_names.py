@@ -155,6 +155,7 @@ def test_is_told_without_tensorflow(start):
     program = (
         f"import sys; sys.path[:] = {sys.path!r}; "
         "from trainer.cli.main import main; "
+        f"main(['--gin_file={path}', '--mode=print_config']); "
         f"code = main(['--gin_file={path}', '--gin.known_net.widht=-1']); "
         "print(sorted({'tensorflow', 'keras'} & set(sys.modules))); "
         "sys.exit(code)"
@@ -163,4 +164,6 @@ def test_is_told_without_tensorflow(start):
         [sys.executable, "-c", program], capture_output=True, text=True
     )
     assert "has no parameter 'widht'" in done.stderr
-    assert (done.stdout, done.returncode) == ("[]\n", 2)
+    assert done.returncode == 2
+    assert "known_net.width = 4" in done.stdout
+    assert done.stdout.splitlines()[-1] == "[]"
