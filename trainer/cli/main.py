@@ -28,7 +28,7 @@ from trainer.runtime.import_tensorflow import (
     load_tensorflow,
     without_collections,
 )
-from trainer.runtime.local_files import plain
+from trainer.runtime.local_files import check_path, plain, refuse_files
 from trainer.runtime.process_exit import last_words
 from trainer.runtime.standard_streams import require_output
 
@@ -84,6 +84,9 @@ def _execute(arguments: list[str], report: ExitReport) -> int:
     gin_files = [
         locate(path, request.gin_search_path) for path in request.gin_files
     ]
+    if request.is_run and request.model_dir is not None:
+        check_path(plain(request.model_dir))
+        refuse_files(plain(request.model_dir))
     logging.use_absl_handler()
     logging.set_verbosity(request.verbosity)
     # Only now, so that a mistake in the flags is reported without the seconds
@@ -177,8 +180,7 @@ def _find_mistakes(request: flags.Request, gin_files: list[str]) -> str | None:
         gin_files,
         request.bindings,
         search_path=request.gin_search_path,
-        is_run=request.mode != "print_config"
-        and not (request.full_help or request.list_strategies),
+        is_run=request.is_run,
     )
 
 
