@@ -113,6 +113,8 @@ def find_mistakes(
     """
     known = _load(files)
     if known is None:
+        # Alone, gin's syntax can be told.
+        reader.check_syntax(files, bindings, search_path=search_path)
         return None
     stages = iter(known.stages)
 

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 
 from trainer.errors import UserError, did_you_mean
+from trainer.runtime.import_tensorflow import load_tensorflow
 
 GROUP = "trainer.gin_files"
 
@@ -74,6 +75,7 @@ def read(path: str, *, included_by: str = "") -> str:
 
 
 def _read_remote(path: str, included_by: str) -> bytes:
+    load_tensorflow()
     import tensorflow as tf
 
     try:

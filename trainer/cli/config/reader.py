@@ -79,6 +79,24 @@ def load(
     return reader.origins
 
 
+def check_syntax(
+    files: Iterable[str],
+    bindings: Iterable[Binding] = (),
+    *,
+    search_path: Sequence[str] = (),
+) -> None:
+    """Reads the whole configuration and does nothing that it says.
+
+    Raises:
+        UserError: there is no such file, or it is not gin.
+    """
+    reader = _SyntaxReader(search_path, import_module)
+    for path in files:
+        reader.read_file(path)
+    for binding in bindings:
+        reader.read_binding(binding)
+
+
 class _Reader:
     """Parses statements one by one, binds them, and records their origins."""
 
@@ -86,6 +104,7 @@ class _Reader:
         self, search_path: Sequence[str], importer: Callable[[Any, Any], None]
     ) -> None:
         self.origins: Origins = {}
+        self.delegate: type[gin.config.ParserDelegate] = _Delegate
         self._importer = importer
         self._search_path = search_path
         self._open: list[str] = []
@@ -125,7 +144,7 @@ class _Reader:
             return f"{source}, line {line}" if lines and line else source
 
         with internals.parse_scope() as context:
-            parser = _parser(text, where)
+            parser = _parser(text, where, self.delegate)
             while True:
                 statement = _next(parser, where)
                 if statement is None:
@@ -171,9 +190,28 @@ class _Reader:
         self.read_file(path, included_by=where)
 
 
-def _parser(text: str, where: Any) -> config_parser.ConfigParser:
+class _SyntaxReader(_Reader):
+    """Parses statements; of what they say, follows includes only."""
+
+    def __init__(
+        self, search_path: Sequence[str], importer: Callable[[Any, Any], None]
+    ) -> None:
+        super().__init__(search_path, importer)
+        self.delegate = _NoNames
+
+    def read_binding(self, binding: Binding) -> None:
+        self._read_text(binding.text, binding.source, lines=False)
+
+    def _apply(self, statement: Any, context: Any, where: str) -> None:
+        if isinstance(statement, config_parser.IncludeStatement):
+            self._include(statement.filename, where)
+
+
+def _parser(
+    text: str, where: Any, delegate: type[gin.config.ParserDelegate]
+) -> config_parser.ConfigParser:
     try:
-        return config_parser.ConfigParser(text, _Delegate())
+        return config_parser.ConfigParser(text, delegate())
     except (SyntaxError, tokenize.TokenError) as error:
         raise bad_syntax(error, where) from None
 
@@ -257,6 +295,18 @@ class _Delegate(gin.config.ParserDelegate):
         *scopes, selector = scoped_selector.split("/")
         full = "/".join([*scopes, _full_name(selector)])
         return super().configurable_reference(full, evaluate)
+
+
+class _NoNames(gin.config.ParserDelegate):
+    """Makes nothing of references and macros."""
+
+    def configurable_reference(
+        self, scoped_selector: str, evaluate: bool
+    ) -> None:
+        """Called by gin's parser for `@scope/name` and `@scope/name()`."""
+
+    def macro(self, name: str) -> None:
+        """Called by gin's parser for `%name`."""
 
 
 def _full_name(selector: str) -> str:

@@ -149,6 +149,25 @@ def test_what_has_changed_is_left_to_the_start(start, change):
     assert not find("--gin.known_net.width=-3")
 
 
+def test_syntax_takes_no_earlier_start(start, tmp_path):
+    path, find = start
+    (pickled,) = pathlib.Path(os.environ["XDG_CACHE_HOME"]).rglob("*.pickle")
+    pickled.unlink()
+    assert find("--gin.known_net.widht=@Nobody", "--batch_size=3") is None
+    (tmp_path / "inner.gin").write_text("a.b = 3\n\nknown_net.width 4\n")
+    path.write_text("import nobody\ninclude 'inner.gin'\nx = %y\n")
+    with pytest.raises(UserError, match=r"inner.gin, line 3: "):
+        find()
+    path.write_text("x = @Nobody\ny = no\n")
+    with pytest.raises(
+        UserError, match=r"given.gin, line 2: no is not a value"
+    ):
+        find()
+    path.write_text("")
+    with pytest.raises(UserError, match="bracket or quote is not closed"):
+        find("--gin.x=[1")
+
+
 @pytest.mark.usefixtures("plain_starts")
 def test_is_told_without_tensorflow(start):
     path, _ = start
