@@ -95,6 +95,15 @@ class Request:
     left_over: tuple[str, ...]
 
     @property
+    def is_run(self) -> bool:
+        """Whether anything is built, and not only printed."""
+        return not (
+            self.full_help
+            or self.list_strategies
+            or self.mode == "print_config"
+        )
+
+    @property
     def named_flags(self) -> dict[str, str]:
         """The named flags as given, by the parameter that each one sets."""
         return {

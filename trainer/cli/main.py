@@ -1,6 +1,7 @@
 """`python -m trainer`: from the command line to an exit code."""
 
 import dataclasses
+import functools
 import os
 import sys
 from collections.abc import Sequence
@@ -27,7 +28,7 @@ from trainer.runtime.import_tensorflow import (
     load_tensorflow,
     without_collections,
 )
-from trainer.runtime.local_files import plain
+from trainer.runtime.local_files import check_path, plain, refuse_files
 from trainer.runtime.process_exit import last_words
 from trainer.runtime.standard_streams import require_output
 
@@ -83,6 +84,9 @@ def _execute(arguments: list[str], report: ExitReport) -> int:
     gin_files = [
         locate(path, request.gin_search_path) for path in request.gin_files
     ]
+    if request.is_run and request.model_dir is not None:
+        check_path(plain(request.model_dir))
+        refuse_files(plain(request.model_dir))
     logging.use_absl_handler()
     logging.set_verbosity(request.verbosity)
     # Only now, so that a mistake in the flags is reported without the seconds
@@ -90,6 +94,18 @@ def _execute(arguments: list[str], report: ExitReport) -> int:
     # Not in a process that had other things to do before: it may want to see
     # what it has collected.
     is_new = "tensorflow" not in sys.modules
+    known = None
+    # Of a sweep, a point may replace a value that is wrong.
+    if is_new and not request.sweeps:
+        known = _find_mistakes(request, gin_files)
+    if (
+        known is not None
+        and request.mode == "print_config"
+        and not (request.left_over or request.full_help)
+        and not request.list_strategies
+    ):
+        _print(known)
+        return EXIT_DONE
     with without_collections(freeze=is_new):
         load_tensorflow()
         _register()
@@ -97,7 +113,7 @@ def _execute(arguments: list[str], report: ExitReport) -> int:
     if request.sweeps:
         _print_points(request, gin_files)
         return EXIT_DONE
-    origins = _configure(request, gin_files)
+    origins = _configure(request, gin_files, keep=is_new and known is None)
     if request.full_help:
         _print(f"{help_text()}\n{user_flags.help_text()}")
         return EXIT_DONE
@@ -154,29 +170,74 @@ def _check_working_directory() -> None:
         ) from None
 
 
-def _register() -> None:
-    """Registers everything with gin that a gin file need not import."""
-    # Not at the top, because these import TensorFlow and Keras.
-    import trainer.experiment  # noqa: F401 - registers `run`
-    from trainer.cli.config.names import register_keras
-    from trainer.strategy.registry import load_plugins
+def _find_mistakes(request: flags.Request, gin_files: list[str]) -> str | None:
+    """Refuses what an earlier start lets us know; returns what is valid."""
+    # Not at the top, because this imports gin and pydantic.
+    from trainer.cli.config.known_names import find_mistakes
 
+    _search_working_directory()
+    return find_mistakes(
+        gin_files,
+        request.bindings,
+        search_path=request.gin_search_path,
+        is_run=request.is_run,
+    )
+
+
+def _search_working_directory() -> None:
     # `import models` in a gin file means a module in the current folder.
     # `python -m` puts it on the path, but a console script does not.
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
+
+
+@functools.cache
+def _register() -> None:
+    """Registers everything with gin that a gin file need not import."""
+    # Not at the top, because these import TensorFlow and Keras.
+    import gin
+    import tensorflow as tf
+
+    import trainer.experiment  # noqa: F401 - registers `run`
+    from trainer.cli.config.keras_names import register_keras
+    from trainer.strategy.registry import load_plugins
+
+    # For user code that reads further gin files.
+    gin.config.register_file_reader(tf.io.gfile.GFile, tf.io.gfile.exists)
     load_plugins()
     register_keras()
 
 
-def _configure(request: flags.Request, gin_files: list[str]) -> "Origins":
-    """Registers everything with gin, then reads the configuration."""
-    _register()
-    from trainer.cli.config.reader import load
+def _configure(
+    request: flags.Request, gin_files: list[str], *, keep: bool = False
+) -> "Origins":
+    """Registers everything with gin, then reads the configuration.
 
-    return load(
-        gin_files, request.bindings, search_path=request.gin_search_path
-    )
+    Args:
+        request: the command line.
+        gin_files: paths.
+        keep: whether later starts should know what was registered.
+    """
+    from trainer.cli.config.known_names import Recorder
+    from trainer.cli.config.reader import load
+    from trainer.strategy.registry import all_loaded, strategies
+
+    _search_working_directory()
+    _register()
+    if not (keep and all_loaded()):
+        return load(
+            gin_files, request.bindings, search_path=request.gin_search_path
+        )
+    recorder = Recorder(gin_files)
+    try:
+        return load(
+            gin_files,
+            request.bindings,
+            search_path=request.gin_search_path,
+            importer=recorder.import_module,
+        )
+    finally:
+        recorder.store(strategies())
 
 
 def _run(

@@ -27,7 +27,7 @@ from trainer.runtime.atomic_files import (
     set_aside,
     write_whole,
 )
-from trainer.runtime.local_files import check_path, is_local
+from trainer.runtime.local_files import check_path, refuse_files
 from trainer.runtime.memory import peak_memory
 from trainer.strategy.plugin import StrategyPlugin
 
@@ -79,7 +79,7 @@ class RunDir:
         """
         check_path(self.path)
         try:
-            self._refuse_files()
+            refuse_files(self.path)
             there = tf.io.gfile.isdir(self.path)
             stored = self._stored().get("experiment")
         except ValueError:
@@ -172,20 +172,6 @@ class RunDir:
         return UserError(
             f"model_dir {self.path} cannot be written: {sentence(error)}"
         )
-
-    def _refuse_files(self) -> None:
-        """Refuses a local path that is a file, or leads through one."""
-        path = os.path.abspath(self.path) if is_local(self.path) else ""
-        while path and path != os.path.dirname(path):
-            if os.path.exists(path) and not os.path.isdir(path):
-                shown = (
-                    "is" if path == os.path.abspath(self.path) else "lies below"
-                )
-                raise UserError(
-                    f"model_dir {self.path} {shown} a file"
-                    f"{'' if shown == 'is' else f', {path}'}. Name a directory."
-                )
-            path = os.path.dirname(path)
 
     def _stored(self) -> dict[str, Any]:
         """Returns the `run.json` of the last attempt; empty without one.

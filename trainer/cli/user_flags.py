@@ -22,7 +22,7 @@ def parse(request: Request) -> None:
     """
     values = flags.FlagValues()
     values.set_gnu_getopt()
-    for module in _modules():
+    for module in modules():
         for flag in flags.FLAGS.get_flags_for_module(module):
             values[flag.name] = flag
     # A module may have a flag of the same name as one here, such as data_dir.
@@ -47,11 +47,11 @@ def parse(request: Request) -> None:
 def help_text() -> str:
     """Returns the help text for the flags that the user's modules define."""
     return "".join(
-        f"{flags.FLAGS.module_help(module)}\n" for module in sorted(_modules())
+        f"{flags.FLAGS.module_help(module)}\n" for module in sorted(modules())
     )
 
 
-def _modules() -> list[str]:
+def modules() -> list[str]:
     """Returns the modules that define absl flags, but for known libraries."""
     return [
         module

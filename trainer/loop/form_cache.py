@@ -1,7 +1,6 @@
 """A cache of measured forms: equal runs on a machine get equal forms.
 
-It is in `trainer/forms` of the user's cache directory, as the XDG Base
-Directory Specification has it: `$XDG_CACHE_HOME`, or `~/.cache`.
+It is in `forms` of the cache directory, see `trainer.runtime.user_cache`.
 """
 
 import contextlib
@@ -21,6 +20,7 @@ from trainer.loop.form_timing import Timing
 from trainer.loop.running_trainer import RunningTrainer
 from trainer.runtime import fingerprints
 from trainer.runtime.atomic_files import REFUSALS, read, write_whole
+from trainer.runtime.user_cache import cache_path
 from trainer.step.model.keras_private import all_layers
 
 _ADAPTER = TypeAdapter(Timing)
@@ -100,10 +100,4 @@ def store(name: str, timing: Timing) -> None:
 
 
 def _path(name: str) -> str | None:
-    # An XDG variable that is not absolute has to be ignored.
-    given = os.environ.get("XDG_CACHE_HOME", "")
-    base = given if os.path.isabs(given) else os.path.expanduser("~/.cache")
-    # A user without a home directory has no cache.
-    if not os.path.isabs(base):
-        return None
-    return os.path.join(base, "trainer", "forms", f"{name}.json")
+    return cache_path("forms", f"{name}.json")

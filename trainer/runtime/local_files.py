@@ -64,6 +64,23 @@ def check_path(path: str) -> None:
         )
 
 
+def refuse_files(path: str) -> None:
+    """Refuses a run directory that is a file, or leads through one.
+
+    Raises:
+        UserError: it does. Whether a path that is not local does is not known.
+    """
+    whole = os.path.abspath(path) if is_local(path) else ""
+    found = whole
+    while found and found != os.path.dirname(found):
+        if os.path.exists(found) and not os.path.isdir(found):
+            shown = (
+                "is a file" if found == whole else f"lies below a file, {found}"
+            )
+            raise UserError(f"model_dir {path} {shown}. Name a directory.")
+        found = os.path.dirname(found)
+
+
 def plain(path: str) -> str:
     """Returns a path without the prefix `file://`, which means the same."""
     return path.removeprefix("file://")

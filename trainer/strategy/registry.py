@@ -20,6 +20,7 @@ import tensorflow as tf
 from absl import logging
 
 from trainer.errors import UserError, nearest
+from trainer.strategy.names import check_strategy
 from trainer.strategy.plugin import StrategyPlugin
 
 GROUP = "trainer.plugins"
@@ -50,21 +51,16 @@ def load_plugins() -> dict[str, Any]:
     return found
 
 
+def all_loaded() -> bool:
+    """Returns whether every installed plugin could be imported."""
+    entries = importlib.metadata.entry_points(group=GROUP)
+    return {entry.name for entry in entries} == load_plugins().keys()
+
+
 def strategies() -> dict[str, type[StrategyPlugin]]:
     """Returns all installed or imported strategy plugins by name."""
     load_plugins()
     return dict(StrategyPlugin.known)
-
-
-def check_name(name: str) -> None:
-    """Checks that there is a strategy plugin with a name, or `"auto"`.
-
-    Raises:
-        UserError: there is none.
-    """
-    valid = ["auto", *strategies()]
-    if name not in valid:
-        raise UserError(f"Unknown strategy {name!r}. {nearest(name, valid)}")
 
 
 def find_strategy(name: str, **options: Any) -> StrategyPlugin:
@@ -78,8 +74,8 @@ def find_strategy(name: str, **options: Any) -> StrategyPlugin:
     Raises:
         UserError: there is no such strategy, or an option is not for it.
     """
-    check_name(name)
     known = strategies()
+    check_strategy(name, known)
     if name == "auto":
         name = _best(known)
     # A flag that was not given must not override a gin binding.

@@ -113,17 +113,26 @@ def test_help_names_every_flag_in_80_columns():
 @pytest.mark.usefixtures("plain_starts")
 @pytest.mark.parametrize(
     ("argument", "code"),
-    [("--help", 0), ("--unknown", 2), ("--gin_file=none.gin", 2)],
+    [
+        ("--help", 0),
+        ("--unknown", 2),
+        ("--gin_file=none.gin", 2),
+        ("--gin_file=experiments/digits.gin --model_dir=README.md", 2),
+        ("--gin_file=experiments/digits.gin --model_dir=README.md/run", 2),
+    ],
 )
-def test_answers_without_tensorflow(argument, code):
+def test_answers_without_tensorflow(argument, code, root):
     program = (
         "import sys; from trainer.cli.main import main; "
-        f"code = main([{argument!r}]); "
+        f"code = main({argument.split()!r}); "
         "heavy = {'tensorflow', 'keras', 'numpy'} & set(sys.modules); "
         "print(sorted(heavy)); sys.exit(code)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True
+        [sys.executable, "-c", program],
+        cwd=root,
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == code
     assert done.stdout.splitlines()[-1] == "[]"

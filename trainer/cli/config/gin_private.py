@@ -8,7 +8,7 @@ import contextlib
 import inspect
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, NamedTuple
 
 from gin import config as gin_config
 
@@ -20,6 +20,32 @@ Bindings = dict[Key, dict[str, Any]]
 Origins = dict[tuple[str, str, str], str]
 
 MACRO = "gin.macro"
+# Where a stand-in keeps what it stands for.
+_FACTS = "__stands_for__"
+
+
+class Facts(NamedTuple):
+    """What reading a configuration takes from a configurable.
+
+    Attributes:
+        name: as it calls itself.
+        parameters: see `parameters`.
+        complete: whether these are all.
+        bindable: the parameters that gin lets through.
+        takes_more: whether gin lets any other through.
+        allowlist: what alone may be set, if that is restricted.
+        denylist: what may not be set.
+        is_trainer: whether it is a Trainer.
+    """
+
+    name: str
+    parameters: list[str]
+    complete: bool
+    bindable: list[str]
+    takes_more: bool
+    allowlist: list[str]
+    denylist: list[str]
+    is_trainer: bool
 
 
 @contextlib.contextmanager
@@ -34,6 +60,103 @@ def without_methods() -> Iterator[None]:
         yield
     finally:
         gin_config._find_registered_methods = look
+
+
+def facts(complete_selector: str) -> Facts:
+    """Returns the facts about a configurable."""
+    found = gin_config._REGISTRY[complete_selector]
+    target = found.wrapped
+    function = (
+        gin_config._find_class_construction_fn(target)
+        if inspect.isclass(target)
+        else target
+    )
+    while hasattr(function, "__wrapped__"):
+        function = function.__wrapped__
+    spec = gin_config._get_cached_arg_spec(function)
+    return Facts(
+        target.__name__,
+        *parameters_of(target),
+        [*spec.args, *spec.kwonlyargs],
+        spec.varkw is not None,
+        list(found.allowlist or ()),
+        list(found.denylist or ()),
+        is_trainer(target),
+    )
+
+
+def register_stand_in(selector: str, facts: Facts, checks: Any) -> None:
+    """Registers a function with the facts of another configurable."""
+    if selector in gin_config._REGISTRY:  # Gin's own.
+        return
+
+    def stand_in() -> None:
+        """Is never called."""
+
+    signature = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY)
+        for name in facts.bindable
+    ]
+    if facts.takes_more:
+        signature.append(inspect.Parameter("_", inspect.Parameter.VAR_KEYWORD))
+    stand_in.__name__ = stand_in.__qualname__ = facts.name
+    stand_in.__signature__ = inspect.Signature(signature)  # type: ignore[attr-defined]
+    setattr(stand_in, _FACTS, facts)
+    setattr(stand_in, "__checks__", checks)  # noqa: B010
+    module, _, name = selector.rpartition(".")
+    gin_config.external_configurable(
+        stand_in,
+        name=name,
+        module=module,
+        allowlist=facts.allowlist or None,
+        denylist=facts.denylist or None,
+    )
+
+
+def stands_in(target: Any) -> Facts | None:
+    """Returns the facts of a stand-in; `None` for anything else."""
+    return getattr(target, _FACTS, None)
+
+
+def is_trainer(target: Any) -> bool:
+    """Returns whether a configurable is the Trainer or a subclass of it."""
+    facts = stands_in(target)
+    if facts is not None:
+        return facts.is_trainer
+    # Not at the top, because it imports TensorFlow.
+    from trainer.trainer import Trainer
+
+    return inspect.isclass(target) and issubclass(target, Trainer)
+
+
+@contextlib.contextmanager
+def scratch() -> Iterator[None]:
+    """Gives gin a registry with nothing but its own, and takes it back.
+
+    Nothing is bound before and after, and gin only notes imports.
+    """
+    before = gin_config._REGISTRY, gin_config._INVERSE_REGISTRY
+    process_import = gin_config.ParseContext.process_import
+    gin_config.ParseContext.process_import = lambda self, statement: (
+        self._imports.append(statement)
+    )
+    gin_config._REGISTRY = gin_config.selector_map.SelectorMap()
+    gin_config._INVERSE_REGISTRY = {}
+    for selector, one in before[0].items():
+        if selector.startswith("gin."):
+            gin_config._REGISTRY[selector] = one
+            gin_config._INVERSE_REGISTRY[one.wrapped] = one
+    try:
+        yield
+    finally:
+        gin_config._REGISTRY, gin_config._INVERSE_REGISTRY = before
+        gin_config.ParseContext.process_import = process_import
+        gin_config.clear_config()
+
+
+def constants() -> list[str]:
+    """Returns the constants that code has defined."""
+    return [k for k, _ in gin_config._CONSTANTS.items() if k != "gin.REQUIRED"]
 
 
 def bindings() -> Bindings:
@@ -119,6 +242,9 @@ def parameters(complete_selector: str) -> tuple[list[str], bool]:
 
 def parameters_of(target: Any) -> tuple[list[str], bool]:
     """Returns the parameters of a function or class; see `parameters`."""
+    facts = stands_in(target)
+    if facts is not None:
+        return facts.parameters, facts.complete
     if not inspect.isclass(target):
         return _of_signature(target)
     names: list[str] = []

@@ -1,13 +1,16 @@
 """Finds bindings that refer to nothing, to themselves, or that are unused."""
 
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from absl import logging
 
 from trainer.cli.config import gin_private as internals
 from trainer.cli.config.gin_private import Bindings, Key, Origins
 from trainer.errors import UserError, did_you_mean
-from trainer.strategy.plugin import StrategyPlugin
+
+if TYPE_CHECKING:
+    from trainer.strategy.plugin import StrategyPlugin
 
 
 def check_references(origins: Origins) -> None:
@@ -71,7 +74,7 @@ def _needs(key: Key, bound: Bindings) -> Iterator[tuple[str, Key]]:
 def check_all_used(
     origins: Origins,
     *,
-    selected: StrategyPlugin,
+    selected: "StrategyPlugin",
     flags: Mapping[str, str] | None = None,
     only_warn: bool = False,
 ) -> list[str]:
@@ -154,7 +157,7 @@ def _used(bound: Bindings) -> Iterator[tuple[str, str, str]]:
 
 
 def _exempt(
-    selected: StrategyPlugin, flags: Mapping[str, str], origins: Origins
+    selected: "StrategyPlugin", flags: Mapping[str, str], origins: Origins
 ) -> set[tuple[str, str, str]]:
     """Returns the bindings that may be unused."""
     bound = internals.bindings()
@@ -177,7 +180,10 @@ def _exempt(
     }
 
 
-def _is_idle_strategy(target: object, selected: StrategyPlugin) -> bool:
+def _is_idle_strategy(target: object, selected: "StrategyPlugin") -> bool:
+    # Not at the top, because it imports TensorFlow.
+    from trainer.strategy.plugin import StrategyPlugin
+
     return (
         isinstance(target, type)
         and issubclass(target, StrategyPlugin)

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 
 from trainer.errors import UserError, did_you_mean
+from trainer.runtime.import_tensorflow import load_tensorflow
 
 GROUP = "trainer.gin_files"
 
@@ -60,17 +61,30 @@ def read(path: str, *, included_by: str = "") -> str:
     Raises:
         UserError: it is missing, or not text.
     """
+    try:
+        if is_remote(path):
+            return _read_remote(path, included_by).decode()
+        if not os.path.exists(path) or os.path.isdir(path):
+            raise _missing(path, included_by)
+        with open(path, "rb") as file:
+            return file.read().decode()
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error}") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path} is not a gin file: it is not text.") from None
+
+
+def _read_remote(path: str, included_by: str) -> bytes:
+    load_tensorflow()
     import tensorflow as tf
 
     try:
         if not tf.io.gfile.exists(path) or tf.io.gfile.isdir(path):
             raise _missing(path, included_by)
         with tf.io.gfile.GFile(path, "rb") as file:
-            return str(file.read().decode())
-    except (OSError, tf.errors.OpError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from None
-    except UnicodeDecodeError:
-        raise UserError(f"{path} is not a gin file: it is not text.") from None
+            return bytes(file.read())
+    except tf.errors.OpError as error:
+        raise OSError(str(error)) from None
 
 
 def _is_file(path: str) -> bool:

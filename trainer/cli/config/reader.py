@@ -15,11 +15,10 @@ can read it.
 import os
 import re
 import tokenize
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import gin
-import tensorflow as tf
 from gin import config_parser
 from gin.config import ConfigurableReference
 
@@ -38,7 +37,6 @@ from trainer.cli.config.values import check_values
 from trainer.cli.flags import Binding
 from trainer.errors import UserError, did_you_mean
 from trainer.runtime.local_files import is_local
-from trainer.trainer import Trainer
 
 _LINE = re.compile(r"In (?:file \".*\"|bindings string),? line (\d+)")
 
@@ -48,8 +46,16 @@ def load(
     bindings: Iterable[Binding] = (),
     *,
     search_path: Sequence[str] = (),
+    importer: Callable[[Any, Any], None] | None = None,
 ) -> Origins:
     """Reads the whole configuration and locks it; bindings override files.
+
+    Args:
+        files: paths of gin files.
+        bindings: those of the command line.
+        search_path: further folders to search for gin files.
+        importer: does an import of a gin file, in a context of gin's parser;
+            `import_module` by default.
 
     Returns:
         Where each parameter was set.
@@ -58,9 +64,7 @@ def load(
         UserError: it contains a mistake; the message says where, and gives
             the nearest valid name.
     """
-    # For user code that reads further gin files.
-    gin.config.register_file_reader(tf.io.gfile.GFile, tf.io.gfile.exists)
-    reader = _Reader(search_path)
+    reader = _Reader(search_path, importer or import_module)
     for path in files:
         reader.read_file(path)
     for binding in bindings:
@@ -75,11 +79,33 @@ def load(
     return reader.origins
 
 
+def check_syntax(
+    files: Iterable[str],
+    bindings: Iterable[Binding] = (),
+    *,
+    search_path: Sequence[str] = (),
+) -> None:
+    """Reads the whole configuration and does nothing that it says.
+
+    Raises:
+        UserError: there is no such file, or it is not gin.
+    """
+    reader = _SyntaxReader(search_path, import_module)
+    for path in files:
+        reader.read_file(path)
+    for binding in bindings:
+        reader.read_binding(binding)
+
+
 class _Reader:
     """Parses statements one by one, binds them, and records their origins."""
 
-    def __init__(self, search_path: Sequence[str]) -> None:
+    def __init__(
+        self, search_path: Sequence[str], importer: Callable[[Any, Any], None]
+    ) -> None:
         self.origins: Origins = {}
+        self.delegate: type[gin.config.ParserDelegate] = _Delegate
+        self._importer = importer
         self._search_path = search_path
         self._open: list[str] = []
 
@@ -109,9 +135,7 @@ class _Reader:
         value = gin.query_parameter(f"trainer.Trainer.{name}")
         for (scope, selector), values in internals.bindings().items():
             target = internals.wrapped(selector)
-            if not (isinstance(target, type) and issubclass(target, Trainer)):
-                continue
-            if name in values:
+            if name in values and internals.is_trainer(target):
                 gin.bind_parameter((scope, selector, name), value)
                 self.origins[scope, selector, name] = source
 
@@ -120,7 +144,7 @@ class _Reader:
             return f"{source}, line {line}" if lines and line else source
 
         with internals.parse_scope() as context:
-            parser = _parser(text, where)
+            parser = _parser(text, where, self.delegate)
             while True:
                 statement = _next(parser, where)
                 if statement is None:
@@ -134,7 +158,7 @@ class _Reader:
         if isinstance(statement, config_parser.BindingStatement):
             self._bind(statement, where)
         elif isinstance(statement, config_parser.ImportStatement):
-            _import(statement, context, where)
+            _import(statement, context, where, self._importer)
         elif isinstance(statement, config_parser.IncludeStatement):
             self._include(statement.filename, where)
         else:
@@ -166,9 +190,28 @@ class _Reader:
         self.read_file(path, included_by=where)
 
 
-def _parser(text: str, where: Any) -> config_parser.ConfigParser:
+class _SyntaxReader(_Reader):
+    """Parses statements; of what they say, follows includes only."""
+
+    def __init__(
+        self, search_path: Sequence[str], importer: Callable[[Any, Any], None]
+    ) -> None:
+        super().__init__(search_path, importer)
+        self.delegate = _NoNames
+
+    def read_binding(self, binding: Binding) -> None:
+        self._read_text(binding.text, binding.source, lines=False)
+
+    def _apply(self, statement: Any, context: Any, where: str) -> None:
+        if isinstance(statement, config_parser.IncludeStatement):
+            self._include(statement.filename, where)
+
+
+def _parser(
+    text: str, where: Any, delegate: type[gin.config.ParserDelegate]
+) -> config_parser.ConfigParser:
     try:
-        return config_parser.ConfigParser(text, _Delegate())
+        return config_parser.ConfigParser(text, delegate())
     except (SyntaxError, tokenize.TokenError) as error:
         raise bad_syntax(error, where) from None
 
@@ -195,12 +238,17 @@ def _resolve(selector: str, where: str) -> str:
         raise UserError(f"{where}: {error}") from None
 
 
-def _import(statement: Any, context: Any, where: str) -> None:
+def _import(
+    statement: Any,
+    context: Any,
+    where: str,
+    importer: Callable[[Any, Any], None],
+) -> None:
     # `from __gin__ import ...` switches features of gin. Any other SyntaxError
     # is in the imported module, and keeps its traceback.
     feature = statement.is_from and statement.module.startswith("__gin__.")
     try:
-        _process_import(statement, context)
+        importer(statement, context)
     except ModuleNotFoundError as error:
         raise bad_import(error, statement.module, where) from error
     except SyntaxError as error:
@@ -209,7 +257,8 @@ def _import(statement: Any, context: Any, where: str) -> None:
         raise UserError(f"{where}: {sentence(error)}") from None
 
 
-def _process_import(statement: Any, context: Any) -> None:
+def import_module(statement: Any, context: Any) -> None:
+    """Does an import of a gin file, in a context of gin's parser."""
     try:
         context.process_import(statement)
     except ModuleNotFoundError as error:
@@ -246,6 +295,18 @@ class _Delegate(gin.config.ParserDelegate):
         *scopes, selector = scoped_selector.split("/")
         full = "/".join([*scopes, _full_name(selector)])
         return super().configurable_reference(full, evaluate)
+
+
+class _NoNames(gin.config.ParserDelegate):
+    """Makes nothing of references and macros."""
+
+    def configurable_reference(
+        self, scoped_selector: str, evaluate: bool
+    ) -> None:
+        """Called by gin's parser for `@scope/name` and `@scope/name()`."""
+
+    def macro(self, name: str) -> None:
+        """Called by gin's parser for `%name`."""
 
 
 def _full_name(selector: str) -> str:

@@ -65,7 +65,7 @@ def check_values(origins: Origins) -> None:
     """
     bound = internals.bindings()
     for (scope, selector), values in bound.items():
-        checks = _checks_of(selector)
+        checks = checks_of(selector)
         for name, value in values.items():
             if checks is None or name not in checks.types:
                 continue
@@ -96,11 +96,13 @@ def binding(owner: str, name: str, value: str, where: str | None) -> str:
     return f"{owner}.{name} = {value}{place}"
 
 
-def _checks_of(selector: str) -> Checks | None:
+def checks_of(selector: str) -> Checks | None:
+    """Returns the checks of a configurable's values, if it has some."""
     target = internals.wrapped(selector)
-    if selector.startswith("keras."):
+    checks = Checks.of(target)
+    if checks is None and selector.startswith("keras."):
         return _checks_of_keras(target)
-    return Checks.of(target)
+    return checks
 
 
 @functools.cache
@@ -140,6 +142,8 @@ def _known(value: Any, bound: internals.Bindings) -> Any:
     if selector == internals.MACRO:
         return _known(bound[scope, selector]["value"], bound)
     target = internals.wrapped(selector)
+    if internals.stands_in(target):
+        raise LookupError(selector)
     if not value.evaluate:
         return target
     try:

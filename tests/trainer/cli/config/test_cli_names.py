@@ -5,7 +5,7 @@ import pytest
 
 from tests.trainer.cli.tiny import IMPORT
 from trainer.cli.config import gin_private
-from trainer.cli.config.names import _MODULES
+from trainer.cli.config.keras_names import _MODULES
 
 
 def test_every_public_class_is_known(configure):
