@@ -23,7 +23,10 @@ from trainer.errors import (
 from trainer.python import brief
 from trainer.runtime import signals
 from trainer.runtime.exit_report import ExitReport, headline
-from trainer.runtime.import_tensorflow import load_tensorflow
+from trainer.runtime.import_tensorflow import (
+    load_tensorflow,
+    without_collections,
+)
 from trainer.runtime.local_files import plain
 from trainer.runtime.process_exit import last_words
 from trainer.runtime.standard_streams import require_output
@@ -84,7 +87,12 @@ def _execute(arguments: list[str], report: ExitReport) -> int:
     logging.set_verbosity(request.verbosity)
     # Only now, so that a mistake in the flags is reported without the seconds
     # that the import takes.
-    load_tensorflow()
+    # Not in a process that had other things to do before: it may want to see
+    # what it has collected.
+    is_new = "tensorflow" not in sys.modules
+    with without_collections(freeze=is_new):
+        load_tensorflow()
+        _register()
     brief.turn_off()
     if request.sweeps:
         _print_points(request, gin_files)
@@ -146,12 +154,11 @@ def _check_working_directory() -> None:
         ) from None
 
 
-def _configure(request: flags.Request, gin_files: list[str]) -> "Origins":
-    """Registers everything with gin, then reads the configuration."""
+def _register() -> None:
+    """Registers everything with gin that a gin file need not import."""
     # Not at the top, because these import TensorFlow and Keras.
     import trainer.experiment  # noqa: F401 - registers `run`
     from trainer.cli.config.names import register_keras
-    from trainer.cli.config.reader import load
     from trainer.strategy.registry import load_plugins
 
     # `import models` in a gin file means a module in the current folder.
@@ -160,6 +167,13 @@ def _configure(request: flags.Request, gin_files: list[str]) -> "Origins":
         sys.path.insert(0, os.getcwd())
     load_plugins()
     register_keras()
+
+
+def _configure(request: flags.Request, gin_files: list[str]) -> "Origins":
+    """Registers everything with gin, then reads the configuration."""
+    _register()
+    from trainer.cli.config.reader import load
+
     return load(
         gin_files, request.bindings, search_path=request.gin_search_path
     )

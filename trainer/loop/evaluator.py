@@ -6,6 +6,8 @@ import functools
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+import tensorflow as tf
+
 from trainer.data import Batches, feeder, padded
 from trainer.data.dataset_batches import MOST_COUNTED
 from trainer.errors import UserError
@@ -16,7 +18,7 @@ from trainer.step.spec import StepSpec
 from trainer.step.trials.prepare import prepare
 from trainer.strategy.eager_loop import EagerLoop
 from trainer.strategy.graph_loop import Runner
-from trainer.strategy.plugin import StrategyPlugin
+from trainer.strategy.plugin import MakePieces, StrategyPlugin
 
 # Batches in one graph call: between two calls a run may leave, so that it does
 # not have to wait for the whole evaluation.
@@ -76,6 +78,8 @@ class Evaluator:
         self._plugin = plugin
         self._has_to_leave = has_to_leave
         self._batch_events = batch_events
+        # What was measured last, and what makes its datasets.
+        self._pieces: tuple[Batches, MakePieces] | None = None
 
     def __call__(self, steps: int | None = None) -> dict[str, float]:
         """Evaluates with the averaged weights, if there are any.
@@ -141,16 +145,35 @@ class Evaluator:
         return contextlib.nullcontext() if ema is None else ema.swapped_in()
 
     def _input(self) -> Any:
-        pieces = feeder(
-            self._spec.batches("eval"),
-            start=0,
-            num_replicas=self._plugin.num_replicas,
-            micro=1,
-            # Padded, while training drops a short batch: here each example
-            # counts.
-            fit=padded if self._plugin.options.static_shapes else None,
-        )
-        return self._plugin.distribute(pieces, training=False)
+        batches = self._spec.batches("eval")
+        if self._pieces is None or self._pieces[0] is not batches:
+            make = feeder(
+                batches,
+                start=0,
+                num_replicas=self._plugin.num_replicas,
+                micro=1,
+                # Padded, while training drops a short batch: here each example
+                # counts.
+                fit=padded if self._plugin.options.static_shapes else None,
+            )
+            self._pieces = batches, _made_once(make)
+        return self._plugin.distribute(self._pieces[1], training=False)
+
+
+def _made_once(make_pieces: MakePieces) -> MakePieces:
+    """Keeps datasets: to trace one takes longer than to read a few batches."""
+    made: dict[Any, Any] = {}
+
+    def pieces(replicas: range, **options: Any) -> Any:
+        # A dataset that is made on a worker is part of that worker's graph.
+        if not tf.executing_eagerly():
+            return make_pieces(replicas, **options)
+        key = replicas, *sorted(options.items())
+        if key not in made:
+            made[key] = make_pieces(replicas, **options)
+        return made[key]
+
+    return pieces
 
 
 class OtherEvaluations:

@@ -9,8 +9,8 @@ import pytest
 
 pytestmark = pytest.mark.long
 STEPS = 20_000
-# A kilobyte at each step would be 15 MB. Now and then the allocator takes another
-# arena, of 9 MB.
+# A kilobyte at each step would be 15 MB. Now and then the allocator takes
+# another arena, of 9 MB.
 MOST = 14e6
 
 CONFIG = """

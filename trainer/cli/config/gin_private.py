@@ -4,6 +4,7 @@ Written against gin-config 0.5.0. All private names are used here only, so that
 a new release of gin affects a single file.
 """
 
+import contextlib
 import inspect
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -19,6 +20,20 @@ Bindings = dict[Key, dict[str, Any]]
 Origins = dict[tuple[str, str, str], str]
 
 MACRO = "gin.macro"
+
+
+@contextlib.contextmanager
+def without_methods() -> Iterator[None]:
+    """Registers classes without a look at whether methods are registered.
+
+    That look is most of what it takes to register the 276 classes of Keras.
+    """
+    look = gin_config._find_registered_methods
+    gin_config._find_registered_methods = lambda *_: {}
+    try:
+        yield
+    finally:
+        gin_config._find_registered_methods = look
 
 
 def bindings() -> Bindings:

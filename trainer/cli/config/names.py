@@ -22,6 +22,8 @@ from types import ModuleType
 import gin
 import keras
 
+from trainer.cli.config import gin_private as internals
+
 _MODULES: dict[str, ModuleType] = {
     "keras.callbacks": keras.callbacks,
     "keras.initializers": keras.initializers,
@@ -41,9 +43,10 @@ _IN_TEXT = re.compile(rf"(?<![\w.])({'|'.join(_RENAMED)})(?=\.\w)")
 @functools.cache
 def register_keras() -> None:
     """Registers every public Keras class once, under its public module."""
-    for module_name, module in _MODULES.items():
-        for name, member in _public(module):
-            gin.external_configurable(member, name=name, module=module_name)
+    with internals.without_methods():
+        for module_name, module in _MODULES.items():
+            for name, member in _public(module):
+                gin.external_configurable(member, name=name, module=module_name)
 
 
 def _public(module: ModuleType) -> Iterator[tuple[str, type]]:
