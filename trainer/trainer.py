@@ -68,9 +68,9 @@ from trainer.strategy.checks import (
 )
 from trainer.strategy.eager_loop import EagerLoop, check_eager
 from trainer.strategy.graph_loop import Runner
+from trainer.strategy.names import check_strategy
 from trainer.strategy.optimizers import restart_optimizers
 from trainer.strategy.plugin import StrategyPlugin
-from trainer.strategy.names import check_strategy
 from trainer.strategy.registry import find_strategy, plugin_of, strategies
 from trainer.values.annotations import (
     JitCompile,
