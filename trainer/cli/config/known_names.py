@@ -23,7 +23,7 @@ import pickle
 import re
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import FunctionType
 from typing import Any
 
@@ -47,6 +47,15 @@ _LIGHT_MODULE = "trainer.values.annotations"
 _OF_TERMINAL = re.compile(
     r"_$|(OLD)?PWD$|SHLVL$|COLUMNS$|LINES$|TERM|SSH_|TMUX|WINDOWID$|XDG_SESSION"
 )
+
+
+def _shared(environ: Mapping[str, str]) -> list[str]:
+    """What a user's module may look at, and does not differ by terminal."""
+    kept = {k: v for k, v in environ.items() if not _OF_TERMINAL.match(k)}
+    return sorted(f"{key}={value}" for key, value in kept.items())
+
+
+_ENVIRON = _shared(os.environ)  # Now: TensorFlow adds variables.
 
 
 class _UncertainError(Exception):
@@ -77,7 +86,7 @@ class _Known:
 
     Attributes:
         python: its version.
-        environ: what code may have looked at, see `_environ`.
+        environ: a digest of its environment.
         files: when each file that the facts come from was changed.
         stages: of the start, in their order.
         strategies: the names of all strategies.
@@ -179,7 +188,7 @@ class Recorder:
             return
         known = _Known(
             sys.version,
-            _environ(),
+            _digest(_ENVIRON),
             _stamps(),
             self._stages,
             list(strategies),
@@ -268,9 +277,13 @@ def _unpickled(hints: dict[str, bytes]) -> dict[str, Any]:
 
 
 def _path(files: Sequence[str]) -> str | None:
-    start = [sys.prefix, sys.path, os.getcwd(), *files]
-    name = hashlib.sha256(json.dumps(start).encode()).hexdigest()[:24]
-    return cache_path("names", f"{name}.pickle")
+    start = [sys.prefix, *sys.path, os.getcwd(), *files]
+    return cache_path("names", f"{_digest(start)}.pickle")
+
+
+def _digest(parts: Sequence[str]) -> str:
+    # Names of files may not be valid text, which JSON escapes.
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]
 
 
 def _load(files: Sequence[str]) -> _Known | None:
@@ -285,18 +298,12 @@ def _load(files: Sequence[str]) -> _Known | None:
             known = pickle.load(file)
         is_same = (known.python, known.environ) == (
             sys.version,
-            _environ(),
+            _digest(_ENVIRON),
         ) and all(_stamp(one) == stamp for one, stamp in known.files.items())
     # It is a cache: whatever is wrong with it, it is written again.
     except Exception:
         return None
     return known if is_same else None
-
-
-def _environ() -> str:
-    """A digest of the environment, but for what differs in each terminal."""
-    kept = {k: v for k, v in os.environ.items() if not _OF_TERMINAL.match(k)}
-    return hashlib.sha256(json.dumps(sorted(kept.items())).encode()).hexdigest()
 
 
 def _stamps() -> dict[str, int | None]:

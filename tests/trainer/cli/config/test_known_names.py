@@ -53,6 +53,11 @@ MISTAKES = [
 ]
 
 
+def environ():
+    """That of all phases of a test; pytest notes there which one it is."""
+    return {k: v for k, v in os.environ.items() if not k.startswith("PYTEST")}
+
+
 @pytest.fixture
 def start(tmp_path, tmp_path_factory, monkeypatch):
     """A start whose names are kept; returns what reads flags against them."""
@@ -62,6 +67,7 @@ def start(tmp_path, tmp_path_factory, monkeypatch):
     path.write_text(GIN.format(module=name))
     cache = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    monkeypatch.setattr(known_names, "_ENVIRON", known_names._shared(environ()))
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     _register()
@@ -133,8 +139,8 @@ def test_the_text_is_that_of_gin(start):
     assert find("--gin.steps=6") is None
 
 
-@pytest.mark.parametrize("change", ["module", "import", "damage"])
-def test_what_has_changed_is_left_to_the_start(start, change):
+@pytest.mark.parametrize("change", ["module", "import", "damage", "environ"])
+def test_what_has_changed_is_left_to_the_start(start, change, monkeypatch):
     path, find = start
     assert find()
     if change == "module":
@@ -143,6 +149,8 @@ def test_what_has_changed_is_left_to_the_start(start, change):
         os.utime(module, (1, 1))
     elif change == "import":
         path.write_text("import json\nknown_net.width = 3\n")
+    elif change == "environ":
+        monkeypatch.setattr(known_names, "_ENVIRON", ["LARGE=1"])
     else:
         (cache,) = pathlib.Path(os.environ["XDG_CACHE_HOME"]).rglob("*.pickle")
         cache.write_bytes(cache.read_bytes()[:1000])
@@ -180,7 +188,10 @@ def test_is_told_without_tensorflow(start):
         "sys.exit(code)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True
+        [sys.executable, "-c", program],
+        env=environ(),
+        capture_output=True,
+        text=True,
     )
     assert "has no parameter 'widht'" in done.stderr
     assert done.returncode == 2
