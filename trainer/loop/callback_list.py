@@ -16,6 +16,22 @@ from trainer.loop.running_trainer import RunningTrainer
 from trainer.runtime.exit_report import headline
 from trainer.runtime.schema import Misfit
 
+# Callbacks of Keras that need its own fit, and what a run has in their place.
+_REFUSED = {
+    # It tells the model where to go on, and not the Trainer: epochs that are
+    # done would be trained again.
+    keras.callbacks.BackupAndRestore: (
+        "resumes only Keras' own fit. For a run that resumes, use the callback "
+        "Checkpoint; in Python, call train('3 epochs', model_dir='run', "
+        "callbacks=[Checkpoint()])."
+    ),
+    keras.callbacks.SwapEMAWeights: (
+        "reads averages of Keras' optimizers, which nothing else here would. "
+        "Set Trainer.ema_momentum: evaluations, exports and saved models have "
+        "the averaged weights then."
+    ),
+}
+
 
 class CallbackList:
     """The callbacks of a run: the given order, savers last.
@@ -25,7 +41,8 @@ class CallbackList:
         trainer: handed to each callback, and its model to Keras' own.
 
     Raises:
-        UserError: there are two of a class that may be there once.
+        UserError: there are two of a class that may be there once, or one
+            that works only in Keras' own fit.
     """
 
     def __init__(
@@ -33,6 +50,10 @@ class CallbackList:
         callbacks: Sequence[keras.callbacks.Callback],
         trainer: RunningTrainer,
     ) -> None:
+        for one in callbacks:
+            for kind, why in _REFUSED.items():
+                if isinstance(one, kind):
+                    raise UserError(f"{type(one).__name__} {why}")
         single = [type(c) for c in callbacks if getattr(c, "single", False)]
         for kind in single:
             if single.count(kind) > 1:

@@ -23,14 +23,6 @@ def as_callbacks(given: Any) -> list[keras.callbacks.Callback]:
         return []
     listed = list(given) if isinstance(given, list | tuple) else [given]
     for number, one in enumerate(listed):
-        if isinstance(one, keras.callbacks.BackupAndRestore):
-            # It tells the model where to go on, and not the Trainer: epochs
-            # that are done would be trained again.
-            raise UserError(
-                f"callbacks[{number}] is a {type(one).__name__}, which resumes "
-                "only Keras' own fit. For a run that resumes, call train('3 "
-                "epochs', model_dir='run', callbacks=[Checkpoint()])."
-            )
         if isinstance(one, keras.callbacks.Callback):
             continue
         what = f"callbacks[{number}] = {shown(one)}"

@@ -347,7 +347,13 @@ MISTAKES = {
         lambda: make().fit(
             X, Y, callbacks=keras.callbacks.BackupAndRestore("backup")
         ),
-        r"BackupAndRestore, .*call train\(.*Checkpoint",
+        r"BackupAndRestore resumes only .*call train\(.*Checkpoint",
+    ),
+    "averages of Keras": (
+        lambda: make().fit(
+            X, Y, callbacks=[keras.callbacks.SwapEMAWeights(True)]
+        ),
+        r"SwapEMAWeights .*Trainer.ema_momentum",
     ),
     "nothing is evaluated": (
         lambda: make().fit(X, Y, callbacks=STOP()),
