@@ -243,7 +243,7 @@ def trainer_on(plugin, **options):
 
 
 def takes_text():
-    text = keras.Input((3,), dtype="string")
+    text = keras.Input((3,), dtype="string", name="word")
     numbers = keras.ops.cast(keras.layers.Hashing(7)(text), "float32")
     return keras.Model(text, keras.layers.Dense(1)(numbers))
 
@@ -303,9 +303,10 @@ def ragged():
 def test_strings_for_evaluation_alone_are_refused(calls):
     trainer = trainer_on(
         TPU(tpu="local"),
-        data=lambda split: {"word": np.array(["a"] * 16), "x": np.ones(16)},
+        data=lambda split: ({"word": np.full((16, 3), "a")}, np.ones(16)),
+        model=takes_text,
     )
-    with pytest.raises(UserError, match="part word holds strings"):
+    with pytest.raises(UserError, match="part 0 / word holds strings"):
         trainer.evaluate()
 
 
