@@ -16,15 +16,12 @@ import dataclasses
 import hashlib
 import importlib.util
 import inspect
-import io
 import json
 import os
-import pickle
 import re
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from types import FunctionType
 from typing import Any
 
 import gin
@@ -39,11 +36,9 @@ from trainer.cli.flags import Binding
 from trainer.errors import UserError
 from trainer.runtime.user_cache import cache_path
 from trainer.strategy.names import check_strategy
+from trainer.values.annotation_data import from_data, to_data
 from trainer.values.configurable import Checks
 
-# What annotations may refer to if they are to be kept.
-_LIGHT = {*sys.stdlib_module_names, "annotated_types", "typing_extensions"}
-_LIGHT_MODULE = "trainer.values.annotations"
 _OF_TERMINAL = re.compile(
     r"_$|(OLD)?PWD$|SHLVL$|COLUMNS$|LINES$|TERM|SSH_|TMUX|WINDOWID$|XDG_SESSION"
 )
@@ -70,14 +65,14 @@ class _Stage:
         statement: the import, as gin writes it; `""` for what needs none.
         origin: the file of what it imports.
         facts: of the configurables, by complete selector.
-        hints: their annotations, pickled, by parameter; `None` for one that
-            refers to what takes TensorFlow to import.
+        hints: their annotations by parameter, see `annotation_data`; `None`
+            for one that has no such form.
     """
 
     statement: str
     origin: str | None
     facts: dict[str, Facts]
-    hints: dict[str, dict[str, bytes | None]]
+    hints: dict[str, dict[str, Any]]
 
 
 @dataclasses.dataclass
@@ -100,7 +95,7 @@ class _Known:
     files: dict[str, int | None]
     stages: list[_Stage]
     strategies: list[str]
-    admitted: set[str]
+    admitted: list[str]
     has_flags: bool
 
 
@@ -156,7 +151,7 @@ def find_mistakes(
         is_certain = (
             not known.has_flags
             and next(stages, None) is None
-            and known.admitted.issuperset(_unchecked(known.stages))
+            and set(known.admitted).issuperset(_unchecked(known.stages))
         )
         return gin.config_str() if is_certain else None
 
@@ -193,14 +188,16 @@ class Recorder:
             self._stages,
             list(strategies),
             # Locked once it is known to be valid.
-            set(_unchecked(self._stages)) if gin.config_is_locked() else set(),
+            sorted(set(_unchecked(self._stages)))
+            if gin.config_is_locked()
+            else [],
             bool(user_flags.modules()),
         )
         temporary = f"{path}.{os.getpid()}"
         with contextlib.suppress(OSError):
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            with open(temporary, "wb") as file:
-                pickle.dump(known, file)
+            with open(temporary, "w", encoding="utf-8") as file:
+                json.dump(dataclasses.asdict(known), file)
             os.replace(temporary, path)
 
     def _stage(self, statement: str, module: str) -> _Stage:
@@ -225,7 +222,10 @@ def _stand_in(stage: _Stage | None, statement: str, module: str) -> None:
         raise _UncertainError
     for selector, facts in stage.facts.items():
         hints = {k: v for k, v in stage.hints[selector].items() if v}
-        checks = Checks(selector, lambda hints=hints: _unpickled(hints))  # type: ignore[misc]
+        checks = Checks(
+            selector,
+            lambda hints=hints: {k: from_data(v) for k, v in hints.items()},  # type: ignore[misc]
+        )
         internals.register_stand_in(selector, facts, checks)
 
 
@@ -246,39 +246,19 @@ def _unchecked(stages: Sequence[_Stage]) -> Iterator[str]:
                 yield f"{scope}/{selector}.{name} = {value!r} {macros}"
 
 
-def _hints(selector: str) -> Iterator[tuple[str, bytes | None]]:
-    """Yields the annotations; `None` for what only TensorFlow can read."""
+def _hints(selector: str) -> Iterator[tuple[str, Any]]:
+    """Yields the annotations as data; `None` for what has no such form."""
     checks = checks_of(selector)
     for name, hint in ({} if checks is None else checks.types).items():
-        target = io.BytesIO()
         try:
-            _Light(target).dump(hint)
-        # Pickle has no common class for what it cannot do.
-        except Exception:
+            yield name, to_data(hint)
+        except ValueError:
             yield name, None
-        else:
-            yield name, target.getvalue()
-
-
-class _Light(pickle.Pickler):
-    """Refuses what takes long to import."""
-
-    def reducer_override(self, obj: Any) -> Any:
-        """See `pickle.Pickler`."""
-        if isinstance(obj, type | FunctionType):
-            home = obj.__module__
-            if home != _LIGHT_MODULE and home.partition(".")[0] not in _LIGHT:
-                raise pickle.PicklingError(home)
-        return NotImplemented
-
-
-def _unpickled(hints: dict[str, bytes]) -> dict[str, Any]:
-    return {name: pickle.loads(content) for name, content in hints.items()}
 
 
 def _path(files: Sequence[str]) -> str | None:
     start = [sys.prefix, *sys.path, os.getcwd(), *files]
-    return cache_path("names", f"{_digest(start)}.pickle")
+    return cache_path("names", f"{_digest(start)}.json")
 
 
 def _digest(parts: Sequence[str]) -> str:
@@ -291,11 +271,14 @@ def _load(files: Sequence[str]) -> _Known | None:
     try:
         if path is None:
             return None
-        with open(path, "rb") as file:
-            # A pickle can do anything, but this user can so, too.
-            if os.fstat(file.fileno()).st_uid != os.getuid():
-                return None
-            known = pickle.load(file)
+        with open(path, encoding="utf-8") as file:
+            known = _Known(**json.load(file))
+        known.stages = [
+            _Stage(**stage)  # type: ignore[arg-type]
+            for stage in known.stages
+        ]
+        for stage in known.stages:
+            stage.facts = {k: Facts(*v) for k, v in stage.facts.items()}
         is_same = (known.python, known.environ) == (
             sys.version,
             _digest(_ENVIRON),

@@ -152,15 +152,15 @@ def test_what_has_changed_is_left_to_the_start(start, change, monkeypatch):
     elif change == "environ":
         monkeypatch.setattr(known_names, "_ENVIRON", ["LARGE=1"])
     else:
-        (cache,) = pathlib.Path(os.environ["XDG_CACHE_HOME"]).rglob("*.pickle")
+        (cache,) = pathlib.Path(os.environ["XDG_CACHE_HOME"]).rglob("*.json")
         cache.write_bytes(cache.read_bytes()[:1000])
     assert not find("--gin.known_net.width=-3")
 
 
 def test_syntax_takes_no_earlier_start(start, tmp_path):
     path, find = start
-    (pickled,) = pathlib.Path(os.environ["XDG_CACHE_HOME"]).rglob("*.pickle")
-    pickled.unlink()
+    (kept,) = pathlib.Path(os.environ["XDG_CACHE_HOME"]).rglob("*.json")
+    kept.unlink()
     assert find("--gin.known_net.widht=@Nobody", "--batch_size=3") is None
     (tmp_path / "inner.gin").write_text("a.b = 3\n\nknown_net.width 4\n")
     path.write_text("import nobody\ninclude 'inner.gin'\nx = %y\n")
