@@ -111,6 +111,7 @@ GALLERY = {
     "resnet": Entry(
         "ResNet-50 of `keras.applications`, MNIST: accuracy",
         *("accuracy", 0.88),
+        strategies=_TWO_REPLICAS,
         needs_mnist=True,
     ),
     "hub": Entry(
