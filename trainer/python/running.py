@@ -53,7 +53,6 @@ from trainer.loop.running_trainer import RunningTrainer
 from trainer.loop.schedule import Length, LogEvery, Time
 from trainer.loop.without_trace import without_trace
 from trainer.python.callbacks import as_callbacks, with_defaults
-from trainer.python.called import calling, line_of
 from trainer.python.describe import check_save_path, describe
 from trainer.python.fit import (
     FitData,
@@ -451,14 +450,33 @@ class Running(_Base):
         self.check_data(batches)
         if callbacks is None and verbose in ("auto", 0):
             return self._measure(batches, steps, own=own and split == "eval")
-        with calling(self, callbacks, steps=steps, verbose=verbose) as called:
+        with self._calling(callbacks, steps=steps, verbose=verbose) as called:
             called.call("on_test_begin", {})
             values = self._measure(batches, steps, own=own and split == "eval")
             called.call("on_test_end", values)
         values = numbers_of("on_test_end", values)
         if verbose in (1, 2):
-            _write_line(line_of(split, values))
+            _write_line(_line_of(split, values))
         return values
+
+    @contextlib.contextmanager
+    def _calling(self, callbacks: Any, **params: Any) -> Iterator[CallbackList]:
+        """Gives callbacks the model; those of a run are not called meanwhile.
+
+        Args:
+            callbacks: a list, a single one or `None`.
+            **params: what Keras' callbacks find in their `params`.
+
+        Raises:
+            UserError: an entry is not a callback.
+        """
+        called = CallbackList(as_callbacks(callbacks), self)
+        called.attach(self.model, params)
+        before, self._called = self._called, called
+        try:
+            yield called
+        finally:
+            self._called = before
 
     def _measure(
         self, batches: Batches, steps: int | None, *, own: bool
@@ -508,7 +526,7 @@ class Running(_Base):
         with (
             ema.swapped_in() if ema else contextlib.nullcontext(),
             eagerly() if self.run_eagerly else contextlib.nullcontext(),
-            calling(self, callbacks, steps=steps, verbose=verbose) as called,
+            self._calling(callbacks, steps=steps, verbose=verbose) as called,
         ):
             found = predict(
                 self._predict_function,
@@ -519,7 +537,7 @@ class Running(_Base):
             )
         if verbose in (1, 2):
             rows = len(keras.tree.flatten(found)[0])
-            _write_line(line_of("predict", {"examples": rows}))
+            _write_line(_line_of("predict", {"examples": rows}))
         return found
 
     @checked
@@ -874,3 +892,8 @@ def _refuse_profile(profile: str | None) -> None:
 
 def _write_line(text: str) -> None:
     sys.stdout.write(f"{text}\n")
+
+
+def _line_of(name: str, values: Mapping[str, float]) -> str:
+    """A line to print: `eval  loss 1.254  accuracy 0.3672`."""
+    return "  ".join([name, *(f"{k} {v:.4g}" for k, v in values.items())])
