@@ -32,12 +32,12 @@ class Goal(NamedTuple):
         return self.found <= self.bound
 
 
-# The forms of the bare loop that are the same as one of the Trainer's, by its
-# `jit_compile`; any other has to keep up with the fastest of all.
+# The forms of the bare loop that are the same as one of the Trainer's; what
+# `jit_compile` is, or which form "auto" has chosen.
 _SAME_FORM = {
     "graph": ("bare", "bare:gather"),
     "xla": ("bare:xla", "bare:xla+gather"),
-    "xla_stack": ("bare:stacked",),
+    "xla_stack": ("bare:stacked", "bare:stacked+device"),
 }
 
 # How many times as fast as each peer a small network is to be; any other model
@@ -47,6 +47,7 @@ _OF_MLP: dict[str, float | None] = {
     "bare:xla": None,
     "bare:xla+gather": None,
     "bare:stacked": None,
+    "bare:stacked+device": None,
     "orbit": 3,
     "fit": 3,
     "fit:xla": 2,
@@ -125,12 +126,13 @@ def _speed(model: str, rows: list[dict[str, Any]]) -> Iterator[Goal]:
     if not bare:
         return
     for ours in (n for n in by_name if n.partition(":")[0] == "trainer"):
-        same = _SAME_FORM.get(ours.partition(":")[2])
+        row = by_name[ours]
+        form = ours.partition(":")[2] or row.get("form", "")
+        same = _SAME_FORM.get(form)
         peers = {n: r for n, r in bare.items() if same is None or n in same}
         if not peers:
             continue
         fastest = max(peers.values(), key=lambda row: row["median"])
-        row = by_name[ours]
         ratio = statistics.median(
             a / b
             for a, b in zip(

@@ -129,7 +129,9 @@ def _speed(name: str, part: Mapping[str, Any]) -> Iterator[str]:
             ),
             [
                 (
-                    row["title"],
+                    f"{row['title']} ({row['form']})"
+                    if "form" in row and ":" not in row["contender"]
+                    else row["title"],
                     f"{row['median']:.0f}"
                     if row["median"] >= 100
                     else f"{row['median']:.1f}",

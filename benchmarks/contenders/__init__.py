@@ -43,6 +43,7 @@ CONTENDERS = {
             "xla": "the step compiled by XLA, batched by tf.data",
             "xla+gather": "the step compiled by XLA, gathered at once",
             "stacked": "XLA over 50 batches, gathered at once",
+            "stacked+device": "XLA over 100 batches, which gathers them",
         },
     ),
     "fit": Entry(
@@ -86,6 +87,7 @@ DEFAULT = (
     "bare:xla",
     "bare:xla+gather",
     "bare:stacked",
+    "bare:stacked+device",
     "fit",
     "fit:xla",
     "orbit",

@@ -1,5 +1,6 @@
 """Shuffled, endless batches of arrays in `tf.data`, in two ways."""
 
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -27,23 +28,43 @@ def gathered(
         stack: how many batches an element holds, as its first dimension;
             `None` for a single one without that dimension.
     """
-    count = len(arrays[0])
-    per_element = batch * (stack or 1)
-    per_epoch = count // per_element
-    shape = [batch] if stack is None else [stack, batch]
-    last = tf.constant(count - 1, tf.int64)
     with tf.device("CPU:0"):
         columns = [tf.constant(column) for column in arrays]
 
     def read(number: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        seed = tf.stack([1, tf.cast(number // per_epoch, tf.uint32)])
-        first = number % per_epoch * per_element
-        order = tf.random.experimental.index_shuffle(
-            first + tf.range(per_element, dtype=tf.int64), seed, last
-        )
-        order = tf.reshape(order, shape)
+        order = _order(number, len(arrays[0]), batch, stack)
         return tuple(tf.gather(column, order) for column in columns)
 
+    return _ready(read)
+
+
+def numbers(count: int, batch: int, *, stack: int) -> tf.data.Dataset:
+    """The numbers of the rows that `gathered` would gather, as `(rows,)`.
+
+    Args:
+        count: how many rows there are.
+        batch: how many of them are in a batch.
+        stack: how many batches an element holds, as its first dimension.
+    """
+    return _ready(lambda number: (_order(number, count, batch, stack),))
+
+
+def _order(
+    number: tf.Tensor, count: int, batch: int, stack: int | None
+) -> tf.Tensor:
+    per_element = batch * (stack or 1)
+    per_epoch = count // per_element
+    seed = tf.stack([1, tf.cast(number // per_epoch, tf.uint32)])
+    first = number % per_epoch * per_element
+    order = tf.random.experimental.index_shuffle(
+        first + tf.range(per_element, dtype=tf.int64),
+        seed,
+        tf.constant(count - 1, tf.int64),
+    )
+    return tf.reshape(order, [batch] if stack is None else [stack, batch])
+
+
+def _ready(read: Callable[[tf.Tensor], tuple[tf.Tensor, ...]]) -> Any:
     return (
         tf.data.Dataset.counter()
         .map(read, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)

@@ -65,7 +65,8 @@ class Turns(Callback):
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Everything is built and traced: waits for the first turn."""
         compiled = self.trainer.accounts.summary()["compile"]
-        self._orders.wait(trace_seconds=compiled)
+        form = str(self.trainer.compiled_form)
+        self._orders.wait(trace_seconds=compiled, form=form)
 
     def on_save(self, step: int, logs: dict[str, float]) -> None:
         """Ends a turn, and waits for the next."""
@@ -128,7 +129,7 @@ def run(task: Task, orders: Orders) -> None:
             strategy=task.strategy,
             train_steps=_STEPS,
             callbacks=[*callbacks, Turns(task.steps, orders, callbacks)],
-            log_every=task.unit,
+            log_every="auto" if task.callbacks is None else task.unit,
             virtual_devices=task.replicas if task.replicas > 1 else None,
         ) as built,
     ):

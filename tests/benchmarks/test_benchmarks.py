@@ -80,6 +80,12 @@ def test_goals_compare_with_the_fastest_of_the_same_form():
     assert by_goal[f"mlp: speed, Trainer ÷ fastest {xla}"] == ("0.50", "no")
     assert by_goal[f"mlp: speed, {ours} ÷ fastest {graph}"] == ("2.00", "yes")
     assert by_goal[f"mlp: speed, Trainer ÷ {graph}"] == ("2.00", "no")
+    # What "auto" has chosen is told by the run.
+    rows[0]["form"] = "graph"
+    found = goals.part(report_of(rows))["cells"]
+    by_goal = {what: (value, met) for what, value, _, met in found}
+    assert by_goal[f"mlp: speed, Trainer ÷ fastest {graph}"] == ("2.00", "yes")
+    assert "| Trainer (graph) |" in table.markdown(report_of(rows))
 
 
 def test_a_ring_of_two_sends_each_byte_once():

@@ -78,6 +78,15 @@ class Batches(abc.ABC):
             hold fewer examples or none.
         """
 
+    def columns(self) -> Any:
+        """All examples as tensors whose rows a step may gather by itself.
+
+        Returns:
+            Tensors of shape `[examples, ...]`, in the structure of a batch;
+            `None` if batches have to be read by the input pipeline.
+        """
+        return None
+
     def why_not_stacked(self) -> str | None:
         """Why no stacks can be made; `None` if they can."""
         return why_not_stacked(self.element_spec, short=False)
@@ -101,6 +110,8 @@ class Batches(abc.ABC):
 
     def stacks(self, *, start: int, stop: int | None = None) -> tf.data.Dataset:
         """The global batches in stacks, for a single replica.
+
+        Where there are `columns`, stacks hold numbers of their rows.
 
         Args:
             start: the number of global batches to pass over.

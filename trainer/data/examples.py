@@ -53,6 +53,15 @@ class Examples(abc.ABC):
             converted(self.gather), numbers, fn_output_signature=spec
         )
 
+    def columns(self) -> Any:
+        """All examples as tensors, if `gather` does nothing but take rows.
+
+        Returns:
+            Tensors of shape `[size, ...]`, in the structure that `gather`
+            returns; else `None`.
+        """
+        return None
+
 
 class ArrayExamples(Examples):
     """Examples held in memory as arrays with one row per example.
@@ -119,11 +128,25 @@ class ArrayExamples(Examples):
 
     def gather_batches(self, numbers: tf.Tensor, spec: Any) -> Any:
         """See `Examples.gather_batches`."""
+        if self._takes_rows:
+            # Rows are rows, in however many batches.
+            return self.gather(numbers)
+        return super().gather_batches(numbers, spec)
+
+    def columns(self) -> Any:
+        """See `Examples.columns`."""
+        if not self._takes_rows or any(
+            isinstance(column, SparseRows) for column in self._columns
+        ):
+            return None
+        columns = tf.nest.pack_sequence_as(self._structure, self._columns)
+        return keras.tree.lists_to_tuples(columns)
+
+    @property
+    def _takes_rows(self) -> bool:
+        """Whether a batch holds rows of the arrays as they are."""
         is_own = type(self).gather is not ArrayExamples.gather
-        if is_own or self._transform is not None:
-            return super().gather_batches(numbers, spec)
-        # Rows are rows, in however many batches.
-        return self.gather(numbers)
+        return self._transform is None and not is_own
 
     def gather(self, numbers: tf.Tensor) -> Any:
         """See `Examples.gather`."""

@@ -89,3 +89,7 @@ class FirstExamples(Examples):
     def gather_batches(self, numbers: tf.Tensor, spec: Any) -> Any:
         """See `Examples.gather_batches`."""
         return self._examples.gather_batches(numbers, spec)
+
+    def columns(self) -> Any:
+        """See `Examples.columns`."""
+        return self._examples.columns()

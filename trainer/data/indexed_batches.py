@@ -12,6 +12,8 @@ from trainer.data.stacks import (
     READERS,
     READY,
     Stack,
+    fit_on_device,
+    row_stack_size,
     stack_size,
     why_not_stacked,
 )
@@ -123,6 +125,13 @@ class IndexedBatches(Batches):
         )
         return endless(dataset).prefetch(tf.data.AUTOTUNE)
 
+    def columns(self) -> Any:
+        """See `Batches.columns`."""
+        if self._has_own_pieces:
+            return super().columns()
+        columns = self.examples.columns()
+        return columns if fit_on_device(columns) else None
+
     def why_not_stacked(self) -> str | None:
         """See `Batches.why_not_stacked`."""
         if self._has_own_pieces:
@@ -134,10 +143,11 @@ class IndexedBatches(Batches):
         if self._has_own_pieces:
             return super().stack_size()
         # A short batch cannot be in the middle of a stack.
+        full = self._full_batches if self._has_short else None
+        if self.columns() is not None:
+            return row_stack_size(batch_size=self.batch_size, full_batches=full)
         return stack_size(
-            self.element_spec,
-            batch_size=self.batch_size,
-            full_batches=self._full_batches if self._has_short else None,
+            self.element_spec, batch_size=self.batch_size, full_batches=full
         )
 
     def stacks(self, *, start: int, stop: int | None = None) -> tf.data.Dataset:
@@ -200,7 +210,7 @@ class IndexedBatches(Batches):
         return self.steps_per_epoch - self._has_short
 
     def _stack(self, step: tf.Tensor, shape: Any) -> Any:
-        """Reads consecutive batches of one size.
+        """Reads consecutive batches of one size, or numbers their rows.
 
         Args:
             step: int64 scalar, that of the first batch.
@@ -234,9 +244,10 @@ class IndexedBatches(Batches):
             of_one_epoch,
             (tf.constant(0, tf.int64), numbers),
         )
-        return converted(self.examples.gather_batches)(
-            tf.reshape(numbers.concat(), shape), self.element_spec
-        )
+        rows = tf.reshape(numbers.concat(), shape)
+        if self.columns() is not None:
+            return rows
+        return converted(self.examples.gather_batches)(rows, self.element_spec)
 
     def _bounds(self, **cut: Any) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns begin and end of the pieces of a full and the last batch."""

@@ -1,6 +1,7 @@
 """Leaves out batches of a sequence, because training diverged on them."""
 
 from collections.abc import Collection, Iterator
+from typing import Any
 
 import tensorflow as tf
 
@@ -74,6 +75,10 @@ class SteppingOver(Batches):
             count = len(stretch) * micro * len(replicas)
             whole = inner(stretch.start).take(count).concatenate(whole)
         return endless(whole)
+
+    def columns(self) -> Any:
+        """See `Batches.columns`."""
+        return self._batches.columns()
 
     def why_not_stacked(self) -> str | None:
         """See `Batches.why_not_stacked`."""

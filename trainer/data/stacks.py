@@ -13,15 +13,46 @@ MOST_BATCHES = 50
 # A few of them are made and kept ready while one is used.
 MOST_BYTES = 64 << 20
 READERS, READY = 2, 1
+# Of rows that a step reads by itself, a stack holds the numbers only: it may be
+# as long as the longest host loop, but the first one must not take long.
+MOST_OF_NUMBERS, MOST_ROWS = 1000, 1 << 17
+# Larger arrays stay with the input pipeline. On a CPU they are not copied; an
+# accelerator has to hold them beside the model.
+MOST_ON_DEVICE = 1 << 30
 # XLA has no such tensors.
 _NOT_NUMBERS = (tf.string, tf.resource, tf.variant)
+
+
+class Rows(NamedTuple):
+    """Batches as numbers of rows, which a step gathers on its device.
+
+    Attributes:
+        columns: a structure of tensors of shape `[examples, ...]`.
+        numbers: int64, of shape `[size, batch]`.
+    """
+
+    columns: Any
+    numbers: tf.Tensor
+
+    def batch(self, index: tf.Tensor) -> Any:
+        """Gathers one of the batches.
+
+        Args:
+            index: integer scalar.
+        """
+        numbers = self.numbers[index]
+        return tf.nest.map_structure(
+            lambda column: tf.gather(column, numbers), self.columns
+        )
 
 
 class Stack(NamedTuple):
     """Consecutive batches of a run.
 
     Attributes:
-        batches: a structure of tensors of shape `[size, batch, ...]`.
+        batches: a structure of tensors of shape `[size, batch, ...]`; or, where
+            `Batches.columns` are there, the int64 numbers of their rows, of
+            shape `[size, batch]`.
         begin: int32 scalar, the first one to use.
         end: int32 scalar, the one after the last to use. Others repeat
             examples, so that all stacks have one shape.
@@ -83,6 +114,47 @@ def stack_size(spec: Any, *, batch_size: int, full_batches: int | None) -> int:
     return -(-full_batches // -(-full_batches // most))
 
 
+def row_stack_size(*, batch_size: int, full_batches: int | None) -> int:
+    """How many batches a stack of row numbers holds.
+
+    Args:
+        batch_size: examples in a batch.
+        full_batches: see `stack_size`.
+    """
+    most = min(MOST_OF_NUMBERS, max(MOST_ROWS // batch_size, 1))
+    if full_batches is None:
+        return most
+    return min(most, max(full_batches, 1))
+
+
+def fit_on_device(columns: Any) -> bool:
+    """Whether arrays are few enough bytes to be kept beside a model.
+
+    Args:
+        columns: a structure of tensors; `None` if there are none.
+    """
+    leaves = tf.nest.flatten(columns)
+    return all(
+        isinstance(leaf, tf.Tensor) and leaf.dtype not in _NOT_NUMBERS
+        for leaf in leaves
+    ) and (
+        sum(leaf.shape.num_elements() * leaf.dtype.size for leaf in leaves)
+        <= MOST_ON_DEVICE
+    )
+
+
+def one_of(batches: Any, index: tf.Tensor) -> Any:
+    """One batch of a stack.
+
+    Args:
+        batches: `Stack.batches`, or `Rows`.
+        index: integer scalar.
+    """
+    if isinstance(batches, Rows):
+        return batches.batch(index)
+    return tf.nest.map_structure(lambda part: part[index], batches)
+
+
 def is_like_pieces(batches: Any, start: int = 0) -> bool:
     """Whether the first batch of a stack is the one that a step would read.
 
@@ -92,7 +164,10 @@ def is_like_pieces(batches: Any, start: int = 0) -> bool:
     """
     single = next(iter(batches.whole(start)))
     stack: Stack = next(iter(batches.stacks(start=start)))
-    first = tf.nest.map_structure(lambda part: part[stack.begin], stack.batches)
+    columns, held = batches.columns(), stack.batches
+    first = one_of(
+        held if columns is None else Rows(columns, held), stack.begin
+    )
     try:
         tf.nest.assert_same_structure(single, first)
     except (TypeError, ValueError):

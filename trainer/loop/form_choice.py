@@ -32,9 +32,10 @@ from trainer.values.annotations import Positive
 RECORD = "form.json"
 # What `steps_per_loop="auto"` is where nothing was measured.
 STEPS_PER_LOOP = 100
-# A loop that is measured to be fast gets more steps, but still ends several
-# times a second: logs, callbacks and signals wait for its end.
-_LOOP_SECONDS = 0.25
+# A loop that is measured to be fast gets more steps, but still ends twice a
+# second: logs, callbacks and signals wait for its end. Python's part of a loop
+# with all default callbacks is about 7 ms.
+_LOOP_SECONDS = 0.5
 # Fewer are over before a measurement pays.
 FEWEST_STEPS = 300
 _LENGTHS = (1000, 500, 200)

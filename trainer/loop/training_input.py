@@ -25,7 +25,7 @@ def training_input(
         batches, trainer.model_dir, by_step=plugin.options.batches_by_step
     )
     if trainer.compiled_form is Form.XLA_STACK:
-        return StackReader(wanted.stacks(start=start))
+        return StackReader(wanted.stacks(start=start), columns=wanted.columns())
     pieces = feeder(
         wanted,
         start=start,

@@ -9,13 +9,16 @@ import tensorflow as tf
 # There is no public way to tell whether op determinism is on.
 from tensorflow.python.framework import config
 
+from trainer.data.stacks import one_of
+
 
 @dataclasses.dataclass(frozen=True)
 class OneOfStack:
     """Stands for an iterator inside a loop over a stack of batches.
 
     Attributes:
-        batches: a structure of tensors of shape `[size, batch, ...]`.
+        batches: a structure of tensors of shape `[size, batch, ...]`, or
+            `Rows` of which a step gathers its own.
         index: integer scalar, which of them a step takes.
         waited: float32 scalar, the seconds that it waited for the stack.
     """
@@ -55,10 +58,7 @@ def read(iterator: Any, count: int = 1) -> tuple[tuple[Any, ...], tf.Tensor]:
     """
     if isinstance(iterator, OneOfStack):
         assert count == 1, "a stack holds whole batches"
-        batch = tf.nest.map_structure(
-            lambda part: part[iterator.index], iterator.batches
-        )
-        return (batch,), iterator.waited
+        return (one_of(iterator.batches, iterator.index),), iterator.waited
     if isinstance(iterator, Given) or config.is_op_determinism_enabled():
         return tuple(next(iterator) for _ in range(count)), tf.constant(0.0)
     # On the host: an accelerator's clock has another zero.

@@ -1,12 +1,12 @@
 """`StackLoop`: many steps as one XLA program, over a stack of batches."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from trainer.data.stacks import Stack
+from trainer.data.stacks import Rows, Stack
 from trainer.errors import outside_graph
 from trainer.runtime.graph import graph_function, repeat
 from trainer.step.reductions.sums import Layout, Sums, stacked
@@ -19,17 +19,22 @@ class StackReader:
 
     Args:
         stacks: a dataset of `Stack`s.
-
-    Attributes:
-        spec: what the batches of a stack look like.
+        columns: whose rows they number, see `Batches.columns`; `None` if they
+            hold the batches themselves.
     """
 
-    def __init__(self, stacks: tf.data.Dataset) -> None:
-        self.spec = stacks.element_spec.batches
+    def __init__(self, stacks: tf.data.Dataset, columns: Any = None) -> None:
+        self._spec = stacks.element_spec.batches
+        self._columns = columns
+        self._placed: Any = None
         self._stacks = iter(stacks)
         self._batches: Any = None
         self._next = self._end = 0
         self._waited = 0.0
+
+    def spec(self) -> Any:
+        """What the batches of a stack look like."""
+        return self._rows_of(self._spec, tf.TensorSpec.from_tensor)
 
     def take(self, most: int) -> tuple[Any, int, int, float]:
         """The next batches, all from one stack.
@@ -38,18 +43,29 @@ class StackReader:
             most: how many steps want one, at least one.
 
         Returns:
-            A stack's batches, the first one to use, the one after the last
-            to use, and the seconds that it took to get them.
+            A stack's batches, or `Rows` on the device of the caller; the
+            first one to use, the one after the last to use, and the seconds
+            that it took to get them.
         """
         begin = time.perf_counter()
         while self._next == self._end:
             stack: Stack = next(self._stacks)
-            self._batches = stack.batches
+            self._batches = self._rows_of(stack.batches, lambda part: part)
             self._next, self._end = int(stack.begin), int(stack.end)
         waited = time.perf_counter() - begin
         first = self._next
         self._next = min(first + most, self._end)
         return self._batches, first, self._next, waited
+
+    def _rows_of(self, held: Any, as_part: Callable[[Any], Any]) -> Any:
+        """What a stack holds, with the columns that it numbers the rows of."""
+        if self._columns is None:
+            return held
+        if self._placed is None:
+            # On the device of the step, once; where they are there already,
+            # nothing is copied.
+            self._placed = tf.nest.map_structure(tf.identity, self._columns)
+        return Rows(tf.nest.map_structure(as_part, self._placed), held)
 
 
 class StackLoop:
@@ -104,7 +120,7 @@ class StackLoop:
         with outside_graph(), tf.device(self._device):
             layout = self.layout or self._lay_out(iterator)
             self._loop.get_concrete_function(
-                iterator.spec,
+                iterator.spec(),
                 tf.TensorSpec([2], tf.int32),
                 tf.TensorSpec([], tf.float32),
                 tf.TensorSpec([None, 1, layout.size], tf.float64),
@@ -120,7 +136,8 @@ class StackLoop:
         """The loop itself; only called while it is traced.
 
         Args:
-            batches: a structure of tensors of shape `[size, batch, ...]`.
+            batches: a structure of tensors of shape `[size, batch, ...]`, or
+                `Rows`.
             bounds: int32 of shape `[2]`: the first batch, and the one after
                 the last.
             waited: float32 scalar, seconds.
@@ -141,7 +158,7 @@ class StackLoop:
 
     def _lay_out(self, iterator: StackReader) -> Layout:
         traced = self._step.get_concrete_function(
-            iterator.spec,
+            iterator.spec(),
             tf.TensorSpec([], tf.int32),
             tf.TensorSpec([], tf.float32),
         )

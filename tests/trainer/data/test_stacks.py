@@ -10,9 +10,21 @@ import scipy.sparse
 import tensorflow as tf
 
 from tests.sets import one_in, ordinary
-from trainer.data import ArrayExamples, Batches, DatasetBatches, IndexedBatches
+from trainer.data import (
+    ArrayExamples,
+    Batches,
+    DatasetBatches,
+    IndexedBatches,
+    stacks,
+)
+from trainer.data.first_batches import first_batches
 from trainer.data.skip_batches import SteppingOver
-from trainer.data.stacks import MOST_BATCHES, is_like_pieces, stack_size
+from trainer.data.stacks import (
+    MOST_BATCHES,
+    is_like_pieces,
+    row_stack_size,
+    stack_size,
+)
 
 WANTED = 40
 
@@ -57,9 +69,14 @@ def one_by_one(batches, start, count=WANTED):
 
 
 def unstacked(batches, start, **options):
+    columns = batches.columns()
     for stack in batches.stacks(start=start, **options).as_numpy_iterator():
         for i in range(stack.begin, stack.end):
-            yield tuple(part[i] for part in stack.batches)
+            if columns is None:
+                yield tuple(part[i] for part in stack.batches)
+            else:
+                rows = stack.batches[i]
+                yield tuple(column.numpy()[rows] for column in columns)
 
 
 @pytest.mark.parametrize(
@@ -102,9 +119,69 @@ def test_batches_are_left_out(source, skipped):
 
 
 def test_all_stacks_have_one_shape_but_those_of_a_short_batch():
-    stacks = from_arrays(4 * 70 + 1, 4).stacks(start=0, stop=142)
-    shapes = [stack.batches[0].shape for stack in stacks]
+    read = from_arrays(4 * 70 + 1, 4, lambda x, y: (x, y))
+    shapes = [s.batches[0].shape for s in read.stacks(start=0, stop=142)]
     assert shapes == [(35, 4), (35, 4), (1, 1)] * 2
+    numbered = from_arrays(4 * 70 + 1, 4)
+    shapes = [s.batches.shape for s in numbered.stacks(start=0, stop=142)]
+    assert shapes == [(70, 4), (1, 1)] * 2
+
+
+def test_stacks_of_row_numbers_are_longer():
+    def size(batch_size, full_batches=None):
+        return row_stack_size(batch_size=batch_size, full_batches=full_batches)
+
+    assert size(64) == 1000
+    assert size(4096) == 32
+    assert size(1 << 20) == 1
+    assert [size(64, n) for n in (0, 1, 22, 1001)] == [1, 1, 22, 1000]
+
+
+def test_arrays_that_a_step_gathers_by_itself():
+    rows = np.arange(8)
+    held = IndexedBatches(ArrayExamples(([rows], {"y": rows})), batch_size=4)
+    columns = held.columns()
+    assert columns[0][0].numpy().tolist() == columns[1]["y"].numpy().tolist()
+    assert is_like_pieces(held)
+    over = SteppingOver(held, [0])
+    assert over.columns() is not None
+    assert is_like_pieces(over)
+    first = first_batches(from_arrays(24, 4, shuffle=True), 2)
+    assert first.columns() is not None
+    found = list(itertools.islice(unstacked(first, 1), 4))
+    assert [x.tolist() for x, _ in found] == [[4, 5, 6, 7], [0, 1, 2, 3]] * 2
+
+
+def sparse(size):
+    rows = scipy.sparse.eye(size).tocsr()
+    return IndexedBatches(ArrayExamples((rows, np.arange(size))), batch_size=4)
+
+
+@pytest.mark.parametrize(
+    "batches",
+    [
+        lambda: from_arrays(8, 4, lambda x, y: (x, y)),
+        lambda: from_arrays(8, 4, less_its_mean),
+        lambda: sparse(8),
+        lambda: IndexedBatches(Centred((np.arange(8),) * 2), batch_size=4),
+        lambda: Tenfold(ArrayExamples((np.arange(8),) * 2), batch_size=4),
+        lambda: SteppingOver(sparse(8), [0]),
+        lambda: IndexedBatches(
+            ArrayExamples(np.array(["a", "b"])), batch_size=1
+        ),
+        lambda: DatasetBatches(static_dataset, batch_size=4),
+        lambda: Numbered(),
+    ],
+)
+def test_other_batches_are_read_by_the_input_pipeline(batches):
+    assert batches().columns() is None
+
+
+def test_large_arrays_stay_with_the_input_pipeline(monkeypatch):
+    monkeypatch.setattr(stacks, "MOST_ON_DEVICE", 2 * 8 * 8)
+    assert from_arrays(8, 4).columns() is not None
+    assert from_arrays(9, 4).columns() is None
+    assert is_like_pieces(from_arrays(9, 4))
 
 
 def test_stacks_are_as_even_as_they_are_many():

@@ -5,7 +5,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer import Diverged, Guard, Trainer, UserError, average
+from trainer import (
+    ArrayExamples,
+    Diverged,
+    Guard,
+    Trainer,
+    UserError,
+    average,
+)
 
 STEPS = 25
 _RANDOM = np.random.default_rng(0)
@@ -84,9 +91,14 @@ WAYS = {
     "embedding": {"model": embedding, "data": lambda split: (TOKENS, Y)},
     "own_step": {"kind": OwnStep},
     "one_device": {"strategy": "one_device"},
+    "transformed": {
+        "data": lambda split: ArrayExamples(
+            (X, Y), transform=lambda x, y: (x * 2.0, y)
+        )
+    },
 }
 # The ordinary set has what a stack could treat in another way.
-ORDINARY = ("clipped_averaged_and_guarded",)
+ORDINARY = ("clipped_averaged_and_guarded", "transformed")
 
 
 def make(form, *, kind=Trainer, **options):
@@ -163,6 +175,16 @@ def test_one_program_serves_all_calls():
     loop = trainer.train_runner._loop
     # One trace for batches of any size.
     assert loop.experimental_get_tracing_count() == 1
+
+
+def test_each_call_of_fit_trains_on_its_own_arrays():
+    trainers = [make(form) for form in ("graph", "xla_stack")]
+    for x, y in ((X, Y), (X[::-1] * 0.5, Y), (X[:20], Y[:20])):
+        losses = [
+            one.fit(x, y, batch_size=8, epochs=2, verbose=0).history["loss"]
+            for one in trainers
+        ]
+        np.testing.assert_allclose(*losses, rtol=1e-4)
 
 
 @pytest.mark.parametrize(
