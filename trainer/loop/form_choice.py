@@ -8,6 +8,7 @@ after that.
 import os
 from typing import Annotated
 
+import keras
 from absl import logging
 from pydantic import ConfigDict, Field, Strict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
@@ -26,6 +27,7 @@ from trainer.runtime.atomic_files import (
     write_whole,
 )
 from trainer.step.forms import Form
+from trainer.step.model.keras_private import all_layers
 from trainer.strategy.checks import why_not_in_form
 from trainer.values.annotations import Positive
 
@@ -147,11 +149,26 @@ def why_not(
     trainer: RunningTrainer, batches: Batches, form: Form
 ) -> str | None:
     """Why a run's steps cannot have a form; `None` if they can."""
-    reason = why_not_in_form(trainer.plugin, form, trainer.accumulation_steps)
+    plugin = trainer.plugin
+    reason = why_not_in_form(plugin, form, trainer.accumulation_steps)
+    if reason is None and form.uses_xla and plugin.num_replicas > 1:
+        reason = _why_not_on_each_replica(trainer)
     if reason is None and form is Form.XLA_STACK:
         reason = batches.why_not_stacked()
         return reason and f"{form} needs batches of a known shape: {reason}"
     return reason
+
+
+def _why_not_on_each_replica(trainer: RunningTrainer) -> str | None:
+    """Why XLA cannot compile the gradients that each of several computes."""
+    # XLA knows no reduction over the replicas of `tf.distribute`.
+    if trainer.spec.has_own("train_step"):
+        return "a train_step of its own may reduce over replicas anywhere"
+    norm = keras.layers.BatchNormalization
+    for layer in all_layers(trainer.model):
+        if isinstance(layer, norm):
+            return f"the layer {layer.name!r} reduces over replicas"
+    return None
 
 
 def _required(

@@ -12,7 +12,8 @@ class Form(enum.StrEnum):
     Attributes:
         GRAPH: TensorFlow's graph, operation by operation.
         XLA: XLA compiles a step, or, where micro-batches or a loss scale
-            surround the reduction, the part of it that precedes them.
+            surround the reduction, or several replicas take part in it, the
+            part of it that precedes them: the gradients of a micro-batch.
         XLA_STACK: XLA compiles a loop over a stack of batches, so that many
             steps are one program. For a single replica and batches whose
             shapes are known.

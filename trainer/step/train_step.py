@@ -119,9 +119,14 @@ def _sums_of_micro_batches(
         piece = piece_of(spec, batch, training=True)
         return sums, replica_logs(spec, complete(logs), piece, waited)
 
+    def on_replica(*args: Any) -> tuple[GradientSums, StepLogs]:
+        # Not `compiled` itself: TensorFlow's mirrored strategy would take the
+        # compilation of a `tf.function` for one of all replicas together.
+        return compiled(*args)
+
     def of_micro_batch(micro: tf.Tensor) -> tuple[GradientSums, StepLogs]:
         batch, waited = read(micro)
-        return run(compiled, args=(batch, micro, waited))
+        return run(on_replica, args=(batch, micro, waited))
 
     def add(left: Any, right: Any) -> Any:
         return tf.nest.map_structure(tf.add, left, right)
@@ -133,10 +138,10 @@ def _sums_of_micro_batches(
 
     # In the other cases the caller compiles the whole step: a compiled function
     # within a compiled function would gain nothing.
-    alone = not (_is_one(spec) or _compiles_at_once(spec))
+    whole = _compiles_program(spec) or _compiles_at_once(spec)
     compiled = (
         graph_function(local_sums, jit_compile=True)
-        if spec.form is Form.XLA and alone
+        if spec.form is Form.XLA and not whole
         else local_sums
     )
     total = of_micro_batch(tf.constant(0))
@@ -228,7 +233,7 @@ def _as_one_program(spec: StepSpec) -> Callable[[Any], Any]:
 
     compiled = (
         graph_function(program, jit_compile=True)
-        if spec.form is Form.XLA
+        if _compiles_program(spec)
         else program
     )
 
@@ -267,10 +272,21 @@ def _around_replicas(spec: StepSpec) -> Callable[[Any], Any]:
     return update
 
 
+def _compiles_program(spec: StepSpec) -> bool:
+    """Whether XLA compiles what a replica runs, and that is the whole step."""
+    # XLA cannot compile a reduction over the replicas of `tf.distribute`.
+    return spec.form is Form.XLA and _is_one(spec) and _is_alone(spec)
+
+
 def _compiles_at_once(spec: StepSpec) -> bool:
     """Whether XLA can compile all phases of a step together."""
-    alone = spec.accumulation_steps == 1 and spec.parts.loss_scale is None
-    return spec.form is Form.XLA and alone
+    plain = spec.accumulation_steps == 1 and spec.parts.loss_scale is None
+    return spec.form is Form.XLA and plain and _is_alone(spec)
+
+
+def _is_alone(spec: StepSpec) -> bool:
+    """Whether there is a single replica."""
+    return spec.plugin.num_replicas == 1
 
 
 def _own_step(

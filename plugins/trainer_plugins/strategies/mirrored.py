@@ -63,6 +63,10 @@ class Mirrored(StrategyPlugin):
         """See `StrategyPlugin.takes_over`."""
         return type(strategy) is tf.distribute.MirroredStrategy
 
+    def why_not_compiled(self) -> str | None:
+        """See `StrategyPlugin.why_not_compiled`: a device has all it needs."""
+        return None
+
     def create(self) -> tf.distribute.Strategy:
         """See `StrategyPlugin.create`."""
         devices = logical_devices(self._devices)
