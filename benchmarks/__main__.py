@@ -3,7 +3,7 @@
     python -m benchmarks [--parts=speed,...] [--models=mlp,...]
         [--contenders=trainer,bare,...] [--strategies=mirrored,...]
         [--rounds=5] [--steps=N] [--examples=N] [--limit=SECONDS] [--out=DIR]
-        [--note=TEXT] [--docs]
+        [--add] [--note=TEXT] [--docs]
 
 docs/performance.md says how to read it.
 """
@@ -15,7 +15,7 @@ import pathlib
 import shlex
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks import (
@@ -72,6 +72,12 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         help="seconds; who takes longer for a turn is left out",
     )
     parser.add_argument("--out", type=pathlib.Path, default="benchmarks_out")
+    parser.add_argument(
+        "--add",
+        action="store_true",
+        help="keep what an earlier run has written to --out, but for what "
+        "this one measures again",
+    )
     parser.add_argument("--note", help="a sentence about this run")
     parser.add_argument(
         "--docs",
@@ -152,8 +158,36 @@ def run(asked: argparse.Namespace, command: str) -> dict[str, Any]:
     if "startup" in asked.parts:
         _tell("startup:")
         report["startup"] = startup.measure(rounds=asked.rounds, tell=_tell)
-    report["goals"] = goals.part(report)
     return report
+
+
+def merged(
+    earlier: Mapping[str, Any], report: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Two reports as one, of which the second counts where both are there.
+
+    Raises:
+        SystemExit: the earlier one is of another machine, or other versions.
+    """
+    if earlier["machine"] != report["machine"]:
+        raise SystemExit(
+            "--add: the earlier run was made on another machine or with other "
+            "versions, so its numbers do not belong in one table. Choose "
+            "another --out."
+        )
+    speed = {**earlier["speed"], **report["speed"]}
+    notes = filter(None, (earlier.get("note"), report.get("note")))
+    return {
+        **earlier,
+        **report,
+        "command": f"{earlier['command']}`, `{report['command']}",
+        "note": " ".join(notes),
+        "speed": {
+            name: speed[name]
+            for name in (*models.MODELS, *speed)
+            if name in speed
+        },
+    }
 
 
 def into_docs(text: str, path: pathlib.Path = DOCS) -> None:
@@ -177,14 +211,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     asked = parse(given)
     # Without where the files go and what only describes the run.
-    described = {asked.note, str(asked.out), "--note", "--out", "--docs"}
+    described = {asked.note, str(asked.out)}
+    described |= {"--note", "--out", "--docs", "--add"}
     shown = [
         one
         for one in given
         if one not in described and not one.startswith(("--out=", "--note="))
     ]
     command = shlex.join(["python", "-m", "benchmarks", *shown])
+    earlier = asked.out / "table.json"
     report = run(asked, command)
+    if asked.add and earlier.exists():
+        report = merged(json.loads(earlier.read_text()), report)
+    report["goals"] = goals.part(report)
     text = table.markdown(report)
     asked.out.mkdir(parents=True, exist_ok=True)
     (asked.out / "table.md").write_text(text)

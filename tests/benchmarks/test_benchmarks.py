@@ -63,6 +63,24 @@ def test_the_table_has_a_row_for_each_and_says_who_is_left_out():
     assert "Left out: Orbit, 100 steps per loop (no)." in text
 
 
+def test_a_later_run_adds_to_an_earlier_one():
+    first, again = (
+        report_of(table.rows([measured("trainer", [one])]))
+        for one in (1.0, 2.0)
+    )
+    first |= {"startup": "kept", "note": "one"}
+    first["speed"]["resnet20"] = first["speed"]["mlp"]
+    again |= {"note": "two"}
+    both = command.merged(first, again)
+    assert both["startup"] == "kept"
+    assert both["note"] == "one two"
+    assert both["speed"]["mlp"] == again["speed"]["mlp"]
+    assert list(both["speed"]) == ["mlp", "resnet20"]
+    again["machine"] = {"cores": 0}
+    with pytest.raises(SystemExit, match="another machine"):
+        command.merged(first, again)
+
+
 def test_goals_compare_with_the_fastest_of_the_same_form():
     rows = table.rows(
         [

@@ -34,13 +34,13 @@ from trainer.values.annotations import Positive
 RECORD = "form.json"
 # What `steps_per_loop="auto"` is where nothing was measured.
 STEPS_PER_LOOP = 100
-# A loop that is measured to be fast gets more steps, but still ends twice a
+# A loop that is measured to be fast gets more steps, but still ends about once a
 # second: logs, callbacks and signals wait for its end. Python's part of a loop
-# with all default callbacks is about 7 ms.
-_LOOP_SECONDS = 0.5
+# with all default callbacks is about 10 ms.
+_LOOP_SECONDS = 1.0
 # Fewer are over before a measurement pays.
 FEWEST_STEPS = 300
-_LENGTHS = (1000, 500, 200)
+_LENGTHS = (2000, 1000, 500, 200)
 
 
 @dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))
