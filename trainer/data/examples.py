@@ -122,7 +122,11 @@ class ArrayExamples(Examples):
         # and outside of its graph, which would hold a copy.
         with tf.init_scope(), tf.device("CPU:0"):
             return [
-                leaf if isinstance(leaf, SparseRows) else tf.constant(leaf)
+                # What `tf.constant` makes of an array keeps a second copy of
+                # it for as long as it lives.
+                leaf
+                if isinstance(leaf, SparseRows)
+                else tf.identity(tf.constant(leaf))
                 for leaf in self._leaves
             ]
 

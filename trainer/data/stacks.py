@@ -13,7 +13,7 @@ MOST_BATCHES = 50
 # A few of them are made and kept ready while one is used.
 MOST_BYTES = 64 << 20
 READERS, READY = 2, 1
-# Of rows that a step reads by itself, a stack holds the numbers only, and may be
+# Of rows that a step reads by itself a stack holds only the numbers, and may be
 # much longer; but the first one must not take long.
 MOST_OF_NUMBERS, MOST_ROWS = 1000, 1 << 17
 # Larger arrays stay with the input pipeline. On a CPU they are not copied; an

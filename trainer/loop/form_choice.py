@@ -34,9 +34,9 @@ from trainer.values.annotations import Positive
 RECORD = "form.json"
 # What `steps_per_loop="auto"` is where nothing was measured.
 STEPS_PER_LOOP = 100
-# A loop that is measured to be fast gets more steps, but still ends about once a
-# second: logs, callbacks and signals wait for its end. Python's part of a loop
-# with all default callbacks is about 10 ms.
+# A loop that is measured to be fast gets more steps, but still ends about once
+# a second: logs, callbacks and signals wait for its end. Python's part of a
+# loop with all default callbacks is about 10 ms.
 _LOOP_SECONDS = 1.0
 # Fewer are over before a measurement pays.
 FEWEST_STEPS = 300

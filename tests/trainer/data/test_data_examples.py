@@ -1,3 +1,6 @@
+import gc
+import os
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -109,3 +112,21 @@ def test_transform_takes_another_structure_whole(arrays):
 def test_refused_arrays(arrays, lengths):
     with pytest.raises(UserError, match=f"lengths are {lengths}"):
         ArrayExamples(arrays)
+
+
+@pytest.mark.skipif(
+    not os.path.exists("/proc/self/statm"), reason="no /proc to read"
+)
+def test_one_copy_of_the_arrays_is_kept():
+    arrays = np.ones((64 << 20) // 4, "float32")
+    examples = ArrayExamples(arrays)
+    gather(ArrayExamples(np.ones(8)), [0])
+    before = resident_bytes()
+    gather(examples, [0])
+    gc.collect()
+    assert 0.9 < (resident_bytes() - before) / arrays.nbytes < 1.5
+
+
+def resident_bytes():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
