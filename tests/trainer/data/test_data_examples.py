@@ -119,12 +119,12 @@ def test_refused_arrays(arrays, lengths):
 )
 def test_one_copy_of_the_arrays_is_kept():
     arrays = np.ones((64 << 20) // 4, "float32")
-    examples = ArrayExamples(arrays)
-    gather(ArrayExamples(np.ones(8)), [0])
+    ArrayExamples(np.ones(8)).columns()
     before = resident_bytes()
-    gather(examples, [0])
+    columns = ArrayExamples(arrays).columns()
     gc.collect()
     assert 0.9 < (resident_bytes() - before) / arrays.nbytes < 1.5
+    assert columns.shape == arrays.shape
 
 
 def resident_bytes():
