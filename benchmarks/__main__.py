@@ -161,20 +161,29 @@ def run(asked: argparse.Namespace, command: str) -> dict[str, Any]:
     return report
 
 
+def check_machine(earlier: Mapping[str, Any], machine: object) -> None:
+    """Checks that the numbers of an earlier run are of this machine.
+
+    Raises:
+        SystemExit: they are of another one, or of other versions.
+    """
+    if earlier["machine"] != machine:
+        raise SystemExit(
+            "--add: the earlier run was made on another machine or with other "
+            "versions, so its numbers do not belong in one table. Choose "
+            "another --out."
+        )
+
+
 def merged(
     earlier: Mapping[str, Any], report: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Two reports as one, of which the second counts where both are there.
 
     Raises:
-        SystemExit: the earlier one is of another machine, or other versions.
+        SystemExit: see `check_machine`.
     """
-    if earlier["machine"] != report["machine"]:
-        raise SystemExit(
-            "--add: the earlier run was made on another machine or with other "
-            "versions, so its numbers do not belong in one table. Choose "
-            "another --out."
-        )
+    check_machine(earlier, report["machine"])
     speed = {**earlier["speed"], **report["speed"]}
     notes = filter(None, (earlier.get("note"), report.get("note")))
     return {
@@ -219,15 +228,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if one not in described and not one.startswith(("--out=", "--note="))
     ]
     command = shlex.join(["python", "-m", "benchmarks", *shown])
-    earlier = asked.out / "table.json"
+    path = asked.out / "table.json"
+    earlier = (
+        json.loads(path.read_text()) if asked.add and path.exists() else None
+    )
+    if earlier is not None:
+        # Before hours of measuring.
+        check_machine(earlier, table.machine())
     report = run(asked, command)
-    if asked.add and earlier.exists():
-        report = merged(json.loads(earlier.read_text()), report)
+    if earlier is not None:
+        report = merged(earlier, report)
     report["goals"] = goals.part(report)
     text = table.markdown(report)
     asked.out.mkdir(parents=True, exist_ok=True)
     (asked.out / "table.md").write_text(text)
-    (asked.out / "table.json").write_text(json.dumps(report, indent=2) + "\n")
+    path.write_text(json.dumps(report, indent=2) + "\n")
     _tell(plot.write(report, asked.out / "speed.png"))
     if asked.docs:
         into_docs(text)

@@ -93,15 +93,14 @@ def _make_call(
         return sums
 
     if stacked:
+
+        def pick(parts: tuple[tf.Tensor, ...], i: tf.Tensor) -> Any:
+            if on_device:
+                return tuple(tf.gather(one, parts[0][i]) for one in columns)
+            return tuple(part[i] for part in parts)
+
         many = tf.function(
-            (
-                lambda rows: add_up(
-                    in_stack,
-                    lambda i: tuple(tf.gather(one, rows[i]) for one in columns),
-                )
-            )
-            if on_device
-            else (lambda x, y: add_up(in_stack, lambda i: (x[i], y[i]))),
+            lambda *parts: add_up(in_stack, lambda i: pick(parts, i)),
             jit_compile=True,
         )
         many.get_concrete_function(*dataset.element_spec)

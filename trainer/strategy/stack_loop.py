@@ -30,7 +30,6 @@ class StackReader:
         self._stacks = iter(stacks)
         self._batches: Any = None
         self._next = self._end = 0
-        self._waited = 0.0
 
     def spec(self) -> Any:
         """What the batches of a stack look like."""
