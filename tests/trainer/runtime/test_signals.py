@@ -302,9 +302,67 @@ for _ in range(100):
 print(set(codes))
 """
     done = run(code)
-    # Python ignores what a handler raises in the middle of a weak reference's
-    # callback, and says so on stderr; the limit of 10 s then ends the process.
-    assert done.stdout == "{75}\n"
+    assert (done.stdout, done.stderr) == ("{75}\n", "")
+
+
+SWALLOWING = {
+    "garbage collection": """
+import gc
+gc.callbacks.append(send)
+gc.collect()
+""",
+    "weak reference": """
+import weakref
+class Thing: pass
+thing = Thing()
+reference = weakref.ref(thing, send)
+del thing
+""",
+    "finalizer": """
+class Thing:
+    __del__ = send
+Thing()
+""",
+}
+
+
+@BOTH
+@pytest.mark.parametrize("place", SWALLOWING)
+def test_where_python_swallows_exceptions_it_is_raised_again(name, place):
+    """As in JAX's callback of the garbage collector."""
+    code = f"""
+import time
+from trainer.runtime import signals
+signals._END_SECONDS = 60
+signals.hold()
+sent = []
+def send(*ignored):
+    if not sent:
+        sent.append(os.kill(os.getpid(), signal.{name}))
+        for _ in range(20):
+            time.sleep(0.01)
+try:
+    {SWALLOWING[place].replace(chr(10), chr(10) + "    ")}
+    for _ in range(400):
+        time.sleep(0.01)
+except signals.Terminated as error:
+    print(error, "|", signals.interruption())
+"""
+    done = run(code)
+    line = f"{name}; nothing more was saved"
+    assert (done.stdout, done.stderr) == (f"{line} | {line}\n", "")
+
+
+def test_what_else_python_swallows_is_reported_as_ever():
+    code = """
+from trainer.runtime import signals
+signals.hold()
+class Thing:
+    def __del__(self):
+        raise ValueError("of mine")
+Thing()
+"""
+    assert "ValueError: of mine" in run(code).stderr
 
 
 @BOTH
