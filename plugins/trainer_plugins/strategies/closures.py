@@ -73,15 +73,21 @@ class Closures:
         That is the number of updates between its read and its own update.
         """
         updates = self._worker_pool.updates
-        before = updates.read_value()
-        # The read must come before the step, and the count after it; the graph
-        # alone orders neither.
-        with tf.control_dependencies([before]):
-            logs = self._step(iterator)
-        with tf.control_dependencies(tf.nest.flatten(logs)):
+        # On the server, where the weights are read and updated as well: no
+        # message must arrive before the step begins, and one takes the result.
+        with tf.device(updates.device):
+            before = tf.raw_ops.ReadVariableOp(
+                resource=updates.handle, dtype=updates.dtype
+            )
+        logs = self._step(iterator)
+        # The graph alone does not order the count after the step.
+        with (
+            tf.device(updates.device),
+            tf.control_dependencies(tf.nest.flatten(logs)),
+        ):
             after = updates.assign_add(1, read_value=True)
-        # Without this step's own update.
-        staleness = tf.cast(after - before - 1, tf.float32)
+            # Without this step's own update.
+            staleness = tf.cast(after - before - 1, tf.float32)
         return {**logs, "staleness": average(staleness)}
 
 

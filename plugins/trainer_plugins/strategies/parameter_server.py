@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import os
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
@@ -65,7 +66,8 @@ class ParameterServer(ClusterStrategy):
         task_index: this process's index within its job.
         steps_per_closure: steps that are scheduled as one unit; a unit that a
             worker leaves unfinished is repeated. Defaults to an eighth of a
-            worker's share of a host loop.
+            worker's share of a host loop, or to more where such a unit takes
+            less than a quarter of a second.
         evaluate_on: `"chief"`, or `"worker"` for any free worker. A side-car
             evaluator needs neither, see `--mode=continuous_eval`.
         max_staleness: the most updates between reading the weights and
@@ -73,8 +75,8 @@ class ParameterServer(ClusterStrategy):
             a worker's death. 0 runs one worker at a time, `None` sets no
             bound. The mean is logged as `staleness`.
         inter_op_threads: TensorFlow's threads for independent operations;
-            defaults to the number of workers plus two. With one thread, the
-            coordinator deadlocks.
+            defaults to the number of cores, or of workers plus one if that
+            is more. With one thread, the coordinator deadlocks.
         timeout_seconds: a host loop or evaluation that takes longer than
             this is abandoned with exit code 75; so is a chief that is in a
             callback for this long after a server was lost.
@@ -144,7 +146,10 @@ class ParameterServer(ClusterStrategy):
         self._num_workers = len(cluster.jobs["worker"])
         self._steps_per_closure = steps_per_closure
         self._max_staleness = max_staleness
-        self._threads = inter_op_threads or self._num_workers + 2
+        # More threads than cores would only wait for each other's work.
+        self._threads = inter_op_threads or max(
+            os.cpu_count() or 1, self._num_workers + 1
+        )
         self._control = Options(
             start_seconds=start_seconds,
             silence_seconds=silence_seconds,

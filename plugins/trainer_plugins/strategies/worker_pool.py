@@ -2,6 +2,8 @@
 
 import contextlib
 import functools
+import math
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +17,8 @@ from trainer_plugins.strategies.step_counts import StepCounts
 _worker_index = tf.distribute.coordinator.experimental_get_current_worker_index
 # How often the chief checks for lost servers while it waits for workers.
 _POLL_SECONDS = 0.5
+# A shorter closure costs much in comparison: scheduling it takes some 5 ms.
+_CLOSURE_SECONDS = 0.25
 
 
 def cut_into_rounds(
@@ -23,6 +27,7 @@ def cut_into_rounds(
     num_workers: int,
     steps_per_closure: int | None,
     max_staleness: int | None,
+    step_seconds: float = math.inf,
 ) -> list[list[int]]:
     """Divides the steps of a host loop into rounds of closures.
 
@@ -30,13 +35,21 @@ def cut_into_rounds(
     round is so small that its other closures hold no more steps than the
     bound: only their updates can fall between a read and its own update.
 
+    Args:
+        num_steps: of the host loop.
+        num_workers: how many workers share them.
+        steps_per_closure: see `ParameterServer`.
+        max_staleness: see `ParameterServer`.
+        step_seconds: how long a worker takes for a step, as far as is known.
+
     Returns:
         For each round, the number of steps of each of its closures.
     """
     share = -(-num_steps // num_workers)
     # Several closures per worker, so that one that dies or is slow leaves
     # only a small part of its share to the others.
-    size = steps_per_closure or max(1, share // 8)
+    pieces = int(min(8, max(1, share * step_seconds / _CLOSURE_SECONDS)))
+    size = steps_per_closure or max(1, share // pieces)
     per_round = num_steps
     if max_staleness is not None:
         per_round = min(num_workers, max_staleness + 1)
@@ -76,6 +89,7 @@ class WorkerPool:
         self._counts = counts
         self._steps_per_closure = steps_per_closure
         self._max_staleness = max_staleness
+        self._step_seconds = math.inf
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(
             strategy
         )
@@ -86,6 +100,12 @@ class WorkerPool:
         # On a server, where all workers count in the same variable.
         with self._scope():
             return tf.Variable(0, dtype=tf.int64, trainable=False)
+
+    @functools.cached_property
+    def _have_gpus(self) -> bool:
+        """Whether workers have GPUs, to which batches are prefetched."""
+        gpus = tf.config.list_logical_devices("GPU")
+        return any("/job:worker/" in gpu.name for gpu in gpus)
 
     def distribute(self, make_pieces: MakePieces) -> Any:
         """Returns an iterator that gives each worker every n-th batch."""
@@ -110,7 +130,13 @@ class WorkerPool:
         """Returns an iterator over datasets that each worker creates."""
 
         def on_worker() -> Any:
-            return self.strategy.distribute_datasets_from_function(make_dataset)
+            if self._have_gpus:
+                return self.strategy.distribute_datasets_from_function(
+                    make_dataset
+                )
+            # A distributed dataset only adds a branch to each step: it checks
+            # whether there still is a batch.
+            return make_dataset(tf.distribute.InputContext())
 
         return iter(self._coordinator.create_per_worker_dataset(on_worker))
 
@@ -127,9 +153,16 @@ class WorkerPool:
             num_workers=self._num_workers,
             steps_per_closure=self._steps_per_closure,
             max_staleness=self._max_staleness,
+            step_seconds=self._step_seconds,
         )
+        begin = time.perf_counter()
         for sizes in rounds:
             results += self.run(loop, iterator, sizes)
+        seconds = time.perf_counter() - begin
+        # The fewest: others had to trace, or to wait for a lost worker.
+        self._step_seconds = min(
+            self._step_seconds, seconds * self._num_workers / num_steps
+        )
         self._counts.correct(
             before,
             updates=self.updates,

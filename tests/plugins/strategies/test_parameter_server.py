@@ -1,5 +1,7 @@
 """The parts of a parameter-server run that need no servers."""
 
+import math
+
 import pytest
 
 from trainer import UserError
@@ -40,6 +42,27 @@ def test_a_loose_bound_keeps_all_workers_busy():
         90, num_workers=3, steps_per_closure=None, max_staleness=8
     )
     assert first == [3, 3, 3]
+
+
+@pytest.mark.parametrize(
+    ("step_seconds", "sizes"),
+    [
+        (math.inf, [6] * 16 + [4]),
+        (1.0, [6] * 16 + [4]),
+        (0.02, [12] * 8 + [4]),
+        (0.01, [25] * 4),
+        (0.001, [50] * 2),
+    ],
+)
+def test_closures_of_short_steps_hold_more_of_them(step_seconds, sizes):
+    (only,) = cut_into_rounds(
+        100,
+        num_workers=2,
+        steps_per_closure=None,
+        max_staleness=None,
+        step_seconds=step_seconds,
+    )
+    assert only == sizes
 
 
 @pytest.mark.parametrize(
