@@ -5,6 +5,7 @@ choice, once made, is a fact of the run, and no clock decides what it computes
 after that.
 """
 
+import dataclasses
 import os
 from typing import Annotated
 
@@ -18,6 +19,7 @@ from trainer.data import Batches
 from trainer.errors import UserError
 from trainer.loop import form_cache
 from trainer.loop.form_timing import Timing, time_forms, why_unusable
+from trainer.loop.length_timing import NOTHING_ELSE, time_graph, told
 from trainer.loop.running_trainer import RunningTrainer
 from trainer.runtime.atomic_files import (
     REFUSALS,
@@ -102,8 +104,11 @@ def choose(
     recorded: Choice | None,
     use_cache: bool,
     may_measure: bool,
+    takes_length: bool,
 ) -> Choice:
     """Chooses the form of a run's steps, before the first one that counts.
+
+    All processes of a run call this at the same time.
 
     Args:
         trainer: built, restored, and prepared for tracing.
@@ -112,6 +117,7 @@ def choose(
         recorded: the choice of an earlier attempt.
         use_cache: whether to read and write the user's cache.
         may_measure: whether to make steps, which are set back, to find out.
+        takes_length: whether the length of host loops is to be chosen as well.
 
     Raises:
         UserError: the form that was asked for, or that the run has had so
@@ -120,6 +126,38 @@ def choose(
     asked = Form.of(trainer.jit_compile)
     if asked is not None:
         return _required(trainer, batches, _fixed(asked, "it was asked for"))
+    plugin = trainer.plugin
+    # XLA reaches no other process.
+    forms = [Form.GRAPH] if not plugin.is_alone else [*Form]
+    legal = [f for f in forms if why_not(trainer, batches, f) is None]
+    choice = _known(trainer, batches, recorded)
+    if choice is None and (why := _why_not_measured(steps, may_measure)):
+        choice = _fixed(Form.GRAPH, why)
+    if choice is None and legal == [Form.GRAPH] and not takes_length:
+        choice = _fixed(Form.GRAPH, NOTHING_ELSE)
+    key = None
+    if choice is None and use_cache:
+        key = form_cache.key(trainer, batches)
+        choice = _cached(trainer, batches, legal, key)
+    # One process may know what another does not: the chief's word counts.
+    if told(plugin, choice is None):
+        timing = (
+            time_graph(trainer, batches)
+            if legal == [Form.GRAPH]
+            else time_forms(trainer, batches, legal, steps=steps)
+        )
+        if key is not None and timing.is_complete:
+            form_cache.store(key, timing)
+        choice = _measured(timing, timing.why)
+    choice = choice or _fixed(Form.GRAPH, NOTHING_ELSE)
+    length = told(plugin, choice.steps_per_loop)
+    return dataclasses.replace(choice, steps_per_loop=length)
+
+
+def _known(
+    trainer: RunningTrainer, batches: Batches, recorded: Choice | None
+) -> Choice | None:
+    """What needs no measurement, or what no measurement may decide."""
     if recorded is not None:
         if why_not(trainer, batches, recorded.form) is None:
             return _required(trainer, batches, recorded)
@@ -135,14 +173,13 @@ def choose(
     # A clock is not deterministic.
     if config.is_op_determinism_enabled():
         return _fixed(Form.GRAPH, "the run is deterministic")
-    legal = [f for f in Form if why_not(trainer, batches, f) is None]
-    if legal == [Form.GRAPH]:
-        return _fixed(Form.GRAPH, "nothing else is possible here")
+    return None
+
+
+def _why_not_measured(steps: int, may_measure: bool) -> str | None:
     if steps < FEWEST_STEPS:
-        return _fixed(Form.GRAPH, f"{steps} steps are too few to measure")
-    if not may_measure:
-        return _fixed(Form.GRAPH, "nothing is measured before the run")
-    return _found(trainer, batches, legal, steps=steps, use_cache=use_cache)
+        return f"{steps} steps are too few to measure"
+    return None if may_measure else "nothing is measured before the run"
 
 
 def why_not(
@@ -187,25 +224,20 @@ def _required(
     return choice
 
 
-def _found(
-    trainer: RunningTrainer,
-    batches: Batches,
-    legal: list[Form],
-    *,
-    steps: int,
-    use_cache: bool,
-) -> Choice:
-    """What an equal run has measured, or this one measures."""
-    key = form_cache.key(trainer, batches) if use_cache else None
-    found = None if key is None else form_cache.load(key)
-    if found is not None and found.best in legal:
-        form = found.best
-        if not form.uses_xla or not why_unusable(trainer, batches, form):
-            return _measured(found, "it was the fastest in an earlier run")
-    timing = time_forms(trainer, batches, legal, steps=steps)
-    if key is not None and timing.is_complete:
-        form_cache.store(key, timing)
-    return _measured(timing, timing.why)
+def _cached(
+    trainer: RunningTrainer, batches: Batches, legal: list[Form], key: str
+) -> Choice | None:
+    """What an equal run has measured, if it can be had."""
+    found = form_cache.load(key)
+    if found is None or found.best not in legal:
+        return None
+    if found.best.uses_xla and why_unusable(trainer, batches, found.best):
+        return None
+    is_only = legal == [Form.GRAPH]
+    return _measured(
+        found,
+        NOTHING_ELSE if is_only else "it was the fastest in an earlier run",
+    )
 
 
 def _fixed(form: Form, why: str) -> Choice:

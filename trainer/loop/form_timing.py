@@ -39,17 +39,13 @@ _BY_PROMISE = (Form.XLA_STACK, Form.XLA)
 # XLA leaves checks out, and reads some row for an index that is out of bounds.
 # Nobody must lose a check without having asked for it; and what Python does in
 # a step must not be done in a trial.
-_CHECKS = {
+_PYTHON = {"EagerPyFunc", "Print", "PrintV2", "PyFunc", "PyFuncStateless"}
+_CHECKS = _PYTHON | {
     "Assert",
     "CheckNumerics",
     "CheckNumericsV2",
-    "EagerPyFunc",
     "GatherNd",
     "GatherV2",
-    "Print",
-    "PrintV2",
-    "PyFunc",
-    "PyFuncStateless",
     "ResourceGather",
     "ResourceGatherNd",
 }
@@ -73,7 +69,7 @@ class Timing:
     is_complete: bool
 
 
-class _Contender:
+class Contender:
     """One form: its runner, its input, and its times.
 
     Attributes:
@@ -114,7 +110,7 @@ class _Contender:
         self.seconds = min(self.seconds, seconds)
         return seconds
 
-    def agrees_with(self, other: "_Contender") -> bool:
+    def agrees_with(self, other: "Contender") -> bool:
         """Whether the first steps have had the same loss."""
         pairs = zip(self.loss, other.loss, strict=True)
         return all(
@@ -126,6 +122,11 @@ class _Contender:
         (sums,) = self.runner(self.input, steps)
         _ = sums.rows  # Reading them waits for the device.
         return (time.perf_counter() - begin) / steps, sums
+
+
+def python_in(operations: set[str]) -> list[str]:
+    """Those types of operations that act outside of the graph, sorted."""
+    return sorted(_PYTHON & operations)
 
 
 def why_unusable(
@@ -163,7 +164,7 @@ def time_forms(
     with trainer.accounts.phase("calibration"):
         begin = time.perf_counter()
         # Traced first: only then is it known what its steps change.
-        graph = _Contender(trainer, batches, Form.GRAPH)
+        graph = Contender(trainer, batches, Form.GRAPH)
         why = _why_not_tried(trainer, graph)
         if why is not None:
             return Timing(
@@ -195,13 +196,13 @@ def time_forms(
     )
 
 
-def _why_not_tried(trainer: RunningTrainer, graph: _Contender) -> str | None:
+def _why_not_tried(trainer: RunningTrainer, graph: Contender) -> str | None:
     """Why no step may be made in a trial, or none compiled by XLA."""
     if trainer.parts.untracked.lost:
         return "its steps change what cannot be set back"
     if not isinstance(graph.runner, GraphLoop):
         return "its strategy has a loop of its own"
-    found = sorted(_CHECKS & graph.runner.operations(graph.input))
+    found = sorted(_CHECKS & graph.runner.operations())
     if found:
         return f"XLA would leave out its checks ({', '.join(found)})"
     return None
@@ -210,12 +211,12 @@ def _why_not_tried(trainer: RunningTrainer, graph: _Contender) -> str | None:
 def _time_in_turn(
     trainer: RunningTrainer,
     batches: Batches,
-    graph: _Contender,
+    graph: Contender,
     forms: Sequence[Form],
     *,
     steps: int,
     begin: float,
-) -> tuple[list[_Contender], str, bool]:
+) -> tuple[list[Contender], str, bool]:
     """Times the graph, and what else there is time for.
 
     Returns:
@@ -260,10 +261,10 @@ def _time_in_turn(
 
 def _compiled(
     trainer: RunningTrainer, batches: Batches, form: Form
-) -> _Contender | str:
+) -> Contender | str:
     """Compiles a form by steps that leave no trace; or says why it cannot."""
     try:
-        made = _Contender(trainer, batches, form)
+        made = Contender(trainer, batches, form)
         if form is Form.XLA_STACK and not is_like_pieces(batches):
             return "the data gives other batches in a stack than one by one"
         # What cannot be set back must not be changed.
@@ -277,9 +278,7 @@ def _compiled(
     return made
 
 
-def _agree(
-    trainer: RunningTrainer, made: _Contender, graph: _Contender
-) -> bool:
+def _agree(trainer: RunningTrainer, made: Contender, graph: Contender) -> bool:
     """Whether a form comes to the losses of the graph."""
     # XLA makes other floating-point numbers of the same random bits.
     if trainer.parts.randomness.was_drawn or made.agrees_with(graph):

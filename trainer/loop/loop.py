@@ -539,6 +539,7 @@ class Loop:
             use_cache=self._use_cache,
             # Without `ready` no steps are made.
             may_measure=self._is_ready,
+            takes_length=self._is_auto,
         )
         self.trainer.use_form(self.choice.form)
         self._take_length(self.choice)

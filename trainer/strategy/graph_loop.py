@@ -61,6 +61,7 @@ class GraphLoop:
         self._step = graph_function(telling_retraces(step, name))
         self._loop = graph_function(self.many_steps)
         self.layout: Layout | None = None
+        self._traced: Any = None
 
     def __call__(
         self,
@@ -95,9 +96,9 @@ class GraphLoop:
         """How often the loop was traced; more than once wastes time."""
         return int(self._loop.experimental_get_tracing_count())
 
-    def operations(self, iterator: Any) -> set[str]:
-        """The types of the operations of a step, such as `"MatMul"`."""
-        graph = self._step.get_concrete_function(iterator).graph.as_graph_def()
+    def operations(self) -> set[str]:
+        """The types of a traced step's operations, such as `"MatMul"`."""
+        graph = self._traced.graph.as_graph_def()
         nodes = [*graph.node]
         for function in graph.library.function:
             nodes += function.node_def
@@ -149,10 +150,9 @@ class GraphLoop:
 
     def lay_out(self, iterator: Any) -> Layout:
         """Traces the step, and lays out what it returns."""
-        traced = self._step.get_concrete_function(iterator)
-        self.layout = Layout(
-            tf.nest.map_structure(self._first, traced.structured_outputs)
-        )
+        self._traced = self._step.get_concrete_function(iterator)
+        outputs = self._traced.structured_outputs
+        self.layout = Layout(tf.nest.map_structure(self._first, outputs))
         return self.layout
 
     @property

@@ -7,7 +7,14 @@ import numpy as np
 import tensorflow as tf
 
 from trainer import average
-from trainer.plugin_api import GraphLoop, MakePieces, Step, Sums, graph_function
+from trainer.plugin_api import (
+    GraphLoop,
+    MakePieces,
+    Step,
+    Sums,
+    graph_function,
+    outside_graph,
+)
 from trainer_plugins.strategies.worker_pool import WorkerPool
 
 
@@ -65,7 +72,15 @@ class Closures:
         return _added(carried, self._steps, results)
 
     def trace(self, iterator: Any) -> None:
-        """Does nothing: workers trace their first closure."""
+        """Traces what is scheduled; a worker makes it its own at first use."""
+        with outside_graph(), self._worker_pool.strategy.scope():
+            self._loop.get_concrete_function(
+                tf.type_spec_from_value(iterator), tf.TensorSpec([], tf.int64)
+            )
+
+    def operations(self) -> set[str]:
+        """See `GraphLoop.operations`."""
+        return self._steps.operations()
 
     def _measured(self, iterator: Any) -> Any:
         """Runs the step, and measures its staleness.

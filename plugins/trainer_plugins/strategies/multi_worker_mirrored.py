@@ -9,6 +9,7 @@ import tensorflow as tf
 from trainer import StartAgain
 from trainer.plugin_api import (
     Detection,
+    GraphLoop,
     Job,
     Names,
     Natural,
@@ -186,7 +187,7 @@ class MultiWorkerMirrored(ClusterStrategy):
 
     def runner(self, step: Step, *, training: bool) -> Runner:
         """See `StrategyPlugin.runner`."""
-        loop = super().runner(step, training=training)
+        loop = GraphLoop(step, self.strategy)
         return (
             loop if self.cluster is None else WatchedRunner(loop, self._watched)
         )

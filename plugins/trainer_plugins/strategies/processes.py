@@ -9,7 +9,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 
 from trainer import StrategyPlugin
-from trainer.plugin_api import Cluster, Runner, Sums, skip_teardown
+from trainer.plugin_api import Cluster, GraphLoop, Sums, skip_teardown
 from trainer_plugins.control_plane.agent import Agent
 from trainer_plugins.control_plane.options import Options
 from trainer_plugins.control_plane.peers import Peers
@@ -124,7 +124,7 @@ class WatchedRunner:
 
     def __init__(
         self,
-        loop: Runner,
+        loop: GraphLoop,
         guard: Callable[[], contextlib.AbstractContextManager[None]],
     ) -> None:
         self._loop = loop
@@ -143,3 +143,7 @@ class WatchedRunner:
     def trace(self, iterator: Any) -> None:
         """See `Runner.trace`."""
         self._loop.trace(iterator)
+
+    def operations(self) -> set[str]:
+        """See `GraphLoop.operations`."""
+        return self._loop.operations()
