@@ -56,9 +56,10 @@ class GraphLoop:
     def __init__(self, step: Step, strategy: tf.distribute.Strategy) -> None:
         self._strategy = strategy
         name = getattr(step, "__name__", "step").replace("_", " ")
+        self._given = telling_retraces(step, name)
         # A function of its own within the loop, so that it is traced once, also
         # to find out what it returns.
-        self._step = graph_function(telling_retraces(step, name))
+        self._step = graph_function(self._packed)
         self._loop = graph_function(self.many_steps)
         self.layout: Layout | None = None
         self._traced: Any = None
@@ -117,10 +118,8 @@ class GraphLoop:
         Returns:
             The new sums, shaped like `carried`, equal in all processes.
         """
-        layout = self.layout or self.lay_out(iterator)
-
-        def add(sums: tf.Tensor, results: Any) -> tf.Tensor:
-            return sums + layout.pack(results)
+        def add(sums: tf.Tensor, results: tf.Tensor) -> tf.Tensor:
+            return sums + results
 
         def one_more(_: tf.Tensor, sums: Any) -> Any:
             return self._strategy.run(add, args=(sums, self._step(iterator)))
@@ -143,17 +142,24 @@ class GraphLoop:
         results = tf.TensorArray(tf.float64, count, element_shape=[layout.size])
 
         def one_more(i: tf.Tensor, results: tf.TensorArray) -> tf.TensorArray:
-            logs = tf.nest.map_structure(self._first, self._step(iterator))
-            return results.write(i, layout.pack(logs))
+            return results.write(i, self._first(self._step(iterator)))
 
         return repeat(one_more, results, stop=count).stack()
 
     def lay_out(self, iterator: Any) -> Layout:
         """Traces the step, and lays out what it returns."""
         self._traced = self._step.get_concrete_function(iterator)
-        outputs = self._traced.structured_outputs
-        self.layout = Layout(tf.nest.map_structure(self._first, outputs))
+        assert self.layout is not None
         return self.layout
+
+    def _packed(self, iterator: Any) -> Any:
+        """The step's results as one vector per replica."""
+        results = self._given(iterator)
+        if self.layout is None:
+            self.layout = Layout(tf.nest.map_structure(self._first, results))
+        # On the replicas, and before the function returns them: what it returns
+        # goes by way of the first device.
+        return self._strategy.run(self.layout.pack, args=(results,))
 
     @property
     def _num_rows(self) -> int:
