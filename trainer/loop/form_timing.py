@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from absl import logging
@@ -16,6 +16,7 @@ from trainer.loop.without_trace import without_trace
 from trainer.runtime.exit_report import headline
 from trainer.step.forms import Form
 from trainer.step.logs import LOSS_PART
+from trainer.step.lookups import TYPES
 from trainer.step.reductions.sums import Sums
 from trainer.strategy.graph_loop import GraphLoop
 
@@ -36,16 +37,14 @@ _GAIN = 1.05
 _TOLERANCE = 1e-2
 # What promises most comes first.
 _BY_PROMISE = (Form.XLA_STACK, Form.XLA)
-# XLA leaves checks out, and reads some row for an index that is out of bounds.
-# Nobody must lose a check without having asked for it; and what Python does in
-# a step must not be done in a trial.
+# XLA leaves checks out. Nobody must lose one without having asked for it; and
+# what Python does in a step must not be done in a trial. Lookups are checked in
+# another way, where `trainer.step.lookups` knows their bounds.
 _PYTHON = {"EagerPyFunc", "Print", "PrintV2", "PyFunc", "PyFuncStateless"}
 _CHECKS = _PYTHON | {
     "Assert",
     "CheckNumerics",
     "CheckNumericsV2",
-    "GatherNd",
-    "GatherV2",
     "ResourceGather",
     "ResourceGatherNd",
 }
@@ -124,9 +123,9 @@ class Contender:
         return (time.perf_counter() - begin) / steps, sums
 
 
-def python_in(operations: set[str]) -> list[str]:
+def python_in(operations: Iterable[str]) -> list[str]:
     """Those types of operations that act outside of the graph, sorted."""
-    return sorted(_PYTHON & operations)
+    return sorted(_PYTHON.intersection(operations))
 
 
 def why_unusable(
@@ -202,7 +201,13 @@ def _why_not_tried(trainer: RunningTrainer, graph: Contender) -> str | None:
         return "its steps change what cannot be set back"
     if not isinstance(graph.runner, GraphLoop):
         return "its strategy has a loop of its own"
-    found = sorted(_CHECKS & graph.runner.operations())
+    operations = graph.runner.operations()
+    found = sorted(_CHECKS.intersection(operations))
+    lookups = TYPES.intersection(operations)
+    count = sum(operations[one] for one in lookups)
+    # Such as in a loop, or with an axis or a table that varies.
+    if count > len(trainer.spec.lookups.found):
+        found += sorted(lookups)
     if found:
         return f"XLA would leave out its checks ({', '.join(found)})"
     return None

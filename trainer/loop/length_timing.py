@@ -4,6 +4,7 @@ Every process of a run makes the same steps, and does what the chief measures:
 a step may wait for all of them.
 """
 
+import collections
 from typing import Protocol, runtime_checkable
 
 from trainer.data import Batches
@@ -23,8 +24,8 @@ NOTHING_ELSE = "nothing else is possible here"
 class Inspectable(Protocol):
     """A runner that shows what its steps consist of, once traced."""
 
-    def operations(self) -> set[str]:
-        """The types of the operations of a step, such as `"MatMul"`."""
+    def operations(self) -> collections.Counter[str]:
+        """See `GraphLoop.operations`."""
 
 
 def told(plugin: StrategyPlugin, number: int) -> int:

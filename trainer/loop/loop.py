@@ -49,7 +49,7 @@ from trainer.loop.training_input import training_input
 from trainer.runtime.local_files import check_path, plain
 from trainer.runtime.run_lock import locked
 from trainer.step.divergence_guard import Fault
-from trainer.step.logs import DATA_WAIT
+from trainer.step.logs import DATA_WAIT, MISSES
 from trainer.step.reductions.sums import Growth
 from trainer.step.trials.prepare import prepare
 from trainer.strategy.checks import check_micro_batches
@@ -684,12 +684,30 @@ class Loop:
             fault = None if watch is None else watch.fault()
             if finder is not None:
                 fault = finder.explain(fault, count=count)
+            if MISSES in after[0].layout:
+                self._require_no_miss(Growth(MISSES, before[0], after[0]))
             seconds = time.perf_counter() - begin
             self.reporter.take(after, seconds=seconds)
         # Only noted here: reading it would wait for the device.
         waited = Growth(DATA_WAIT, before[0], after[0])
         self._calls.book(count, seconds=seconds, waited=waited)
         return fault
+
+    def _require_no_miss(self, misses: Growth) -> None:
+        """Does what XLA leaves out; waits for the device.
+
+        Raises:
+            UserError: a lookup had a number without a row.
+        """
+        count = int(float(misses))
+        if count:
+            raise UserError(
+                f"The batches up to step {self.trainer.step} hold numbers "
+                f"({count}) that are out of bounds of a lookup: "
+                f"{'; '.join(self.trainer.spec.lookups.found)}. Nothing after "
+                "the last checkpoint is kept. --jit_compile=graph stops at "
+                "the number itself."
+            )
 
     def _between_calls(self) -> None:
         """Lets a run leave or save within a host loop.

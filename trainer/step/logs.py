@@ -11,6 +11,7 @@ from trainer.step.reductions.sums import Sums
 
 EXAMPLES = "_examples"  # Counts examples; not logged as a value of its own.
 DATA_WAIT = "_data_wait"  # Seconds spent waiting for input; not a value.
+MISSES = "_misses"  # Counts rows that no lookup has; see `lookups`.
 LOSS_PART = "loss:"  # Averages under this prefix are summands of "loss".
 STATE = "state:"  # In a checkpoint: states of metrics that do not add up.
 
@@ -19,7 +20,7 @@ StepLogs = dict[str, Any]
 
 
 # What travels with the values but is not one.
-_NO_VALUES = (EXAMPLES, DATA_WAIT)
+_NO_VALUES = (EXAMPLES, DATA_WAIT, MISSES)
 
 
 class Totals:
@@ -99,8 +100,8 @@ class Totals:
             name: list(value)
             for name, value in self.sums.by_replica().items()
             # A clock's reading: two equal runs would differ in their
-            # checkpoints.
-            if name != DATA_WAIT
+            # checkpoints. And a run with a miss saves nothing.
+            if name not in (DATA_WAIT, MISSES)
         }
         carried = self._metrics.states(self._kept_for)
         return found | {

@@ -9,7 +9,9 @@ from absl import logging
 
 from trainer.errors import UserError
 from trainer.step.gradients import reduce_sum
-from trainer.step.logs import DATA_WAIT, EXAMPLES, StepLogs
+from trainer.step.logs import DATA_WAIT, EXAMPLES, MISSES, StepLogs
+from trainer.step.lookups import position
+from trainer.step.model.keras_private import all_layers
 from trainer.step.noted import noting
 from trainer.step.padding import real_rows
 from trainer.step.pieces import Piece
@@ -68,6 +70,7 @@ def measuring(
     metrics = spec.parts.metrics
     replicas = spec.plugin.num_replicas
     pieces = replicas * (spec.accumulation_steps if training else 1)
+    before = position()
     with metrics.in_layers.listening() as noted, noting() as notes:
 
         def complete(logs: StepLogs) -> StepLogs:
@@ -77,13 +80,19 @@ def measuring(
                 real=real_rows(batch),
                 pieces=pieces,
             )
-            return _complete(
+            completed = _complete(
                 spec,
                 logs | logged | metrics.logs(metrics.layer_calls(noted)),
                 batch,
                 micro=micro,
                 training=training,
             )
+            if training:
+                layers = {layer.name for layer in all_layers(spec.model)}
+                misses = spec.lookups.misses(since=before, layers=layers)
+                if misses is not None and spec.form.uses_xla:
+                    completed[MISSES] = average(misses, 0.0)
+            return completed
 
         yield complete
 

@@ -13,6 +13,7 @@ from trainer.step.divergence_guard import Guard, Watch
 from trainer.step.ema import MovingAverage
 from trainer.step.forms import Form
 from trainer.step.logs import StepLogs
+from trainer.step.lookups import Lookups
 from trainer.step.loss_scale import LossScale
 from trainer.step.losses.loss_terms import AddedLosses
 from trainer.step.metrics.metric_set import MetricSet
@@ -144,6 +145,7 @@ class StepSpec:
         added_losses: see `trainer.Trainer`.
         run_eagerly: whether steps run as Python.
         tried: which trials have been made; see `trainer.step.trials`.
+        lookups: those of the training step, once it is traced.
     """
 
     methods: StepMethods
@@ -162,6 +164,7 @@ class StepSpec:
     added_losses: AddedLosses
     run_eagerly: bool = False
     tried: set[str] = dataclasses.field(default_factory=set)
+    lookups: Lookups = dataclasses.field(default_factory=Lookups)
 
     @property
     def model(self) -> keras.Model:

@@ -1,5 +1,6 @@
 """`GraphLoop`: runs many steps in one graph call."""
 
+import collections
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -97,13 +98,16 @@ class GraphLoop:
         """How often the loop was traced; more than once wastes time."""
         return int(self._loop.experimental_get_tracing_count())
 
-    def operations(self) -> set[str]:
-        """The types of a traced step's operations, such as `"MatMul"`."""
+    def operations(self) -> collections.Counter[str]:
+        """How many operations of a type, such as `"MatMul"`, a step has.
+
+        It must have been traced.
+        """
         graph = self._traced.graph.as_graph_def()
         nodes = [*graph.node]
         for function in graph.library.function:
             nodes += function.node_def
-        return {node.op for node in nodes}
+        return collections.Counter(node.op for node in nodes)
 
     def many_steps(
         self, iterator: Any, num_steps: tf.Tensor, carried: tf.Tensor
@@ -118,6 +122,7 @@ class GraphLoop:
         Returns:
             The new sums, shaped like `carried`, equal in all processes.
         """
+
         def add(sums: tf.Tensor, results: tf.Tensor) -> tf.Tensor:
             return sums + results
 

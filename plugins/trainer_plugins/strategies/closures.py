@@ -1,5 +1,6 @@
 """Runners that schedule steps as closures on free workers."""
 
+import collections
 from collections.abc import Sequence
 from typing import Any
 
@@ -78,7 +79,7 @@ class Closures:
                 tf.type_spec_from_value(iterator), tf.TensorSpec([], tf.int64)
             )
 
-    def operations(self) -> set[str]:
+    def operations(self) -> collections.Counter[str]:
         """See `GraphLoop.operations`."""
         return self._steps.operations()
 

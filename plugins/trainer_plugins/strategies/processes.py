@@ -1,5 +1,6 @@
 """The base class and helpers of strategies with several processes."""
 
+import collections
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -144,6 +145,6 @@ class WatchedRunner:
         """See `Runner.trace`."""
         self._loop.trace(iterator)
 
-    def operations(self) -> set[str]:
+    def operations(self) -> collections.Counter[str]:
         """See `GraphLoop.operations`."""
         return self._loop.operations()

@@ -1,0 +1,174 @@
+"""Numbers without a row: XLA passes over them, a run does not."""
+
+import functools
+import os
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from trainer import Trainer, UserError
+from trainer.data import ArrayExamples, IndexedBatches
+from trainer.loop.loop import Loop
+from trainer.step.forms import Form
+from trainer.step.lookups import Lookups, position
+from trainer_plugins.callbacks.checkpoint import Checkpoint
+
+ROWS = 10
+STEPS = 12
+XLA = pytest.mark.parametrize("form", ["xla", "xla_stack"])
+
+
+def model():
+    return keras.Sequential(
+        [
+            keras.Input((4,), dtype="int32"),
+            keras.layers.Embedding(ROWS, 3, name="words"),
+            keras.layers.GlobalAveragePooling1D(),
+            keras.layers.Dense(2),
+        ]
+    )
+
+
+def arrays(*, wrong=None, at=0, size=96):
+    """Numbers of rows and classes; `wrong` is one of them."""
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, ROWS, (size, 4)).astype("int32")
+    if wrong is not None:
+        x[at, 1] = wrong
+    return x, rng.integers(0, 2, size)
+
+
+def make(data, *, kind=Trainer, **options):
+    return kind(
+        model=options.pop("model", model),
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        optimizer=functools.partial(keras.optimizers.Adam, 0.01),
+        # In their order.
+        data=lambda split: IndexedBatches(ArrayExamples(data), batch_size=8),
+        **options,
+    )
+
+
+def weights(trainer):
+    return [np.asarray(w) for w in trainer.model.get_weights()]
+
+
+@XLA
+def test_a_number_without_a_row_ends_the_run_and_nothing_is_saved(
+    form, tmp_path
+):
+    trainer = make(arrays(wrong=ROWS, at=50), jit_compile=form)
+    said = (
+        r"batches up to step 8 hold numbers \(1\) that are out of bounds of a "
+        r"lookup: "
+        r"'words': rows 0 to 9\. .*--jit_compile=graph"
+    )
+    with pytest.raises(UserError, match=said):
+        trainer.train(
+            STEPS,
+            model_dir=str(tmp_path),
+            steps_per_loop=4,
+            callbacks=[Checkpoint(every="2 steps")],
+        )
+    saved = os.listdir(tmp_path / "checkpoints")
+    assert "step_4" in " ".join(saved) or any("4" in one for one in saved)
+    assert not any("8" in one for one in saved)
+
+
+def test_a_graph_ends_at_the_number():
+    trainer = make(arrays(wrong=ROWS, at=50), jit_compile="graph")
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"= 10 is not in"):
+        trainer.train(STEPS)
+
+
+@pytest.mark.parametrize(
+    ("form", "accumulation"), [("xla", 1), ("xla", 2), ("xla_stack", 1)]
+)
+def test_what_is_within_bounds_trains_as_ever(form, accumulation):
+    found = []
+    for one in (form, "graph"):
+        trainer = make(
+            arrays(), jit_compile=one, accumulation_steps=accumulation
+        )
+        trainer.train(STEPS)
+        found.append(weights(trainer))
+    for ours, graph in zip(*found, strict=True):
+        np.testing.assert_allclose(ours, graph, rtol=2e-5, atol=1e-6)
+
+
+class Conditional(Trainer):
+    """Looks something up where a condition holds."""
+
+    def forward(self, x, training=False):
+        table = tf.reshape(tf.range(20.0), [10, 2])
+        found = tf.cond(
+            tf.reduce_sum(x) > 0,
+            lambda: tf.gather(table, x[:, 0]),
+            lambda: tf.zeros([tf.shape(x)[0], 2]),
+        )
+        return self.model(x, training=training) + 0.0 * found
+
+
+def form_chosen(trainer, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    loop = Loop(trainer, steps=10_000_000, evaluate=False)
+    with loop.ready():
+        return loop.choice
+
+
+def test_a_model_with_an_embedding_is_timed_in_each_form(tmp_path, monkeypatch):
+    choice = form_chosen(make(arrays()), tmp_path, monkeypatch)
+    assert set(choice.steps_per_second) == set(Form)
+
+
+def test_a_lookup_that_cannot_be_checked_is_not_compiled(tmp_path, monkeypatch):
+    trainer = make(arrays(), kind=Conditional)
+    choice = form_chosen(trainer, tmp_path, monkeypatch)
+    assert choice.form is Form.GRAPH
+    assert "checks (GatherV2)" in choice.why
+
+
+@pytest.mark.parametrize(
+    ("look_up", "numbers", "count", "line"),
+    [
+        (lambda t, n: tf.gather(t, n), [[0, 4], [5, -1]], 2, "rows 0 to 4"),
+        (lambda t, n: tf.gather(t, n, axis=1), [0, 2, 3], 1, "rows 0 to 2"),
+        (
+            lambda t, n: tf.gather_nd(t, n),
+            [[0, 0], [4, 2], [5, 0], [0, 3]],
+            2,
+            "rows up to [4, 2]",
+        ),
+        (lambda t, n: tf.gather_nd(t, n), [[4], [7]], 1, "rows up to [4]"),
+    ],
+)
+def test_bounds_of_each_operation(look_up, numbers, count, line):
+    lookups = Lookups()
+    table = tf.reshape(tf.range(15.0), [5, 3])
+
+    @tf.function(jit_compile=True)
+    def misses(numbers):
+        earlier = tf.gather(table, numbers)  # Not of the step.
+        before = position()
+        look_up(table, numbers)
+        return lookups.misses(since=before), earlier
+
+    assert float(misses(tf.constant(numbers))[0]) == count
+    (found,) = lookups.found
+    assert found.endswith(line)
+
+
+def test_a_table_of_unknown_size_is_not_found():
+    lookups = Lookups()
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 3])])
+    def trace(table):
+        tf.gather(table, [0])
+        assert lookups.misses(since=0) is None
+        return table
+
+    trace.get_concrete_function()
+    assert lookups.found == []
+    assert lookups.misses(since=position()) is None

@@ -1,0 +1,102 @@
+"""Lookups of rows by number, whose bounds XLA does not check.
+
+On a CPU, TensorFlow fails where a number is out of bounds. What XLA compiles
+takes another row instead, so a compiled step counts such numbers, and the run
+ends before anything of that is saved.
+"""
+
+import re
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+# The operations whose bounds are known here.
+TYPES = frozenset({"GatherV2", "GatherNd"})
+_NUMBERED = re.compile(r"_\d+$")
+
+
+class Lookups:
+    """The lookups of a step, found while it is traced.
+
+    Attributes:
+        found: a line about each that can be checked, such as `"'embedding':
+            rows 0 to 999"`; of the replica that was traced last.
+    """
+
+    def __init__(self) -> None:
+        self.found: list[str] = []
+
+    def misses(
+        self, *, since: int, layers: Collection[str] = ()
+    ) -> tf.Tensor | None:
+        """How many numbers are out of bounds: a float32 scalar.
+
+        Args:
+            since: operations of the graph that is being built, see `position`,
+                that came before the step.
+            layers: the names of the model's layers.
+
+        Returns:
+            `None` where there is no lookup, or no graph.
+        """
+        bad = {}
+        for operation in _operations()[since:]:
+            limits = _limits(operation)
+            if limits is not None:
+                numbers = operation.inputs[1]
+                last = tf.constant(limits, numbers.dtype)
+                outside = (numbers < 0) | (numbers >= last)
+                line = f"{_place(operation.name, layers)}: {_rows(limits)}"
+                bad[operation.name] = line, tf.cast(outside, tf.float32)
+        self.found = [line for line, _ in bad.values()]
+        if not bad:
+            return None
+        return tf.add_n([tf.reduce_sum(one) for _, one in bad.values()])
+
+
+def position() -> int:
+    """How many operations the graph has that is being built; 0 without one."""
+    return len(_operations())
+
+
+def _operations() -> Sequence[tf.Operation]:
+    if tf.executing_eagerly():
+        return []
+    operations: list[tf.Operation] = (
+        tf.compat.v1.get_default_graph().get_operations()
+    )
+    return operations
+
+
+def _limits(operation: tf.Operation) -> list[int] | int | None:
+    """What each number must be less than; `None` if that is not known."""
+    if operation.type not in TYPES:
+        return None
+    shape, numbers = operation.inputs[0].shape, operation.inputs[1]
+    if shape.rank is None:
+        return None
+    limits: Any
+    if operation.type == "GatherV2":
+        axis = tf.get_static_value(operation.inputs[2])
+        limits = None if axis is None else shape[int(axis)]
+        return limits
+    depth = numbers.shape[-1] if numbers.shape.rank else None
+    limits = None if depth is None else shape[:depth].as_list()
+    return None if limits is None or None in limits else limits
+
+
+def _place(name: str, layers: Collection[str]) -> str:
+    """The layer of an operation, or else the operation."""
+    for scope in reversed(name.split("/")):
+        # A graph numbers the later ones of equal names.
+        for layer in (scope, _NUMBERED.sub("", scope)):
+            if layer in layers:
+                return repr(layer)
+    return repr(name)
+
+
+def _rows(limits: list[int] | int) -> str:
+    if isinstance(limits, int):
+        return f"rows 0 to {limits - 1}"
+    return "rows up to [" + ", ".join(str(n - 1) for n in limits) + "]"
