@@ -90,6 +90,9 @@ def _all(report: Mapping[str, Any]) -> Iterator[Goal]:
         if name in _STRATEGIES and "ratio" in values:
             what = f"{name}: speed, Trainer ÷ bare"
             yield Goal(what, values["ratio"], 0.95, at_least=True)
+            for peer, ratio in values.get("against", {}).items():
+                what = f"{name}: speed, Trainer ÷ {peer}"
+                yield Goal(what, ratio, 1.2, at_least=True)
     scaling = report.get("scaling") or {"found": []}
     ratios = [point["trace_ratio"] for point in scaling["found"]]
     if ratios:

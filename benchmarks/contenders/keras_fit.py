@@ -10,6 +10,7 @@ from typing import Any
 import keras
 
 from benchmarks import models
+from benchmarks.contenders.strategy import scope_of
 from benchmarks.orders import Orders, Task
 
 _EPOCHS = 1_000_000
@@ -41,14 +42,15 @@ class Turns(keras.callbacks.Callback):
 def run(task: Task, orders: Orders) -> None:
     """Trains in turns."""
     spec = models.find(task.model)
-    model = spec.make()
-    model.compile(
-        optimizer=keras.optimizers.Adam(),
-        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        metrics=[keras.metrics.SparseCategoricalAccuracy(name="accuracy")],
-        steps_per_execution=task.unit,
-        jit_compile=keras.backend.backend() == "jax" or task.form == "xla",
-    )
+    with scope_of(task):
+        model = spec.make()
+        model.compile(
+            optimizer=keras.optimizers.Adam(),
+            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            metrics=[keras.metrics.SparseCategoricalAccuracy(name="accuracy")],
+            steps_per_execution=task.unit,
+            jit_compile=keras.backend.backend() == "jax" or task.form == "xla",
+        )
     x, y = spec.arrays(task.examples)
     model.fit(
         x,

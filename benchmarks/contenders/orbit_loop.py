@@ -13,22 +13,30 @@ import tensorflow as tf
 from benchmarks import models
 from benchmarks.contenders import inputs
 from benchmarks.contenders.bare import make_step
+from benchmarks.contenders.strategy import make_strategy
 from benchmarks.orders import Orders, Task
 
 
 class Loop(orbit.StandardTrainer):
     """Trains a model with Adam."""
 
-    def __init__(self, task: Task, spec: models.Spec) -> None:
+    def __init__(
+        self,
+        task: Task,
+        spec: models.Spec,
+        strategy: tf.distribute.Strategy,
+    ) -> None:
         self._unit = task.unit
+        self._strategy = strategy
         step = make_step(spec.make, models.BATCH)
         self._step = (
             tf.function(step, jit_compile=True) if task.form == "xla" else step
         )
         self.global_step = orbit.utils.create_global_step()
         self._sums = [tf.Variable(0.0), tf.Variable(0.0)]
+        # The global batch, which the strategy divides.
         dataset = inputs.rows(spec.arrays(task.examples), models.BATCH)
-        super().__init__(dataset)
+        super().__init__(strategy.experimental_distribute_dataset(dataset))
 
     def train_loop_begin(self) -> None:
         """Starts sums anew."""
@@ -37,9 +45,9 @@ class Loop(orbit.StandardTrainer):
 
     def train_step(self, iterator: Any) -> None:
         """One step."""
-        found = self._step(*next(iterator))
+        found = self._strategy.run(self._step, args=next(iterator))
         for total, one in zip(self._sums, found, strict=True):
-            total.assign_add(one)
+            total.assign_add(self._strategy.reduce("SUM", one, axis=None))
         self.global_step.assign_add(1)
 
     def train_loop_end(self) -> dict[str, tf.Tensor]:
@@ -53,8 +61,11 @@ class Loop(orbit.StandardTrainer):
 
 def run(task: Task, orders: Orders) -> None:
     """Trains in turns."""
-    loop = Loop(task, models.find(task.model))
+    strategy = make_strategy(task)
+    with strategy.scope():
+        loop = Loop(task, models.find(task.model), strategy)
     controller = orbit.Controller(
+        strategy=strategy,
         trainer=loop,
         global_step=loop.global_step,
         steps_per_loop=task.unit,

@@ -241,16 +241,25 @@ def test_contenders_take_turns(tmp_path):
 
 @pytest.mark.long
 @pytest.mark.usefixtures("plain_starts")
-@pytest.mark.parametrize("strategy", ["multi_worker_mirrored", "mirrored"])
-def test_both_sides_of_a_strategy_train(strategy):
+@pytest.mark.parametrize(
+    ("strategy", "replicas", "peers"),
+    [("multi_worker_mirrored", 1, []), ("mirrored", 2, ["fit"])],
+)
+def test_all_sides_of_a_strategy_train(strategy, replicas, peers):
     tasks = [
-        Task(name, "mlp", 10, examples=1280, strategy=strategy, replicas=count)
-        for name in ("trainer", "distribute")
-        for count in [2 if strategy == "mirrored" else 1]
+        Task(
+            name,
+            "mlp",
+            10,
+            examples=1280,
+            strategy=strategy,
+            replicas=replicas,
+        )
+        for name in ("trainer", "distribute", *peers)
     ]
     found, left_out = turns.take_turns(tasks, rounds=1, tell=lambda _: None)
     assert not left_out
-    assert [len(one.seconds) for one in found] == [1, 1]
+    assert [len(one.seconds) for one in found] == [1] * len(tasks)
 
 
 @pytest.mark.long
