@@ -131,6 +131,7 @@ def choose(
     forms = [Form.GRAPH] if not plugin.is_alone else [*Form]
     legal = [f for f in forms if why_not(trainer, batches, f) is None]
     choice = _known(trainer, batches, recorded)
+    may_measure &= plugin.why_only_checked is None
     if choice is None and (why := _why_not_measured(steps, may_measure)):
         choice = _fixed(Form.GRAPH, why)
     if choice is None and legal == [Form.GRAPH] and not takes_length:

@@ -162,6 +162,10 @@ class GraphLoop:
         results = self._given(iterator)
         if self.layout is None:
             self.layout = Layout(tf.nest.map_structure(self._first, results))
+        return self._pack(results)
+
+    def _pack(self, results: Any) -> Any:
+        assert self.layout is not None
         # On the replicas, and before the function returns them: what it returns
         # goes by way of the first device.
         return self._strategy.run(self.layout.pack, args=(results,))
