@@ -151,7 +151,10 @@ def test_a_run_with_fewer_workers_ends_when_one_is_back(cluster):
 
 @pytest.mark.parametrize(
     ("kind", "tasks"),
-    [("multi_worker_mirrored@2", 2), ("parameter_server@1+1", 3)],
+    [
+        ("multi_worker_mirrored@2", 2),
+        pytest.param("parameter_server@1+1", 3, marks=pytest.mark.long),
+    ],
 )
 def test_the_chief_measures_how_long_host_loops_are(
     cluster, kind, tasks, tmp_path, monkeypatch
