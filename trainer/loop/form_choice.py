@@ -131,11 +131,13 @@ def choose(
     forms = [Form.GRAPH] if not plugin.is_alone else [*Form]
     legal = [f for f in forms if why_not(trainer, batches, f) is None]
     choice = _known(trainer, batches, recorded)
-    may_measure &= plugin.why_only_checked is None
-    if choice is None and (why := _why_not_measured(steps, may_measure)):
+    why = _why_not_measured(
+        is_open=legal != [Form.GRAPH] or takes_length,
+        steps=steps,
+        may_measure=may_measure and plugin.why_only_checked is None,
+    )
+    if choice is None and why is not None:
         choice = _fixed(Form.GRAPH, why)
-    if choice is None and legal == [Form.GRAPH] and not takes_length:
-        choice = _fixed(Form.GRAPH, NOTHING_ELSE)
     key = None
     if choice is None and use_cache:
         key = form_cache.key(trainer, batches)
@@ -177,7 +179,11 @@ def _known(
     return None
 
 
-def _why_not_measured(steps: int, may_measure: bool) -> str | None:
+def _why_not_measured(
+    *, is_open: bool, steps: int, may_measure: bool
+) -> str | None:
+    if not is_open:
+        return NOTHING_ELSE
     if steps < FEWEST_STEPS:
         return f"{steps} steps are too few to measure"
     return None if may_measure else "nothing is measured before the run"

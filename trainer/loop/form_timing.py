@@ -12,7 +12,7 @@ from trainer.data import Batches
 from trainer.data.stacks import is_like_pieces
 from trainer.loop.running_trainer import RunningTrainer
 from trainer.loop.training_input import training_input
-from trainer.loop.without_trace import without_trace
+from trainer.loop.without_trace import why_not_set_back, without_trace
 from trainer.runtime.exit_report import headline
 from trainer.step.forms import Form
 from trainer.step.logs import LOSS_PART
@@ -197,8 +197,8 @@ def time_forms(
 
 def _why_not_tried(trainer: RunningTrainer, graph: Contender) -> str | None:
     """Why no step may be made in a trial, or none compiled by XLA."""
-    if trainer.parts.untracked.lost:
-        return "its steps change what cannot be set back"
+    if (why := why_not_set_back(trainer)) is not None:
+        return why
     if not isinstance(graph.runner, GraphLoop):
         return "its strategy has a loop of its own"
     operations = graph.runner.operations()

@@ -10,7 +10,7 @@ from typing import Protocol, runtime_checkable
 from trainer.data import Batches
 from trainer.loop.form_timing import Contender, Timing, python_in
 from trainer.loop.running_trainer import RunningTrainer
-from trainer.loop.without_trace import without_trace
+from trainer.loop.without_trace import why_not_set_back, without_trace
 from trainer.step.forms import Form
 from trainer.strategy.plugin import StrategyPlugin
 
@@ -85,8 +85,8 @@ def time_graph(trainer: RunningTrainer, batches: Batches) -> Timing:
 
 def _why_not_tried(trainer: RunningTrainer, graph: Contender) -> str | None:
     """Why no step may be made in a trial."""
-    if trainer.parts.untracked.lost:
-        return "its steps change what cannot be set back"
+    if (why := why_not_set_back(trainer)) is not None:
+        return why
     if trainer.spec.run_eagerly or not isinstance(graph.runner, Inspectable):
         return "its steps run as Python"
     found = python_in(graph.runner.operations())

@@ -6,6 +6,13 @@ from collections.abc import Iterator
 from trainer.loop.running_trainer import RunningTrainer
 
 
+def why_not_set_back(trainer: RunningTrainer) -> str | None:
+    """Why no step may be tried; `None` if it may. It must have been traced."""
+    if trainer.parts.untracked.lost:
+        return "its steps change what cannot be set back"
+    return None
+
+
 @contextlib.contextmanager
 def without_trace(trainer: RunningTrainer) -> Iterator[None]:
     """Sets everything back that steps change, whatever happens."""

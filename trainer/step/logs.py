@@ -11,7 +11,7 @@ from trainer.step.reductions.sums import Sums
 
 EXAMPLES = "_examples"  # Counts examples; not logged as a value of its own.
 DATA_WAIT = "_data_wait"  # Seconds spent waiting for input; not a value.
-MISSES = "_misses"  # Counts rows that no lookup has; see `lookups`.
+MISSES = "_misses"  # Counts numbers without a row; see `lookups`.
 LOSS_PART = "loss:"  # Averages under this prefix are summands of "loss".
 STATE = "state:"  # In a checkpoint: states of metrics that do not add up.
 

@@ -49,8 +49,7 @@ def test_it_is_measured_once_and_nothing_of_the_run_changes(cache):
     assert trainer.step == int(trainer.optimizer.iterations.numpy()) == 0
     for now, then in zip(trainer.model.get_weights(), before, strict=True):
         np.testing.assert_array_equal(now, then)
-    (path,) = cache.iterdir()
-    path.write_text(path.read_text().replace("nothing else", "a file says"))
+    assert len(list(cache.iterdir())) == 1
     again = make()
     rate = chosen(again).steps_per_second
     assert rate == choice.steps_per_second
