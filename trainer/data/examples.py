@@ -75,9 +75,6 @@ class ArrayExamples(Examples):
             with one structure.
         shuffle: whether training shuffles them.
 
-    Attributes:
-        arrays: as they were given; `None` if batches are transformed.
-
     Raises:
         UserError: there is no array, an array is empty, or lengths differ.
     """
@@ -103,9 +100,9 @@ class ArrayExamples(Examples):
         self.size = lengths[0]
         self.shuffle = shuffle
         self._transform = transform
-        self._structure = arrays
-        self.arrays = arrays if transform is None else None
-        self._leaves = leaves
+        # Without the arrays, which need not be kept once there are columns.
+        self._structure = tf.nest.map_structure(lambda _: 0, arrays)
+        self._leaves: list[Any] = leaves
         if any(
             getattr(leaf, "dtype", None) == np.dtype(object) for leaf in leaves
         ):
@@ -121,14 +118,30 @@ class ArrayExamples(Examples):
         # On the host under any strategy, because the input pipeline runs there;
         # and outside of its graph, which would hold a copy.
         with tf.init_scope(), tf.device("CPU:0"):
-            return [
-                # What `tf.constant` makes of an array keeps a second copy of
-                # it for as long as it lives.
-                leaf
-                if isinstance(leaf, SparseRows)
-                else tf.identity(tf.constant(leaf))
-                for leaf in self._leaves
-            ]
+            # One after the other, so that each array can be freed before the
+            # next one is copied.
+            for index, leaf in enumerate(self._leaves):
+                if not isinstance(leaf, SparseRows):
+                    # What `tf.constant` makes of an array keeps a second copy
+                    # of it for as long as it lives.
+                    self._leaves[index] = tf.identity(tf.constant(leaf))
+        return self._leaves
+
+    @property
+    def arrays(self) -> Any:
+        """All examples, in the structure that was given.
+
+        Returns:
+            Arrays, or tensors of the same values once a batch was asked for;
+            `None` if batches are transformed.
+        """
+        if self._transform is not None:
+            return None
+        leaves = [
+            leaf.matrix() if isinstance(leaf, SparseRows) else leaf
+            for leaf in self._leaves
+        ]
+        return tf.nest.pack_sequence_as(self._structure, leaves)
 
     def gather_batches(self, numbers: tf.Tensor, spec: Any) -> Any:
         """See `Examples.gather_batches`."""

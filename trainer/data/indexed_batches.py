@@ -71,8 +71,6 @@ class IndexedBatches(Batches):
             )
         self.batch_size = batch_size
         self.examples = examples
-        if isinstance(examples, ArrayExamples):
-            self.arrays = examples.arrays
         self._seed = seed
         self._shuffle = shuffle
         self.last_size = batch_size if rest == 0 or drop_remainder else rest
@@ -123,7 +121,14 @@ class IndexedBatches(Batches):
             num_parallel_calls=tf.data.AUTOTUNE,
             deterministic=True,
         )
-        return endless(dataset).prefetch(tf.data.AUTOTUNE)
+        return _as_it_is(endless(dataset).prefetch(tf.data.AUTOTUNE))
+
+    @property
+    def arrays(self) -> Any:
+        """See `Batches`."""
+        if isinstance(self.examples, ArrayExamples):
+            return self.examples.arrays
+        return None
 
     def columns(self) -> Any:
         """See `Batches.columns`."""
@@ -184,7 +189,7 @@ class IndexedBatches(Batches):
 
         one = tf.constant(1, tf.int64)
         last = _FAR if stop is None else stack_of(max(end - 1, start)) + 1
-        return (
+        return _as_it_is(
             tf.data.Dataset.range(stack_of(start), last)
             .map(
                 plain(read),
@@ -272,3 +277,15 @@ class IndexedBatches(Batches):
         padded = tf.pad(positions, [[0, 1]])
         order = tf.random.experimental.index_shuffle(padded, seed, last)
         return order[:-1]
+
+
+def _as_it_is(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Keeps tf.data from rewriting the graph of a dataset.
+
+    It would copy all tensors that a function captures, here the user's arrays,
+    for as long as an iterator lives; and what it rewrites is not there: the
+    `map` is parallel already, and nothing can be fused.
+    """
+    options = tf.data.Options()
+    options.experimental_optimization.apply_default_optimizations = False
+    return dataset.with_options(options)

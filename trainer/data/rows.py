@@ -67,6 +67,10 @@ class SparseRows:
         made = tf.SparseTensor(indices, values.values, [count, self._width])
         return _with_shape(made, [None, self._width])
 
+    def matrix(self) -> tf.SparseTensor:
+        """Returns all rows, as a sparse matrix."""
+        return self.gather(tf.range(self.size, dtype=tf.int64))
+
 
 def is_sparse(part: Any) -> bool:
     """Returns whether an array is a sparse matrix of TensorFlow or SciPy."""

@@ -18,7 +18,8 @@ from tensorflow.python.framework import config
 from trainer.data import Batches
 from trainer.errors import UserError
 from trainer.loop import form_cache
-from trainer.loop.form_timing import Timing, time_forms, why_unusable
+from trainer.loop.form_timing import Timing, time_forms
+from trainer.loop.form_trial import why_unusable
 from trainer.loop.length_timing import NOTHING_ELSE, time_graph, told
 from trainer.loop.running_trainer import RunningTrainer
 from trainer.runtime.atomic_files import (

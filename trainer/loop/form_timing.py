@@ -1,30 +1,24 @@
 """Tries and times the compiled forms of a step; nothing of a run changes."""
 
 import dataclasses
-import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from absl import logging
 
 from trainer.data import Batches
-from trainer.data.stacks import is_like_pieces
+from trainer.loop.form_trial import PYTHON, Contender, compiled
 from trainer.loop.running_trainer import RunningTrainer
-from trainer.loop.training_input import training_input
 from trainer.loop.without_trace import why_not_set_back, without_trace
 from trainer.runtime.exit_report import headline
 from trainer.step.forms import Form
-from trainer.step.logs import LOSS_PART
 from trainer.step.lookups import TYPES
-from trainer.step.reductions.sums import Sums
 from trainer.strategy.graph_loop import GraphLoop
 
 # How often each form is timed, how long a time is meant to take, and how many
 # steps it has at most.
 _ROUNDS, _ROUND_SECONDS, _MOST_STEPS = 5, 0.05, 100
-# Steps after which the losses of two forms are compared.
-_COMPARED = 2
 # A run of which less is left does not get it back.
 _WORTH_SECONDS = 10.0
 # What may be spent: seconds, or a share of the expected run.
@@ -33,15 +27,13 @@ _BUDGET_SECONDS, _BUDGET_SHARE = 3.0, 0.02
 _COMPILE_PER_TRACE = 4.0
 # What is only as fast as that is noise, and the plain graph is kept.
 _GAIN = 1.05
-# Losses that differ by less than this share differ by rounding.
-_TOLERANCE = 1e-2
-# What promises most comes first.
-_BY_PROMISE = (Form.XLA_STACK, Form.XLA)
+# What a stack saves, in each step, of what it takes to call a compiled one: at
+# most so many seconds, also where a few steps are timed on a busy machine.
+_CALL_SECONDS = 4e-3
 # XLA leaves checks out. Nobody must lose one without having asked for it; and
 # what Python does in a step must not be done in a trial. Lookups are checked in
 # another way, where `trainer.step.lookups` knows their bounds.
-_PYTHON = {"EagerPyFunc", "Print", "PrintV2", "PyFunc", "PyFuncStateless"}
-_CHECKS = _PYTHON | {
+_CHECKS = PYTHON | {
     "Assert",
     "CheckNumerics",
     "CheckNumericsV2",
@@ -66,79 +58,6 @@ class Timing:
     steps_per_second: dict[Form, float]
     why: str
     is_complete: bool
-
-
-class Contender:
-    """One form: its runner, its input, and its times.
-
-    Attributes:
-        form: of the step.
-        runner: traced; compiled by the first run.
-        trace_seconds: how long TensorFlow took.
-        loss: the sums of what the first steps have logged as losses.
-        seconds: the fewest that a step took, of those that were timed.
-    """
-
-    def __init__(
-        self, trainer: RunningTrainer, batches: Batches, form: Form
-    ) -> None:
-        trainer.use_form(form)
-        self.form = form
-        self.runner = trainer.train_runner
-        # From the beginning: other steps may take long to reach.
-        self.input = training_input(trainer, batches, start=0)
-        begin = time.perf_counter()
-        self.runner.trace(self.input)
-        self.trace_seconds = time.perf_counter() - begin
-        self.loss: list[np.ndarray] = []
-        self.seconds = math.inf
-
-    def compile(self) -> None:
-        """Makes the first steps."""
-        _, sums = self._run(_COMPARED)
-        self.loss = [
-            np.asarray(value)
-            for name, value in sums.total().items()
-            if name == "loss" or name.startswith(LOSS_PART)
-        ]
-
-    def time(self, steps: int) -> float:
-        """Returns the seconds of a step."""
-        seconds, _ = self._run(steps)
-        # The fastest counts: what else the machine did has slowed the others.
-        self.seconds = min(self.seconds, seconds)
-        return seconds
-
-    def agrees_with(self, other: "Contender") -> bool:
-        """Whether the first steps have had the same loss."""
-        pairs = zip(self.loss, other.loss, strict=True)
-        return all(
-            np.allclose(a, b, rtol=_TOLERANCE, equal_nan=True) for a, b in pairs
-        )
-
-    def _run(self, steps: int) -> tuple[float, Sums]:
-        begin = time.perf_counter()
-        (sums,) = self.runner(self.input, steps)
-        _ = sums.rows  # Reading them waits for the device.
-        return (time.perf_counter() - begin) / steps, sums
-
-
-def python_in(operations: Iterable[str]) -> list[str]:
-    """Those types of operations that act outside of the graph, sorted."""
-    return sorted(_PYTHON.intersection(operations))
-
-
-def why_unusable(
-    trainer: RunningTrainer, batches: Batches, form: Form
-) -> str | None:
-    """Compiles a form, and makes two steps that leave no trace.
-
-    Returns:
-        Why it cannot be had; `None` if it can. The trainer has it then.
-    """
-    with trainer.accounts.phase("compile"):
-        made = _compiled(trainer, batches, form)
-    return made if isinstance(made, str) else None
 
 
 def time_forms(
@@ -238,49 +157,60 @@ def _time_in_turn(
         return [graph], why, False
     end = begin + max(_BUDGET_SECONDS, _BUDGET_SHARE * expected)
     timed, is_complete = [graph], True
-    for form in (form for form in _BY_PROMISE if form in forms):
+    for form in (form for form in _by_promise(graph) if form in forms):
+        if form is Form.XLA_STACK and _is_hopeless(timed):
+            logging.info("No step is compiled as %s: XLA is slower here", form)
+            continue
         # A compilation cannot be stopped.
         will_take = _COMPILE_PER_TRACE * graph.trace_seconds
         if time.perf_counter() + will_take > end:
             is_complete = False
             break
-        made = _compiled(trainer, batches, form)
+        made = compiled(trainer, batches, form)
         if isinstance(made, str):
             logging.info("No step is compiled as %s: %s", form, made)
         elif _agree(trainer, made, graph):
-            timed.append(made)
+            # The next form has to begin with the same state, too.
+            with trainer.state.unchanged():
+                timed += [made] if _has_time(made, count) else []
     for number in range(_ROUNDS):
         if number > 0 and time.perf_counter() > end:
             break
-        for one in [*timed]:
-            try:
-                one.time(count)
-            # Such as one that a short batch is compiled for.
-            except Exception as error:
-                if one is graph:
-                    raise
-                logging.info("%s is left out: %s", one.form, headline(error))
-                timed.remove(one)
+        timed = [one for one in timed if _has_time(one, count)]
     return timed, "it is the fastest here", is_complete
 
 
-def _compiled(
-    trainer: RunningTrainer, batches: Batches, form: Form
-) -> Contender | str:
-    """Compiles a form by steps that leave no trace; or says why it cannot."""
+def _by_promise(graph: Contender) -> tuple[Form, ...]:
+    """Compiled forms, with that one first which promises most."""
+    if graph.seconds < _CALL_SECONDS:
+        return Form.XLA_STACK, Form.XLA
+    # Calls are a small part of such a step. XLA shows what it makes of the rest
+    # sooner without a stack.
+    return Form.XLA, Form.XLA_STACK
+
+
+def _is_hopeless(timed: Sequence[Contender]) -> bool:
+    """Whether a stack would be slower than the graph, by a single step's time.
+
+    XLA takes several times as long as TensorFlow for convolutions on a CPU.
+    """
+    seconds = {one.form: one.seconds for one in timed}
+    if Form.XLA not in seconds:
+        return False
+    return seconds[Form.XLA] - _CALL_SECONDS > seconds[Form.GRAPH]
+
+
+def _has_time(one: Contender, steps: int) -> bool:
+    """Times steps of a form; whether they could be made."""
     try:
-        made = Contender(trainer, batches, form)
-        if form is Form.XLA_STACK and not is_like_pieces(batches):
-            return "the data gives other batches in a stack than one by one"
-        # What cannot be set back must not be changed.
-        if not trainer.parts.untracked.lost:
-            with without_trace(trainer):
-                made.compile()
-    # XLA, TensorFlow, Keras and research code raise whatever they like: all of
-    # it means that this form cannot be had.
+        one.time(steps)
+    # Such as one that a short batch is compiled for.
     except Exception as error:
-        return f"XLA cannot compile the step: {headline(error)}"
-    return made
+        if one.form is Form.GRAPH:
+            raise
+        logging.info("%s is left out: %s", one.form, headline(error))
+        return False
+    return True
 
 
 def _agree(trainer: RunningTrainer, made: Contender, graph: Contender) -> bool:

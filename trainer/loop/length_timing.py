@@ -8,7 +8,8 @@ import collections
 from typing import Protocol, runtime_checkable
 
 from trainer.data import Batches
-from trainer.loop.form_timing import Contender, Timing, python_in
+from trainer.loop.form_timing import Timing
+from trainer.loop.form_trial import Contender, python_in
 from trainer.loop.running_trainer import RunningTrainer
 from trainer.loop.without_trace import why_not_set_back, without_trace
 from trainer.step.forms import Form

@@ -4,6 +4,7 @@ import sys
 
 import numpy as np
 import pytest
+import scipy.sparse
 import tensorflow as tf
 
 from trainer.data import ArrayExamples, Examples, IndexedBatches
@@ -116,33 +117,57 @@ def test_refused_arrays(arrays, lengths):
 
 
 ONE_COPY = """
-import gc, os
+import gc, os, sys
 import numpy as np
-from trainer.data import ArrayExamples
+from trainer.data import ArrayExamples, IndexedBatches
 
 def resident_bytes():
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
-arrays = np.ones((64 << 20) // 4, "float32")
-ArrayExamples(np.ones(8)).columns()
+def read(rows, transform):
+    examples = ArrayExamples(
+        np.ones([rows, 1 << 10], "float32"), transform=transform
+    )
+    batches = IndexedBatches(examples, batch_size=4, shuffle=True)
+    iterators = [iter(batches.whole(0)), iter(batches.stacks(start=0))]
+    for iterator in iterators:
+        next(iterator)
+    gc.collect()
+    return batches, iterators
+
+transform = {"None": None, "doubled": lambda x: 2 * x}[sys.argv[1]]
+read(64, transform)
 before = resident_bytes()
-columns = ArrayExamples(arrays).columns()
-gc.collect()
-assert columns.shape == arrays.shape
-print((resident_bytes() - before) / arrays.nbytes)
+kept = read(32 << 10, transform)
+print((resident_bytes() - before) / (128 << 20))
 """
 
 
 @pytest.mark.skipif(
     not os.path.exists("/proc/self/statm"), reason="no /proc to read"
 )
-def test_one_copy_of_the_arrays_is_kept():
+@pytest.mark.parametrize("transform", ["None", "doubled"])
+def test_one_copy_of_the_arrays_is_kept(transform):
     # In a process of its own: this one may have pages of others' to reuse.
     done = subprocess.run(
-        [sys.executable, "-c", ONE_COPY],
+        [sys.executable, "-c", ONE_COPY, transform],
         capture_output=True,
         text=True,
         check=True,
     )
+    # Neither the array that was given, nor one in each iterator.
     assert 0.9 < float(done.stdout) < 1.5
+
+
+def test_all_examples_stay_at_hand():
+    x, y = np.arange(6.0).reshape(3, 2), scipy.sparse.eye(3, format="csr")
+    examples = ArrayExamples({"x": x, "y": y})
+    for _ in range(2):
+        held = examples.arrays
+        np.testing.assert_array_equal(held["x"], x)
+        np.testing.assert_array_equal(
+            tf.sparse.to_dense(held["y"]), y.todense()
+        )
+        examples.columns()  # From now on they are tensors.
+    assert ArrayExamples(x, transform=tf.square).arrays is None
