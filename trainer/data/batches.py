@@ -146,7 +146,10 @@ def feeder(
 
     Returns:
         A function of the range of replicas. Optionally, it passes over
-        `offset` batches first, and takes only every n-th one (`every`).
+        `offset` batches first, and takes only every n-th one (`every`). With
+        `is_kept=True` it returns a dataset that must live for as long as its
+        iterators, as `iter(dataset)` sees to; arrays are then read where they
+        are, instead of copied for each iterator.
 
     Raises:
         UserError: pieces need a fixed shape, and the batches cannot be divided
@@ -159,7 +162,11 @@ def feeder(
     )
 
     def make_pieces(
-        replicas: range, *, offset: int = 0, every: int = 1
+        replicas: range,
+        *,
+        offset: int = 0,
+        every: int = 1,
+        is_kept: bool = False,
     ) -> tf.data.Dataset:
         pieces = batches.pieces(
             start=start + offset,
@@ -168,9 +175,27 @@ def feeder(
             num_replicas=num_replicas,
             micro=micro,
         )
-        return pieces if fit is None else fit(pieces, size)
+        if fit is not None:
+            pieces = fit(pieces, size)
+        return pieces if is_kept else _outlived(pieces)
 
     return make_pieces
+
+
+def _outlived(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Makes a dataset whose iterators may outlive it.
+
+    An iterator owns the graph that tf.data rewrites for it. Where nothing is
+    rewritten it only points to the dataset, and those of `tf.distribute`, which
+    do not keep it, read freed memory.
+    """
+    optimization = dataset.options().experimental_optimization
+    if optimization.apply_default_optimizations is not False:
+        return dataset
+    options = tf.data.Options()
+    # Any rewriting will do; this one changes no dataset of a user.
+    options.experimental_optimization.noop_elimination = True
+    return dataset.with_options(options)
 
 
 def _one_size(batches: Batches, *, micro: int, num_replicas: int) -> int:

@@ -1,9 +1,16 @@
 """The strategy default: no distribution, TensorFlow places everything."""
 
+from typing import Any
+
 import tensorflow as tf
 
 from trainer import StrategyPlugin
-from trainer.plugin_api import Detection, StrategyOptions, configurable
+from trainer.plugin_api import (
+    Detection,
+    MakePieces,
+    StrategyOptions,
+    configurable,
+)
 from trainer_plugins.strategies.devices import logical_devices
 
 
@@ -36,3 +43,7 @@ class Default(StrategyPlugin):
     def devices(self) -> list[str]:
         """See `StrategyPlugin.devices`."""
         return logical_devices()[:1]
+
+    def distribute(self, make_pieces: MakePieces, *, training: bool) -> Any:
+        """See `StrategyPlugin.distribute`."""
+        return iter(make_pieces(range(1), is_kept=True))

@@ -231,7 +231,9 @@ class ParameterServer(ClusterStrategy):
         """Gives each worker every n-th batch; one task evaluates alone."""
         if training:
             return self._worker_pool.distribute(make_pieces)
-        return make_pieces if self._on_workers else iter(make_pieces(range(1)))
+        if self._on_workers:
+            return make_pieces
+        return iter(make_pieces(range(1), is_kept=True))
 
     def runner(self, step: Step, *, training: bool) -> Runner:
         """Schedules steps on the workers, or evaluates on the chief."""
