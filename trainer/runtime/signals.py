@@ -301,13 +301,20 @@ def _raise_again(
             return
         _interruption = None
         # Not from here, where it would be swallowed again.
-        again = threading.Timer(
-            _AGAIN_SECONDS, _thread.interrupt_main, [error.number]
-        )
+        again = threading.Timer(_AGAIN_SECONDS, _send_again, [error.number])
         again.daemon = True
         again.start()
 
     return hook
+
+
+def _send_again(number: int) -> None:
+    """Sends a signal to the main thread, from another one."""
+    if _hold is None:
+        # As it came: it ends a system call, such as a sleep.
+        signal.pthread_kill(threading.main_thread().ident or 0, number)
+    else:
+        _thread.interrupt_main(number)
 
 
 def _enforce_end(number: int) -> None:

@@ -359,6 +359,31 @@ except signals.Terminated as error:
     assert (done.stdout, done.stderr) == (f"{line} | {line}\n", "")
 
 
+@pytest.mark.parametrize("place", SWALLOWING)
+def test_what_is_raised_again_ends_a_system_call(place):
+    """Once the main thread gets signals itself, as it does in training."""
+    code = f"""
+import time
+from trainer.runtime import signals
+signals._END_SECONDS = 60
+signals.hold()
+with signals.handler_restored():
+    pass
+sent = []
+def send(*ignored):
+    if not sent:
+        sent.append(os.kill(os.getpid(), signal.SIGTERM))
+begin = time.monotonic()
+try:
+    {SWALLOWING[place].replace(chr(10), chr(10) + "    ")}
+    time.sleep(30)
+except signals.Terminated as error:
+    print(time.monotonic() - begin < 5)
+"""
+    done = run(code)
+    assert (done.stdout, done.stderr) == ("True\n", "")
+
+
 def test_what_else_python_swallows_is_reported_as_ever():
     code = """
 from trainer.runtime import signals
