@@ -314,7 +314,7 @@ def _send_again(number: int) -> None:
         # As it came: it ends a system call, such as a sleep.
         signal.pthread_kill(threading.main_thread().ident or 0, number)
     else:
-        _thread.interrupt_main(number)
+        _thread.interrupt_main(signal.Signals(number))
 
 
 def _enforce_end(number: int) -> None:
