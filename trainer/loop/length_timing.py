@@ -15,8 +15,10 @@ from trainer.loop.without_trace import why_not_set_back, without_trace
 from trainer.step.forms import Form
 from trainer.strategy.plugin import StrategyPlugin
 
-# A call that is as long as this is no longer mostly overhead.
+# A call that is as long as this is no longer mostly overhead, unless more steps
+# in a call still make each of them faster.
 _CALL_SECONDS, _MOST_STEPS = 0.2, 100
+_FASTER = 0.8
 _BITS = 31
 NOTHING_ELSE = "nothing else is possible here"
 
@@ -63,17 +65,18 @@ def time_graph(trainer: RunningTrainer, batches: Batches) -> Timing:
                 why=why,
                 is_complete=False,
             )
-        count, goes_on = 1, True
+        count, goes_on, last = 1, True, 0.0
         with without_trace(trainer):
             # Traces what is traced late, on a worker for example.
             graph.compile()
             while goes_on:
-                seconds = count * graph.time(count)
-                goes_on = bool(
-                    told(
-                        plugin, seconds < _CALL_SECONDS and count < _MOST_STEPS
-                    )
+                step_seconds = graph.time(count)
+                grows = (
+                    count * step_seconds < _CALL_SECONDS
+                    or step_seconds < _FASTER * last
                 )
+                last = step_seconds
+                goes_on = bool(told(plugin, grows and count < _MOST_STEPS))
                 count = min(4 * count, _MOST_STEPS)
     trainer.use_form(Form.GRAPH, graph.runner)
     return Timing(

@@ -96,6 +96,7 @@ def build_parts(
                 trainable,
                 factory=factories["optimizer"] or "adam",
                 learning_rate=factories["learning_rate"],
+                send=plugin.send,
             )
         # Keras callbacks read model.optimizer and model.stop_training. Without
         # auto_scale_loss=False, Keras would wrap the optimizer in a loss scale

@@ -1,6 +1,7 @@
 """Builds optimizers for a model's weights, under the strategy's scope."""
 
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -10,7 +11,7 @@ import tensorflow as tf
 from trainer.errors import UserError
 from trainer.step.model.keras_private import (
     count_steps_natively,
-    skip_own_reduction,
+    replace_own_reduction,
 )
 from trainer.step.spec import Parts
 from trainer.values.words import shown
@@ -24,8 +25,17 @@ def build_optimizers(
     *,
     factory: Any,
     learning_rate: float | None,
+    send: Callable[[Any], Any],
 ) -> dict[str, keras.optimizers.Optimizer]:
-    """Optimizers with their state, made for the present weights."""
+    """Optimizers with their state, made for the present weights.
+
+    Args:
+        model: the model, whose layers may name optimizers.
+        trainable: the weights.
+        factory: `Trainer.optimizer`.
+        learning_rate: `Trainer.learning_rate`.
+        send: see `StrategyPlugin.send`.
+    """
     found = _make_optimizers(factory, learning_rate)
     for name, one in found.items():
         # Built now: replicas cannot create variables, and a checkpoint is
@@ -34,7 +44,7 @@ def build_optimizers(
         one.build(trainable if is_single else _variables_of(model, name))
         if is_single:
             _take_state(one, factory)
-        skip_own_reduction(one)
+        replace_own_reduction(one, send)
         count_steps_natively(one)
     return found
 
@@ -63,7 +73,11 @@ def restart_optimizers(
     if all(_begins_with_constants(one) for one in parts.optimizers.values()):
         return
     fresh = build_optimizers(
-        parts.model, parts.trained, factory=factory, learning_rate=learning_rate
+        parts.model,
+        parts.trained,
+        factory=factory,
+        learning_rate=learning_rate,
+        send=lambda gradients: gradients,  # Never used: only its variables are.
     )
     for name, old in parts.optimizers.items():
         values = fresh[name].variables

@@ -95,7 +95,6 @@ class TensorBoard(Logger):
         """Writes a split's scalars."""
         scalars = dict(logs)
         if split == "train":
-            scalars |= self.trainer.learning_rates()
             for name, value in self.trainer.accounts.summary().items():
                 scalars[f"time/{name}"] = value
         self._logged.add(split)

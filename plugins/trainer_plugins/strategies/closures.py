@@ -18,6 +18,9 @@ from trainer.plugin_api import (
 )
 from trainer_plugins.strategies.worker_pool import WorkerPool
 
+# The name under which its mean is logged.
+STALENESS = "staleness"
+
 
 class Evaluation:
     """Evaluates on one free worker at a time."""
@@ -70,7 +73,15 @@ class Closures:
     ) -> list[Sums]:
         """See `Runner.__call__`."""
         results = self._worker_pool.train(self._loop, iterator, num_steps)
-        return _added(carried, self._steps, results)
+        return _added(
+            carried,
+            self._steps,
+            results,
+            staleness=(
+                self._worker_pool.staleness.take() * num_steps,
+                num_steps,
+            ),
+        )
 
     def trace(self, iterator: Any) -> None:
         """Traces what is scheduled; a worker makes it its own at first use."""
@@ -84,33 +95,28 @@ class Closures:
         return self._steps.operations()
 
     def _measured(self, iterator: Any) -> Any:
-        """Runs the step, and measures its staleness.
-
-        That is the number of updates between its read and its own update.
-        """
-        updates = self._worker_pool.updates
-        # On the server, where the weights are read and updated as well: no
-        # message must arrive before the step begins, and one takes the result.
-        with tf.device(updates.device):
-            before = tf.raw_ops.ReadVariableOp(
-                resource=updates.handle, dtype=updates.dtype
-            )
-        logs = self._step(iterator)
-        # The graph alone does not order the count after the step.
-        with (
-            tf.device(updates.device),
-            tf.control_dependencies(tf.nest.flatten(logs)),
-        ):
-            after = updates.assign_add(1, read_value=True)
-            # Without this step's own update.
-            staleness = tf.cast(after - before - 1, tf.float32)
-        return {**logs, "staleness": average(staleness)}
+        """Runs the step, and adds its staleness to that of all."""
+        # Only a place in the layout: it is known at the end of a host loop.
+        nothing = average(tf.constant(0.0), 0.0)
+        with self._worker_pool.staleness.measured():
+            return {**self._step(iterator), STALENESS: nothing}
 
 
 def _added(
-    carried: Sequence[Sums | None], steps: GraphLoop, results: list[Any]
+    carried: Sequence[Sums | None],
+    steps: GraphLoop,
+    results: list[Any],
+    *,
+    staleness: tuple[float, int] | None = None,
 ) -> list[Sums]:
-    """Adds the results of closures to sums, step by step."""
+    """Adds the results of closures to sums, step by step.
+
+    Args:
+        carried: see `Runner.__call__`.
+        steps: what the closures ran.
+        results: what they returned.
+        staleness: its total and count over these steps, if they trained.
+    """
     layout = steps.layout
     assert layout is not None  # A worker has traced the step.
     found = []
@@ -122,5 +128,10 @@ def _added(
             # sum depend on it.
             for of_step in np.asarray(result):
                 row += of_step
+        if staleness is not None:
+            for columns, value in zip(
+                layout.columns(STALENESS), staleness, strict=True
+            ):
+                row[columns] += value
         found.append(Sums(layout, row[np.newaxis, np.newaxis]))
     return found

@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
 import tensorflow as tf
@@ -39,6 +39,7 @@ from trainer_plugins.strategies.processes import (
     server_def_resolver,
     start_server,
 )
+from trainer_plugins.strategies.small_gradients import sent_together
 from trainer_plugins.strategies.step_counts import StepCounts
 from trainer_plugins.strategies.worker_pool import WorkerPool
 
@@ -234,6 +235,12 @@ class ParameterServer(ClusterStrategy):
         if self._on_workers:
             return make_pieces
         return iter(make_pieces(range(1), is_kept=True))
+
+    def send(
+        self, gradients: Sequence[tuple[Any, tf.Variable]]
+    ) -> Sequence[tuple[Any, tf.Variable]]:
+        """Sends small gradients together; see `StrategyPlugin.send`."""
+        return sent_together(gradients)
 
     def runner(self, step: Step, *, training: bool) -> Runner:
         """Schedules steps on the workers, or evaluates on the chief."""

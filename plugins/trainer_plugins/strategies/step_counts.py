@@ -12,6 +12,8 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
+from trainer_plugins.strategies.read_at_once import ReadAtOnce
+
 
 class StepCounts:
     """The variables of a run that count its steps.
@@ -22,6 +24,7 @@ class StepCounts:
 
     def __init__(self) -> None:
         self._candidates: list[tf.Variable] = []
+        self._read: ReadAtOnce | None = None
 
     def note(self, create: Callable[..., Any], **options: Any) -> Any:
         """A variable creator that records variables that may count steps."""
@@ -32,7 +35,9 @@ class StepCounts:
 
     def values(self) -> list[int]:
         """Returns the current value of each candidate."""
-        return [int(variable.numpy()) for variable in self._candidates]
+        if self._read is None or self._read.count < len(self._candidates):
+            self._read = ReadAtOnce(self._candidates)
+        return [int(value) for value in self._read()]
 
     def correct(
         self,

@@ -12,6 +12,7 @@ import tensorflow as tf
 from trainer import StartAgain
 from trainer.plugin_api import MakePieces, outside_graph
 from trainer_plugins.control_plane.agent import Agent
+from trainer_plugins.strategies.staleness import Staleness
 from trainer_plugins.strategies.step_counts import StepCounts
 
 _worker_index = tf.distribute.coordinator.experimental_get_current_worker_index
@@ -100,6 +101,11 @@ class WorkerPool:
         # On a server, where all workers count in the same variable.
         with self._scope():
             return tf.Variable(0, dtype=tf.int64, trainable=False)
+
+    @functools.cached_property
+    def staleness(self) -> Staleness:
+        """How stale the gradients of these updates are."""
+        return Staleness(self.updates)
 
     @functools.cached_property
     def _have_gpus(self) -> bool:

@@ -6,7 +6,9 @@ import tensorflow as tf
 
 from tests.helpers import linear, make_trainer
 from trainer import Trainer
+from trainer.loop import length_timing
 from trainer.loop.form_choice import _LENGTHS, STEPS_PER_LOOP
+from trainer.loop.form_trial import Contender
 from trainer.loop.length_timing import told
 from trainer.loop.loop import Loop
 from trainer.step.forms import Form
@@ -91,3 +93,30 @@ def test_the_chiefs_number_counts(number):
     assert told(Processes(is_chief=False, others=bits), 77) == number
     nothing = [False] * 31
     assert told(Processes(is_chief=True, others=nothing), number) == number
+
+
+@pytest.mark.parametrize(
+    ("call_seconds", "step_seconds", "rate"),
+    [
+        # What a call takes in any case is not taken for that of its steps.
+        (0.18, 0.01, 84.7),
+        (0.0, 0.003, 333.0),
+        (0.0, 0.5, 2.0),
+        (0.02, 0.5, 1.92),
+    ],
+)
+def test_more_steps_are_measured_while_that_makes_them_faster(
+    monkeypatch, call_seconds, step_seconds, rate
+):
+    class Clocked(Contender):
+        def time(self, steps):
+            super().time(steps)
+            seconds = call_seconds / steps + step_seconds
+            self.seconds = min(seconds, made.setdefault("least", seconds))
+            made["least"] = self.seconds
+            return seconds
+
+    made = {}
+    monkeypatch.setattr(length_timing, "Contender", Clocked)
+    found = chosen(make()).steps_per_second[Form.GRAPH]
+    assert found == rate

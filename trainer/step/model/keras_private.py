@@ -121,15 +121,25 @@ def count_steps_natively(optimizer: keras.optimizers.Optimizer) -> None:
     object.__setattr__(
         counter,
         "assign_add",
-        lambda value: native(counter).assign_add(tf.cast(value, counter.dtype)),
+        # A number as it is: it becomes a constant where the variable is, while
+        # a tensor would be sent there in each step.
+        lambda value: native(counter).assign_add(
+            tf.cast(value, counter.dtype) if tf.is_tensor(value) else value
+        ),
     )
 
 
-def skip_own_reduction(optimizer: keras.optimizers.Optimizer) -> None:
+def replace_own_reduction(
+    optimizer: keras.optimizers.Optimizer, send: Callable[[Any], Any]
+) -> None:
     """Makes `optimizer.apply` take gradients that are already reduced.
 
     Keras clips first and reduces across replicas afterwards; the step here
     reduces first, so that clipping sees the whole global batch's gradient.
+
+    Args:
+        optimizer: the optimizer.
+        send: is called in place of the reduction; see `StrategyPlugin.send`.
 
     Raises:
         RuntimeError: this version of Keras reduces elsewhere.
@@ -142,7 +152,9 @@ def skip_own_reduction(optimizer: keras.optimizers.Optimizer) -> None:
             "this version of trainer was tested with."
         )
     # Not through Keras' own __setattr__, which would track the function.
-    object.__setattr__(optimizer, hook, lambda grads_and_vars: grads_and_vars)
+    # A function, which a copy of the optimizer shares, where a method's object
+    # would be copied as well.
+    object.__setattr__(optimizer, hook, lambda gradients: send(gradients))
 
 
 def symbolic_inputs(model: keras.Model) -> dict[str, Any]:
