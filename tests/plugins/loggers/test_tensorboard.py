@@ -54,13 +54,13 @@ def hparams_content(events, tag):
 def test_scalars_go_to_their_splits(tmp_path):
     callback = make(tmp_path)
     callback.on_train_begin()
-    callback.on_log(10, "train", {"loss": 0.5})
+    callback.on_log(10, "train", {"loss": 0.5, "learning_rate": 0.125})
     callback.on_log(10, "eval", {"loss": 0.75, "accuracy": 0.25})
     callback.on_log(20, "train", {"loss": 0.25})
     callback.close()
     train, evaluated = read(tmp_path, "train"), read(tmp_path, "eval")
     assert scalars(train, "loss") == {10: 0.5, 20: 0.25}
-    assert scalars(train, "learning_rate") == {10: 0.125, 20: 0.125}
+    assert scalars(train, "learning_rate") == {10: 0.125}
     assert scalars(evaluated, "loss") == {10: 0.75}
     assert scalars(evaluated, "accuracy") == {10: 0.25}
     assert "accuracy" not in train.Tags()["tensors"]
