@@ -124,9 +124,12 @@ def main():
             found = resume(name, folder)
             assert found.code == 0, found.stderr
             frozen.freeze(f"interrupted/{name}", found.model_dir)
-            np.testing.assert_array_equal(
+            # Not bytes: its first steps may have been another machine's.
+            np.testing.assert_allclose(
                 frozen.vectors[f"interrupted/{name}"],
                 undisturbed(frozen, name, folder),
+                rtol=tolerance(name),
+                atol=tolerance(name),
             )
             frozen.write()
             print(name, frozen.runs[f"interrupted/{name}"]["sha256"])
