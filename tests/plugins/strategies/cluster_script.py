@@ -129,8 +129,9 @@ def train(
             busy = tf.random.normal((1000, 1000))
             for _ in range(16):
                 busy = tf.matmul(busy, busy) / 1000
-            with tf.control_dependencies([busy]):
-                return tf.nest.map_structure(tf.identity, logs)
+            # By data: TensorFlow leaves out what is only waited for.
+            one = tf.where(tf.math.is_nan(busy[0, 0]), 0.0, 1.0)
+            return tf.nest.map_structure(lambda value: value * one, logs)
 
     callbacks = [Report()]
     if directory is not None:
