@@ -5,6 +5,7 @@ asked for; on JAX Keras always compiles the step. One call of `fit` for all
 turns, because a call has costs of its own.
 """
 
+import math
 from typing import Any
 
 import keras
@@ -19,9 +20,10 @@ _EPOCHS = 1_000_000
 class Turns(keras.callbacks.Callback):
     """Waits for the next turn every so many steps."""
 
-    def __init__(self, task: Task, orders: Orders) -> None:
+    def __init__(self, steps: int, executed: int, orders: Orders) -> None:
         super().__init__()
-        self._task = task
+        self._steps = steps
+        self._executed = executed
         self._orders = orders
         self._done = 0
 
@@ -33,31 +35,36 @@ class Turns(keras.callbacks.Callback):
         self, batch: int, logs: dict[str, Any] | None = None
     ) -> None:
         """Counts one execution."""
-        self._done += _executed(self._task)
-        if self._done >= self._task.steps:
+        self._done += self._executed
+        if self._done >= self._steps:
             self._done = 0
             self._orders.wait()
 
 
-def _executed(task: Task) -> int:
-    """How many steps are made in one execution."""
+def executed_at_once(task: Task, batches: int) -> int:
+    """How many steps are made in one execution, with so many in an epoch."""
     # Keras 3.15 fails with more than one under a mirrored strategy.
-    return task.unit if task.strategy == "default" else 1
+    if task.strategy != "default":
+        return 1
+    # The end of an epoch cuts an execution short: each is to be whole, so that
+    # a turn has as many steps as it is counted for.
+    return math.gcd(task.unit, batches)
 
 
 def run(task: Task, orders: Orders) -> None:
     """Trains in turns."""
     spec = models.find(task.model)
+    x, y = spec.arrays(task.examples)
+    executed = executed_at_once(task, len(x) // models.BATCH)
     with scope_of(task):
         model = spec.make()
         model.compile(
             optimizer=keras.optimizers.Adam(),
             loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
             metrics=[keras.metrics.SparseCategoricalAccuracy(name="accuracy")],
-            steps_per_execution=_executed(task),
+            steps_per_execution=executed,
             jit_compile=keras.backend.backend() == "jax" or task.form == "xla",
         )
-    x, y = spec.arrays(task.examples)
     model.fit(
         x,
         y,
@@ -65,5 +72,5 @@ def run(task: Task, orders: Orders) -> None:
         epochs=_EPOCHS,
         shuffle=True,
         verbose=0,
-        callbacks=[Turns(task, orders)],
+        callbacks=[Turns(task.steps, executed, orders)],
     )

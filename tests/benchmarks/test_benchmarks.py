@@ -21,6 +21,7 @@ from benchmarks import (
     table,
     turns,
 )
+from benchmarks.contenders import keras_fit
 from benchmarks.orders import Task
 from tests.conftest import ROOT
 
@@ -201,6 +202,14 @@ def test_a_plot_needs_matplotlib(tmp_path, monkeypatch):
     report = report_of(table.rows([measured("trainer", [1.0])]))
     assert "not installed" in plot.write(report, tmp_path / "speed.png")
     assert not (tmp_path / "speed.png").exists()
+
+
+@pytest.mark.parametrize("steps", [60, 100, 400])
+@pytest.mark.parametrize("batches", [100, 110, 7])
+def test_a_turn_of_fit_ends_with_an_execution(steps, batches):
+    executed = keras_fit.executed_at_once(Task("fit", "mlp", steps), batches)
+    assert steps % executed == 0
+    assert batches % executed == 0
 
 
 @pytest.mark.long
