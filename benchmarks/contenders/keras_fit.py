@@ -1,8 +1,9 @@
 """Keras' `fit` on arrays, on TensorFlow or on JAX.
 
-At its best settings: 100 steps in one execution, no progress bar, and XLA as
-asked for; on JAX Keras always compiles the step. One call of `fit` for all
-turns, because a call has costs of its own.
+At its best settings: 100 steps in one execution, or fewer where 100 do not
+divide both an epoch and a turn; no progress bar, and XLA as asked for; on JAX
+Keras always compiles the step. One call of `fit` for all turns, because a call
+has costs of its own.
 """
 
 import math
