@@ -62,12 +62,6 @@ GROUPS: dict[str, tuple[Flag, ...]] = {
             "string",
             "Goes on with a run below runs/ by its name, or the end of it.",
         ),
-        Flag(
-            "sweep",
-            "strings",
-            "Values to try, such as 'Adam.learning_rate=[1e-3, 1e-2]': a run "
-            "each; repeat for a grid.",
-        ),
         Flag("mode", "choice", "What to do.", choices=MODES),
         Flag(
             "init_from",

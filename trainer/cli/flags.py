@@ -72,7 +72,6 @@ class Request:
         gin_files: paths, in order.
         gin_search_path: further folders to search for gin files.
         bindings: in order of precedence; the last one wins.
-        sweeps: parameters with the values to try.
         list_strategies: whether `--strategy=help` was given.
         allow_unused_bindings: whether unused bindings are only a warning.
         full_help: whether `--helpfull` was given.
@@ -86,7 +85,6 @@ class Request:
     gin_files: tuple[str, ...]
     gin_search_path: tuple[str, ...]
     bindings: tuple[Binding, ...]
-    sweeps: tuple[str, ...]
     list_strategies: bool
     allow_unused_bindings: bool
     full_help: bool
@@ -159,7 +157,6 @@ def parse(arguments: Sequence[str]) -> Request:
         gin_files=tuple(given.get("gin_file", ())),
         gin_search_path=tuple(given.get("gin_search_path", ())),
         bindings=(*params, *gin_flags, *named),
-        sweeps=tuple(given.get("sweep", ())),
         list_strategies=list_strategies,
         allow_unused_bindings=given.get("allow_unused_bindings", False),
         full_help=full_help,

@@ -1,6 +1,5 @@
 """`python -m trainer`: from the command line to an exit code."""
 
-import dataclasses
 import functools
 import os
 import sys
@@ -76,11 +75,6 @@ def _execute(arguments: list[str], report: ExitReport) -> int:
     _check_working_directory()
     arguments = resume.expand(arguments)
     request = flags.parse(arguments)
-    if request.sweeps and request.mode != "print_config":
-        # Not at the top: most command lines need no launcher.
-        from trainer.sweep.running import run_sweep
-
-        return run_sweep(request, arguments)
     gin_files = [
         locate(path, request.gin_search_path) for path in request.gin_files
     ]
@@ -94,10 +88,7 @@ def _execute(arguments: list[str], report: ExitReport) -> int:
     # Not in a process that had other things to do before: it may want to see
     # what it has collected.
     is_new = "tensorflow" not in sys.modules
-    known = None
-    # Of a sweep, a point may replace a value that is wrong.
-    if is_new and not request.sweeps:
-        known = _find_mistakes(request, gin_files)
+    known = _find_mistakes(request, gin_files) if is_new else None
     if (
         known is not None
         and request.mode == "print_config"
@@ -110,9 +101,6 @@ def _execute(arguments: list[str], report: ExitReport) -> int:
         load_tensorflow()
         _register()
     brief.turn_off()
-    if request.sweeps:
-        _print_points(request, gin_files)
-        return EXIT_DONE
     origins = _configure(request, gin_files, keep=is_new and known is None)
     if request.full_help:
         _print(f"{help_text()}\n{user_flags.help_text()}")
@@ -137,21 +125,6 @@ def _execute(arguments: list[str], report: ExitReport) -> int:
             shown = f"{value:.6g}" if isinstance(value, float) else value
             _print(f"{name}: {shown}\n")
     return EXIT_DONE
-
-
-def _print_points(request: flags.Request, gin_files: list[str]) -> None:
-    """Prints the configuration of each run of a sweep."""
-    import gin
-
-    from trainer.sweep.points import parse_points
-
-    for point in parse_points(request.sweeps, request.bindings):
-        gin.clear_config()
-        bindings = (*request.bindings, *point.bindings)
-        one = dataclasses.replace(request, bindings=bindings)
-        _configure(one, gin_files)
-        user_flags.parse(one)
-        _print(f"# {point.name}\n{gin.config_str()}\n")
 
 
 def _print(text: str) -> None:

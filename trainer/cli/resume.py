@@ -15,12 +15,12 @@ from trainer.runs.finding import find
 from trainer.runtime.local_files import read
 
 _HOME = "runs"
-_RECORDS = ("run.json", "sweep.json")
+_RECORD = "run.json"
 _MOST_NAMES = 5
 
 
 def expand(arguments: Sequence[str]) -> list[str]:
-    """Replaces `--resume=NAME` by the command of that run or sweep.
+    """Replaces `--resume=NAME` by the command of that run.
 
     What else is on the command line comes after it, and wins.
 
@@ -53,7 +53,7 @@ def expand(arguments: Sequence[str]) -> list[str]:
 
 
 def _find(name: str) -> str:
-    """Returns the directory of a run or a sweep."""
+    """Returns the directory of a run."""
     if _is_recorded(name):
         return os.path.normpath(name)
     known = _known()
@@ -78,21 +78,15 @@ def _find(name: str) -> str:
 
 
 def _is_recorded(path: str) -> bool:
-    return any(os.path.isfile(os.path.join(path, name)) for name in _RECORDS)
+    return os.path.isfile(os.path.join(path, _RECORD))
 
 
 def _known() -> list[str]:
-    """The names of all runs and sweeps that have a record, newest last."""
+    """The names of all runs that have a record, newest last."""
     if not os.path.isdir(_HOME):
         return []
-    found: set[str] = set()
-    for name in find(_HOME).runs:
-        found.update((name, os.path.dirname(name)))
-    return sorted(
-        name
-        for name in found
-        if name and _is_recorded(os.path.join(_HOME, name))
-    )
+    names = sorted(find(_HOME).runs)
+    return [one for one in names if _is_recorded(os.path.join(_HOME, one))]
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -103,16 +97,15 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _command(path: str) -> list[str]:
-    """Returns the arguments that a run or a sweep was started with."""
-    name = next(n for n in _RECORDS if os.path.isfile(os.path.join(path, n)))
+    """Returns the arguments that a run was started with."""
     try:
-        record = json.loads(read(os.path.join(path, name)))
+        record = json.loads(read(os.path.join(path, _RECORD)))
         words = shlex.split(record["command"])
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         words = []
     if words[: len(command.START)] != command.START:
         raise UserError(
-            f"{path}/{name} does not say how the run was started: give its "
+            f"{path}/{_RECORD} does not say how the run was started: give its "
             f"--gin_file and --model_dir={path}."
         )
     return words[len(command.START) :]

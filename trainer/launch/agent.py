@@ -60,11 +60,6 @@ class Agent:
         self._ending: list[int] = []
         self._to_forward: list[int] = []
 
-    @property
-    def was_told_to_end(self) -> bool:
-        """Whether a signal has requested the end."""
-        return bool(self._ending)
-
     def run(self) -> int:
         """Starts the tasks, and returns when the last one has ended.
 

@@ -76,10 +76,6 @@ def parse(
     # Report a mistake once here, not once in every process.
     behind = resume.expand(behind)
     request = trainer_flags.parse(behind)
-    if request.sweeps:
-        raise UserError(
-            "--sweep starts processes itself: python -m trainer --sweep=..."
-        )
     if request.list_strategies:
         raise UserError(
             "The list is for one process: python -m trainer --strategy=help."

@@ -35,7 +35,7 @@ _README = """\
 ```sh
 python -m pip install -e '.[test]'
 NAME --model_dir=runs/first
-NAME --sweep='network.units=[16, 64]' --model_dir=runs/units
+NAME --gin.network.units=64 --model_dir=runs/wide
 python -m trainer.runs
 python -m pytest
 ```

@@ -96,7 +96,7 @@ def sparkline(values: Mapping[int, float], width: int) -> str:
 
 
 def _is_told(name: str, comparison: Comparison) -> bool:
-    """Whether the names of the runs hold a parameter, as those of a sweep."""
+    """Whether the names of the runs hold a parameter."""
     short = name.rpartition(".")[2]
     return all(
         f"{short}={_literal(value)}" in re.split("[,/]", run.name)

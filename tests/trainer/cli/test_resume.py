@@ -13,22 +13,19 @@ from trainer.launch import arguments as launch
 
 @pytest.fixture
 def runs(tmp_path, monkeypatch):
-    """Some runs, and a sweep, below runs/."""
+    """Some runs below runs/."""
     monkeypatch.chdir(tmp_path)
 
-    def write(name, command, file="run.json"):
+    def write(name, command):
         folder = tmp_path / "runs" / name
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / file).write_text(json.dumps({"command": command}))
+        (folder / "run.json").write_text(json.dumps({"command": command}))
 
     for name in ("digits/1", "digits/2", "mnist/1", "a b"):
         command = "python -m trainer --gin_file='a b.gin' --train_steps=8"
         write(name, command)
-    write("sweep/x=1", "python -m trainer --gin_file=a.gin --gin.A.x=1")
-    command = (
-        "python -m trainer --gin_file=a.gin --model_dir old --sweep=A.x=[1]"
-    )
-    write("sweep", command, "sweep.json")
+    command = "python -m trainer --gin_file=a.gin --model_dir old --gin.A.x=1"
+    write("rates/x=1", command)
     write("odd", "make all")
     return tmp_path
 
@@ -40,16 +37,13 @@ def runs(tmp_path, monkeypatch):
         ("2", "runs/digits/2"),
         ("a b", "runs/a b"),
         ("runs/mnist/1/", "runs/mnist/1"),
-        ("sweep", "runs/sweep"),
-        ("x=1", "runs/sweep/x=1"),
+        ("x=1", "runs/rates/x=1"),
     ],
 )
 def test_names_are_found_by_their_end(runs, name, path):
     found = resume.expand([f"--resume={name}", "--train_steps=9"])
     assert found[-2:] == ["--train_steps=9", f"--model_dir={path}"]
-    request = flags.parse(found)
-    assert request.model_dir == path
-    assert bool(request.sweeps) == (name == "sweep")
+    assert flags.parse(found).model_dir == path
     assert "--train_steps=8" not in found
 
 

@@ -247,7 +247,7 @@ def test_runs_of_the_trainer_are_read(tmp_path):
     assert values == [run.name for run in comparison.runs]
 
 
-def test_what_the_names_of_a_sweep_tell_has_no_column(tmp_path):
+def test_what_the_names_of_all_runs_tell_has_no_column(tmp_path):
     for rate in ("0.1", "0.01"):
         config = f"Adam.learning_rate = {rate}\nTrainer.seed = {rate[-2:]}\n"
         write_run(tmp_path / f"learning_rate={rate},x=1", [1.0], config=config)
