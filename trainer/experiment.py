@@ -15,7 +15,6 @@ from trainer.check.dev_run import (
     loop_of_dev_run,
     writing_to,
 )
-from trainer.check.lr_find import Found, find_learning_rate
 from trainer.check.rehearsal import rehearse
 from trainer.check.scratch import scratch_directory
 from trainer.checkpoint.init_from import InitReport, initialize_from
@@ -58,7 +57,7 @@ from trainer.values.words import shown
 _TRAINING = ("train", "train_and_eval")
 MODES = (
     *_TRAINING,
-    *("eval", "continuous_eval", "export", "check", "lr_find"),
+    *("eval", "continuous_eval", "export", "check"),
 )
 MakeTrainer: TypeAlias = Annotated[
     Callable[..., Any], makes(Trainer), Doc("Trainer, or a subclass of it")
@@ -213,7 +212,7 @@ def build(
                 monitor_mode=best_mode,
                 is_over=is_over,
             )
-        if mode in ("check", "lr_find"):
+        if mode == "check":
             # It must neither begin a run nor change one.
             folder = scratch.enter_context(scratch_directory(model_dir))
         loop = Loop(
@@ -232,7 +231,7 @@ def build(
             profile=profile,
             profile_workers=profile_workers,
         )
-        loop.callbacks.attaches_keras = mode not in ("check", "lr_find")
+        loop.callbacks.attaches_keras = mode != "check"
         return BuiltRun(
             mode,
             plugin,
@@ -272,7 +271,6 @@ class BuiltRun:
         trainer: `None` in `"serve"`.
         loop: the host loop; `None` in `"serve"` and `"continuous_eval"`.
         report: what a check or a dev run has found, once it has been run.
-        found: what `"lr_find"` has found.
     """
 
     def __init__(
@@ -290,7 +288,6 @@ class BuiltRun:
         self.loop = loop
         self._options = options
         self.report: list[Section] = []
-        self.found: Found | None = None
         self._loaded: InitReport | None = None
         self._loop_exit = contextlib.ExitStack()
         self._exit = contextlib.ExitStack()
@@ -353,9 +350,6 @@ class BuiltRun:
             self._loop_exit.close()
             folder = self._options["model_dir"]
             self.report = [finish_dev_run(trainer, loop, values, folder)]
-        elif self.mode == "lr_find":
-            self.found = find_learning_rate(trainer)
-            values = {}
         else:
             if self._loaded is not None and self.plugin.is_chief:
                 self._loaded.write(self._options["model_dir"])

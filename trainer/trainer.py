@@ -99,7 +99,7 @@ _BUILT = ("plugin", "parts", "spec", "train_runner", "evaluator")
 
 @brief_errors(
     *("__init__", "build", "train", "train_and_evaluate", "fit", "evaluate"),
-    *("predict", "save", "summary", "lr_find", "memory_report"),
+    *("predict", "save", "summary", "memory_report"),
 )
 @configurable(module="trainer")
 class Trainer(Running):

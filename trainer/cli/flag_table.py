@@ -9,7 +9,6 @@ MODES = (
     "continuous_eval",
     "export",
     "check",
-    "lr_find",
     "print_config",
 )
 TRAINING_MODES = ("train", "train_and_eval")

@@ -221,7 +221,6 @@ def _run(
 ) -> dict[str, float]:
     """Runs the experiment, and records its beginning and its end."""
     from trainer import experiment
-    from trainer.check.lr_plot import write_found
     from trainer.cli.check_report import note_failure, report_of_check
     from trainer.cli.config.binding_errors import user_error_in
     from trainer.cli.config.lint import check_all_used
@@ -236,10 +235,7 @@ def _run(
     run_dir.check(must_exist=request.mode in ("eval", "export"))
     # On stdout and before the first step, so that a script can read the default
     # path of a run that is still going on.
-    if (
-        request.mode not in ("check", "lr_find")
-        and "fast_dev_run" not in request.named
-    ):
+    if request.mode != "check" and "fast_dev_run" not in request.named:
         sys.stdout.write(f"model_dir: {path}\n")
         sys.stdout.flush()
 
@@ -259,7 +255,7 @@ def _run(
             # A parameter server or its worker has no Trainer.
             if run.trainer is not None:
                 report.begin(run.trainer)
-            if run.trains or run.mode in ("check", "fast_dev_run", "lr_find"):
+            if run.trains or run.mode in ("check", "fast_dev_run"):
                 unused = check_all_used(
                     origins,
                     selected=run.plugin,
@@ -278,9 +274,6 @@ def _run(
             results = run.run()
             if run.mode == "check" and run.trainer and run.plugin.is_chief:
                 report_of_check(run.report, unused, request.model_dir)
-            if run.found is not None and run.plugin.is_chief:
-                _print(f"{run.found}\n")
-                write_found(run.found, request.model_dir)
             if run.mode == "fast_dev_run" and run.plugin.is_chief:
                 print_sections(run.report)
                 require_output()

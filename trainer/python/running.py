@@ -21,16 +21,6 @@ from trainer.check.dev_run import (
     loop_of_dev_run,
     writing_to,
 )
-from trainer.check.lr_find import (
-    HIGH,
-    LOW,
-    STEPS,
-    Found,
-    Rate,
-    Sweep,
-    find_learning_rate,
-)
-from trainer.check.lr_plot import check_plot, save_plot
 from trainer.check.programs import RunPrograms
 from trainer.data import Batches
 from trainer.data.adapters import takes_split
@@ -538,46 +528,6 @@ class Running(_Base):
         if verbose in (1, 2):
             rows = len(keras.tree.flatten(found)[0])
             _write_line(_line_of("predict", {"examples": rows}))
-        return found
-
-    @checked
-    def lr_find(
-        self,
-        *,
-        low: Rate = LOW,
-        high: Rate = HIGH,
-        steps: Sweep = STEPS,
-        optimizer: Text | None = None,
-        plot: Path | None = None,
-    ) -> Found:
-        """Looks for a learning rate: the range test of Smith, 2017.
-
-        The learning rate grows exponentially, step by step, until the loss
-        explodes. Afterwards the Trainer is as it was.
-
-        Args:
-            low: the first learning rate.
-            high: the last one.
-            steps: how many steps there are from one to the other.
-            optimizer: its name, if there are several.
-            plot: where to write a PNG; needs matplotlib.
-
-        Returns:
-            What was found. Printed, it is a curve with a sentence.
-
-        Raises:
-            UserError: the optimizer has a schedule, or something that was
-                given does not fit.
-        """
-        if plot is not None:
-            check_plot(os.fspath(plot))
-        self._take_over_changes()
-        self.build()
-        found = find_learning_rate(
-            self, low=low, high=high, steps=steps, optimizer=optimizer
-        )
-        if plot is not None:
-            save_plot(found, os.fspath(plot))
         return found
 
     @tf.autograph.experimental.do_not_convert
