@@ -257,8 +257,8 @@ def test_everything_public_has_a_docstring(path):
 
 
 @pytest.mark.usefixtures("plain_starts")
-def test_import_trainer_is_light():
-    code = "import sys, trainer; print(sorted(sys.modules))"
+def test_imports_of_packages_are_light():
+    code = "import sys, trainer, trainer_plugins; print(sorted(sys.modules))"
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=ROOT,
@@ -267,11 +267,13 @@ def test_import_trainer_is_light():
         check=True,
     )
     loaded = set(ast.literal_eval(done.stdout))
-    assert "trainer" in loaded
+    assert {"trainer", "trainer_plugins"} <= loaded
     assert not loaded & {"tensorflow", "keras", "gin", "numpy"}
 
 
-@pytest.mark.parametrize("module", ["trainer", "trainer.plugin_api"])
+@pytest.mark.parametrize(
+    "module", ["trainer", "trainer.plugin_api", "trainer_plugins"]
+)
 def test_every_exported_name_exists(module):
     exporting = importlib.import_module(module)
     for name in exporting.__all__:

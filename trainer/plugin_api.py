@@ -89,6 +89,7 @@ __all__ = [
     "graph_function",
     "names_in_logs",
     "histogram",
+    "lazy_names",
     "nearest",
     "outside_graph",
     "parse_period",
