@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import tempfile
 from collections.abc import Callable
 from typing import Annotated, Any, Self, TypeAlias
 
@@ -10,18 +9,12 @@ import tensorflow as tf
 from annotated_types import Ge, Le, Predicate
 from typing_extensions import Doc
 
-from trainer.check.dev_run import (
-    finish_dev_run,
-    loop_of_dev_run,
-    writing_to,
-)
 from trainer.check.rehearsal import rehearse
 from trainer.check.scratch import scratch_directory
 from trainer.checkpoint.init_from import InitReport, initialize_from
 from trainer.checkpoint.stateful import usable
 from trainer.errors import BadValue, UserError
 from trainer.loop.evaluation_sets import EvalEvery, sets_of, unprefixed
-from trainer.loop.limit_eval import limited
 from trainer.loop.loop import Loop
 from trainer.loop.profiler import Steps as ProfiledSteps
 from trainer.loop.schedule import (
@@ -42,7 +35,6 @@ from trainer.trainer import Trainer
 from trainer.values.annotations import (
     Direction,
     Job,
-    Limit,
     Names,
     Natural,
     Positive,
@@ -83,7 +75,6 @@ def build(
     eval_every: EvalEvery | None = None,
     eval_split: Text | None = None,
     eval_steps: Positive | None = None,
-    limit_eval: Limit | None = None,
     eval_timeout: Time = "1h",
     eval_poll_seconds: Seconds = 10.0,
     best_monitor: Text = "val_loss",
@@ -104,9 +95,7 @@ def build(
     task_index: Natural | None = None,
     virtual_devices: Annotated[int, Ge(1), Le(128)] | None = None,
     deterministic: bool = False,
-    fast_dev_run: bool = False,
     profile: ProfiledSteps | None = None,
-    profile_workers: Text | None = None,
 ) -> "BuiltRun":
     """Builds a run: strategy, Trainer and host loop. In gin it is `run`.
 
@@ -134,12 +123,7 @@ def build(
             f"run.init_only = {init_only!r} needs a run to load from: set "
             "--init_from."
         )
-    if fast_dev_run and mode not in _TRAINING:
-        raise UserError(
-            f"fast_dev_run tries a run that trains, but mode = {mode!r}. Valid "
-            f"with it: {', '.join(_TRAINING)}."
-        )
-    _check_profile("fast_dev_run" if fast_dev_run else mode, profile)
+    _check_profile(mode, profile)
     # Before all that takes long: it compares the record at the start with later
     # ones.
     is_over = RunIsOver(model_dir)
@@ -173,26 +157,6 @@ def build(
         if plugin.serve():
             return BuiltRun("serve", plugin)
         made = _make_trainer(trainer, plugin)
-        if fast_dev_run:
-            folder = scratch.enter_context(
-                tempfile.TemporaryDirectory(prefix="trainer-dev-run-")
-            )
-            scratch.enter_context(writing_to(folder, callbacks))
-            return BuiltRun(
-                "fast_dev_run",
-                plugin,
-                made,
-                loop_of_dev_run(
-                    made,
-                    evaluate=mode == "train_and_eval",
-                    folder=folder,
-                    callbacks=callbacks,
-                ),
-                model_dir=folder,
-                init_from=init_from,
-                init_only=init_only,
-                scratch=scratch,
-            )
         if mode in _TRAINING and plugin.is_evaluator:
             mode = "continuous_eval"
         if mode == "continuous_eval":
@@ -204,7 +168,6 @@ def build(
                 train_steps=_last_step(train_steps, made),
                 eval_every=eval_every,
                 eval_steps=eval_steps,
-                limit_eval=limit_eval,
                 callbacks=callbacks,
                 timeout=eval_timeout,
                 poll_seconds=eval_poll_seconds,
@@ -226,10 +189,8 @@ def build(
             log_every=log_every,
             eval_every=eval_every,
             eval_steps=eval_steps,
-            limit_eval=limit_eval,
             max_time=max_time,
             profile=profile,
-            profile_workers=profile_workers,
         )
         loop.callbacks.attaches_keras = mode != "check"
         return BuiltRun(
@@ -241,7 +202,6 @@ def build(
             # Only in the mode "eval".
             sets=[eval_split] if eval_split else list(sets_of(eval_every)),
             eval_steps=eval_steps,
-            limit_eval=limit_eval,
             init_from=init_from,
             init_only=init_only,
             folder=folder,
@@ -264,13 +224,12 @@ class BuiltRun:
     Attributes:
         mode: what this process does: what was asked for, but
             `"continuous_eval"` in the evaluator of a cluster that trains, and
-            `"serve"` in a task that serves others, and has done so; and
-            `"fast_dev_run"`.
+            `"serve"` in a task that serves others, and has done so.
         trains: whether this process trains.
         plugin: the strategy plugin.
         trainer: `None` in `"serve"`.
         loop: the host loop; `None` in `"serve"` and `"continuous_eval"`.
-        report: what a check or a dev run has found, once it has been run.
+        report: what a check has found, once it has been run.
     """
 
     def __init__(
@@ -345,11 +304,6 @@ class BuiltRun:
                 "parameters": float(trainer.model.count_params()),
                 "train_steps": float(loop.steps),
             }
-        elif self.mode == "fast_dev_run":
-            values = loop.train()
-            self._loop_exit.close()
-            folder = self._options["model_dir"]
-            self.report = [finish_dev_run(trainer, loop, values, folder)]
         else:
             if self._loaded is not None and self.plugin.is_chief:
                 self._loaded.write(self._options["model_dir"])
@@ -362,12 +316,8 @@ class BuiltRun:
     def _evaluate(self, trainer: Trainer) -> dict[str, float]:
         """Measures each set, or the only one of `run.eval_split`."""
         sets, steps = self._options["sets"], self._options["eval_steps"]
-        limit = self._options["limit_eval"]
         found = {
-            split: limited(trainer, split, steps=steps, limit=limit).of(
-                trainer, split
-            )
-            for split in sets
+            split: trainer.evaluate(split=split, steps=steps) for split in sets
         }
         return found[sets[0]] if len(sets) == 1 else unprefixed(found)
 

@@ -20,13 +20,12 @@ from trainer.loop.evaluation_sets import (
     sets_of,
     unprefixed,
 )
-from trainer.loop.limit_eval import limited
 from trainer.loop.monitor import Monitor
 from trainer.loop.reporter import Reporter
 from trainer.loop.running_trainer import RunningTrainer
 from trainer.loop.schedule import Epochs, Period, Time, parse_period
 from trainer.runtime.atomic_files import prepare_directory
-from trainer.values.annotations import Direction, Limit, Positive, Seconds, Text
+from trainer.values.annotations import Direction, Positive, Seconds, Text
 from trainer.values.configurable import checked
 from trainer.values.keras_values import Callbacks
 
@@ -45,7 +44,6 @@ def follow(
     train_steps: Positive,
     eval_every: EvalEvery | None = None,
     eval_steps: Positive | None = None,
-    limit_eval: Limit | None = None,
     callbacks: Callbacks = (),
     timeout: Time = "1h",
     poll_seconds: Seconds = 10.0,
@@ -97,10 +95,6 @@ def follow(
     trainer.model_dir = model_dir
     trainer.build()
     sets = tuple(sets_of(eval_every))
-    measured = {
-        split: limited(trainer, split, steps=eval_steps, limit=limit_eval)
-        for split in sets
-    }
     for split in sets:
         trainer.trace_evaluation(split)  # Mistakes show up before waiting.
     _check_monitor(monitor, trainer, sets)
@@ -113,7 +107,7 @@ def follow(
         called,
         log=Period(),
         evaluations=dict.fromkeys(sets, Period()),
-        measured=measured,
+        measured=dict.fromkeys(sets, eval_steps),
         epochs=Epochs(None),
     )
     trainer.following = reporter

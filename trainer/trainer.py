@@ -19,7 +19,6 @@ from annotated_types import Gt, Lt
 
 from trainer.checkpoint.stateful import RunState
 from trainer.data import Batches, as_batches
-from trainer.data.first_batches import first_batches
 from trainer.data.given import GivenData
 from trainer.data.rows import take_rows
 from trainer.errors import UserError
@@ -208,9 +207,6 @@ class Trainer(Running):
             memory, more time, the same result.
         guard: what to do when training diverges, see `trainer.Guard`; `None`
             checks nothing.
-        overfit_batches: trains on this many first batches of the training
-            data only, again and again and not shuffled, and evaluates on
-            them, too.
         run_eagerly: runs steps as Python, operation by operation, so that a
             debugger stops in them; slow, and only for a single replica in
             this process. By default what a model is compiled with.
@@ -245,7 +241,6 @@ class Trainer(Running):
         added_losses: loss_terms.AddedLosses = None,
         recompute: Sequence[Text] = (),
         guard: Guard | None = None,
-        overfit_batches: Positive | None = None,
         run_eagerly: bool = False,
         find_nan: bool = False,
     ) -> None:
@@ -281,7 +276,6 @@ class Trainer(Running):
         self.recompute = tuple(recompute)
         self.find_nan = find_nan
         self.guard = Guard() if find_nan and guard is None else guard
-        self.overfit_batches = overfit_batches
         self._data = GivenData.of(data) or data
         self._data_dir = data_dir
         self._strategy = strategy
@@ -528,15 +522,8 @@ class Trainer(Running):
         """
         # Kept: counting a dataset of unknown length may take a while.
         if split not in self._batches:
-            self._batches[split] = self._batches_of_run(split)
+            self._batches[split] = self._make_batches(split)
         return self._batches[split]
-
-    def _batches_of_run(self, split: str) -> Batches:
-        if self.overfit_batches is None or split not in ("train", "eval"):
-            return self._make_batches(split)
-        if split == "eval":
-            return self.batches("train")
-        return first_batches(self._make_batches("train"), self.overfit_batches)
 
     def _make_batches(self, split: str) -> Batches:
         if self._data is None:

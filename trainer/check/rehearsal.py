@@ -46,8 +46,8 @@ def rehearse(
         rate, steps = _steps(trainer, loop, programs)
         sections.append(steps)
         seconds = {}
-        for split, measured in loop.measured.items():
-            seconds[split], found = _evaluation(trainer, split, measured.steps)
+        for split, batches in loop.measured.items():
+            seconds[split], found = _evaluation(trainer, split, batches)
             sections.append(found)
         if not loop.measured:
             none = ("The run has none.",)

@@ -24,7 +24,7 @@ class Flag:
     Attributes:
         name: without the dashes.
         kind: `"string"`, `"strings"` (repeatable), `"list"` (comma list),
-            `"integer"`, `"float"`, `"number"` (either), `"boolean"` or
+            `"integer"`, `"float"`, `"boolean"` or
             `"choice"`.
         help: one sentence.
         binds: the gin parameter that it sets, if there is one.
@@ -221,26 +221,6 @@ GROUPS: dict[str, tuple[Flag, ...]] = {
     ),
     "Debugging": (
         Flag(
-            "fast_dev_run",
-            "boolean",
-            "Two steps of everything, in a scratch directory: training, "
-            "evaluation, saving, restoring, export, callbacks.",
-            "run.fast_dev_run",
-        ),
-        Flag(
-            "overfit_batches",
-            "integer",
-            "Train and evaluate on the first N batches only, in one order.",
-            "Trainer.overfit_batches",
-            1,
-        ),
-        Flag(
-            "limit_eval",
-            "number",
-            "Evaluate on this many batches, or on a share such as 0.1.",
-            "run.limit_eval",
-        ),
-        Flag(
             "find_nan",
             "boolean",
             "Name the layer and variable in which a NaN first arises.",
@@ -255,15 +235,8 @@ GROUPS: dict[str, tuple[Flag, ...]] = {
         Flag(
             "profile",
             "string",
-            "Trace these steps for TensorBoard's profile tab, such as 10:20. "
-            "A file PROFILE in the run directory traces a run that goes on.",
+            "Trace these steps for TensorBoard's profile tab, such as 10:20.",
             "run.profile",
-        ),
-        Flag(
-            "profile_workers",
-            "string",
-            "Whose steps: such as 0,2, or all. By default worker 0.",
-            "run.profile_workers",
         ),
     ),
     "Help and messages": (

@@ -33,7 +33,6 @@ _KINDS = {
     "list": "a comma list without empty parts",
     "integer": "an integer",
     "float": "a number",
-    "number": "a number",
     "boolean": "true or false",
 }
 # What absl's parsers let through.
@@ -42,7 +41,6 @@ _CHECKS: dict[str, Callable[[Any], bool]] = {
     "strings": all,
     "list": lambda parts: bool(parts) and all(parts),
     "float": math.isfinite,
-    "number": math.isfinite,
 }
 
 
@@ -266,11 +264,6 @@ def _define(flag: Flag, values: flags.FlagValues) -> None:
             "list": flags.DEFINE_list,
             "integer": flags.DEFINE_integer,
             "float": flags.DEFINE_float,
-            "number": functools.partial(
-                flags.DEFINE,
-                _Number(),
-                serializer=flags.ArgumentSerializer(),
-            ),
             "boolean": flags.DEFINE_boolean,
         }[flag.kind],
         flag.name,
@@ -325,17 +318,6 @@ class _OrWord(flags.ArgumentParser):
     def flag_type(self) -> str:
         """See `absl.flags.ArgumentParser`."""
         return self._parser.flag_type()
-
-
-class _Number(flags.FloatParser):
-    """Keeps a whole number whole: 10 batches are not a share of 10.0."""
-
-    def parse(self, argument: Any) -> Any:
-        """See `absl.flags.ArgumentParser`."""
-        try:
-            return int(argument)
-        except ValueError:
-            return super().parse(argument)
 
 
 class _Worded(flags.BooleanFlag):

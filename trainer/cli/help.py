@@ -34,7 +34,6 @@ There is nothing to run yet. What next?
 _VALUES = {
     "integer": "=N",
     "float": "=X",
-    "number": "=X",
     "list": "=A,B",
     "boolean": "",
 }

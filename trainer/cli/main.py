@@ -226,7 +226,6 @@ def _run(
     from trainer.cli.config.lint import check_all_used
     from trainer.cli.run_dir import RunDir
     from trainer.runtime.atomic_files import REFUSALS
-    from trainer.runtime.report import print_sections
 
     name = experiment_name(request.gin_files)
     path = plain(request.model_dir or default_path(name))
@@ -235,7 +234,7 @@ def _run(
     run_dir.check(must_exist=request.mode in ("eval", "export"))
     # On stdout and before the first step, so that a script can read the default
     # path of a run that is still going on.
-    if request.mode != "check" and "fast_dev_run" not in request.named:
+    if request.mode != "check":
         sys.stdout.write(f"model_dir: {path}\n")
         sys.stdout.flush()
 
@@ -255,7 +254,7 @@ def _run(
             # A parameter server or its worker has no Trainer.
             if run.trainer is not None:
                 report.begin(run.trainer)
-            if run.trains or run.mode in ("check", "fast_dev_run"):
+            if run.trains or run.mode == "check":
                 unused = check_all_used(
                     origins,
                     selected=run.plugin,
@@ -274,9 +273,6 @@ def _run(
             results = run.run()
             if run.mode == "check" and run.trainer and run.plugin.is_chief:
                 report_of_check(run.report, unused, request.model_dir)
-            if run.mode == "fast_dev_run" and run.plugin.is_chief:
-                print_sections(run.report)
-                require_output()
     except BaseException as raised:
         error = signals.interruption() or raised
         # Gin calls constructors while a run is built, so a bad binding surfaces

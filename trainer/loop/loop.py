@@ -25,7 +25,6 @@ from trainer.loop.evaluation_sets import (
 )
 from trainer.loop.evaluator import Interrupted, count_of
 from trainer.loop.form_choice import STEPS_PER_LOOP, Choice, choose
-from trainer.loop.limit_eval import limited
 from trainer.loop.loop_state import LoopState
 from trainer.loop.monitor import check_monitored
 from trainer.loop.nan_finder import NanFinder
@@ -54,11 +53,9 @@ from trainer.step.reductions.sums import Growth
 from trainer.step.trials.prepare import prepare
 from trainer.strategy.checks import check_micro_batches
 from trainer.values.annotations import (
-    Limit,
     NotNegative,
     Positive,
     StepsPerLoop,
-    Text,
 )
 from trainer.values.configurable import checked
 from trainer.values.keras_values import Callbacks
@@ -109,7 +106,6 @@ class Loop:
             only at the end where epochs are not known. A dict has the period
             of each split that is evaluated; by default that is `"eval"`.
         eval_steps: batches in an evaluation; `None` means all.
-        limit_eval: see `trainer.loop.limit_eval`; in place of `eval_steps`.
         loop_seconds: graph calls that take longer are halved from then on,
             because a run can only leave between two of them.
         form_cache: whether the compiled form that an equal run on this
@@ -117,7 +113,6 @@ class Loop:
         max_time: training ends at the next boundary once the run has trained
             this long, in all of its attempts.
         profile: the steps to trace, see `trainer.loop.profiler`.
-        profile_workers: whose.
         fit: begins epochs of its own, as `Trainer.fit` does; `steps` is then
             not used.
         verbose: what callbacks that show progress are given as their
@@ -127,7 +122,7 @@ class Loop:
         steps: the step at which training ends.
         steps_per_epoch: `None` if it is not known.
         callbacks: of this run.
-        measured: how much of each of these splits is evaluated.
+        measured: the batches of each split that is evaluated; `None` is all.
         reporter: evaluates, logs and ends epochs.
         state: where the loop is, as checkpoints hold it.
         save_now: in `on_save`, whether a checkpoint was requested.
@@ -150,12 +145,10 @@ class Loop:
         log_every: LogEvery = "auto",
         eval_every: EvalEvery | None = None,
         eval_steps: Positive | None = None,
-        limit_eval: Limit | None = None,
         loop_seconds: NotNegative = 15.0,
         form_cache: bool = True,
         max_time: Time | None = None,
         profile: ProfiledSteps | None = None,
-        profile_workers: Text | None = None,
         fit: FitEpochs | None = None,
         verbose: int = 1,
     ) -> None:
@@ -176,10 +169,7 @@ class Loop:
         self._ahead = 0 if fit is None else self._fresh_pass()
         self.callbacks = CallbackList(callbacks, trainer)
         periods = sets_of(eval_every) if evaluate else {}
-        self.measured = {
-            split: limited(trainer, split, steps=eval_steps, limit=limit_eval)
-            for split in periods
-        }
+        self.measured = dict.fromkeys(periods, eval_steps)
         self.reporter = Reporter(
             trainer,
             self.callbacks,
@@ -200,7 +190,7 @@ class Loop:
             # Errors there show before training.
             batches = trainer.batches(split)
             name = "eval_steps" if fit is None else "validation_steps"
-            count_of(batches, self.measured[split].steps, name=name)
+            count_of(batches, self.measured[split], name=name)
             trainer.check_data(batches)
         self._is_auto = steps_per_loop == "auto"
         self._logs_are_auto = log_every == "auto"
@@ -250,8 +240,7 @@ class Loop:
         trainer.model_dir = model_dir
         self._profiler = Profiler(
             profile,
-            profile_workers,
-            plugin=trainer.plugin,
+            is_chief=trainer.plugin.is_chief,
             model_dir=model_dir,
             last_step=self.steps,
         )

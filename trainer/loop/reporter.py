@@ -22,7 +22,6 @@ from trainer.loop.evaluation_sets import (
     prefix_of,
 )
 from trainer.loop.evaluator import Interrupted
-from trainer.loop.limit_eval import Measured
 from trainer.loop.logged import Logged, Value, numbers_of
 from trainer.loop.logger import missing_kinds
 from trainer.loop.running_trainer import RunningTrainer
@@ -43,7 +42,7 @@ class Reporter:
         callbacks: are called.
         log: the period of training logs.
         evaluations: the periods of evaluations, by split.
-        measured: how much of each of these splits is evaluated.
+        measured: how many batches of each; `None` is all.
         epochs: the run is one where their length is not known.
         evaluates_at_end: whether to evaluate at the end if it is not due.
 
@@ -70,7 +69,7 @@ class Reporter:
         *,
         log: Period,
         evaluations: Mapping[str, Period],
-        measured: Mapping[str, Measured],
+        measured: Mapping[str, int | None],
         epochs: Epochs,
         evaluates_at_end: bool = True,
     ) -> None:
@@ -336,8 +335,12 @@ class Reporter:
         """
         for split in self._evaluations:
             if not any(self._is_of(split, name) for name in self.logs):
-                values = self._measured[split].of(self._trainer, split)
+                values = self._measure(split)
                 self.logs |= names_in_logs(split, values)
+
+    def _measure(self, split: str) -> dict[str, float]:
+        steps = self._measured[split]
+        return self._trainer.evaluate(split=split, steps=steps)
 
     def _is_of(self, split: str, name: str) -> bool:
         """Whether a name in the logs is that of a set's value."""
@@ -401,7 +404,7 @@ class Reporter:
         with self._trainer.accounts.phase("evaluation"):
             self._is_evaluating = True
             try:
-                values = self._measured[split].of(self._trainer, split)
+                values = self._measure(split)
             finally:
                 self._is_evaluating = False
         for name in early:

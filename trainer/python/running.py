@@ -7,7 +7,6 @@ import contextlib
 import functools
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -16,11 +15,6 @@ import tensorflow as tf
 from annotated_types import Ge, Lt
 
 from trainer.check.costs import activation_bytes, memory_of
-from trainer.check.dev_run import (
-    finish_dev_run,
-    loop_of_dev_run,
-    writing_to,
-)
 from trainer.check.programs import RunPrograms
 from trainer.data import Batches
 from trainer.data.adapters import takes_split
@@ -41,7 +35,6 @@ from trainer.loop.profiler import Steps as ProfiledSteps
 from trainer.loop.reporter import Reporter
 from trainer.loop.running_trainer import RunningTrainer
 from trainer.loop.schedule import Length, LogEvery, Time
-from trainer.loop.without_trace import without_trace
 from trainer.python.callbacks import as_callbacks, with_defaults
 from trainer.python.describe import check_save_path, describe
 from trainer.python.fit import (
@@ -64,7 +57,6 @@ from trainer.step.trials.prepare import prepare
 from trainer.strategy.checks import check_against_strategy, check_global_loss
 from trainer.strategy.eager_loop import eagerly
 from trainer.values.annotations import (
-    Limit,
     Natural,
     NotNegative,
     Path,
@@ -97,7 +89,6 @@ class Running(_Base):
     batch_size: int
     accumulation_steps: int
     class_weight: dict[int, float] | None
-    overfit_batches: int | None
     run_eagerly: bool
     compiled_form: Form
     gradient_statistics: GradientStatistics | None
@@ -137,9 +128,7 @@ class Running(_Base):
         loop_seconds: NotNegative = 15.0,
         form_cache: bool = True,
         verbose: Verbosity = "auto",
-        fast_dev_run: bool = False,
         profile: ProfiledSteps | None = None,
-        profile_workers: Text | None = None,
     ) -> dict[str, float]:
         """Trains until `steps` optimizer steps are done in all.
 
@@ -166,13 +155,8 @@ class Running(_Base):
             verbose: 0 shows no progress, 2 one line for each epoch; `"auto"`
                 and 1 show a bar on a terminal and in a notebook, and lines
                 elsewhere.
-            fast_dev_run: makes two steps in a scratch folder instead, with all
-                that belongs to a run, and sets everything back; see
-                docs/debugging.md.
             profile: the steps to trace for TensorBoard's profile tab, such as
                 `"10:20"`; needs a `model_dir`.
-            profile_workers: whose, if there are several: such as `"0,2"` or
-                `"all"`; `None` is worker 0.
 
         Returns:
             The newest training values by name.
@@ -182,9 +166,6 @@ class Running(_Base):
             StartAgain: the run was preempted; its state is saved.
             Diverged: the guard found no way back.
         """
-        if fast_dev_run:
-            _refuse_profile(profile)
-            return self._dev_run(callbacks, evaluate=False, verbose=verbose)
         return self._run(
             steps,
             evaluate=False,
@@ -196,7 +177,6 @@ class Running(_Base):
             loop_seconds=loop_seconds,
             form_cache=form_cache,
             profile=profile,
-            profile_workers=profile_workers,
             verbose=verbose,
         )
 
@@ -207,7 +187,6 @@ class Running(_Base):
         *,
         eval_every: EvalEvery | None = None,
         eval_steps: Positive | None = None,
-        limit_eval: Limit | None = None,
         max_time: Time | None = None,
         model_dir: Path | None = None,
         callbacks: Any = (),
@@ -216,9 +195,7 @@ class Running(_Base):
         loop_seconds: NotNegative = 15.0,
         form_cache: bool = True,
         verbose: Verbosity = "auto",
-        fast_dev_run: bool = False,
         profile: ProfiledSteps | None = None,
-        profile_workers: Text | None = None,
     ) -> dict[str, float]:
         """Trains as `train` does, and evaluates when due and at the end.
 
@@ -229,8 +206,6 @@ class Running(_Base):
                 split, such as `{"eval": 500, "rare": "2 epochs"}`.
             eval_steps: batches in an evaluation, but at most all; `None` means
                 all.
-            limit_eval: in its place, with the number of examples in the log: a
-                number of batches, or a share of them, such as 0.1.
             max_time: see `train`.
             model_dir: see `train`.
             callbacks: see `train`.
@@ -239,9 +214,7 @@ class Running(_Base):
             loop_seconds: see `train`.
             form_cache: see `train`.
             verbose: see `train`.
-            fast_dev_run: see `train`.
             profile: see `train`.
-            profile_workers: see `train`.
 
         Returns:
             The newest training values, evaluation values as `val_*`, and
@@ -252,15 +225,11 @@ class Running(_Base):
             StartAgain: the run was preempted; its state is saved.
             Diverged: the guard found no way back.
         """
-        if fast_dev_run:
-            _refuse_profile(profile)
-            return self._dev_run(callbacks, evaluate=True, verbose=verbose)
         return self._run(
             steps,
             evaluate=True,
             eval_every=eval_every,
             eval_steps=eval_steps,
-            limit_eval=limit_eval,
             max_time=max_time,
             model_dir=model_dir,
             callbacks=callbacks,
@@ -269,7 +238,6 @@ class Running(_Base):
             loop_seconds=loop_seconds,
             form_cache=form_cache,
             profile=profile,
-            profile_workers=profile_workers,
             verbose=verbose,
         )
 
@@ -708,35 +676,6 @@ class Running(_Base):
             if self._given_model is not None and "parts" in vars(self):
                 self._given_model.give_back(self.model)
 
-    def _dev_run(
-        self, callbacks: Any, *, evaluate: bool, verbose: Verbosity
-    ) -> dict[str, float]:
-        """Tries a run with two steps, and sets everything back."""
-        called = as_callbacks(callbacks)
-        called = with_defaults(called) if verbose else called
-        self._take_over_changes()
-        self.build()
-        last, host, model_dir = self.loop, self.state.host, self.model_dir
-        with (
-            tempfile.TemporaryDirectory(prefix="trainer-dev-run-") as folder,
-            writing_to(folder, called),
-            without_trace(self),
-        ):
-            try:
-                loop = loop_of_dev_run(
-                    self,
-                    evaluate=evaluate,
-                    folder=folder,
-                    callbacks=called,
-                    verbose=2 if verbose == 2 else 1,
-                )
-                values = loop.run()
-                finish_dev_run(self, loop, values, folder)
-                return values
-            finally:
-                self.loop, self.state.host = last, host
-                self.model_dir = model_dir
-
     def _build_from(self, batches: Batches) -> None:
         """Builds the parts, if that is still to do, for these batches."""
         self._first_batches = batches
@@ -813,8 +752,6 @@ class Running(_Base):
 
     def _has_eval_data(self) -> bool:
         """Whether the Trainer's own data has an eval split."""
-        if self.overfit_batches is not None:
-            return True
         if isinstance(self._data, GivenData):
             return "eval" in self._data
         return self._data is not None and takes_split(self._data)
@@ -830,14 +767,6 @@ class Running(_Base):
     @functools.cached_property
     def _predict_function(self) -> Callable[..., Any]:
         return make_predict(self.spec)
-
-
-def _refuse_profile(profile: str | None) -> None:
-    if profile is not None:
-        raise UserError(
-            "fast_dev_run makes two steps and leaves nothing behind, so "
-            f"profile = {profile!r} cannot be had. Leave one of them out."
-        )
 
 
 def _write_line(text: str) -> None:

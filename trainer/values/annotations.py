@@ -34,9 +34,7 @@ Names: TypeAlias = Annotated[
 Job: TypeAlias = Literal["chief", "worker", "ps", "evaluator"]
 Precision: TypeAlias = Literal["float32", "mixed_bfloat16", "mixed_float16"]
 JitCompile: TypeAlias = bool | Literal["auto", "graph", "xla", "xla_stack"]
-# Of batches: a number of them, or a share.
 Split: TypeAlias = Literal["train", "eval"]
-Limit: TypeAlias = Positive | Annotated[float, Gt(0), Le(1)]
 StepsPerLoop: TypeAlias = Positive | Literal["auto"]
 Direction: TypeAlias = Literal["min", "max", "auto"]
 Verbosity: TypeAlias = Literal["auto", 0, 1, 2]

@@ -17,7 +17,6 @@ from trainer.data import (
     IndexedBatches,
     stacks,
 )
-from trainer.data.first_batches import first_batches
 from trainer.data.skip_batches import SteppingOver
 from trainer.data.stacks import (
     MOST_BATCHES,
@@ -146,10 +145,6 @@ def test_arrays_that_a_step_gathers_by_itself():
     over = SteppingOver(held, [0])
     assert over.columns() is not None
     assert is_like_pieces(over)
-    first = first_batches(from_arrays(24, 4, shuffle=True), 2)
-    assert first.columns() is not None
-    found = list(itertools.islice(unstacked(first, 1), 4))
-    assert [x.tolist() for x, _ in found] == [[4, 5, 6, 7], [0, 1, 2, 3]] * 2
 
 
 def sparse(size):

@@ -138,7 +138,6 @@ PARAMETERS = {
         "added_losses": "added?",
         "recompute": "list of names",
         "guard": "object?",
-        "overfit_batches": "whole?",
         "run_eagerly": "flag",
         "find_nan": "flag",
     },
@@ -180,10 +179,7 @@ PARAMETERS = {
         "task_index": "whole or 0?",
         "virtual_devices": "devices?",
         "deterministic": "flag",
-        "fast_dev_run": "flag",
-        "limit_eval": "limit?",
         "profile": "steps?",
-        "profile_workers": "text?",
     },
     "Checkpoint": {
         "every": "period?",
