@@ -16,7 +16,7 @@ from trainer.loop.evaluation_sets import EVAL
 from trainer.loop.loop import Loop
 from trainer.loop.running_trainer import RunningTrainer
 from trainer.runtime.report import Row, Section
-from trainer.step.model.keras_private import all_layers
+from trainer.step.keras.private import all_layers
 from trainer.strategy.graph_loop import GraphLoop
 
 # Steps in one call, and the seconds that one has to take to be timed by.

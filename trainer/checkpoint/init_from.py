@@ -17,7 +17,7 @@ from trainer.checkpoint.structure import describe
 from trainer.checkpoint.weights_reader import StoredVariable, open_model
 from trainer.errors import UserError
 from trainer.runtime.atomic_files import make_directory, write_whole
-from trainer.step.model.keras_private import all_layers
+from trainer.step.keras.private import all_layers
 from trainer.step.spec import Parts
 
 REPORT_NAME = "init_report.json"

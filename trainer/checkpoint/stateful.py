@@ -14,7 +14,7 @@ from trainer.checkpoint.storage import Snapshot, newest_first
 from trainer.checkpoint.structure import check_shapes, check_types, describe
 from trainer.errors import UserError
 from trainer.runtime.schema import Misfit
-from trainer.step.model.keras_private import native
+from trainer.step.keras.private import native
 from trainer.step.spec import Parts
 
 # The groups of variables that an evaluation needs.

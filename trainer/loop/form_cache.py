@@ -21,7 +21,7 @@ from trainer.loop.running_trainer import RunningTrainer
 from trainer.runtime import fingerprints
 from trainer.runtime.atomic_files import REFUSALS, read, write_whole
 from trainer.runtime.user_cache import cache_path
-from trainer.step.model.keras_private import all_layers
+from trainer.step.keras.private import all_layers
 
 _ADAPTER = TypeAdapter(Timing)
 

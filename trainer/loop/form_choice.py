@@ -30,7 +30,7 @@ from trainer.runtime.atomic_files import (
     write_whole,
 )
 from trainer.step.forms import Form
-from trainer.step.model.keras_private import all_layers
+from trainer.step.keras.private import all_layers
 from trainer.strategy.checks import why_not_in_form
 from trainer.values.annotations import Positive
 

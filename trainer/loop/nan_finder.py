@@ -21,7 +21,7 @@ from trainer.loop.without_trace import without_trace
 from trainer.runtime.graph import graph_function
 from trainer.step.divergence_guard import Fault
 from trainer.step.forms import Form
-from trainer.step.model.keras_private import native
+from trainer.step.keras.private import native
 from trainer.step.non_finite import Finder, looking
 from trainer.step.timed_input import Given
 from trainer.step.train_step import make_train_step

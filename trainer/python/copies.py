@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import keras
 
 from trainer.errors import UserError
-from trainer.step.model.keras_private import all_layers, lambda_options
+from trainer.step.keras.private import all_layers, lambda_options
 
 
 def copy_of(model: keras.Model) -> keras.Model:

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from trainer.errors import UserError
 from trainer.python.copies import copy_of
-from trainer.step.model.keras_private import (
+from trainer.step.keras.private import (
     all_layers,
     compile_arguments,
     native,

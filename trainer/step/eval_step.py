@@ -6,6 +6,7 @@ from typing import Any
 from trainer.data.static_shapes import Padded
 from trainer.runtime.graph import converted
 from trainer.step.gradient_sums import piece_of
+from trainer.step.keras import untracked
 from trainer.step.logs import StepLogs
 from trainer.step.measuring import (
     carry,
@@ -14,7 +15,6 @@ from trainer.step.measuring import (
     warn_of_unmeasured,
 )
 from trainer.step.metrics.carried import EVAL
-from trainer.step.model import untracked
 from trainer.step.padding import weighted
 from trainer.step.pieces import open_piece
 from trainer.step.spec import StepSpec

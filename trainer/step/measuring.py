@@ -9,9 +9,9 @@ from absl import logging
 
 from trainer.errors import UserError
 from trainer.step.gradients import reduce_sum
+from trainer.step.keras.private import all_layers
 from trainer.step.logs import DATA_WAIT, EXAMPLES, MISSES, StepLogs
 from trainer.step.lookups import position
-from trainer.step.model.keras_private import all_layers
 from trainer.step.noted import noting
 from trainer.step.padding import real_rows
 from trainer.step.pieces import Piece

@@ -14,7 +14,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from trainer.step.model.keras_private import native
+from trainer.step.keras.private import keras_mask, native, set_keras_mask
 
 
 class Finder:
@@ -184,9 +184,9 @@ def _watch_gradient(value: Any, look: Callable[[Any], None]) -> Any:
         return tf.identity(given), back
 
     made = same(value)
-    mask = getattr(value, "_keras_mask", None)
+    mask = keras_mask(value)
     if mask is not None:
-        made._keras_mask = mask
+        set_keras_mask(made, mask)
     return made
 
 

@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from trainer.data.rows import count_rows
 from trainer.step.gradients import reduce_sum
+from trainer.step.keras.private import losses_left_whole
 from trainer.step.padding import count_examples, real_rows
 from trainer.step.reductions.average import Average
 
@@ -137,7 +138,8 @@ def open_piece(piece: Piece | Notes | None) -> Iterator[None]:
     before = getattr(_local, "piece", None)
     _local.piece = piece
     try:
-        yield
+        with losses_left_whole():
+            yield
     finally:
         _local.piece = before
 

@@ -25,14 +25,12 @@ from tensorflow.python.ops.control_flow_v2_func_graphs import (
 )
 
 from trainer.errors import UserError
-from trainer.step.model.keras_private import (
-    draw_unseeded_from,
+from trainer.step.keras.private import (
     seed_dtype,
     seed_generators,
+    unseeded_drawn_from,
 )
 
-# Mirrored strategies trace each replica in a thread of its own.
-_drawing = threading.local()
 # A number that no generator of a model has: they are counted from zero.
 _NUMBER_OF_UNSEEDED = 0x7FFFFFFF
 
@@ -129,17 +127,15 @@ class StepRandomness:
     def _drawing_from(self, place: dict[str, Any]) -> Iterator[None]:
         # Nested uses, such as global_loss within a step, restore what was
         # there.
-        local, outer = self._local, getattr(_drawing, "unseeded", None)
-        before = {**vars(local)}
+        local, before = self._local, {**vars(self._local)}
         vars(local).clear()
         vars(local).update(place)
-        _drawing.unseeded = self._unseeded
         try:
-            yield
+            with unseeded_drawn_from(self._unseeded):
+                yield
         finally:
             vars(local).clear()
             vars(local).update(before)
-            _drawing.unseeded = outer
 
     def _take_over(
         self, generator: keras.random.SeedGenerator, number: int, layer: str
@@ -191,6 +187,3 @@ class StepRandomness:
                 )
             graph = graph.outer_graph
         return found
-
-
-draw_unseeded_from(lambda: getattr(_drawing, "unseeded", None))

@@ -33,6 +33,7 @@ from trainer.step.divergence_guard import Measured
 from trainer.step.forms import Form
 from trainer.step.gradient_sums import GradientSums, Reduced, piece_of
 from trainer.step.gradients import all_finite, reduce_sum
+from trainer.step.keras import untracked
 from trainer.step.logs import LOSS_PART, StepLogs
 from trainer.step.measuring import (
     carry,
@@ -41,7 +42,6 @@ from trainer.step.measuring import (
     warn_of_unmeasured,
 )
 from trainer.step.metrics.carried import TRAINING
-from trainer.step.model import untracked
 from trainer.step.pieces import open_piece
 from trainer.step.spec import StepSpec
 

@@ -10,20 +10,18 @@ import tensorflow as tf
 from trainer.errors import UserError
 from trainer.step.divergence_guard import Guard, Watch
 from trainer.step.ema import MovingAverage
-from trainer.step.loss_scale import LossScale
-from trainer.step.metrics.metric_set import build_metrics
-from trainer.step.model import batch_norm
-from trainer.step.model.assignments import NotedVariables, count_by_examples
-from trainer.step.model.keras_private import (
+from trainer.step.keras import batch_norm
+from trainer.step.keras.private import (
     all_layers,
     compile_arguments,
-    leave_losses_whole,
     native,
     separate_added_losses,
 )
-from trainer.step.model.recompute import recompute_layers
-from trainer.step.model.untracked import Untracked
-from trainer.step.pieces import current_piece
+from trainer.step.keras.recompute import recompute_layers
+from trainer.step.keras.untracked import Untracked
+from trainer.step.keras.variables import NotedVariables, count_by_examples
+from trainer.step.loss_scale import LossScale
+from trainer.step.metrics.metric_set import build_metrics
 from trainer.step.rng import StepRandomness
 from trainer.step.spec import Parts
 from trainer.strategy.optimizers import build_optimizers
@@ -85,7 +83,6 @@ def build_parts(
         if plugin.num_replicas > 1:
             separate_added_losses(made)
             batch_norm.replace_moments_of(made)
-            leave_losses_whole(lambda: current_piece() is not None)
         # After the model is built: its layers have made their variables, and
         # the optimizers, which assign equal values, have not.
         count_by_examples(noted, but=_equal_on_replicas(made))

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.errors import UserError
-from trainer.step.model.keras_private import (
+from trainer.step.keras.private import (
     count_steps_natively,
     replace_own_reduction,
 )

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from trainer.runtime import signals
 from trainer.runtime.report import Section
-from trainer.step.model.creation import portable_variables
+from trainer.step.keras.variables import portable_variables
 from trainer.step.options import StrategyOptions
 from trainer.step.programs import Programs
 from trainer.strategy.graph_loop import GraphLoop, Runner, Step

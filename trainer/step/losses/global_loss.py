@@ -12,8 +12,8 @@ import tensorflow as tf
 
 from trainer.errors import UserError
 from trainer.runtime.graph import converted, graph_function
+from trainer.step.keras.private import keras_mask, set_keras_mask
 from trainer.step.losses.loss_terms import EXAMPLES, Term
-from trainer.step.model.keras_private import keras_mask, set_keras_mask
 from trainer.step.padding import is_weighted, real_rows
 from trainer.step.pieces import Piece
 from trainer.step.reductions.all_gather import all_gather

@@ -17,9 +17,9 @@ import keras
 import tensorflow as tf
 
 from trainer.runtime.graph import converted
+from trainer.step.keras.private import added_losses, keras_mask
 from trainer.step.logs import LOSS_PART, StepLogs
 from trainer.step.losses import shapes
-from trainer.step.model.keras_private import added_losses, keras_mask
 from trainer.step.padding import align
 from trainer.step.pieces import Piece, current_piece
 from trainer.step.reductions.average import average

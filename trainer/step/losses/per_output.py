@@ -7,11 +7,11 @@ import keras
 import tensorflow as tf
 
 from trainer.errors import UserError
+from trainer.step.keras.private import symbolic_outputs
 from trainer.step.logs import StepLogs
 from trainer.step.losses import loss_terms, shapes
 from trainer.step.losses.outputs import Outputs
 from trainer.step.losses.targets import Output
-from trainer.step.model.keras_private import symbolic_outputs
 from trainer.step.reductions.average import average
 from trainer.step.spec import StepSpec
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import keras
 
+from trainer.step.keras.private import layer_of
 from trainer.step.losses.shapes import function_of_keras
 from trainer.step.losses.targets import Output, type_of
-from trainer.step.model.keras_private import layer_of
 
 _CATEGORICAL = {
     "categorical_crossentropy",

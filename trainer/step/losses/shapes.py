@@ -10,7 +10,7 @@ import keras
 import tensorflow as tf
 
 from trainer.errors import UserError, at_run_time
-from trainer.step.model.keras_private import (
+from trainer.step.keras.private import (
     function_of_loss,
     keras_mask,
     set_keras_mask,

@@ -12,8 +12,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from trainer.step.keras.private import keras_mask, set_keras_mask
 from trainer.step.metrics.stateless import Call, result, updated
-from trainer.step.model.keras_private import keras_mask, set_keras_mask
 
 # The intervals that states are kept for: since the last log, since the start of
 # the epoch, and an evaluation.

@@ -20,6 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.errors import UserError
+from trainer.step.keras.private import fresh_names, is_built, keras_mask
 from trainer.step.losses.outputs import Outputs
 from trainer.step.metrics.additivity import is_known
 from trainer.step.metrics.carried import Carried
@@ -33,12 +34,10 @@ from trainer.step.metrics.measure import Measure, as_numbers, sum_state
 from trainer.step.metrics.of_layers import LayerMetrics
 from trainer.step.metrics.stateless import (
     Call,
-    is_built,
     result,
     updated,
 )
 from trainer.step.metrics.whole_set import WholeSetMetric
-from trainer.step.model.keras_private import fresh_names, keras_mask
 from trainer.step.padding import count_examples, is_weighted, real_rows
 from trainer.step.reductions.slots import (
     Slots,

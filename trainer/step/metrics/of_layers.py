@@ -15,8 +15,8 @@ import keras
 import tensorflow as tf
 
 from trainer.errors import UserError
+from trainer.step.keras.private import layer_metrics
 from trainer.step.metrics.stateless import Call
-from trainer.step.model.keras_private import layer_metrics
 
 
 class LayerMetrics:

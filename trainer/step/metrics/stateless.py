@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from trainer.step.model.keras_private import native
+from trainer.step.keras.private import native
 
 
 class Call(NamedTuple):
@@ -74,8 +74,3 @@ def build(metric: keras.Metric, calls: Sequence[Call]) -> None:
     with keras.StatelessScope():
         for call in calls:
             metric.update_state(*call.arguments, **call.options)
-
-
-def is_built(metric: keras.Metric) -> bool:
-    """Whether a metric of Keras has the variables of its state already."""
-    return bool(metric.variables) and bool(getattr(metric, "_built", True))

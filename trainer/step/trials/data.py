@@ -7,11 +7,11 @@ from absl import logging
 
 from trainer.data.batches import Batches
 from trainer.errors import UserError
+from trainer.step.keras.private import symbolic_outputs
 from trainer.step.losses import per_output
 from trainer.step.losses.probabilities import what_is_odd
 from trainer.step.losses.sample_weights import check_weight
 from trainer.step.losses.targets import check_shapes, check_values
-from trainer.step.model.keras_private import symbolic_outputs
 from trainer.step.spec import StepSpec
 from trainer.step.trials.inputs import check_inputs
 

@@ -7,7 +7,7 @@ import keras
 import tensorflow as tf
 
 from trainer.errors import UserError
-from trainer.step.model.keras_private import symbolic_inputs
+from trainer.step.keras.private import symbolic_inputs
 
 
 def check_inputs(model: keras.Model, x: Any, *, batch_size: int | None) -> None:

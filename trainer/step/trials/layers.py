@@ -16,13 +16,13 @@ import tensorflow as tf
 from absl import logging
 
 from trainer.errors import UserError
-from trainer.step.losses.loss_terms import kind_of_added
-from trainer.step.model.keras_private import (
+from trainer.step.keras.private import (
     all_layers,
     native,
     noting_added_losses,
     without_batch_statistics,
 )
+from trainer.step.losses.loss_terms import kind_of_added
 from trainer.step.pieces import Notes, open_piece
 from trainer.step.spec import StepSpec
 from trainer.step.trials.trial import TRIAL_STREAM, Trial, near

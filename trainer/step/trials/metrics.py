@@ -14,17 +14,18 @@ import tensorflow as tf
 
 from trainer.errors import UserError
 from trainer.runtime.graph import converted, graph_function
+from trainer.step.keras.private import (
+    is_built,
+    keras_mask,
+    set_keras_mask,
+    symbolic_outputs,
+)
 from trainer.step.measuring import examples_in_a_slot
 from trainer.step.metrics import stateless
 from trainer.step.metrics.additivity import adds_up, is_known
 from trainer.step.metrics.measure import Measure
 from trainer.step.metrics.stateless import Call
 from trainer.step.metrics.whole_set import WholeSetMetric
-from trainer.step.model.keras_private import (
-    keras_mask,
-    set_keras_mask,
-    symbolic_outputs,
-)
 from trainer.step.reductions.slots import Slots, write_slots
 from trainer.step.spec import StepSpec
 
@@ -89,7 +90,7 @@ def _check_whole_sets(spec: StepSpec) -> None:
 def _is_open(spec: StepSpec, measure: Measure, y_pred: Any) -> bool:
     """Whether a trial is needed to know how a metric is measured."""
     metric, whole = measure.metric, spec.is_whole(training=True)
-    if not is_known(metric) or not stateless.is_built(metric):
+    if not is_known(metric) or not is_built(metric):
         # A layer's own Mean or Sum adds up over steps; over pieces it depends
         # on what the layer passes to it.
         is_plain = type(metric) in (keras.metrics.Mean, keras.metrics.Sum)
@@ -243,7 +244,7 @@ def _try(first: _FirstBatch, name: str, measure: Measure) -> bool | None:
 
 
 def _require_built(name: str, measure: Measure) -> None:
-    if not stateless.is_built(measure.metric):
+    if not is_built(measure.metric):
         raise UserError(
             f"The metric {name!r} takes its shape from what it is first "
             "updated by, which only the train_step knows. Update it there "

@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from trainer.step.model.keras_private import keras_mask, set_keras_mask
+from trainer.step.keras.private import keras_mask, set_keras_mask
 from trainer.step.spec import StepSpec
 
 TRIAL_STREAM = 2

@@ -18,7 +18,7 @@ import keras
 import tensorflow as tf
 
 from trainer.errors import UserError, nearest
-from trainer.step.model.keras_private import (
+from trainer.step.keras.private import (
     added_losses,
     all_layers,
     call_state,

@@ -13,7 +13,7 @@ import keras
 import tensorflow as tf
 
 from trainer.step.gradients import reduce_sum
-from trainer.step.model.keras_private import all_layers, replace_moments
+from trainer.step.keras.private import all_layers, replace_moments
 
 
 def synchronize(model: keras.Model) -> None:

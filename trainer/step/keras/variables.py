@@ -1,4 +1,4 @@
-"""Reduces what layers assign to variables in a forward pass over replicas.
+"""Variables that Keras makes, and what layers assign to them in a step.
 
 Each replica computes the new value from its own piece of the batch. The
 variable's `aggregation`, as in `add_weight(aggregation="sum")`, says how the
@@ -20,8 +20,31 @@ import tensorflow as tf
 
 from trainer.step.pieces import Notes, Piece, current_notes, current_piece
 
+_FIRST = tf.VariableAggregation.ONLY_FIRST_REPLICA
 _MEAN = tf.VariableAggregation.MEAN
 _SUM = tf.VariableAggregation.SUM
+
+
+def portable_variables(
+    next_creator: Callable[..., tf.Variable], **kwargs: Any
+) -> tf.Variable:
+    """A `tf.variable_creator_scope` function for variables made by Keras.
+
+    Keras sets no aggregation. Replicas' copies of moving statistics would then
+    drift apart, and central storage refuses to assign such variables.
+    Floating-point variables take the mean of what the replicas assign, others
+    the first replica's value. Metric variables, made to be read as a sum over
+    replicas, become plain ones: here they hold only sums already reduced, so
+    reading or saving them needs no collective.
+    """
+    if kwargs.get("aggregation") in (None, tf.VariableAggregation.NONE):
+        dtype = kwargs.get("dtype")
+        floating = dtype is None or tf.as_dtype(dtype).is_floating
+        kwargs["aggregation"] = _MEAN if floating else _FIRST
+    on_read = tf.VariableSynchronization.ON_READ
+    if kwargs.get("synchronization") == on_read:
+        kwargs["synchronization"] = tf.VariableSynchronization.AUTO
+    return next_creator(**kwargs)
 
 
 class NotedVariables:

@@ -27,7 +27,7 @@ from absl import logging
 from tensorflow.python.ops import resource_variable_ops
 
 from trainer.errors import UserError
-from trainer.step.model.keras_private import all_layers, native
+from trainer.step.keras.private import all_layers, native
 
 # Operations that read a variable and do not change it.
 _READS = {

@@ -1,0 +1,429 @@
+"""Every private name of Keras that this framework relies on.
+
+They are in this one file, so that it is the only one to read before an upgrade
+of Keras. What a module or class must have is required as this is imported,
+what only an object has as the run is built: see `require`.
+"""
+
+import collections
+import contextlib
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from trainer.runtime.private_names import require
+
+_LOSSES = "keras.src.losses.loss"
+_STATE = "keras.src.backend.common.global_state"
+
+_get_mask = require("keras.src.backend", "get_keras_mask")
+set_keras_mask = require("keras.src.backend", "set_keras_mask")
+_FunctionLoss = require("keras.src.losses.losses", "LossFunctionWrapper")
+_Functional = require("keras.src.models.functional", "Functional")
+_get_global = require(_STATE, "get_global_attribute")
+_set_global = require(_STATE, "set_global_attribute")
+seed_dtype = require("keras.src.backend", "random_seed_dtype")
+require(keras.Layer, "_flatten_layers")
+require(keras.Layer, "_get_own_losses")
+require(keras.layers.BatchNormalization, "_moments")
+require(keras.optimizers.Optimizer, "_all_reduce_sum_gradients")
+
+
+def native(variable: Any) -> tf.Variable:
+    """The `tf.Variable` inside a Keras variable."""
+    return variable.value if isinstance(variable, keras.Variable) else variable
+
+
+def keras_mask(tensor: Any) -> tf.Tensor | None:
+    """The mask that masking layers attached to an output, if any."""
+    return _get_mask(tensor)
+
+
+# Layers.
+
+
+def all_layers(model: keras.Model) -> Iterator[keras.Layer]:
+    """The model and every layer below it, each once."""
+    return iter(model._flatten_layers())
+
+
+def symbolic_inputs(model: keras.Model) -> dict[str, Any]:
+    """The symbolic inputs of a model, by the names that its data has in a dict.
+
+    Returns:
+        Empty where they are not known, as of a subclass with a `call`, or are
+        nested.
+    """
+    known: Any = model
+    if isinstance(model, keras.Sequential):
+        known = require(model, "_functional")
+    if not isinstance(known, _Functional):
+        return {}
+    struct = require(known, "_inputs_struct")
+    if not isinstance(struct, dict):
+        return {one.name: one for one in keras.tree.flatten(struct)}
+    nested = any(map(keras.tree.is_nested, struct.values()))
+    return {} if nested else dict(struct)
+
+
+def symbolic_outputs(model: keras.Model) -> Any:
+    """A model's symbolic outputs; `None` if they are not known yet."""
+    try:
+        # A Sequential model has no `output` of its own.
+        if isinstance(model, keras.Sequential):
+            return model.outputs[0]
+        return model.output
+    except (AttributeError, ValueError, TypeError):
+        return None
+
+
+def layer_of(tensor: keras.KerasTensor) -> keras.Layer | None:
+    """The layer that made a symbolic output; `None` if an operation did."""
+    made_by = require(tensor, "_keras_history").operation
+    return made_by if isinstance(made_by, keras.Layer) else None
+
+
+def compile_arguments(model: keras.Model) -> dict[str, Any]:
+    """What `compile` was called with; empty if it was not."""
+    if not model.compiled:
+        return {}
+    return dict(require(model, "_compile_config").config)
+
+
+def lambda_options(layer: keras.layers.Lambda) -> dict[str, Any]:
+    """What makes a `Lambda` again, with its functions as they are.
+
+    `get_config` has their code instead, which Keras refuses to read, and which
+    has lost the names that it uses.
+    """
+    return {
+        **keras.Layer.get_config(layer),
+        "function": layer.function,
+        "output_shape": require(layer, "_output_shape"),
+        "mask": layer.mask,
+        "arguments": layer.arguments,
+    }
+
+
+def put(owner: Any, name: str, value: Any) -> None:
+    """Replaces an attribute of one object of Keras, such as a method.
+
+    Not through Keras' own `__setattr__`, which would track it.
+    """
+    require(owner, name)
+    object.__setattr__(owner, name, value)
+
+
+def replace_moments(
+    layer: keras.layers.BatchNormalization,
+    moments: Callable[..., Any],
+    masked_moments: Callable[..., Any],
+) -> None:
+    """Replaces how a synchronized layer takes its statistics.
+
+    Args:
+        layer: it may get a mask or not.
+        moments: a function of inputs and the axes to reduce.
+        masked_moments: a function of inputs, mask and the axes to reduce.
+    """
+    own, axes = layer._moments, require(layer, "_reduction_axes")
+
+    def take(inputs: Any, mask: Any) -> Any:
+        # Keras calls a model once to build it, outside of replicas, where
+        # nothing can be reduced.
+        on_replica = tf.distribute.get_replica_context() is not None
+        if not layer.synchronized or not on_replica:
+            return own(inputs, mask)
+        if mask is None:
+            return moments(inputs, axes)
+        return masked_moments(inputs, mask, axes)
+
+    put(layer, "_moments", take)
+
+
+# Losses.
+
+
+def function_loss(function: Callable[..., Any]) -> keras.losses.Loss:
+    """A function of (y_true, y_pred) as the loss that `compile` makes of it.
+
+    It aligns `[batch]` with `[batch, 1]`, which would otherwise broadcast to
+    `[batch, batch]`.
+    """
+    # A functools.partial or an object has no name.
+    name = getattr(function, "__name__", "loss")
+    return _FunctionLoss(function, name=name)
+
+
+def function_of_loss(
+    loss: keras.losses.Loss | None,
+) -> tuple[Callable[..., Any] | None, dict[str, Any]]:
+    """The function that a loss calls, and its options, such as `axis`.
+
+    Returns:
+        `None` for a loss whose `call` is its own.
+    """
+    if not isinstance(loss, _FunctionLoss):
+        return None, {}
+    if type(loss).call is not _FunctionLoss.call:
+        return None, {}
+    return loss.fn, dict(require(loss, "_fn_kwargs"))
+
+
+class _ThreadList(threading.local):
+    """A list with separate contents in each thread.
+
+    It has those methods of a list that Keras uses on `Layer._losses`.
+    """
+
+    # threading.local calls this once in every thread that uses the object.
+    def __init__(self) -> None:
+        items: list[Any] = []
+        self.append, self.extend = items.append, items.extend
+        self.clear, self.items = items.clear, items
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.items[index]
+
+
+def separate_added_losses(model: keras.Model) -> None:
+    """Keeps apart what replicas, which trace in threads, pass to `add_loss`.
+
+    A layer has one list, and a replica that waits for others in a reduction
+    would then find their losses among its own.
+    """
+    for layer in all_layers(model):
+        put(layer, "_losses", _ThreadList())
+
+
+def added_losses(model: keras.Model) -> list[tuple[str, tf.Tensor]]:
+    """What layers passed to `add_loss` in the last call, with their names.
+
+    It includes activity regularizers, but not weight regularizers.
+    """
+    return [
+        (layer.name, value)
+        for layer in all_layers(model)
+        for value in layer._get_own_losses()
+    ]
+
+
+# Of trials.
+
+
+@contextlib.contextmanager
+def noting_added_losses(
+    model: keras.Model,
+) -> Iterator[list[tuple[str, tf.Tensor]]]:
+    """Notes what layers pass to `add_loss`, with their names, for a trial."""
+    noted: list[tuple[str, tf.Tensor]] = []
+    layers = list(all_layers(model))
+
+    def note_for(layer: keras.Layer) -> Callable[[Any], None]:
+        return lambda loss: noted.extend(
+            (layer.name, value) for value in keras.tree.flatten(loss)
+        )
+
+    for layer in layers:
+        # Not through Keras' own __setattr__, which would track functions.
+        object.__setattr__(layer, "add_loss", note_for(layer))
+    try:
+        yield noted
+    finally:
+        for layer in layers:
+            object.__delattr__(layer, "add_loss")
+
+
+@contextlib.contextmanager
+def without_batch_statistics(model: keras.Model) -> Iterator[None]:
+    """Lets BatchNormalization use its moving statistics while training."""
+    norm = keras.layers.BatchNormalization
+    layers = [one for one in all_layers(model) if isinstance(one, norm)]
+    # What `replace_moments` may have put there, to be put back.
+    before = [vars(layer).get("_moments") for layer in layers]
+
+    def moments_of(layer: Any) -> Callable[..., Any]:
+        def take(inputs: Any, mask: Any) -> Any:
+            kept = layer.moving_mean, layer.moving_variance
+            return tuple(keras.ops.cast(one, inputs.dtype) for one in kept)
+
+        return take
+
+    for layer in layers:
+        object.__setattr__(layer, "_moments", moments_of(layer))
+    try:
+        yield
+    finally:
+        for layer, own in zip(layers, before, strict=True):
+            if own is None:
+                object.__delattr__(layer, "_moments")
+            else:
+                object.__setattr__(layer, "_moments", own)
+
+
+# Metrics.
+
+# These make their variables in the first update.
+_BUILT_LATE = (
+    keras.metrics.AUC,
+    keras.metrics.FBetaScore,
+    keras.metrics.R2Score,
+)
+
+
+def is_built(metric: keras.Metric) -> bool:
+    """Whether a metric has the variables of its state already."""
+    if isinstance(metric, _BUILT_LATE):
+        return bool(require(metric, "_built"))
+    return bool(metric.variables)
+
+
+def layer_metrics(model: keras.Model) -> list[tuple[keras.Layer, keras.Metric]]:
+    """The metrics that layers keep, each once, with the layer that does."""
+    found: dict[int, tuple[keras.Layer, keras.Metric]] = {}
+    for layer in all_layers(model):
+        # A metric may be shared by layers: the first one is named.
+        for metric in require(layer, "_metrics"):
+            found.setdefault(id(metric), (layer, metric))
+    return list(found.values())
+
+
+@contextlib.contextmanager
+def fresh_names() -> Iterator[None]:
+    """Lets Keras number names from the start, whatever was made before."""
+    name = "object_name_uids"
+    with _global_attributes({name: collections.defaultdict(int)}):
+        yield
+
+
+# Optimizers.
+
+
+def count_steps_natively(optimizer: keras.optimizers.Optimizer) -> None:
+    """Makes `optimizer.iterations` count in one operation.
+
+    Keras reads the counter, adds one and writes it. If two parameter-server
+    workers do so at once, one update is lost.
+    """
+    counter = require(optimizer, "_iterations")
+    put(
+        counter,
+        "assign_add",
+        # A number as it is: it becomes a constant where the variable is, while
+        # a tensor would be sent there in each step.
+        lambda value: native(counter).assign_add(
+            tf.cast(value, counter.dtype) if tf.is_tensor(value) else value
+        ),
+    )
+
+
+def replace_own_reduction(
+    optimizer: keras.optimizers.Optimizer, send: Callable[[Any], Any]
+) -> None:
+    """Makes `optimizer.apply` take gradients that are already reduced.
+
+    Keras clips first and reduces across replicas afterwards; the step here
+    reduces first, so that clipping sees the whole global batch's gradient.
+
+    Args:
+        optimizer: the optimizer.
+        send: is called in place of the reduction; see `StrategyPlugin.send`.
+    """
+    # A function, which a copy of the optimizer shares, where a method's object
+    # would be copied as well.
+    name = "_all_reduce_sum_gradients"
+    put(optimizer, name, lambda gradients: send(gradients))
+
+
+# What is global in Keras.
+
+_scaling = threading.local()
+_scaling_lock, _scaling_users = threading.Lock(), [0]
+_own_scaling = require(_LOSSES, "scale_loss_for_distribution")
+
+
+@contextlib.contextmanager
+def losses_left_whole() -> Iterator[None]:
+    """Makes a Keras loss, called in a step, the same under any strategy.
+
+    Keras divides what a loss returns by the number of replicas, so that their
+    sum is the mean. Here means are weighed by examples instead. The function
+    that divides is replaced while any thread is in this context, and acts as
+    before in every other thread.
+    """
+    before = getattr(_scaling, "is_off", False)
+    _scaling.is_off = True
+    _count_scaling(1)
+    try:
+        yield
+    finally:
+        _scaling.is_off = before
+        _count_scaling(-1)
+
+
+def _count_scaling(change: int) -> None:
+    with _scaling_lock:
+        _scaling_users[0] += change
+        scale = _scale if _scaling_users[0] else _own_scaling
+        # Each call of a loss looks the function up in its module.
+        vars(sys.modules[_LOSSES])[_own_scaling.__name__] = scale
+
+
+def _scale(value: Any) -> Any:
+    return value if getattr(_scaling, "is_off", False) else _own_scaling(value)
+
+
+def seed_generators(
+    model: keras.Model,
+) -> list[tuple[str, keras.random.SeedGenerator]]:
+    """The seed generators of a model, with their layers' names, in order."""
+    found: dict[int, tuple[str, keras.random.SeedGenerator]] = {}
+    for layer in all_layers(model):
+        for generator in require(layer, "_seed_generators"):
+            # Layers may share one: each is numbered once, in the order of
+            # layers.
+            found[id(generator)] = layer.name, generator
+    return list(found.values())
+
+
+def unseeded_drawn_from(stand_in: Any) -> contextlib.AbstractContextManager:
+    """Lets `keras.random` draw from another generator where no seed is given.
+
+    Otherwise such draws, in this thread, come from one generator of the
+    process, whose state no checkpoint holds.
+
+    Args:
+        stand_in: an object with the `next` of a seed generator.
+    """
+    name = require("keras.src.random.seed_generator", "GLOBAL_SEED_GENERATOR")
+    return _global_attributes({name: stand_in})
+
+
+def call_state() -> Callable[[], contextlib.AbstractContextManager[None]]:
+    """Remembers what Keras knows of the call of a layer that is under way.
+
+    Returns:
+        A context in which it knows the same, for a call that is repeated
+        later: whether the model trains, and the dtype that variables are cast
+        to.
+    """
+    names = "current_call_ctx", "autocast_scope"
+    here = {name: _get_global(name) for name in names}
+    return lambda: _global_attributes(here)
+
+
+@contextlib.contextmanager
+def _global_attributes(values: dict[str, Any]) -> Iterator[None]:
+    """Sets what is global in this thread."""
+    before = {name: _get_global(name) for name in values}
+    for name, value in values.items():
+        _set_global(name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            _set_global(name, value)
