@@ -12,15 +12,15 @@ import math
 import os
 from typing import Any
 
-import tensorflow as tf
 from absl import logging
 
 from trainer.checkpoint import storage
 from trainer.errors import UserError, nearest
 from trainer.loop.monitor import Monitor
 from trainer.runtime import schema
-from trainer.runtime.atomic_files import (
+from trainer.runtime.files import (
     exists,
+    make_directory,
     read_json,
     set_aside,
     write_whole,
@@ -99,7 +99,7 @@ class Best:
     def commit(self) -> None:
         """Records the best checkpoint, and deletes the previous one."""
         # There may be no checkpoint yet, as when the first value is NaN.
-        tf.io.gfile.makedirs(self.directory)
+        make_directory(self.directory)
         record = {
             "evaluated_step": self.last_step,
             "monitor": self._monitor.name,

@@ -25,8 +25,8 @@ from trainer.loop.schedule import (
     parse_length,
 )
 from trainer.runtime import fingerprints
-from trainer.runtime.local_files import plain
 from trainer.runtime.report import Section
+from trainer.runtime.run_paths import plain
 from trainer.runtime.run_status import RunIsOver
 from trainer.sidecar_evaluator import follow
 from trainer.strategy.plugin import StrategyPlugin

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from trainer.loop.logger import Entry
     from trainer.loop.monitor import Monitor
     from trainer.loop.schedule import Period, PeriodLike, Ticker, parse_period
-    from trainer.runtime import atomic_files, schema, signals
-    from trainer.runtime.atomic_files import REFUSALS, write_whole
+    from trainer.runtime import files, run_paths, schema, signals
+    from trainer.runtime.files import write_whole
     from trainer.runtime.graph import graph_function, repeat
     from trainer.runtime.memory import peak_memory
     from trainer.runtime.process_exit import give_up, skip_teardown
@@ -70,7 +70,6 @@ __all__ = [
     "Positive",
     "Program",
     "Programs",
-    "REFUSALS",
     "Row",
     "Runner",
     "Seconds",
@@ -82,9 +81,9 @@ __all__ = [
     "Sums",
     "Text",
     "Ticker",
-    "atomic_files",
     "checked",
     "configurable",
+    "files",
     "give_up",
     "graph_function",
     "names_in_logs",
@@ -97,6 +96,7 @@ __all__ = [
     "read_number",
     "repeat",
     "resolve_cluster",
+    "run_paths",
     "schema",
     "show",
     "signals",

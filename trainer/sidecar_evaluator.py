@@ -24,7 +24,7 @@ from trainer.loop.monitor import Monitor
 from trainer.loop.reporter import Reporter
 from trainer.loop.running_trainer import RunningTrainer
 from trainer.loop.schedule import Epochs, Period, Time, parse_period
-from trainer.runtime.atomic_files import prepare_directory
+from trainer.runtime.run_paths import prepare_directory
 from trainer.values.annotations import Direction, Positive, Seconds, Text
 from trainer.values.configurable import checked
 from trainer.values.keras_values import Callbacks

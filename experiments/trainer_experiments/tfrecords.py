@@ -19,7 +19,7 @@ import tensorflow as tf
 from absl import logging
 
 from trainer import Examples, UserError
-from trainer.plugin_api import REFUSALS, write_whole
+from trainer.plugin_api import files, write_whole
 
 _LENGTH = struct.Struct("<Q")
 _CHECKSUM_BYTES = 4
@@ -119,8 +119,8 @@ def find_offsets(path: str) -> np.ndarray:
     """
     found = []
     try:
-        size = tf.io.gfile.stat(path).length
-        with _open(path) as file:
+        with files.os_errors() as gfile, _open(path) as file:
+            size = gfile.stat(path).length
             position = 0
             while position < size:
                 found.append(position)
@@ -131,7 +131,7 @@ def find_offsets(path: str) -> np.ndarray:
                 position += _LENGTH.size + length + 2 * _CHECKSUM_BYTES
                 if position < size:
                     file.seek(position)
-    except REFUSALS as error:
+    except OSError as error:
         raise UserError(f"{path} cannot be read: {error}") from None
     if position != size:
         raise UserError(
@@ -153,18 +153,18 @@ def _is_remote(path: str) -> bool:
     return "://" in path
 
 
-def _offsets(files: Sequence[str], index: str) -> list[np.ndarray]:
+def _offsets(paths: Sequence[str], index: str) -> list[np.ndarray]:
     """The offsets of the records of each file, from the index if it fits."""
     with ThreadPoolExecutor(_THREADS) as pool:
         try:
-            versions = list(pool.map(_version, files))
-        except REFUSALS as error:
+            versions = list(pool.map(_version, paths))
+        except OSError as error:
             raise UserError(f"Data cannot be read: {error}") from None
-        names = [os.path.basename(path) for path in files]
+        names = [os.path.basename(path) for path in paths]
         found = _load(index, names, versions)
         if found is None:
-            logging.info("Looking for the records of %d files.", len(files))
-            found = list(pool.map(find_offsets, files))
+            logging.info("Looking for the records of %d files.", len(paths))
+            found = list(pool.map(find_offsets, paths))
             _store(index, names, versions, found)
     return found
 
@@ -172,8 +172,9 @@ def _offsets(files: Sequence[str], index: str) -> list[np.ndarray]:
 def _version(path: str) -> tuple[int, int]:
     """A file's size in bytes, and when it was written, in nanoseconds."""
     if _is_remote(path):
-        found = tf.io.gfile.stat(path)
-        return found.length, found.mtime_nsec
+        with files.os_errors() as gfile:
+            found = gfile.stat(path)
+            return found.length, found.mtime_nsec
     # TensorFlow's of a local file only counts whole seconds.
     local = os.stat(path)
     return local.st_size, local.st_mtime_ns
@@ -184,8 +185,7 @@ def _load(
 ) -> list[np.ndarray] | None:
     """The offsets in an index; `None` if it is not of these files."""
     try:
-        with tf.io.gfile.GFile(index, "rb") as file:
-            stored = np.load(io.BytesIO(file.read()))
+        stored = np.load(io.BytesIO(files.read(index)))
         if stored["names"].tolist() != names:
             return None
         if not np.array_equal(stored["versions"], versions):
@@ -193,7 +193,7 @@ def _load(
         ends = np.cumsum(stored["counts"])
         return np.split(stored["offsets"], ends[:-1])
     # Whatever is wrong with it, it is made again.
-    except (*REFUSALS, *_DAMAGES):
+    except (OSError, *_DAMAGES):
         return None
 
 
@@ -213,7 +213,7 @@ def _store(
     )
     try:
         write_whole(index, content.getvalue())
-    except REFUSALS as error:
+    except OSError as error:
         # The folder may well be read-only; this run has the offsets.
         logging.warning(
             "%s cannot be written, so the next run reads through all files "

@@ -10,8 +10,9 @@ import tensorflow as tf
 from trainer.checkpoint import storage
 from trainer.errors import UserError
 from trainer.loop import form_choice, rollback
-from trainer.runtime import atomic_files
-from trainer.runtime.local_files import is_local, plain
+from trainer.runtime import files, run_paths
+from trainer.runtime.files import is_local
+from trainer.runtime.run_paths import plain
 
 # What a run reads at its start, beside its checkpoints.
 _READ = (form_choice.RECORD, rollback.FILE_NAME)
@@ -33,11 +34,9 @@ def scratch_directory(model_dir: str) -> Iterator[str]:
         _take_links(plain(model_dir), folder)
         for name in _READ:
             path = os.path.join(model_dir, name)
-            if atomic_files.exists(path):
-                atomic_files.refuse_links(model_dir, name)
-                atomic_files.write_whole(
-                    os.path.join(folder, name), atomic_files.read(path)
-                )
+            if files.exists(path):
+                run_paths.refuse_links(model_dir, name)
+                files.write_whole(os.path.join(folder, name), files.read(path))
         checkpoints = os.path.join(folder, _CHECKPOINTS)
         found = storage.listing(os.path.join(model_dir, _CHECKPOINTS))
         for path in [] if os.path.islink(checkpoints) else reversed(found):

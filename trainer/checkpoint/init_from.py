@@ -16,7 +16,7 @@ from absl import logging
 from trainer.checkpoint.structure import describe
 from trainer.checkpoint.weights_reader import StoredVariable, open_model
 from trainer.errors import UserError
-from trainer.runtime.atomic_files import make_directory, write_whole
+from trainer.runtime.files import make_directory, write_whole
 from trainer.step.keras.private import all_layers
 from trainer.step.spec import Parts
 

@@ -12,7 +12,7 @@ from absl import logging
 from trainer.checkpoint.contents import check, key_of
 from trainer.checkpoint.storage import Snapshot, newest_first
 from trainer.checkpoint.structure import check_shapes, check_types, describe
-from trainer.errors import UserError
+from trainer.errors import StartAgain, UserError
 from trainer.runtime.schema import Misfit
 from trainer.step.keras.private import native
 from trainer.step.spec import Parts
@@ -210,6 +210,7 @@ class RunState:
 
         Raises:
             UserError: there are some, and none fits this run.
+            StartAgain: they cannot be read at the moment.
         """
         misfits = []
         # One by one: an older checkpoint is read only if the newer one does not
@@ -364,18 +365,27 @@ def usable(directory: str) -> Iterator[Snapshot]:
     """The valid checkpoints of a run, newest first.
 
     Others are passed over, with a warning.
+
+    Raises:
+        UserError: this user may not read them.
+        StartAgain: they cannot be read at the moment.
     """
-    for snapshot in newest_first(directory):
-        try:
-            check(snapshot)
-        except Misfit as error:
-            logging.warning(
-                "Passing over the checkpoint of step %d: %s.",
-                snapshot.step,
-                error,
-            )
-        else:
-            yield snapshot
+    try:
+        for snapshot in newest_first(directory):
+            try:
+                check(snapshot)
+            except Misfit as error:
+                logging.warning(
+                    "Passing over the checkpoint of step %d: %s.",
+                    snapshot.step,
+                    error,
+                )
+            else:
+                yield snapshot
+    except OSError as error:
+        denied = isinstance(error, PermissionError)
+        kind = UserError if denied else StartAgain
+        raise kind(f"{directory} cannot be read: {error}") from error
 
 
 def _on_host(variable: Any) -> tf.Tensor:

@@ -26,6 +26,7 @@ import json
 import math
 import os
 import re
+import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -35,14 +36,8 @@ import tensorflow as tf
 from absl import logging
 
 from trainer.errors import UserError
-from trainer.runtime import atomic_files, schema
-from trainer.runtime.atomic_files import (
-    make_directory,
-    remove_if_possible,
-    synchronize,
-)
-from trainer.runtime.glob_patterns import without_pattern
-from trainer.runtime.local_files import is_file, is_local
+from trainer.runtime import files, schema
+from trainer.runtime.files import is_local, remove_if_possible, synchronize
 
 _NAME = re.compile(r"(step|old)_(\d{8,})")
 _MANIFEST = "manifest.json"
@@ -53,6 +48,8 @@ _CHUNK = 1 << 20
 # The format that is written. Older ones are read as well.
 FORMAT = 2
 _STATE = schema.record({"step": schema.integer()}, {"format": schema.integer()})
+# What TensorFlow takes for a glob pattern.
+_PATTERN = re.compile(r"[\[\]*?\\{}]")
 # Errors that invalid content causes when it is read.
 _CONTENT_ERRORS = (
     ArithmeticError,
@@ -60,7 +57,10 @@ _CONTENT_ERRORS = (
     MemoryError,
     TypeError,
     ValueError,
+    tf.errors.OpError,
 )
+# A file is not there; another error says that it cannot be read now.
+_ABSENT = (FileNotFoundError, NotADirectoryError, files.NotAFile)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,16 +99,17 @@ def save(directory: str, snapshot: Snapshot) -> str:
         The checkpoint's path.
 
     Raises:
-        OSError, tf.errors.OpError: the file system refused; nothing that was
-            there before is lost.
+        OSError: the file system refused; nothing that was there before is
+            lost.
     """
     final = os.path.join(directory, f"step_{snapshot.step:08d}")
-    atomic_files.refuse_link(directory)
-    make_directory(directory)
-    if is_local(directory):
-        _save_and_rename(final, snapshot)
-    else:
-        _save_in_place(final, snapshot)
+    files.refuse_link(directory)
+    files.make_directory(directory)
+    with files.os_errors():
+        if is_local(directory):
+            _save_and_rename(final, snapshot)
+        else:
+            _save_in_place(final, snapshot)
     return final
 
 
@@ -118,15 +119,15 @@ def _save_and_rename(final: str, snapshot: Snapshot) -> None:
     temporary = os.path.join(directory, f"tmp_{uuid.uuid4().hex}")
     try:
         # Fails if the name exists, unlike makedirs.
-        tf.io.gfile.mkdir(temporary)
+        os.mkdir(temporary)
         _write(temporary, snapshot)
         # An earlier save may have been killed between its two renames.
         _settle_old(directory)
         # A rename cannot replace a directory that is not empty. Killed between
         # the two renames, the run still has the old checkpoint.
-        if atomic_files.exists(final):
-            tf.io.gfile.rename(final, _old_name(final))
-        tf.io.gfile.rename(temporary, final)
+        if files.exists(final):
+            os.rename(final, _old_name(final))
+        os.rename(temporary, final)
         synchronize(directory)  # The rename itself, too, must be on disk.
     except BaseException:  # Also when the process is interrupted.
         remove_if_possible(temporary)
@@ -142,13 +143,13 @@ def _save_in_place(final: str, snapshot: Snapshot) -> None:
     for path in (old, final) if again else (final,):
         try:
             remove(path)
-            make_directory(path)
+            files.make_directory(path)
             _write(path, snapshot)
         except BaseException:  # Also when the process is interrupted.
             remove_if_possible(path)
             raise
-    if again or atomic_files.exists(old):
-        with contextlib.suppress(*atomic_files.REFUSALS):
+    if again or files.exists(old):
+        with contextlib.suppress(OSError):
             remove(old)
 
 
@@ -161,12 +162,13 @@ def load(path: str) -> Snapshot:
     Raises:
         UserError: it is not complete; the message says what is wrong.
         NewerFormat: it is complete, but this version cannot read it.
+        OSError: it cannot be read at the moment.
     """
     fault = find_fault(path)
     if fault is None:
         try:
             return _read(path)
-        except (*_CONTENT_ERRORS, *atomic_files.REFUSALS) as error:
+        except _CONTENT_ERRORS as error:
             fault = f"it cannot be read ({error})"
     raise UserError(f"{path} is not a usable checkpoint: {fault}.")
 
@@ -187,6 +189,8 @@ def newest_first(directory: str) -> Iterator[Snapshot]:
     Raises:
         NewerFormat: one was written by a later version. Passing it over would
             lose what that version has done.
+        OSError: one cannot be read at the moment. Passing it over would lose
+            what the run has done since an older one.
     """
     passed_over = False
     for path in reversed(listing(directory)):
@@ -216,12 +220,7 @@ def load_newer(
         than: only later steps count.
         check: raises `Misfit` for one that cannot be used.
     """
-    try:
-        paths = listing(directory)
-    # It vanished between the check for it and the listing.
-    except tf.errors.NotFoundError:
-        return None
-    for path in reversed(paths):
+    for path in reversed(listing(directory)):
         if step_of(path) <= than:
             break
         try:
@@ -230,21 +229,17 @@ def load_newer(
             return snapshot
         except NewerFormat:
             raise
-        # TensorFlow's reader raises ValueError for some files that are gone.
-        except (UserError, OSError, ValueError, tf.errors.OpError) as error:
+        except (UserError, OSError, ValueError) as error:
             logging.info("Passing over %s: %s", path, error)
     return None
 
 
 def listing(directory: str) -> list[str]:
     """The checkpoints' paths, oldest first, without looking into them."""
-    if not tf.io.gfile.isdir(directory):
-        return []
-    names = [name.rstrip("/") for name in tf.io.gfile.listdir(directory)]
     # By number, not by name: from step 10**8 on names have nine digits. An old
     # one comes before the new one of the same step.
     found = sorted(
-        filter(_NAME.fullmatch, names),
+        filter(_NAME.fullmatch, files.listing(directory)),
         key=lambda name: (step_of(name), not _is_old(name)),
     )
     return [os.path.join(directory, name) for name in found]
@@ -258,23 +253,27 @@ def step_of(path: str) -> int:
 
 
 def find_fault(path: str) -> str | None:
-    """What is wrong with a checkpoint; `None` if it is complete."""
+    """What is wrong with a checkpoint; `None` if it is complete.
+
+    Raises:
+        OSError: that cannot be told at the moment.
+    """
     try:
-        manifest = atomic_files.read_json(os.path.join(path, _MANIFEST))
-    except (ValueError, *atomic_files.REFUSALS):
+        manifest = files.read_json(os.path.join(path, _MANIFEST))
+    except (ValueError, *_ABSENT):
         return f"its {_MANIFEST} is missing or damaged"
     # Names are compared, so that a manifest cannot refer to a file elsewhere.
     if not isinstance(manifest, dict) or set(manifest) != _FILES:
         return f"its {_MANIFEST} is damaged"
     for name, expected in sorted(manifest.items()):
         file = os.path.join(path, name)
+        # Reading anything else, such as a pipe, might never end.
+        if is_local(file) and not files.is_file(file):
+            return f"{name} is missing or not a file"
         try:
-            # Reading anything else, such as a pipe, might never end.
-            if is_local(file) and not is_file(file):
-                return f"{name} is missing or not a file"
             found = _fingerprint(file)
-        except atomic_files.REFUSALS:
-            return f"{name} is missing or cannot be read"
+        except _ABSENT:
+            return f"{name} is missing"
         if found != expected:
             return f"{name} is damaged: it does not match {_MANIFEST}"
     return None
@@ -287,34 +286,32 @@ def remove(path: str) -> None:
     """
     directory = os.path.dirname(path)
     if not is_local(directory):
-        atomic_files.remove(os.path.join(path, _MANIFEST))
-        atomic_files.remove(path)
+        files.remove(os.path.join(path, _MANIFEST))
+        files.remove(path)
         return
-    atomic_files.refuse_link(directory)
+    files.refuse_link(directory)
     # Deleting file by file would leave a torn checkpoint for a while.
     gone = os.path.join(directory, f"tmp_{uuid.uuid4().hex}")
-    tf.io.gfile.rename(path, gone)
-    atomic_files.remove(gone)
+    os.rename(path, gone)
+    files.remove(gone)
 
 
 def remove_leftovers(directory: str) -> None:
     """Deletes what killed saves left behind."""
-    if not tf.io.gfile.isdir(directory):
-        return
-    atomic_files.refuse_link(directory)
-    for name in tf.io.gfile.listdir(directory):
+    files.refuse_link(directory)
+    for name in files.listing(directory):
         # Not `old_`: that may be the only checkpoint of its step.
         if name.startswith("tmp_"):
             remove_if_possible(os.path.join(directory, name))
     if not is_local(directory):
         for path in listing(directory):
-            if not atomic_files.exists(os.path.join(path, _MANIFEST)):
+            if not files.exists(os.path.join(path, _MANIFEST)):
                 remove_if_possible(path)
 
 
 def _read(path: str) -> Snapshot:
     """Reads a checkpoint whose checksums have been found to match."""
-    host = atomic_files.read_json(os.path.join(path, "state.json"))
+    host = files.read_json(os.path.join(path, "state.json"))
     _STATE(host, "state.json")
     step, version = host.pop("step"), host.pop("format", 0)
     if version > FORMAT:
@@ -330,12 +327,34 @@ def _read(path: str) -> Snapshot:
 
 
 def _read_arrays(path: str) -> dict[str, Any]:
-    # TensorFlow takes the path for a pattern: "[" or "*" in it would fail.
-    with without_pattern(path) as plain:
+    with _without_pattern(path) as plain:
         reader = tf.train.load_checkpoint(os.path.join(plain, "arrays"))
         shapes = reader.get_variable_to_shape_map()
         _check_sizes(path, shapes, reader.get_variable_to_dtype_map())
         return {name: reader.get_tensor(name) for name in shapes}
+
+
+@contextlib.contextmanager
+def _without_pattern(directory: str) -> Iterator[str]:
+    """Yields a path to the same files that is not taken for a pattern.
+
+    TensorFlow's checkpoint reader searches for files that match the given
+    path: in a directory such as `lr=[0.1]` it finds nothing.
+    """
+    if not _PATTERN.search(directory):
+        yield directory
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        other = os.path.join(folder, "checkpoint")
+        if is_local(directory):
+            os.symlink(os.path.abspath(directory), other)
+        else:
+            os.mkdir(other)
+            for name in files.listing(directory):
+                tf.io.gfile.copy(
+                    os.path.join(directory, name), os.path.join(other, name)
+                )
+        yield other
 
 
 def _check_sizes(
@@ -368,10 +387,10 @@ def _settle_old(directory: str) -> None:
     """Deletes old checkpoints that were replaced; renames others back."""
     for old in filter(_is_old, listing(directory)):
         final = os.path.join(directory, f"step_{step_of(old):08d}")
-        if atomic_files.exists(final):
+        if files.exists(final):
             remove(old)
         else:
-            tf.io.gfile.rename(old, final)
+            os.rename(old, final)
 
 
 def _write(path: str, snapshot: Snapshot) -> None:
@@ -417,7 +436,7 @@ def _plain(value: Any) -> Any:
 
 def _fingerprint(path: str) -> dict[str, Any]:
     digest, size = hashlib.sha256(), 0
-    with tf.io.gfile.GFile(path, "rb") as file:
+    with files.os_errors() as gfile, gfile.GFile(path, "rb") as file:
         # In chunks: a checkpoint may be larger than the memory that is free.
         while chunk := file.read(_CHUNK):
             digest.update(chunk)

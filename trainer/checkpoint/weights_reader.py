@@ -20,8 +20,7 @@ from absl import logging
 
 from trainer.checkpoint import contents, stateful, storage
 from trainer.errors import UserError
-from trainer.runtime.atomic_files import REFUSALS
-from trainer.runtime.local_files import is_file, is_local
+from trainer.runtime.files import is_file, is_local
 from trainer.runtime.schema import Misfit
 
 # What a weights file holds besides the model.
@@ -40,7 +39,8 @@ _DAMAGE = (
     TypeError,
     ValueError,
     zipfile.BadZipFile,
-    *REFUSALS,
+    OSError,
+    tf.errors.OpError,
 )
 
 

@@ -9,8 +9,7 @@ from absl import logging
 
 from trainer.cli import provenance
 from trainer.errors import UserError
-from trainer.runtime import atomic_files
-from trainer.runtime.local_files import plain
+from trainer.runtime import files, run_paths
 from trainer.runtime.report import (
     Row,
     Section,
@@ -18,6 +17,7 @@ from trainer.runtime.report import (
     not_finite,
     print_sections,
 )
+from trainer.runtime.run_paths import plain
 from trainer.runtime.standard_streams import require_output
 
 FILE_NAME = "check.json"
@@ -49,16 +49,16 @@ def note_failure(why: str, model_dir: str | None) -> None:
         return
     try:
         _write(model_dir, {"would_start": False, "error": why})
-    except (UserError, *atomic_files.REFUSALS) as error:
+    except (UserError, OSError) as error:
         # It must not hide what the check has found.
         logging.warning("%s cannot be written: %s", FILE_NAME, error)
 
 
 def _write(model_dir: str, found: dict[str, Any]) -> None:
     path = plain(model_dir)
-    atomic_files.make_directory(path)
-    atomic_files.refuse_links(path, FILE_NAME)
+    files.make_directory(path)
+    run_paths.refuse_links(path, FILE_NAME)
     text = json.dumps(
         {"checked": provenance.now(), **found}, indent=2, allow_nan=False
     )
-    atomic_files.write_whole(os.path.join(path, FILE_NAME), text + "\n")
+    files.write_whole(os.path.join(path, FILE_NAME), text + "\n")

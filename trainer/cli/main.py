@@ -27,8 +27,8 @@ from trainer.runtime.import_tensorflow import (
     load_tensorflow,
     without_collections,
 )
-from trainer.runtime.local_files import check_path, plain, refuse_files
 from trainer.runtime.process_exit import last_words
+from trainer.runtime.run_paths import check_path, plain, refuse_files
 from trainer.runtime.standard_streams import require_output
 
 if TYPE_CHECKING:
@@ -220,12 +220,13 @@ def _run(
     report: ExitReport,
 ) -> dict[str, float]:
     """Runs the experiment, and records its beginning and its end."""
+    import tensorflow as tf
+
     from trainer import experiment
     from trainer.cli.check_report import note_failure, report_of_check
     from trainer.cli.config.binding_errors import user_error_in
     from trainer.cli.config.lint import check_all_used
     from trainer.cli.run_dir import RunDir
-    from trainer.runtime.atomic_files import REFUSALS
 
     name = experiment_name(request.gin_files)
     path = plain(request.model_dir or default_path(name))
@@ -280,7 +281,9 @@ def _run(
         found = user_error_in(error, origins)
         # A full disk in the middle of a run is a failure; before the first step
         # it is a mistake in the flags.
-        if not (found or is_training) and isinstance(error, REFUSALS):
+        if not (found or is_training) and isinstance(
+            error, OSError | tf.errors.OpError
+        ):
             found = run_dir.why_not_writable()
         if request.mode == "check":
             note_failure(headline(found or error), request.model_dir)

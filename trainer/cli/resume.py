@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from trainer.cli import command, flags
 from trainer.errors import UserError, did_you_mean
 from trainer.runs.finding import find
-from trainer.runtime.local_files import read
+from trainer.runtime.files import read
 
 _HOME = "runs"
 _RECORD = "run.json"

@@ -8,7 +8,6 @@ import sys
 from typing import Any
 
 import gin
-import tensorflow as tf
 from absl import logging
 
 from trainer.cli import command, provenance
@@ -17,9 +16,10 @@ from trainer.cli.config.errors import sentence
 from trainer.errors import UserError
 from trainer.loop.goodput import Accounts
 from trainer.runtime import schema
-from trainer.runtime.atomic_files import (
-    REFUSALS,
+from trainer.runtime.files import (
+    NotAFile,
     exists,
+    is_directory,
     make_directory,
     read,
     read_json,
@@ -27,8 +27,8 @@ from trainer.runtime.atomic_files import (
     set_aside,
     write_whole,
 )
-from trainer.runtime.local_files import check_path, refuse_files
 from trainer.runtime.memory import peak_memory
+from trainer.runtime.run_paths import check_path, refuse_files
 from trainer.strategy.plugin import StrategyPlugin
 
 _CONFIG = "config.gin"
@@ -80,11 +80,11 @@ class RunDir:
         check_path(self.path)
         try:
             refuse_files(self.path)
-            there = tf.io.gfile.isdir(self.path)
+            there = is_directory(self.path)
             stored = self._stored().get("experiment")
         except ValueError:
             stored = None  # The damaged file is set aside when the run starts.
-        except REFUSALS as error:
+        except OSError as error:
             raise UserError(
                 f"model_dir {self.path} cannot be read: {sentence(error)}"
             ) from None
@@ -127,7 +127,7 @@ class RunDir:
             self._write(_RUN, _as_json(record))
             # Last: `finish` must not write where `start` could not.
             self._record, self._accounts = record, accounts
-        except REFUSALS as error:
+        except OSError as error:
             raise self._unwritable(error) from None
 
     def finish(self, reason: str, message: str | None = None) -> None:
@@ -152,7 +152,7 @@ class RunDir:
         try:
             self._write(_OPERATIVE, gin.operative_config_str())
             self._write(_RUN, _as_json(self._record))
-        except REFUSALS as error:
+        except OSError as error:
             logging.error("%s", self._unwritable(error))
 
     def why_not_writable(self) -> UserError | None:
@@ -161,10 +161,10 @@ class RunDir:
         # behave differently from what the mode bits say.
         probe = os.path.join(self.path, f".probe-{_process()}")
         try:
-            tf.io.gfile.makedirs(self.path)
+            make_directory(self.path)
             write_whole(probe, "")
             remove(probe)
-        except REFUSALS as error:
+        except OSError as error:
             return self._unwritable(error)
         return None
 
@@ -200,7 +200,7 @@ class RunDir:
             return
         try:
             before = read(path).decode()
-        except (*REFUSALS, UnicodeError) as error:
+        except (NotAFile, UnicodeError) as error:
             set_aside(path, str(error))
             return
         changes = diff.changes(before, gin.config_str())

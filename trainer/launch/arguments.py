@@ -14,7 +14,8 @@ from trainer.cli.default_path import default_path, experiment_name
 from trainer.cli.flag_table import HELP_FLAGS
 from trainer.errors import UserError, did_you_mean
 from trainer.launch.policy import Limits
-from trainer.runtime.local_files import is_local, plain, refuse_links
+from trainer.runtime.files import is_local
+from trainer.runtime.run_paths import plain, refuse_links
 from trainer.strategy.cluster.resolve import is_described, resolve_cluster
 
 # The default and the smallest valid value of each.

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 
 from trainer.launch.task_spec import TaskSpec
-from trainer.runtime.local_files import open_to_append
+from trainer.runtime.files import open_to_append
 
 # From <linux/prctl.h>.
 _PR_SET_PDEATHSIG = 1

@@ -19,7 +19,7 @@ from trainer.errors import UserError
 from trainer.loop.form_timing import Timing
 from trainer.loop.running_trainer import RunningTrainer
 from trainer.runtime import fingerprints
-from trainer.runtime.atomic_files import REFUSALS, read, write_whole
+from trainer.runtime.files import read, write_whole
 from trainer.runtime.user_cache import cache_path
 from trainer.step.keras.private import all_layers
 
@@ -82,7 +82,7 @@ def load(name: str) -> Timing | None:
             return None
         found = _ADAPTER.validate_json(read(path))
     # It is a cache: whatever is wrong with it, the forms are timed again.
-    except (*REFUSALS, ValidationError):
+    except (OSError, ValidationError):
         return None
     rates = found.steps_per_second
     is_sound = all(0.0 < rate < math.inf for rate in rates.values())
@@ -94,7 +94,7 @@ def store(name: str, timing: Timing) -> None:
     path = _path(name)
     if path is None:
         return
-    with contextlib.suppress(*REFUSALS, UserError):
+    with contextlib.suppress(OSError, UserError):
         os.makedirs(os.path.dirname(path), exist_ok=True)
         write_whole(path, _ADAPTER.dump_json(timing))
 

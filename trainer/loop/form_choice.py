@@ -22,13 +22,8 @@ from trainer.loop.form_timing import Timing, time_forms
 from trainer.loop.form_trial import why_unusable
 from trainer.loop.length_timing import NOTHING_ELSE, time_graph, told
 from trainer.loop.running_trainer import RunningTrainer
-from trainer.runtime.atomic_files import (
-    REFUSALS,
-    exists,
-    read,
-    refuse_links,
-    write_whole,
-)
+from trainer.runtime.files import exists, read, write_whole
+from trainer.runtime.run_paths import refuse_links
 from trainer.step.forms import Form
 from trainer.step.keras.private import all_layers
 from trainer.strategy.checks import why_not_in_form
@@ -77,7 +72,7 @@ class Choice:
             return None
         try:
             return _ADAPTER.validate_json(read(path))
-        except REFUSALS as error:
+        except OSError as error:
             raise UserError(f"{path} cannot be read: {error}.") from None
         except ValidationError as error:
             first = error.errors()[0]

@@ -13,7 +13,6 @@ from absl import logging
 from trainer.loop.callback import Callback
 from trainer.loop.logged import Kind, Media, Value
 from trainer.runtime import schema
-from trainer.runtime.atomic_files import REFUSALS
 from trainer.runtime.schema import Misfit
 
 _STATE = schema.record({}, {"waiting": schema.list_of(schema.text)})
@@ -88,7 +87,7 @@ class Logger(Callback, abc.ABC):
     only_watches = True
     single = True
     takes: ClassVar[frozenset[Kind]] = frozenset({"scalar"})
-    refused: tuple[type[Exception], ...] = (*REFUSALS,)
+    refused: tuple[type[Exception], ...] = (OSError,)
     in_background: ClassVar[bool] = False
 
     def __init__(self) -> None:

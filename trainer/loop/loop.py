@@ -45,8 +45,8 @@ from trainer.loop.schedule import (
     parse_period,
 )
 from trainer.loop.training_input import training_input
-from trainer.runtime.local_files import check_path, plain
 from trainer.runtime.run_lock import locked
+from trainer.runtime.run_paths import check_path, plain
 from trainer.step.divergence_guard import Fault
 from trainer.step.logs import DATA_WAIT, MISSES
 from trainer.step.reductions.sums import Growth

@@ -12,7 +12,7 @@ from annotated_types import Predicate
 from typing_extensions import Doc
 
 from trainer.errors import UserError
-from trainer.runtime import atomic_files
+from trainer.runtime import run_paths
 
 _FOLDER = "tensorboard/train"
 _RANGE = re.compile(r"(\d{1,18}):(\d{1,18})")
@@ -70,7 +70,7 @@ class Profiler:
                 f"profile = {steps!r} ends after the run, which has "
                 f"{last_step:,} steps. Choose an end of at most {last_step}."
             )
-        atomic_files.prepare_directory(model_dir, _FOLDER)
+        run_paths.prepare_directory(model_dir, _FOLDER)
         self._path = os.path.join(model_dir, _FOLDER)
 
     def next_due(self, step: int) -> int | None:

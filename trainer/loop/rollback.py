@@ -15,12 +15,7 @@ from trainer.errors import Diverged, UserError
 from trainer.loop.callback_list import CallbackList
 from trainer.loop.running_trainer import RunningTrainer
 from trainer.runtime import schema
-from trainer.runtime.atomic_files import (
-    exists,
-    read_json,
-    set_aside,
-    write_whole,
-)
+from trainer.runtime.files import exists, read_json, set_aside, write_whole
 from trainer.step.divergence_guard import Fault, Guard
 
 FILE_NAME = "skipped_batches.json"

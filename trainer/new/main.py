@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from trainer.cli.flag_table import HELP_FLAGS
 from trainer.errors import EXIT_DONE, EXIT_USER_ERROR, UserError
 from trainer.new.project import files_of
-from trainer.runtime import local_files
+from trainer.runtime import files
 
 _HELP = """\
 Writes a small project: a model, data, a Trainer, a gin file, a test, and a
@@ -84,7 +84,7 @@ def _write(name: str) -> None:
         for path, text in files_of(name).items():
             full = os.path.join(name, path)
             os.makedirs(os.path.dirname(full), exist_ok=True)
-            with local_files.create(full) as file:
+            with files.create(full) as file:
                 file.write(text.encode())
     except OSError as error:
         raise UserError(

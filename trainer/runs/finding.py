@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from trainer.errors import UserError, did_you_mean
-from trainer.runtime.local_files import is_local
+from trainer.runtime.files import is_local
 
 # Any of these makes a folder a run directory.
 _FILES = {"run.json", "run.lock", "metrics.jsonl", "operative_config.gin"}

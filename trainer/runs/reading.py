@@ -10,7 +10,7 @@ from trainer.cli.config.statements import statements
 from trainer.runs.finding import newest_step
 from trainer.runs.series import Series, read_series
 from trainer.runs.status import read_status
-from trainer.runtime.local_files import read
+from trainer.runtime.files import read
 
 _BINDING = re.compile(r"(?P<name>[\w./]+) = (?P<value>.*)", re.DOTALL)
 

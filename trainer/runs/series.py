@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 from trainer.loop.evaluation_sets import names_in_logs
-from trainer.runtime.local_files import read
+from trainer.runtime.files import read
 
 # By metric, as monitors name it: the steps and their values. NaN stands for
 # a value that was not finite.

@@ -7,7 +7,7 @@ import socket
 import time
 from typing import Any, NamedTuple
 
-from trainer.runtime.local_files import read
+from trainer.runtime.files import read
 from trainer.runtime.processes import age, is_alive
 
 _NOT_RECORDED = "not recorded"

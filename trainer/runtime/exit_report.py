@@ -17,7 +17,7 @@ import re
 from typing import Any, Protocol
 
 from trainer.errors import KERAS_ADDS
-from trainer.runtime import local_files, schema
+from trainer.runtime import files, schema
 
 VARIABLE = "TRAINER_EXIT_REPORT"
 # Identifies the launcher; the same in all processes that it starts.
@@ -74,7 +74,7 @@ class ExitReport:
                 "step": None if self._trainer is None else self._trainer.step,
             }
             # The launcher may read at any time.
-            local_files.replace(path, json.dumps(record).encode())
+            files.write_whole(path, json.dumps(record))
 
 
 def headline(error: BaseException) -> str:
@@ -104,9 +104,9 @@ def read(path: str, *, pid: int) -> dict[str, Any]:
         The report; empty if there is no valid one.
     """
     try:
-        found = json.loads(local_files.read(path))
+        found = files.read_json(path)
         _REPORT(found, "it")
-    except (OSError, ValueError, RecursionError):
+    except (OSError, ValueError):
         return {}
     if found["pid"] != pid:
         return {}

@@ -1,6 +1,6 @@
 """Fingerprints of the code and configuration that all tasks must share."""
 
-import glob
+import contextlib
 import hashlib
 import os
 import re
@@ -9,6 +9,8 @@ import sysconfig
 
 import gin
 
+from trainer.runtime.files import read
+
 # Enough to tell two apart, and short enough for a message.
 _DIGITS = 12
 # Bindings that may differ between the tasks or hosts of a cluster. Comments and
@@ -16,6 +18,8 @@ _DIGITS = 12
 _OF_ONE_TASK = re.compile(
     r"^((\w+\.)*(run\.task_(index|type)|\w+\.data_dir) =|#|$)"
 )
+_LIBRARY = sysconfig.get_paths()["stdlib"]
+_INSTALLED = re.compile("(site|dist)-packages")
 _PACKAGES = ("trainer", "trainer_plugins", "trainer_experiments")
 
 
@@ -35,45 +39,42 @@ def code() -> str:
 
     User modules are those imported so far from outside of Python's folders.
     """
-    files = {os.path.realpath(path) for path in _own_modules()}
+    paths = {os.path.realpath(path) for path in _own_modules()}
     # Whole packages: tasks of different kinds import different parts of them.
     for name in _PACKAGES:
         package = sys.modules.get(name)
         if package is not None and package.__file__ is not None:
             folder = os.path.dirname(os.path.realpath(package.__file__))
-            files.update(_sources(folder))
+            paths.update(_sources(folder))
     sources = []
-    for path in files:
-        try:
-            with open(path, "rb") as file:
-                sources.append(hashlib.sha256(file.read()).digest())
+    for path in paths:
         # The file may be gone since it was imported.
-        except OSError:
-            continue
+        with contextlib.suppress(OSError):
+            sources.append(hashlib.sha256(read(path)).digest())
     # Without paths, because hosts may keep the code in different folders.
     return _hash(b"".join(sorted(sources)))
 
 
 def _sources(folder: str) -> list[str]:
-    # The name of the checkout's folder may look like a pattern.
-    return glob.glob(f"{glob.escape(folder)}/**/*.py", recursive=True)
+    return [
+        os.path.join(at, name)
+        for at, _, names in os.walk(folder)
+        for name in names
+        if name.endswith(".py")
+    ]
 
 
 def _own_modules() -> list[str]:
-    library = sysconfig.get_paths()["stdlib"]
-    found = []
     # A copy, because lazy imports on other threads change the dictionary.
-    for module in list(sys.modules.values()):
-        path = getattr(module, "__file__", None)
-        if (
-            isinstance(path, str)
-            and path.endswith(".py")
-            and not path.startswith(library)
-            and "site-packages" not in path
-            and "dist-packages" not in path
-        ):
-            found.append(path)
-    return found
+    paths = [getattr(m, "__file__", None) for m in list(sys.modules.values())]
+    return [
+        path
+        for path in paths
+        if isinstance(path, str)
+        and path.endswith(".py")
+        and not path.startswith(_LIBRARY)
+        and not _INSTALLED.search(path)
+    ]
 
 
 def _hash(content: bytes) -> str:

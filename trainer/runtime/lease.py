@@ -17,16 +17,11 @@ import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import tensorflow as tf
 from absl import logging
 
 from trainer.errors import UserError
-from trainer.runtime.atomic_files import (
-    REFUSALS,
-    remove_if_possible,
-    write_whole,
-)
 from trainer.runtime.exit_report import LAUNCHER
+from trainer.runtime.files import read_json, remove, write_whole
 from trainer.runtime.processes import is_alive
 
 # Several times within a lease, so that a failed renewal does no harm.
@@ -62,117 +57,84 @@ def held(
         "launcher": os.environ.get(LAUNCHER),
         "namespace": _namespace(),
     }
-    lease = _Lease(path, mine, in_use)
+    lost: list[UserError] = []
+
+    def write() -> None:
+        record = {**mine, "renewed": time.time()}
+        write_whole(path, json.dumps(record) + "\n")
+
+    def check() -> None:
+        now = _read(path)
+        if now and now.get("nonce") != mine["nonce"]:
+            raise in_use(path, now)
+
+    def keep() -> None:
+        while not stop.wait(_RENEW_SECONDS):
+            try:
+                check()
+                write()
+            except UserError as error:
+                # For the main thread: raised here, it would end this thread
+                # only.
+                lost.append(error)
+                logging.error("%s", error)
+                return
+            # A short outage of the store must not end the run.
+            except OSError as error:
+                logging.warning("%s cannot be renewed: %s", path, error)
+
+    def raise_if_lost() -> None:
+        if lost:
+            raise lost[0]
+
     try:
-        lease.wait_for_holder(_LEASE_SECONDS)
-        lease.write()
+        renewed = _watch(path, mine)
+        if renewed:
+            raise in_use(path, renewed)
+        write()
         # Another process may have written at the same time. After this pause
         # both see the same last writer.
         time.sleep(_SETTLE_SECONDS)
-        lease.check()
-    except REFUSALS as error:
+        check()
+    except OSError as error:
         raise UserError(f"{path} cannot be written: {error}") from None
     stop = threading.Event()
-    thread = threading.Thread(
-        target=lease.keep,
-        args=(stop, _RENEW_SECONDS),
-        name="lease",
-        daemon=True,
-    )
+    thread = threading.Thread(target=keep, name="lease", daemon=True)
     thread.start()
     try:
-        yield lease.raise_if_lost
+        yield raise_if_lost
     finally:
         stop.set()
         # Before the release: a renewal under way would write the file again.
         thread.join(timeout=_RENEW_SECONDS)
-        lease.release()
+        with contextlib.suppress(UserError, OSError):
+            check()
+            remove(path)
 
 
-class _Lease:
-    def __init__(
-        self,
-        path: str,
-        mine: dict[str, Any],
-        in_use: Callable[[str, dict[str, Any]], UserError],
-    ) -> None:
-        self._path = path
-        self._mine = mine
-        self._in_use = in_use
-        self._lost: UserError | None = None
+def _watch(path: str, mine: dict[str, Any]) -> dict[str, Any]:
+    """Returns another holder that renews its lease; empty if none does."""
+    first = _read(path)
+    if not first or _is_gone(first, mine):
+        return {}
+    seconds = _LEASE_SECONDS
+    logging.info("Watching for %g s whether %s is renewed.", seconds, first)
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        time.sleep(min(1.0, seconds / 10))
+        now = _read(path)
+        if now != first:
+            return now
+    return {}
 
-    def wait_for_holder(self, expire: float) -> None:
-        """Waits until no other process holds it.
 
-        Raises:
-            UserError: another process holds it, and renews it.
-        """
-        first = self._read()
-        if not first or _is_gone(first, self._mine):
-            return
-        logging.info("Watching for %g s whether %s is renewed.", expire, first)
-        deadline = time.monotonic() + expire
-        while time.monotonic() < deadline:
-            time.sleep(min(1.0, expire / 10))
-            now = self._read()
-            if not now:
-                return
-            if now != first:
-                raise self._in_use(self._path, now)
-
-    def write(self) -> None:
-        """Takes or renews the lease."""
-        record = {**self._mine, "renewed": time.time()}
-        write_whole(self._path, json.dumps(record) + "\n")
-
-    def check(self) -> None:
-        """Raises a `UserError` if another process has taken it."""
-        now = self._read()
-        if now and now.get("nonce") != self._mine["nonce"]:
-            raise self._in_use(self._path, now)
-
-    def keep(self, stop: threading.Event, renew: float) -> None:
-        """Renews the lease until it is stopped, or has lost it."""
-        while not stop.wait(renew):
-            try:
-                self.check()
-                self.write()
-            except UserError as error:
-                # For the main thread: raised here, it would end this thread
-                # only.
-                self._lost = error
-                logging.error("%s", error)
-                return
-            # A short outage of the store must not end the run.
-            except REFUSALS as error:
-                logging.warning("%s cannot be renewed: %s", self._path, error)
-
-    def raise_if_lost(self) -> None:
-        """Raises a `UserError` if `keep` has lost it."""
-        if self._lost is not None:
-            raise self._lost
-
-    def release(self) -> None:
-        """Removes the file if this run still holds the lease."""
-        with contextlib.suppress(UserError, *REFUSALS):
-            self.check()
-            remove_if_possible(self._path)
-
-    def _read(self) -> dict[str, Any]:
-        """Returns the content of the file; empty if it cannot be read."""
-        if not tf.io.gfile.exists(self._path):
-            return {}
-        try:
-            with tf.io.gfile.GFile(self._path, "rb") as file:
-                # Bounded, because anything may be in the file's place.
-                found = json.loads(file.read(1 << 16))
-        # The holder has released it since the line above.
-        except tf.errors.NotFoundError:
-            return {}
-        # This is no lease, so nobody renews it.
-        except (ValueError, RecursionError):
-            return {}
-        return found if isinstance(found, dict) else {}
+def _read(path: str) -> dict[str, Any]:
+    """Returns the content of the file; empty if there is no lease in it."""
+    try:
+        found = read_json(path)
+    except (FileNotFoundError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _is_gone(holder: dict[str, Any], mine: dict[str, Any]) -> bool:

@@ -20,7 +20,6 @@ import fcntl
 import json
 import os
 import socket
-import stat
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -29,14 +28,16 @@ from absl import logging
 
 from trainer.errors import UserError
 from trainer.runtime import lease
-from trainer.runtime.atomic_files import REFUSALS, make_directory
-from trainer.runtime.local_files import is_local, refuse_links, set_aside
+from trainer.runtime.files import is_local, make_directory
+from trainer.runtime.run_paths import prepare_file
 
 FILE_NAME = "run.lock"
 # A killed process may take a moment to end.
 _WAIT_SECONDS = 3.0
 _POLL_SECONDS = 0.1
 _MOST_BYTES = 1 << 16
+# No link is followed.
+_OPEN = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 # Over NFS, Linux turns `flock` into a POSIX lock, which may fail with EACCES.
 _TAKEN = (errno.EWOULDBLOCK, errno.EACCES)
 _WITHOUT_FLOCK = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK, errno.EINVAL)
@@ -52,10 +53,6 @@ def _close_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_close_in_child)
-
-
-def _nothing() -> None:
-    pass
 
 
 @contextlib.contextmanager
@@ -74,9 +71,8 @@ def locked(model_dir: str | None) -> Iterator[Callable[[], None]]:
         UserError: another run uses the directory, or it is not writable.
     """
     if model_dir is None:
-        yield _nothing
+        yield lambda: None
         return
-    refuse_links(model_dir, FILE_NAME)
     path = os.path.join(model_dir, FILE_NAME)
     local = is_local(model_dir)
     try:
@@ -84,8 +80,9 @@ def locked(model_dir: str | None) -> Iterator[Callable[[], None]]:
         made = make_directory(
             os.path.abspath(model_dir) if local else model_dir
         )
-        descriptor = _lock(path, model_dir) if local else None
-    except REFUSALS as error:
+        prepare_file(model_dir, FILE_NAME)
+        descriptor = _lock(path) if local else None
+    except OSError as error:
         raise UserError(
             f"model_dir {model_dir} cannot be written: {error}"
         ) from None
@@ -94,7 +91,7 @@ def locked(model_dir: str | None) -> Iterator[Callable[[], None]]:
             yield check
         return
     try:
-        yield _nothing
+        yield lambda: None
     finally:
         _release(descriptor, path)
         # A run that is refused before it writes anything leaves no trace.
@@ -129,77 +126,48 @@ def _myself() -> dict[str, Any]:
     }
 
 
-def _lock(path: str, model_dir: str) -> int | None:
+def _lock(path: str) -> int | None:
     """Returns a descriptor that holds the lock; `None` without `flock`."""
-    # By inode, as a directory may be renamed or have several paths.
-    identity = os.stat(model_dir).st_ino
     deadline = time.monotonic() + _WAIT_SECONDS
     while True:
-        descriptor = _open(path)
+        descriptor = os.open(path, _OPEN, 0o666)
         try:
-            if _try(descriptor):
-                if _is_still_at(descriptor, path):
-                    _sign(descriptor, {**_myself(), "directory": identity})
-                    _held.add(descriptor)
-                    return descriptor
-                # The lock is on a file that the previous run has just removed.
-                os.close(descriptor)
-                continue
-            holder = _read(descriptor)
-            # A copy of a run by hard links shares the lock file with the
-            # original, but must not be locked by it.
-            if os.fstat(descriptor).st_nlink > 1 and (
-                holder.get("directory") not in (None, identity)
-            ):
-                os.unlink(path)
-        except OSError as error:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_still_at(descriptor, path):
+                _held.add(descriptor)
+                # For messages; the lock itself does not need it.
+                with contextlib.suppress(OSError):
+                    os.ftruncate(descriptor, 0)
+                    record = json.dumps(_myself()).encode()
+                    os.pwrite(descriptor, record + b"\n", 0)
+                return descriptor
+            # The lock is on a file that the previous run has just removed.
             os.close(descriptor)
-            if error.errno not in _WITHOUT_FLOCK:
+            continue
+        except OSError as error:
+            holder = _read(descriptor)
+            os.close(descriptor)
+            if error.errno in _WITHOUT_FLOCK:
+                logging.warning(
+                    "%s: the file system has no locks (%s). A lease detects "
+                    "another run in this directory within a minute.",
+                    path,
+                    error.strerror,
+                )
+                return None
+            if error.errno not in _TAKEN:
                 raise
-            logging.warning(
-                "%s: the file system has no locks (%s). A lease detects "
-                "another run in this directory within a minute.",
-                path,
-                error.strerror,
-            )
-            return None
-        os.close(descriptor)
         if time.monotonic() >= deadline:
             raise in_use(path, holder)
         time.sleep(_POLL_SECONDS)
-
-
-def _open(path: str) -> int:
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-    # No link is followed, and a pipe in its place does not block.
-    flags |= os.O_NOFOLLOW | os.O_NONBLOCK
-    try:
-        descriptor = os.open(path, flags, 0o666)
-    except IsADirectoryError:
-        set_aside(path, "it is a directory")
-        return _open(path)
-    if stat.S_ISREG(os.fstat(descriptor).st_mode):
-        return descriptor
-    os.close(descriptor)
-    set_aside(path, "it is not a regular file")
-    return _open(path)
-
-
-def _try(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno in _TAKEN:
-            return False
-        raise
-    return True
 
 
 def _is_still_at(descriptor: int, path: str) -> bool:
     """Whether the locked file is still the one at the path.
 
     The previous run may have removed it meanwhile. A file that has a second
-    name is also part of another directory, so only this name is removed.
+    name may be that of a copy of the run by hard links, whose lock this must
+    not be, so only this name is removed.
     """
     mine = os.fstat(descriptor)
     try:
@@ -212,13 +180,6 @@ def _is_still_at(descriptor: int, path: str) -> bool:
         os.unlink(path)
         return False
     return True
-
-
-def _sign(descriptor: int, holder: dict[str, Any]) -> None:
-    """Writes the holder to the file, which the lock itself does not need."""
-    with contextlib.suppress(OSError):
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, json.dumps(holder).encode() + b"\n", 0)
 
 
 def _read(descriptor: int) -> dict[str, Any]:

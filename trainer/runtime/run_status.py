@@ -3,12 +3,11 @@
 Nothing here imports TensorFlow where the run directory is local.
 """
 
-import json
 import os
 import time
 from typing import Any
 
-from trainer.runtime.local_files import is_local, read
+from trainer.runtime import files
 
 # By then a training process that starts together with the evaluator, and first
 # imports TensorFlow and builds its graphs, has replaced an older run.json.
@@ -45,20 +44,7 @@ class RunIsOver:
     def _read(self) -> dict[str, Any]:
         """Returns the record; empty if it cannot be read at the moment."""
         try:
-            found = json.loads(_text(self._path))
-        except (OSError, ValueError, RecursionError):
+            found = files.read_json(self._path)
+        except (OSError, ValueError):
             return {}
         return found if isinstance(found, dict) else {}
-
-
-def _text(path: str) -> bytes:
-    """Returns a file's content; raises `OSError` if that fails."""
-    if is_local(path):
-        return read(path)
-    import tensorflow as tf
-
-    try:
-        with tf.io.gfile.GFile(path, "rb") as file:
-            return bytes(file.read())
-    except tf.errors.OpError as error:
-        raise OSError(error.message) from error

@@ -6,12 +6,10 @@ import os
 import time
 from typing import Any
 
-import tensorflow as tf
 from absl import logging
 
 from trainer import Callback, UserError
 from trainer.plugin_api import (
-    REFUSALS,
     Direction,
     Monitor,
     Natural,
@@ -20,9 +18,10 @@ from trainer.plugin_api import (
     Staging,
     Text,
     Ticker,
-    atomic_files,
     configurable,
+    files,
     names_in_logs,
+    run_paths,
     schema,
     storage,
 )
@@ -120,9 +119,7 @@ class Checkpoint(Callback):
             raise UserError("Checkpoint needs a model_dir to save to.")
         # One process alone: several would race to set the same thing aside.
         if self.trainer.plugin.is_chief:
-            atomic_files.prepare_directory(
-                self.trainer.model_dir, "checkpoints"
-            )
+            run_paths.prepare_directory(self.trainer.model_dir, "checkpoints")
         every = self._every
         if every is None:
             every = "1 epoch" if loop.steps_per_epoch else _DEFAULT_STEPS
@@ -371,7 +368,7 @@ class Checkpoint(Callback):
         # The time is that of training, but the watchdog must see a save that
         # hangs.
         with self.trainer.accounts.aside("checkpoint"):
-            if self._has_written and not tf.io.gfile.isdir(self.directory):
+            if self._has_written and not files.is_directory(self.directory):
                 logging.warning(
                     "%s has vanished; it is created again.", self.directory
                 )
@@ -381,7 +378,7 @@ class Checkpoint(Callback):
                 # The new checkpoint is on disk: an old one that stays is no
                 # failed save.
                 self._prune(snapshot.step)
-            except REFUSALS as error:
+            except OSError as error:
                 logging.warning(
                     "Old checkpoints could not be removed: %s", error
                 )
@@ -399,7 +396,7 @@ class Checkpoint(Callback):
         try:
             with self.trainer.accounts.phase("checkpoint"):
                 writing.result()
-        except REFUSALS as error:
+        except OSError as error:
             # Nothing counts as saved now, so the end will be saved again.
             self._saved_step = None
             self._failure = str(error)

@@ -12,7 +12,7 @@ from annotated_types import MinLen
 from typing_extensions import Doc
 
 from trainer import Callback, UserError
-from trainer.plugin_api import REFUSALS, atomic_files, checked, configurable
+from trainer.plugin_api import checked, configurable, files, run_paths
 
 Format: TypeAlias = Literal["saved_model", "keras"]
 FORMATS: tuple[Format, ...] = ("saved_model", "keras")
@@ -51,7 +51,7 @@ class Export(Callback):
             UserError: `export/` is a link.
         """
         if self.trainer.model_dir is not None:
-            atomic_files.refuse_links(self.trainer.model_dir, "export")
+            run_paths.refuse_links(self.trainer.model_dir, "export")
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Exports the trained model.
@@ -60,8 +60,9 @@ class Export(Callback):
             UserError: it cannot be written.
         """
         try:
-            self.export()
-        except REFUSALS as error:
+            with files.os_errors():
+                self.export()
+        except OSError as error:
             raise UserError(
                 f"The export could not be written: {error}. Training is done; "
                 "make room, then export with --mode=export."
@@ -78,7 +79,7 @@ class Export(Callback):
             return []
         # Again: `setup` is not called with --mode=export, and in a long run a
         # link may have been made since.
-        atomic_files.refuse_links(trainer.model_dir, "export")
+        run_paths.refuse_links(trainer.model_dir, "export")
         with trainer.model_to_save() as model:
             written = export_model(
                 model,
@@ -140,7 +141,7 @@ def export_model(
         UserError: there is no such format.
     """
     formats = [formats] if isinstance(formats, str) else formats
-    tf.io.gfile.makedirs(directory)
+    files.make_directory(directory)
     written: list[str | None] = []
     if "saved_model" in formats:
         written.append(_write_saved_model(model, directory, inputs))
@@ -155,7 +156,7 @@ def _write_saved_model(model: keras.Model, directory: str, inputs: Any) -> str:
     # An export that was killed left them, and renaming onto a folder that is
     # not empty fails.
     for left_over in (beside, f"{path}.old"):
-        atomic_files.remove(left_over)
+        files.remove(left_over)
     signature = None if inputs is None else [_free_batch(inputs)]
     model.export(
         beside,
@@ -163,7 +164,7 @@ def _write_saved_model(model: keras.Model, directory: str, inputs: Any) -> str:
         verbose=False,
         input_signature=signature,
     )
-    atomic_files.replace_directory(beside, path, last="saved_model.pb")
+    files.replace_directory(beside, path, last="saved_model.pb")
     return path
 
 
@@ -186,8 +187,9 @@ def _write_keras(model: keras.Model, directory: str) -> str | None:
             )
             return None
         # A previous attempt may have left one.
-        atomic_files.remove(beside)
+        files.remove(beside)
         tf.io.gfile.copy(file, beside)
+    files.synchronize(beside)
     tf.io.gfile.rename(beside, path, overwrite=True)
     return path
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trainer.plugin_api import Entry, atomic_files, configurable, write_whole
+from trainer.plugin_api import Entry, configurable, files, write_whole
 from trainer_plugins.loggers.line_file import Key, LineFile
 
 _KEYS = ["step", "split"]
@@ -71,7 +71,7 @@ class CSV(LineFile):
         if lines and not lines[0].startswith("step,split"):
             why = "it has no header"
             content = "".join(lines).encode()
-            atomic_files.keep_copy(self.where, content, why)
+            files.keep_copy(self.where, content, why)
             lines = []
         rows = list(csv.DictReader(lines))
         there = next(csv.reader(lines[:1]), _KEYS)

@@ -10,9 +10,9 @@ import tensorflow as tf
 
 from trainer import Logger, UserError
 from trainer.plugin_api import (
-    REFUSALS,
     Entry,
-    atomic_files,
+    files,
+    run_paths,
     write_whole,
 )
 
@@ -66,7 +66,7 @@ class LineFile(Logger):
         """
         if not self.writes:
             return
-        atomic_files.prepare_file(*os.path.split(self.where))
+        run_paths.prepare_file(*os.path.split(self.where))
         if self.following:
             # The evaluator is the only writer of its file, so a torn line is
             # its own.
@@ -82,7 +82,7 @@ class LineFile(Logger):
         """
         try:
             self._drop_after(step, splits)
-        except REFUSALS as error:
+        except OSError as error:
             raise UserError(
                 f"{self.where} cannot be written: {error}"
             ) from None
@@ -112,7 +112,7 @@ class LineFile(Logger):
         start = "" if ends_whole else self._line_break()
         text = self.as_text(entries)
         if text:
-            atomic_files.append(self.where, start + text)
+            files.append(self.where, start + text)
         self._failed, self._ends_whole = False, True
 
     def state(self) -> dict[str, Any]:
@@ -134,13 +134,13 @@ class LineFile(Logger):
 
     def make_directory(self) -> None:
         """Creates the run directory, if it is not there."""
-        tf.io.gfile.makedirs(os.path.dirname(self.where))
+        files.make_directory(os.path.dirname(self.where))
 
     def lines(self) -> list[bytes]:
         """The lines of the file; none if there is no file."""
-        if not atomic_files.exists(self.where):
+        if not files.exists(self.where):
             return []
-        return atomic_files.read(self.where).splitlines(keepends=True)
+        return files.read(self.where).splitlines(keepends=True)
 
     def _drop_after(self, step: float, splits: Sequence[str]) -> None:
         """Atomically drops the lines of later steps and incomplete lines."""
@@ -153,7 +153,7 @@ class LineFile(Logger):
         # written by a run, and somebody may want it.
         if None in (keys[:-1] if is_torn else keys):
             why = "some lines are not logs of a run"
-            atomic_files.keep_copy(self.where, before, why)
+            files.keep_copy(self.where, before, why)
         after = b"".join(
             line
             for line, key in zip(lines, keys, strict=True)
@@ -170,7 +170,7 @@ class LineFile(Logger):
         Only training may drop a torn line. Otherwise the file may be in use by
         a training process that is still alive.
         """
-        if not atomic_files.exists(self.where):
+        if not files.exists(self.where):
             return ""
         size = tf.io.gfile.stat(self.where).length
         if not size:

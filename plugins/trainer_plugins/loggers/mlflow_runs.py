@@ -8,7 +8,7 @@ from typing import Any
 import gin
 
 from trainer import UserError
-from trainer.plugin_api import REFUSALS, Media, Text, configurable
+from trainer.plugin_api import Media, Text, configurable
 from trainer_plugins.loggers.service import Service, images_of
 
 _LONGEST = 500  # Of a parameter's value, in all of MLflow's versions.
@@ -46,7 +46,7 @@ class MLflow(Service):
         """See `Service.setup`."""
         self._mlflow = self.package_itself()
         refused = self._mlflow.exceptions.MlflowException
-        self.refused = (*REFUSALS, refused)
+        self.refused = (OSError, refused)
         super().setup()
 
     def open(self, known: str | None, parameters: Mapping[str, Any]) -> str:

@@ -9,7 +9,14 @@ from types import ModuleType
 from typing import Any, ClassVar
 
 from trainer import Logger, UserError
-from trainer.plugin_api import Entry, Media, atomic_files, schema, write_whole
+from trainer.plugin_api import (
+    Entry,
+    Media,
+    files,
+    run_paths,
+    schema,
+    write_whole,
+)
 from trainer_plugins.loggers.hyperparameters import hyperparameters
 
 _FILE = schema.record(
@@ -83,7 +90,7 @@ class Service(Logger):
             )
         if not self.writes:
             return
-        atomic_files.prepare_file(*os.path.split(self._file))
+        run_paths.prepare_file(*os.path.split(self._file))
         if self.following:
             self._open()
 
@@ -159,19 +166,19 @@ class Service(Logger):
         self._note()
 
     def _read(self) -> dict[str, Any]:
-        if not atomic_files.exists(self._file):
+        if not files.exists(self._file):
             return {}
         try:
-            found = atomic_files.read_json(self._file)
+            found = files.read_json(self._file)
             _FILE(found, "it")
         except ValueError as error:
-            atomic_files.set_aside(self._file, str(error))
+            files.set_aside(self._file, str(error))
             return {}
         return dict(found)
 
     def _note(self) -> None:
         """Keeps the id, and what was sent, for the next attempt."""
-        atomic_files.make_directory(os.path.dirname(self._file))
+        files.make_directory(os.path.dirname(self._file))
         found = {"id": self._id, "last": self._last}
         write_whole(self._file, json.dumps(found, indent=1) + "\n")
 

@@ -16,11 +16,11 @@ import tensorflow as tf
 
 from trainer import Logger, UserError
 from trainer.plugin_api import (
-    REFUSALS,
     Entry,
     Media,
-    atomic_files,
     configurable,
+    files,
+    run_paths,
     write_whole,
 )
 from trainer_plugins.loggers.hyperparameters import Scalar, hyperparameters
@@ -76,7 +76,7 @@ class TensorBoard(Logger):
         if self.writes:
             assert self.trainer.model_dir is not None
             for split in self._splits:
-                atomic_files.prepare_directory(
+                run_paths.prepare_directory(
                     self.trainer.model_dir, self._name(split)
                 )
 
@@ -121,13 +121,14 @@ class TensorBoard(Logger):
     def write(self, entries: Sequence[Entry]) -> None:
         """See `Logger.write`."""
         try:
-            for one in entries:
-                with self._writer(one.split).as_default(step=one.step):
-                    _write_values(one.values)
-            # Only a flush shows whether the disk has taken the data.
-            for writer in self._writers.values():
-                writer.flush()
-        except REFUSALS:
+            with files.os_errors():
+                for one in entries:
+                    with self._writer(one.split).as_default(step=one.step):
+                        _write_values(one.values)
+                # Only a flush shows whether the disk has taken the data.
+                for writer in self._writers.values():
+                    writer.flush()
+        except OSError:
             # TensorBoard does not read past a torn record, so start new files.
             self._close_writers()
             raise
@@ -141,7 +142,7 @@ class TensorBoard(Logger):
             time.sleep(1.0 - time.time() % 1.0)
         for split in self._splits:
             # A new run has nothing to hide, and gets no stray event file.
-            if tf.io.gfile.isdir(self._directory(split)):
+            if files.is_directory(self._directory(split)):
                 # A log that was taken back hides its own step, too.
                 _hide_after(self._directory(split), step - (split in splits))
 
@@ -163,14 +164,14 @@ class TensorBoard(Logger):
         for writer in self._writers.values():
             # Closing flushes, which fails again on a full disk; the data is
             # kept.
-            with contextlib.suppress(*REFUSALS):
+            with contextlib.suppress(OSError), files.os_errors():
                 writer.close()
         self._writers = {}
 
     def _writer(self, split: str) -> tf.summary.SummaryWriter:
         if split not in self._writers:
             assert self.trainer.model_dir is not None
-            atomic_files.refuse_links(self.trainer.model_dir, self._name(split))
+            run_paths.refuse_links(self.trainer.model_dir, self._name(split))
             self._writers[split] = tf.summary.create_file_writer(
                 self._directory(split)
             )

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from trainer import UserError
-from trainer.plugin_api import REFUSALS, Media, Text, configurable
+from trainer.plugin_api import Media, Text, configurable
 from trainer_plugins.loggers.service import Service
 
 _STEP = "step"
@@ -50,7 +50,7 @@ class WandB(Service):
     def setup(self) -> None:
         """See `Service.setup`."""
         self._wandb = self.package_itself()
-        self.refused = (*REFUSALS, self._wandb.errors.CommError)
+        self.refused = (OSError, self._wandb.errors.CommError)
         super().setup()
 
     def open(self, known: str | None, parameters: Mapping[str, Any]) -> str:

@@ -6,9 +6,10 @@ import shutil
 import numpy as np
 import pytest
 
-from tests.helpers import manifest_entry
-from trainer import UserError
+from tests.helpers import linear, make_trainer, manifest_entry, saved_steps
+from trainer import StartAgain, UserError
 from trainer.checkpoint import storage
+from trainer_plugins.callbacks.checkpoint import Checkpoint
 
 FILES = (
     "manifest.json",
@@ -202,3 +203,24 @@ def test_nothing_is_left_if_both_are_damaged(saved, caplog):
         zero(folder / "arrays.index")
     assert storage.load_newest(str(saved)) is None
     assert len(caplog.records) == 2
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "state.json"])
+def test_one_that_cannot_be_read_now_is_not_passed_over(tmp_path, name):
+    """Else an outage of the disk would throw away what the run has done."""
+
+    def train(steps):
+        make_trainer(linear).train(
+            steps,
+            model_dir=str(tmp_path),
+            callbacks=[Checkpoint(every=2)],
+        )
+
+    train(4)
+    path = tmp_path / "checkpoints" / "step_00000004" / name
+    path.unlink()
+    # Reading it from its beginning is an input/output error.
+    path.symlink_to("/proc/self/mem")
+    with pytest.raises(StartAgain, match="cannot be read"):
+        train(6)
+    assert saved_steps(tmp_path) == [2, 4]

@@ -16,7 +16,7 @@ from trainer import UserError
 from trainer.checkpoint import storage
 from trainer.launch.process import Process
 from trainer.launch.task_spec import TaskSpec
-from trainer.runtime import atomic_files, exit_report
+from trainer.runtime import exit_report, files
 from trainer.sidecar_evaluator import follow
 from trainer_plugins.callbacks.checkpoint import Checkpoint
 from trainer_plugins.callbacks.export import Export
@@ -213,7 +213,7 @@ def test_a_file_with_another_name_elsewhere_is_not_added_to(tmp_path, outside):
 def test_files_that_are_replaced_replace_the_link(tmp_path, outside, target):
     path = tmp_path / "run.json"
     path.symlink_to(outside / target)
-    atomic_files.write_whole(str(path), "{}")
+    files.write_whole(str(path), "{}")
     assert path.read_text() == "{}"
     assert not path.is_symlink()
 
@@ -223,7 +223,7 @@ def test_what_lies_beside_a_file_is_no_way_out(tmp_path, outside, monkeypatch):
     monkeypatch.setattr("socket.gethostname", lambda: "host")
     beside = tmp_path / f"run.json.host-{os.getpid()}.tmp"
     beside.symlink_to(outside / "deep" / "deeper" / "file")
-    atomic_files.write_whole(str(tmp_path / "run.json"), "{}")
+    files.write_whole(str(tmp_path / "run.json"), "{}")
     assert (tmp_path / "run.json").read_text() == "{}"
     assert not beside.is_symlink()
 
@@ -278,13 +278,13 @@ def test_removal_elsewhere_than_on_local_disks():
     for step in (1, 2):
         storage.save(directory, storage.Snapshot(step, {"a": 1.0}, {}))
     storage.remove(storage.listing(directory)[0])
-    atomic_files.append("ram://links/lines", "a\n")
-    atomic_files.append("ram://links/lines", "b\n")
-    atomic_files.write_whole("ram://links/whole", "c")
+    files.append("ram://links/lines", "a\n")
+    files.append("ram://links/lines", "b\n")
+    files.write_whole("ram://links/whole", "c")
     assert [storage.step_of(p) for p in storage.listing(directory)] == [2]
-    assert atomic_files.exists("ram://links/lines")
-    atomic_files.remove("ram://links/checkpoints")
-    atomic_files.remove("ram://links/lines")
-    atomic_files.remove("ram://links/nothing")
-    assert not atomic_files.exists("ram://links/lines")
+    assert files.exists("ram://links/lines")
+    files.remove("ram://links/checkpoints")
+    files.remove("ram://links/lines")
+    files.remove("ram://links/nothing")
+    assert not files.exists("ram://links/lines")
     assert storage.listing(directory) == []

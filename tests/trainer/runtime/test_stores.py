@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from trainer.runtime import atomic_files
+from trainer.runtime import files
 
 FOLDER = "ram://stores"
 
@@ -10,13 +10,13 @@ FOLDER = "ram://stores"
 def write(name, text):
     path = f"{FOLDER}/{name}"
     tf.io.gfile.makedirs(path.rpartition("/")[0])
-    atomic_files.write_whole(path, text)
+    files.write_whole(path, text)
 
 
 def contents(folder):
     return {
         f"{at.removeprefix(f'{FOLDER}/{folder}').strip('/')}/{name}": (
-            atomic_files.read(f"{at.rstrip('/')}/{name}").decode()
+            files.read(f"{at.rstrip('/')}/{name}").decode()
         )
         for at, _, names in tf.io.gfile.walk(f"{FOLDER}/{folder}")
         for name in names
@@ -26,8 +26,8 @@ def contents(folder):
 def test_appending_writes_the_whole_file():
     tf.io.gfile.makedirs(FOLDER)
     for text in ("a\n", "b\n"):
-        atomic_files.append(f"{FOLDER}/lines", text)
-    assert atomic_files.read(f"{FOLDER}/lines") == b"a\nb\n"
+        files.append(f"{FOLDER}/lines", text)
+    assert files.read(f"{FOLDER}/lines") == b"a\nb\n"
     assert not [n for n in tf.io.gfile.listdir(FOLDER) if "tmp" in n]
 
 
@@ -50,7 +50,7 @@ def test_the_file_that_readers_look_for_is_moved_last(monkeypatch):
 
     monkeypatch.setattr(tf.io.gfile, "rename", renamed)
     monkeypatch.setattr(tf.io.gfile, "remove", removed)
-    atomic_files.replace_directory(
+    files.replace_directory(
         f"{FOLDER}/beside", f"{FOLDER}/model", last="index.pb"
     )
     assert done[0] == "no index.pb"

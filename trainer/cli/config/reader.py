@@ -36,7 +36,7 @@ from trainer.cli.config.names import present_name
 from trainer.cli.config.values import check_values
 from trainer.cli.flags import Binding
 from trainer.errors import UserError, did_you_mean
-from trainer.runtime.local_files import is_local
+from trainer.runtime.files import is_local
 
 _LINE = re.compile(r"In (?:file \".*\"|bindings string),? line (\d+)")
 

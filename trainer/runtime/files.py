@@ -1,0 +1,343 @@
+"""Files of a run, on local disks and in object stores.
+
+Whatever the file system, everything here raises only `OSError`; the caller
+knows what it means for a run. A path with a scheme, such as `gs://`, goes
+through `tf.io.gfile`, and only then TensorFlow is imported.
+
+A file that is written is on the disk when the function returns, and another
+process finds the old content or the new. Anyone who can write to a run
+directory can leave links in it: links are read, but never written through, and
+removing one removes only the link.
+"""
+
+import contextlib
+import errno
+import itertools
+import json
+import os
+import re
+import shutil
+import socket
+import stat
+from collections.abc import Iterator
+from typing import Any, BinaryIO
+
+from absl import logging
+
+# How TensorFlow recognizes a path of another file system, such as gs://.
+_SCHEME = re.compile(r"[a-zA-Z][0-9a-zA-Z.]*://")
+# O_EXCL refuses what another process has put there a moment ago.
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+# Without O_NONBLOCK, opening a named pipe would wait for its other end.
+_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+_APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+_APPEND |= os.O_NOFOLLOW | os.O_NONBLOCK
+# TensorFlow's error codes that Python has a subclass of `OSError` for.
+_ERRORS = {5: errno.ENOENT, 6: errno.EEXIST, 7: errno.EACCES}
+
+
+class NotAFile(OSError):
+    """A directory, a pipe or a device has the name of a file."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(errno.EINVAL, "is not a regular file", path)
+
+
+def is_local(path: str) -> bool:
+    """Whether a path is in one of this machine's file systems."""
+    return not _SCHEME.match(path)
+
+
+@contextlib.contextmanager
+def os_errors() -> Iterator[Any]:
+    """Raises the errors of TensorFlow's operations as `OSError`.
+
+    Yields:
+        `tf.io.gfile`.
+    """
+    import tensorflow as tf
+
+    try:
+        yield tf.io.gfile
+    except tf.errors.OpError as error:
+        code = _ERRORS.get(error.error_code, errno.EIO)
+        raise OSError(code, error.message) from error
+
+
+def is_file(path: str) -> bool:
+    """Whether a local path is a regular file, or a link to one."""
+    try:
+        return stat.S_ISREG(os.stat(path).st_mode)
+    # Python raises ValueError for a NUL character.
+    except (OSError, ValueError):
+        return False
+
+
+def is_directory(path: str) -> bool:
+    """Whether a path is a directory, or a link to one."""
+    if is_local(path):
+        try:
+            return stat.S_ISDIR(os.stat(path).st_mode)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+    with os_errors() as gfile:
+        return bool(gfile.isdir(path))
+
+
+def exists(path: str) -> bool:
+    """Whether a path exists, even as a broken link."""
+    if is_local(path):
+        try:
+            os.lstat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
+    with os_errors() as gfile:
+        return bool(gfile.exists(path))
+
+
+def listing(directory: str) -> list[str]:
+    """The names in a directory; none if it does not exist."""
+    if not is_directory(directory):
+        return []
+    with contextlib.suppress(FileNotFoundError):
+        if is_local(directory):
+            return os.listdir(directory)
+        with os_errors() as gfile:
+            return [name.rstrip("/") for name in gfile.listdir(directory)]
+    return []
+
+
+def read(path: str) -> bytes:
+    """Reads a whole file, and never waits for a pipe.
+
+    Raises:
+        NotAFile: there is something else.
+    """
+    if not is_local(path):
+        with os_errors() as gfile, gfile.GFile(path, "rb") as file:
+            return bytes(file.read())
+    with os.fdopen(_open(path, _READ), "rb") as local:
+        return local.read()
+
+
+def read_json(path: str) -> Any:
+    """Reads a JSON file.
+
+    Raises:
+        ValueError: it was read, and is not JSON, or no file has its name.
+    """
+    try:
+        return json.loads(read(path))
+    except NotAFile as error:
+        raise ValueError(f"it {error.strerror}") from None
+    # Python's JSON parser recurses, and a damaged file may be nested.
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def write_whole(path: str, content: str | bytes) -> None:
+    """Writes a file under a temporary name, and renames it.
+
+    If it fails, the file is unchanged. Its directory exists.
+    """
+    data = content.encode() if isinstance(content, str) else content
+    # Two processes that write the same file need different temporary names.
+    beside = f"{path}.{socket.gethostname()}-{os.getpid()}.tmp"
+    try:
+        if is_local(path):
+            with create(beside) as file:
+                file.write(data)
+                file.flush()
+                # Otherwise the rename may reach the disk before the content
+                # does, and a power failure leaves an empty file.
+                os.fsync(file.fileno())
+            # A file cannot be renamed onto a directory.
+            if os.path.isdir(path) and not os.path.islink(path):
+                set_aside(path, "it is a directory")
+            os.replace(beside, path)
+            synchronize(os.path.dirname(path) or ".")
+        else:
+            with os_errors() as gfile:
+                with gfile.GFile(beside, "wb") as remote:
+                    remote.write(data)
+                gfile.rename(beside, path, overwrite=True)
+    # A signal may raise anywhere in here, and not only an `Exception`.
+    except BaseException:
+        remove_if_possible(beside)
+        raise
+
+
+def append(path: str, text: str) -> None:
+    """Appends to a file, whose directory exists."""
+    if is_local(path):
+        with open_to_append(path) as file:
+            file.write(text.encode())
+        return
+    # Objects are written whole; not every store's client hides that.
+    before = read(path) if exists(path) else b""
+    write_whole(path, before + text.encode())
+
+
+def create(path: str) -> BinaryIO:
+    """Opens a new local file; one that exists is removed, not overwritten."""
+    # Overwriting would change the file under its other names (hard links), too.
+    remove(path)
+    return os.fdopen(os.open(path, _NEW, 0o666), "wb")
+
+
+def open_to_append(path: str) -> BinaryIO:
+    """Opens a local file to append to it, and creates it if necessary.
+
+    A file with a second name (a hard link) is replaced by a copy.
+    """
+    descriptor = _open(path, _APPEND)
+    if os.fstat(descriptor).st_nlink == 1:
+        return os.fdopen(descriptor, "ab")
+    os.close(descriptor)
+    # A copy of a run by hard links must not write into the original.
+    write_whole(path, read(path))
+    return open_to_append(path)
+
+
+def _open(path: str, flags: int) -> int:
+    descriptor = os.open(path, flags, 0o666)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise NotAFile(path)
+    return descriptor
+
+
+def make_directory(path: str) -> list[str]:
+    """Creates what is missing of a path.
+
+    Returns:
+        The directories that were missing, innermost first.
+    """
+    missing = []
+    while path and not is_directory(path):
+        missing.append(path)
+        path = os.path.dirname(path)
+    if missing and is_local(missing[0]):
+        os.makedirs(missing[0], exist_ok=True)
+        # A directory's name is in its parent, which must be on disk as well.
+        for made in reversed(missing):
+            synchronize(os.path.dirname(made) or ".")
+    elif missing:
+        with os_errors() as gfile:
+            gfile.makedirs(missing[0])
+    return missing
+
+
+def synchronize(path: str) -> None:
+    """Flushes a local file or directory to disk; ignores remote ones."""
+    if not is_local(path):
+        return
+    # Enough for fsync, and a directory cannot be opened in another way.
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def rename(source: str, target: str) -> None:
+    """Renames a file or a directory; nothing has the new name."""
+    if is_local(target):
+        os.rename(source, target)
+        return
+    with os_errors() as gfile:
+        gfile.rename(source, target)
+
+
+def remove(path: str) -> None:
+    """Removes a file, a link or a whole directory, if it exists."""
+    # `tf.io.gfile.rmtree` would follow a link, and empty its target.
+    if not is_local(path):
+        with os_errors() as gfile:
+            if gfile.isdir(path):
+                gfile.rmtree(path)
+            elif gfile.exists(path):
+                gfile.remove(path)
+        return
+    with contextlib.suppress(FileNotFoundError):
+        if os.path.isdir(path) and not os.path.islink(path):
+            shutil.rmtree(path)
+        else:
+            os.unlink(path)
+
+
+def remove_if_possible(path: str) -> None:
+    """Removes a file or a directory, to clean up after an error.
+
+    A failure is ignored, because the user must see the original error.
+    """
+    with contextlib.suppress(OSError):
+        remove(path)
+
+
+def refuse_link(path: str) -> None:
+    """Checks a directory right before a change in it."""
+    if is_local(path) and os.path.islink(path):
+        raise OSError(errno.ELOOP, "is a symbolic link", path)
+
+
+def replace_directory(source: str, target: str, *, last: str) -> None:
+    """Renames a directory to a name that another one may have.
+
+    An object store renames file by file. There, the old directory goes first,
+    and the file by which readers know a complete one comes last.
+
+    Args:
+        source: the new directory.
+        target: its name; what has it is deleted.
+        last: that file's name in the directory.
+    """
+    if is_local(target):
+        for folder, _, members in os.walk(source):
+            for path in (folder, *(os.path.join(folder, m) for m in members)):
+                synchronize(path)
+        old = f"{target}.old"
+        # A directory cannot replace one that is not empty.
+        if exists(target):
+            rename(target, old)
+        rename(source, target)
+        synchronize(os.path.dirname(target) or ".")
+        remove(old)
+        return
+    remove(os.path.join(target, last))
+    remove(target)
+    with os_errors() as gfile:
+        names = [
+            os.path.relpath(os.path.join(folder, name), source)
+            for folder, _, members in gfile.walk(source)
+            for name in members
+        ]
+        for name in sorted(names, key=lambda name: name == last):
+            path = os.path.join(target, name)
+            gfile.makedirs(os.path.dirname(path))
+            gfile.rename(os.path.join(source, name), path)
+    remove(source)
+
+
+def set_aside(path: str, why: str) -> None:
+    """Renames a file that cannot be used, with a warning."""
+    other = _unused(path)
+    rename(path, other)
+    logging.warning(
+        "%s cannot be used: %s. It was renamed to %s.", path, why, other
+    )
+
+
+def keep_copy(path: str, content: bytes, why: str) -> None:
+    """Keeps a copy of a file that is partly damaged, with a warning."""
+    other = _unused(path)
+    write_whole(other, content)
+    logging.warning(
+        "%s is damaged: %s. A copy is kept in %s.", path, why, other
+    )
+
+
+def _unused(path: str) -> str:
+    names = (f"{path}.damaged-{number}" for number in itertools.count(1))
+    return next(name for name in names if not exists(name))
