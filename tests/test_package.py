@@ -100,6 +100,10 @@ def test_wheel_holds_every_file(wheel):
         f"trainer_conformance/{path.name}"
         for path in (ROOT / "tests" / "conformance").glob("*.py")
     }
+    expected |= {
+        f"trainer/tools/{path.relative_to(ROOT / 'trainer' / 'tools')}"
+        for path in (ROOT / "trainer" / "tools" / "template").rglob("*.txt")
+    }
     assert {name for name in expected if name.endswith(".gin")}
     assert {f"{package}/py.typed" for package in PACKAGES} <= expected
     shipped = {name for name in wheel.namelist() if ".dist-info/" not in name}

@@ -56,11 +56,6 @@ GROUPS: dict[str, tuple[Flag, ...]] = {
             "Where the run lives; resumes if it holds a run. "
             "Default: runs/<experiment>/<time>.",
         ),
-        Flag(
-            "resume",
-            "string",
-            "Goes on with a run below runs/ by its name, or the end of it.",
-        ),
         Flag("mode", "choice", "What to do.", choices=MODES),
         Flag(
             "init_from",

@@ -11,7 +11,6 @@ import re
 from collections.abc import (
     Callable,
     Iterable,
-    Iterator,
     Mapping,
     Sequence,
 )
@@ -121,8 +120,6 @@ def parse(arguments: Sequence[str]) -> Request:
     mode = given.get("mode", "train_and_eval")
     list_strategies = given.get("strategy") == "help"
     full_help = given.get("helpfull", False)
-    if "resume" in given:
-        raise UserError("--resume belongs on the command line, not in a file.")
     # Without a gin file there are no modules that could have more flags.
     if left_over and not (given.get("gin_file") and left_over[0][:1] == "-"):
         raise UserError(unknown(left_over[0]))
@@ -185,33 +182,6 @@ def expand(arguments: Sequence[str]) -> list[str]:
                 f"The argument {ascii(argument)} is not valid UTF-8."
             ) from None
     return expanded
-
-
-def without(arguments: Sequence[str], *names: str) -> list[str]:
-    """Returns the arguments without some flags that take a value."""
-    return [one for one, value in _paired(arguments, names) if value is None]
-
-
-def values_of(arguments: Sequence[str], name: str) -> list[str]:
-    """Returns the values that a flag is given, in their order."""
-    paired = _paired(arguments, [name])
-    return [value for _, value in paired if value is not None]
-
-
-def _paired(
-    arguments: Sequence[str], names: Sequence[str]
-) -> Iterator[tuple[str, str | None]]:
-    """Yields each argument, with its value if it is one of some flags.
-
-    A value may be an argument of its own.
-    """
-    left = iter(arguments)
-    for one in left:
-        flag, equals, value = one.partition("=")
-        is_named = flag[:1] == "-" and flag.lstrip("-") in names
-        if is_named and not equals:
-            value = next(left, "")
-        yield one, value if is_named else None
 
 
 def _take_gin_flags(

@@ -27,9 +27,9 @@ its traceback, or training diverged, in one sentence.
 WHAT_NEXT = """\
 There is nothing to run yet. What next?
   python -m trainer --gin_file=experiments/digits.gin   train on digits, 30 s
-  python -m trainer.new NAME     write a small project to begin with
-  python -m trainer --help       all flags
-  python -m trainer.runs         compare the runs in runs/
+  python -m trainer.tools.new NAME   write a small project to begin with
+  python -m trainer --help           all flags
+  python -m trainer.tools.runs       compare the runs in runs/
 """
 _VALUES = {
     "integer": "=N",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from absl import logging
 
-from trainer.cli import ending, flags, resume, user_flags
+from trainer.cli import ending, flags, user_flags
 from trainer.cli.config.paths import locate
 from trainer.cli.default_path import default_path, experiment_name
 from trainer.cli.flag_table import HELP_FLAGS, TRAINING_MODES
@@ -73,7 +73,6 @@ def _execute(arguments: list[str], report: ExitReport) -> int:
         sys.stderr.write(WHAT_NEXT)
         return EXIT_USER_ERROR
     _check_working_directory()
-    arguments = resume.expand(arguments)
     request = flags.parse(arguments)
     gin_files = [
         locate(path, request.gin_search_path) for path in request.gin_files

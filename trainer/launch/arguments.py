@@ -9,7 +9,6 @@ from typing import Any
 from absl import flags as absl_flags
 
 from trainer.cli import flags as trainer_flags
-from trainer.cli import resume
 from trainer.cli.default_path import default_path, experiment_name
 from trainer.cli.flag_table import HELP_FLAGS
 from trainer.errors import UserError, did_you_mean
@@ -75,7 +74,6 @@ def parse(
     if HELP_FLAGS.intersection(behind):
         raise UserError("Help is for one process: python -m trainer --help.")
     # Report a mistake once here, not once in every process.
-    behind = resume.expand(behind)
     request = trainer_flags.parse(behind)
     if request.list_strategies:
         raise UserError(

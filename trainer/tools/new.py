@@ -1,35 +1,32 @@
-"""`python -m trainer.new NAME`: from the command line to files."""
+"""`python -m trainer.tools.new NAME`: a copy of the folder `template`."""
 
 import importlib.util
 import keyword
 import os
+import pathlib
 import re
 import sys
 from collections.abc import Sequence
 
-from trainer.cli.flag_table import HELP_FLAGS
-from trainer.errors import EXIT_DONE, EXIT_USER_ERROR, UserError
-from trainer.new.project import files_of
-from trainer.runtime import files
+from trainer.errors import UserError
 
 _HELP = """\
 Writes a small project: a model, data, a Trainer, a gin file, a test, and a
 pyproject.toml with entry points. It trains as it is, in a few seconds.
 
 Usage:
-  python -m trainer.new NAME
+  python -m trainer.tools.new NAME
       Makes the folder NAME, which must not exist. NAME is that of a Python
       package, such as my_project.
-
-Exit codes: 0 done; 2 a mistake in the name, or the folder cannot be written.
 """
 _NEXT = """\
-{name}/ is written. What next?
-  cd {name}
+NAME/ is written. What next?
+  cd NAME
   python -m pip install -e '.[test]'
-  {name} --model_dir=runs/first     trains, and takes all flags of trainer
+  NAME --model_dir=runs/first     trains, and takes all flags of trainer
   python -m pytest
 """
+_TEMPLATE = pathlib.Path(__file__).parent / "template"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -42,31 +39,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit code: 0 for done, 2 for a user's mistake.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
-    if HELP_FLAGS.intersection(given):
+    if {"-h", "--help"}.intersection(given):
         sys.stdout.write(_HELP)
-        return EXIT_DONE
+        return 0
     try:
         if len(given) != 1 or given[0].startswith("-"):
-            raise UserError("Give one name: python -m trainer.new my_project.")
+            raise UserError(
+                "Give one name: python -m trainer.tools.new my_project."
+            )
         _check(given[0])
         _write(given[0])
-    except UserError as error:
+    except (UserError, OSError) as error:
         sys.stderr.write(f"error: {error}\n")
-        return EXIT_USER_ERROR
-    sys.stdout.write(_NEXT.format(name=given[0]))
-    return EXIT_DONE
+        return 2
+    sys.stdout.write(_NEXT.replace("NAME", given[0]))
+    return 0
 
 
 def _check(name: str) -> None:
     """Refuses what cannot be a package, or would hide another one."""
     if not (name.isidentifier() and name.isascii()) or keyword.iskeyword(name):
         other = re.sub(r"\W+", "_", os.path.basename(name), flags=re.ASCII)
-        hint = ""
-        if other.isidentifier() and not keyword.iskeyword(other):
-            hint = f" Did you mean {other!r}?"
         raise UserError(
             f"{name!r} cannot be the name of a Python package: use letters, "
-            f"digits and underscores, and begin with a letter.{hint}"
+            "digits and underscores, and begin with a letter."
+            + (f" Did you mean {other!r}?" if other.isidentifier() else "")
         )
     if os.path.lexists(name):
         raise UserError(f"{name} exists already. Choose another name.")
@@ -78,15 +75,16 @@ def _check(name: str) -> None:
 
 
 def _write(name: str) -> None:
-    try:
-        # First, so that of two commands only one goes on.
-        os.mkdir(name)
-        for path, text in files_of(name).items():
-            full = os.path.join(name, path)
-            os.makedirs(os.path.dirname(full), exist_ok=True)
-            with files.create(full) as file:
-                file.write(text.encode())
-    except OSError as error:
-        raise UserError(
-            f"{name} cannot be written: {error.strerror}."
-        ) from None
+    # First, so that of two commands only one goes on.
+    os.mkdir(name)
+    for path in _TEMPLATE.rglob("*.txt"):
+        # Without the suffix, which keeps the template from being code here.
+        inside = str(path.relative_to(_TEMPLATE).with_suffix(""))
+        inside = inside.replace("gitignore", ".gitignore")
+        target = pathlib.Path(name, inside.replace("NAME", name))
+        target.parent.mkdir(exist_ok=True)
+        target.write_text(path.read_text().replace("NAME", name))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,168 @@
+"""`python -m trainer.tools.runs`: any run directory is read, none changed."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import ROOT
+from tests.trainer.cli.tiny import TINY, run_trainer
+from trainer.tools.runs import main, resumed
+
+
+def write_run(folder, values=(), *, split="eval", config="", **record):
+    """A run directory as a run leaves it."""
+    folder.mkdir(parents=True)
+    lines = [
+        json.dumps({"step": 10 * (i + 1), "split": split, "loss": value})
+        for i, value in enumerate(values)
+    ]
+    (folder / "metrics.jsonl").write_text("".join(f"{x}\n" for x in lines))
+    (folder / "config.gin").write_text(config)
+    record = {"exit_reason": "done", "exit_message": None} | record
+    (folder / "run.json").write_text(json.dumps(record))
+    return folder
+
+
+@pytest.fixture
+def runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "runs"
+    adam = "Adam.learning_rate = {}\nTrainer.seed = 1\n"
+    command = "python -m trainer --gin_file='a b.gin' --train_steps=8"
+    write_run(folder / "a", [3.0, 1.0, 2.0], config=adam.format(0.1))
+    write_run(
+        folder / "b" / "c", [0.5], config=adam.format(0.01), command=command
+    )
+    write_run(folder / "d", [None], config=adam.format(0.01), command="make")
+    write_run(folder / "e" / "c", [0.1], exit_reason="diverged")
+    return folder
+
+
+def test_the_best_comes_first_with_what_differs(runs, capsys):
+    assert main(["--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [run["name"] for run in found] == ["b/c", "a", "e/c", "d"]
+    assert found[1]["values"]["val_loss"] == {"10": 3.0, "20": 1.0, "30": 2.0}
+    assert found[1]["configuration"]["Adam.learning_rate"] == "0.1"
+    assert main(["--mode=max"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [one.split()[0] for one in lines if " done " in one] == [
+        *("a", "b/c", "d")
+    ]
+    assert "Adam.learning_rate" in "".join(lines)
+    assert "Trainer.seed" in "".join(lines)  # Not configured in e/c.
+
+
+def test_any_state_is_read_and_said(tmp_path, capsys):
+    write_run(tmp_path / "failed", exit_reason="error", exit_message="no disk")
+    for name, pid, host in (
+        ("gone", 2**22 + 1, socket.gethostname()),
+        ("lives", os.getpid(), socket.gethostname()),
+        ("far", 2**22 + 1, "elsewhere"),
+    ):
+        folder = write_run(tmp_path / name, exit_reason="running")
+        lock = json.dumps({"host": host, "pid": pid})
+        (folder / "run.lock").write_text(lock)
+    torn = write_run(tmp_path / "torn", [1.0, 2.0], split="rare")
+    with (torn / "metrics.jsonl").open("ab") as file:
+        file.write(b'\xff\n[[]]\n{"step": 1e400, "split": "eval"}\n{"step": 3')
+    odd = write_run(tmp_path / "odd\x1b[bold]")
+    (odd / "run.json").write_text("[" * 10**5)
+    (odd / "metrics.jsonl").unlink()
+    os.mkfifo(odd / "metrics.jsonl")
+    (tmp_path / "loop").symlink_to(tmp_path)
+    before = {path: path.lstat().st_mtime_ns for path in tmp_path.rglob("*")}
+    assert main([str(tmp_path), "--json"]) == 0
+    found = {r["name"]: r for r in json.loads(capsys.readouterr().out)}
+    assert {name: run["state"] for name, run in found.items()} == {
+        **{"failed": "error", "gone": "killed", "lives": "running"},
+        **{"far": "running", "torn": "done", odd.name: "not recorded"},
+    }
+    assert found["torn"]["values"] == {"val_rare/loss": {"10": 1.0, "20": 2.0}}
+    assert main([str(tmp_path)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "failed: no disk" in said
+    assert "torn: 3 lines of metrics.jsonl are not logs of a run." in said
+    assert "odd?[bold]: run.json is not a JSON object." in said
+    assert "odd?[bold]: metrics.jsonl cannot be read" in said
+    assert "\x1b" not in said
+    after = {path: path.lstat().st_mtime_ns for path in tmp_path.rglob("*")}
+    assert after == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["run"], "Did you mean 'runs'?"),
+        (["gs://bucket/runs"], "no local folder"),
+        (["runs/nothing"], "There is no run in runs/nothing"),
+        (["--sort_by=val_los"], "Did you mean 'val_loss'?"),
+        (["--mode=least"], "invalid choice: 'least'"),
+        (["--jsn"], "Did you mean '--json'?"),
+        (["runs", "more"], "Unknown argument more."),
+        (["--resume=c"], "may be b/c, e/c"),
+        (["--resume=b/d"], "Did you mean 'b/c'?"),
+        (["--resume=d"], "runs/d/run.json does not say"),
+        (["--resume=b/c", "--model_dir=x"], "--model_dir"),
+    ],
+)
+def test_mistakes_are_a_sentence(runs, capsys, arguments, part):
+    (runs / "nothing").mkdir()
+    assert main(arguments) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith("error: ")
+    assert part in said
+
+
+def test_a_run_is_found_by_the_end_of_its_path(runs):
+    for name in ("b/c", "runs/b/c/"):
+        assert resumed(name, ["--train_steps=9"]) == [
+            *("--gin_file=a b.gin", "--train_steps=8", "--train_steps=9"),
+            "--model_dir=runs/b/c",
+        ]
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("plain_starts")
+def test_runs_of_the_trainer_are_read_and_go_on(tmp_path):
+    text = TINY + "run.callbacks = [@JsonLines(), @Checkpoint()]\n"
+    for rate in ("0.1", "0.01"):
+        done = run_trainer(
+            tmp_path,
+            f"--model_dir=runs/rates/{rate}",
+            f"--gin.SGD.learning_rate={rate}",
+            text=text,
+        )
+        assert done.returncode == 0, done.stderr
+
+    def tool(code, *arguments):
+        done = subprocess.run(
+            [sys.executable, *code, *arguments],
+            cwd=tmp_path,
+            env={
+                **os.environ,
+                "PYTHONPATH": f"{ROOT}:{ROOT / 'tests' / 'trainer' / 'cli'}",
+            },
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        return done
+
+    command = ("-m", "trainer.tools.runs")
+    for steps in (12, 16):
+        done = tool(command, "--resume=0.01", f"--train_steps={steps}")
+        assert "resumes: python -m trainer --gin_file=tiny.gin" in done.stderr
+    found = json.loads(tool(command, "--json").stdout)
+    assert {run["name"]: run["step"] for run in found} == {
+        **{"rates/0.1": 8, "rates/0.01": 16}
+    }
+    light = (
+        "import sys, trainer.tools.runs as runs; runs.main([]); "
+        "assert not {'tensorflow', 'keras'}.intersection(sys.modules)"
+    )
+    assert "0.01" in tool(("-c", light)).stdout

@@ -1,4 +1,0 @@
-"""`python -m trainer.new`: writes a small project to begin with.
-
-Nothing here imports TensorFlow.
-"""

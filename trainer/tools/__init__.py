@@ -1,0 +1,1 @@
+"""Commands beside `python -m trainer`; nothing else here imports them."""

@@ -1,0 +1,320 @@
+"""`python -m trainer.tools.runs`: a table of runs, and going on by name.
+
+Run directories are only read, in any state. Nothing here imports TensorFlow.
+"""
+
+import argparse
+import dataclasses
+import json
+import math
+import os
+import re
+import shlex
+import socket
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import rich.box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from trainer.errors import UserError, did_you_mean, nearest
+from trainer.loop.evaluation_sets import names_in_logs
+from trainer.runtime import standard_streams
+from trainer.runtime.files import read
+from trainer.runtime.processes import is_alive
+from trainer.values.direction import direction_of
+
+_HELP = """\
+Compares runs: a table, the best first, with what differs in their
+configurations. With --resume, a run goes on with the command in its run.json.
+
+  python -m trainer.tools.runs [DIR] [--sort_by=METRIC] [--mode=min] [--json]
+  python -m trainer.tools.runs --resume=NAME [flags of python -m trainer]
+"""
+_HOME = "runs"
+_START = ["python", "-m", "trainer"]
+# Any of these makes a folder a run directory.
+_FILES = {"run.json", "metrics.jsonl"}
+# A statement of gin's own text, which wraps long ones by indentation.
+_BINDING = re.compile(r"^([\w./]+) =(.*(?:\n +.*)*)", re.MULTILINE)
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A run, as its directory shows it.
+
+    Attributes:
+        name: its path below the folder that was searched.
+        path: its directory.
+        state: the `exit_reason` in `run.json`; `"killed"` where that is still
+            `"running"`, but its process is gone.
+        values: by metric, as monitors name it, the steps and their values;
+            `None` for one that was not finite.
+        configuration: what was configured: by parameter its value, as gin text.
+        notes: sentences on what cannot be read.
+    """
+
+    name: str
+    path: str
+    state: str
+    values: dict[str, dict[int, float | None]]
+    configuration: dict[str, str]
+    notes: list[str]
+
+    @property
+    def step(self) -> int | None:
+        """The last step that was logged."""
+        return max(map(max, self.values.values()), default=None)
+
+    def best(self, metric: str, sign: float) -> tuple[float, int] | None:
+        """The smallest `sign * value`, and its first step."""
+        values = self.values.get(metric, {})
+        found = [
+            (sign * v, step) for step, v in values.items() if v is not None
+        ]
+        return min(found, default=None)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command line.
+
+    Args:
+        arguments: without the program's name; `sys.argv[1:]` by default.
+
+    Returns:
+        The exit code: 0 for done, 2 for a user's mistake.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        if given and given[0].startswith("--resume="):
+            command = resumed(given[0].partition("=")[2], given[1:])
+            sys.stderr.write(f"resumes: {shlex.join(_START + command)}\n")
+            os.execv(sys.executable, [sys.executable, *_START[1:], *command])
+        _compare(given)
+        standard_streams.require_output()
+    except UserError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2
+    return 0
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message}. --help lists the flags.")
+
+
+def _compare(arguments: Sequence[str]) -> None:
+    parser = _Parser(usage=_HELP, allow_abbrev=False)
+    parser.add_argument("dir", nargs="?", default=_HOME, help="default: runs")
+    parser.add_argument("--sort_by", help="default: val_loss, else loss")
+    parser.add_argument("--mode", choices=("min", "max"))
+    parser.add_argument("--json", action="store_true")
+    given, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        flag = unknown[0].partition("=")[0].lstrip("-")
+        hint = did_you_mean(flag, [*vars(given), "resume"], prefix="--")
+        raise UserError(f"Unknown argument {unknown[0]}.{hint}")
+    runs = [read_run(name, path) for name, path in find(given.dir).items()]
+    if not runs:
+        raise UserError(f"There is no run in {given.dir}.")
+    metric = _metric(
+        given.sort_by, {name for one in runs for name in one.values}
+    )
+    mode = given.mode or (direction_of(metric) if metric else "min")
+    sign = 1.0 if mode == "min" else -1.0
+
+    def order(run: Run) -> tuple[bool, bool, float, str]:
+        found = run.best(metric, sign)
+        # A low loss on the way to NaN recommends no configuration.
+        diverged = run.state == "diverged"
+        return found is None, diverged, found[0] if found else 0.0, run.name
+
+    runs.sort(key=order)
+    if given.json:
+        found = [dataclasses.asdict(one) | {"step": one.step} for one in runs]
+        sys.stdout.write(f"{json.dumps(found, indent=2)}\n")
+    else:
+        print_table(runs, metric, sign, Console())
+
+
+def _metric(given: str | None, names: set[str]) -> str:
+    """The value that orders runs; empty if nothing was logged."""
+    if given is None:
+        preferred = ("val_loss", "loss", *sorted(names))
+        return next((one for one in preferred if one in names), "")
+    if given not in names:
+        raise UserError(
+            f"--sort_by={given}: no run has logged it. {nearest(given, names)}"
+        )
+    return given
+
+
+def find(directory: str) -> dict[str, str]:
+    """The runs in a folder, or the one that it is: their paths by name.
+
+    Raises:
+        UserError: there is no such local folder.
+    """
+    if not os.path.isdir(directory):
+        hint = did_you_mean(directory, os.listdir())
+        raise UserError(f"There is no local folder {directory}.{hint}")
+    found = {}
+    seen = set()
+    for path, folders, files in os.walk(directory, followlinks=True):
+        is_run = not _FILES.isdisjoint(files)
+        # A link may lead back up.
+        if is_run or os.path.realpath(path) in seen:
+            folders.clear()
+        seen.add(os.path.realpath(path))
+        folders.sort()
+        if is_run:
+            found[os.path.relpath(path, directory)] = path
+    return found
+
+
+def read_run(name: str, path: str) -> Run:
+    """Reads a run directory, in whatever state it is."""
+    notes: list[str] = []
+    record = _json(path, "run.json", notes)
+    state = str(record.get("exit_reason", "not recorded"))
+    if state == "running":
+        lock, here = _json(path, "run.lock", notes), socket.gethostname()
+        if lock.get("host", here) == here and not is_alive(lock.get("pid")):
+            state = "killed"
+    elif state != "done" and record.get("exit_message"):
+        notes.append(str(record["exit_message"]))
+    values: dict[str, dict[int, float | None]] = {}
+    for file in ("metrics.jsonl", "metrics_evaluator.jsonl"):
+        # What follows the last line break is just being written.
+        lines = _text(path, file, notes).split("\n")[:-1]
+        wrong = sum(not _add(line, values) for line in lines)
+        if wrong:
+            notes.append(f"{wrong} lines of {file} are not logs of a run.")
+    bindings = _BINDING.findall(_text(path, "config.gin", notes))
+    configuration = {
+        name: " ".join(text.replace("\\\n", " ").split())
+        for name, text in bindings
+    }
+    return Run(name, path, state, values, configuration, notes)
+
+
+def _text(path: str, name: str, notes: list[str]) -> str:
+    """The text of a file; empty, with a note, if it cannot be read."""
+    try:
+        return read(os.path.join(path, name)).decode(errors="replace")
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        notes.append(f"{name} cannot be read: {error.strerror}.")
+        return ""
+
+
+def _json(path: str, name: str, notes: list[str]) -> dict[str, Any]:
+    try:
+        found = json.loads(_text(path, name, notes) or "{}")
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        notes.append(f"{name} is not a JSON object.")
+        return {}
+    return found
+
+
+def _add(line: str, values: dict[str, dict[int, float | None]]) -> bool:
+    """Adds the values of a line; returns whether it is a log of a run."""
+    try:
+        found = dict(json.loads(line))
+        step, split = int(found.pop("step", None)), str(found.pop("split", ""))
+        for name, value in names_in_logs(split, found).items():
+            if value is None or type(value) in (int, float):
+                known = value is not None and math.isfinite(value)
+                values.setdefault(name, {})[step] = value if known else None
+    except (ValueError, TypeError, OverflowError, RecursionError):
+        return False
+    return True
+
+
+def print_table(
+    runs: Sequence[Run], metric: str, sign: float, console: Console
+) -> None:
+    """Prints a line for each run, and notes on them."""
+    names = sorted({name for run in runs for name in run.configuration})
+    differ = [
+        name
+        for name in names
+        if len({run.configuration.get(name) for run in runs}) > 1
+    ]
+    table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
+    # A parameter with the class or function that it belongs to.
+    parameters = [".".join(name.split(".")[-2:]) for name in differ]
+    for column in ("run", "state", "step", metric, "at", *parameters):
+        table.add_column(_shown(column), overflow="fold")
+    for run in runs:
+        value, at = run.best(metric, sign) or (math.nan, "-")
+        texts = [run.name, run.state, str(run.step or "-")]
+        texts += [f"{sign * value:.4g}", str(at)]
+        texts += [run.configuration.get(name, "") for name in differ]
+        table.add_row(*map(_shown, texts))
+    console.print(table)
+    for run in runs:
+        for note in run.notes:
+            console.print(_shown(f"{run.name}: {note}"), style="dim")
+
+
+def _shown(text: str) -> Text:
+    # Brackets are markup to rich. Names and messages are in other people's
+    # files, and could contain what controls a terminal.
+    return Text("".join(c if c.isprintable() else "?" for c in text))
+
+
+def resumed(name: str, arguments: Sequence[str]) -> list[str]:
+    """The arguments with which a run goes on.
+
+    Args:
+        name: its path, or the end of that below `runs`.
+        arguments: flags of `trainer` that win over those of its command.
+
+    Raises:
+        UserError: there is no such run, or several; or it has no command.
+    """
+    if any(one.lstrip("-").startswith("model_dir") for one in arguments):
+        raise UserError(
+            "--resume says where the run is: leave --model_dir out."
+        )
+    path = _directory(name)
+    try:
+        words = shlex.split(str(_json(path, "run.json", []).get("command")))
+    except ValueError:
+        words = []
+    if words[: len(_START)] != _START:
+        raise UserError(
+            f"{path}/run.json does not say how the run was started: give its "
+            f"--gin_file and --model_dir={path}."
+        )
+    return [*words[len(_START) :], *arguments, f"--model_dir={path}"]
+
+
+def _directory(name: str) -> str:
+    if os.path.isfile(os.path.join(name, "run.json")):
+        return os.path.normpath(name)
+    known = find(_HOME) if os.path.isdir(_HOME) else {}
+    found = [one for one in known if f"/{one}".endswith(f"/{name.strip('/')}")]
+    if len(found) == 1:
+        return known[found[0]]
+    if found:
+        raise UserError(
+            f"--resume={name} may be {', '.join(found)}. Write more of it."
+        )
+    raise UserError(
+        f"--resume={name}: there is no such run below {_HOME}. "
+        f"{nearest(name, known)}"
+    )
+
+
+if __name__ == "__main__":
+    # Before anything is opened, which would get the number of a closed stream.
+    standard_streams.protect()
+    sys.exit(main())
