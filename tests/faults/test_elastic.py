@@ -90,7 +90,7 @@ def test_the_loss_does_not_depend_on_who_is_there(runs, undisturbed):
     expected = reading.metrics(undisturbed(*deterministic))
     for steps, start, workers in (
         (8, None, 2),
-        (16, ["worker_1"], 2),
+        (16, ["worker_0"], 2),
         (24, None, 3),
     ):
         tasks = runs.tasks(
@@ -115,11 +115,23 @@ def test_too_few_are_named(runs):
     tasks = runs.tasks(
         "--gin.MultiWorkerMirrored.min_workers=2",
         "--gin.MultiWorkerMirrored.start_seconds=3.0",
-        start=["worker_1"],
+        start=["worker_0"],
         worker=3,
     )
+    tasks["worker_0"].must_end(75, seconds=90)
+    tasks["worker_0"].sentence("worker 1", "worker 2")
+
+
+@pytest.mark.long
+def test_worker_0_is_waited_for_and_named(runs):
+    tasks = runs.tasks(
+        *ELASTIC,
+        "--gin.MultiWorkerMirrored.start_seconds=3.0",
+        start=["worker_1"],
+        **PAIR,
+    )
     tasks["worker_1"].must_end(75, seconds=90)
-    tasks["worker_1"].sentence("worker 0", "worker 2")
+    tasks["worker_1"].sentence("worker 0")
 
 
 @pytest.mark.long

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import errno
-import ipaddress
 import itertools
 import os
 import socket
@@ -13,7 +12,7 @@ from typing import TypeVar
 
 from trainer import StartAgain, UserError
 from trainer.plugin_api import read_number, split_address
-from trainer_plugins.control_plane import timeouts
+from trainer_plugins.control_plane.options import ANSWER_SECONDS
 
 # All tasks of a large cluster may connect at once.
 BACKLOG = 512
@@ -23,6 +22,8 @@ COORDINATOR_PORT = "TRAINER_COORDINATOR_PORT"
 # gives odd ports to those who want any port to listen on, and takes even ones
 # for outgoing connections.
 _DISTANCE = 30
+# An earlier attempt that is just ending may still hold a port.
+_PORT_SECONDS = 10.0
 _RETRY_SECONDS = 0.2
 _T = TypeVar("_T")
 
@@ -54,44 +55,37 @@ def coordinator_port(tasks: Mapping[str, str]) -> int:
     return next(p for p in itertools.chain(above, below) if p not in taken)
 
 
-def server_socket(host: str, port: int) -> socket.socket:
-    """Returns a socket that listens on a port of this machine.
+def listen(tasks: Mapping[str, str]) -> socket.socket:
+    """Returns a socket on which the coordinator, in the first task, listens.
 
-    It listens on all interfaces if the host is a name, or is not an address
-    of this machine. A name may resolve to another address here than
-    elsewhere (Debian maps a machine's own name to 127.0.1.1), and an address
-    may be translated on the way.
-
-    Args:
-        host: by which the other tasks know this machine.
-        port: the port.
+    It listens on all interfaces unless the cluster is on this machine. A name
+    may resolve to another address here than elsewhere (Debian maps a machine's
+    own name to 127.0.1.1), and an address may be translated on the way.
 
     Raises:
-        OSError: the port is taken, or may not be used.
+        UserError: another program has the port, or it may not be used.
     """
-    # It may resolve to ::1 first, while other tasks use 127.0.0.1.
-    host = "127.0.0.1" if host == "localhost" else host
-    with contextlib.suppress(ValueError):
-        version = ipaddress.ip_address(host).version
-        family = socket.AF_INET6 if version == 6 else socket.AF_INET
-        try:
-            # It sets SO_REUSEADDR, so that connections in TIME_WAIT do not
-            # keep the port.
-            return socket.create_server(
-                (host, port), family=family, backlog=BACKLOG
-            )
-        except OSError as error:
-            # EAFNOSUPPORT: this machine has no IPv6.
-            if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
-                raise
+    owner, address = next(iter(tasks.items()))
+    host, port = split_address(address)[0], coordinator_port(tasks)
+    is_local = host == "localhost" or host.startswith("127.")
     # One socket for both versions: other tasks may use either.
-    dual = socket.has_dualstack_ipv6()
-    return socket.create_server(
-        ("", port),
-        family=socket.AF_INET6 if dual else socket.AF_INET,
-        dualstack_ipv6=dual,
-        backlog=BACKLOG,
+    dual = socket.has_dualstack_ipv6() and not is_local
+    return _claim(
+        port,
+        lambda: socket.create_server(
+            (connectable(host) if is_local else "", port),
+            family=socket.AF_INET6 if dual else socket.AF_INET,
+            dualstack_ipv6=dual,
+            backlog=BACKLOG,
+        ),
+        owner=owner,
+        advice=f"set {COORDINATOR_PORT} to a free one",
     )
+
+
+def connectable(host: str) -> str:
+    """Returns a host as tasks connect to it: `localhost` may mean ::1 first."""
+    return "127.0.0.1" if host == "localhost" else host
 
 
 @contextlib.contextmanager
@@ -110,7 +104,7 @@ def reserved_port(address: str, *, owner: str) -> Iterator[None]:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if dual:
             holder.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        claim(
+        _claim(
             port,
             lambda: holder.bind(("", port)),
             owner=owner,
@@ -119,7 +113,7 @@ def reserved_port(address: str, *, owner: str) -> Iterator[None]:
         yield
 
 
-def claim(port: int, bind: Callable[[], _T], *, owner: str, advice: str) -> _T:
+def _claim(port: int, bind: Callable[[], _T], *, owner: str, advice: str) -> _T:
     """Binds a port, which an earlier attempt may hold for some seconds.
 
     Args:
@@ -131,7 +125,7 @@ def claim(port: int, bind: Callable[[], _T], *, owner: str, advice: str) -> _T:
     Raises:
         UserError: another program has the port, or it may not be used.
     """
-    deadline = time.monotonic() + timeouts.PORT_SECONDS
+    deadline = time.monotonic() + _PORT_SECONDS
     while True:
         try:
             return bind()
@@ -176,7 +170,7 @@ async def _why_unknown(address: str) -> str | None:
     host, _ = split_address(address)
     loop = asyncio.get_running_loop()
     try:
-        async with asyncio.timeout(timeouts.ANSWER_SECONDS):
+        async with asyncio.timeout(ANSWER_SECONDS):
             await loop.getaddrinfo(host, None)
     except TimeoutError:
         return "no answer from the name server"

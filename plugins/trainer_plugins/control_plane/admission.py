@@ -1,21 +1,82 @@
 """Decides which tasks take part in a run, and when it starts."""
 
 import dataclasses
+import hashlib
+import hmac
+import os
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from absl import logging
 
-from trainer_plugins.control_plane import timeouts
 from trainer_plugins.control_plane.difference import (
     difference,
     label,
     listed,
     missing,
 )
-from trainer_plugins.control_plane.hello import Hello
 from trainer_plugins.control_plane.options import Options
+
+_SECRET = "TRAINER_COORDINATOR_SECRET"
+# After a mistake was found, the remaining tasks may join to be informed, too.
+_LINGER_SECONDS = 5.0
+_WARN_AFTER_SECONDS = 10.0
+_WARN_EVERY_SECONDS = 30.0
+
+
+def proof(text: str) -> str:
+    """Returns what only the tasks of a run can compute: an HMAC of a text.
+
+    Their secret is `TRAINER_COORDINATOR_SECRET`, which `trainer.launch` sets;
+    it never travels itself. Without it, every program that reaches the port
+    and speaks the protocol is trusted, as TensorFlow's own ports trust it.
+    """
+    key = os.environ.get(_SECRET, "").encode()
+    # Another program may send any text, even one that is not Unicode.
+    data = text.encode(errors="surrogatepass")
+    return hmac.new(key, data, hashlib.sha256).hexdigest()
+
+
+def is_proof(given: Any, text: str) -> bool:
+    """Whether a proof is right."""
+    return (
+        isinstance(given, str)
+        and given.isascii()
+        and hmac.compare_digest(given, proof(text))
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Hello:
+    """How a task introduces itself.
+
+    Attributes:
+        name: such as `"worker 1"`.
+        id: distinguishes a process that connects again from a second one
+            with the same name.
+        facts: what must be equal everywhere, such as versions and the
+            addresses of all tasks; JSON values.
+    """
+
+    name: str
+    id: str
+    facts: Mapping[str, Any]
+
+    @classmethod
+    def parse(cls, message: Mapping[str, Any] | None) -> "Hello | None":
+        """Reads an introduction; `None` if it is not one."""
+        given = message or {}
+        name, number, facts = (
+            given.get(key) for key in ("join", "id", "facts")
+        )
+        if (
+            isinstance(name, str)
+            and isinstance(number, str)
+            and isinstance(facts, dict)
+        ):
+            return cls(name, number, facts)
+        return None
 
 
 class Admission:
@@ -23,27 +84,29 @@ class Admission:
 
     Args:
         own: the introduction of the task in which the coordinator runs.
+        tasks: the address of every task.
         options: see `Options`.
     """
 
-    def __init__(self, own: Hello, options: Options) -> None:
+    def __init__(
+        self, own: Hello, tasks: Mapping[str, str], options: Options
+    ) -> None:
         self._own = own
+        self._tasks = tasks
         self._options = options
         self._hellos: dict[str, Hello] = {}
         self._present: set[str] = set()
         now = time.monotonic()
         self._deadline = now + options.start_seconds
-        self._next_warning = now + timeouts.WARN_AFTER_SECONDS
+        self._next_warning = now + _WARN_AFTER_SECONDS
         self._newest = now
-        self._expected: frozenset[str] = frozenset()
-        self._expected_until = 0.0
         self._problem: str | None = None
         self._problem_since = 0.0
 
     @property
     def absent(self) -> list[str]:
         """The tasks that have not come."""
-        return [name for name in self._own.tasks if name not in self._present]
+        return [name for name in self._tasks if name not in self._present]
 
     def is_another(self, hello: Hello) -> bool:
         """Whether the task of that name is another process so far."""
@@ -57,19 +120,10 @@ class Admission:
 
     def add(self, hello: Hello) -> None:
         """Adds a task, and notes what is wrong with it."""
-        if hello.tasks == self._own.tasks:
-            # One copy for all.
-            hello = dataclasses.replace(hello, tasks=self._own.tasks)
         self._hellos[hello.name] = hello
         self._present.add(hello.name)
         self._newest = time.monotonic()
-        if hello.expected and not self._expected:
-            self._expected = frozenset(hello.expected)
-            self._expected_until = self._newest + timeouts.RESTART_SECONDS
-        if hello.name not in self._own.tasks:
-            self.note(f"{hello.name} is not one of this cluster's tasks.")
-        else:
-            self.note(self.why_not(hello))
+        self.note(self.why_not(hello))
 
     def remove(self, name: str) -> None:
         """Removes a task that has disconnected; it may come back."""
@@ -87,46 +141,38 @@ class Admission:
         now, absent = time.monotonic(), self.absent
         over = now >= self._deadline
         if self._problem is not None:
-            lingered = now - self._problem_since > timeouts.LINGER_SECONDS
+            lingered = now - self._problem_since > _LINGER_SECONDS
             if not (over or lingered or not absent):
                 return None
             # Compared again: more tasks may have come by now, and the message
             # should name all that differ.
             found = self._difference(self._hellos.values())
             return {"refuse": found or self._problem}
-        if not absent or self._may_start_without(absent, now, over):
-            return {"start": [n for n in self._own.tasks if n not in absent]}
+        least = self._options.min_workers
+        settled = over or now >= self._newest + self._options.settle_seconds
+        enough = (
+            least is not None
+            and settled
+            and len(self._present) >= least
+            and self._own.name in self._present
+        )
+        if enough or not absent:
+            return {"start": [n for n in self._tasks if n not in absent]}
         if over:
-            text = missing(absent, self._own.tasks, self._options.start_seconds)
+            text = missing(absent, self._tasks, self._options.start_seconds)
             if self._options.is_elastic:
-                text = f"{text}; min_workers is {self._options.min_workers}"
+                text = f"{text}; min_workers is {least}"
             return {"missing": text}
         if now >= self._next_warning:
-            self._next_warning = now + timeouts.WARN_EVERY_SECONDS
-            labels = [label(name, self._own.tasks) for name in absent]
+            self._next_warning = now + _WARN_EVERY_SECONDS
+            labels = [label(name, self._tasks) for name in absent]
             logging.warning("Waiting for %s.", listed(labels))
         return None
 
-    def _may_start_without(
-        self, absent: Collection[str], now: float, over: bool
-    ) -> bool:
-        least = self._options.min_workers
-        settled = over or now >= self._newest + self._options.settle_seconds
-        # Those that are being started again come soon.
-        expects = self._expected.intersection(absent)
-        waits = expects and now < self._expected_until and not over
-        enough = least is not None and len(self._present) >= least
-        # The own task may just be leaving for another coordinator.
-        return bool(
-            settled and enough and not waits and self._own.name in self._present
-        )
-
     def _difference(self, others: Iterable[Hello]) -> str | None:
-        # The own task comes first: the others are compared with it.
-        hellos = {hello.name: hello for hello in (self._own, *others)}
+        # In the cluster's order, so that every attempt gives the same message.
+        found = {one.name: one.facts for one in (self._own, *others)}
+        order = [name for name in self._tasks if name in found]
         return difference(
-            {
-                name: {"tasks": hello.tasks, "facts": hello.facts}
-                for name, hello in hellos.items()
-            }
+            {n: found[n] for n in dict.fromkeys([*order, *found])}
         )

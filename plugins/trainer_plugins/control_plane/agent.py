@@ -8,6 +8,7 @@ TensorFlow starts, and stay connected to it until they exit.
 import asyncio
 import concurrent.futures
 import contextlib
+import math
 import threading
 import time
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
@@ -17,16 +18,33 @@ from typing import Any, TypeVar
 from absl import logging
 
 from trainer import StartAgain, UserError
-from trainer.plugin_api import Cluster, give_up, signals, split_address
-from trainer_plugins.control_plane import background, timeouts
-from trainer_plugins.control_plane.addresses import check_names, reserved_port
+from trainer.plugin_api import Cluster, give_up, signals
+from trainer_plugins.control_plane.addresses import (
+    check_names,
+    listen,
+    reserved_port,
+)
+from trainer_plugins.control_plane.channel import (
+    Channel,
+    disconnect_from,
+    guarded,
+)
+from trainer_plugins.control_plane.coordinator import Coordinator
 from trainer_plugins.control_plane.difference import label
-from trainer_plugins.control_plane.disconnect import disconnect_from
-from trainer_plugins.control_plane.hello import Hello
-from trainer_plugins.control_plane.joining import Joined, Joining
-from trainer_plugins.control_plane.options import Options
-from trainer_plugins.control_plane.wait_limits import WaitLimits
+from trainer_plugins.control_plane.joining import Joining
+from trainer_plugins.control_plane.options import (
+    GOODBYE_SECONDS,
+    HEARTBEAT_SECONDS,
+    SUSPECT_SILENCE_SECONDS,
+    Options,
+)
 
+# How long a failed operation waits for the news of who was lost: more than
+# SUSPECT_SILENCE_SECONDS, and time for the coordinator to pass it on.
+_NEWS_SECONDS = 6.0
+# How long the main thread may take to fail on its own: that still closes
+# callbacks and writes the exit report, which ending the process cannot.
+_LEAVE_SECONDS = 5.0
 # How much of an exception's message the other tasks repeat.
 _MOST_CHARACTERS = 200
 _POLL_SECONDS = 0.1
@@ -73,8 +91,7 @@ class Agent:
         self.preempt_reason: str | None = None
         self.losses = 0
         self._tasks = dict(cluster.tasks(*jobs))
-        self._silence_seconds = options.silence_seconds
-        self._answer_seconds = options.silence_seconds
+        self._options = options
         self._on_end = on_end
         self._changed = threading.Condition()
         self._barriers = 0
@@ -83,27 +100,34 @@ class Agent:
         self._ended_at = 0.0
         self._ended_well = False
         self._has_left = False
-        self._limits = WaitLimits(options.leave_seconds)
-        self._attempt: Future[Joined] | None = None
-        self._joined: Joined | None = None
+        # Since when and until when the main thread waits for other tasks.
+        self._waiting: tuple[float, float] | None = None
+        self._channel: Channel | None = None
+        self._attempt: Future[list[str]] | None = None
         self._background: list[asyncio.Task[None]] = []
         options.check(self._tasks)
         if options.is_elastic:
-            # It must be the same everywhere: any task may come to coordinate.
             facts = {**facts, "min_workers": options.min_workers}
-        self._joining = Joining(
-            Hello.of(cluster, self._tasks, facts),
-            own_host=split_address(cluster.address)[0],
-            options=options,
-        )
-        self._loop = asyncio.new_event_loop()
+        joining = Joining(self.name, self._tasks, facts, options)
+        self._first = next(iter(self._tasks))
+        self._coordinator = None
+        if self.name == self._first:
+            self._coordinator = Coordinator(
+                joining.hello, self._tasks, options, listen(self._tasks)
+            )
+        runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+        self._loop = runner.get_loop()
+        self._stop = asyncio.Event()
         threading.Thread(
-            target=self._run_loop, name="control-plane", daemon=True
+            target=self._run_loop,
+            args=(runner,),
+            name="control-plane",
+            daemon=True,
         ).start()
         try:
             with reserved_port(cluster.address, owner=self.name):
-                self._attempt = self._spawn(self._take_part())
-                joined = _result(self._attempt)
+                self._attempt = self._spawn(self._join(joining))
+                members = _result(self._attempt)
                 names = check_names(self._tasks, options.start_seconds)
                 _result(self._spawn(names))
         except BaseException as error:
@@ -111,9 +135,9 @@ class Agent:
             # and not merely see a broken connection.
             self.leave(error)
             raise
-        self.cluster = cluster.among(joined.members)
+        self.cluster = cluster.among(members)
         logging.info(
-            "%d of %d tasks are present.", len(joined.members), len(self._tasks)
+            "%d of %d tasks are present.", len(members), len(self._tasks)
         )
 
     def label(self, name: str) -> str:
@@ -134,20 +158,28 @@ class Agent:
         """
         if self.end_reason is not None:
             raise StartAgain(self.end_reason)
-        with self._limits.waiting(limit_seconds):
+        # A nested call must not remove the limit of the outer one.
+        before, now = self._waiting, time.monotonic()
+        self._waiting = (now, now + limit_seconds)
+        try:
             yield
+        finally:
+            self._waiting = before
 
-    def wait_for_end(self, seconds: float) -> str | None:
+    def why_failed(self) -> str | None:
         """Returns why the run cannot go on, after an operation has failed.
 
         From then on, a few missed heartbeats are enough to lose a task.
         """
-        self._silence_seconds = min(
-            self._silence_seconds, timeouts.SUSPECT_SILENCE_SECONDS
-        )
+        if self._channel is not None:
+            self._channel.silence_seconds = min(
+                self._channel.silence_seconds, SUSPECT_SILENCE_SECONDS
+            )
         self._send(suspect=True)
         with self._changed:
-            self._changed.wait_for(lambda: self.end_reason is not None, seconds)
+            self._changed.wait_for(
+                lambda: self.end_reason is not None, _NEWS_SECONDS
+            )
         return self.end_reason
 
     def wait(self) -> None:
@@ -175,7 +207,7 @@ class Agent:
             # The coordinator names who is late; it is lost if it says nothing.
             self._changed.wait_for(
                 lambda: number in self._problems or self.end_reason,
-                seconds + self._answer_seconds,
+                seconds + self._options.silence_seconds,
             )
             # An answer that came before the end still counts: all have it.
             if number not in self._problems:
@@ -212,22 +244,24 @@ class Agent:
             self._attempt.cancel()
         with contextlib.suppress(concurrent.futures.TimeoutError):
             self._spawn(self._part(self._farewell(error))).result(
-                2 * timeouts.GOODBYE_SECONDS
+                2 * GOODBYE_SECONDS
             )
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._loop.call_soon_threadsafe(self._stop.set)
 
-    def _run_loop(self) -> None:
-        self._loop.run_forever()
-        self._loop.close()
+    def _run_loop(self, runner: asyncio.Runner) -> None:
+        async def until_left() -> None:
+            await self._stop.wait()
+
+        # At its end it cancels what still runs.
+        with runner:
+            runner.run(until_left())
 
     async def _part(self, reason: str | None) -> None:
-        if self._joined is not None and self._joined.coordinator is None:
-            self._joined.stream.send(leave=reason)
-            await self._joined.stream.finish()
-        if self._joining.coordinator is not None:
-            await self._joining.coordinator.close(reason)
-        for work in self._background:
-            work.cancel()
+        if self._coordinator is not None:
+            await self._coordinator.close(reason)
+        elif self._channel is not None:
+            self._channel.send(leave=reason)
+            await self._channel.finish()
 
     def _farewell(self, error: BaseException | None) -> str | None:
         if error is None:
@@ -242,44 +276,49 @@ class Agent:
             text = f"{type(error).__name__}: {text}".removesuffix(": ")
         return f"{self.label(self.name)} ended: {text}"
 
-    async def _take_part(self) -> Joined:
+    async def _join(self, joining: Joining) -> list[str]:
         """Joins the run; its connection is served from then on."""
-        self._joined = joined = await self._joining.run()
-        own = self.label(self.name)
-        self._background = background.start(
-            self._listen(joined),
-            self._beat(joined),
-            on_defect=lambda error: self._end(f"{own} failed: {error!r}"),
-        )
-        return joined
+        if self._coordinator is not None:
+            await self._coordinator.serve()
+        self._channel, members = await joining.run()
+        self._background = [
+            asyncio.create_task(guarded(work, self._end))
+            for work in (self._listen(self._channel), self._enforce_limits())
+        ]
+        return members
 
-    async def _listen(self, joined: Joined) -> None:
-        while (message := await joined.stream.receive()) is not None:
+    async def _listen(self, channel: Channel) -> None:
+        while (message := await channel.receive()) is not None:
             self._handle(message)
-        joined.stream.abort()
-        how = f": {joined.stream.how}" if joined.stream.how else ""
-        self._end(f"lost {self.label(joined.name)}{how}", lost=joined.name)
+        channel.abort()
+        how = f": {channel.how}" if channel.how else ""
+        self._end(f"lost {self.label(self._first)}{how}", lost=self._first)
 
-    async def _beat(self, joined: Joined) -> None:
-        async for elapsed in background.beats():
-            joined.stream.beat(elapsed, self._silence_seconds)
-            self._enforce_limits(joined)
-
-    def _enforce_limits(self, joined: Joined) -> None:
+    async def _enforce_limits(self) -> None:
         """Ends the process if its main thread waits, perhaps forever."""
-        reason, limit = self.end_reason, self._limits.exceeded()
-        if limit is not None and (reason is None or self._ended_well):
+        while True:
+            await asyncio.sleep(HEARTBEAT_SECONDS)
+            reason = self._why_give_up(time.monotonic())
+            if reason is None or self._has_left or self._channel is None:
+                continue
+            # `give_up` does not return, so that nothing would call `leave`.
+            self._channel.send(leave=reason)
+            if self._coordinator is not None:
+                self._coordinator.end(reason)
+            give_up(reason)
+
+    def _why_give_up(self, now: float) -> str | None:
+        since, until = self._waiting or (-math.inf, math.inf)
+        ended = self.end_reason is not None
+        if now > until and (not ended or self._ended_well):
             own = self.label(self.name)
-            reason = f"{own} waited {limit:g} s for its peers"
-        elif self._ended_well or not self._limits.must_end(self._ended_at):
-            return
-        if reason is None or self._has_left:
-            return
-        # `give_up` does not return, so that nothing would call `leave`.
-        joined.stream.send(leave=reason)
-        if joined.coordinator is not None:
-            joined.coordinator.end(reason)
-        give_up(reason)
+            return f"{own} waited {until - since:g} s for its peers"
+        if not ended or self._ended_well:
+            return None
+        # Its peers cannot start again before it has ended.
+        limit = _LEAVE_SECONDS if self._waiting else self._options.leave_seconds
+        over = now > max(since, self._ended_at) + limit
+        return self.end_reason if over else None
 
     def _handle(self, message: Mapping[str, Any]) -> None:
         if "preempt" in message:
@@ -317,8 +356,8 @@ class Agent:
             _in_thread(self._on_end, reason)
 
     def _send(self, **message: Any) -> None:
-        if self._joined is not None and not self._has_left:
-            send = self._joined.stream.send
+        if self._channel is not None and not self._has_left:
+            send = self._channel.send
             self._loop.call_soon_threadsafe(lambda: send(**message))
 
     def _spawn(self, work: Coroutine[Any, Any, Any]) -> "Future[Any]":

@@ -1,12 +1,13 @@
-"""The coordinator: admits tasks, watches their heartbeats, runs barriers.
+"""The coordinator: admits tasks, notices who is lost, runs barriers.
 
-It runs in the first task of a cluster. Each task keeps one connection to it,
-from before TensorFlow starts until its exit. The messages, one a line:
+It runs in the first task of a cluster and nowhere else. Each task keeps one
+connection to it, from before TensorFlow starts until its exit. The messages,
+one a line:
 
     {"challenge": text}                      coordinator: prove who you are
     {"join": name, ...}                      task: takes part, see `Hello`
-    {"search": name, ...}                    task: only wants the answer
-    {"coordinator": name, "proof", "running": [name] or null}  the answer
+    {"proof": text}                          coordinator: proves who it is
+    {"running": true}                        coordinator: a run goes on, wait
     {"waiting": [name]}                      coordinator: who has not joined
     {"start": [name]}                        coordinator: go on to TensorFlow
     {"refuse": text}                         coordinator: a user's mistake
@@ -32,15 +33,27 @@ from typing import Any
 
 from absl import logging
 
-from trainer_plugins.control_plane import background, timeouts
 from trainer_plugins.control_plane.addresses import BACKLOG
-from trainer_plugins.control_plane.admission import Admission
+from trainer_plugins.control_plane.admission import (
+    Admission,
+    Hello,
+    is_proof,
+    proof,
+)
+from trainer_plugins.control_plane.channel import (
+    Channel,
+    guarded,
+    most_bytes,
+)
 from trainer_plugins.control_plane.difference import difference, label, listed
-from trainer_plugins.control_plane.hello import Hello, Secret
-from trainer_plugins.control_plane.options import Options
-from trainer_plugins.control_plane.stream import Stream, most_bytes
+from trainer_plugins.control_plane.options import (
+    SUSPECT_SILENCE_SECONDS,
+    Options,
+)
 
 _ADMIT_SECONDS = 0.1
+# A connection must have said within this time which task it is.
+_HELLO_SECONDS = 10.0
 # Connections that have not said who they are, in addition to the tasks, which
 # may all connect at once.
 _MOST_UNKNOWN = 64
@@ -51,62 +64,62 @@ class Coordinator:
 
     Args:
         own: the introduction of the task in which this runs.
-        secret: proves that a connection is one of this run's tasks.
+        tasks: the address of every task.
         options: see `Options`.
+        listener: where the tasks connect; closed at the end.
     """
 
-    def __init__(self, own: Hello, secret: Secret, options: Options) -> None:
+    def __init__(
+        self,
+        own: Hello,
+        tasks: Mapping[str, str],
+        options: Options,
+        listener: socket.socket,
+    ) -> None:
+        self._listener = listener
         self._own = own
-        self._secret = secret
+        self._tasks = tasks
         self._options = options
         self._silence_seconds = options.silence_seconds
-        self._admission = Admission(own, options)
+        self._admission = Admission(own, tasks, options)
         self._members: list[str] | None = None
         self._is_over = False
         # Of the tasks that take part; of those that came during the run and
         # wait for its end; and of those that have not said who they are, the
         # oldest first.
-        self._streams: dict[str, Stream] = {}
-        self._waiting: list[Stream] = []
-        self._unknown: list[Stream] = []
+        self._channels: dict[str, Channel] = {}
+        self._waiting: list[Channel] = []
+        self._unknown: list[Channel] = []
         self._barriers: dict[int, dict[str, Any]] = {}
-        self._background: list[asyncio.Task[None]] = []
+        self._admitting: asyncio.Task[None] | None = None
         self._server: asyncio.Server | None = None
 
-    async def serve(self, listener: socket.socket) -> None:
-        """Lets tasks join from now on; owns the listener."""
+    async def serve(self) -> None:
+        """Lets tasks join from now on."""
         self._server = await asyncio.start_server(
             self._serve,
-            sock=listener,
-            limit=most_bytes(len(self._own.tasks)),
+            sock=self._listener,
+            limit=most_bytes(len(self._tasks)),
             backlog=BACKLOG,
         )
-        self._background = background.start(
-            self._admit(),
-            self._beat(),
-            on_defect=lambda error: self.end(
-                f"the coordinator failed: {error!r}"
-            ),
-        )
+        self._admitting = asyncio.create_task(guarded(self._admit(), self.end))
 
-    async def close(self, reason: str | None = None) -> None:
-        """Ends the run for all, when this task leaves; idempotent.
+    async def close(self, reason: str | None) -> None:
+        """Ends the run for all, when this task leaves.
 
         Without a reason it has ended well.
         """
-        if self._server is None:
+        if self._server is None or self._admitting is None:
             return
         self._server.close()
-        self._server = None
+        self._admitting.cancel()
         if self._members is not None:
             text = reason or f"{self._label(self._own.name)} ended"
             self.end(text, well=reason is None)
-        for work in self._background:
-            work.cancel()
-        for stream in self._unknown:
-            stream.abort()
-        known = [*self._streams.values(), *self._waiting]
-        await asyncio.gather(*(stream.finish() for stream in known))
+        for channel in self._unknown:
+            channel.abort()
+        known = [*self._channels.values(), *self._waiting]
+        await asyncio.gather(*(channel.finish() for channel in known))
 
     def end(self, reason: str, *, well: bool = False, lost: str = "") -> None:
         """Tells all tasks the first cause; later ones are consequences.
@@ -124,61 +137,51 @@ class Coordinator:
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         """Serves one connection until it ends."""
-        stream = Stream(reader, writer)
-        self._unknown.append(stream)
+        channel = Channel(reader, writer, self._silence_seconds)
+        self._unknown.append(channel)
         # A port scanner must not use up this process's files and memory.
-        if len(self._unknown) > _MOST_UNKNOWN + len(self._own.tasks):
+        if len(self._unknown) > _MOST_UNKNOWN + len(self._tasks):
             self._unknown.pop(0).abort()
-        try:
-            hello = await self._greet(stream)
-        finally:
-            # It may have been removed, to make room for others.
-            if stream in self._unknown:
-                self._unknown.remove(stream)
-        if hello is not None and hello.joins:
-            if self._join(hello, stream):
-                await self._listen(hello.name, stream)
-            else:
-                self._waiting.append(stream)
-                while await stream.receive() is not None:
-                    pass
-                self._waiting.remove(stream)
-        stream.abort()
+        hello = await self._greet(channel)
+        # It may have been removed, to make room for others.
+        if channel in self._unknown:
+            self._unknown.remove(channel)
+        if hello is None:
+            logging.log_first_n(
+                logging.INFO,
+                "An unknown program connected from %s.",
+                3,
+                channel.origin,
+            )
+        elif self._join(hello, channel):
+            await self._listen(hello.name, channel)
+        else:
+            # It stays connected, to know when this run has ended.
+            self._waiting.append(channel)
+            while await channel.receive() is not None:
+                pass
+            self._waiting.remove(channel)
+        channel.abort()
 
-    async def _greet(self, stream: Stream) -> Hello | None:
+    async def _greet(self, channel: Channel) -> Hello | None:
         """Returns a task's introduction; `None` for anything else."""
         challenge = secrets.token_hex(16)
-        stream.send(challenge=challenge)
+        channel.send(challenge=challenge)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeouts.HELLO_SECONDS):
-                message = await stream.receive(beats=False)
-            hello = Hello.parse(message, self._secret, challenge)
-            if hello is not None:
-                stream.send(
-                    coordinator=self._own.name,
-                    proof=self._secret.proof(f"coordinator {hello.id}"),
-                    running=self._members,
-                )
+            async with asyncio.timeout(_HELLO_SECONDS):
+                message = await channel.receive(beats=False)
+            hello = Hello.parse(message)
+            given = (message or {}).get("proof")
+            if hello is not None and is_proof(given, f"task {challenge}"):
+                channel.send(proof=proof(f"coordinator {hello.id}"))
                 return hello
-        logging.log_first_n(
-            logging.INFO,
-            "An unknown program connected from %s.",
-            3,
-            stream.origin,
-        )
         return None
-
-    async def _beat(self) -> None:
-        """Sends heartbeats to all, and ends the connections of lost tasks."""
-        async for elapsed in background.beats():
-            for stream in [*self._streams.values(), *self._waiting]:
-                stream.beat(elapsed, self._silence_seconds)
 
     async def _admit(self) -> None:
         """Waits until it is certain who takes part, and tells those."""
-        known: list[Stream] = []
+        known: list[Channel] = []
         while (decision := self._admission.decide()) is None:
-            if known != (present := list(self._streams.values())):
+            if known != (present := list(self._channels.values())):
                 known = present
                 # Each says at its own deadline who is missing.
                 self._broadcast(waiting=self._admission.absent)
@@ -186,61 +189,62 @@ class Coordinator:
         self._members = decision.get("start")
         self._broadcast(**decision)
 
-    def _join(self, hello: Hello, stream: Stream) -> bool:
+    def _join(self, hello: Hello, channel: Channel) -> bool:
         """Adds a task; returns whether it takes part."""
         if self._members is not None:
-            return self._join_late(hello, stream)
-        present = self._streams.get(hello.name)
+            return self._join_late(hello, channel)
+        present = self._channels.get(hello.name)
         is_another = self._admission.is_another(hello)
         if present is not None and present.is_alive and is_another:
             problem = (
                 f"Two processes say that they are {hello.name}: "
-                f"{stream.origin} and {present.origin}. "
+                f"{channel.origin} and {present.origin}. "
                 "Give each its own task index."
             )
             self._admission.note(problem)
-            stream.send(refuse=problem)
+            channel.send(refuse=problem)
             return False
         if present is not None:
             # Its host may have vanished, or it connects again.
             present.abort()
-        self._streams[hello.name] = stream
+        self._channels[hello.name] = channel
         self._admission.add(hello)
         return True
 
-    def _join_late(self, hello: Hello, stream: Stream) -> bool:
+    def _join_late(self, hello: Hello, channel: Channel) -> bool:
         """Adds a task that was started again, if the run can use it."""
         name = hello.name
         problem = self._admission.why_not(hello)
         if problem is not None:
             logging.warning("A task could not join: %s", problem)
-            stream.send(refuse=problem)
+            channel.send(refuse=problem)
         elif name in self._options.expendable and not self._is_over:
             # Its new process has its port, so the old one is gone.
-            if name in self._streams:
-                self._streams[name].abort()
+            if name in self._channels:
+                self._channels[name].abort()
                 self._lost(name, "it was started again")
-            self._streams[name] = stream
+            self._channels[name] = channel
             logging.warning("%s is back.", self._label(name))
-            stream.send(start=self._members)
+            channel.send(start=self._members)
             return True
         elif self._options.is_elastic and name not in (self._members or ()):
             self._broadcast(preempt=f"{name} is back")
-        # It stays connected, to know when this run has ended.
+        if problem is None:
+            channel.send(running=True)
         return False
 
-    async def _listen(self, name: str, stream: Stream) -> None:
+    async def _listen(self, name: str, channel: Channel) -> None:
         """Handles the messages of a task until its connection ends."""
-        while (message := await stream.receive()) is not None:
-            if self._streams.get(name) is not stream:
+        while (message := await channel.receive()) is not None:
+            if self._channels.get(name) is not channel:
                 continue
             try:
                 self._handle(name, message)
             except (LookupError, TypeError, ValueError):
-                stream.abort("sent something other than messages")
+                channel.abort("sent something other than messages")
         # Another connection of the same task may have replaced this one.
-        if self._streams.get(name) is stream:
-            self._lost(name, stream.how)
+        if self._channels.get(name) is channel:
+            self._lost(name, channel.how)
 
     def _handle(self, name: str, message: Mapping[str, Any]) -> None:
         if "leave" in message:
@@ -249,8 +253,10 @@ class Coordinator:
             self._broadcast(preempt=str(message["preempt"]))
         elif "suspect" in message:
             self._silence_seconds = min(
-                self._silence_seconds, timeouts.SUSPECT_SILENCE_SECONDS
+                self._silence_seconds, SUSPECT_SILENCE_SECONDS
             )
+            for channel in [*self._channels.values(), *self._waiting]:
+                channel.silence_seconds = self._silence_seconds
         elif "barrier" in message:
             self._reach(name, message)
 
@@ -265,26 +271,26 @@ class Coordinator:
             asyncio.get_running_loop().call_later(
                 seconds, self._give_up_barrier, number, seconds
             )
-        here[name] = {"tasks": {}, "facts": message["facts"]}
-        if here.keys() >= self._streams.keys():
+        here[name] = dict(message["facts"])
+        if here.keys() >= self._channels.keys():
             del self._barriers[number]
             # In the cluster's order: the others are compared with the first.
-            found = {n: here[n] for n in self._own.tasks if n in here}
+            found = {n: here[n] for n in self._tasks if n in here}
             self._broadcast(barrier=number, problem=difference(found))
 
     def _give_up_barrier(self, number: int, seconds: float) -> None:
         here = self._barriers.get(number)
         if here is not None:
-            late = [self._label(n) for n in self._streams if n not in here]
+            late = [self._label(n) for n in self._channels if n not in here]
             self.end(f"{listed(late)} did not reach a barrier in {seconds:g} s")
 
     def _left(self, name: str, reason: str | None) -> None:
-        self._streams.pop(name, None)
+        self._channels.pop(name, None)
         text = reason or f"{self._label(name)} ended"
         self._go_on_without(name, text, well=reason is None)
 
     def _lost(self, name: str, how: str) -> None:
-        del self._streams[name]
+        del self._channels[name]
         text = f"lost {self._label(name)}"
         self._go_on_without(name, f"{text}: {how}" if how else text, lost=name)
 
@@ -298,13 +304,13 @@ class Coordinator:
             self.end(reason, well=well, lost=lost)
         elif not self._is_over:
             logging.warning("%s%s.", reason[0].upper(), reason[1:])
-            own = self._streams.get(self._own.name)
+            own = self._channels.get(self._own.name)
             if own is not None:
                 own.send(gone=name)
 
     def _label(self, name: str) -> str:
-        return label(name, self._own.tasks)
+        return label(name, self._tasks)
 
     def _broadcast(self, **message: Any) -> None:
-        for stream in list(self._streams.values()):
-            stream.send(**message)
+        for channel in list(self._channels.values()):
+            channel.send(**message)

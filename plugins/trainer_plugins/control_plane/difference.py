@@ -21,26 +21,21 @@ def missing(
     return f"peers missing after {seconds:g} s: {listed(shown)}"
 
 
-def difference(hellos: Mapping[str, Mapping[str, Any]]) -> str | None:
+def difference(facts: Mapping[str, Mapping[str, Any]]) -> str | None:
     """Returns a message on how the tasks differ; `None` if they do not.
 
     Args:
-        hellos: the `tasks` and `facts` of each task, the coordinator's first.
+        facts: those of each task; the others are compared with the first.
     """
-    leader, own = next(iter(hellos.items()))
-    for name, hello in hellos.items():
-        if hello["tasks"] != own["tasks"]:
-            return _other_cluster(leader, own["tasks"], name, hello["tasks"])
-    # Every attempt gives the same message, whatever the order of arrival. At
-    # a barrier there are no `tasks`, but the hellos are in order.
-    order = [name for name in own["tasks"] if name in hellos] or [*hellos]
-    for fact in sorted({fact for h in hellos.values() for fact in h["facts"]}):
+    first, *others = facts.values()
+    if all(other == first for other in others):
+        return None
+    for fact in sorted({fact for found in facts.values() for fact in found}):
         owners: dict[str, list[str]] = {}
-        for name in order:
-            value = hellos[name]["facts"].get(fact, "nothing")
+        for name, found in facts.items():
             # As text, since a value such as a list cannot be a dictionary's
             # key.
-            shown = json.dumps(value, sort_keys=True)
+            shown = json.dumps(found.get(fact, "nothing"), sort_keys=True)
             owners.setdefault(shown, []).append(name)
         if len(owners) > 1:
             parts = [
@@ -52,23 +47,6 @@ def difference(hellos: Mapping[str, Mapping[str, Any]]) -> str | None:
                 "task with the same command, code and versions."
             )
     return None
-
-
-def _other_cluster(
-    leader: str, own: Mapping[str, str], name: str, other: Mapping[str, str]
-) -> str:
-    for task in [*own, *other]:
-        here, there = own.get(task), other.get(task)
-        if here != there:
-            return (
-                f"{name} was given another cluster than {leader}: {task} is "
-                f"{there or 'missing'} for {name} and "
-                f"{here or 'missing'} for {leader}. Give all tasks the same."
-            )
-    return (
-        f"{name} and {leader} list the tasks in different orders. Give all "
-        "tasks the same cluster."
-    )
 
 
 def listed(names: Sequence[str]) -> str:

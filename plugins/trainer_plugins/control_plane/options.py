@@ -1,11 +1,26 @@
-"""What a strategy configures in the control plane."""
+"""What a strategy configures in the control plane, and its time-outs.
+
+What a user may set is a field of `Options`. The constants are the defaults,
+and the limits that no one needs to change; all are in seconds.
+"""
 
 import dataclasses
 import math
 from collections.abc import Collection
 
 from trainer import UserError
-from trainer_plugins.control_plane import timeouts
+
+# Both ends of a connection send a heartbeat this often.
+HEARTBEAT_SECONDS = 1.0
+# Longer than a healthy process ever blocks its other threads: tracing and
+# compiling release Python's lock now and then.
+SILENCE_SECONDS = 15.0
+# After an operation has failed, a few missed heartbeats are evidence enough.
+SUSPECT_SILENCE_SECONDS = 4.0
+# A name server, or the coordinator's answer.
+ANSWER_SECONDS = 5.0
+# For the others to read what was sent before a connection is closed.
+GOODBYE_SECONDS = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,10 +41,10 @@ class Options:
     """
 
     start_seconds: float = 120.0
-    silence_seconds: float = timeouts.SILENCE_SECONDS
+    silence_seconds: float = SILENCE_SECONDS
     leave_seconds: float = math.inf
     min_workers: int | None = None
-    settle_seconds: float = timeouts.SETTLE_SECONDS
+    settle_seconds: float = 15.0
     expendable: Collection[str] = ()
 
     @property
@@ -43,7 +58,7 @@ class Options:
         Raises:
             UserError: one is impossible.
         """
-        least = 2 * timeouts.HEARTBEAT_SECONDS
+        least = 2 * HEARTBEAT_SECONDS
         if self.silence_seconds < least:
             raise UserError(
                 f"silence_seconds = {self.silence_seconds:g} must be at least "

@@ -23,9 +23,7 @@ from trainer.plugin_api import (
     read_number,
     resolve_cluster,
 )
-from trainer_plugins.control_plane.agent import Agent
-from trainer_plugins.control_plane.options import Options
-from trainer_plugins.control_plane.timeouts import SILENCE_SECONDS
+from trainer_plugins.control_plane.options import SILENCE_SECONDS, Options
 from trainer_plugins.strategies.connecting import bounded, lock_released
 from trainer_plugins.strategies.processes import (
     ClusterStrategy,
@@ -107,7 +105,6 @@ class MultiWorkerMirrored(ClusterStrategy):
             leave_seconds=timeout_seconds,
             min_workers=min_workers or _min_workers(),
         )
-        self._agent: Agent | None = None
         self.cluster = resolve_cluster(
             worker_hosts=worker_hosts,
             task_index=task_index,
@@ -137,8 +134,8 @@ class MultiWorkerMirrored(ClusterStrategy):
         # A single worker has no one to wait for.
         if len(cluster.tasks(*_JOBS)) > 1:
             # A collective that waits for a lost peer would never return.
-            self._agent = self._join(cluster, _JOBS, on_end=abort_collectives)
-            self.cluster = cluster = self._agent.cluster
+            agent = self._join(cluster, _JOBS, on_end=abort_collectives)
+            self.cluster = cluster = agent.cluster
         # In here, TensorFlow's workers wait for each other as well.
         limit = self._control.start_seconds
         try:
@@ -196,10 +193,6 @@ class MultiWorkerMirrored(ClusterStrategy):
         """See `StrategyPlugin.check_alike`."""
         if self._agent is not None:
             self._agent.barrier(facts, seconds=self._control.leave_seconds)
-
-    def why_start_again(self) -> str | None:
-        """See `StrategyPlugin.why_start_again`: a worker is back."""
-        return None if self._agent is None else self._agent.preempt_reason
 
     def finish(self) -> None:
         """Waits for the others, so that none loses a peer at the end."""

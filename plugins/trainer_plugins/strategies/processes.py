@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -9,11 +10,21 @@ import keras
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-from trainer import StrategyPlugin
+from trainer import StartAgain, StrategyPlugin
 from trainer.plugin_api import Cluster, GraphLoop, Sums, skip_teardown
 from trainer_plugins.control_plane.agent import Agent
 from trainer_plugins.control_plane.options import Options
-from trainer_plugins.control_plane.peers import Peers
+
+# What TensorFlow raises when a peer is gone. A bug in user code can raise the
+# same, so these alone do not mean that a peer was lost.
+_SYMPTOMS = (
+    tf.errors.UnavailableError,
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.DeadlineExceededError,
+    tf.errors.FailedPreconditionError,
+    tf.errors.InternalError,
+)
 
 
 class ClusterStrategy(StrategyPlugin):
@@ -27,7 +38,10 @@ class ClusterStrategy(StrategyPlugin):
     # Set by the constructor of a subclass.
     _control: Options
     # Set after the rendezvous; an evaluator takes no part in it.
-    _peers: Peers | None = None
+    _agent: Agent | None = None
+    # A symptom that no lost peer explained, so that `close` does not wait for
+    # the news again.
+    _unexplained: BaseException | None = None
 
     @property
     def is_evaluator(self) -> bool:
@@ -54,8 +68,22 @@ class ClusterStrategy(StrategyPlugin):
         Raises:
             StartAgain: a lost task caused the end; it is named.
         """
-        if self._peers is not None:
-            self._peers.leave()
+        if self._agent is None:
+            return
+        error = sys.exception()
+        try:
+            # Some calls that need peers are made outside of `_watched`.
+            if isinstance(error, _SYMPTOMS) and error is not self._unexplained:
+                self._explain(self._agent, error)
+        except StartAgain as again:
+            error = again
+            raise
+        finally:
+            self._agent.leave(error)
+
+    def why_start_again(self) -> str | None:
+        """See `StrategyPlugin.why_start_again`: a task is back, or leaves."""
+        return None if self._agent is None else self._agent.preempt_reason
 
     def _join(
         self,
@@ -65,22 +93,43 @@ class ClusterStrategy(StrategyPlugin):
     ) -> Agent:
         """Joins the run, see `Agent`; from then on `_watched` has a limit."""
         versions = {"tensorflow": tf.__version__, "keras": keras.__version__}
-        agent = Agent(
+        self._agent = Agent(
             cluster,
             jobs=jobs,
             facts={**versions, **self.facts},
             options=self._control,
             on_end=on_end,
         )
-        limit = self._control.leave_seconds
-        self._peers = Peers(agent, limit_seconds=limit)
-        return agent
+        return self._agent
 
-    def _watched(self) -> contextlib.AbstractContextManager[None]:
-        """A context for calls that wait for peers; see `Peers.watched`."""
-        if self._peers is None:
-            return contextlib.nullcontext()
-        return self._peers.watched()
+    @contextlib.contextmanager
+    def _watched(self) -> Iterator[None]:
+        """Sets a time limit on a call that waits for peers.
+
+        Raises:
+            StartAgain: a lost peer has ended the run; it is named.
+        """
+        if self._agent is None:
+            yield
+            return
+        # TensorFlow's own time-out for collectives is no alternative: it
+        # keeps a sleeping thread for each collective until the time is up,
+        # which makes thousands of threads after a minute.
+        with self._agent.waiting(self._control.leave_seconds):
+            try:
+                yield
+            except _SYMPTOMS as error:
+                self._explain(self._agent, error)
+                raise
+
+    def _explain(self, agent: Agent, error: BaseException) -> None:
+        """Raises `StartAgain` if a lost peer is the cause of a symptom."""
+        # The peer that broke this operation may itself have left because of
+        # another task. Only the coordinator knows the first cause.
+        reason = agent.why_failed()
+        if reason is not None:
+            raise StartAgain(reason) from error
+        self._unexplained = error
 
 
 def server_def_resolver(
@@ -96,20 +145,6 @@ def server_def_resolver(
         task_type=cluster.job,
         task_id=cluster.index,
         rpc_layer="grpc",
-    )
-
-
-def start_server(
-    cluster: Cluster, jobs: Sequence[str], *, threads: int
-) -> tf.distribute.Server:
-    """Starts the TensorFlow server of a worker or parameter server."""
-    config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=threads)
-    return tf.distribute.Server(
-        server_def_resolver(cluster, jobs).cluster_spec(),
-        job_name=cluster.job,
-        task_index=cluster.index,
-        protocol="grpc",
-        config=config,
     )
 
 

@@ -30,8 +30,8 @@ def wait(agent):
     agent.wait()
 
 
-def reason(agent, seconds):
-    return agent.wait_for_end(seconds)
+def reason(agent):
+    return agent.why_failed()
 
 
 def barrier(agent, facts, seconds):

@@ -106,8 +106,8 @@ def test_a_different_cluster_is_named(cluster):
     other = {"worker": [*group.jobs["worker"], "127.0.0.1:9"]}
     tasks = [*group.start_workers(0), *group.start_workers(1, given=other)]
     for text in refusals(tasks):
-        assert "worker 1 was given another cluster than worker 0" in text
-        assert "127.0.0.1:9 for worker 1" in text
+        assert "differ in the address of worker 2: " in text
+        assert '"127.0.0.1:9" on worker 1' in text
 
 
 def test_two_processes_with_one_task_index_are_named(cluster):
@@ -184,12 +184,6 @@ def test_a_task_without_the_secret_does_not_count(cluster):
         assert text.startswith(f"peers missing after 3 s: {group.label(name)}")
 
 
-def test_a_secret_that_all_have_is_enough(cluster):
-    group = cluster(2, secret="a secret")
-    for task in group.start_workers(0, 1):
-        task.started()
-
-
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_task_that_dies_before_the_start_may_come_back(cluster, victim):
     group = cluster(3)
@@ -200,18 +194,6 @@ def test_a_task_that_dies_before_the_start_may_come_back(cluster, victim):
     tasks |= {i: group.start_workers(i)[0] for i in (victim, 2)}
     for i, task in tasks.items():
         assert task.started() == [f"worker {i}", group.jobs]
-
-
-def test_a_task_that_freezes_before_the_start_is_missed(cluster):
-    group = cluster(3, options={"silence_seconds": 2.0, "start_seconds": 8.0})
-    first, frozen = group.start_workers(0, 1)
-    group.connect().close()
-    time.sleep(0.5)
-    frozen.kill(signal.SIGSTOP)
-    code, text, _ = first.answer()
-    assert code == 75
-    assert group.label("worker 1") in text
-    assert group.label("worker 2") in text
 
 
 def test_tensorflow_takes_the_ports_over_at_once(cluster):

@@ -139,12 +139,12 @@ def test_all_workers_report_a_difference(cluster):
 @pytest.mark.long
 def test_a_run_with_fewer_workers_ends_when_one_is_back(cluster):
     pair = cluster("multi_worker_mirrored@2", "100000", "0.1", "min_workers=1")
-    pair.start(1)
-    pair.wait_for_step(1, 20)
     pair.start(0)
-    assert pair.said(1, 75).startswith("worker 0 is back")
-    # The restarted worker waits meanwhile.
+    pair.wait_for_step(0, 20)
     pair.start(1)
+    assert pair.said(0, 75).startswith("worker 1 is back")
+    # The one that is back waits meanwhile.
+    pair.start(0)
     pair.wait_for_step(0, 20)
     pair.wait_for_step(1, 20)
 

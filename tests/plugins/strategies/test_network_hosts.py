@@ -18,7 +18,7 @@ from tests.plugins.strategies.network_hosts import (
     why_not,
 )
 from trainer.checkpoint import storage as saved
-from trainer_plugins.control_plane.disconnect import disconnect
+from trainer_plugins.control_plane.channel import disconnect
 
 pytestmark = pytest.mark.long
 STEPS = 60

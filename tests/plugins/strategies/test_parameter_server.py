@@ -6,7 +6,9 @@ import pytest
 
 from trainer import UserError
 from trainer_plugins.strategies.parameter_server import ParameterServer
-from trainer_plugins.strategies.worker_pool import cut_into_rounds
+from trainer_plugins.strategies.parameter_server.worker_pool import (
+    cut_into_rounds,
+)
 
 TWO_AND_ONE = {
     "worker_hosts": "a:1,b:1",

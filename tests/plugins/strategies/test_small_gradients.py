@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from trainer_plugins.strategies.small_gradients import (
+from trainer_plugins.strategies.parameter_server.small_gradients import (
     _MOST_BYTES,
     sent_together,
 )

@@ -5,7 +5,7 @@ import time
 import pytest
 import tensorflow as tf
 
-from trainer_plugins.strategies.staleness import Staleness
+from trainer_plugins.strategies.parameter_server.counters import Staleness
 
 
 @pytest.fixture

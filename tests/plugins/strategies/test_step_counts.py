@@ -3,7 +3,7 @@
 import pytest
 import tensorflow as tf
 
-from trainer_plugins.strategies.step_counts import StepCounts
+from trainer_plugins.strategies.parameter_server.counters import StepCounts
 
 
 def counted(growth, *, num_steps, losses):

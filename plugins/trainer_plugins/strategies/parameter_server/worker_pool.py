@@ -12,8 +12,10 @@ import tensorflow as tf
 from trainer import StartAgain
 from trainer.plugin_api import MakePieces, outside_graph
 from trainer_plugins.control_plane.agent import Agent
-from trainer_plugins.strategies.staleness import Staleness
-from trainer_plugins.strategies.step_counts import StepCounts
+from trainer_plugins.strategies.parameter_server.counters import (
+    Staleness,
+    StepCounts,
+)
 
 _worker_index = tf.distribute.coordinator.experimental_get_current_worker_index
 # How often the chief checks for lost servers while it waits for workers.

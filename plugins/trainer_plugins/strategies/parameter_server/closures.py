@@ -16,7 +16,7 @@ from trainer.plugin_api import (
     graph_function,
     outside_graph,
 )
-from trainer_plugins.strategies.worker_pool import WorkerPool
+from trainer_plugins.strategies.parameter_server.worker_pool import WorkerPool
 
 # The name under which its mean is logged.
 STALENESS = "staleness"

@@ -28,20 +28,26 @@ from trainer.plugin_api import (
     resolve_cluster,
     signals,
 )
-from trainer_plugins.control_plane.departing import departing
-from trainer_plugins.control_plane.options import Options
-from trainer_plugins.control_plane.timeouts import SILENCE_SECONDS
-from trainer_plugins.strategies.closures import Closures, Evaluation
+from trainer_plugins.control_plane.options import SILENCE_SECONDS, Options
 from trainer_plugins.strategies.connecting import bounded
+from trainer_plugins.strategies.parameter_server.closures import (
+    Closures,
+    Evaluation,
+)
+from trainer_plugins.strategies.parameter_server.counters import StepCounts
+from trainer_plugins.strategies.parameter_server.serving import (
+    departing,
+    start_server,
+)
+from trainer_plugins.strategies.parameter_server.small_gradients import (
+    sent_together,
+)
+from trainer_plugins.strategies.parameter_server.worker_pool import WorkerPool
 from trainer_plugins.strategies.processes import (
     ClusterStrategy,
     WatchedRunner,
     server_def_resolver,
-    start_server,
 )
-from trainer_plugins.strategies.small_gradients import sent_together
-from trainer_plugins.strategies.step_counts import StepCounts
-from trainer_plugins.strategies.worker_pool import WorkerPool
 
 _JOBS = ("chief", "worker", "ps")
 
@@ -194,7 +200,7 @@ class ParameterServer(ClusterStrategy):
         # Must come before the first TensorFlow operation.
         threading = tf.config.threading
         threading.set_inter_op_parallelism_threads(self._threads)
-        self._agent = self._join(self.cluster, _JOBS)
+        agent = self._join(self.cluster, _JOBS)
         # TensorFlow connects to all servers here, and waits for each of them.
         with self._watched(), bounded(self._control.start_seconds):
             strategy = tf.distribute.ParameterServerStrategy(
@@ -203,7 +209,7 @@ class ParameterServer(ClusterStrategy):
             self._worker_pool = WorkerPool(
                 strategy,
                 num_workers=self._num_workers,
-                agent=self._agent,
+                agent=agent,
                 watched=self._watched,
                 scope=self.scope,
                 counts=self._counts,
@@ -219,10 +225,6 @@ class ParameterServer(ClusterStrategy):
     def is_chief(self) -> bool:
         """Only the chief writes."""
         return self.cluster.job == "chief" or self.is_evaluator
-
-    def why_start_again(self) -> str | None:
-        """See `StrategyPlugin.why_start_again`: a server has to leave."""
-        return None if self.is_evaluator else self._agent.preempt_reason
 
     def why_not_compiled(self) -> str | None:
         """XLA cannot reach variables on other hosts."""

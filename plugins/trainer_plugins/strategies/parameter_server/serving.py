@@ -1,4 +1,4 @@
-"""Graceful shutdown of a worker or parameter server: the run saves first.
+"""A worker or parameter server: it serves, and leaves once the run has saved.
 
 SIGTERM usually reaches all tasks of a job at once. The chief still needs its
 workers to finish the current steps, and the parameter servers to read the
@@ -8,18 +8,34 @@ variables that it saves.
 import contextlib
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+import tensorflow as tf
 from absl import logging
 
-from trainer.plugin_api import signals
+from trainer.plugin_api import Cluster, signals
 from trainer_plugins.control_plane.agent import Agent
+from trainer_plugins.strategies.processes import server_def_resolver
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # A preempted VM has 30 s from SIGTERM on.
 _SAVING_SECONDS = 25.0
 # Longer than one graph call, see `Loop.loop_seconds`.
 _WORKING_SECONDS = 20.0
+
+
+def start_server(
+    cluster: Cluster, jobs: Sequence[str], *, threads: int
+) -> tf.distribute.Server:
+    """Starts the TensorFlow server of a worker or parameter server."""
+    config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=threads)
+    return tf.distribute.Server(
+        server_def_resolver(cluster, jobs).cluster_spec(),
+        job_name=cluster.job,
+        task_index=cluster.index,
+        protocol="grpc",
+        config=config,
+    )
 
 
 @contextlib.contextmanager
