@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from trainer.loop.logger import Logger
     from trainer.step.divergence_guard import Guard
     from trainer.step.metrics.whole_set import WholeSetMetric
-    from trainer.step.reductions.average import Average, average
+    from trainer.step.reductions.sums import Average, average
     from trainer.strategy.plugin import StrategyPlugin
     from trainer.trainer import Trainer
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from trainer.runtime.memory import peak_memory
     from trainer.runtime.process_exit import give_up, skip_teardown
     from trainer.runtime.report import Row, Section, show
-    from trainer.step.options import StrategyOptions
+    from trainer.step.forms import StrategyOptions
     from trainer.step.programs import Program, Programs
     from trainer.step.reductions.slots import BETWEEN_REPLICAS
     from trainer.step.reductions.sums import Sums

@@ -33,6 +33,7 @@ from trainer.python.given_model import GivenModel, compiled_with
 from trainer.python.history import History
 from trainer.python.running import Running
 from trainer.step import gradients as grads
+from trainer.step.context import step_context
 from trainer.step.divergence_guard import Guard
 from trainer.step.forms import Form
 from trainer.step.gradient_statistics import GradientStatistics
@@ -45,9 +46,8 @@ from trainer.step.gradient_sums import (
 )
 from trainer.step.logs import StepLogs
 from trainer.step.losses import loss_terms, per_output
-from trainer.step.pieces import current_piece, open_piece
 from trainer.step.reductions.all_gather import Gathered, all_gather
-from trainer.step.reductions.average import Average
+from trainer.step.reductions.sums import Average
 from trainer.step.spec import OVERRIDABLE, Parts, StepSpec
 from trainer.step.train_step import make_train_step
 from trainer.step.trials.data import check_data
@@ -666,9 +666,9 @@ class Trainer(Running):
         """
         local = tape.gradient(loss.total, [v.value for v in variables])
         # Without examples the local gradient may be NaN, and would spread.
-        piece = current_piece()
-        if piece is not None:
-            local, loss = piece.or_zeros(local), piece.or_nothing(loss)
+        here = step_context.batch
+        if here is not None:
+            local, loss = here.or_zeros(local), here.or_nothing(loss)
         if not self.plugin.options.reduces_sparse:
             local = grads.densify(local)
         # Gradients and count in one reduction, then one division.
@@ -717,9 +717,9 @@ class Trainer(Running):
             self.gradient_statistics.note(true, variables, done)
         if not grads.takes_rows_as_they_come(chosen):
             gradients = true
-        # Outside of the piece: all replicas assign the same here, so nothing
-        # must be weighed by examples.
-        with open_piece(None):
+        # All replicas assign the same here, so nothing must be weighed by
+        # examples.
+        with step_context.within(batch=None):
             chosen.apply(gradients, variables)
 
     def metric_increments(

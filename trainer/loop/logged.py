@@ -13,9 +13,7 @@ from trainer.step.gradient_statistics import BUCKETS
 from trainer.values.words import shown
 
 Kind: TypeAlias = Literal["scalar", "image", "histogram", "text", "audio"]
-Reduction: TypeAlias = Literal["mean", "sum"]
 
-_WORDS = {"kind": Kind, "reduction": Reduction}
 # What all loggers take, MLflow's being the narrowest.
 _NAME = re.compile(r"[A-Za-z0-9][\w\-./ ]*", re.ASCII)
 
@@ -42,8 +40,8 @@ class Media:
 Value: TypeAlias = float | Media
 
 
-def check_words(name: Any, **given: str | None) -> None:
-    """Checks the name of a value, and what is said of it.
+def check_words(name: Any, *, kind: str | None) -> None:
+    """Checks the name and the kind of a value.
 
     Not by `checked`, whose errors AutoGraph cannot pass on.
 
@@ -56,13 +54,12 @@ def check_words(name: Any, **given: str | None) -> None:
             "spaces and any of _ - . / after a letter or a digit, such as "
             "'norms/dense'."
         )
-    for argument, word in given.items():
-        valid = get_args(_WORDS[argument])
-        if word is not None and word not in valid:
-            raise UserError(
-                f"trainer.log({name!r}, ...) has {argument} = {shown(word)}. "
-                f"Valid: {', '.join(map(repr, valid))}."
-            )
+    valid = get_args(Kind)
+    if kind is not None and kind not in valid:
+        raise UserError(
+            f"trainer.log({name!r}, ...) has kind = {shown(kind)}. Valid: "
+            f"{', '.join(map(repr, valid))}."
+        )
 
 
 def as_value(

@@ -10,7 +10,7 @@ from trainer.checkpoint.stateful import RunState
 from trainer.data.batches import Batches
 from trainer.loop.control import Control
 from trainer.loop.goodput import Accounts
-from trainer.loop.logged import Kind, Reduction
+from trainer.loop.logged import Kind
 from trainer.step.forms import Form
 from trainer.step.gradient_statistics import GradientStatistics
 from trainer.step.spec import Parts, StepSpec
@@ -152,7 +152,6 @@ class RunningTrainer(Protocol):
         *,
         kind: Kind | None = None,
         split: Text | None = None,
-        reduction: Reduction | None = None,
         sample_rate: int | None = None,
     ) -> None:
         """Logs a value, from a callback or a step."""

@@ -25,7 +25,6 @@ from trainer.loop.evaluation_sets import EvalEvery
 from trainer.loop.evaluator import Evaluator, OtherEvaluations
 from trainer.loop.logged import (
     Kind,
-    Reduction,
     as_value,
     check_words,
     numbers_of,
@@ -50,9 +49,9 @@ from trainer.python.predict import (
     predict,
     predicted_batches,
 )
-from trainer.step import noted
 from trainer.step.forms import Form
 from trainer.step.gradient_statistics import GradientStatistics
+from trainer.step.measuring import log_in_step
 from trainer.step.trials.prepare import prepare
 from trainer.strategy.checks import check_against_strategy, check_global_loss
 from trainer.strategy.eager_loop import eagerly
@@ -506,7 +505,6 @@ class Running(_Base):
         *,
         kind: Kind | None = None,
         split: Text | None = None,
-        reduction: Reduction | None = None,
         sample_rate: int | None = None,
     ) -> None:
         """Logs a value, from a callback or a step, to every logger of the run.
@@ -520,14 +518,13 @@ class Running(_Base):
         In a step, which is what `train_step`, `eval_step`, `per_example_loss`,
         `global_loss` and `forward` are part of, a number is logged as every
         other value of the step is: as its mean since the last log. Each
-        replica has its own, so it must be one value for each example, an
-        `average`, or a scalar with a `reduction`: the first two are equal
-        under every strategy.
+        replica has its own, so it must be one value for each example or an
+        `average`, which are equal under every strategy.
 
         Args:
             name: letters, digits, spaces, and `_`, `-`, `.` and `/`.
-            value: a number, a string or an array. In a step: a float of shape
-                `[batch]`, a `trainer.average`, or a scalar.
+            value: a number, a string or an array. In a step: numbers of shape
+                `[batch]`, or a `trainer.average`.
             kind: what an array is. An `"image"` is of uint8, or of floats from
                 0 to 1, and of shape `[height, width]`, `[height, width,
                 channels]` or `[images, height, width, channels]`. A
@@ -535,26 +532,19 @@ class Running(_Base):
                 to 1, of shape `[frames]` or `[frames, channels]`.
             split: whose value it is, in a callback; by default that of the
                 evaluation which is under way, and else `"train"`.
-            reduction: over replicas and micro-batches, of a scalar in a step:
-                `"mean"` or `"sum"`.
             sample_rate: of audio, in frames per second.
 
         Raises:
             UserError: the value is not one of these, or nothing runs.
         """
-        check_words(name, kind=kind, reduction=reduction)
-        if noted.note(name, value, reduction, kind=kind, split=split):
+        check_words(name, kind=kind)
+        if log_in_step(name, value, kind=kind, split=split):
             return
         reporter = self.reporter
         if reporter is None:
             raise UserError(
                 f"trainer.log({name!r}, ...) was called outside of a run. Call "
                 "it in a callback, or in what a step calls."
-            )
-        if reduction is not None:
-            raise UserError(
-                f"trainer.log({name!r}, ...) has a reduction, which only a "
-                "step has replicas for. Leave it out in a callback."
             )
         given = as_value(name, value, kind=kind, sample_rate=sample_rate)
         reporter.log(name, given, split)

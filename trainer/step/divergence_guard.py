@@ -6,10 +6,8 @@ result is kept in variables, which the host reads once per host loop, not once
 per step.
 """
 
-import contextlib
 import math
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
@@ -17,6 +15,7 @@ import tensorflow as tf
 from annotated_types import Gt, Le
 
 from trainer.runtime.graph import only_if
+from trainer.step.context import step_context
 from trainer.step.gradients import Gradient, global_norm
 from trainer.values.annotations import Finite, Positive
 from trainer.values.configurable import configurable
@@ -130,8 +129,6 @@ class Watch:
 
     def __init__(self, guard: Guard) -> None:
         self._guard = guard
-        # Mirrored strategies trace each replica in a thread of its own.
-        self._noted = threading.local()
         self._fault_step = _variable(-1, tf.int64, "guard_fault_step")
         self._fault = _variable([0.0, 0.0, 0.0], tf.float32, "guard_fault")
         # The usual norm, and the number of good steps that it averages. In one
@@ -185,23 +182,13 @@ class Watch:
         only_if(sound, go_on, stop)
         return sound
 
-    @contextlib.contextmanager
-    def listening(self) -> Iterator[list[tf.Tensor]]:
-        """Collects the norms of what `note` is given, on this replica."""
-        norms: list[tf.Tensor] = []
-        self._noted.norms = norms
-        try:
-            yield norms
-        finally:
-            del self._noted.norms
-
     def note(self, gradients: Sequence[Gradient]) -> None:
         """Takes note of gradients that are about to be applied.
 
         Args:
             gradients: see `trainer.step.gradients.global_norm`.
         """
-        norms = getattr(self._noted, "norms", None)
+        norms = step_context.gradient_norms
         if norms is not None:
             norms.append(global_norm(gradients))
 

@@ -5,18 +5,11 @@ from typing import Any
 
 from trainer.data.static_shapes import Padded
 from trainer.runtime.graph import converted
-from trainer.step.gradient_sums import piece_of
 from trainer.step.keras import untracked
 from trainer.step.logs import StepLogs
-from trainer.step.measuring import (
-    carry,
-    measuring,
-    replica_logs,
-    warn_of_unmeasured,
-)
+from trainer.step.measuring import carry, in_step, warn_of_unmeasured
 from trainer.step.metrics.carried import EVAL
-from trainer.step.padding import weighted
-from trainer.step.pieces import open_piece
+from trainer.step.replica_batch import weighted
 from trainer.step.spec import StepSpec
 
 # Keeps the random numbers of evaluation apart from those of training steps,
@@ -35,16 +28,11 @@ def make_eval_step(spec: StepSpec) -> Callable[[Any], StepLogs]:
     def replica_step(batch: Any) -> StepLogs:
         if isinstance(batch, Padded):
             batch = weighted(batch)
-        piece = piece_of(spec, batch, training=False)
-        with (
-            parts.randomness.at(parts.step.read_value(), 0, _STREAM),
-            open_piece(piece),
-            measuring(spec, batch, training=False) as complete,
-        ):
+        with in_step(spec, batch, stream=_STREAM, training=False) as complete:
             logs = converted(spec.methods.eval_step)(batch)
             if spec.has_own("eval_step"):
                 warn_of_unmeasured(spec, logs, training=False)
-        return replica_logs(spec, complete(logs), piece)
+            return complete(logs)
 
     # A named function, not a lambda: TPU clusters are named after it.
     def eval_step(iterator: Any) -> StepLogs:

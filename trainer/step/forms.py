@@ -1,5 +1,6 @@
-"""The compiled forms of a step, and what each of them needs."""
+"""The compiled forms of a step, and which of them a strategy allows."""
 
+import dataclasses
 import enum
 
 
@@ -34,3 +35,41 @@ class Form(enum.StrEnum):
     def uses_xla(self) -> bool:
         """Whether XLA compiles what computes the gradients."""
         return self is not Form.GRAPH
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StrategyOptions:
+    """What a strategy plugin can do, and what its devices need.
+
+    Attributes:
+        static_shapes: every batch has the same shape: a short training
+            batch is dropped, a short evaluation batch is padded. There
+            `Trainer.eval_step` gets `(x, y, sample_weight)` whatever the data
+            yields; the weight of padding is zero.
+        loops_on_replicas: a replica may reduce inside a loop or a condition,
+            so the whole step is one program there; elsewhere loops and
+            conditions are around the replicas. Needs static shapes.
+        reduces_logs: a step's results are summed over replicas within the
+            step, and the loop reads those of one replica.
+        reduces_sparse: gradients of embeddings travel as the rows they touch;
+            otherwise they are made dense first.
+        batches_by_step: which batch a step takes follows from its number, as
+            `StrategyPlugin.distribute` was given them.
+        takes_stacks: a single replica in this process, whose steps over a
+            stack of batches can be one program of XLA.
+        carries_states: each step sees what the one before it left, so that
+            metrics may depend on the order of batches.
+        evaluates_here: evaluation steps run in this process, so that it can
+            hold the predictions for a whole evaluation set.
+    """
+
+    # The defaults are those of a strategy whose replicas run in this process
+    # on plain devices.
+    static_shapes: bool = False
+    loops_on_replicas: bool = False
+    reduces_logs: bool = False
+    reduces_sparse: bool = True
+    batches_by_step: bool = True
+    takes_stacks: bool = False
+    carries_states: bool = True
+    evaluates_here: bool = True

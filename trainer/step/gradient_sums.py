@@ -4,7 +4,6 @@ What the Trainer's own step does: sums on each replica, one reduction, one
 division. See `trainer.step.losses.loss_terms` for the equation.
 """
 
-import functools
 from typing import Any, NamedTuple
 
 import keras
@@ -13,13 +12,12 @@ import tensorflow as tf
 from trainer.errors import UserError
 from trainer.runtime.graph import converted
 from trainer.step import gradients as grads
+from trainer.step.context import step_context
 from trainer.step.divergence_guard import Measured
 from trainer.step.logs import StepLogs
 from trainer.step.losses import loss_terms, per_output
 from trainer.step.losses.global_loss import global_term
-from trainer.step.measuring import examples_in_a_slot
-from trainer.step.padding import real_rows
-from trainer.step.pieces import Piece, open_piece
+from trainer.step.measuring import replica_batch
 from trainer.step.spec import StepSpec
 
 
@@ -50,28 +48,8 @@ class Reduced(NamedTuple):
     measured: tuple[Measured, ...]
 
 
-def piece_of(spec: StepSpec, batch: Any, *, training: bool) -> Piece:
-    """A replica's batch as one of the pieces of a global batch."""
-    micro = spec.accumulation_steps if training else 1
-    # Collectives between processes need one shape for all steps: there, each
-    # piece is padded to the most examples that a replica can get.
-    slot = None
-    if not spec.plugin.is_alone:
-        slot = functools.partial(
-            examples_in_a_slot,
-            spec,
-            training=training,
-            why="all_gather exchanges examples between processes",
-        )
-    return Piece(batch, pieces=spec.plugin.num_replicas * micro, slot=slot)
-
-
 def measure(
-    spec: StepSpec,
-    batch: Any,
-    *,
-    training: bool,
-    piece: Piece | None = None,
+    spec: StepSpec, batch: Any, *, training: bool
 ) -> tuple[list[loss_terms.Term], StepLogs]:
     """Runs the model on a replica's batch.
 
@@ -79,35 +57,35 @@ def measure(
         spec: whose step it is.
         batch: `x`, `(x, y)` or `(x, y, sample_weight)`.
         training: whether to train or to evaluate.
-        piece: the same batch, where the caller has counted it already.
 
     Returns:
         The terms of the loss, and what a step returns of them.
     """
     x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
-    piece = piece or piece_of(spec, batch, training=training)
-    with open_piece(piece):
+    here = replica_batch(spec, batch, training=training)
+    with step_context.within(batch=here):
         y_pred = converted(spec.methods.forward)(x, training=training)
         # As `fit` does. NumPy targets are often float64, and a loss would
         # compute in that.
         y = per_output.in_floatx(y)
         values = converted(spec.methods.per_example_loss)(x, y, y_pred)
-    terms, by_output = per_output.terms(
-        spec,
-        values,
-        y_pred=y_pred,
-        sample_weight=per_output.weights(spec, y, weight, training=training),
-        examples=piece.examples,
-        parts=piece.pieces,
-        real=real_rows(batch),
-        rows=piece.rows,
-    )
-    if spec.has_own("global_loss"):
-        with open_piece(piece):
+        terms, by_output = per_output.terms(
+            spec,
+            values,
+            y_pred=y_pred,
+            sample_weight=per_output.weights(
+                spec, y, weight, training=training
+            ),
+            examples=here.examples,
+            parts=here.shares,
+            real=here.real,
+            rows=here.rows,
+        )
+        if spec.has_own("global_loss"):
             whole = (x, y, y_pred)
-            terms.append(global_term(spec, batch, piece=piece, parts=whole))
-    terms += loss_terms.added_terms(spec.model, piece, spec.added_losses)
-    logs = loss_terms.loss_logs(spec.model, terms, piece.examples) | by_output
+            terms.append(global_term(spec, batch, piece=here, parts=whole))
+    terms += loss_terms.added_terms(spec.model, here, spec.added_losses)
+    logs = loss_terms.loss_logs(spec.model, terms, here.examples) | by_output
     increments = converted(spec.methods.metric_increments)
     return terms, logs | increments(y, y_pred, weight)
 
@@ -120,11 +98,11 @@ def gradient_sums(spec: StepSpec, batch: Any) -> tuple[GradientSums, StepLogs]:
     """
     # The tape watches the tf.Variables inside Keras variables.
     variables = [v.value for v in spec.model.trainable_variables]
-    piece = piece_of(spec, batch, training=True)
+    here = replica_batch(spec, batch, training=True)
     # Persistent: each denominator group needs a gradient of its own, as the
     # denominators are only known after the reduction.
     with tf.GradientTape(persistent=True) as tape:
-        terms, logs = measure(spec, batch, training=True, piece=piece)
+        terms, logs = measure(spec, batch, training=True)
         if not terms:
             raise UserError(
                 "There is no loss: pass loss=..., override per_example_loss or "
@@ -136,7 +114,7 @@ def gradient_sums(spec: StepSpec, batch: Any) -> tuple[GradientSums, StepLogs]:
     found = {}
     for term, total in zip(merged, scaled, strict=True):
         # A replica without examples computes NaNs, which the sum would spread.
-        local = piece.or_zeros(tape.gradient(total, variables))
+        local = here.or_zeros(tape.gradient(total, variables))
         # The micro-batches' sparse gradients have different numbers of rows,
         # which a tf.while_loop cannot carry.
         if spec.accumulation_steps > 1 or not spec.options.reduces_sparse:

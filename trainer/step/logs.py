@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 
 from trainer.step.metrics.metric_set import METRIC, MetricSet
-from trainer.step.reductions.average import Average
-from trainer.step.reductions.sums import Sums
+from trainer.step.reductions.sums import Average, Sums
 
 EXAMPLES = "_examples"  # Counts examples; not logged as a value of its own.
 DATA_WAIT = "_data_wait"  # Seconds spent waiting for input; not a value.

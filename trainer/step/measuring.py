@@ -1,6 +1,7 @@
-"""The logs of a step: what a replica measures, made to add up."""
+"""What surrounds a replica's step, and what the step logs: sums that add up."""
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -8,43 +9,107 @@ import tensorflow as tf
 from absl import logging
 
 from trainer.errors import UserError
+from trainer.step.context import current_graph, step_context
 from trainer.step.gradients import reduce_sum
-from trainer.step.keras.private import all_layers
+from trainer.step.keras.private import all_layers, losses_left_whole
 from trainer.step.logs import DATA_WAIT, EXAMPLES, MISSES, StepLogs
 from trainer.step.lookups import position
-from trainer.step.noted import noting
-from trainer.step.padding import real_rows
-from trainer.step.pieces import Piece
-from trainer.step.reductions.average import Average, average
 from trainer.step.reductions.slots import Slots, slot_rows
+from trainer.step.reductions.sums import Average, average
+from trainer.step.replica_batch import ReplicaBatch
 from trainer.step.spec import StepSpec
 
 _LOW = 2**32 - 1
 
 
-def replica_logs(
+def replica_batch(
+    spec: StepSpec, batch: Any, *, training: bool
+) -> ReplicaBatch:
+    """A batch as a replica's part of a global one.
+
+    It is the one that the step is in, unless research code passes another.
+    """
+    here = step_context.batch
+    if here is not None and here.batch is batch:
+        return here
+    micro = spec.accumulation_steps if training else 1
+    # Collectives between processes need one shape for all steps: there, each
+    # part is padded to the most examples that a replica can get.
+    most_rows = None
+    if not spec.plugin.is_alone:
+        most_rows = functools.partial(
+            most_examples,
+            spec,
+            training=training,
+            why="all_gather exchanges examples between processes",
+        )
+    shares = spec.plugin.num_replicas * micro
+    return ReplicaBatch(batch, shares=shares, most_rows=most_rows)
+
+
+@contextlib.contextmanager
+def in_step(
     spec: StepSpec,
-    logs: StepLogs,
-    piece: Piece,
-    waited: tf.Tensor | None = None,
-) -> StepLogs:
-    """Completes what a step returned, so that it adds up.
+    batch: Any,
+    *,
+    micro: tf.Tensor | int = 0,
+    stream: int = 0,
+    training: bool = True,
+) -> Iterator[Callable[..., StepLogs]]:
+    """Surrounds the step on a replica's batch: sets the `StepContext`.
 
     Args:
         spec: what the step is made of.
-        logs: as research code returned them: a plain scalar is averaged over
-            replicas and steps.
-        piece: the replica's piece of the batch.
-        waited: seconds for data, in which all replicas waited.
+        batch: the replica's.
+        micro: the micro-batch's index within the step.
+        stream: see `StepRandomness.at`.
+        training: whether to train or to evaluate.
+
+    Yields:
+        A function that completes the step's results, so that they add up over
+        replicas and steps: by what layers have measured, what `trainer.log`
+        was given, and the seconds that the step waited for data. Call it
+        within this context, after the step.
     """
+    parts, before = spec.parts, position()
+    logged: dict[str, Average] = {}
+    here = replica_batch(spec, batch, training=training)
+    with (
+        parts.randomness.at(parts.step.read_value(), micro, stream),
+        parts.metrics.in_layers.listening() as calls,
+        step_context.within(batch=here, logged=logged),
+        losses_left_whole(),
+    ):
+
+        def complete(
+            logs: StepLogs, waited: tf.Tensor | None = None
+        ) -> StepLogs:
+            _check_names(logged, logs)
+            metrics = parts.metrics
+            found = logs | logged | metrics.logs(metrics.layer_calls(calls))
+            found = _gathered(spec, found, batch, micro, training=training)
+            if training:
+                layers = {layer.name for layer in all_layers(spec.model)}
+                misses = spec.lookups.misses(since=before, layers=layers)
+                if misses is not None and spec.form.uses_xla:
+                    found[MISSES] = average(misses, 0.0)
+            return _adding_up(spec, found, here, waited)
+
+        yield complete
+
+
+def _adding_up(
+    spec: StepSpec, logs: StepLogs, here: ReplicaBatch, waited: Any
+) -> StepLogs:
+    """Results that add up; a plain scalar is averaged over replicas."""
     complete: StepLogs = {}
     for name, value in logs.items():
         value = average(value) if isinstance(value, tf.Tensor) else value
         if isinstance(value, Average):
-            complete[name] = piece.or_nothing(value)
+            complete[name] = here.or_nothing(value)
         else:
-            complete[name] = piece.or_zeros(value)
-    complete[EXAMPLES] = average(piece.examples, 0.0)
+            complete[name] = here.or_zeros(value)
+    complete[EXAMPLES] = average(here.examples, 0.0)
     if waited is not None:
         # Replicas wait together, and what they log is summed.
         part = waited / spec.plugin.num_replicas
@@ -52,49 +117,76 @@ def replica_logs(
     return reduce_sum(complete) if spec.options.reduces_logs else complete
 
 
-@contextlib.contextmanager
-def measuring(
-    spec: StepSpec,
-    batch: Any,
-    *,
-    micro: tf.Tensor | int = 0,
-    training: bool = True,
-) -> Iterator[Callable[[StepLogs], StepLogs]]:
-    """Surrounds the step on a replica's piece of the batch.
+def log_in_step(name: str, value: Any, **given: Any) -> bool:
+    """Takes what `trainer.log` is given in a step.
 
-    Yields:
-        A function that adds to the step's results what layers have measured,
-        and what `trainer.log` was given. Call it within this context, after
-        the step.
+    Args:
+        name: of the value.
+        value: an `Average`, or one number for each example.
+        **given: what says more of a value, which a step's cannot have.
+
+    Returns:
+        Whether it was one of a step.
+
+    Raises:
+        UserError: it cannot be one of a step.
     """
-    metrics = spec.parts.metrics
-    replicas = spec.plugin.num_replicas
-    pieces = replicas * (spec.accumulation_steps if training else 1)
-    before = position()
-    with metrics.in_layers.listening() as noted, noting() as notes:
-
-        def complete(logs: StepLogs) -> StepLogs:
-            logged = notes.averages(
-                logs,
-                rows=tf.nest.flatten(batch)[0].shape[0],
-                real=real_rows(batch),
-                pieces=pieces,
+    logged, here = step_context.logged, step_context.batch
+    if logged is None or here is None:
+        # A graph that is not a step's, such as that of `predict`.
+        return not tf.executing_eagerly()
+    what = f"trainer.log({name!r}, ...) in a step"
+    for option, said in given.items():
+        if said not in (None, "scalar"):
+            raise UserError(
+                f"{what} has {option} = {said!r}. Leave it out: a step logs "
+                "numbers of the split it is a step of. Images, histograms, "
+                "text and audio are logged in a callback."
             )
-            completed = _complete(
-                spec,
-                logs | logged | metrics.logs(metrics.layer_calls(noted)),
-                batch,
-                micro=micro,
-                training=training,
-            )
-            if training:
-                layers = {layer.name for layer in all_layers(spec.model)}
-                misses = spec.lookups.misses(since=before, layers=layers)
-                if misses is not None and spec.form.uses_xla:
-                    completed[MISSES] = average(misses, 0.0)
-            return completed
+    if current_graph() is not step_context.graph:
+        raise UserError(
+            f"{what} is inside a loop, a condition or a tf.function. Log "
+            "once in a step, outside of these."
+        )
+    if name in logged:
+        raise UserError(f"{what} is called twice. Log a name once.")
+    if not isinstance(value, Average):
+        value = _mean_of_examples(what, tf.convert_to_tensor(value), here)
+    logged[name] = value
+    return True
 
-        yield complete
+
+def _mean_of_examples(
+    what: str, value: tf.Tensor, here: ReplicaBatch
+) -> Average:
+    dtype, rows = value.dtype, here.rows
+    is_number = dtype.is_floating or dtype.is_integer or dtype.is_bool
+    known = value.shape[0] if value.shape.rank else None
+    is_short = isinstance(rows, int) and known is not None and known != rows
+    if not is_number or value.shape.rank != 1 or is_short:
+        raise UserError(
+            f"{what} got a {dtype.name} of shape {value.shape}, and each "
+            "replica has its own. Pass one value for each example (of shape "
+            "[batch]), or trainer.average(total, count)."
+        )
+    value = tf.cast(value, tf.float32)
+    if here.real is None:
+        return average(
+            tf.reduce_sum(value), tf.cast(tf.shape(value)[0], tf.float32)
+        )
+    # tf.where, not a product: padding may be anything, and NaN times 0 is NaN.
+    kept = tf.where(here.real > 0, value, tf.zeros_like(value))
+    return average(tf.reduce_sum(kept), here.examples)
+
+
+def _check_names(logged: StepLogs, logs: StepLogs) -> None:
+    # Some have a prefix, such as "metric:"; "loss" may come in parts.
+    taken = {"loss", *logs, *(one.partition(":")[2] for one in logs)}
+    for name in logged.keys() & taken:
+        raise UserError(
+            f"trainer.log({name!r}, ...) in a step has the name of a value "
+            "that the step returns. Choose another one."
+        )
 
 
 def warn_of_unmeasured(
@@ -180,7 +272,7 @@ def from_floats(parts: Sequence[tf.Tensor], dtype: tf.DType) -> tf.Tensor:
     return high * tf.cast(_LOW + 1, dtype) + low
 
 
-def examples_in_a_slot(
+def most_examples(
     spec: StepSpec,
     *,
     training: bool,
@@ -212,12 +304,12 @@ def examples_in_a_slot(
     )
 
 
-def _complete(
+def _gathered(
     spec: StepSpec,
     logs: StepLogs,
     batch: Any,
-    *,
     micro: tf.Tensor | int,
+    *,
     training: bool,
 ) -> StepLogs:
     metrics = spec.parts.metrics
@@ -237,6 +329,6 @@ def _complete(
     slots = Slots(
         number=micro * replicas + replica,
         pieces=replicas * micro_batches,
-        rows=examples_in_a_slot(spec, training=training),
+        rows=most_examples(spec, training=training),
     )
     return metrics.as_pieces(logs, batch, slots)

@@ -9,9 +9,7 @@ iteration draws its own.
 """
 
 import contextlib
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -25,6 +23,7 @@ from tensorflow.python.ops.control_flow_v2_func_graphs import (
 )
 
 from trainer.errors import UserError
+from trainer.step.context import Drawing, current_graph, step_context
 from trainer.step.keras.private import (
     seed_dtype,
     seed_generators,
@@ -33,22 +32,6 @@ from trainer.step.keras.private import (
 
 # A number that no generator of a model has: they are counted from zero.
 _NUMBER_OF_UNSEEDED = 0x7FFFFFFF
-
-
-class _Unseeded:
-    """Stands in for Keras' global generator, used where no seed is given.
-
-    Args:
-        draw: see `StepRandomness`.
-    """
-
-    def __init__(self, draw: Callable[[int, str], tf.Tensor]) -> None:
-        self._draw = draw
-
-    def next(self, ordered: bool = True) -> tf.Tensor:
-        """See `keras.random.SeedGenerator.next`."""
-        key = self._draw(_NUMBER_OF_UNSEEDED, "A layer")
-        return tf.cast(key, seed_dtype())
 
 
 class StepRandomness:
@@ -63,11 +46,8 @@ class StepRandomness:
     """
 
     def __init__(self, model: keras.Model, seed: int) -> None:
-        # Mirrored strategies trace each replica in a thread of its own.
-        self._local = threading.local()
         self._seed = seed
         self.was_drawn = False
-        self._unseeded = _Unseeded(self._draw)
         for number, (layer, generator) in enumerate(seed_generators(model)):
             self._take_over(generator, number, layer)
 
@@ -99,43 +79,15 @@ class StepRandomness:
             key = tf.random.experimental.stateless_fold_in(
                 key, tf.cast(word, tf.int32)
             )
-        graph = tf.compat.v1.get_default_graph()
-        with self._drawing_from({"key": key, "draws": {}, "graph": graph}):
-            yield
-
-    @property
-    def is_fixed(self) -> bool:
-        """Whether this thread is `at` a step."""
-        return getattr(self._local, "key", None) is not None
-
-    def as_drawn_from_here(self) -> Callable[[], AbstractContextManager[None]]:
-        """Remembers this place in a step.
-
-        Returns:
-            A context in which this thread draws what it will have drawn after
-            this call; also where it is no longer `at` the step.
-        """
-        local = self._local
-        here, drawn = {**vars(local)}, {**local.draws}
-
-        def again() -> AbstractContextManager[None]:
-            return self._drawing_from({**here, "draws": {**drawn}})
-
-        return again
-
-    @contextlib.contextmanager
-    def _drawing_from(self, place: dict[str, Any]) -> Iterator[None]:
         # Nested uses, such as global_loss within a step, restore what was
         # there.
-        local, before = self._local, {**vars(self._local)}
-        vars(local).clear()
-        vars(local).update(place)
-        try:
-            with unseeded_drawn_from(self._unseeded):
-                yield
-        finally:
-            vars(local).clear()
-            vars(local).update(before)
+        with (
+            step_context.within(
+                drawing=Drawing(key, {}), graph=current_graph()
+            ),
+            unseeded_drawn_from(_UNSEEDED),
+        ):
+            yield
 
     def _take_over(
         self, generator: keras.random.SeedGenerator, number: int, layer: str
@@ -143,47 +95,62 @@ class StepRandomness:
         own_next = generator.next
 
         def next_seed(ordered: bool = True) -> Any:
-            if not self.is_fixed:
+            if step_context.drawing is None:
                 # Outside a step: predict, initializers.
                 return own_next(ordered)
-            key = self._draw(number, f"The layer {layer!r}")
+            self.was_drawn = True
+            key = _draw(number, f"The layer {layer!r}")
             return tf.cast(key, generator.state.dtype)
 
         # Not through Keras' own __setattr__, which would track the function.
         object.__setattr__(generator, "next", next_seed)
 
-    def _draw(self, number: int, owner: str) -> tf.Tensor:
-        """The next seed of a generator in this step."""
-        self.was_drawn = True
-        key = self._local.key
-        # Counted while tracing: the position of a draw in the program.
-        draw = self._local.draws.get(number, 0)
-        self._local.draws[number] = draw + 1
-        for word in (number, draw, *self._iterations(owner)):
-            key = tf.random.experimental.stateless_fold_in(key, word)
-        return key
 
-    def _iterations(self, owner: str) -> list[tf.Tensor]:
-        """The current iteration of each loop around a draw, innermost first.
+def _draw(number: int, owner: str) -> tf.Tensor:
+    """The next seed of a generator in this step."""
+    drawing = step_context.drawing
+    assert drawing is not None
+    # Counted while tracing: the position of a draw in the program.
+    draw = drawing.draws.get(number, 0)
+    drawing.draws[number] = draw + 1
+    key = drawing.key
+    for word in (number, draw, *_iterations(owner)):
+        key = tf.random.experimental.stateless_fold_in(key, word)
+    return key
 
-        A loop's body is traced once: without these, every iteration would
-        draw the same.
 
-        Raises:
-            UserError: the draw is in a function that is traced once, and
-                perhaps called more than once.
-        """
-        graph, found = tf.compat.v1.get_default_graph(), []
-        while graph is not self._local.graph:
-            if isinstance(graph, WhileBodyFuncGraph | WhileCondFuncGraph):
-                # TensorFlow's own counter is every loop's first variable.
-                found.append(graph.inputs[0])
-            elif not isinstance(graph, CondBranchFuncGraph):
-                raise UserError(
-                    f"{owner} draws random numbers in a "
-                    "tf.function of its own, where each call in a step would "
-                    "draw the same. Leave tf.function out: the step around "
-                    "it is one."
-                )
-            graph = graph.outer_graph
-        return found
+def _iterations(owner: str) -> list[tf.Tensor]:
+    """The current iteration of each loop around a draw, innermost first.
+
+    A loop's body is traced once: without these, every iteration would draw
+    the same.
+
+    Raises:
+        UserError: the draw is in a function that is traced once, and perhaps
+            called more than once.
+    """
+    graph, found = current_graph(), []
+    while graph is not step_context.graph:
+        if isinstance(graph, WhileBodyFuncGraph | WhileCondFuncGraph):
+            # TensorFlow's own counter is every loop's first variable.
+            found.append(graph.inputs[0])
+        elif not isinstance(graph, CondBranchFuncGraph):
+            raise UserError(
+                f"{owner} draws random numbers in a tf.function of its own, "
+                "where each call in a step would draw the same. Leave "
+                "tf.function out: the step around it is one."
+            )
+        graph = graph.outer_graph
+    return found
+
+
+class _Unseeded:
+    """Stands in for Keras' global generator, used where no seed is given."""
+
+    def next(self, ordered: bool = True) -> tf.Tensor:
+        """See `keras.random.SeedGenerator.next`."""
+        key = _draw(_NUMBER_OF_UNSEEDED, "A layer")
+        return tf.cast(key, seed_dtype())
+
+
+_UNSEEDED = _Unseeded()

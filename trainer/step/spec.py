@@ -11,14 +11,13 @@ import tensorflow as tf
 from trainer.data.batches import Batches
 from trainer.step.divergence_guard import Guard, Watch
 from trainer.step.ema import MovingAverage
-from trainer.step.forms import Form
+from trainer.step.forms import Form, StrategyOptions
 from trainer.step.keras.untracked import Untracked
 from trainer.step.logs import StepLogs
 from trainer.step.lookups import Lookups
 from trainer.step.loss_scale import LossScale
 from trainer.step.losses.loss_terms import AddedLosses
 from trainer.step.metrics.metric_set import MetricSet
-from trainer.step.options import StrategyOptions
 from trainer.step.rng import StepRandomness
 
 # What research code may override; the other `StepMethods` call these.

@@ -21,7 +21,6 @@ replicas. There are two ways to run it:
 A `train_step` that research code overrides is the whole program of a replica.
 """
 
-import contextlib
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -29,20 +28,15 @@ import tensorflow as tf
 
 from trainer.runtime.graph import converted, graph_function, only_if, repeat
 from trainer.step import timed_input
+from trainer.step.context import step_context
 from trainer.step.divergence_guard import Measured
 from trainer.step.forms import Form
-from trainer.step.gradient_sums import GradientSums, Reduced, piece_of
+from trainer.step.gradient_sums import GradientSums, Reduced
 from trainer.step.gradients import all_finite, reduce_sum
 from trainer.step.keras import untracked
 from trainer.step.logs import LOSS_PART, StepLogs
-from trainer.step.measuring import (
-    carry,
-    measuring,
-    replica_logs,
-    warn_of_unmeasured,
-)
+from trainer.step.measuring import carry, in_step, warn_of_unmeasured
 from trainer.step.metrics.carried import TRAINING
-from trainer.step.pieces import open_piece
 from trainer.step.spec import StepSpec
 
 # Calls a function on the replicas: `run(f, args=(...))`.
@@ -110,14 +104,9 @@ def _sums_of_micro_batches(
     def local_sums(
         batch: Any, micro: tf.Tensor, waited: tf.Tensor
     ) -> tuple[GradientSums, StepLogs]:
-        step = spec.parts.step.read_value()
-        with (
-            spec.parts.randomness.at(step, micro),
-            measuring(spec, batch, micro=micro) as complete,
-        ):
+        with in_step(spec, batch, micro=micro) as complete:
             sums, logs = converted(spec.methods.gradient_sums)(batch)
-        piece = piece_of(spec, batch, training=True)
-        return sums, replica_logs(spec, complete(logs), piece, waited)
+            return sums, complete(logs, waited)
 
     def on_replica(*args: Any) -> tuple[GradientSums, StepLogs]:
         # Not `compiled` itself: TensorFlow's mirrored strategy would take the
@@ -293,23 +282,15 @@ def _own_step(
     spec: StepSpec, batch: Any, waited: tf.Tensor
 ) -> tuple[StepLogs, tuple[Measured, ...]]:
     """An overridden `train_step`, and what a guard must know of it."""
-    parts = spec.parts
-    watched: contextlib.AbstractContextManager[list[Any]] = (
-        contextlib.nullcontext([])
-        if parts.watch is None
-        else parts.watch.listening()
-    )
-    piece = piece_of(spec, batch, training=True)
+    norms: list[tf.Tensor] = []
     with (
-        parts.randomness.at(parts.step.read_value()),
-        open_piece(piece),
-        measuring(spec, batch) as complete,
-        watched as norms,
+        in_step(spec, batch) as complete,
+        step_context.within(gradient_norms=norms),
     ):
         logs = converted(spec.methods.train_step)(batch)
         warn_of_unmeasured(spec, logs, training=True)
-    logs = replica_logs(spec, complete(logs), piece, waited)
-    if parts.watch is None:
+        logs = complete(logs, waited)
+    if spec.parts.watch is None:
         return logs, ()
     # Only what the step returns is known of its loss, under "loss" or in parts.
     losses = {

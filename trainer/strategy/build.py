@@ -131,7 +131,7 @@ def build_parts(
         saved = [made, *optimizers.values()]
         known = [v for one in saved for v in one.variables] + ours.variables
         randomness = StepRandomness(made, seed)
-        recompute_layers(made, recompute, randomness)
+        recompute_layers(made, recompute)
         return Parts(
             model=made,
             optimizers=optimizers,

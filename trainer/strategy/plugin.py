@@ -17,8 +17,8 @@ import tensorflow as tf
 
 from trainer.runtime import signals
 from trainer.runtime.report import Section
+from trainer.step.forms import StrategyOptions
 from trainer.step.keras.variables import portable_variables
-from trainer.step.options import StrategyOptions
 from trainer.step.programs import Programs
 from trainer.strategy.graph_loop import GraphLoop, Runner, Step
 from trainer.strategy.stack_loop import StackLoop

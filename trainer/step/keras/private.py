@@ -16,6 +16,7 @@ import keras
 import tensorflow as tf
 
 from trainer.runtime.private_names import require
+from trainer.step.context import step_context
 
 _LOSSES = "keras.src.losses.loss"
 _STATE = "keras.src.backend.common.global_state"
@@ -174,20 +175,21 @@ def function_of_loss(
     return loss.fn, dict(require(loss, "_fn_kwargs"))
 
 
-class _ThreadList(threading.local):
+class _ThreadList:
     """A list with separate contents in each thread.
 
     It has those methods of a list that Keras uses on `Layer._losses`.
     """
 
-    # threading.local calls this once in every thread that uses the object.
-    def __init__(self) -> None:
-        items: list[Any] = []
-        self.append, self.extend = items.append, items.extend
-        self.clear, self.items = items.clear, items
+    @property
+    def _items(self) -> list[Any]:
+        return step_context.added_losses.setdefault(self, [])
 
     def __getitem__(self, index: Any) -> Any:
-        return self.items[index]
+        return self._items[index]
+
+    def __getattr__(self, name: str) -> Any:  # append, extend and clear.
+        return getattr(self._items, name)
 
 
 def separate_added_losses(model: keras.Model) -> None:
@@ -341,7 +343,6 @@ def replace_own_reduction(
 
 # What is global in Keras.
 
-_scaling = threading.local()
 _scaling_lock, _scaling_users = threading.Lock(), [0]
 _own_scaling = require(_LOSSES, "scale_loss_for_distribution")
 
@@ -353,15 +354,12 @@ def losses_left_whole() -> Iterator[None]:
     Keras divides what a loss returns by the number of replicas, so that their
     sum is the mean. Here means are weighed by examples instead. The function
     that divides is replaced while any thread is in this context, and acts as
-    before in every other thread.
+    before in every thread that is not in a step.
     """
-    before = getattr(_scaling, "is_off", False)
-    _scaling.is_off = True
     _count_scaling(1)
     try:
         yield
     finally:
-        _scaling.is_off = before
         _count_scaling(-1)
 
 
@@ -374,7 +372,7 @@ def _count_scaling(change: int) -> None:
 
 
 def _scale(value: Any) -> Any:
-    return value if getattr(_scaling, "is_off", False) else _own_scaling(value)
+    return _own_scaling(value) if step_context.batch is None else value
 
 
 def seed_generators(

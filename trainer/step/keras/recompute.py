@@ -10,7 +10,6 @@ nothing to its variables.
 
 import contextlib
 import fnmatch
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -18,6 +17,7 @@ import keras
 import tensorflow as tf
 
 from trainer.errors import UserError, nearest
+from trainer.step.context import step_context
 from trainer.step.keras.private import (
     added_losses,
     all_layers,
@@ -27,23 +27,15 @@ from trainer.step.keras.private import (
     native,
     set_keras_mask,
 )
-from trainer.step.pieces import current_piece, open_piece
-from trainer.step.rng import StepRandomness
-
-# Mirrored strategies trace each replica in a thread of its own.
-_local = threading.local()
 
 
-def recompute_layers(
-    model: keras.Model, patterns: Sequence[str], randomness: StepRandomness
-) -> None:
+def recompute_layers(model: keras.Model, patterns: Sequence[str]) -> None:
     """Lets layers compute their outputs again in the backward pass.
 
     Args:
         model: the built model.
         patterns: names of its layers, such as `"block_*"`. Of a layer within
             another one that matches, nothing is kept in any case.
-        randomness: what the model's layers draw from.
 
     Raises:
         UserError: a pattern fits no layer, or a layer cannot be computed
@@ -64,7 +56,7 @@ def recompute_layers(
             continue
         if any(fnmatch.fnmatchcase(layer.name, one) for one in patterns):
             within.update(id(inner) for inner in all_layers(layer))
-            _Recomputed(layer, randomness)
+            _Recomputed(layer)
 
 
 class _Recomputed:
@@ -72,13 +64,12 @@ class _Recomputed:
 
     Args:
         layer: of the built model.
-        randomness: what it draws from.
 
     Raises:
         UserError: what the layer does in a call cannot be done twice.
     """
 
-    def __init__(self, layer: keras.Layer, randomness: StepRandomness) -> None:
+    def __init__(self, layer: keras.Layer) -> None:
         for owner, metric in layer_metrics(layer):
             raise UserError(
                 f"Trainer.recompute: the layer {layer.name!r} cannot be "
@@ -87,7 +78,6 @@ class _Recomputed:
             )
         self._layer = layer
         self._own_call = layer.call
-        self._randomness = randomness
         for variable in layer.variables:
             _assign_once(native(variable))
         # Not through Keras' own __setattr__, which would track the function.
@@ -95,7 +85,7 @@ class _Recomputed:
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         # Outside of a step nothing takes a gradient.
-        if not self._randomness.is_fixed:
+        if step_context.drawing is None:
             return self._own_call(*args, **kwargs)
         given = tf.nest.flatten((args, kwargs))
         places = [n for n, one in enumerate(given) if _has_gradient(one)]
@@ -123,18 +113,16 @@ class _Recomputed:
 
     def _same_once_more(self) -> Callable[[], Any]:
         """A context in which the call that follows can be repeated."""
-        as_drawn = self._randomness.as_drawn_from_here()
-        as_called, piece = call_state(), current_piece()
+        in_step, as_called = step_context.as_of_now(), call_state()
 
         @contextlib.contextmanager
         def again() -> Iterator[None]:
-            before = getattr(_local, "is_again", False)
-            _local.is_again = True
-            try:
-                with as_drawn(), as_called(), open_piece(piece):
-                    yield
-            finally:
-                _local.is_again = before
+            with (
+                in_step(),
+                as_called(),
+                step_context.within(recomputing=True),
+            ):
+                yield
 
         return again
 
@@ -165,7 +153,7 @@ def _assign_once(variable: tf.Variable) -> None:
 
     def once(own: Callable[..., Any]) -> Callable[..., Any]:
         def assign(value: Any, *args: Any, **kwargs: Any) -> Any:
-            if getattr(_local, "is_again", False):
+            if step_context.recomputing:
                 return variable.read_value()
             return own(value, *args, **kwargs)
 

@@ -18,7 +18,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from trainer.step.pieces import Notes, Piece, current_notes, current_piece
+from trainer.step.context import step_context
+from trainer.step.replica_batch import ReplicaBatch
 
 _FIRST = tf.VariableAggregation.ONLY_FIRST_REPLICA
 _MEAN = tf.VariableAggregation.MEAN
@@ -89,15 +90,14 @@ def count_by_examples(
 
 
 def _take_over(variable: tf.Variable, *, decided: bool) -> None:
-    def note(notes: Notes, value: Any) -> Any:
+    def note(assigned: dict[str, Any], value: Any) -> Any:
         value = tf.convert_to_tensor(value, variable.dtype)
         if not decided:
-            old = variable.read_value()
-            notes.assigned[variable.name] = value, old
+            assigned[variable.name] = value, variable.read_value()
         return value
 
-    def noted(notes: Notes) -> tf.Tensor:
-        found = notes.assigned.get(variable.name)
+    def noted(assigned: dict[str, Any]) -> tf.Tensor:
+        found = assigned.get(variable.name)
         return variable.read_value() if found is None else found[0]
 
     # Kept before they are replaced on this object: Keras calls them by name.
@@ -106,7 +106,7 @@ def _take_over(variable: tf.Variable, *, decided: bool) -> None:
     increase["assign_sub"] = variable.assign_sub
 
     def assign_by_examples(value: Any, *args: Any, **kwargs: Any) -> Any:
-        if (notes := current_notes()) is not None:
+        if (notes := step_context.assigned) is not None:
             return note(notes, value)
         piece = _piece_at_work()
         if piece is not None:
@@ -116,7 +116,7 @@ def _take_over(variable: tf.Variable, *, decided: bool) -> None:
 
     def increase_by_examples(name: str) -> Callable[..., Any]:
         def call(delta: Any, *args: Any, **kwargs: Any) -> Any:
-            if (notes := current_notes()) is not None:
+            if (notes := step_context.assigned) is not None:
                 delta = tf.convert_to_tensor(delta, variable.dtype)
                 change = -delta if name == "assign_sub" else delta
                 return note(notes, noted(notes) + change)
@@ -133,12 +133,16 @@ def _take_over(variable: tf.Variable, *, decided: bool) -> None:
         setattr(variable, name, increase_by_examples(name))
 
 
-def _piece_at_work() -> Piece | None:
+def _piece_at_work() -> ReplicaBatch | None:
     """The piece in whose forward pass an assignment is made, if in one."""
-    return None if tf.distribute.in_cross_replica_context() else current_piece()
+    if tf.distribute.in_cross_replica_context():
+        return None
+    return step_context.batch
 
 
-def _value_of(variable: Any, value: tf.Tensor, piece: Piece) -> tf.Tensor:
+def _value_of(
+    variable: Any, value: tf.Tensor, piece: ReplicaBatch
+) -> tf.Tensor:
     """What a replica contributes to the reduction, so as to assign a value."""
     context = tf.distribute.get_replica_context()
     if context.num_replicas_in_sync == 1:
@@ -163,7 +167,9 @@ def _value_of(variable: Any, value: tf.Tensor, piece: Piece) -> tf.Tensor:
     return tf.where(all_empty, variable.read_value(), value)
 
 
-def _delta_of(variable: Any, delta: tf.Tensor, piece: Piece) -> tf.Tensor:
+def _delta_of(
+    variable: Any, delta: tf.Tensor, piece: ReplicaBatch
+) -> tf.Tensor:
     """The same for what is added or subtracted."""
     context = tf.distribute.get_replica_context()
     several = context.num_replicas_in_sync > 1
@@ -172,7 +178,7 @@ def _delta_of(variable: Any, delta: tf.Tensor, piece: Piece) -> tf.Tensor:
     return piece.or_zeros(delta)
 
 
-def _weighted(value: tf.Tensor, piece: Piece) -> tf.Tensor:
+def _weighted(value: tf.Tensor, piece: ReplicaBatch) -> tf.Tensor:
     # Most ratios of example counts are not exact in 16 bits.
     wide = tf.cast(value, tf.float64 if value.dtype.size > 4 else tf.float32)
     return tf.cast(wide * tf.cast(piece.weight, wide.dtype), value.dtype)

@@ -14,9 +14,8 @@ from trainer.errors import UserError
 from trainer.runtime.graph import converted, graph_function
 from trainer.step.keras.private import keras_mask, set_keras_mask
 from trainer.step.losses.loss_terms import EXAMPLES, Term
-from trainer.step.padding import is_weighted, real_rows
-from trainer.step.pieces import Piece
 from trainer.step.reductions.all_gather import all_gather
+from trainer.step.replica_batch import ReplicaBatch, is_weighted, real_rows
 from trainer.step.spec import StepSpec
 
 _STREAM = 3  # Random numbers other than those of the forward pass.
@@ -26,7 +25,7 @@ def global_term(
     spec: StepSpec,
     batch: Any,
     *,
-    piece: Piece,
+    piece: ReplicaBatch,
     parts: tuple[Any, Any, Any],
 ) -> Term:
     """What `global_loss` adds to the loss, on one replica.

@@ -17,12 +17,12 @@ import keras
 import tensorflow as tf
 
 from trainer.runtime.graph import converted
+from trainer.step.context import step_context
 from trainer.step.keras.private import added_losses, keras_mask
 from trainer.step.logs import LOSS_PART, StepLogs
 from trainer.step.losses import shapes
-from trainer.step.padding import align
-from trainer.step.pieces import Piece, current_piece
-from trainer.step.reductions.average import average
+from trainer.step.reductions.sums import average
+from trainer.step.replica_batch import ReplicaBatch, align
 
 # Whether layers add means or sums: all of them, or by layer; see `Trainer`.
 Kind: TypeAlias = Literal["mean", "sum"]
@@ -153,7 +153,7 @@ def loss_terms(
 
 
 def added_terms(
-    model: keras.Model, piece: Piece, kinds: AddedLosses = None
+    model: keras.Model, piece: ReplicaBatch, kinds: AddedLosses = None
 ) -> list[Term]:
     """What `add_loss` and activity regularizers added in a forward pass.
 
@@ -177,7 +177,7 @@ def added_terms(
     if sums:
         total = piece.or_zeros(tf.add_n(sums))
         # As for the reduction "sum": a denominator of 1, shared by the pieces.
-        terms.append(Term("added/sum", total, tf.constant(1.0 / piece.pieces)))
+        terms.append(Term("added/sum", total, tf.constant(1.0 / piece.shares)))
     return terms
 
 
@@ -266,7 +266,7 @@ def _call(loss: keras.losses.Loss, y: Any, y_pred: Any) -> tf.Tensor:
     y = keras.tree.map_structure(convert, y)
     y_pred = keras.tree.map_structure(convert, y_pred)
     shapes.check_alike(loss, y, y_pred)
-    piece = current_piece()
+    piece = step_context.batch
     # Outside of a step, as in a trial, there is no piece.
     may_be_empty = piece is not None and piece.may_be_empty
     if not may_be_empty or not shapes.needs_an_example(loss):

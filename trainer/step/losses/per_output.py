@@ -12,7 +12,7 @@ from trainer.step.logs import StepLogs
 from trainer.step.losses import loss_terms, shapes
 from trainer.step.losses.outputs import Outputs
 from trainer.step.losses.targets import Output
-from trainer.step.reductions.average import average
+from trainer.step.reductions.sums import average
 from trainer.step.spec import StepSpec
 
 

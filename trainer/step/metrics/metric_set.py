@@ -38,13 +38,13 @@ from trainer.step.metrics.stateless import (
     updated,
 )
 from trainer.step.metrics.whole_set import WholeSetMetric
-from trainer.step.padding import count_examples, is_weighted, real_rows
 from trainer.step.reductions.slots import (
     Slots,
     check_rows,
     read_slots,
     write_slots,
 )
+from trainer.step.replica_batch import count_examples, is_weighted, real_rows
 
 METRIC = "metric:"  # The prefix of lists of increments.
 VALUES = "values:"  # The prefix of what carried states are updated by.

@@ -7,7 +7,6 @@ treats the metrics of outputs.
 """
 
 import contextlib
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +14,7 @@ import keras
 import tensorflow as tf
 
 from trainer.errors import UserError
+from trainer.step.context import current_graph, step_context
 from trainer.step.keras.private import layer_metrics
 from trainer.step.metrics.stateless import Call
 
@@ -27,8 +27,6 @@ class LayerMetrics:
     """
 
     def __init__(self, model: keras.Model) -> None:
-        # Mirrored strategies trace each replica in a thread of its own.
-        self._local = threading.local()
         found = layer_metrics(model)
         self.all = [metric for _, metric in found]
         self._layers = {id(metric): layer.name for layer, metric in found}
@@ -43,21 +41,14 @@ class LayerMetrics:
     def listening(self) -> Iterator[dict[int, list[Call]]]:
         """Notes calls, by the id of their metric, on this replica."""
         calls: dict[int, list[Call]] = {id(one): [] for one in self.all}
-        before = getattr(self._local, "calls", None)
-        self._local.calls = calls
-        # A call noted in a graph within this one has tensors that the step
-        # cannot use; see `_check`.
-        self._local.graph = _graph()
-        try:
+        with step_context.within(metric_calls=calls, graph=current_graph()):
             yield calls
-        finally:
-            self._local.calls = before
 
     def _take_over(self, metric: keras.Metric) -> None:
         own_update, own_result = metric.update_state, metric.result
 
         def update_state(*arguments: Any, **options: Any) -> None:
-            calls = getattr(self._local, "calls", None)
+            calls = step_context.metric_calls
             # Outside a step, such as in predict; and in `stateless.updated`,
             # which needs the metric's own update.
             if calls is None:
@@ -68,7 +59,7 @@ class LayerMetrics:
             calls[id(metric)].append(call)
 
         def result() -> Any:
-            if getattr(self._local, "calls", None) is None:
+            if step_context.metric_calls is None:
                 return own_result()
             return _NotYet(self.layer_of(metric), metric.name)
 
@@ -81,7 +72,7 @@ class LayerMetrics:
         for leaf in tf.nest.flatten(list(call)):
             if not isinstance(leaf, tf.Tensor):
                 continue
-            if _graph_of(leaf) not in (None, self._local.graph):
+            if _graph_of(leaf) not in (None, step_context.graph):
                 raise UserError(
                     f"The layer {self.layer_of(metric)!r} updates its metric "
                     f"{metric.name!r} inside a loop, a condition or a "
@@ -117,10 +108,6 @@ class _NotYet:
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _refuse
     __truediv__ = __rtruediv__ = __neg__ = __float__ = __array__ = _refuse
     __lt__ = __gt__ = __le__ = __ge__ = __bool__ = _refuse
-
-
-def _graph() -> tf.Graph | None:
-    return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
 
 
 def _graph_of(tensor: tf.Tensor) -> tf.Graph | None:

@@ -14,8 +14,8 @@ import keras
 import tensorflow as tf
 
 from trainer.errors import UserError, at_run_time
+from trainer.step.context import step_context
 from trainer.step.gradients import among_zeros, reduce_sum
-from trainer.step.pieces import current_piece
 
 
 class Gathered(NamedTuple):
@@ -98,11 +98,11 @@ class _Place:
         if self._is_full:
             self.offset = self._here * self._slot
             return
-        # A piece has a slot where the run has several processes: there shapes
-        # must not change from step to step.
-        piece = current_piece()
-        if piece is not None and piece.slot is not None:
-            self._slot = piece.slot()
+        # Where the run has several processes, shapes must not change from step
+        # to step.
+        here = step_context.batch
+        if here is not None and here.most_rows is not None:
+            self._slot = here.most_rows()
         self._rows = tf.shape(part)[0]
         # [replicas]: the sum holds each replica's number of rows.
         own = among_zeros(self._rows, self._here, self._replicas)

@@ -1,4 +1,4 @@
-"""Sums of the logs of steps, replica by replica, in one strict order.
+"""Averages, and sums of the logs of steps in one strict order.
 
 Additions round, so their order shows in a sum's last bits. Each replica
 therefore adds up its own results step by step, in float64, and a graph call
@@ -9,10 +9,37 @@ was stopped in between.
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
+
+
+class Average(NamedTuple):
+    """A mean before its division.
+
+    Attributes:
+        total: float32 scalar, the weighted sum of the values.
+        count: float32 scalar, the sum of the weights.
+    """
+
+    total: tf.Tensor
+    count: tf.Tensor
+
+    @property
+    def value(self) -> tf.Tensor:
+        """The mean; zero where nothing was counted."""
+        return tf.math.divide_no_nan(self.total, self.count)
+
+
+def average(total: tf.Tensor, count: tf.Tensor | float = 1.0) -> Average:
+    """Makes an `Average` of float32 scalars.
+
+    Args:
+        total: scalar, the weighted sum of some values.
+        count: scalar, the sum of their weights.
+    """
+    return Average(tf.cast(total, tf.float32), tf.cast(count, tf.float32))
 
 
 class Layout:

@@ -16,6 +16,7 @@ import tensorflow as tf
 from absl import logging
 
 from trainer.errors import UserError
+from trainer.step.context import step_context
 from trainer.step.keras.private import (
     all_layers,
     native,
@@ -23,7 +24,6 @@ from trainer.step.keras.private import (
     without_batch_statistics,
 )
 from trainer.step.losses.loss_terms import kind_of_added
-from trainer.step.pieces import Notes, open_piece
 from trainer.step.spec import StepSpec
 from trainer.step.trials.trial import TRIAL_STREAM, Trial, near
 
@@ -111,7 +111,8 @@ def _changes(
     trial: Trial, index: list[int], *, training: bool, draw: int = 0
 ) -> dict[_Name, np.ndarray]:
     """What layers add, and how far they move variables, for some examples."""
-    spec, notes = trial.spec, Notes()
+    spec = trial.spec
+    assigned: dict[str, tuple[tf.Tensor, tf.Tensor]] = {}
     model = spec.model
     x, _, _ = keras.utils.unpack_x_y_sample_weight(
         trial.rows(trial.batch, index)
@@ -122,7 +123,7 @@ def _changes(
         # Batch statistics would make all examples depend on each other.
         without_batch_statistics(model),
         noting_added_losses(model) as added,
-        open_piece(notes),
+        step_context.within(assigned=assigned),
         keras.StatelessScope() as scope,
     ):
         spec.methods.forward(x, training=training)
@@ -134,7 +135,7 @@ def _changes(
     # Nothing is reduced then, so nothing is averaged that should not be.
     if spec.plugin.num_replicas == 1:
         return found  # Micro-batches just assign one after the other.
-    moved = dict(notes.assigned)
+    moved = dict(assigned)
     # Assignments by Keras go through the StatelessScope, those to plain
     # tf.Variables through the notes.
     for variable in model.non_trainable_weights:

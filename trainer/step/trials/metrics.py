@@ -20,7 +20,7 @@ from trainer.step.keras.private import (
     set_keras_mask,
     symbolic_outputs,
 )
-from trainer.step.measuring import examples_in_a_slot
+from trainer.step.measuring import most_examples
 from trainer.step.metrics import stateless
 from trainer.step.metrics.additivity import adds_up, is_known
 from trainer.step.metrics.measure import Measure
@@ -130,7 +130,7 @@ class _FirstBatch:
     @functools.cached_property
     def _batch(self) -> tuple[Any, Any, Any]:
         batch = self._read()
-        # As in `trainer.step.padding.weighted`.
+        # As in `trainer.step.replica_batch.weighted`.
         if isinstance(batch, list | tuple) and len(batch) > 3:
             batch = (batch,)
         return keras.utils.unpack_x_y_sample_weight(batch)
@@ -272,7 +272,7 @@ def _decide(first: _FirstBatch, name: str, carry: bool) -> None:
             "that sum over examples, such as those made of keras.metrics.Mean."
         )
     if not spec.is_whole(training=True):
-        examples_in_a_slot(spec, training=first.training)
+        most_examples(spec, training=first.training)
         _check_rows(first, name, what)
     measure.carry()
 

@@ -2,7 +2,7 @@
 
 import functools
 
-from trainer.step.noted import ignoring
+from trainer.step.context import step_context
 from trainer.step.spec import StepSpec
 from trainer.step.trials.layers import prepare_layers
 from trainer.step.trials.losses import prepare_losses
@@ -25,7 +25,7 @@ def prepare(spec: StepSpec, *, training: bool) -> None:
     """
     batch = functools.cache(lambda: first_batch(spec, training=training))
     # What research code logs while it is tried is of no step.
-    with ignoring():
+    with step_context.within(logged={}):
         prepare_losses(spec, batch, training=training)
         prepare_layers(spec, batch, training=training)
         prepare_metrics(spec, batch, training=training)

@@ -9,8 +9,9 @@ import tensorflow as tf
 
 from tests.sets import long, one_in
 from trainer import ArrayExamples, Trainer, UserError
+from trainer.step.context import step_context
 from trainer.step.losses import loss_terms, shapes
-from trainer.step.pieces import Piece, open_piece
+from trainer.step.replica_batch import ReplicaBatch
 
 RNG = np.random.default_rng(11)
 SIZE, BATCH, TOKENS = 14, 8, 3
@@ -339,7 +340,8 @@ def test_a_piece_without_an_example_has_a_loss_of_no_rows():
 
     @tf.function(input_signature=specs)
     def values(y, y_pred):
-        with open_piece(Piece(y, pieces=2)), tf.GradientTape() as tape:
+        batch = ReplicaBatch(y, shares=2)
+        with step_context.within(batch=batch), tf.GradientTape() as tape:
             tape.watch(y_pred)
             found = loss_terms.per_example(loss, y, y_pred)
         return found, tape.gradient(found, y_pred)

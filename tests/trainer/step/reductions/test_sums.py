@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer.step.reductions.average import Average
-from trainer.step.reductions.sums import Layout, Sums, stacked
+from trainer.step.reductions.sums import Average, Layout, Sums, stacked
 
 RNG = np.random.default_rng(4)
 
