@@ -125,8 +125,7 @@ def test_packages_of_a_users_own_win(wheel, tmp_path):
     )
     (here / "mine.gin").write_text(
         "import trainer_x\ninclude 'experiments/digits.gin'\n"
-        # As it was called before, and not in the user's own package.
-        "import experiments.models\nplugins.callbacks.Checkpoint.keep_last = 1"
+        "import trainer_experiments.models\nCheckpoint.keep_last = 1"
     )
     command = [sys.executable, "-m", "trainer", "--gin_file=mine.gin"]
     done = subprocess.run(

@@ -67,10 +67,13 @@ from trainer.strategy.checks import (
 )
 from trainer.strategy.eager_loop import EagerLoop, check_eager
 from trainer.strategy.graph_loop import Runner
-from trainer.strategy.names import check_strategy
 from trainer.strategy.optimizers import restart_optimizers
 from trainer.strategy.plugin import StrategyPlugin
-from trainer.strategy.registry import find_strategy, plugin_of, strategies
+from trainer.strategy.registry import (
+    check_strategy,
+    find_strategy,
+    plugin_of,
+)
 from trainer.values.annotations import (
     JitCompile,
     NotNegative,
@@ -246,7 +249,7 @@ class Trainer(Running):
     ) -> None:
         # Refused here, before a model is built.
         if isinstance(strategy, str):
-            check_strategy(strategy, strategies())
+            check_strategy(strategy)
         if self._has_own("train_step"):
             check_own_train_step(
                 type(self).__name__,

@@ -59,6 +59,6 @@ def show(error: BaseException) -> None:
         sys.stderr.write(report or "".join(traceback.format_exception(error)))
     else:
         # Not at the top, because this imports gin and TensorFlow.
-        from trainer.cli.config.errors import plain
+        from trainer.cli.config.names import plain
 
         sys.stderr.write(f"{prefix}{plain(error)}\n")

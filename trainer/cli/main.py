@@ -82,25 +82,26 @@ def _execute(arguments: list[str], report: ExitReport) -> int:
         refuse_files(plain(request.model_dir))
     logging.use_absl_handler()
     logging.set_verbosity(request.verbosity)
-    # Only now, so that a mistake in the flags is reported without the seconds
-    # that the import takes.
-    # Not in a process that had other things to do before: it may want to see
-    # what it has collected.
-    is_new = "tensorflow" not in sys.modules
-    known = _find_mistakes(request, gin_files) if is_new else None
-    if (
-        known is not None
-        and request.mode == "print_config"
-        and not (request.left_over or request.full_help)
-        and not request.list_strategies
-    ):
-        _print(known)
-        return EXIT_DONE
-    with without_collections(freeze=is_new):
+    # `import models` in a gin file means a module in the current folder.
+    # `python -m` puts it on the path, but a console script does not.
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    # Before the seconds that TensorFlow takes to import. Not at the top,
+    # because it imports gin.
+    from trainer.cli.config import reader
+
+    reader.check_syntax(
+        gin_files, request.bindings, search_path=request.gin_search_path
+    )
+    # A process that had other things to do before may want to see what it has
+    # collected.
+    with without_collections(freeze="tensorflow" not in sys.modules):
         load_tensorflow()
-        _register()
+        register()
     brief.turn_off()
-    origins = _configure(request, gin_files, keep=is_new and known is None)
+    origins = reader.load(
+        gin_files, request.bindings, search_path=request.gin_search_path
+    )
     if request.full_help:
         _print(f"{help_text()}\n{user_flags.help_text()}")
         return EXIT_DONE
@@ -142,29 +143,8 @@ def _check_working_directory() -> None:
         ) from None
 
 
-def _find_mistakes(request: flags.Request, gin_files: list[str]) -> str | None:
-    """Refuses what an earlier start lets us know; returns what is valid."""
-    # Not at the top, because this imports gin and pydantic.
-    from trainer.cli.config.known_names import find_mistakes
-
-    _search_working_directory()
-    return find_mistakes(
-        gin_files,
-        request.bindings,
-        search_path=request.gin_search_path,
-        is_run=request.is_run,
-    )
-
-
-def _search_working_directory() -> None:
-    # `import models` in a gin file means a module in the current folder.
-    # `python -m` puts it on the path, but a console script does not.
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-
-
 @functools.cache
-def _register() -> None:
+def register() -> None:
     """Registers everything with gin that a gin file need not import."""
     # Not at the top, because these import TensorFlow and Keras.
     import gin
@@ -180,38 +160,6 @@ def _register() -> None:
     register_keras()
 
 
-def _configure(
-    request: flags.Request, gin_files: list[str], *, keep: bool = False
-) -> "Origins":
-    """Registers everything with gin, then reads the configuration.
-
-    Args:
-        request: the command line.
-        gin_files: paths.
-        keep: whether later starts should know what was registered.
-    """
-    from trainer.cli.config.known_names import Recorder
-    from trainer.cli.config.reader import load
-    from trainer.strategy.registry import all_loaded, strategies
-
-    _search_working_directory()
-    _register()
-    if not (keep and all_loaded()):
-        return load(
-            gin_files, request.bindings, search_path=request.gin_search_path
-        )
-    recorder = Recorder(gin_files)
-    try:
-        return load(
-            gin_files,
-            request.bindings,
-            search_path=request.gin_search_path,
-            importer=recorder.import_module,
-        )
-    finally:
-        recorder.store(strategies())
-
-
 def _run(
     request: flags.Request,
     origins: "Origins",
@@ -224,7 +172,7 @@ def _run(
     from trainer import experiment
     from trainer.cli.check_report import note_failure, report_of_check
     from trainer.cli.config.binding_errors import user_error_in
-    from trainer.cli.config.lint import check_all_used
+    from trainer.cli.config.unused import check_all_used
     from trainer.cli.run_dir import RunDir
 
     name = experiment_name(request.gin_files)

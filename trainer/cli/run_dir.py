@@ -12,7 +12,7 @@ from absl import logging
 
 from trainer.cli import command, provenance
 from trainer.cli.config import diff
-from trainer.cli.config.errors import sentence
+from trainer.cli.config.names import sentence
 from trainer.errors import UserError
 from trainer.loop.goodput import Accounts
 from trainer.runtime import schema

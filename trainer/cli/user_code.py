@@ -69,7 +69,7 @@ def explain(error: BaseException) -> str | None:
 
 def _format(error: BaseException, stack: Sequence[_Frame]) -> list[str]:
     # Not at the top, because this imports gin.
-    from trainer.cli.config.errors import plain
+    from trainer.cli.config.names import plain
 
     if isinstance(error, SyntaxError):
         # It shows its own place.

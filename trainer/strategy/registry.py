@@ -20,7 +20,6 @@ import tensorflow as tf
 from absl import logging
 
 from trainer.errors import UserError, nearest
-from trainer.strategy.names import check_strategy
 from trainer.strategy.plugin import StrategyPlugin
 
 GROUP = "trainer.plugins"
@@ -51,16 +50,24 @@ def load_plugins() -> dict[str, Any]:
     return found
 
 
-def all_loaded() -> bool:
-    """Returns whether every installed plugin could be imported."""
-    entries = importlib.metadata.entry_points(group=GROUP)
-    return {entry.name for entry in entries} == load_plugins().keys()
-
-
 def strategies() -> dict[str, type[StrategyPlugin]]:
     """Returns all installed or imported strategy plugins by name."""
     load_plugins()
     return dict(StrategyPlugin.known)
+
+
+def check_strategy(name: str) -> None:
+    """Refuses a strategy that there is not.
+
+    Args:
+        name: as given, or `"auto"`.
+
+    Raises:
+        UserError: it is none of them.
+    """
+    valid = ["auto", *strategies()]
+    if name not in valid:
+        raise UserError(f"Unknown strategy {name!r}. {nearest(name, valid)}")
 
 
 def find_strategy(name: str, **options: Any) -> StrategyPlugin:
@@ -74,8 +81,8 @@ def find_strategy(name: str, **options: Any) -> StrategyPlugin:
     Raises:
         UserError: there is no such strategy, or an option is not for it.
     """
+    check_strategy(name)
     known = strategies()
-    check_strategy(name, known)
     if name == "auto":
         name = _best(known)
     # A flag that was not given must not override a gin binding.

@@ -9,13 +9,12 @@ away: the function gets the very objects that it was given.
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar, get_type_hints
 
 import gin
 import numpy as np
-from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
-from pydantic_core import SchemaError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from trainer.errors import BadValue, UserError, nearest
 from trainer.values.annotations import LARGEST
@@ -63,25 +62,23 @@ def checked(target: T, *, name: str | None = None) -> T:
 
 def _checking(function: Any, name: str | None = None) -> Any:
     signature = inspect.signature(function)
-    # Later: a hint may name what is defined further below.
-    checks = Checks(function.__qualname__, lambda: _hints(function))
+    checks = Checks(lambda: _hints(function))
 
     @functools.wraps(function)
     def check_and_call(*args: Any, **kwargs: Any) -> Any:
+        owner = name or type(args[0]).__name__
         try:
             given = signature.bind(*args, **kwargs).arguments
-        except TypeError:
-            given = None
-        if given is None:
-            own = function.__name__
-            called = type(args[0]).__name__ if own == "__init__" else own
-            _check_names(name or called, signature, args, kwargs)
-            # Python's own message is the clearer one.
-            return function(*args, **kwargs)
+        except TypeError as error:
+            known = [one for one in signature.parameters if one != "self"]
+            unknown = [one for one in kwargs if one not in known]
+            why = f": {error}."
+            if unknown:
+                hint = nearest(unknown[0], known)
+                why = f" has no argument {unknown[0]!r}. {hint}"
+            raise UserError(f"{owner}{why}") from None
         for parameter, value in given.items():
-            if not checks.admits(parameter, value):
-                owner = name or type(args[0]).__name__
-                raise refusal(owner, parameter, value, checks.types[parameter])
+            checks.check(owner, parameter, value)
         return function(*args, **kwargs)
 
     # Gin looks at the signature, and at what was wrapped.
@@ -89,35 +86,6 @@ def _checking(function: Any, name: str | None = None) -> Any:
     del check_and_call.__wrapped__
     setattr(check_and_call, _CHECKS, checks)
     return check_and_call
-
-
-def _check_names(
-    name: str,
-    signature: inspect.Signature,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-) -> None:
-    """Refuses arguments that a function does not have, and asks for others."""
-    known = signature.parameters
-    if any(p.kind is p.VAR_KEYWORD for p in known.values()):
-        return
-    for given in kwargs:
-        if given not in known:
-            names = [one for one in known if one != "self"]
-            raise UserError(
-                f"{name} has no argument {given!r}. {nearest(given, names)}"
-            )
-    for number, parameter in enumerate(known.values()):
-        by_place = number < len(args) and parameter.kind is not (
-            parameter.KEYWORD_ONLY
-        )
-        if (
-            parameter.default is parameter.empty
-            and parameter.kind is not parameter.VAR_POSITIONAL
-            and not by_place
-            and parameter.name not in kwargs
-        ):
-            raise UserError(f"{name} needs the argument {parameter.name!r}.")
 
 
 def _hints(function: Any) -> dict[str, Any]:
@@ -133,10 +101,14 @@ def _hints(function: Any) -> dict[str, Any]:
 
 
 class Checks:
-    """What the parameters of a function may be given, by its type hints."""
+    """What the parameters of a function may be given.
 
-    def __init__(self, name: str, hints: Callable[[], dict[str, Any]]) -> None:
-        self._name = name
+    Args:
+        hints: returns the annotations by parameter. It is called when they are
+            first needed, as a hint may name what is defined further below.
+    """
+
+    def __init__(self, hints: Callable[[], dict[str, Any]]) -> None:
         self._hints = hints
 
     @classmethod
@@ -148,23 +120,25 @@ class Checks:
     @functools.cached_property
     def types(self) -> dict[str, Any]:
         """The annotations that can be checked, by parameter."""
-        try:
-            hints = self._hints()
-        except NameError as error:
-            raise TypeError(
-                f"{self._name}: the annotation {error.name} cannot be imported "
-                "at run time."
-            ) from error
         return {
             name: hint
-            for name, hint in hints.items()
+            for name, hint in self._hints().items()
             if not any(map(_is_static, parts_of(hint)))
         }
 
-    def admits(self, parameter: str, value: Any) -> bool:
-        """Whether a parameter may have a value."""
+    def check(self, owner: str, parameter: str, value: Any) -> None:
+        """Checks one argument.
+
+        Args:
+            owner: the function or class, for the message.
+            parameter: its parameter.
+            value: what it is given.
+
+        Raises:
+            BadValue: the annotation does not admit it.
+        """
         if parameter not in self.types:
-            return True
+            return
         validate = self._adapter(parameter).validate_python
         try:
             validate(value)
@@ -172,37 +146,31 @@ class Checks:
             try:
                 validate(_without_numpy(value))
             except ValidationError:
-                return False
-        return True
+                annotation = self.types[parameter]
+                raise _refusal(owner, parameter, value, annotation) from None
 
     @functools.cache  # noqa: B019 - lives as long as the function
     def _adapter(self, parameter: str) -> TypeAdapter[Any]:
-        try:
-            return TypeAdapter(self.types[parameter], config=_STRICT)
-        except (PydanticUserError, SchemaError) as error:
-            raise TypeError(
-                f"{self._name}: the annotation of {parameter} is not one that "
-                "can be checked."
-            ) from error
+        return TypeAdapter(self.types[parameter], config=_STRICT)
 
 
-def refusal(
+def _refusal(
     owner: str, parameter: str, value: Any, annotation: Any
 ) -> BadValue:
-    """Returns the error for a value that an annotation does not admit."""
-    is_huge = isinstance(value, int | float) and abs(value) > min(LARGEST)
-    wanted = f"must be {describe(annotation, with_largest=is_huge)}."
+    wanted = f"must be {describe(annotation)}"
+    if isinstance(value, int | float) and abs(value) > min(LARGEST):
+        wanted += ", and not so large"
     # Such as a path that the system's encoding cannot hold.
     if (
         isinstance(value, str)
         and value != value.encode(errors="ignore").decode()
     ):
-        wanted = "is not valid UTF-8."
+        wanted = "is not valid UTF-8"
     return BadValue(
         owner=owner,
         parameter=parameter,
         value=shown(value),
-        wanted=f"{wanted}{advice(value, annotation)}",
+        wanted=f"{wanted}.{advice(value, annotation)}",
     )
 
 

@@ -3,35 +3,18 @@
 Nothing here imports TensorFlow.
 """
 
+import re
 from typing import Literal
 
 from trainer.errors import UserError
 
 # Parts of names whose values are better when smaller. They are tried first:
 # "accuracy_loss" is a loss.
-_SMALLER = (
-    "loss",
-    "error",
-    "mse",
-    "mae",
-    "perplexity",
-    "crossentropy",
-    "divergence",
-    "hinge",
+_SMALLER = re.compile(
+    "loss|error|mse|mae|perplexity|crossentropy|divergence|hinge"
 )
-_LARGER = (
-    "acc",
-    "auc",
-    "precision",
-    "recall",
-    "f1",
-    "score",
-    "iou",
-    # Keras names the metric MeanIoU mean_io_u.
-    "io_u",
-    "r2",
-    "similarity",
-)
+# Keras names the metric MeanIoU mean_io_u.
+_LARGER = re.compile("acc|auc|precision|recall|f1|score|iou|io_u|r2|similarity")
 
 
 def direction_of(name: str) -> Literal["min", "max"]:
@@ -42,9 +25,9 @@ def direction_of(name: str) -> Literal["min", "max"]:
     """
     # Not by the name of an evaluation set, as in `val_rare/loss`.
     lowered = name.rpartition("/")[2].lower()
-    if any(part in lowered for part in _SMALLER):
+    if _SMALLER.search(lowered):
         return "min"
-    if any(part in lowered for part in _LARGER):
+    if _LARGER.search(lowered):
         return "max"
     raise UserError(
         f"The name {name!r} does not tell whether more is better. Set mode "

@@ -32,33 +32,41 @@ def makes(kind: type) -> Predicate:
     return Predicate(fits)
 
 
-def _each(fits: Callable[[Any], bool]) -> Predicate:
-    return Predicate(lambda value: all(map(fits, leaves(value))))
+def _each(*kinds: type, fits: Callable[[Any], bool] = callable) -> Predicate:
+    """The constraint that each leaf is of a class, or else fits."""
+
+    def is_right(leaf: Any) -> bool:
+        if inspect.isclass(leaf):
+            return issubclass(leaf, kinds)
+        return leaf is None or fits(leaf)
+
+    return Predicate(lambda value: all(map(is_right, leaves(value))))
 
 
 def _is_loss(leaf: Any) -> bool:
-    if isinstance(leaf, str):
-        try:
-            return keras.losses.get(leaf) is not None
-        except ValueError:
-            return False
-    if inspect.isclass(leaf):
-        return issubclass(leaf, keras.losses.Loss)
-    return leaf is None or callable(leaf)
+    if not isinstance(leaf, str):
+        return callable(leaf)
+    try:
+        return keras.losses.get(leaf) is not None
+    except ValueError:
+        return False
 
 
 def _is_weight(leaf: Any) -> bool:
-    return leaf is None or (
-        isinstance(leaf, numbers.Real)
-        and not isinstance(leaf, bool)
-        and math.isfinite(leaf)
-    )
+    is_number = isinstance(leaf, numbers.Real) and not isinstance(leaf, bool)
+    return is_number and math.isfinite(leaf)
 
 
 def _is_metric(leaf: Any) -> bool:
-    if inspect.isclass(leaf):
-        return issubclass(leaf, keras.Metric)
-    return leaf is None or isinstance(leaf, str) or callable(leaf)
+    return isinstance(leaf, str) or callable(leaf)
+
+
+# What arrays, datasets of all kinds and `Examples` have. An iterator is refused
+# where data is read, with what to give instead.
+_OF_DATA = (
+    *("__array__", "to_numpy", "tocoo", "dense_shape", "pieces"),
+    *("element_spec", "num_batches", "gather", "__next__"),
+)
 
 
 def _is_data(value: Any) -> bool:
@@ -66,17 +74,10 @@ def _is_data(value: Any) -> bool:
         return any(map(_is_data, value.values()))
     if isinstance(value, list | tuple):
         return any(_is_data(v) or isinstance(v, list | tuple) for v in value)
-    # An iterator is refused where data is read, with what to give instead.
-    attributes = ("__array__", "to_numpy", "tocoo", "__next__", "pieces")
     return (
         callable(value)
-        or any(hasattr(value, name) for name in attributes)
-        # A dataset of TensorFlow, a PyDataset, or `Examples`.
-        or hasattr(value, "element_spec")
-        or hasattr(value, "num_batches")
-        or hasattr(value, "gather")
+        or any(hasattr(value, name) for name in _OF_DATA)
         or type(value).__module__.partition(".")[0] == "torch"
-        or hasattr(value, "dense_shape")
     )
 
 
@@ -110,7 +111,7 @@ Data: TypeAlias = Annotated[
 ]
 Loss: TypeAlias = Annotated[
     Any,
-    _each(_is_loss),
+    _each(keras.losses.Loss, fits=_is_loss),
     Suggest(lambda: _public(keras.losses)),
     Doc(
         "a Keras loss, its name, a function of (y_true, y_pred), or a list or "
@@ -118,7 +119,7 @@ Loss: TypeAlias = Annotated[
     ),
 ]
 LossWeights: TypeAlias = Annotated[
-    Any, _each(_is_weight), Doc("a number, or a list or dict of numbers")
+    Any, _each(fits=_is_weight), Doc("a number, or a list or dict of numbers")
 ]
 ClassWeight: TypeAlias = Annotated[dict[Natural, NotNegative], MinLen(1)]
 _MakeOptimizer: TypeAlias = (
@@ -139,7 +140,7 @@ Optimizer: TypeAlias = Annotated[
 ]
 Metrics: TypeAlias = Annotated[
     Any,
-    _each(_is_metric),
+    _each(keras.Metric, fits=_is_metric),
     Doc(
         "a list of Keras metrics, their classes or names, or a list or dict of "
         "these by output"

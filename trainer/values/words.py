@@ -20,12 +20,7 @@ _KINDS = {
     str: "a string",
     NoneType: "None",
 }
-_SIGNS = {
-    bounds.Ge: (">=", "ge"),
-    bounds.Gt: (">", "gt"),
-    bounds.Le: ("<=", "le"),
-    bounds.Lt: ("<", "lt"),
-}
+_SIGNS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,27 +34,25 @@ class Suggest:
     names: Callable[[], Iterable[str]]
 
 
-def describe(annotation: Any, *, with_largest: bool = False) -> str:
+def describe(annotation: Any) -> str:
     """Returns what an annotation admits, such as `"a whole number >= 1"`.
 
     Args:
         annotation: a type; a `Doc` in it stands for all of it.
-        with_largest: whether to mention what only keeps numbers within what
-            the machine can hold.
     """
     origin, parts = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         for rule in parts[1:]:
             if isinstance(rule, Doc):
                 return rule.documentation
-        return _bounded(describe(parts[0]), parts[1:], with_largest)
+        return _bounded(describe(parts[0]), parts[1:])
     if origin in (Union, UnionType):
         words: list[str] = []
         for part in parts:
-            if get_origin(part) is Literal:
-                words += map(repr, get_args(part))
-            else:
-                words.append(describe(part, with_largest=with_largest))
+            is_literal = get_origin(part) is Literal
+            words += (
+                map(repr, get_args(part)) if is_literal else [describe(part)]
+            )
         return _listed(words)
     if origin is Literal:
         return _listed([repr(part) for part in parts])
@@ -75,6 +68,26 @@ def describe(annotation: Any, *, with_largest: bool = False) -> str:
     return _KINDS.get(annotation) or f"{article} {name} object"
 
 
+def _bounded(kind: str, rules: Sequence[Any]) -> str:
+    found = []
+    for rule in rules:
+        if isinstance(rule, bounds.MinLen):
+            kind = kind.replace("a ", "a non-empty ", 1)
+        for name, sign in _SIGNS.items():
+            bound = getattr(rule, name, None)
+            # The others only keep numbers within what the machine can hold.
+            if bound is not None and abs(bound) not in LARGEST:
+                found.append(f"{sign} {bound}")
+    return f"{kind} {' and '.join(found)}" if found else kind
+
+
+def _listed(words: list[str]) -> str:
+    *first, last = words
+    # A comma more where one of them has commas of its own.
+    own = any(", " in word for word in words)
+    return f"{', '.join(first)}{',' * own} or {last}" if first else last
+
+
 def shown(value: Any) -> str:
     """Returns a value as one short line."""
     try:
@@ -83,17 +96,39 @@ def shown(value: Any) -> str:
         return "(a number with too many digits)"
 
 
+class _Short(reprlib.Repr):
+    """Abbreviates; names functions and classes only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxstring = self.maxother = 60
+
+    def repr1(self, x: Any, level: int) -> str:
+        """See `reprlib.Repr`."""
+        if _is_named(x):
+            return _name(x)
+        text = super().repr1(x, level)
+        # An address says nothing.
+        return f"<{_name(type(x))} object>" if " at 0x" in text else text
+
+
 def advice(value: Any, annotation: Any) -> str:
     """Returns a sentence on what was probably meant, after a space, or `""`."""
-    choices = [c for c in _choices(annotation) if isinstance(c, str)]
+    parts = list(parts_of(annotation))
+    choices: list[Any] = []
+    for part in parts:
+        if isinstance(part, Suggest):
+            choices += part.names()
+        if get_origin(part) is Literal:
+            choices += get_args(part)
     wants_functions = any(
-        part is Callable or get_origin(part) is Callable
-        for part in parts_of(annotation)
+        part is Callable or get_origin(part) is Callable for part in parts
     )
     for leaf in leaves(value):
         if isinstance(leaf, str) and leaf not in choices:
-            return did_you_mean(leaf, choices)
-        if wants_functions and not _is_plain(leaf) and not callable(leaf):
+            return did_you_mean(leaf, filter(_is_text, choices))
+        is_plain = leaf is None or isinstance(leaf, bool | int | float | str)
+        if wants_functions and not is_plain and not callable(leaf):
             name = type(leaf).__name__
             return f" In gin, write @{name}, without parentheses."
         if not wants_functions and _is_named(leaf):
@@ -120,60 +155,8 @@ def parts_of(annotation: Any) -> Iterator[Any]:
             yield from parts_of(part)
 
 
-class _Short(reprlib.Repr):
-    """Abbreviates; names functions and classes only."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.maxstring = self.maxother = 60
-
-    def repr1(self, x: Any, level: int) -> str:
-        """See `reprlib.Repr`."""
-        if _is_named(x):
-            return _name(x)
-        text = super().repr1(x, level)
-        # An address says nothing.
-        return f"<{_name(type(x))} object>" if " at 0x" in text else text
-
-
-def _bounded(kind: str, rules: Sequence[Any], with_largest: bool) -> str:
-    found = []
-    for rule in rules:
-        if isinstance(rule, bounds.GroupedMetadata):
-            return _bounded(kind, list(rule), with_largest)
-        if isinstance(rule, bounds.MinLen):
-            kind = kind.replace("a ", "a non-empty ", 1)
-        elif type(rule) in _SIGNS:
-            sign, attribute = _SIGNS[type(rule)]
-            bound = getattr(rule, attribute)
-            if with_largest or abs(bound) not in LARGEST:
-                if isinstance(bound, float):
-                    bound = f"{bound:g}".replace("e+0", "e").replace("e+", "e")
-                found.append(f"{sign} {bound}")
-        elif isinstance(rule, bounds.MultipleOf):
-            found.append(f"that is a multiple of {rule.multiple_of}")
-    return f"{kind} {' and '.join(found)}" if found else kind
-
-
-def _listed(words: list[str]) -> str:
-    *first, last = words
-    if not first:
-        return last
-    # A comma more where one of them has commas of its own.
-    own = any(", " in word for word in words)
-    return f"{', '.join(first)}{',' * own} or {last}"
-
-
-def _choices(annotation: Any) -> Iterator[Any]:
-    for part in parts_of(annotation):
-        if isinstance(part, Suggest):
-            yield from part.names()
-        if get_origin(part) is Literal:
-            yield from get_args(part)
-
-
-def _is_plain(value: Any) -> bool:
-    return value is None or isinstance(value, bool | int | float | str)
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
 
 
 def _is_named(value: Any) -> bool:

@@ -5,7 +5,8 @@ import gin
 import pytest
 
 from trainer.cli import flags
-from trainer.cli.main import _configure
+from trainer.cli.config import reader
+from trainer.cli.main import register
 from trainer.python import brief
 
 HERE = os.path.dirname(__file__)
@@ -28,7 +29,8 @@ def configure(tmp_path, monkeypatch):
         path = tmp_path / "given.gin"
         path.write_text(text)
         request = flags.parse([f"--gin_file={path}", *arguments])
-        return _configure(request, [str(path)])
+        register()
+        return reader.load([str(path)], request.bindings)
 
     yield read
     for name in [n for n in sys.modules if n.startswith("made_by_test")]:

@@ -430,7 +430,7 @@ MISTAKES = {
         ),
         "yields dicts, which are inputs, and no targets",
     ),
-    "no model": (Trainer, "Trainer needs the argument 'model'"),
+    "no model": (Trainer, "Trainer: missing a required argument: 'model'"),
     "an argument of fit": (
         lambda: make(epochs=3),
         "Trainer has no argument 'epochs'",

@@ -2,8 +2,7 @@
 
 import re
 
-from trainer.cli.config import gin_private as internals
-from trainer.cli.config.names import with_present_names
+from trainer.cli.config.gin_private import REGISTRY
 from trainer.cli.config.statements import statements
 from trainer.strategy.registry import strategies
 
@@ -20,16 +19,18 @@ def changes(before: str, after: str) -> list[str]:
     Returns:
         Lines that start with `"- "` (before) or `"+ "` (after).
     """
+    plugins = set(strategies().values())
     ignored = {"run"} | {
         selector.split(".")[-1]
-        for plugin in strategies().values()
-        if (selector := internals.selector_of(plugin))
+        for selector, one in REGISTRY.items()
+        if one.wrapped in plugins
     }
     old, new = (
         [
             one
-            for one in statements(with_present_names(text))
-            if not _is_of(one, ignored)
+            for one in statements(text)
+            if not (found := _BINDING.match(one))
+            or found["name"].split(".")[-1] not in ignored
         ]
         for text in (before, after)
     )
@@ -37,8 +38,3 @@ def changes(before: str, after: str) -> list[str]:
     added = [f"+ {one}" for one in new if one not in old]
     # Sort by name, so that the old and the new value are adjacent.
     return sorted(removed + added, key=lambda line: line[2:].split(" =")[0])
-
-
-def _is_of(statement: str, names: set[str]) -> bool:
-    match = _BINDING.match(statement)
-    return match is not None and match["name"].split(".")[-1] in names

@@ -1,178 +1,39 @@
-"""Wrappers of gin's private names.
+"""gin's private names, all of them; each is required when this is imported.
 
-Written against gin-config 0.5.0. All private names are used here only, so that
-a new release of gin affects a single file.
+gin's public API binds, reads and finalizes. It cannot list what is registered
+and bound, nor say what calls have used, nor let a file be read statement by
+statement.
 """
 
-import contextlib
-import inspect
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
-from typing import Any, NamedTuple
+from typing import Any
 
-from gin import config as gin_config
+from gin import config
+
+from trainer.runtime.private_names import require
 
 # Scope and complete selector.
 Key = tuple[str, str]
-# Parameters and their values.
-Bindings = dict[Key, dict[str, Any]]
 # Where each (scope, complete selector, parameter) was last set.
 Origins = dict[tuple[str, str, str], str]
 
 MACRO = "gin.macro"
-# Where a stand-in keeps what it stands for.
-_FACTS = "__stands_for__"
+# All configurables, by complete selector.
+REGISTRY = require(config, "_REGISTRY")
+# What is bound: parameters and their values, by key.
+BOUND: dict[Key, dict[str, Any]] = require(config, "_CONFIG")
+# The imports of `gin.config_str()`.
+IMPORTS = require(config, "_IMPORTS")
+# A context for the names that one file imports.
+parse_scope = require(config, "_parse_scope")
+_OPERATIVE = require(config, "_OPERATIVE_CONFIG")
 
 
-class Facts(NamedTuple):
-    """What reading a configuration takes from a configurable.
-
-    Attributes:
-        name: as it calls itself.
-        parameters: see `parameters`.
-        complete: whether these are all.
-        bindable: the parameters that gin lets through.
-        takes_more: whether gin lets any other through.
-        allowlist: what alone may be set, if that is restricted.
-        denylist: what may not be set.
-        is_trainer: whether it is a Trainer.
-    """
-
-    name: str
-    parameters: list[str]
-    complete: bool
-    bindable: list[str]
-    takes_more: bool
-    allowlist: list[str]
-    denylist: list[str]
-    is_trainer: bool
-
-
-@contextlib.contextmanager
-def without_methods() -> Iterator[None]:
-    """Registers classes without a look at whether methods are registered.
-
-    That look is most of what it takes to register the 276 classes of Keras.
-    """
-    look = gin_config._find_registered_methods
-    gin_config._find_registered_methods = lambda *_: {}
-    try:
-        yield
-    finally:
-        gin_config._find_registered_methods = look
-
-
-def facts(complete_selector: str) -> Facts:
-    """Returns the facts about a configurable."""
-    found = gin_config._REGISTRY[complete_selector]
-    target = found.wrapped
-    function = (
-        gin_config._find_class_construction_fn(target)
-        if inspect.isclass(target)
-        else target
-    )
-    while hasattr(function, "__wrapped__"):
-        function = function.__wrapped__
-    spec = gin_config._get_cached_arg_spec(function)
-    return Facts(
-        target.__name__,
-        *parameters_of(target),
-        [*spec.args, *spec.kwonlyargs],
-        spec.varkw is not None,
-        list(found.allowlist or ()),
-        list(found.denylist or ()),
-        is_trainer(target),
-    )
-
-
-def register_stand_in(selector: str, facts: Facts, checks: Any) -> None:
-    """Registers a function with the facts of another configurable."""
-    if selector in gin_config._REGISTRY:  # Gin's own.
-        return
-
-    def stand_in() -> None:
-        """Is never called."""
-
-    signature = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY)
-        for name in facts.bindable
-    ]
-    if facts.takes_more:
-        signature.append(inspect.Parameter("_", inspect.Parameter.VAR_KEYWORD))
-    stand_in.__name__ = stand_in.__qualname__ = facts.name
-    stand_in.__signature__ = inspect.Signature(signature)  # type: ignore[attr-defined]
-    setattr(stand_in, _FACTS, facts)
-    setattr(stand_in, "__checks__", checks)  # noqa: B010
-    module, _, name = selector.rpartition(".")
-    gin_config.external_configurable(
-        stand_in,
-        name=name,
-        module=module,
-        allowlist=facts.allowlist or None,
-        denylist=facts.denylist or None,
-    )
-
-
-def stands_in(target: Any) -> Facts | None:
-    """Returns the facts of a stand-in; `None` for anything else."""
-    return getattr(target, _FACTS, None)
-
-
-def is_trainer(target: Any) -> bool:
-    """Returns whether a configurable is the Trainer or a subclass of it."""
-    facts = stands_in(target)
-    if facts is not None:
-        return facts.is_trainer
-    # Not at the top, because it imports TensorFlow.
-    from trainer.trainer import Trainer
-
-    return inspect.isclass(target) and issubclass(target, Trainer)
-
-
-@contextlib.contextmanager
-def scratch() -> Iterator[None]:
-    """Gives gin a registry with nothing but its own, and takes it back.
-
-    Nothing is bound before and after, and gin only notes imports.
-    """
-    before = gin_config._REGISTRY, gin_config._INVERSE_REGISTRY
-    process_import = gin_config.ParseContext.process_import
-    gin_config.ParseContext.process_import = lambda self, statement: (
-        self._imports.append(statement)
-    )
-    gin_config._REGISTRY = gin_config.selector_map.SelectorMap()
-    gin_config._INVERSE_REGISTRY = {}
-    for selector, one in before[0].items():
-        if selector.startswith("gin."):
-            gin_config._REGISTRY[selector] = one
-            gin_config._INVERSE_REGISTRY[one.wrapped] = one
-    try:
-        yield
-    finally:
-        gin_config._REGISTRY, gin_config._INVERSE_REGISTRY = before
-        gin_config.ParseContext.process_import = process_import
-        gin_config.clear_config()
-
-
-def constants() -> list[str]:
-    """Returns the constants that code has defined."""
-    return [k for k, _ in gin_config._CONSTANTS.items() if k != "gin.REQUIRED"]
-
-
-def bindings() -> Bindings:
-    """Returns all bindings; values may contain references."""
-    # A copy, because the reader binds parameters while it iterates.
-    return dict(gin_config._CONFIG)
-
-
-def operative() -> Bindings:
+def operative() -> dict[Key, dict[str, Any]]:
     """Returns the parameters that calls have used so far, by active scope."""
-    # Data plugins may call configurables on other threads meanwhile.
-    with gin_config._OPERATIVE_CONFIG_LOCK:
-        return {
-            key: dict(values)
-            for key, values in gin_config._OPERATIVE_CONFIG.items()
-        }
+    # Data plugins may call configurables on other threads meanwhile, and a copy
+    # of a dict is made in one go.
+    return {key: dict(values) for key, values in dict(_OPERATIVE).items()}
 
 
 def enclosing(scope: str) -> list[str]:
@@ -181,97 +42,6 @@ def enclosing(scope: str) -> list[str]:
     return ["/".join(parts[:count]) for count in range(len(parts) + 1)]
 
 
-def matching(selector: str) -> list[str]:
-    """Returns the complete selectors that match a partial one."""
-    return list(gin_config._REGISTRY.matching_selectors(selector))
-
-
-def minimal(complete_selector: str) -> str:
-    """Returns the shortest unique name of a configurable."""
-    return str(gin_config._REGISTRY.minimal_selector(complete_selector))
-
-
-def complete_selectors() -> list[str]:
-    """Returns the selectors of all configurables."""
-    return [selector for selector, _ in gin_config._REGISTRY.items()]
-
-
-def wrapped(complete_selector: str) -> Any:
-    """Returns the function or class behind a configurable."""
-    return gin_config._REGISTRY[complete_selector].wrapped
-
-
-def selector_of(function_or_class: Any) -> str | None:
-    """Returns the complete selector of a configurable, or `None`."""
-    # Gin knows the original, and not its own wrapper.
-    found = gin_config._INVERSE_REGISTRY.get(inspect.unwrap(function_or_class))
-    return None if found is None else str(found.selector)
-
-
 def references(value: Any) -> Iterator[Any]:
     """Yields the references in a value, with their `config_key`."""
-    return gin_config.iterate_references(value)
-
-
-def parse_scope() -> AbstractContextManager[Any]:
-    """Returns a context manager for the imports of one file."""
-    return gin_config._parse_scope()
-
-
-def record_imports(context: Any) -> None:
-    """Adds a file's imports to `gin.config_str()`."""
-    # As `gin.parse_config` does after each file.
-    gin_config._IMPORTS.update(context.imports)
-
-
-def dynamic_registration() -> bool:
-    """Returns whether names in the current file are Python names."""
-    return bool(gin_config._parse_context()._dynamic_registration)
-
-
-def parameters(complete_selector: str) -> tuple[list[str], bool]:
-    """Returns the parameters of a configurable.
-
-    Returns:
-        Their names, including those of base classes that `**kwargs` reaches;
-        and whether the list is complete. It is not if `**kwargs` is passed on
-        to something unknown, or to Keras, which silently accepts old names.
-    """
-    return parameters_of(wrapped(complete_selector))
-
-
-def parameters_of(target: Any) -> tuple[list[str], bool]:
-    """Returns the parameters of a function or class; see `parameters`."""
-    facts = stands_in(target)
-    if facts is not None:
-        return facts.parameters, facts.complete
-    if not inspect.isclass(target):
-        return _of_signature(target)
-    names: list[str] = []
-    closed = True
-    # `**kwargs` usually goes to the next constructor in this order.
-    for base in inspect.getmro(target):
-        if "__init__" not in vars(base) or base is object:
-            continue
-        closed = closed and (base is target or not _is_keras(base))
-        more, complete = _of_signature(vars(base)["__init__"])
-        names += [name for name in more if name not in ("self", *names)]
-        if complete:
-            return names, closed
-    # Not at the top: it takes seconds, and not every caller needs it.
-    import keras
-
-    # These refuse what they do not know, but for what they ignore.
-    return names, issubclass(target, keras.optimizers.Optimizer)
-
-
-def _is_keras(target: type) -> bool:
-    return target.__module__.split(".")[0] == "keras"
-
-
-def _of_signature(function: Any) -> tuple[list[str], bool]:
-    found = inspect.signature(function).parameters.values()
-    names = [
-        p.name for p in found if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
-    ]
-    return names, not any(p.kind is p.VAR_KEYWORD for p in found)
+    return config.iterate_references(value)

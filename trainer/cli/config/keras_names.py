@@ -1,4 +1,4 @@
-"""The names of Keras' classes in a gin file.
+"""Keras' classes in a gin file: their names, and what they may be given.
 
 They need no import line: `@Adam`, `@losses.MeanSquaredError` and
 `@keras.layers.Dense`. The classes are unchanged: gin's
@@ -9,13 +9,18 @@ their type, name and serialization. (`gin.configurable` would replace
 
 import functools
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import ModuleType
+from typing import Annotated, Any, TypeAlias
 
 import gin
 import keras
+from annotated_types import Ge, Gt, Le, Lt
+from typing_extensions import Doc
 
-from trainer.cli.config import gin_private as internals
+from trainer.cli.config.names import parameters_of
+from trainer.values.annotations import Finite, NotNegative, Text
+from trainer.values.configurable import Checks
 
 _MODULES: dict[str, ModuleType] = {
     "keras.callbacks": keras.callbacks,
@@ -27,16 +32,50 @@ _MODULES: dict[str, ModuleType] = {
     "keras.optimizers.schedules": keras.optimizers.schedules,
     "keras.regularizers": keras.regularizers,
 }
+# In a gin file these names mean the plugins: Keras' own are KerasEarlyStopping
+# and KerasTensorBoard there.
+_OURS = (keras.callbacks.EarlyStopping, keras.callbacks.TensorBoard)
+
+_Positive: TypeAlias = Annotated[float, Gt(0), Le(1e38)]
+_Share: TypeAlias = Annotated[float, Ge(0), Le(1)]
+_Decay: TypeAlias = Annotated[float, Ge(0), Lt(1)]
+# Keras has no annotations, checks some values late and others never. Whatever
+# the class: what a parameter with such a name may be.
+_RANGES: dict[str, Any] = {
+    "beta_1": _Decay,
+    "beta_2": _Decay,
+    "clipnorm": _Positive | None,
+    "clipvalue": _Positive | None,
+    "ema_momentum": _Share,
+    "epsilon": NotNegative | None,
+    "global_clipnorm": _Positive | None,
+    "initial_learning_rate": NotNegative,
+    "label_smoothing": _Share,
+    "learning_rate": NotNegative | Callable[..., Any],
+    "momentum": _Share,
+    "name": Text | None,
+    # It may also be a range of steps, "10,20".
+    "profile_batch": Any,
+    "rho": _Decay,
+    # Keras takes True for 1.
+    "verbose": Any,
+    "weight_decay": NotNegative | bool | None,
+}
+_Numbers: TypeAlias = Annotated[
+    Finite | list[Any] | tuple[Any, ...] | None, Doc("a number")
+]
+# By the type of the default. A default of another type says little: Keras takes
+# a number, a name, a function or an object for many a string.
+_KINDS: dict[type, Any] = {bool: bool, int: _Numbers, float: _Numbers}
 
 
 # Gin refuses to register a name a second time.
 @functools.cache
 def register_keras() -> None:
     """Registers every public Keras class once, under its public module."""
-    with internals.without_methods():
-        for module_name, module in _MODULES.items():
-            for name, member in _public(module):
-                gin.external_configurable(member, name=name, module=module_name)
+    for module_name, module in _MODULES.items():
+        for name, member in _public(module):
+            gin.external_configurable(member, name=name, module=module_name)
 
 
 def _public(module: ModuleType) -> Iterator[tuple[str, type]]:
@@ -52,4 +91,16 @@ def _public(module: ModuleType) -> Iterator[tuple[str, type]]:
         # `Convolution2D`; gin would list both as candidates for a name.
         own_name = member.__name__
         if name == own_name or getattr(module, own_name, None) is not member:
-            yield name, member
+            yield f"Keras{name}" if member in _OURS else name, member
+
+
+@functools.cache
+def checks_of_keras(target: type) -> Checks:
+    """Returns the checks of what a class of Keras is given."""
+    names, _ = parameters_of(target)
+    hints = {name: _RANGES[name] for name in names if name in _RANGES}
+    for name, parameter in inspect.signature(target).parameters.items():
+        kind = type(parameter.default)
+        if kind in _KINDS:
+            hints.setdefault(name, _KINDS[kind])
+    return Checks(lambda: hints)

@@ -1,25 +1,120 @@
-"""Names from before the packages were renamed.
+"""Names of configurables and of their parameters, and the nearest valid one."""
 
-The installed packages are `trainer_plugins` and `trainer_experiments`, so that
-`plugins` and `experiments` can be the user's own. Older gin files and run
-directories contain `plugins.callbacks.Checkpoint` or
-`import experiments.mnist`. Such a name is translated only if the user has
-nothing by that name.
-"""
-
+import inspect
 import re
+from typing import Any
 
-_RENAMED = {"plugins": "trainer_plugins", "experiments": "trainer_experiments"}
-# Only the first part of a dotted name, and only if more parts follow.
-_IN_TEXT = re.compile(rf"(?<![\w.])({'|'.join(_RENAMED)})(?=\.\w)")
+from trainer.cli.config.gin_private import REGISTRY
+from trainer.cli.flag_table import FLAGS
+from trainer.errors import did_you_mean
+
+# Gin appends this to the message of an exception that passes through it.
+_ADDED = re.compile(
+    r"\n  (?:In (?:file|bindings string|call to configurable)|No values)"
+)
+_MOST = 300
 
 
-def present_name(name: str) -> str | None:
-    """Returns the current name for an old dotted name, or `None`."""
-    root, _, rest = name.partition(".")
-    return f"{_RENAMED[root]}.{rest}" if rest and root in _RENAMED else None
+def plain(error: BaseException) -> str:
+    """Returns an exception's message without gin's additions."""
+    return _ADDED.split(str(error))[0].strip()
 
 
-def with_present_names(text: str) -> str:
-    """Returns a configuration with current names, for comparisons."""
-    return _IN_TEXT.sub(lambda found: _RENAMED[found[1]], text)
+def sentence(error: BaseException) -> str:
+    """Returns an exception's message on one line, without gin's additions."""
+    text = " ".join(plain(error).split()) or type(error).__name__
+    return text if len(text) <= _MOST else f"{text[:_MOST]}..."
+
+
+def minimal(selector: str) -> str:
+    """Returns the shortest unique name of a configurable."""
+    return str(REGISTRY.minimal_selector(selector))
+
+
+def why_unknown(selector: str, error: Exception) -> str:
+    """Says what is wrong with the name of a configurable.
+
+    Args:
+        selector: the name as written, without scopes.
+        error: gin's, for what is neither unknown nor ambiguous.
+    """
+    matches = REGISTRY.matching_selectors(selector)
+    if len(matches) == 1:
+        return sentence(error)
+    if matches:
+        choices = sorted(map(minimal, matches))
+        return f"'{selector}' may mean {' or '.join(choices)}. Write one."
+    # As many parts of each name as were written.
+    parts = selector.count(".") + 1
+    known = [".".join(n.split(".")[-parts:]) for n, _ in REGISTRY.items()]
+    return (
+        f"there is no configurable '{selector}'."
+        f"{did_you_mean(selector, known)} Is an import line missing?"
+    )
+
+
+def why_unbound(selector: str, name: str, error: Exception) -> str:
+    """Says why gin cannot bind a parameter, with the nearest valid name."""
+    matches = REGISTRY.matching_selectors(selector)
+    if len(matches) != 1:
+        return why_unknown(selector, error)
+    # Gin has no exception classes for these; only the message tells.
+    if "denylisted" in str(error) or "allowlist" in str(error):
+        flag = f" Use the flag --{name}." if name in FLAGS else ""
+        return f"'{selector}.{name}' cannot be set in a gin file.{flag}"
+    return why_mistyped(matches[0], name) or sentence(error)
+
+
+def why_mistyped(selector: str, name: str) -> str:
+    """Says that a parameter is not one of a configurable's; `""` if it is.
+
+    Gin takes any name for a constructor with `**kwargs`. Where not all of them
+    are known, only a name that is similar to a known one is a mistake.
+    """
+    names, is_complete = parameters_of(REGISTRY[selector].wrapped)
+    if name in names or not (
+        is_complete or did_you_mean(name, names, cutoff=0.75)
+    ):
+        return ""
+    return (
+        f"'{minimal(selector)}' has no parameter '{name}'."
+        f"{did_you_mean(name, names, cutoff=0.5)} "
+        f"It has: {', '.join(names) or 'none'}."
+    )
+
+
+def parameters_of(target: Any) -> tuple[list[str], bool]:
+    """Returns the parameters of a function or class.
+
+    Returns:
+        Their names, including those of base classes that `**kwargs` reaches;
+        and whether the list is complete. It is not if `**kwargs` is passed on
+        to something unknown, or to Keras, which silently accepts old names.
+    """
+    if not inspect.isclass(target):
+        return _of_signature(target)
+    names: list[str] = []
+    is_closed = True
+    # `**kwargs` usually goes to the next constructor in this order.
+    for base in inspect.getmro(target):
+        if "__init__" not in vars(base) or base is object:
+            continue
+        is_keras = base.__module__.split(".")[0] == "keras"
+        is_closed = is_closed and (base is target or not is_keras)
+        more, is_complete = _of_signature(vars(base)["__init__"])
+        names += [name for name in more if name not in ("self", *names)]
+        if is_complete:
+            return names, is_closed
+    # Not at the top: it takes seconds, and not every caller needs it.
+    import keras
+
+    # These refuse what they do not know, but for what they ignore.
+    return names, issubclass(target, keras.optimizers.Optimizer)
+
+
+def _of_signature(function: Any) -> tuple[list[str], bool]:
+    found = inspect.signature(function).parameters.values()
+    names = [
+        p.name for p in found if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
+    ]
+    return names, not any(p.kind is p.VAR_KEYWORD for p in found)

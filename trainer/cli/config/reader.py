@@ -1,44 +1,42 @@
-"""Reads gin files and bindings, and remembers where each one was set.
+"""Reads gin files and bindings, and keeps where each parameter was set.
 
-Gin's own `parse_config_file` is not used: it keeps no line numbers, resolves
-includes only relative to the working directory, and does not turn mistakes
-into readable errors. The grammar is gin's.
-
-Gin accepts the last parts of a name if they are unique. Keras has so many
-names that a user's `Dense` or the plugin `EarlyStopping` would not be unique
-any more. So a name means the configurable outside of Keras, if there is one;
-`keras.callbacks.EarlyStopping` means the one of Keras. A name that is resolved
-here is passed on in full, so that `config.gin` is unambiguous and plain gin
-can read it.
+The grammar and the names are gin's. Its own `parse_config_file` keeps no lines,
+resolves includes relative to the working directory only, and follows files that
+include each other without end.
 """
 
+import importlib
 import os
+import pkgutil
 import re
 import tokenize
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import gin
-from gin import config_parser
-from gin.config import ConfigurableReference
-
-from trainer.cli.config import gin_private as internals
-from trainer.cli.config import paths
-from trainer.cli.config.errors import (
-    bad_binding,
-    bad_import,
-    bad_syntax,
-    sentence,
+from gin.config_parser import (
+    BindingStatement,
+    ConfigParser,
+    ImportStatement,
+    IncludeStatement,
 )
-from trainer.cli.config.gin_private import Origins
-from trainer.cli.config.lint import check_references
-from trainer.cli.config.names import present_name
-from trainer.cli.config.values import check_values
+
+from trainer.cli.config import gin_private, paths
+from trainer.cli.config.gin_private import BOUND, REGISTRY, Origins
+from trainer.cli.config.names import (
+    sentence,
+    why_mistyped,
+    why_unbound,
+    why_unknown,
+)
 from trainer.cli.flags import Binding
 from trainer.errors import UserError, did_you_mean
 from trainer.runtime.files import is_local
 
 _LINE = re.compile(r"In (?:file \".*\"|bindings string),? line (\d+)")
+_TOKEN = re.compile(r"Failed to parse token '(.*)'", re.DOTALL)
+# What gin raises for a name that it cannot resolve.
+_UNRESOLVED = (ValueError, KeyError, NameError, AttributeError)
 
 
 def load(
@@ -46,7 +44,6 @@ def load(
     bindings: Iterable[Binding] = (),
     *,
     search_path: Sequence[str] = (),
-    importer: Callable[[Any, Any], None] | None = None,
 ) -> Origins:
     """Reads the whole configuration and locks it; bindings override files.
 
@@ -54,8 +51,6 @@ def load(
         files: paths of gin files.
         bindings: those of the command line.
         search_path: further folders to search for gin files.
-        importer: does an import of a gin file, in a context of gin's parser;
-            `import_module` by default.
 
     Returns:
         Where each parameter was set.
@@ -64,18 +59,16 @@ def load(
         UserError: it contains a mistake; the message says where, and gives
             the nearest valid name.
     """
-    reader = _Reader(search_path, importer or import_module)
-    for path in files:
-        reader.read_file(path)
-    for binding in bindings:
-        reader.read_binding(binding)
-    # Before `finalize`, which would report them less clearly.
-    check_references(reader.origins)
+    # Not at the top, because this imports Keras.
+    from trainer.cli.config.checks import check
+
+    reader = _Reader(search_path, _Names())
+    reader.read(files, bindings)
+    check(reader.origins)
     try:
         gin.finalize()
     except ValueError as error:
         raise UserError(sentence(error)) from None
-    check_values(reader.origins)
     return reader.origins
 
 
@@ -88,213 +81,130 @@ def check_syntax(
     """Reads the whole configuration and does nothing that it says.
 
     Raises:
-        UserError: there is no such file, or it is not gin.
+        UserError: there is no such file, it is not gin, or files include each
+            other.
     """
-    reader = _SyntaxReader(search_path, import_module)
-    for path in files:
-        reader.read_file(path)
-    for binding in bindings:
-        reader.read_binding(binding)
+    _SyntaxReader(search_path, _NoNames()).read(files, bindings)
 
 
 class _Reader:
-    """Parses statements one by one, binds them, and records their origins."""
+    """Reads statement by statement, binds, and keeps the origins."""
 
     def __init__(
-        self, search_path: Sequence[str], importer: Callable[[Any, Any], None]
+        self, search_path: Sequence[str], delegate: gin.config.ParserDelegate
     ) -> None:
         self.origins: Origins = {}
-        self.delegate: type[gin.config.ParserDelegate] = _Delegate
-        self._importer = importer
         self._search_path = search_path
+        self._delegate = delegate
+        # A stack of the files being read.
         self._open: list[str] = []
 
-    def read_file(self, path: str, *, included_by: str = "") -> None:
+    def read(self, files: Iterable[str], bindings: Iterable[Binding]) -> None:
+        for path in files:
+            self._read_file(path)
+        for binding in bindings:
+            self._read_text(binding.text, binding.source, by_line=False)
+            owner, _, name = (binding.parameter or "").partition(".")
+            if owner == "Trainer":
+                self._override_subclasses(name, binding.source)
+
+    def _read_file(self, path: str, *, included_by: str = "") -> None:
         text = paths.read(path, included_by=included_by)
         # Two names of one file would be opened in turn without end.
         path = os.path.normpath(path) if is_local(path) else path
         if path in self._open:
             chain = " -> ".join([*self._open, path])
             raise UserError(f"Gin files include each other: {chain}.")
-        # A stack of the files being read, to find cycles and to resolve
-        # relative includes.
         self._open.append(path)
         self._read_text(text, path)
         self._open.pop()
 
-    def read_binding(self, binding: Binding) -> None:
-        self._read_text(binding.text, binding.source, lines=False)
-        owner, _, name = (binding.parameter or "").partition(".")
-        if owner == "Trainer":
-            self._override_subclasses(name, binding.source)
+    def _read_text(
+        self, text: str, source: str, *, by_line: bool = True
+    ) -> None:
+        def where(line: int) -> str:
+            return f"{source}, line {line}" if by_line else source
 
-    def _override_subclasses(self, name: str, source: str) -> None:
-        """Lets a flag override the binding of a Trainer subclass, too."""
-        # In a gin file the binding of a subclass wins over `Trainer.x`. A flag
-        # binds `Trainer.x`, too, but must win over everything.
-        value = gin.query_parameter(f"trainer.Trainer.{name}")
-        for (scope, selector), values in internals.bindings().items():
-            target = internals.wrapped(selector)
-            if name in values and internals.is_trainer(target):
-                gin.bind_parameter((scope, selector, name), value)
-                self.origins[scope, selector, name] = source
-
-    def _read_text(self, text: str, source: str, *, lines: bool = True) -> None:
-        def where(line: int | None) -> str:
-            return f"{source}, line {line}" if lines and line else source
-
-        with internals.parse_scope() as context:
-            parser = _parser(text, where, self.delegate)
-            while True:
-                statement = _next(parser, where)
-                if statement is None:
-                    break
+        with gin_private.parse_scope() as context:
+            for statement in _parsed(text, self._delegate, where):
                 self._apply(
                     statement, context, where(statement.location.line_num)
                 )
-            internals.record_imports(context)
+            gin_private.IMPORTS.update(context.imports)
 
     def _apply(self, statement: Any, context: Any, where: str) -> None:
-        if isinstance(statement, config_parser.BindingStatement):
+        if isinstance(statement, BindingStatement):
             self._bind(statement, where)
-        elif isinstance(statement, config_parser.ImportStatement):
-            _import(statement, context, where, self._importer)
-        elif isinstance(statement, config_parser.IncludeStatement):
-            self._include(statement.filename, where)
-        else:
-            # A block, `NAME:`. Its bindings follow as statements of their own.
-            _resolve(statement.selector, where)
+        elif isinstance(statement, ImportStatement):
+            _import(statement, context, where)
+        elif isinstance(statement, IncludeStatement):
+            folder = os.path.dirname(self._open[-1]) if self._open else ""
+            path = paths.locate(
+                statement.filename,
+                self._search_path,
+                folder=folder,
+                included_by=where,
+            )
+            self._read_file(path, included_by=where)
+        # Else a block, `NAME:`, whose bindings follow with that name.
 
-    def _bind(self, statement: Any, where: str) -> None:
-        scope, selector, name = statement[:3]
+    def _bind(self, statement: BindingStatement, where: str) -> None:
+        scope, selector, name, value, _ = statement
         # Gin stores the macro `NAME = VALUE` as `NAME/gin.macro.value`.
         if not name:
             scope = f"{scope}/{selector}" if scope else selector
-            selector, name = internals.MACRO, "value"
-        selector = _resolve(selector, where)
+            selector, name = gin_private.MACRO, "value"
         try:
             key = gin.config.ParsedBindingKey.parse((scope, selector, name))
-            gin.bind_parameter(key, statement.value)
-        except (ValueError, NameError, AttributeError) as error:
-            raise bad_binding(error, selector, name, where) from None
-        full = key.complete_selector
-        if _is_mistyped(full, name):
-            raise bad_binding(None, full, name, where)
-        self.origins[scope, full, name] = where
+        except _UNRESOLVED as error:
+            why = why_unbound(selector, name, error)
+            raise UserError(f"{where}: {why}") from None
+        if why := why_mistyped(key.complete_selector, name):
+            raise UserError(f"{where}: {why}")
+        gin.bind_parameter(key, value)
+        self.origins[key.scope_selector_arg] = where
 
-    def _include(self, filename: str, where: str) -> None:
-        folder = os.path.dirname(self._open[-1]) if self._open else ""
-        path = paths.locate(
-            filename, self._search_path, folder=folder, included_by=where
-        )
-        self.read_file(path, included_by=where)
+    def _override_subclasses(self, name: str, source: str) -> None:
+        """Lets a flag override the binding of a Trainer subclass, too."""
+        # Not at the top, because it imports TensorFlow.
+        from trainer.trainer import Trainer
+
+        # In a gin file the binding of a subclass wins over `Trainer.x`. A flag
+        # binds `Trainer.x`, too, but must win over everything.
+        value = gin.query_parameter(f"trainer.Trainer.{name}")
+        for (scope, selector), values in BOUND.items():
+            target = REGISTRY[selector].wrapped
+            is_trainer = isinstance(target, type) and issubclass(
+                target, Trainer
+            )
+            if name in values and is_trainer:
+                values[name] = value
+                self.origins[scope, selector, name] = source
 
 
 class _SyntaxReader(_Reader):
-    """Parses statements; of what they say, follows includes only."""
-
-    def __init__(
-        self, search_path: Sequence[str], importer: Callable[[Any, Any], None]
-    ) -> None:
-        super().__init__(search_path, importer)
-        self.delegate = _NoNames
-
-    def read_binding(self, binding: Binding) -> None:
-        self._read_text(binding.text, binding.source, lines=False)
+    """Follows includes only."""
 
     def _apply(self, statement: Any, context: Any, where: str) -> None:
-        if isinstance(statement, config_parser.IncludeStatement):
-            self._include(statement.filename, where)
+        if isinstance(statement, IncludeStatement):
+            super()._apply(statement, context, where)
+
+    def _override_subclasses(self, name: str, source: str) -> None:
+        """Nothing is bound that could be overridden."""
 
 
-def _parser(
-    text: str, where: Any, delegate: type[gin.config.ParserDelegate]
-) -> config_parser.ConfigParser:
-    try:
-        return config_parser.ConfigParser(text, delegate())
-    except (SyntaxError, tokenize.TokenError) as error:
-        raise bad_syntax(error, where) from None
-
-
-def _next(parser: config_parser.ConfigParser, where: Any) -> Any:
-    """Returns the next statement, or `None` at the end."""
-    try:
-        return next(parser, None)
-    except (SyntaxError, tokenize.TokenError) as error:
-        raise bad_syntax(error, where) from None
-    except RecursionError:
-        line = parser.current_token.start[0]
-        raise UserError(f"{where(line)}: brackets nested too deeply.") from None
-    except (UserError, ValueError, NameError, AttributeError) as error:
-        found = _LINE.search(str(error))
-        line = int(found[1]) if found else parser.current_token.start[0]
-        raise UserError(f"{where(line)}: {sentence(error)}") from None
-
-
-def _resolve(selector: str, where: str) -> str:
-    try:
-        return _full_name(selector)
-    except UserError as error:
-        raise UserError(f"{where}: {error}") from None
-
-
-def _import(
-    statement: Any,
-    context: Any,
-    where: str,
-    importer: Callable[[Any, Any], None],
-) -> None:
-    # `from __gin__ import ...` switches features of gin. Any other SyntaxError
-    # is in the imported module, and keeps its traceback.
-    feature = statement.is_from and statement.module.startswith("__gin__.")
-    try:
-        importer(statement, context)
-    except ModuleNotFoundError as error:
-        raise bad_import(error, statement.module, where) from error
-    except SyntaxError as error:
-        if not feature:
-            raise
-        raise UserError(f"{where}: {sentence(error)}") from None
-
-
-def import_module(statement: Any, context: Any) -> None:
-    """Does an import of a gin file, in a context of gin's parser."""
-    try:
-        context.process_import(statement)
-    except ModuleNotFoundError as error:
-        renamed = present_name(statement.module)
-        absent = error.name or ""
-        # If the module exists, what is missing is one that it imports.
-        if renamed is None or not statement.module.startswith(absent):
-            raise
-        try:
-            # A name from before the packages were renamed.
-            context.process_import(statement._replace(module=renamed))
-        except ModuleNotFoundError:
-            raise error from None
-
-
-def _is_mistyped(selector: str, name: str) -> bool:
-    """Whether a parameter that gin accepts for `**kwargs` is a typo.
-
-    If not all parameters are known, that takes a similar known name.
-    """
-    names, complete = internals.parameters(selector)
-    if name in names:
-        return False
-    return complete or bool(did_you_mean(name, names, cutoff=0.75))
-
-
-class _Delegate(gin.config.ParserDelegate):
-    """Creates the references of a gin file, resolving names."""
+class _Names(gin.config.ParserDelegate):
+    """Makes references; a name that is not known is an error."""
 
     def configurable_reference(
         self, scoped_selector: str, evaluate: bool
-    ) -> ConfigurableReference:
+    ) -> gin.config.ConfigurableReference:
         """Called by gin's parser for `@scope/name` and `@scope/name()`."""
-        *scopes, selector = scoped_selector.split("/")
-        full = "/".join([*scopes, _full_name(selector)])
-        return super().configurable_reference(full, evaluate)
+        try:
+            return super().configurable_reference(scoped_selector, evaluate)
+        except _UNRESOLVED as error:
+            name = scoped_selector.rpartition("/")[2]
+            raise UserError(why_unknown(name, error)) from None
 
 
 class _NoNames(gin.config.ParserDelegate):
@@ -309,42 +219,80 @@ class _NoNames(gin.config.ParserDelegate):
         """Called by gin's parser for `%name`."""
 
 
-def _full_name(selector: str) -> str:
-    """Returns a name that is unique for gin.
-
-    Args:
-        selector: the name as written, without scopes.
+def _parsed(
+    text: str, delegate: gin.config.ParserDelegate, where: Callable[[int], str]
+) -> Iterator[Any]:
+    """Yields the statements of a text.
 
     Raises:
-        UserError: it is unknown or ambiguous.
+        UserError: it is not gin, or names what is not known.
     """
-    # Names in such a file are Python names, which gin resolves itself.
-    if internals.dynamic_registration():
-        return selector
-    matches = internals.matching(selector)
-    if len(matches) == 1:
-        return selector
-    if not matches and (renamed := present_name(selector)) is not None:
-        matches = internals.matching(renamed)
-    if not matches:
+    parser = None
+    try:
+        parser = ConfigParser(text, delegate)
+        yield from parser
+    except tokenize.TokenError as error:
+        what, (line, _) = error.args
         raise UserError(
-            f"there is no configurable '{selector}'."
-            f"{did_you_mean(selector, _spellings(selector))} Is an import "
-            "line missing?"
+            f"{where(line)}: {what}: a bracket or quote is not closed."
+        ) from None
+    except SyntaxError as error:
+        place = where(error.lineno or 1)
+        raise UserError(f"{place}: {_syntax(error)}") from None
+    except RecursionError:
+        line = parser.current_token.start[0] if parser else 1
+        raise UserError(f"{where(line)}: brackets nested too deeply.") from None
+    except (UserError, *_UNRESOLVED) as error:
+        found = _LINE.search(str(error))
+        at = parser.current_token.start[0] if parser else 1
+        place = where(int(found[1]) if found else at)
+        raise UserError(f"{place}: {sentence(error)}") from None
+
+
+def _syntax(error: SyntaxError) -> str:
+    token = _TOKEN.search(str(error.msg))
+    if token:
+        return (
+            f"{token[1]} is not a value. A string needs quotes ('{token[1]}'), "
+            "a configurable an @, a macro a %."
         )
-    ours = [one for one in matches if not one.startswith("keras.")]
-    if len(ours) == 1:
-        return ours[0]
-    choices = sorted(internals.minimal(one) for one in ours or matches)
-    raise UserError(
-        f"'{selector}' may mean {' or '.join(choices)}. Write one of these."
+    text = (error.text or "").strip()
+    what = str(error.msg).split("\n")[0].rstrip(".")
+    return f"{what} in: {text}" if text else f"{what}."
+
+
+def _import(statement: ImportStatement, context: Any, where: str) -> None:
+    try:
+        context.process_import(statement)
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"{where}: {_why_missing(statement.module, error.name)}"
+        ) from error
+    except SyntaxError as error:
+        # `from __gin__ import ...` switches features of gin. Any other one is
+        # in the imported module, and keeps its traceback.
+        if not statement.module.startswith("__gin__."):
+            raise
+        raise UserError(f"{where}: {sentence(error)}") from None
+
+
+def _why_missing(module: str, missing: str | None) -> str:
+    absent = missing or module
+    # If the module itself exists, what is missing is one that it imports.
+    if not (module == absent or module.startswith(f"{absent}.")):
+        return (
+            f"import {module} needs the package '{absent}', which is not "
+            f"installed (pip install {absent.split('.')[0]}, or the name that "
+            "it has on PyPI)."
+        )
+    package = absent.rpartition(".")[0]
+    try:
+        path = importlib.import_module(package).__path__ if package else None
+    except (ImportError, AttributeError):
+        path = []
+    prefix = f"{package}." if package else ""
+    known = [f"{prefix}{found.name}" for found in pkgutil.iter_modules(path)]
+    return (
+        f"there is no module '{absent}'.{did_you_mean(absent, known)} Modules "
+        "are searched for in the working directory and the installed packages."
     )
-
-
-def _spellings(selector: str) -> list[str]:
-    """Returns all names with as many parts as the given one, to compare."""
-    parts = selector.count(".") + 1
-    return [
-        ".".join(one.split(".")[-parts:])
-        for one in internals.complete_selectors()
-    ]

@@ -1,17 +1,29 @@
+"""What the parameters of configurables admit, and what is said of the rest."""
+
 import inspect
-import pickle
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, Protocol
 
 import gin
 import numpy as np
 import pytest
-from annotated_types import Ge, Interval, Predicate
+from annotated_types import Ge, Lt, Predicate
 from typing_extensions import Doc
 
-from trainer.errors import UserError
+import trainer.experiment  # noqa: F401 - registers `run`
+import trainer_experiments.contrastive
+import trainer_experiments.distillation
+import trainer_experiments.gan
+import trainer_experiments.image_records
+import trainer_experiments.resnet
+import trainer_experiments.transformer
+import trainer_experiments.vae  # noqa: F401
+from trainer import UserError
+from trainer.cli.config.gin_private import REGISTRY
+from trainer.strategy.registry import load_plugins
 from trainer.values.annotations import Natural, Positive, Seconds
-from trainer.values.configurable import checked, configurable
+from trainer.values.configurable import Checks, checked, configurable
 
 
 class Part:
@@ -40,7 +52,7 @@ class Machine:
         odd: Annotated[
             int, Predicate(lambda n: n % 2 == 1), Doc("an odd number")
         ] = 1,
-        ratio: Annotated[float, Interval(ge=0, lt=1)] = 0.0,
+        ratio: Annotated[float, Ge(0), Lt(1)] = 0.0,
         protocol: Only | None = None,
         anything: Any = None,
         bare=None,
@@ -77,11 +89,11 @@ NAN, INF = float("nan"), float("inf")
         (
             "size",
             2**64,
-            "a whole number >= 1 and <= 9223372036854775807",
+            "a whole number >= 1, and not so large.",
         ),
         ("seconds", 0, "0 must be a number > 0 or None."),
         ("seconds", NAN, "nan must be"),
-        ("seconds", INF, "inf must be a number > 0 and <= 1e9 or None"),
+        ("seconds", INF, "inf must be a number > 0 or None, and not so large"),
         ("seconds", True, "True must be"),
         ("seconds", "5", "'5' must be"),
         ("on", 1, "1 must be True or False."),
@@ -142,12 +154,17 @@ def test_functions_and_positions():
 
 
 def test_a_call_that_does_not_fit():
-    with pytest.raises(UserError, match="Machine has no argument 'sizes'. Did"):
+    with pytest.raises(
+        UserError,
+        match="Machine has no argument 'sizes'. Did",
+    ):
         Machine(sizes=1)
-    with pytest.raises(UserError, match="area needs the argument 'width'"):
+    with pytest.raises(
+        UserError, match="area: missing a required argument: 'width'"
+    ):
         area()
     assert area(1) == 1
-    with pytest.raises(TypeError, match="positional argument"):
+    with pytest.raises(UserError, match="positional argument"):
         area(1, 2, 3)
 
 
@@ -165,12 +182,6 @@ def test_gin_knows_the_parameters():
         gin.clear_config()
 
 
-def test_objects_of_a_checked_class_are_pickled():
-    made = Machine(3)
-    made.given = {"size": 3}
-    assert pickle.loads(pickle.dumps(made)).given == {"size": 3}
-
-
 def test_a_class_without_a_constructor():
     class Plain(Machine):
         """Inherits it."""
@@ -184,15 +195,6 @@ def test_a_long_value_is_shortened():
     with pytest.raises(UserError) as error:
         area("x" * 10_000)
     assert len(str(error.value).splitlines()[0]) < 150
-
-
-def test_an_annotation_that_cannot_be_checked():
-    @checked
-    def broken(x: Annotated[int, Ge("a")]) -> None:
-        """Its bound is no number."""
-
-    with pytest.raises(TypeError, match="broken: the annotation of x is not"):
-        broken(1)
 
 
 def test_the_rest_of_the_arguments_is_left_alone():
@@ -220,3 +222,33 @@ def test_numpys_numbers_and_truth_values_are_as_good_as_pythons():
 def test_a_number_that_python_cannot_print_is_a_sentence():
     with pytest.raises(UserError, match="too many digits"):
         Machine(size=1 << 20_000)
+
+
+OURS = ("trainer", "trainer_plugins", "trainer_experiments")
+# These take values of many kinds, which the run tries.
+FREE = {"console", "loss", "loss_weights", "metrics", "data"}
+
+
+def of_ours():
+    load_plugins()
+    found = {selector: one.wrapped for selector, one in REGISTRY.items()}
+    return {
+        selector: one
+        for selector, one in found.items()
+        if one.__module__.split(".")[0] in OURS
+    }
+
+
+@pytest.mark.parametrize("selector", sorted(of_ours()))
+def test_every_parameter_of_ours_is_annotated_and_its_default_right(selector):
+    target = of_ours()[selector]
+    checks = Checks.of(target)
+    for name, parameter in inspect.signature(target).parameters.items():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            continue
+        if parameter.default is not parameter.empty:
+            checks.check(selector, name, parameter.default)
+        wrong = [object(), *([] if name in FREE else [math.nan, [None]])]
+        for value in wrong:
+            with pytest.raises(UserError, match=f"{name} = .* must be "):
+                checks.check(selector, name, value)

@@ -1,0 +1,137 @@
+"""Checks all that a configuration sets, before anything is built.
+
+What a configurable of ours may be given, its annotations say, and those of
+Keras `trainer.cli.config.keras_names`. What a function returns is only known
+when gin calls it: `trainer.values.configurable` checks it then.
+"""
+
+import graphlib
+from typing import Any
+
+from gin.config import ConfigurableReference
+
+from trainer.cli.config.gin_private import (
+    BOUND,
+    MACRO,
+    REGISTRY,
+    Key,
+    Origins,
+    enclosing,
+    references,
+)
+from trainer.cli.config.keras_names import checks_of_keras
+from trainer.cli.config.names import minimal
+from trainer.errors import BadValue, UserError, did_you_mean
+from trainer.values.configurable import Checks
+
+
+def check(origins: Origins) -> None:
+    """Refuses macros that are not defined, circles, and wrong values.
+
+    Gin notices the first without the line, and the others never.
+
+    Args:
+        origins: where each parameter was set.
+
+    Raises:
+        UserError: there is one; it says where.
+    """
+    for (scope, selector), values in BOUND.items():
+        for name, value in values.items():
+            place = origins.get((scope, selector, name), "gin")
+            for reference in references(value):
+                _check_macro(reference.config_key, place)
+    _check_circles(origins)
+    for (scope, selector), values in BOUND.items():
+        target = REGISTRY[selector].wrapped
+        checks = Checks.of(target)
+        if checks is None and selector.startswith("keras."):
+            checks = checks_of_keras(target)
+        owner = f"{scope}/{minimal(selector)}" if scope else minimal(selector)
+        for name, value in values.items():
+            try:
+                if checks is not None:
+                    checks.check(owner, name, _resolved(value))
+            except LookupError:
+                continue
+            except BadValue as error:
+                where = origins.get((scope, selector, name))
+                raise located(error, owner, where) from None
+
+
+def binding(owner: str, name: str, value: str, where: str | None) -> str:
+    """Returns a binding as messages show it, with its place if known."""
+    place = f" ({where})" if where else ""
+    return f"{owner}.{name} = {value}{place}"
+
+
+def located(error: BadValue, owner: str, where: str | None) -> UserError:
+    """Returns the error with the name and the place of the binding."""
+    shown = binding(owner, error.parameter, error.value, where)
+    return UserError(f"{shown} {error.wanted}")
+
+
+def _check_macro(key: Key, where: str) -> None:
+    if key[1] == MACRO and key not in BOUND:
+        macros = [scope for scope, selector in BOUND if selector == MACRO]
+        raise UserError(
+            f"{where}: the macro %{key[0]} is not defined."
+            f"{did_you_mean(key[0], macros, prefix='%')}"
+        )
+
+
+def _check_circles(origins: Origins) -> None:
+    """Refuses values that need themselves."""
+    needs: dict[Key, list[Key]] = {}
+    waiting = list(BOUND)
+    while waiting:
+        key = waiting.pop()
+        if key in needs:
+            continue
+        scope, selector = key
+        # A call in a scope takes what is set there, else further outside.
+        values: dict[str, Any] = {}
+        for outer in enclosing(scope):
+            values |= BOUND.get((outer, selector), {})
+        called = [one.config_key for one in references(values) if one.evaluate]
+        needs[key] = [(inner or scope, needed) for inner, needed in called]
+        waiting += needs[key]
+    try:
+        graphlib.TopologicalSorter(needs).prepare()
+    except graphlib.CycleError as error:
+        # It lists each one before the one that needs it.
+        circle = error.args[1][::-1]
+        places = (
+            origins.get((*key, name))
+            for key in circle
+            for name in BOUND.get(key, {})
+        )
+        shown = " -> ".join(map(_as_written, circle))
+        where = next(filter(None, places), "gin")
+        raise UserError(f"{where}: it needs itself: {shown}.") from None
+
+
+def _as_written(key: Key) -> str:
+    scope, selector = key
+    if selector == MACRO:
+        return f"%{scope}"
+    return f"@{scope}/{minimal(selector)}()".replace("@/", "@")
+
+
+def _resolved(value: Any) -> Any:
+    """Returns a value with what gin puts in place of references.
+
+    Raises:
+        LookupError: that is only known once it is called.
+    """
+    if isinstance(value, dict):
+        return {_resolved(k): _resolved(one) for k, one in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(_resolved, value))
+    if not isinstance(value, ConfigurableReference):
+        return value
+    if value.config_key[1] == MACRO:
+        return _resolved(BOUND[value.config_key]["value"])
+    if value.evaluate:
+        raise LookupError(value)
+    return value.configurable.wrapped
