@@ -11,7 +11,7 @@ from typing_extensions import Doc
 
 from trainer.check.rehearsal import rehearse
 from trainer.check.scratch import scratch_directory
-from trainer.checkpoint.init_from import InitReport, initialize_from
+from trainer.checkpoint.init_from import initialize_from
 from trainer.checkpoint.stateful import usable
 from trainer.errors import BadValue, UserError
 from trainer.loop.evaluation_sets import EvalEvery, sets_of, unprefixed
@@ -247,7 +247,6 @@ class BuiltRun:
         self.loop = loop
         self._options = options
         self.report: list[Section] = []
-        self._loaded: InitReport | None = None
         self._loop_exit = contextlib.ExitStack()
         self._exit = contextlib.ExitStack()
 
@@ -276,9 +275,11 @@ class BuiltRun:
         source = self._options["init_from"]
         # Only a new run: a resumed one has these weights and more.
         if source is not None and next(usable(checkpoints), None) is None:
-            self._loaded = initialize_from(
-                trainer, source, only=self._options["init_only"]
+            initialize_from(
+                trainer.parts, source, only=self._options["init_only"]
             )
+            # One may have slots that begin at the weights.
+            trainer.restart_optimizers()
         self._loop_exit.enter_context(loop.ready())
 
     def run(self) -> dict[str, float]:
@@ -305,8 +306,6 @@ class BuiltRun:
                 "train_steps": float(loop.steps),
             }
         else:
-            if self._loaded is not None and self.plugin.is_chief:
-                self._loaded.write(self._options["model_dir"])
             values = loop.train()
             self._loop_exit.close()
         # None may leave while another still evaluates or exports.

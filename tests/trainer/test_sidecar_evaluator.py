@@ -97,7 +97,7 @@ def test_the_best_starts_a_new_run(tmp_path):
     write_checkpoint(tmp_path, 5, 4.0)
     follow_to(tmp_path, 5)
     trainer = make_trainer()
-    initialize_from(trainer, str(tmp_path / "best"))
+    initialize_from(trainer.parts, str(tmp_path / "best"))
     assert trainer.model.get_weights()[0] == 4.0
 
 

@@ -1,262 +1,198 @@
-"""`--init_from`: starts a new run with weights of another run or file."""
+"""`--init_from`: starts a new run with weights of another run or file.
 
-import dataclasses
-import json
-import math
+Variables are matched by path below the model. Only arrays are read: no class
+is looked up, and no code in a file is run. A file may declare arrays that are
+larger than memory, so an array is read only once it has the shape of a
+variable.
+"""
+
+import contextlib
+import functools
+import io
 import os
 import re
+import zipfile
 from collections import Counter
-from collections.abc import Iterable
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, BinaryIO, NamedTuple
 
+import h5py
 import keras
-import tensorflow as tf
+import ml_dtypes
+import numpy as np
 from absl import logging
 
-from trainer.checkpoint.structure import describe
-from trainer.checkpoint.weights_reader import StoredVariable, open_model
-from trainer.errors import UserError
-from trainer.runtime.files import make_directory, write_whole
+from trainer.checkpoint import contents, stateful
+from trainer.errors import UserError, did_you_mean
+from trainer.runtime import files
 from trainer.step.keras.private import all_layers
 from trainer.step.spec import Parts
 
-REPORT_NAME = "init_report.json"
-_NUMBER = re.compile(r"_\d+$")  # What Keras appends: dense, dense_1, dense_2.
+# What a weights file holds besides the model.
+_NOT_MODEL = {"optimizer", "_optimizer", "metrics", "_metrics"}
+# Errors that h5py and zipfile raise for a damaged file.
+_DAMAGE = (
+    ArithmeticError,
+    LookupError,
+    MemoryError,
+    NotImplementedError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    zipfile.BadZipFile,
+)
 
 
-class NewRun(Protocol):
-    """A run that takes over weights, such as a `trainer.Trainer`."""
+class _Stored(NamedTuple):
+    """A variable in a file, which `read` reads while the file is open."""
 
-    @property
-    def parts(self) -> Parts:
-        """Model, optimizers, metrics and state variables."""
-
-    def restart_optimizers(self) -> None:
-        """Resets the optimizers to their initial state for the weights."""
-
-
-@dataclasses.dataclass
-class InitReport:
-    """What became of each variable of the model, and of the file.
-
-    Paths begin below the model. Each entry is a `path` with a `shape`; where
-    the name or the shape in the file is another, `path_there` and
-    `shape_there` say so.
-
-    Attributes:
-        source: what was read.
-        init_only: which variables were selected; `None` means all.
-        loaded: have the value from the file.
-        shape_differs: stay new, because their shape in the file differs.
-        not_found: stay new, because the file has none of that path.
-        not_selected: stay new, because `init_only` leaves them out.
-        not_used: are only in the file, or `init_only` leaves them out.
-    """
-
-    source: str
-    init_only: str | None
-    loaded: list[dict[str, Any]] = dataclasses.field(default_factory=list)
-    shape_differs: list[dict[str, Any]] = dataclasses.field(
-        default_factory=list
-    )
-    not_found: list[dict[str, Any]] = dataclasses.field(default_factory=list)
-    not_selected: list[dict[str, Any]] = dataclasses.field(default_factory=list)
-    not_used: list[dict[str, Any]] = dataclasses.field(default_factory=list)
-
-    def table(self) -> str:
-        """The report as text, one line for each variable."""
-        kinds = {
-            "loaded": self.loaded,
-            "shape differs": self.shape_differs,
-            "not there": self.not_found,
-            "not selected": self.not_selected,
-            "not used": self.not_used,
-        }
-        return "\n".join(
-            f"  {kind:<13} {_as_text(entry)}"
-            for kind, entries in kinds.items()
-            for entry in entries
-        )
-
-    def write(self, model_dir: str) -> None:
-        """Writes the report to `model_dir/init_report.json`."""
-        make_directory(model_dir)
-        write_whole(
-            os.path.join(model_dir, REPORT_NAME),
-            json.dumps(dataclasses.asdict(self), indent=1) + "\n",
-        )
+    path: str
+    shape: tuple[int, ...]
+    read: Callable[[], np.ndarray]
 
 
 def initialize_from(
-    trainer: NewRun, path: str, *, only: str | None = None
-) -> InitReport:
-    """Fills the model with the weights from another run or a file.
-
-    Variables are matched by path below the model, so that a part of a model
-    will do. If not all are found, and the shapes are the same in the same
-    order, it may be the same model with layers that Keras has numbered
-    differently or a user has renamed: then the order decides, unless a name
-    contradicts it.
+    parts: Parts, path: str, *, only: str | None = None
+) -> list[str]:
+    """Fills a model with the weights from another run or a file.
 
     Args:
-        trainer: its model is filled; optimizer and step are new.
-        path: see `trainer.checkpoint.weights_reader.open_model`.
+        parts: of the new run. The averages begin with the weights; the
+            optimizers are the caller's to restart.
+        path: a run directory, its `checkpoints/`, one checkpoint, or a
+            `.keras` or `.weights.h5` file.
         only: a regular expression for the whole path of a variable below the
             model, such as `"encoder/.*"`; others stay new.
 
     Returns:
-        What was loaded and what was not; the log has it too.
+        The paths of what was loaded.
 
     Raises:
         UserError: there is nothing to read, `only` selects nothing, or
             nothing that it selects fits.
     """
-    model = trainer.parts.model
+    model = parts.model
     variables = list(model.variables)
-    ours = _below([describe(v)["path"] for v in variables], {model.name})
-    selected = _select(ours, only)
-    # Bounds what is read from an archive; see `open_model`.
-    size = sum(
-        math.prod(v.shape) * tf.as_dtype(v.dtype).size for v in variables
-    )
-    # Open until all is filled: each array is read when it is needed.
-    with open_model(path, model_bytes=size) as (source, stored):
-        report = InitReport(source, only)
-        _fill(model, ours, selected, stored, report)
-    if not report.loaded:
-        raise UserError(_nothing_fits(path, report))
-    # An optimizer may have slots that begin at the weights, as the averages do.
-    trainer.restart_optimizers()
-    if trainer.parts.ema is not None:
-        trainer.parts.ema.restart()
+    names = _below([getattr(v, "path", v.name) for v in variables], model.name)
+    ours = [
+        (name, tuple(v.shape)) for name, v in zip(names, variables, strict=True)
+    ]
+    selected = _select(names, only)
+    loaded, new = [], []
+    # Open until all is filled.
+    with contextlib.ExitStack() as stack:
+        if path.endswith((".keras", ".h5")):
+            source, stored = path, _open_file(stack, path)
+        else:
+            source, stored = _open_checkpoint(path)
+        found = _match(ours, stored, all_layers(model))
+        for (name, shape), variable, there in zip(
+            ours, variables, found, strict=True
+        ):
+            if name not in selected:
+                continue
+            if there is None:
+                new.append(f"{name} {list(shape)}, not there")
+            elif there.shape != shape:
+                new.append(f"{name} {list(shape)}, there {list(there.shape)}")
+            else:
+                variable.assign(there.read())
+                loaded.append(name)
+    if not loaded:
+        paths = [one.path for one in stored]
+        raise UserError(
+            f"init_from = {path!r}: no variable there has a path and shape of "
+            f"this model. Wanted: {_some(new)}.{did_you_mean(names[0], paths)} "
+            f"It holds: {_some(f'{s.path} {list(s.shape)}' for s in stored)}."
+        )
+    if parts.ema is not None:
+        parts.ema.restart()
     # What the user did not select is expected to stay new; the rest is not.
     logging.log(
-        logging.WARNING
-        if report.shape_differs or report.not_found
-        else logging.INFO,
-        "Initialized %d of %d model variables from %s.\n%s",
-        len(report.loaded),
+        logging.WARNING if new else logging.INFO,
+        "Initialized %d of %d model variables from %s.%s",
+        len(loaded),
         len(variables),
         source,
-        report.table(),
+        "".join(f"\n  stays new: {one}" for one in new),
     )
-    return report
+    return loaded
 
 
-def _fill(
-    model: keras.Model,
-    ours: list[str],
-    selected: set[str],
-    stored: list[StoredVariable],
-    report: InitReport,
-) -> None:
-    """Assigns what fits, and notes what became of each variable."""
-    variables = list(model.variables)
-    # A model may have another name than the one that was saved.
-    theirs = _without_model_name(stored, ours)
-    # Keras names layers after their classes: these names may be renumbered.
-    kinds = {type(layer).__name__.lower() for layer in all_layers(model)}
-    shapes = [tuple(variable.shape) for variable in variables]
-    places = _match(ours, shapes, theirs, kinds=kinds)
-    for i, name in enumerate(ours):
-        entry = {"path": name, "shape": describe(variables[i])["shape"]}
-        if name not in selected:
-            report.not_selected.append(entry)
-        elif i not in places:
-            report.not_found.append(entry)
-        else:
-            there = theirs[places[i]]
-            # Only now is the array read: its shape is known to be ours.
-            if _put(entry, there):
-                variables[i].assign(there.read())
-                report.loaded.append(entry)
-            else:
-                report.shape_differs.append(entry)
-    used = {places[i] for i in places if ours[i] in selected}
-    report.not_used = [
-        {"path": one.path, "shape": list(one.shape)}
-        for i, one in enumerate(theirs)
-        if i not in used
-    ]
-
-
-def _put(entry: dict[str, Any], there: StoredVariable) -> bool:
-    """Notes where a value comes from; returns whether its shape fits."""
-    if there.path != entry["path"]:
-        entry["path_there"] = there.path
-    shape = list(there.shape)
-    if shape == entry["shape"]:
-        return True
-    entry["shape_there"] = shape
-    return False
-
-
-def _below(paths: list[str], models: set[str]) -> list[str]:
+def _below(paths: list[str], model: str) -> list[str]:
     """Paths without the model's name, if all begin with it."""
-    first = {path.partition("/")[0] for path in paths if "/" in path}
-    if len(first) == 1 and first <= models and all("/" in p for p in paths):
-        return [path.partition("/")[2] for path in paths]
+    if all(path.startswith(f"{model}/") for path in paths):
+        return [path.removeprefix(f"{model}/") for path in paths]
     return paths
 
 
-def _without_model_name(
-    stored: list[StoredVariable], ours: list[str]
-) -> list[StoredVariable]:
-    """Drops a first name that all share, unless ours has such a layer."""
-    layers = {path.partition("/")[0] for path in ours}
-    paths = [one.path for one in stored]
-    shared = {path.partition("/")[0] for path in paths} - layers
-    below = _below(paths, shared)
-    return [
-        StoredVariable(path, one.shape, one.read)
-        for path, one in zip(below, stored, strict=True)
-    ]
+def _select(names: list[str], only: str | None) -> set[str]:
+    if only is None:
+        return set(names)
+    try:
+        pattern = re.compile(only)
+    except re.error as error:
+        raise UserError(
+            f"run.init_only = {only!r} is not a regular expression: {error}."
+        ) from None
+    selected = set(filter(pattern.fullmatch, names))
+    if not selected:
+        raise UserError(
+            f"run.init_only = {only!r} does not match the whole path of any "
+            f"variable of the model. It has: {_some(names)}."
+        )
+    return selected
 
 
 def _match(
-    ours: list[str],
-    shapes: list[tuple[int, ...]],
-    theirs: list[StoredVariable],
-    *,
-    kinds: set[str],
-) -> dict[int, int]:
-    """For each of our variables, the index of its value among theirs."""
-    there = {one.path: i for i, one in enumerate(theirs)}
-    places = {
-        i: there[name]
-        for i, names in enumerate(zip(ours, _numbered(ours), strict=True))
-        for name in names
-        if name in there
-    }
-    # From here on: same shapes in the same order, and names that differ.
-    if len(places) == len(ours) or shapes != [v.shape for v in theirs]:
-        return places
-    # No name contradicts the order: those that match are at their own index.
-    in_order = all(i == place for i, place in places.items())
-    # Or names differ only in the numbers that Keras appends.
-    counted_up = all(
-        _uncounted(name, kinds) == _uncounted(one.path, kinds)
-        for name, one in zip(ours, theirs, strict=True)
-    )
-    if in_order or counted_up:
-        return {i: i for i in range(len(ours))}
-    return places
+    ours: list[tuple[str, tuple[int, ...]]],
+    stored: list[_Stored],
+    layers: Iterable[keras.layers.Layer],
+) -> list[_Stored | None]:
+    """For each of our variables, the one with its path in the file."""
+    names = [name for name, _ in ours]
+    # A model may have another name than the one that was saved.
+    first = {one.path.partition("/")[0] for one in stored}
+    if len(first) == 1 and not first & {n.partition("/")[0] for n in names}:
+        below = _below([one.path for one in stored], *first)
+        stored = [
+            one._replace(path=path)
+            for one, path in zip(stored, below, strict=True)
+        ]
+    there = {one.path: one for one in stored}
+    numbered = _numbered(names)
+    found = [
+        there.get(name, there.get(other))
+        for name, other in zip(names, numbered, strict=True)
+    ]
+    if None not in found:
+        return found
+    # The same model, whose unnamed layers Keras has counted from another
+    # number: Keras names them after their classes.
+    kinds = {type(layer).__name__.lower() for layer in layers}
+    theirs = sorted((*_uncounted(one.path, kinds), one) for one in stored)
+    for paths in (names, numbered):
+        mine = sorted((*_uncounted(p, kinds), i) for i, p in enumerate(paths))
+        if [(path, ours[i][1]) for path, _, i in mine] == [
+            (path, one.shape) for path, _, one in theirs
+        ]:
+            for (_, _, i), (_, _, one) in zip(mine, theirs, strict=True):
+                found[i] = one
+    return found
 
 
-def _uncounted(path: str, kinds: set[str]) -> str:
-    """A path without the numbers that Keras appends to automatic names.
-
-    Args:
-        path: of a variable.
-        kinds: the layers' class names in lower case; Keras names a layer
-            after its class if the user does not name it.
-    """
-    parts = path.split("/")
+def _uncounted(path: str, kinds: set[str]) -> tuple[str, list[int]]:
+    """A path without the numbers that Keras appends, and these."""
+    parts, numbers = path.split("/"), []
     for i, part in enumerate(parts):
-        name = _NUMBER.sub("", part)
-        if name.replace("_", "") in kinds:
+        name, _, number = part.rpartition("_")
+        if number.isdecimal() and name.replace("_", "") in kinds:
             parts[i] = name
-    return "/".join(parts)
+            numbers.append(int(number))
+        else:
+            numbers.append(0)
+    return "/".join(parts), numbers
 
 
 def _numbered(paths: list[str]) -> list[str]:
@@ -270,40 +206,127 @@ def _numbered(paths: list[str]) -> list[str]:
     return numbered
 
 
-def _select(ours: list[str], only: str | None) -> set[str]:
-    if only is None:
-        return set(ours)
+def _open_checkpoint(path: str) -> tuple[str, list[_Stored]]:
+    if files.exists(f"{path}/manifest.json"):
+        snapshot, path = stateful.load_usable(path), os.path.dirname(path)
+    else:
+        for directory in (path, f"{path}/checkpoints"):
+            newest = next(stateful.usable(directory), None)
+            if newest is not None:
+                snapshot, path = newest, directory
+                break
+        else:
+            raise UserError(
+                f"init_from = {path!r} holds no usable checkpoint. Name a run "
+                "directory, its checkpoints/, one of those, or a .keras or "
+                ".weights.h5 file."
+            )
+    arrays = [
+        (entry["path"], snapshot.arrays[contents.key_of("model", i)])
+        # Only the model's: optimizer and averages are not taken over.
+        for i, entry in enumerate(snapshot.host["variables"].get("model", []))
+    ]
+    return f"{path}, step {snapshot.step}", [
+        _Stored(name, tuple(array.shape), functools.partial(np.asarray, array))
+        for name, array in arrays
+    ]
+
+
+@contextlib.contextmanager
+def _sentence(path: str) -> Iterator[None]:
+    """Says in a sentence that a Keras file is damaged."""
     try:
-        pattern = re.compile(only)
-    except re.error as error:
+        yield
+    except _DAMAGE as error:
+        why = str(error).strip() or type(error).__name__
         raise UserError(
-            f"run.init_only = {only!r} is not a regular expression: {error}."
+            f"init_from = {path!r} cannot be read as a Keras file: {why}"
         ) from None
-    selected = set(filter(pattern.fullmatch, ours))
-    if not selected:
-        raise UserError(
-            f"run.init_only = {only!r} does not match the whole path of any "
-            f"variable of the model. It has: {_some(ours)}."
-        )
-    return selected
 
 
-def _nothing_fits(path: str, report: InitReport) -> str:
-    wanted = report.not_found + report.shape_differs
-    return (
-        f"init_from = {path!r}: no variable there has a path and shape of "
-        f"this model. It holds: {_some(map(_as_text, report.not_used))}; "
-        f"wanted: {_some(map(_as_text, wanted))}."
-    )
+def _open_file(stack: contextlib.ExitStack, path: str) -> list[_Stored]:
+    """The variables in a Keras file, without optimizer and metrics."""
+    if not files.exists(path):
+        raise UserError(f"init_from = {path!r}: there is no such file.")
+    if files.is_local(path) and not files.is_file(path):
+        raise UserError(f"init_from = {path!r} is not a file.")
+    found: list[_Stored] = []
+
+    def visit(name: str, item: h5py.Group | h5py.Dataset) -> None:
+        parts = name.split("/")
+        if not isinstance(item, h5py.Dataset) or parts[0] in _NOT_MODEL:
+            return
+        # Both would read from other files than the one that the user named.
+        if item.is_virtual or item.external:
+            raise UserError(
+                f"init_from = {path!r}: {name} refers to another file."
+            )
+        if _holds_numbers(item):
+            read = functools.partial(_read, item, path)
+            layer = _layer_path(weights, parts)
+            found.append(_Stored(layer, tuple(item.shape), read))
+
+    with _sentence(path):
+        file: Any = stack.enter_context(_open(path))
+        if path.endswith(".keras"):
+            archive = stack.enter_context(zipfile.ZipFile(file))
+            # Only this entry is read, not the configuration, which names
+            # classes.
+            entry = archive.getinfo("model.weights.h5")
+            # It might inflate to more than the memory.
+            if entry.compress_type != zipfile.ZIP_STORED:
+                raise UserError(
+                    f"init_from = {path!r} is compressed. Save it "
+                    "uncompressed, as Keras does."
+                )
+            file = stack.enter_context(archive.open(entry))
+        weights = stack.enter_context(h5py.File(file, "r"))
+        # visititems does not follow links.
+        weights.visititems(visit)
+    return found
 
 
-def _as_text(entry: dict[str, Any]) -> str:
-    text = f"{entry['path']} {entry['shape']}"
-    if "path_there" in entry:
-        text += f", there named {entry['path_there']}"
-    if "shape_there" in entry:
-        text += f", there {entry['shape_there']}"
-    return text
+def _open(path: str) -> BinaryIO:
+    if files.is_local(path):
+        return open(path, "rb")
+    # At once: h5py and zipfile jump about in a file.
+    return io.BytesIO(files.read(path))
+
+
+def _holds_numbers(item: h5py.Dataset) -> bool:
+    try:
+        kind = item.dtype.kind
+    except TypeError:  # A type that NumPy does not have.
+        return False
+    return item.shape is not None and (kind in "fiub" or _is_bfloat16(item))
+
+
+def _is_bfloat16(item: h5py.Dataset) -> bool:
+    """Whether these are bfloat16, which Keras stores as two untyped bytes."""
+    named = item.attrs.get("dtype")
+    return str(named) == "bfloat16" and item.dtype == np.dtype("V2")
+
+
+def _read(item: h5py.Dataset, path: str) -> np.ndarray:
+    with _sentence(path):
+        array: np.ndarray = np.asarray(item[()])
+    return array.view(ml_dtypes.bfloat16) if _is_bfloat16(item) else array
+
+
+def _layer_path(weights: h5py.File, parts: list[str]) -> str:
+    """`encoder/0` for `layers/dense_1/vars/0`, by the names of layers.
+
+    Keras numbers the keys by class; a layer's name is an attribute.
+    """
+    names = []
+    for end in range(1, len(parts) - 1):
+        outer = weights["/".join(parts[:end])]
+        # A link may lead to another file.
+        if isinstance(outer.get("vars", getlink=True), h5py.HardLink):
+            inner = outer["vars"]
+            if isinstance(inner, h5py.Group) and "name" in inner.attrs:
+                names.append(str(inner.attrs["name"]))
+    return "/".join([*names, parts[-1]])
 
 
 def _some(entries: Iterable[str]) -> str:

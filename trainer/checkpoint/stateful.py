@@ -10,7 +10,7 @@ import tensorflow as tf
 from absl import logging
 
 from trainer.checkpoint.contents import check, key_of
-from trainer.checkpoint.storage import Snapshot, newest_first
+from trainer.checkpoint.storage import Snapshot, load, newest_first
 from trainer.checkpoint.structure import check_shapes, check_types, describe
 from trainer.errors import StartAgain, UserError
 from trainer.runtime.schema import Misfit
@@ -359,6 +359,22 @@ class RunState:
         if parts.watch is not None and parts.watch.variables:
             groups[GUARD] = parts.watch.variables
         return groups
+
+
+def load_usable(path: str) -> Snapshot:
+    """Reads one checkpoint.
+
+    Raises:
+        UserError: it cannot be used.
+    """
+    snapshot = load(path)
+    try:
+        check(snapshot)
+    except Misfit as error:
+        raise UserError(
+            f"{path} is not a usable checkpoint: {error}."
+        ) from None
+    return snapshot
 
 
 def usable(directory: str) -> Iterator[Snapshot]:
