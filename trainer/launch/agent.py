@@ -1,17 +1,21 @@
-"""The agent: runs this host's tasks from the first start to the last end."""
+"""Runs this host's tasks from the first start to the last end."""
 
 import contextlib
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
-from typing import Any
 
-from trainer.errors import EXIT_DONE, EXIT_START_AGAIN
-from trainer.launch.group import Failure, Group
-from trainer.launch.policy import End, Limits, signal_name
-from trainer.launch.task import Task
-from trainer.launch.terminal import echo, log
+from trainer.errors import EXIT_DONE, EXIT_START_AGAIN, EXIT_USER_ERROR
+from trainer.launch.policy import (
+    End,
+    Failure,
+    Limits,
+    RestartPolicy,
+    signal_name,
+)
+from trainer.launch.task import Task, log
 
 # Also how far the chief's output on the terminal lags behind.
 _POLL_SECONDS = 0.05
@@ -37,7 +41,6 @@ class Agent:
         run_is_over: returns whether the run's record says that it has ended
             well since the launcher started. The chief may run on another
             host.
-        clock: has `monotonic` and `sleep`, as the module `time`.
     """
 
     def __init__(
@@ -46,16 +49,15 @@ class Agent:
         *,
         limits: Limits,
         run_is_over: Callable[[], bool],
-        clock: Any = time,
     ) -> None:
         self._tasks = tasks
+        self._chief = tasks[0]
         self._limits = limits
         self._run_is_over = run_is_over
-        self._clock = clock
-        self._last = clock.monotonic()
+        self._last = time.monotonic()
         self._time = 0.0
         self._over_at: float | None = None
-        self._groups = [Group(some, limits) for some in _grouped(tasks)]
+        self._groups = [_Group(some, limits) for some in _grouped(tasks)]
         # Signals that this process has received.
         self._ending: list[int] = []
         self._to_forward: list[int] = []
@@ -72,39 +74,35 @@ class Agent:
         # Before the first process starts, so that no signal can orphan one.
         with self._collected_signals():
             try:
-                failure = self._supervise()
-                if failure is not None:
-                    self._report(failure)
-                    self._end_all(signal.SIGTERM, _AFTER_FAILURE_SECONDS)
-                    return failure.end.exit_code
+                self._supervise()
                 if self._ending:
                     return self._end_on_signal(self._ending[0])
+            except Failure as failure:
+                self._report(failure)
+                self._end_all(signal.SIGTERM, _AFTER_FAILURE_SECONDS)
+                return failure.end.exit_code
             finally:
                 self._end_all(signal.SIGKILL, _KILL_SECONDS)
         return EXIT_DONE
 
-    def _supervise(self) -> Failure | None:
-        """Runs until the outcome is certain, or a signal requests the end.
+    def _supervise(self) -> None:
+        """Runs until all tasks have ended, or a signal requests the end.
 
-        Returns:
-            The failure that ends the launch; `None` if there is none.
+        Raises:
+            Failure: a task has failed for good.
         """
         while not self._ending:
             now = self._now()
-            ends = self._start_due(now) + self._poll(now)
+            self._start_due(now)
+            ends = self._poll(now)
             for group in self._groups:
                 names = [task.name for task in group.tasks]
-                failure = self._on_ends(
-                    group, [end for end in ends if end.task in names]
-                )
-                if failure is not None:
-                    return failure
+                self._on_ends(group, [e for e in ends if e.task in names])
                 group.end_stuck(now)
             self._end_overdue(now)
             if not any(group.is_active for group in self._groups):
-                return None
-            self._clock.sleep(_POLL_SECONDS)
-        return None
+                return
+            time.sleep(_POLL_SECONDS)
 
     def _now(self) -> float:
         """Returns the seconds during which this process was running.
@@ -113,26 +111,19 @@ class Agent:
         `scontrol suspend`, has not waited for them in that time. It reads the
         clock all the time; only two seconds of a longer gap count.
         """
-        last, self._last = self._last, self._clock.monotonic()
+        last, self._last = self._last, time.monotonic()
         self._time += min(self._last - last, _MOST_SECONDS)
         return self._time
 
-    def _start_due(self, now: float) -> list[End]:
-        """Starts the groups that are due; returns the ends of those that fail.
-
-        A chief that is restarted needs its workers for the rendezvous, also
-        those that have ended well. These find nothing to do and end again.
-        """
-        first, *others = self._groups
-        ends = first.start_if_due(now)
-        for group in others:
-            # Until the chief is back there is nothing to join.
-            if group.is_needed and first.is_leaving:
-                if group.tasks[0].returncode == EXIT_DONE:
-                    group.due = now
-            else:
-                ends += group.start_if_due(now)
-        return ends
+    def _start_due(self, now: float) -> None:
+        first = self._groups[0]
+        for group in self._groups:
+            group.start_if_due(now)
+            # A chief that was restarted needs its workers again, also those
+            # that have ended well.
+            is_old = group.is_needed and group.started < first.started
+            if is_old and not group.is_active and self._over_at is None:
+                group.due = now
 
     def _poll(self, now: float) -> list[End]:
         """Forwards output and signals; returns how tasks have just failed."""
@@ -141,30 +132,15 @@ class Agent:
             number = self._to_forward.pop(0)
             for task in self._tasks:
                 task.forward(number)
-        ends = [task.poll(now) for task in self._tasks]
+        ends = [end for task in self._tasks if (end := task.poll(now))]
         # After the ends: a restart may replace the process in the next round,
         # and output that was not read by then would not be shown.
-        if output := self._chief.new_output():
-            echo(output)
-        if self._over_at is None and self._has_ended_well():
+        sys.stdout.buffer.write(self._chief.new_output())
+        sys.stdout.flush()
+        if self._over_at is None and self._chief.returncode == EXIT_DONE:
             self._finish(now)
-        found = [end for end in ends if end is not None]
         # Of two that have ended in one moment, the killed one is the cause.
-        return sorted(found, key=lambda end: (end.returncode or 0) >= 0)
-
-    @property
-    def _chief(self) -> Task:
-        """The first task that is not left out; its output is shown."""
-        return next(task for task in self._tasks if not task.left_out)
-
-    def _has_ended_well(self) -> bool:
-        if self._chief.returncode == EXIT_DONE:
-            return True
-        # An elastic worker ends well only when all present workers do, so
-        # enough of them prove that the run is done, even without worker 0.
-        done = [t.returncode == EXIT_DONE for t in self._groups[0].tasks]
-        least = self._limits.min_workers
-        return least is not None and sum(done) >= least
+        return sorted(ends, key=lambda end: end.returncode >= 0)
 
     def _finish(self, now: float) -> None:
         """Marks the run as done, and cancels planned restarts."""
@@ -173,42 +149,35 @@ class Agent:
         for group in filter(lambda group: group.is_needed, self._groups):
             group.cancel()
 
-    def _on_ends(self, group: Group, ends: list[End]) -> Failure | None:
-        # An evaluator is restarted, and its failure counts, after the end of
-        # the run as before it.
-        if not group.is_needed:
-            return group.on_ends(ends)
+    def _on_ends(self, group: "_Group", ends: list[End]) -> None:
         # The chief of this run may be on another host. Its record is read only
         # when a task has ended, since it may be on a slow disk.
         if ends and self._over_at is None and self._run_is_over():
             self._finish(self._now())
-        if self._over_at is None:
-            return group.on_ends(ends)
+        # An evaluator is restarted, and its failure counts, after the end of
+        # the run as before it.
+        if self._over_at is None or not group.is_needed:
+            group.on_ends(ends)
+            return
         # The work is done and saved, but an error is still reported. A crash
         # is none: TensorFlow's server threads sometimes crash while a process
         # that is done is taken down.
         for end in ends:
-            is_error = (end.returncode or 0) > 0 and not end.requests_restart
+            is_error = end.returncode > 0 and not end.requests_restart
             if is_error and group is self._groups[0]:
-                return Failure(end)
-        return None
+                raise Failure(end)
 
     def _end_overdue(self, now: float) -> None:
         """Ends the tasks that keep running although the run is done."""
         if self._over_at is None:
             return
-        since, limits = now - self._over_at, self._limits
+        overdue = now - self._over_at - self._limits.finish_seconds
         for task in self._tasks:
-            if not task.is_running or task.spec.job == "evaluator":
+            if overdue < 0 or not task.is_running or not task.is_needed:
                 continue
-            # One that does not train only serves the chief, or was restarted
-            # too late to meet it.
-            late = limits.serve_seconds
-            if task.is_training:
-                late = limits.finish_seconds
-            if since > late and task.send_once(signal.SIGTERM):
+            if task.send_once(signal.SIGTERM):
                 log(f"{task.name} still runs after the end of the run: ended.")
-            if since > late + limits.end_seconds:
+            if overdue > self._limits.end_seconds:
                 task.send_once(signal.SIGKILL)
 
     def _end_on_signal(self, number: int) -> int:
@@ -240,19 +209,17 @@ class Agent:
             self._poll(self._now())
             if not any(task.is_running for task in self._tasks):
                 return
-            self._clock.sleep(_POLL_SECONDS)
+            time.sleep(_POLL_SECONDS)
 
     def _report(self, failure: Failure) -> None:
         """Prints how a task failed, and the end of its log file."""
-        end = failure.end
-        task = next(t for t in self._tasks if t.name == end.task)
-        text = f"{end}. {failure.why}".rstrip()
+        task = next(t for t in self._tasks if t.name == failure.end.task)
         if task is self._chief:
             # Its output was shown.
-            log(f"{text} Its log: {task.log_path}")
+            log(f"{failure} Its log: {task.log_path}")
             return
         lines = "".join(f"\n  {line}" for line in task.last_lines(_LAST_LINES))
-        log(f"{text} The end of {task.log_path}:{lines}")
+        log(f"{failure} The end of {task.log_path}:{lines}")
 
     @contextlib.contextmanager
     def _collected_signals(self) -> Iterator[None]:
@@ -278,6 +245,129 @@ class Agent:
         finally:
             for number, handler in previous.items():
                 signal.signal(number, handler)
+
+
+class _Group:
+    """Tasks that are restarted together: none can go on without another.
+
+    When one of them has ended, the others get the time to notice it and to
+    save; then all are started again.
+
+    Attributes:
+        tasks: see above.
+        due: when to start them; `None` while no start is planned.
+        started: when they were started last.
+    """
+
+    def __init__(self, tasks: Sequence[Task], limits: Limits) -> None:
+        self.tasks = tasks
+        self.due: float | None = 0.0
+        self.started = 0.0
+        self._limits = limits
+        self._policy = RestartPolicy(limits)
+        # Since the group was started.
+        self._ends: list[End] = []
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether the run needs it; an evaluator only reads checkpoints."""
+        return self.tasks[0].is_needed
+
+    @property
+    def is_active(self) -> bool:
+        """Whether a task runs or will."""
+        return self.due is not None or any(t.is_running for t in self.tasks)
+
+    def cancel(self) -> None:
+        """Plans no restart any more."""
+        self.due = None
+        self._ends.clear()
+
+    def start_if_due(self, now: float) -> None:
+        """Starts the tasks once they are due and none of them runs any more."""
+        running = any(task.is_running for task in self.tasks)
+        if self.due is None or self.due > now or running:
+            return
+        self.cancel()
+        self.started = now
+        for task in self.tasks:
+            if not task.left_out:
+                task.start(now)
+
+    def on_ends(self, ends: Sequence[End]) -> None:
+        """Decides on a restart when tasks of this group have just ended.
+
+        Raises:
+            Failure: there is none.
+        """
+        for end in ends:
+            # A user's mistake, also where another end has led to a restart.
+            if end.returncode == EXIT_USER_ERROR:
+                raise Failure(end)
+        self._ends += ends
+        if self.due is not None or not self._ends:
+            return
+        # A task that left with 75 may have left because of one that takes
+        # longer to end.
+        causes = [end for end in self._ends if not end.requests_restart]
+        if causes or not any(task.is_running for task in self.tasks):
+            self._restart_after((causes or self._ends)[0])
+
+    def end_stuck(self, now: float) -> None:
+        """Ends the tasks that do not end by themselves."""
+        limits = self._limits
+        for task in filter(lambda task: task.is_running, self.tasks):
+            seconds = limits.stopped_seconds
+            if task.stopped_seconds(now) > seconds:
+                task.kill(f"has been stopped (SIGSTOP) for {seconds:g} s")
+            if not self._ends:
+                continue
+            since = now - self._ends[0].at
+            # A task that trains learns from the others that one is lost, and
+            # saves what there is to save. One that does not train yet only
+            # waits for its peers, unless it is the cause, and about to end.
+            if task.is_training:
+                seconds = limits.leave_seconds
+            else:
+                seconds = limits.settle_seconds + limits.end_seconds
+                if self.due is not None or since > limits.settle_seconds:
+                    task.send_once(signal.SIGTERM)
+            if since > seconds:
+                task.kill(f"is still in a run that ended {seconds:g} s ago")
+
+    def _restart_after(self, cause: End) -> None:
+        limits = self._limits
+        try:
+            after, number = self._policy.on_end(cause)
+        except Failure as failure:
+            self._leave_out(failure)
+            return
+        self.due = cause.at + after
+        others = " with its peers" if len(self.tasks) > 1 else ""
+        when = f" in {after:g} s" if after else ""
+        count = "which does not count"
+        if number:
+            count = f"restart {number} of at most {limits.max_restarts} in "
+            count += f"{limits.window_seconds:g} s"
+        log(f"{cause}. It is restarted{others}{when} ({count}).")
+
+    def _leave_out(self, failure: Failure) -> None:
+        """Goes on without a task that cannot stay, where others are enough.
+
+        Raises:
+            Failure: they are not, or would fail in the same way.
+        """
+        task = next(t for t in self.tasks if t.name == failure.end.task)
+        least = self._limits.min_workers
+        left = sum(not t.left_out for t in self.tasks if t is not task)
+        # The first task coordinates the others.
+        is_first = task is self.tasks[0]
+        if failure.is_final or is_first or least is None or left < least:
+            raise failure
+        task.left_out = True
+        self._policy.forget(task.name)
+        self.due = failure.end.at
+        log(f"{failure} The others go on without it: --min_workers={least}.")
 
 
 def _grouped(tasks: Sequence[Task]) -> Iterator[list[Task]]:

@@ -1,12 +1,63 @@
-"""Parses the command line of `python -m trainer.launch`."""
+r"""Starts the tasks of a cluster, and restarts them after transient failures.
 
+Usage:
+  python -m trainer.launch --num_workers=2 [flags] -- FLAGS OF trainer
+      A whole cluster on this machine.
+  python -m trainer.launch [flags] -- FLAGS OF trainer
+      Where TF_CONFIG, Slurm, Kubernetes or --task_index after the -- says
+      which task this host runs: that task alone, with one launcher per host.
+      Elsewhere: a cluster of 2 workers on this machine.
+
+Each process runs python -m trainer with the flags after the --. In a cluster
+on this machine, it gets a TF_CONFIG with its task. The chief's output is shown
+on the terminal; each process has a log file.
+
+When a task fails, all tasks of a cluster on this machine are restarted: at
+once, and then after 1, 2, 4 ... 60 s. With parameter servers, a worker is
+restarted alone, as an evaluator always is. The same failure at the same step
+twice ends the whole launch, and so does exit code 2. A task that requests a
+restart (exit code 75) is restarted, which does not count.
+
+Flags:
+  --num_workers=N    Processes that train; starts a cluster on this machine,
+                     whatever the environment says. Default: 2.
+  --num_ps=N         Parameter servers, which add a chief; starts a cluster on
+                     this machine. Default: 0.
+  --evaluator        Also start a process that evaluates checkpoints; starts a
+                     cluster on this machine.
+  --isolate          Give the cluster on this machine its own network, so that
+                     no one else can reach its ports. It then cannot reach
+                     anything either: no gs://, no downloads, no metadata
+                     server.
+  --log_dir=DIR      Where the log files go. Default: <model_dir>/logs, or a
+                     new temporary folder if model_dir is remote, as in gs://.
+  --max_restarts=N   How often tasks are restarted within the window; with 0,
+                     the first failure ends the launch. Default: 3.
+  --restart_window=SECONDS
+                     How long a restart counts. Default: 3600.
+  --min_workers=N    The run may go on with as few as N workers while others
+                     are absent. Default: all are needed.
+
+Example:
+  python -m trainer.launch --num_workers=2 -- \
+      --gin_file=experiments/digits.gin --model_dir=/tmp/digits
+
+SIGTERM, SIGHUP and Ctrl-C end all tasks; SIGUSR1 is forwarded to them. A task
+that is stopped (SIGSTOP) for 20 s is killed and restarted.
+
+Exit codes: 0 done; 2 a mistake in the flags or files; 75 a signal ended the
+tasks and the state is saved, run the same command again; 128 plus the signal's
+number if the state is not saved; else that of the process that failed for
+good: 75 if it requests a restart, 128 plus a signal's number if killed.
+"""
+
+import argparse
 import dataclasses
+import math
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
-from typing import Any
-
-from absl import flags as absl_flags
+from collections.abc import Callable, Mapping, Sequence
+from typing import NoReturn
 
 from trainer.cli import flags as trainer_flags
 from trainer.cli.default_path import default_path, experiment_name
@@ -17,23 +68,8 @@ from trainer.runtime.files import is_local
 from trainer.runtime.run_paths import plain, refuse_links
 from trainer.strategy.cluster.resolve import is_described, resolve_cluster
 
-# The default and the smallest valid value of each.
-_INTEGERS = {
-    "num_workers": (2, 1),
-    "num_ps": (0, 0),
-    "max_restarts": (Limits.max_restarts, 0),
-    "min_workers": (None, 1),
-}
-_KINDS = {
-    **{n: f"an integer of at least {low}" for n, (_, low) in _INTEGERS.items()},
-    "evaluator": "true or false",
-    "isolate": "true or false",
-    "restart_window": "a number above 0",
-}
 # Far more than a machine can start, and than may be restarted in an hour.
-_MOST_TASKS = 10_000
-# Each of these starts a cluster here, whatever the environment says.
-_HERE = ("num_workers", "num_ps", "evaluator")
+_MOST = 10_000
 CLUSTER_FLAGS = ("worker_hosts", "ps_hosts", "task_type", "task_index")
 
 
@@ -42,20 +78,20 @@ class Request:
     """A parsed command line.
 
     Attributes:
-        flags: the launcher's own, by name.
+        flags: the launcher's own.
         task: job and index of this host's task in an existing cluster, for
             its log file; `None` for a cluster on this machine.
         log_dir: where the log files go.
         mode: the `--mode` of the tasks.
-        model_dir: the run directory if it is local.
+        model_dir: the run directory.
         arguments: for `python -m trainer`, with a `--model_dir`.
     """
 
-    flags: Mapping[str, Any]
+    flags: argparse.Namespace
     task: tuple[str, int] | None
     log_dir: str
     mode: str
-    model_dir: str | None
+    model_dir: str
     arguments: tuple[str, ...]
 
 
@@ -68,8 +104,7 @@ def parse(
         UserError: a flag is wrong, on either side of the `--`.
     """
     at = arguments.index("--") if "--" in arguments else len(arguments)
-    values = _parse_own(arguments[:at])
-    flags = {name: values[name].value for name in values}
+    flags = _parse_own(arguments[:at])
     behind = list(arguments[at + 1 :])
     if HELP_FLAGS.intersection(behind):
         raise UserError("Help is for one process: python -m trainer --help.")
@@ -79,7 +114,7 @@ def parse(
         raise UserError(
             "The list is for one process: python -m trainer --strategy=help."
         )
-    task = _own_task(values, request, environ)
+    task = _own_task(flags, request, environ)
     model_dir = request.model_dir
     if model_dir is None:
         if task is not None:
@@ -92,77 +127,100 @@ def parse(
         model_dir = default_path(experiment_name(request.gin_files))
         behind.append(f"--model_dir={model_dir}")
     model_dir = plain(model_dir)
-    _check_together(flags, task, model_dir)
+    if flags.isolate and (task is not None or not is_local(model_dir)):
+        raise UserError(
+            "--isolate cuts tasks off from the network. It is for a cluster "
+            "on this machine, such as with --num_workers=2, and a local "
+            f"--model_dir: not {model_dir}."
+        )
     return Request(
         flags=flags,
         task=task,
-        log_dir=flags["log_dir"] or _log_dir(model_dir),
+        log_dir=flags.log_dir or _log_dir(model_dir),
         mode=request.mode,
-        model_dir=model_dir if is_local(model_dir) else None,
+        model_dir=model_dir,
         arguments=tuple(behind),
     )
 
 
-def _parse_own(arguments: Sequence[str]) -> absl_flags.FlagValues:
-    # A set of its own, as in `trainer.cli.flags`. The help texts are empty
-    # because `help` has a text of its own.
-    values = absl_flags.FlagValues()
-    for name, (default, least) in _INTEGERS.items():
-        absl_flags.DEFINE_integer(
-            name,
-            default,
-            "",
-            lower_bound=least,
-            upper_bound=_MOST_TASKS,
-            flag_values=values,
-        )
-    for name in ("evaluator", "isolate"):
-        absl_flags.DEFINE_boolean(name, False, "", flag_values=values)
-    absl_flags.DEFINE_string("log_dir", "", "", flag_values=values)
-    window = Limits.window_seconds
-    absl_flags.DEFINE_float("restart_window", window, "", flag_values=values)
-    try:
-        left_over = values(["trainer.launch", *arguments])[1:]
-    except absl_flags.UnrecognizedFlagError as error:
-        raise UserError(_unknown(error.flagname, values)) from None
-    except (absl_flags.Error, ValueError) as error:
-        raise UserError(trainer_flags.bad_value(str(error), _KINDS)) from None
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message.removeprefix('argument ')}.")
+
+
+def _parse_own(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = _Parser(add_help=False, allow_abbrev=False)
+    add = parser.add_argument
+    add("--num_workers", type=_whole(1))
+    add("--num_ps", type=_whole(0))
+    add("--evaluator", action="store_true")
+    add("--isolate", action="store_true")
+    add("--log_dir")
+    add("--max_restarts", type=_whole(0), default=Limits.max_restarts)
+    add("--restart_window", type=_seconds, default=Limits.window_seconds)
+    add("--min_workers", type=_whole(1))
+    flags, left_over = parser.parse_known_args(arguments)
     if left_over:
-        raise UserError(
-            f"Unexpected argument {left_over[0]!r}. The flags of trainer go "
+        raise UserError(_unknown(left_over[0], vars(flags)))
+    return flags
+
+
+def _whole(least: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        valid = text.isascii() and text.isdigit() and len(text) < 9
+        if valid and least <= int(text) <= _MOST:
+            return int(text)
+        raise argparse.ArgumentTypeError(
+            f"{text!r} must be a whole number of {least} to {_MOST}"
+        )
+
+    return parse
+
+
+def _seconds(text: str) -> float:
+    with_number = text.replace(".", "", 1).isdigit()
+    if with_number and 0 < float(text) < math.inf:
+        return float(text)
+    raise argparse.ArgumentTypeError(f"{text!r} must be a number above 0")
+
+
+def _unknown(argument: str, known: Mapping[str, object]) -> str:
+    if not argument.startswith("--"):
+        return (
+            f"Unexpected argument {argument!r}. The flags of trainer go "
             "after a --."
         )
-    window = values["restart_window"].value
-    # Written this way round so that NaN is refused, too.
-    if not window > 0:
-        raise UserError(f"--restart_window={window:g}: must be above 0.")
-    return values
-
-
-def _unknown(name: str, values: absl_flags.FlagValues) -> str:
+    name = argument[2:].partition("=")[0]
     if name in trainer_flags.FLAGS or name.startswith("gin."):
         return (
             f"--{name} is a flag of trainer: write it after a --, as in "
             f"python -m trainer.launch --num_workers=2 -- --{name}=..."
         )
-    hint = did_you_mean(name, [*values, "help"], prefix="--")
+    hint = did_you_mean(name, [*known, "help"], prefix="--")
     return f"Unknown flag --{name}.{hint} --help lists the flags."
 
 
 def _own_task(
-    values: absl_flags.FlagValues,
+    flags: argparse.Namespace,
     request: trainer_flags.Request,
     environ: Mapping[str, str],
 ) -> tuple[str, int] | None:
     """Returns this host's task of an existing cluster, if there is one."""
-    given: dict[str, Any] = {}
+    given: dict[str, object] = {}
     for binding in request.bindings:
         name = (binding.parameter or "").removeprefix("run.")
         if name in CLUSTER_FLAGS:
             # The source is the flag as given, such as `--task_index=1`.
             text = binding.source.partition("=")[2]
             given[name] = int(text) if name == "task_index" else text
-    here = [name for name in _HERE if values[name].present]
+    # Each of these starts a cluster here, whatever the environment says.
+    here = [
+        name
+        for name in ("num_workers", "num_ps", "evaluator")
+        if getattr(flags, name) not in (None, False)
+    ]
+    flags.num_workers = flags.num_workers or 2
+    flags.num_ps = flags.num_ps or 0
     if here and given:
         raise UserError(
             f"--{here[0]} starts a cluster on this machine, but "
@@ -171,7 +229,7 @@ def _own_task(
         )
     if here or not is_described(given, environ):
         return None
-    cluster = resolve_cluster(environ=environ, **given)
+    cluster = resolve_cluster(environ=environ, **given)  # type: ignore[arg-type]
     if cluster is None:
         return "task", 0
     # Slurm and Kubernetes assign no jobs, and only the task knows whether its
@@ -179,40 +237,6 @@ def _own_task(
     is_rank = cluster.source in ("Slurm", "Kubernetes")
     has_jobs = "ps" in cluster.jobs or not is_rank
     return cluster.job if has_jobs else "task", cluster.index
-
-
-def _check_together(
-    flags: Mapping[str, Any], task: tuple[str, int] | None, model_dir: str
-) -> None:
-    """Checks the flags that depend on others."""
-    least, most = flags["min_workers"], flags["num_workers"]
-    # On several hosts only the tasks know how many workers there are; their
-    # rendezvous checks the number.
-    if least is not None and task is None and least > most:
-        raise UserError(
-            f"--min_workers={least}: must be from 1 to --num_workers={most}."
-        )
-    if least is not None and flags["num_ps"]:
-        raise UserError(
-            f"--min_workers={least} is for workers without parameter servers: "
-            "with --num_ps, workers may come and go anyway."
-        )
-    if least is not None and not flags["max_restarts"]:
-        raise UserError(
-            f"--min_workers={least} needs --max_restarts of at least 1: the "
-            "remaining workers are restarted to go on."
-        )
-    if flags["isolate"] and task is not None:
-        raise UserError(
-            "--isolate cuts tasks off from the network, and this task's peers "
-            "are on it. It is for a cluster on this machine, such as with "
-            "--num_workers=2."
-        )
-    if flags["isolate"] and not is_local(model_dir):
-        raise UserError(
-            f"--isolate cuts tasks off from the network, and so from the "
-            f"--model_dir {model_dir}. Give a local one."
-        )
 
 
 def _log_dir(model_dir: str) -> str:

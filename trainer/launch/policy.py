@@ -8,7 +8,7 @@ import dataclasses
 import signal
 from typing import NamedTuple
 
-from trainer.errors import EXIT_FAILED, EXIT_START_AGAIN, EXIT_USER_ERROR
+from trainer.errors import EXIT_START_AGAIN, EXIT_USER_ERROR
 
 # The second restart in a row waits 1 s, each later one twice as long.
 _FIRST_DELAY = 1.0
@@ -42,10 +42,8 @@ class Limits:
         stopped_seconds: how long a task may be stopped (SIGSTOP). More than
             the `silence_seconds` (15) of both strategies, so that its peers
             name it and leave first.
-        finish_seconds: how long a task that trains may keep running once the
-            run is done. An evaluator has limits of its own.
-        serve_seconds: the same for a task that does not train, such as a
-            parameter server.
+        finish_seconds: how long a task may keep running once the run is done.
+            An evaluator has limits of its own.
     """
 
     max_restarts: int = 3
@@ -56,7 +54,6 @@ class Limits:
     leave_seconds: float = 2100.0
     stopped_seconds: float = 20.0
     finish_seconds: float = 60.0
-    serve_seconds: float = 10.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,8 +64,7 @@ class End:
         task: the name of the task, such as `"worker 1"`.
         at: when it was detected, in seconds on the agent's clock.
         ran: how many seconds it had been running.
-        returncode: the exit code, or the negative number of the signal;
-            `None` if it could not be started.
+        returncode: the exit code, or the negative number of the signal.
         error: what the program reported, such as `"ValueError: no"`; empty
             if it left no report.
         step: the step it was at; `None` if it did not train yet.
@@ -77,7 +73,7 @@ class End:
     task: str
     at: float
     ran: float
-    returncode: int | None
+    returncode: int
     error: str = ""
     step: int | None = None
 
@@ -89,28 +85,30 @@ class End:
     @property
     def exit_code(self) -> int:
         """The exit code that a shell would report."""
-        code = EXIT_FAILED if self.returncode is None else self.returncode
         # A negative number is a signal, for which a shell adds 128.
-        return code if code >= 0 else 128 - code
+        return (
+            self.returncode if self.returncode >= 0 else 128 - self.returncode
+        )
 
-    @property
-    def failure(self) -> str:
-        """Such as `"ValueError: no at step 40"`."""
-        where = f"at step {self.step}"
-        if self.step is None:
-            where = "before the first step"
-        return f"{self.error} {where}"
+    def is_same(self, other: "End") -> bool:
+        """Whether two ends are the same failure."""
+        # Never a signal, which may come from outside. Without an error
+        # message, two failures may have different causes.
+        if self.requests_restart or not self.error or self.returncode <= 0:
+            return False
+        return (self.error, self.step) == (other.error, other.step)
 
     def __str__(self) -> str:
         """Returns a clause such as `"worker 1 was killed by SIGKILL"`."""
         code = self.returncode
-        if code is None:
-            return f"{self.task} could not be started: {self.error}"
         if code < 0:
             return f"{self.task} was killed by {signal_name(-code)}"
-        what = "requests a restart" if self.requests_restart else "failed"
-        known = f": {self.failure}" if self.error else ""
-        return f"{self.task} {what} (exit code {code}){known}"
+        verb = "requests a restart" if self.requests_restart else "failed"
+        text = f"{self.task} {verb} (exit code {code})"
+        where = "before the first step"
+        if self.step is not None:
+            where = f"at step {self.step}"
+        return f"{text}: {self.error} {where}" if self.error else text
 
 
 class Restart(NamedTuple):
@@ -124,15 +122,21 @@ class Restart(NamedTuple):
     number: int
 
 
-class Stop(NamedTuple):
+class Failure(Exception):
     """The group is not restarted.
 
-    `why` is a sentence, and empty where the end explains itself. `is_final`
-    says that the group would fail without this task, too.
+    Args:
+        end: what it would have been restarted after.
+        why: a sentence; empty where the end explains itself.
+        is_final: whether the group would fail without this task, too.
     """
 
-    why: str
-    is_final: bool = True
+    def __init__(
+        self, end: End, why: str = "", *, is_final: bool = True
+    ) -> None:
+        super().__init__(f"{end}. {why}".rstrip())
+        self.end = end
+        self.is_final = is_final
 
 
 class RestartPolicy:
@@ -142,24 +146,31 @@ class RestartPolicy:
         self._limits = limits
         self._ends: list[End] = []
 
-    def on_end(self, end: End) -> Restart | Stop:
+    def on_end(self, end: End) -> Restart:
         """Decides what follows from an end.
 
         Args:
             end: the first failure in the group since it was started; one with
                 75 only if there is no other.
+
+        Raises:
+            Failure: there is no restart.
         """
         limit, seconds = self._limits.max_restarts, self._limits.window_seconds
         # Compared with all of them: an end of another kind, such as a SIGKILL,
         # may lie between the two.
-        is_repeated = any(_is_same(end, other) for other in self._ends)
+        is_repeated = any(map(end.is_same, self._ends))
         self._ends.append(end)
         if end.returncode == EXIT_USER_ERROR or not limit:
-            return Stop("")
+            raise Failure(end)
         if is_repeated:
-            return Stop("The same failure at the same step twice: a defect.")
+            raise Failure(
+                end, "The same failure at the same step twice: a defect."
+            )
         if self._count_early_ends() > _MOST_EARLY_ENDS:
-            return Stop(f"It did not train in {_MOST_EARLY_ENDS} restarts.")
+            raise Failure(
+                end, f"It did not train in {_MOST_EARLY_ENDS} restarts."
+            )
         recent = [e for e in self._ends if end.at - e.at < seconds]
         delay = _back_off(recent)
         if end.requests_restart:
@@ -167,7 +178,8 @@ class RestartPolicy:
         number = sum(not e.requests_restart for e in recent)
         if number <= limit:
             return Restart(delay, number)
-        return Stop(
+        raise Failure(
+            end,
             f"That is once more than --max_restarts={limit} allows within "
             f"{seconds:g} s.",
             is_final=False,
@@ -195,15 +207,6 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _is_same(one: End, other: End) -> bool:
-    """Whether two ends are the same failure."""
-    # Never a signal, which may come from outside. Without an error message,
-    # two failures may have different causes.
-    if one.requests_restart or not one.error or (one.returncode or 0) <= 0:
-        return False
-    return (one.error, one.step) == (other.error, other.step)
-
-
 def _back_off(ends: list[End]) -> float:
     """Returns the seconds to wait: none after the first of some quick ends."""
     series = 0
@@ -213,8 +216,7 @@ def _back_off(ends: list[End]) -> float:
         if end.ran >= _HEALTHY_SECONDS:
             break
         series += 1
-    if not series:
-        return 0.0
     # The exponent is limited: in a long series the power would be too large for
     # a float.
-    return min(_FIRST_DELAY * 2 ** min(series - 1, 10), _MOST_DELAY)
+    delay = _FIRST_DELAY * 2.0 ** min(series - 1, 10)
+    return min(delay, _MOST_DELAY) if series else 0.0

@@ -1,78 +1,99 @@
-"""One task of a cluster, across all its restarts."""
+"""One task of a cluster, across all its restarts; it outlives no launcher."""
 
 import contextlib
+import ctypes
 import dataclasses
 import os
 import signal
+import subprocess
+import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from trainer.errors import EXIT_START_AGAIN
+from trainer.errors import EXIT_START_AGAIN, UserError
 from trainer.launch.policy import End
-from trainer.launch.process import Process
-from trainer.launch.task_spec import TaskSpec
-from trainer.launch.terminal import log
 from trainer.runtime import exit_report
+from trainer.runtime.files import open_to_append
 
+# From <linux/prctl.h>.
+_PR_SET_PDEATHSIG = 1
 # More than the last lines need; the log of a long run may be huge.
 _TAIL_BYTES = 1 << 16
 # Lets a restarted task recognize the lease that its predecessor has left.
 _THIS_LAUNCHER = uuid.uuid4().hex
 
 
+def log(sentence: str) -> None:
+    """Writes a line to stderr; `standard_streams` keeps it from failing."""
+    sys.stderr.write(f"{sentence}\n")
+    sys.stderr.flush()
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskSpec:
+    """A process to start.
+
+    Attributes:
+        job: `"chief"`, `"worker"`, `"ps"` or `"evaluator"`; `"task"` where
+            only the task itself knows.
+        index: its number within the job.
+        command: the program and its arguments.
+        environ: variables to set in addition to the launcher's environment;
+            not shown, because one is a secret.
+    """
+
+    job: str
+    index: int
+    command: tuple[str, ...]
+    environ: Mapping[str, str] = dataclasses.field(
+        default_factory=dict, repr=False
+    )
+
+
 class Task:
     """A task and the process that currently runs it.
 
+    Its output goes straight to a file, so that nothing is lost and nothing
+    blocks, whatever happens to the launcher. It leads its own session, so a
+    terminal's Ctrl-C reaches it only through the launcher.
+
     Attributes:
-        spec: what to start, with the variables of the exit report added.
+        spec: what to start.
+        name: such as `"worker 1"`.
         log_path: the log file, shared by all restarts.
-        restarts: how often it was restarted.
         left_out: whether the others go on without it.
+        returncode: of the newest process, once it has ended: its exit code,
+            or the negative number of the signal.
 
     All times are on the agent's clock.
     """
 
-    def __init__(
-        self,
-        spec: TaskSpec,
-        *,
-        log_dir: str,
-        start_process: Callable[[TaskSpec, str], Process] = Process,
-    ) -> None:
+    def __init__(self, spec: TaskSpec, *, log_dir: str) -> None:
+        self.spec = spec
+        self.name = f"{spec.job} {spec.index}"
         stem = os.path.join(log_dir, f"{spec.job}_{spec.index}")
         self.log_path = f"{stem}.log"
         # Absolute: the process may change its working directory.
         self._report_path = os.path.abspath(f"{stem}.exit.json")
-        environ = {
-            **spec.environ,
-            exit_report.VARIABLE: self._report_path,
-            exit_report.LAUNCHER: _THIS_LAUNCHER,
-        }
-        self.spec = dataclasses.replace(spec, environ=environ)
-        self.restarts = -1
         self.left_out = False
-        self._start_process = start_process
-        self._process: Process | None = None
+        self.returncode: int | None = None
+        self._popen: subprocess.Popen[bytes] | None = None
+        self._seen = 0
         self._started = 0.0
         self._stopped_at: float | None = None
         self._has_trained = False
         self._sent: set[int] = set()
 
     @property
-    def name(self) -> str:
-        """Such as `"worker 1"`."""
-        return self.spec.name
+    def is_needed(self) -> bool:
+        """Whether the run needs it; an evaluator only reads checkpoints."""
+        return self.spec.job != "evaluator"
 
     @property
     def is_running(self) -> bool:
         """Whether its process has not ended, as far as is known."""
-        return self._process is not None and self._process.returncode is None
-
-    @property
-    def returncode(self) -> int | None:
-        """The newest process's return code, once it has ended."""
-        return None if self._process is None else self._process.returncode
+        return self._popen is not None and self.returncode is None
 
     @property
     def is_training(self) -> bool:
@@ -82,33 +103,47 @@ class Task:
             self._has_trained = self._report().get("step") is not None
         return self._has_trained
 
-    def start(self, now: float) -> End | None:
-        """Starts a process; returns its end if that fails."""
-        self.restarts += 1
+    def start(self, now: float) -> None:
+        """Starts a process.
+
+        Raises:
+            UserError: it cannot be started, or the log file not be opened.
+        """
         self._started, self._stopped_at = now, None
         self._has_trained = False
         self._sent.clear()
         try:
             # Somebody may have removed it.
             os.makedirs(os.path.dirname(self.log_path) or ".", exist_ok=True)
-            self._process = self._start_process(self.spec, self.log_path)
+            with open_to_append(self.log_path) as file:
+                # The log also holds the output of earlier processes of this
+                # task, which was shown already.
+                self._seen = file.tell()
+                self._popen = self._open(file)
         except OSError as error:
-            # Such as too many processes, or no memory: worth another try.
-            self._process = None
-            return End(self.name, now, 0.0, None, str(error))
-        return None
+            raise UserError(
+                f"{self.name} cannot be started: {error}. Its log goes to "
+                "--log_dir."
+            ) from None
+        self.returncode = None
 
     def poll(self, now: float) -> End | None:
         """Returns the end of the process, once, if it did not end well."""
-        if self._process is None or not self.is_running:
+        if self._popen is None or not self.is_running:
             return None
-        code = self._process.poll()
-        if code is None:
-            if not self._process.is_stopped():
+        # WNOWAIT leaves a zombie, which keeps the number in use.
+        options = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        if not os.waitid(os.P_PID, self._popen.pid, options):
+            # A process that a debugger has stopped does not count.
+            if self._status().get("State", "").split()[:1] != ["T"]:
                 self._stopped_at = None
             elif self._stopped_at is None:
                 self._stopped_at = now
             return None
+        # Kill its children before it is reaped: until then, no other process
+        # group can have its number.
+        self.signal(signal.SIGKILL)
+        code = self.returncode = self._popen.wait()
         report = self._report()
         # The next process must not inherit this report.
         with contextlib.suppress(OSError):
@@ -126,18 +161,46 @@ class Task:
         return 0.0 if self._stopped_at is None else now - self._stopped_at
 
     def new_output(self) -> bytes:
-        """Returns the output of the process since the last call."""
-        return b"" if self._process is None else self._process.new_output()
+        """Returns the output since the last call, as far as it is readable."""
+        # A log file that was removed, or a disk that fails, ends no run.
+        with contextlib.suppress(OSError), open(self.log_path, "rb") as file:
+            file.seek(self._seen)
+            output = file.read()
+            self._seen += len(output)
+            return output
+        return b""
 
-    def forward(self, number: int) -> None:
-        """See `Process.forward`."""
-        if self._process is not None:
-            self._process.forward(number)
+    def last_lines(self, count: int) -> list[str]:
+        """Returns the end of its log file; empty if it cannot be read."""
+        try:
+            with open(self.log_path, "rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(size - _TAIL_BYTES, 0))
+                # The tail may begin in the middle of a character.
+                text = file.read().decode(errors="replace")
+        except OSError:
+            return []
+        return text.rstrip().splitlines()[-count:]
 
     def signal(self, number: int) -> None:
-        """See `Process.signal`."""
-        if self._process is not None:
-            self._process.signal(number)
+        """Sends a signal to the process and to those it has started."""
+        if self._popen is not None and self.returncode is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._popen.pid, number)
+
+    def forward(self, number: int) -> None:
+        """Sends a signal to the process alone, if it has a handler for it.
+
+        A process that is still importing modules has none yet, and would be
+        killed by the signal.
+        """
+        # A hexadecimal mask, in which the lowest bit is signal 1; unknown
+        # outside Linux.
+        mask = int(self._status().get("SigCgt", "0"), 16)
+        catches = mask >> (number - 1) & 1 or sys.platform != "linux"
+        if self._popen is not None and self.returncode is None and catches:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._popen.pid, number)
 
     def send_once(self, number: int) -> bool:
         """Sends a signal unless this process had it; returns whether it did."""
@@ -153,21 +216,64 @@ class Task:
         if self.send_once(signal.SIGKILL):
             log(f"{self.name} {why}: it is killed.")
 
-    def last_lines(self, count: int) -> list[str]:
-        """Returns the end of its log file; empty if it cannot be read."""
-        try:
-            with open(self.log_path, "rb") as file:
-                size = file.seek(0, os.SEEK_END)
-                file.seek(max(size - _TAIL_BYTES, 0))
-                # The tail may begin in the middle of a character.
-                text = file.read().decode(errors="replace")
-        except OSError:
-            return []
-        return text.rstrip().splitlines()[-count:]
+    def _open(self, output: Any) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen(
+            self.spec.command,
+            env={
+                **os.environ,
+                # Without this, Python buffers output to a file, and the log
+                # lags behind.
+                "PYTHONUNBUFFERED": "1",
+                **self.spec.environ,
+                exit_report.VARIABLE: self._report_path,
+                exit_report.LAUNCHER: _THIS_LAUNCHER,
+            },
+            # Several tasks would compete for what is typed on the terminal.
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            # Also makes it a group leader, so that its children can be
+            # signalled.
+            start_new_session=True,
+            preexec_fn=_die_with_parent(),
+        )
 
     def _report(self) -> dict[str, Any]:
-        if self._process is None:
+        if self._popen is None:
             return {}
         # The number excludes the report of a child process, which inherits the
         # variable.
-        return exit_report.read(self._report_path, pid=self._process.pid)
+        return exit_report.read(self._report_path, pid=self._popen.pid)
+
+    def _status(self) -> dict[str, str]:
+        """Returns what Linux says about the process; empty elsewhere."""
+        if self._popen is not None:
+            with (
+                contextlib.suppress(OSError),
+                open(
+                    f"/proc/{self._popen.pid}/status", errors="replace"
+                ) as status,
+            ):
+                return dict(line.split(":", 1) for line in status)
+        return {}
+
+
+def _die_with_parent() -> Callable[[], None] | None:
+    """Makes Linux kill the child when its launcher is killed."""
+    if sys.platform != "linux":
+        return None
+    # Python has no `prctl`, and `setpriv --pdeathsig` is missing in older
+    # util-linux. Between fork and exec another thread's locks may be held
+    # forever, so everything that could need one is done here, in the parent.
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    parent = os.getpid()
+
+    def prepare() -> None:
+        # The kernel sends the signal when the thread that forked ends. The
+        # launcher starts every process from its main thread.
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        # The launcher may have died before `prctl` took effect.
+        if os.getppid() != parent:
+            os._exit(128 + signal.SIGKILL)
+
+    return prepare

@@ -1,9 +1,6 @@
-import signal
-
 import pytest
 
 from tests.trainer.launch.launching import Launch
-from tests.trainer.launch.simulation import Simulation
 
 
 @pytest.fixture
@@ -18,20 +15,3 @@ def launch(tmp_path):
     for one in started:
         one.process.kill()
         one.process.communicate()
-
-
-def _fail(number, frame):
-    raise AssertionError(f"signal {number} while nothing was launched")
-
-
-@pytest.fixture
-def simulation(tmp_path, capsys):
-    """Launches of simulated tasks; signals to this process are handled."""
-    # The tests may have been started with some signals ignored.
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
-    before = {number: signal.signal(number, _fail) for number in numbers}
-    logs = tmp_path / "logs"
-    logs.mkdir()
-    yield Simulation(logs, capsys.readouterr)
-    for number, handler in before.items():
-        signal.signal(number, handler)

@@ -7,8 +7,7 @@ import sys
 
 from trainer.launch.agent import Agent
 from trainer.launch.policy import Limits
-from trainer.launch.task import Task
-from trainer.launch.task_spec import TaskSpec
+from trainer.launch.task import Task, TaskSpec
 from trainer.runtime import standard_streams
 
 
@@ -19,6 +18,7 @@ def main():
     signal.signal(signal.SIGINT, signal.default_int_handler)
     given = json.loads(sys.argv[1])
     os.makedirs(given["log_dir"], exist_ok=True)
+    over = os.path.join(given["log_dir"], "over")
     tasks = [
         Task(
             TaskSpec(job, index, (sys.executable, "-c", program)),
@@ -27,7 +27,9 @@ def main():
         for job, index, program in given["tasks"]
     ]
     limits = Limits(**{"max_restarts": 0, "end_seconds": 5, **given["limits"]})
-    agent = Agent(tasks, limits=limits, run_is_over=lambda: False)
+    agent = Agent(
+        tasks, limits=limits, run_is_over=lambda: os.path.exists(over)
+    )
     sys.exit(agent.run())
 
 

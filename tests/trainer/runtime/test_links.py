@@ -14,8 +14,7 @@ from tests.helpers import linear, make_trainer, read_lines, saved_steps
 from tests.sets import ordinary
 from trainer import UserError
 from trainer.checkpoint import storage
-from trainer.launch.process import Process
-from trainer.launch.task_spec import TaskSpec
+from trainer.launch.task import Task, TaskSpec
 from trainer.runtime import exit_report, files
 from trainer.sidecar_evaluator import follow
 from trainer_plugins.callbacks.checkpoint import Checkpoint
@@ -240,8 +239,9 @@ def test_the_exit_report(tmp_path, outside, monkeypatch):
 def test_a_log_file(tmp_path, outside):
     path = tmp_path / "worker_0.log"
     path.symlink_to(outside / "deep" / "deeper" / "file")
-    with pytest.raises(OSError, match="symbolic links"):
-        Process(TaskSpec("worker", 0, ("true",)), str(path))
+    task = Task(TaskSpec("worker", 0, ("true",)), log_dir=str(tmp_path))
+    with pytest.raises(UserError, match="symbolic links"):
+        task.start(0.0)
 
 
 def test_the_log_folder(root, tmp_path, outside):

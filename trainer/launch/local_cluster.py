@@ -1,7 +1,6 @@
-"""The processes to start, for a cluster on this machine or on several."""
+"""A cluster on this machine: its tasks, their ports and their secret."""
 
 import contextlib
-import dataclasses
 import json
 import os
 import secrets
@@ -9,31 +8,7 @@ import socket
 from collections.abc import Iterator, Mapping, Sequence
 
 from trainer.errors import UserError
-
-
-@dataclasses.dataclass(frozen=True)
-class TaskSpec:
-    """One process to start.
-
-    Attributes:
-        job: `"chief"`, `"worker"`, `"ps"` or `"evaluator"`.
-        index: its number within the job.
-        command: the program and its arguments.
-        environ: variables to set in addition to the launcher's environment;
-            not shown, because one is a secret.
-    """
-
-    job: str
-    index: int
-    command: tuple[str, ...]
-    environ: Mapping[str, str] = dataclasses.field(
-        default_factory=dict, repr=False
-    )
-
-    @property
-    def name(self) -> str:
-        """Such as `"worker 1"`."""
-        return f"{self.job} {self.index}"
+from trainer.launch.task import TaskSpec
 
 
 def make_cluster(
@@ -46,7 +21,7 @@ def make_cluster(
 
     Args:
         command: what every process runs.
-        counts: how many tasks each job has, see `count_tasks`.
+        counts: how many tasks each job has.
         ports: one for the coordinator, and one for each task but an evaluator.
         environ: more variables for all of them.
     """
@@ -76,23 +51,6 @@ def make_cluster(
     return specs
 
 
-def count_tasks(
-    *, num_workers: int, num_ps: int, evaluator: bool
-) -> dict[str, int]:
-    """Returns how many tasks each job of a cluster on this machine has.
-
-    Without parameter servers, worker 0 is the chief. With them, the chief is
-    an additional process.
-    """
-    # In this order: the first task leads, and its output is shown.
-    return {
-        "chief": int(num_ps > 0),
-        "worker": num_workers,
-        "ps": num_ps,
-        "evaluator": int(evaluator),
-    }
-
-
 @contextlib.contextmanager
 def held_ports(count: int) -> Iterator[list[int]]:
     """Reserves free ports of 127.0.0.1.
@@ -104,18 +62,18 @@ def held_ports(count: int) -> Iterator[list[int]]:
         UserError: there are not that many.
     """
     with contextlib.ExitStack() as stack:
-        holders = []
+        ports = []
         try:
             for _ in range(count):
                 holder = stack.enter_context(socket.socket())
                 holder.bind(("127.0.0.1", 0))
                 # Not before `bind`: the kernel could give two one port.
                 holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                holders.append(holder)
+                ports.append(holder.getsockname()[1])
         # Such as too many open files.
         except OSError as error:
             raise UserError(
                 f"--num_workers: {count} ports cannot be reserved: "
                 f"{error.strerror}."
             ) from None
-        yield [holder.getsockname()[1] for holder in holders]
+        yield ports
