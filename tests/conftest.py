@@ -33,7 +33,7 @@ def pytest_addoption(parser):
 # Handed out first, so that no process is left alone with one at the end.
 LONG_FILES = (
     "conformance/test_conformance.py",
-    "trainer/loop/test_form_choice.py",
+    "trainer/loop/test_compiled_form.py",
     "trainer/cli/test_cli_surroundings.py",
     "frozen/test_numbers.py",
     "trainer/runtime/test_links.py",

@@ -81,7 +81,6 @@ def test_run_directory_keeps_the_contract(digits):
         "config.gin",
         "operative_config.gin",
         "run.json",
-        "form.json",
         "metrics.jsonl",
         "checkpoints",
         "tensorboard",

@@ -19,7 +19,7 @@ from trainer.loop.loop import Loop
 from trainer.loop.profiler import Steps as ProfiledSteps
 from trainer.loop.schedule import (
     Length,
-    LogEvery,
+    PeriodLike,
     Time,
     in_epochs,
     parse_length,
@@ -39,7 +39,6 @@ from trainer.values.annotations import (
     Natural,
     Positive,
     Seconds,
-    StepsPerLoop,
     Text,
 )
 from trainer.values.configurable import configurable
@@ -79,9 +78,8 @@ def build(
     eval_poll_seconds: Seconds = 10.0,
     best_monitor: Text = "val_loss",
     best_mode: Direction = "auto",
-    log_every: LogEvery = "auto",
-    steps_per_loop: StepsPerLoop = "auto",
-    form_cache: bool = True,
+    log_every: PeriodLike = 100,
+    steps_per_loop: Positive = 100,
     callbacks: Callbacks = (),
     init_from: Text | None = None,
     init_only: Text | None = None,
@@ -185,7 +183,6 @@ def build(
             model_dir=folder or model_dir,
             callbacks=callbacks,
             steps_per_loop=steps_per_loop,
-            form_cache=form_cache,
             log_every=log_every,
             eval_every=eval_every,
             eval_steps=eval_steps,

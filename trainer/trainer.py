@@ -196,8 +196,8 @@ class Trainer(Running):
         ema_momentum: keeps an exponential moving average of the weights, and
             evaluates and exports with it.
         jit_compile: which form of the step is compiled; see
-            `trainer.step.forms.Form`. `"auto"` measures those that the
-            strategy and the data allow; `True` is `"xla"`, `False` is
+            `trainer.step.forms.Form`. `"auto"` goes by what the step
+            consists of, from step 500 on; `True` is `"xla"`, `False` is
             `"graph"`.
         sync_batch_norm: BatchNormalization takes its statistics over all
             replicas. Without it each replica has its own.

@@ -129,7 +129,7 @@ def run(task: Task, orders: Orders) -> None:
             strategy=task.strategy,
             train_steps=_STEPS,
             callbacks=[*callbacks, Turns(task.steps, orders, callbacks)],
-            log_every="auto" if task.callbacks is None else task.unit,
+            log_every=100 if task.callbacks is None else task.unit,
             virtual_devices=task.replicas if task.replicas > 1 else None,
         ) as built,
     ):

@@ -11,7 +11,7 @@ _HUGE = "9" * 30
 FLAGS = {
     "train_steps": ([*_NOT_WHOLE, "0", "-1", _HUGE], ["1", "5"]),
     "batch_size": ([*_NOT_WHOLE, "0", "-8", _HUGE], ["1", "32"]),
-    "steps_per_loop": ([*_NOT_WHOLE, "0", "-1", _HUGE], ["1", "auto"]),
+    "steps_per_loop": ([*_NOT_WHOLE, "0", "-1", _HUGE], ["1", "5"]),
     "learning_rate": ([*_NOT_NUMBERS, "-1", "1e300"], ["0.5", "0", "1e-3"]),
     "seed": ([*_NOT_WHOLE, "-1", _HUGE, "4294967296"], ["0", "4294967295"]),
     "mode": (["trian", "", "TRAIN", "5"], ["train", "check"]),
@@ -20,7 +20,6 @@ FLAGS = {
     "virtual_devices": ([*_NOT_WHOLE, "0", "-1", "100000", _HUGE], ["2"]),
     "mixed_precision": (["float8", "", "16"], ["float32", "mixed_bfloat16"]),
     "jit_compile": (["maybe", "2", "XLA", ""], ["true", "false", "xla_stack"]),
-    "form_cache": (["maybe", "2"], ["true", "false"]),
     "deterministic": (["maybe", "2"], ["true"]),
     "find_nan": (["maybe", "2"], ["true"]),
     "run_eagerly": (["maybe", "2"], ["true"]),

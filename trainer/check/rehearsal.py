@@ -84,9 +84,10 @@ def _run(trainer: RunningTrainer, loop: Loop) -> Section:
 
 def _form(trainer: RunningTrainer, loop: Loop) -> list[Row]:
     # A strategy that only compiles says what it compiles.
-    if loop.choice is None or trainer.plugin.why_only_checked is not None:
+    if loop.form is None or trainer.plugin.why_only_checked is not None:
         return []
-    return [Row("compiled form", str(loop.choice.form), note=loop.choice.why)]
+    form = str(trainer.compiled_form)
+    return [Row("compiled form", form, note=loop.form.why)]
 
 
 def _model(trainer: RunningTrainer) -> Section:

@@ -9,13 +9,13 @@ import tensorflow as tf
 
 from trainer.checkpoint import storage
 from trainer.errors import UserError
-from trainer.loop import form_choice, rollback
+from trainer.loop import rollback
 from trainer.runtime import files, run_paths
 from trainer.runtime.files import is_local
 from trainer.runtime.run_paths import plain
 
 # What a run reads at its start, beside its checkpoints.
-_READ = (form_choice.RECORD, rollback.FILE_NAME)
+_READ = (rollback.FILE_NAME,)
 _CHECKPOINTS = "checkpoints"
 
 

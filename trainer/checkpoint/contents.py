@@ -64,6 +64,7 @@ _LOOP = record(
     },
     {
         "is_within": boolean,
+        "compared": mapping_of(text),
         "logged": record({"waiting": _LOGGED, "of_epoch": _NUMBERS}),
         "before_end": optional(_BEFORE_END),
         "steps_per_loop": integer(1),

@@ -101,10 +101,9 @@ GROUPS: dict[str, tuple[Flag, ...]] = {
         Flag(
             "steps_per_loop",
             "integer",
-            "Steps in one call of the compiled loop. By default auto.",
+            "Steps in one call of the compiled loop. By default 100.",
             "run.steps_per_loop",
             1,
-            choices=("auto",),
         ),
         Flag(
             "learning_rate",
@@ -167,15 +166,9 @@ GROUPS: dict[str, tuple[Flag, ...]] = {
             "jit_compile",
             "boolean",
             "Compile the step with XLA, or in the form that is named. By "
-            "default auto: the fastest.",
+            "default auto: by what it consists of.",
             "Trainer.jit_compile",
             choices=("auto", "graph", "xla", "xla_stack"),
-        ),
-        Flag(
-            "form_cache",
-            "boolean",
-            "Take the form that was the fastest in an equal run (default).",
-            "run.form_cache",
         ),
         Flag(
             "deterministic",

@@ -17,7 +17,6 @@ from trainer.runtime.processes import age
 PHASES = (
     "start_up",
     "compile",
-    "calibration",
     "data_wait",
     "step",
     "evaluation",

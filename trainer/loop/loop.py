@@ -10,12 +10,11 @@ import time
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
-from absl import logging
-
 from trainer.data import Resume
 from trainer.errors import StartAgain, UserError
 from trainer.loop.call_times import Calls
 from trainer.loop.callback_list import CallbackList
+from trainer.loop.compiled_form import CompiledForm
 from trainer.loop.control import Requests
 from trainer.loop.evaluation_sets import (
     EVAL,
@@ -24,7 +23,6 @@ from trainer.loop.evaluation_sets import (
     sets_of,
 )
 from trainer.loop.evaluator import Interrupted, count_of
-from trainer.loop.form_choice import STEPS_PER_LOOP, Choice, choose
 from trainer.loop.loop_state import LoopState
 from trainer.loop.monitor import check_monitored
 from trainer.loop.nan_finder import NanFinder
@@ -36,7 +34,6 @@ from trainer.loop.running_trainer import RunningTrainer
 from trainer.loop.schedule import (
     Epochs,
     Length,
-    LogEvery,
     Period,
     PeriodLike,
     Time,
@@ -48,6 +45,7 @@ from trainer.loop.training_input import training_input
 from trainer.runtime.run_lock import locked
 from trainer.runtime.run_paths import check_path, plain
 from trainer.step.divergence_guard import Fault
+from trainer.step.forms import Form
 from trainer.step.logs import DATA_WAIT, MISSES
 from trainer.step.reductions.sums import Growth
 from trainer.step.trials.prepare import prepare
@@ -55,7 +53,6 @@ from trainer.strategy.checks import check_micro_batches
 from trainer.values.annotations import (
     NotNegative,
     Positive,
-    StepsPerLoop,
 )
 from trainer.values.configurable import checked
 from trainer.values.keras_values import Callbacks
@@ -98,18 +95,14 @@ class Loop:
         evaluate: whether to evaluate when due and at the end.
         model_dir: where the run lives; `None` writes nothing.
         callbacks: see `trainer.Callback` for the order of events.
-        steps_per_loop: the most steps in one host loop; `"auto"` takes more
-            than 100 where steps are found to be fast.
-        log_every: the period of training logs, such as `100` or `"1 epoch"`;
-            `"auto"` is that of host loops whose length is `"auto"`, else 100.
+        steps_per_loop: the most steps in one host loop.
+        log_every: the period of training logs, such as `100` or `"1 epoch"`.
         eval_every: the period of evaluations; `None` means each epoch, or
             only at the end where epochs are not known. A dict has the period
             of each split that is evaluated; by default that is `"eval"`.
         eval_steps: batches in an evaluation; `None` means all.
         loop_seconds: graph calls that take longer are halved from then on,
             because a run can only leave between two of them.
-        form_cache: whether the compiled form that an equal run on this
-            machine has found to be the fastest is taken without measuring.
         max_time: training ends at the next boundary once the run has trained
             this long, in all of its attempts.
         profile: the steps to trace, see `trainer.loop.profiler`.
@@ -124,6 +117,7 @@ class Loop:
         callbacks: of this run.
         measured: the batches of each split that is evaluated; `None` is all.
         reporter: evaluates, logs and ends epochs.
+        form: gives steps their compiled form; `None` before it is known.
         state: where the loop is, as checkpoints hold it.
         save_now: in `on_save`, whether a checkpoint was requested.
         has_ended: whether it is over, and without an error.
@@ -141,12 +135,11 @@ class Loop:
         evaluate: bool,
         model_dir: str | None = None,
         callbacks: Callbacks = (),
-        steps_per_loop: StepsPerLoop = "auto",
-        log_every: LogEvery = "auto",
+        steps_per_loop: Positive = 100,
+        log_every: PeriodLike = 100,
         eval_every: EvalEvery | None = None,
         eval_steps: Positive | None = None,
         loop_seconds: NotNegative = 15.0,
-        form_cache: bool = True,
         max_time: Time | None = None,
         profile: ProfiledSteps | None = None,
         fit: FitEpochs | None = None,
@@ -173,10 +166,7 @@ class Loop:
         self.reporter = Reporter(
             trainer,
             self.callbacks,
-            log=self.period(
-                STEPS_PER_LOOP if log_every == "auto" else log_every,
-                "log_every",
-            ),
+            log=self.period(log_every, "log_every"),
             evaluations={
                 split: self._eval_period(split, every)
                 for split, every in periods.items()
@@ -192,13 +182,9 @@ class Loop:
             name = "eval_steps" if fit is None else "validation_steps"
             count_of(batches, self.measured[split], name=name)
             trainer.check_data(batches)
-        self._is_auto = steps_per_loop == "auto"
-        self._logs_are_auto = log_every == "auto"
         self.state = LoopState(
             steps=self.steps,
-            steps_per_loop=STEPS_PER_LOOP
-            if steps_per_loop == "auto"
-            else steps_per_loop,
+            steps_per_loop=self._length_of_loop(steps_per_loop),
             configuration=trainer.plugin.facts.get("configuration"),
             reporter=self.reporter,
             callbacks=self.callbacks,
@@ -224,13 +210,7 @@ class Loop:
             and not (self.is_fit or last.is_fit)
         )
         self._last = last if goes_on and last.epochs == self.epochs else None
-        self._use_cache = form_cache
-        # How the steps are compiled: in earlier attempts, and in this one.
-        self._there: Choice | None = None  # In the run directory.
-        self._recorded: Choice | None = None
-        self._of_last = last.choice if last is not None else None
-        self.choice: Choice | None = None
-        self._is_ready = False
+        self.form: CompiledForm | None = last.form if last else None
         # From here on callbacks and checkpoints see this loop.
         trainer.loop = self
         trainer.state.host = self.state
@@ -351,7 +331,6 @@ class Loop:
                 if writes_to is not None:
                     Skipped(writes_to, self.batches.batch_size).mend()
                 self._attach()
-                self._take_record()
                 if self._last is not None:
                     self.state.continue_from(
                         self._last.state,
@@ -365,7 +344,6 @@ class Loop:
                 # collectives would not meet.
                 trainer.state.check_alike()
                 # After restoring: the input starts at the restored step.
-                self._is_ready = True
                 self._iterator = self.trace()
                 if trainer.find_nan:
                     self._nan_finder = NanFinder(
@@ -382,7 +360,6 @@ class Loop:
         """Trains a run that is `ready`; see `run`."""
         trainer = self.trainer
         trainer.accounts.started()
-        self._record_choice()
         self._begin()
         # A fault in the very first steps must have something to go back to.
         if self._rollback and self._rollback.needs_a_checkpoint:
@@ -443,7 +420,7 @@ class Loop:
             Diverged: the guard would end the run.
         """
         begin = time.perf_counter()
-        fault = self._call(self._iterator, count)
+        fault = self._call(count)
         self.reporter.epoch_values()  # Waits for the device.
         seconds = time.perf_counter() - begin
         if fault is not None:
@@ -460,19 +437,22 @@ class Loop:
         with self.trainer.accounts.phase("compile"):
             return self._trace()
 
-    def _trace(self) -> Any:
+    def _trace(self, iterator: Any = None) -> Any:
         trainer = self.trainer
         trainer.follow_trainable()
         prepare(trainer.spec, training=True)
+        self.form = CompiledForm(
+            trainer, self.batches, last=self.form, compared=self.state.compared
+        )
+        self.form.take()
         # Restored sums of metrics wait for this: by now `prepare` has said how
-        # each metric is measured.
+        # each metric is measured, and no trial is to come.
         for totals in self.reporter.totals.values():
             totals.give_states()
-        if self.choice is None:
-            self._choose()
-        iterator = training_input(
-            trainer, self.batches, start=trainer.step + self._ahead
-        )
+        if iterator is None or trainer.compiled_form is Form.XLA_STACK:
+            iterator = training_input(
+                trainer, self.batches, start=trainer.step + self._ahead
+            )
         trainer.train_runner.trace(iterator)
         # The step checks this when it is traced, but an earlier call of
         # `train`, which did not save, may have traced it.
@@ -511,65 +491,20 @@ class Loop:
             *rates,
         }
 
-    def _take_record(self) -> None:
-        """Takes the choice of an earlier attempt, or of the last call."""
-        self._there = Choice.read(self.trainer.model_dir)
-        self._recorded = self._there or self._of_last
-        if self._recorded is not None:
-            self._take_length(self._recorded)
+    def _length_of_loop(self, asked: int) -> int:
+        """The most steps in a host loop with this run's callbacks."""
+        return asked
 
-    def _choose(self) -> None:
-        """Chooses how the steps are compiled, once."""
-        self.choice = choose(
-            self.trainer,
-            self.batches,
-            steps=self.steps,
-            recorded=self._recorded,
-            use_cache=self._use_cache,
-            # Without `ready` no steps are made.
-            may_measure=self._is_ready,
-            takes_length=self._is_auto,
-        )
-        self.trainer.use_form(self.choice.form)
-        self._take_length(self.choice)
-
-    def _take_length(self, choice: Choice) -> None:
-        if not self._is_auto:
-            return
-        length, log = choice.steps_per_loop, self.reporter.tickers["log"]
-        if self._logs_are_auto:
-            log.period = Period(steps=length)
-        # Logs come as often as they are asked for, and no step at which a
-        # callback of Keras acts depends on a clock.
-        most = log.period.steps
-        if self.callbacks.keras_has("on_train_batch_end"):
-            most = STEPS_PER_LOOP
-        self.state.take_length(min(length, most or length))
-
-    def _record_choice(self) -> None:
-        """Logs how the steps are compiled, and writes it down."""
-        choice, trainer = self.choice, self.trainer
-        assert choice is not None
-        writes_to = trainer.model_dir if trainer.plugin.is_chief else None
-        if writes_to is not None and choice != self._there:
-            choice.write(writes_to)
-        if choice == self._recorded:
-            return
-        rates = ", ".join(
-            f"{form} {rate:g}" for form, rate in choice.steps_per_second.items()
-        )
-        logging.info(
-            "The step is compiled as %s, because %s%s; host loops of up to %d "
-            "steps.",
-            choice.form,
-            choice.why,
-            f" (steps a second: {rates})" if rates else "",
-            self.state.steps_per_loop,
-        )
+    def _change_form(self) -> None:
+        """Gives the next steps another form, as a run that is resumed here."""
+        for totals in self.reporter.totals.values():
+            totals.load_state(totals.state())
+        with self.trainer.accounts.phase("compile"):
+            self._iterator = self._trace(self._iterator)
 
     def _train(self) -> None:
         """Trains to the end, going back as often as the guard says so."""
-        while (fault := self._train_on(self._iterator)) is not None:
+        while (fault := self._train_on()) is not None:
             with self.trainer.accounts.phase("lost"):
                 assert self._rollback is not None
                 self._rollback.go_back(fault)
@@ -578,7 +513,7 @@ class Loop:
                 if self.trainer.plugin.options.batches_by_step:
                     self._iterator = self._trace()
 
-    def _train_on(self, iterator: Any) -> Fault | None:
+    def _train_on(self) -> Fault | None:
         """Trains to the end, or up to a step that the guard finds bad."""
         trainer, begin = self.trainer, self.fired_step
         if begin >= self.steps:
@@ -604,7 +539,10 @@ class Loop:
                 trainer.check_still_trainable()
                 checked_for = self.reporter.begun_epoch
             first = trainer.step
-            fault = self._run_steps(iterator, self._next_boundary(first))
+            assert self.form is not None
+            if self.form.is_due(first):
+                self._change_form()
+            fault = self._run_steps(self._next_boundary(first))
             if fault is not None:
                 return fault
             stopping = self._after_steps(first)
@@ -614,7 +552,7 @@ class Loop:
             self.reporter.hand_over()
         return None
 
-    def _run_steps(self, iterator: Any, end: int) -> Fault | None:
+    def _run_steps(self, end: int) -> Fault | None:
         """One host loop up to a step, between its two batch events.
 
         Returns:
@@ -635,7 +573,7 @@ class Loop:
         while True:
             count = min(self.state.steps_per_call, end - trainer.step)
             with self._profiler.call(trainer.step):
-                fault = self._call(iterator, count)
+                fault = self._call(count)
             if fault is not None:
                 self.state.is_within = False
                 return fault
@@ -656,7 +594,7 @@ class Loop:
     def _in_epoch(self, step: int) -> int:
         return (step - self.epochs.begin) % (self.steps_per_epoch or self.steps)
 
-    def _call(self, iterator: Any, count: int) -> Fault | None:
+    def _call(self, count: int) -> Fault | None:
         """One graph call; returns what the guard found."""
         trainer = self.trainer
         begin = time.perf_counter()
@@ -665,7 +603,7 @@ class Loop:
             if finder is not None:
                 finder.before()
             before = self.reporter.sums
-            after = trainer.train_runner(iterator, count, before)
+            after = trainer.train_runner(self._iterator, count, before)
             trainer.step += count
             # Reading the fault waits for the device. Without a guard, the next
             # call can be prepared while this one runs.
@@ -806,6 +744,7 @@ class Loop:
             self.callbacks.next_due(step),
             self._profiler.next_due(step),
             self.reporter.next_step(step),
+            None if self.form is None else self.form.next_change(step),
         ]
         return min(end for end in ends if end is not None)
 

@@ -37,6 +37,7 @@ class LoopState:
         is_within: whether a host loop has begun and not ended.
         unfired_from: the step before the last graph call, if what is due
             after it has not been called yet.
+        compared: see `trainer.loop.compiled_form.CompiledForm`.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class LoopState:
         self.steps_per_loop = self.steps_per_call = steps_per_loop
         self.is_within = False
         self.unfired_from: int | None = None
+        self.compared: dict[str, str] = {}
         self._configuration = configuration
         self._reporter = reporter
         self._callbacks = callbacks
@@ -63,11 +65,6 @@ class LoopState:
         self._accounts = accounts
         self._model = model
         self._max_time = max_time
-
-    def take_length(self, steps_per_loop: int) -> None:
-        """Gives host loops another length, unless they have it already."""
-        if steps_per_loop != self.steps_per_loop:
-            self.steps_per_loop = self.steps_per_call = steps_per_loop
 
     @property
     def is_stopped(self) -> bool:
@@ -115,6 +112,7 @@ class LoopState:
         logged = self._reporter.logged.state()
         return {
             **({"logged": logged} if logged else {}),
+            **({"compared": {**self.compared}} if self.compared else {}),
             "unfired_from": self.unfired_from,
             "begun_epoch": self._reporter.begun_epoch,
             "is_within": self.is_within,
@@ -217,6 +215,8 @@ class LoopState:
         self.unfired_from = position["unfired_from"]
         self._reporter.begun_epoch = position["begun_epoch"]
         self.is_within = position.get("is_within", False)
+        self.compared.clear()
+        self.compared.update(position.get("compared", {}))
         # A length that was too slow stays halved, unless the user has changed
         # steps_per_loop.
         if position["asked_steps_per_loop"] == self.steps_per_loop:

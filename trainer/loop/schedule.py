@@ -4,7 +4,7 @@ import dataclasses
 import re
 import time
 from collections.abc import Callable
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 from annotated_types import Predicate
 from typing_extensions import Doc
@@ -272,7 +272,6 @@ PeriodLike: TypeAlias = Annotated[
     Predicate(_is_period),
     Doc("a period, such as 100, '2 epochs', '10m' or '5%'"),
 ]
-LogEvery: TypeAlias = PeriodLike | Literal["auto"]
 Time: TypeAlias = Annotated[
     str, Predicate(_is_time), Doc("a time, such as '30s', '10m' or '1h'")
 ]

@@ -33,7 +33,7 @@ from trainer.loop.loop import Loop
 from trainer.loop.profiler import Steps as ProfiledSteps
 from trainer.loop.reporter import Reporter
 from trainer.loop.running_trainer import RunningTrainer
-from trainer.loop.schedule import Length, LogEvery, Time
+from trainer.loop.schedule import Length, PeriodLike, Time
 from trainer.python.callbacks import as_callbacks, with_defaults
 from trainer.python.describe import check_save_path, describe
 from trainer.python.fit import (
@@ -60,7 +60,6 @@ from trainer.values.annotations import (
     NotNegative,
     Path,
     Positive,
-    StepsPerLoop,
     Text,
     Verbosity,
 )
@@ -122,10 +121,9 @@ class Running(_Base):
         max_time: Time | None = None,
         model_dir: Path | None = None,
         callbacks: Any = (),
-        log_every: LogEvery = "auto",
-        steps_per_loop: StepsPerLoop = "auto",
+        log_every: PeriodLike = 100,
+        steps_per_loop: Positive = 100,
         loop_seconds: NotNegative = 15.0,
-        form_cache: bool = True,
         verbose: Verbosity = "auto",
         profile: ProfiledSteps | None = None,
     ) -> dict[str, float]:
@@ -144,13 +142,10 @@ class Running(_Base):
             model_dir: where the run lives, and resumes; `None` writes nothing.
             callbacks: Keras' or ours; see `trainer.Callback`.
             log_every: the period of training logs, such as `100`, `"1 epoch"`
-                or `"30s"`; `"auto"` is 100 steps, or more where these are
-                fast.
+                or `"30s"`.
             steps_per_loop: the most steps between two boundaries at which
-                callbacks act; `"auto"` is 100, or more where steps are fast.
+                callbacks act.
             loop_seconds: how long a graph call may take, in seconds.
-            form_cache: whether to take the compiled form that an equal run
-                has found to be the fastest, without measuring.
             verbose: 0 shows no progress, 2 one line for each epoch; `"auto"`
                 and 1 show a bar on a terminal and in a notebook, and lines
                 elsewhere.
@@ -174,7 +169,6 @@ class Running(_Base):
             log_every=log_every,
             steps_per_loop=steps_per_loop,
             loop_seconds=loop_seconds,
-            form_cache=form_cache,
             profile=profile,
             verbose=verbose,
         )
@@ -189,10 +183,9 @@ class Running(_Base):
         max_time: Time | None = None,
         model_dir: Path | None = None,
         callbacks: Any = (),
-        log_every: LogEvery = "auto",
-        steps_per_loop: StepsPerLoop = "auto",
+        log_every: PeriodLike = 100,
+        steps_per_loop: Positive = 100,
         loop_seconds: NotNegative = 15.0,
-        form_cache: bool = True,
         verbose: Verbosity = "auto",
         profile: ProfiledSteps | None = None,
     ) -> dict[str, float]:
@@ -211,7 +204,6 @@ class Running(_Base):
             log_every: see `train`.
             steps_per_loop: see `train`.
             loop_seconds: see `train`.
-            form_cache: see `train`.
             verbose: see `train`.
             profile: see `train`.
 
@@ -235,7 +227,6 @@ class Running(_Base):
             log_every=log_every,
             steps_per_loop=steps_per_loop,
             loop_seconds=loop_seconds,
-            form_cache=form_cache,
             profile=profile,
             verbose=verbose,
         )
@@ -338,7 +329,7 @@ class Running(_Base):
                 eval_steps=validation_steps,
                 callbacks=callbacks,
                 fit=wanted,
-                log_every="1 epoch" if verbose == 2 else "auto",
+                log_every="1 epoch" if verbose == 2 else 100,
                 verbose=verbose,
                 history=own,
             )

@@ -43,6 +43,8 @@ class StepContext(threading.local):
         graph: the graph of the step; tensors of a loop or a function within
             it cannot be used outside of these.
         drawing: gives seed generators their numbers.
+        draws_as_graph: whether XLA compiles what is traced, and has to draw
+            as the graph does.
         logged: takes what `trainer.log` is given, by name.
         metric_calls: takes the updates that layers make, by the metric's id.
         gradient_norms: takes the norms of the gradients that are applied; for
@@ -56,6 +58,7 @@ class StepContext(threading.local):
     batch: "ReplicaBatch | None" = None
     graph: tf.Graph | None = None
     drawing: Drawing | None = None
+    draws_as_graph = False
     logged: dict[str, Any] | None = None
     metric_calls: dict[int, list[Any]] | None = None
     gradient_norms: list[tf.Tensor] | None = None

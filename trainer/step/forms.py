@@ -7,8 +7,9 @@ import enum
 class Form(enum.StrEnum):
     """How the steps of a run are compiled.
 
-    All forms compute the same step. They round differently, as compilers do,
-    so a run keeps its form from the first step to the last.
+    All forms compute the same step, of equal random numbers. They round
+    differently, as compilers do, so a step's number alone says which form it
+    has, however a run was cut.
 
     Attributes:
         GRAPH: TensorFlow's graph, operation by operation.

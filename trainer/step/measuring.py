@@ -74,7 +74,9 @@ def in_step(
     parts, before = spec.parts, position()
     logged: dict[str, Average] = {}
     here = replica_batch(spec, batch, training=training)
+    for_xla = spec.is_for_xla(training=training)
     with (
+        step_context.within(draws_as_graph=for_xla),
         parts.randomness.at(parts.step.read_value(), micro, stream),
         parts.metrics.in_layers.listening() as calls,
         step_context.within(batch=here, logged=logged),

@@ -15,19 +15,18 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-# There is no public way to tell what a graph within a graph is for.
-from tensorflow.python.ops.control_flow_v2_func_graphs import (
-    CondBranchFuncGraph,
-    WhileBodyFuncGraph,
-    WhileCondFuncGraph,
-)
-
 from trainer.errors import UserError
+from trainer.step import as_graph
 from trainer.step.context import Drawing, current_graph, step_context
 from trainer.step.keras.private import (
     seed_dtype,
     seed_generators,
     unseeded_drawn_from,
+)
+from trainer.step.tensorflow_private import (
+    CondBranchFuncGraph,
+    WhileBodyFuncGraph,
+    WhileCondFuncGraph,
 )
 
 # A number that no generator of a model has: they are counted from zero.
@@ -40,14 +39,10 @@ class StepRandomness:
     Args:
         model: the built model; its generators are numbered in layer order.
         seed: the run's seed.
-
-    Attributes:
-        was_drawn: whether anything that was traced draws random numbers.
     """
 
     def __init__(self, model: keras.Model, seed: int) -> None:
         self._seed = seed
-        self.was_drawn = False
         for number, (layer, generator) in enumerate(seed_generators(model)):
             self._take_over(generator, number, layer)
 
@@ -98,7 +93,6 @@ class StepRandomness:
             if step_context.drawing is None:
                 # Outside a step: predict, initializers.
                 return own_next(ordered)
-            self.was_drawn = True
             key = _draw(number, f"The layer {layer!r}")
             return tf.cast(key, generator.state.dtype)
 
@@ -154,3 +148,4 @@ class _Unseeded:
 
 
 _UNSEEDED = _Unseeded()
+as_graph.install()

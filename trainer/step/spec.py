@@ -175,6 +175,12 @@ class StepSpec:
         """What the strategy allows."""
         return self.plugin.options
 
+    def is_for_xla(self, *, training: bool) -> bool:
+        """Whether XLA compiles a step."""
+        # Of a TPU's program there is no other form.
+        always = self.options.loops_on_replicas
+        return always or (training and self.form.uses_xla)
+
     def has_own(self, method: str) -> bool:
         """Whether research code has overridden a method."""
         return method in self.overridden

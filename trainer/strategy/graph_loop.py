@@ -1,6 +1,5 @@
 """`GraphLoop`: runs many steps in one graph call."""
 
-import collections
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -98,16 +97,10 @@ class GraphLoop:
         """How often the loop was traced; more than once wastes time."""
         return int(self._loop.experimental_get_tracing_count())
 
-    def operations(self) -> collections.Counter[str]:
-        """How many operations of a type, such as `"MatMul"`, a step has.
-
-        It must have been traced.
-        """
-        graph = self._traced.graph.as_graph_def()
-        nodes = [*graph.node]
-        for function in graph.library.function:
-            nodes += function.node_def
-        return collections.Counter(node.op for node in nodes)
+    @property
+    def step_graph(self) -> tf.Graph:
+        """The graph of one step, which must have been traced."""
+        return self._traced.graph
 
     def many_steps(
         self, iterator: Any, num_steps: tf.Tensor, carried: tf.Tensor

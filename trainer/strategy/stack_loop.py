@@ -91,6 +91,12 @@ class StackLoop:
         )
         self._loop = graph_function(self._many_steps, jit_compile=True)
         self.layout: Layout | None = None
+        self._traced: Any = None
+
+    @property
+    def step_graph(self) -> tf.Graph:
+        """See `GraphLoop.step_graph`."""
+        return self._traced.graph
 
     def __call__(
         self,
@@ -156,10 +162,10 @@ class StackLoop:
         return repeat(one_more, carried, start=bounds[0], stop=bounds[1])
 
     def _lay_out(self, iterator: StackReader) -> Layout:
-        traced = self._step.get_concrete_function(
+        self._traced = self._step.get_concrete_function(
             iterator.spec(),
             tf.TensorSpec([], tf.int32),
             tf.TensorSpec([], tf.float32),
         )
-        self.layout = Layout(traced.structured_outputs)
+        self.layout = Layout(self._traced.structured_outputs)
         return self.layout

@@ -1,6 +1,5 @@
 """The base class and helpers of strategies with several processes."""
 
-import collections
 import contextlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -179,7 +178,3 @@ class WatchedRunner:
     def trace(self, iterator: Any) -> None:
         """See `Runner.trace`."""
         self._loop.trace(iterator)
-
-    def operations(self) -> collections.Counter[str]:
-        """See `GraphLoop.operations`."""
-        return self._loop.operations()

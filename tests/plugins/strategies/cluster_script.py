@@ -12,8 +12,6 @@ of the strategy plugin's, or one of these:
                      X is another one for each batch
     slow=yes         a step ends long after it has changed the weights
     dir=PATH         save every 50 steps, and go on from there
-    length=auto      host loops of a length that is measured; each task has
-                     limits of its own for that
     dies=TASK        that task, such as ps0, is killed when all have met,
                      before it serves
 """
@@ -38,8 +36,6 @@ def main(name, steps, pause, *options):
     fails, odd = given.pop("fail", None), given.pop("odd", None)
     tells, directory = given.pop("tell", None), given.pop("dir", None)
     slow, length = given.pop("slow", None), given.pop("length", "10")
-    if length == "auto":
-        differ_in_measuring(task)
     if given.pop("dies", None) == f"{job}{task}":
         die_before_it_serves()
     plugin = find_strategy(name, **{k: _number(v) for k, v in given.items()})
@@ -85,14 +81,6 @@ def die_before_it_serves():
 
     processes.server_def_resolver = die
     multi_worker_mirrored.server_def_resolver = die
-
-
-def differ_in_measuring(task):
-    from trainer.loop import form_choice, length_timing
-
-    length_timing._CALL_SECONDS = 0.2 if task == 0 else 0.0
-    form_choice._LENGTHS = (120,) if task == 0 else (7,)
-    form_choice._LOOP_SECONDS = 1e9
 
 
 def train(

@@ -149,34 +149,6 @@ def test_a_run_with_fewer_workers_ends_when_one_is_back(cluster):
     pair.wait_for_step(1, 20)
 
 
-@pytest.mark.parametrize(
-    ("kind", "tasks"),
-    [
-        ("multi_worker_mirrored@2", 2),
-        pytest.param("parameter_server@1+1", 3, marks=pytest.mark.long),
-    ],
-)
-def test_the_chief_measures_how_long_host_loops_are(
-    cluster, kind, tasks, tmp_path, monkeypatch
-):
-    """And the steps that it takes for that leave no trace."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    for length in "auto", "10":
-        folder = tmp_path / length
-        group = cluster(kind, "480", "0", f"length={length}", f"dir={folder}")
-        group.start(*range(tasks))
-        for number, task in group.tasks.items():
-            assert task.wait(120) == 0, group.log(number)[-3000:]
-    choice = json.loads((tmp_path / "auto" / "form.json").read_text())
-    assert choice["steps_per_loop"] == 120
-    assert list(choice["steps_per_second"]) == ["graph"]
-    lines = group.log(0).splitlines()
-    assert lines.count("iterations 480") == 2
-    losses = [line for line in lines if line.startswith("loss ")]
-    assert len(losses) == 2
-    assert losses[0] == losses[1]
-
-
 @pytest.mark.long
 def test_threads_do_not_grow_with_steps(cluster):
     pair = cluster("multi_worker_mirrored@2", "400", "0")

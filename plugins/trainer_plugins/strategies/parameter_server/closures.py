@@ -1,6 +1,5 @@
 """Runners that schedule steps as closures on free workers."""
 
-import collections
 from collections.abc import Sequence
 from typing import Any
 
@@ -89,10 +88,6 @@ class Closures:
             self._loop.get_concrete_function(
                 tf.type_spec_from_value(iterator), tf.TensorSpec([], tf.int64)
             )
-
-    def operations(self) -> collections.Counter[str]:
-        """See `GraphLoop.operations`."""
-        return self._steps.operations()
 
     def _measured(self, iterator: Any) -> Any:
         """Runs the step, and adds its staleness to that of all."""

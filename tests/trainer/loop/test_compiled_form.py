@@ -1,0 +1,380 @@
+"""Which compiled form steps have, and that a form changes no random number."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.helpers import linear, lines, make_trainer
+from tests.sets import long, one_in
+from trainer import Callback, Guard, Trainer, UserError
+from trainer_plugins import JsonLines
+from trainer_plugins.callbacks.checkpoint import Checkpoint
+
+FORMS = ("graph", "xla", "xla_stack")
+# From here on `auto` follows the rule.
+SWITCH = 500
+_RANDOM = np.random.default_rng(0)
+X = _RANDOM.normal(size=(80, 32)).astype("float32")
+Y = _RANDOM.integers(0, 10, 80).astype("int32")
+
+
+def network():
+    return keras.Sequential(
+        [
+            keras.Input((32,)),
+            keras.layers.Dense(128, activation="relu"),
+            keras.layers.Dropout(0.5),
+            keras.layers.Dense(128, activation="relu"),
+            keras.layers.Dropout(0.5),
+            keras.layers.Dense(10),
+        ]
+    )
+
+
+def make(model=network, **options):
+    return Trainer(
+        **{
+            "model": model,
+            "loss": keras.losses.SparseCategoricalCrossentropy(
+                from_logits=True
+            ),
+            "optimizer": lambda: keras.optimizers.SGD(0.05, momentum=0.9),
+            "data": lambda split: (X, Y),
+            "batch_size": 8,
+            "metrics": ["accuracy"],
+            "strategy": "default",
+            **options,
+        }
+    )
+
+
+def weights(trainer):
+    return [np.asarray(one) for one in trainer.model.get_weights()]
+
+
+def written(folder):
+    """The bytes of metrics.jsonl, but for times."""
+    return json.dumps(lines(folder))
+
+
+def train(folder, *lengths, callbacks=(), **options):
+    """Trains to each of the lengths, the last time with a new Trainer."""
+    for steps in lengths:
+        made = make(**options)
+        made.train(
+            steps,
+            model_dir=str(folder),
+            callbacks=[JsonLines(), Checkpoint(every=250), *callbacks],
+        )
+    return made
+
+
+class Masks(keras.Model):
+    """Its weight is made of all masks, so equal bytes mean equal masks."""
+
+    def __init__(self):
+        super().__init__()
+        self.drop = keras.layers.Dropout(0.5)
+        self.out = keras.layers.Dense(10)
+
+    def build(self, shape):
+        self.seen = self.add_weight(
+            shape=(8, 32), trainable=False, initializer="zeros"
+        )
+        self.out.build((None, 32))
+
+    def call(self, x, training=False):
+        if training:
+            mask = self.drop(tf.ones((8, 32)), training=True)
+            # Exact: two bits more for each of 2 x 2 masks.
+            self.seen.assign(self.seen * 0.5 + mask)
+        return self.out(x)
+
+
+def test_all_forms_drop_the_same():
+    found = []
+    for form in FORMS:
+        made = make(Masks, jit_compile=form)
+        made.train(50)
+        found.append(made.model.seen.numpy().tobytes())
+    assert found[0] == found[1] == found[2]
+    assert any(found[0])
+
+
+def test_no_form_is_another_experiment():
+    found = []
+    for form in FORMS:
+        made = make(jit_compile=form)
+        made.train(50)
+        found.append(weights(made))
+    for other in found[1:]:
+        for one, its in zip(found[0], other, strict=True):
+            np.testing.assert_allclose(its, one, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "draw",
+    one_in(
+        2,
+        [
+            lambda seed: keras.random.uniform((1 << 12,), seed=seed),
+            lambda seed: keras.random.uniform(
+                (1 << 12,), dtype="bfloat16", seed=seed
+            ),
+            lambda seed: keras.random.uniform(
+                (33,), dtype="float16", seed=seed
+            ),
+            lambda seed: keras.random.dropout(tf.ones((7, 9)), 0.3, seed=seed),
+            lambda seed: keras.random.randint((99,), 0, 1000, seed=seed),
+            lambda seed: keras.random.shuffle(tf.range(50.0), seed=seed),
+            lambda seed: keras.random.normal((4097,), seed=seed),
+        ],
+    ),
+)
+def test_draws_are_those_of_the_graph(draw):
+    class Noise(keras.layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.seed = keras.random.SeedGenerator(1)
+
+        def build(self, shape):
+            size = keras.ops.size(draw(1))
+            self.seen = self.add_weight(
+                shape=(int(size),), trainable=False, initializer="zeros"
+            )
+
+        def call(self, x, training=False):
+            if training:
+                drawn = tf.cast(draw(self.seed), "float32")
+                self.seen.assign(tf.reshape(drawn, [-1]))
+            return x
+
+    found = []
+    for form in FORMS:
+        noise = Noise()
+        made = make_trainer(
+            lambda noise=noise: keras.Sequential(
+                [keras.Input((3,)), noise, keras.layers.Dense(1)]
+            ),
+            jit_compile=form,
+        )
+        made.train(3)
+        found.append(noise.seen.numpy())
+    assert found[0].any()
+    for other in found[1:]:
+        # Only normal numbers, of XLA's logarithm, may round differently.
+        np.testing.assert_allclose(other, found[0], rtol=0, atol=3e-6)
+
+
+class Parameterized(Trainer):
+    """Draws what XLA draws otherwise, and in the graph alike."""
+
+    def per_example_loss(self, x, y, y_pred):
+        noise = tf.random.stateless_truncated_normal(tf.shape(y_pred), (1, 2))
+        return tf.reduce_sum((y - y_pred + 0.0 * noise) ** 2, 1)
+
+
+_noise = tf.function(lambda shape, seed: keras.random.normal(shape, seed=seed))
+
+
+class TracedBefore(Trainer):
+    """Calls a function of its own, whose trace knows nothing of XLA."""
+
+    def per_example_loss(self, x, y, y_pred):
+        noise = _noise((8, 1), 5)
+        return tf.reduce_sum((y - y_pred + 0.0 * noise) ** 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "operation"),
+    [
+        (Parameterized, "StatelessTruncatedNormalV2"),
+        (TracedBefore, "StatelessRandomGetKeyCounter"),
+    ],
+)
+def test_a_draw_that_stays_another_is_found(kind, operation):
+    _noise((8, 1), 5)
+    with pytest.raises(UserError, match=f"draws other numbers for {operation}"):
+        make_trainer(linear, kind=kind, jit_compile="xla").train(2)
+    made = make_trainer(linear, kind=kind)
+    made.train(SWITCH + 5)
+    assert made.compiled_form == "graph"
+    assert operation in made.loop.form.why
+
+
+def test_equal_runs_end_in_equal_bytes_however_they_were_cut(tmp_path):
+    whole = train(tmp_path / "whole", 600)
+    assert whole.compiled_form == "xla_stack"
+    again = train(tmp_path / "again", 600)
+    cut = train(tmp_path / "cut", 300, 600)
+    late = train(tmp_path / "late", 550, 600)
+    for name, other in {"again": again, "cut": cut, "late": late}.items():
+        assert other.compiled_form == "xla_stack"
+        for one, its in zip(weights(whole), weights(other), strict=True):
+            assert one.tobytes() == its.tobytes()
+        assert written(tmp_path / name) == written(tmp_path / "whole")
+    # The same Trainer goes on, too.
+    made = make()
+    made.train(300)
+    assert made.compiled_form == "graph"
+    made.train(600)
+    for one, its in zip(weights(whole), weights(made), strict=True):
+        assert one.tobytes() == its.tobytes()
+
+
+def test_a_run_rolls_back_across_the_switch(tmp_path):
+    class Broken(Callback):
+        """Breaks a weight once, after the switch."""
+
+        broken = False
+
+        def on_train_batch_end(self, batch, logs=None):
+            if self.trainer.step == 600 and not self.broken:
+                self.broken = True
+                first = self.trainer.model.weights[0]
+                first.assign(first * np.nan)
+
+    class Forms(Callback):
+        def __init__(self):
+            super().__init__()
+            self.seen = {}
+
+        def on_save(self, step, logs):
+            form = self.trainer.compiled_form
+            self.seen.setdefault(step, []).append(str(form))
+
+    forms = Forms()
+    run = make(guard=Guard(action="roll_back", max_gradient_norm=1e6))
+    run.train(
+        700,
+        model_dir=str(tmp_path),
+        callbacks=[Checkpoint(every=400), Broken(), forms],
+    )
+    assert forms.seen[500] == ["graph", "graph"]
+    assert forms.seen[600] == ["xla_stack", "xla_stack"]
+
+
+def test_a_host_loop_ends_where_the_form_changes():
+    ends = []
+
+    class Ends(Callback):
+        def on_save(self, step, logs):
+            ends.append(step)
+
+    data = np.tile(X, (100, 1)), np.tile(Y, 100)
+    made = make(data=lambda split: data)
+    made.train(700, steps_per_loop=300, callbacks=[Ends()])
+    assert ends == [300, SWITCH, 600, 700]
+
+
+class Uncompiled(Trainer):
+    """XLA has no such operation."""
+
+    def per_example_loss(self, x, y, y_pred):
+        some = tf.where(tf.reduce_sum(x, 1) > 0.0)
+        count = tf.cast(tf.shape(some)[0], tf.float32)
+        error = tf.reduce_sum((y - y_pred) ** 2, 1)
+        text = tf.strings.as_string(count)
+        return error * tf.strings.to_number(text)
+
+
+class Checked(Trainer):
+    """Checks what XLA would leave unchecked."""
+
+    def per_example_loss(self, x, y, y_pred):
+        tf.debugging.assert_less(tf.reduce_max(x), 100.0)
+        return tf.reduce_sum((y - y_pred) ** 2, 1)
+
+
+class Astray(Trainer):
+    """Something else comes out in one form."""
+
+    def per_example_loss(self, x, y, y_pred):
+        factor = 2.0 if self.compiled_form == "xla_stack" else 1.0
+        return factor * tf.reduce_sum((y - y_pred) ** 2, 1)
+
+
+class Convolution(Trainer):
+    def forward(self, x, *, training):
+        wide = tf.nn.conv1d(x[:, :, None], tf.ones((1, 1, 1)), 1, "SAME")
+        return self.model(wide[:, :, 0], training=training)
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        (Uncompiled, "XLA cannot compile"),
+        (Checked, "its checks (Assert)"),
+        (Astray, "other losses"),
+        (Convolution, "convolutions"),
+    ],
+)
+def test_why_a_step_stays_a_graph(kind, why, tmp_path):
+    for steps in (SWITCH + 5, SWITCH + 10):
+        made = make_trainer(linear, kind=kind)
+        made.train(steps, model_dir=str(tmp_path), callbacks=[Checkpoint()])
+        assert made.compiled_form == "graph"
+        assert why in made.loop.form.why
+    if kind is Checked:
+        # Whoever names a form gets it.
+        made = make_trainer(linear, kind=kind, jit_compile=True)
+        made.train(2)
+        assert made.compiled_form == "xla"
+
+
+@pytest.mark.parametrize("form", one_in(2, ["xla", "xla_stack"]))
+def test_a_form_that_is_asked_for_and_fails_is_a_sentence(form):
+    trainer = make_trainer(linear, kind=Uncompiled, jit_compile=form)
+    with pytest.raises(UserError, match=f"compiled as {form}: XLA cannot"):
+        trainer.train(3)
+    assert trainer.step == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "form"),
+    [
+        ({"accumulation_steps": 2}, "xla"),
+        long({"run_eagerly": True}, "graph"),
+        # A dataset would have to be read once more.
+        (
+            {
+                "data": lambda split: tf.data.Dataset.from_tensor_slices(
+                    (X[:, :3], X[:, :1])
+                ).batch(8)
+            },
+            "xla",
+        ),
+    ],
+)
+def test_the_form_depends_on_strategy_and_data(options, form):
+    made = make_trainer(linear, **options)
+    made.train(SWITCH + 5)
+    assert made.compiled_form == form
+
+
+def test_a_second_call_traces_nothing(tmp_path):
+    class Counted(keras.layers.Layer):
+        calls = 0
+
+        def call(self, x):
+            Counted.calls += 1
+            return x
+
+    made = make_trainer(
+        lambda: keras.Sequential(
+            [keras.Input((3,)), Counted(), keras.layers.Dense(1)]
+        )
+    )
+    made.train(SWITCH + 5)
+    before = Counted.calls
+    made.train(SWITCH + 10)
+    assert Counted.calls == before
+
+
+@pytest.mark.parametrize("value", ["fast", "True", 1, None])
+def test_no_other_form_can_be_named(value):
+    with pytest.raises(UserError, match=r"jit_compile.*'xla_stack'"):
+        make_trainer(linear, jit_compile=value)
