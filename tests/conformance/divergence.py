@@ -10,7 +10,7 @@ import tensorflow as tf
 from trainer import ArrayExamples, Guard, Trainer
 from trainer.data import IndexedBatches
 from trainer_plugins.callbacks.checkpoint import Checkpoint
-from trainer_plugins.callbacks.json_lines import JsonLines
+from trainer_plugins.loggers.json_lines import JsonLines
 
 from . import models
 

@@ -5,6 +5,7 @@ what the documentation offers: `from trainer import`, and the entry points of
 the group `trainer.plugins`.
 """
 
+import dataclasses
 import importlib.metadata
 
 import gin
@@ -146,7 +147,8 @@ def _with_static_shapes(name):
         group="trainer.plugins", name=name
     )
     plugin = entry.load()
-    members = {"name": f"static_{name}", "static_shapes": True}
+    options = dataclasses.replace(plugin.options, static_shapes=True)
+    members = {"name": f"static_{name}", "options": options}
     return type(f"Static{plugin.__name__}", (plugin,), members)
 
 

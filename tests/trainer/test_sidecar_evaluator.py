@@ -16,8 +16,8 @@ from trainer.checkpoint import storage
 from trainer.sidecar_evaluator import follow
 from trainer_plugins.callbacks.checkpoint import Checkpoint
 from trainer_plugins.callbacks.early_stopping import EarlyStopping
-from trainer_plugins.callbacks.json_lines import JsonLines
-from trainer_plugins.callbacks.tensorboard import TensorBoard
+from trainer_plugins.loggers.json_lines import JsonLines
+from trainer_plugins.loggers.tensorboard import TensorBoard
 
 X = np.array([[1.0], [2.0]], "float32")
 

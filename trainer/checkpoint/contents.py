@@ -6,7 +6,6 @@ ignored: a later version may add some.
 
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from trainer.checkpoint.storage import Snapshot
@@ -23,9 +22,6 @@ from trainer.runtime.schema import (
     word,
 )
 from trainer.step.logs import METRIC, STATE
-
-# From this format on, sums are kept for each replica.
-_FORMAT_BY_REPLICA = 2
 
 # The upper bound, some 30,000 years, keeps sums of times finite.
 _SECONDS = number(least=0.0, most=1e12)
@@ -121,10 +117,9 @@ def check(snapshot: Snapshot) -> None:
     """
     host = snapshot.host
     _HOST(host, "state.json")
-    # All or none: a snapshot taken outside of a loop has no part of one. The
-    # first format did not have every entry.
+    # All or none: a snapshot taken outside of a loop has no part of one.
     missing = [name for name in _OF_LOOP if name not in host]
-    if snapshot.format and missing and len(missing) < len(_OF_LOOP):
+    if missing and len(missing) < len(_OF_LOOP):
         raise Misfit(f"state.json has no {missing[0]!r}")
     for group, entries in host["variables"].items():
         for i, entry in enumerate(entries):
@@ -150,33 +145,23 @@ def totals_by_replica(
     snapshot: Snapshot, name: str, counts: dict[str, int]
 ) -> dict[str, list[Any]]:
     """The sums of an interval, with an axis for replicas in front."""
-    found = {
+    return {
         key: [snapshot.arrays[f"totals/{name}/{key}/{i}"] for i in range(count)]
         for key, count in counts.items()
-    }
-    if snapshot.format >= _FORMAT_BY_REPLICA:
-        return found
-    # An earlier format holds one sum over all replicas: a single row.
-    return {
-        key: arrays
-        if key.startswith(STATE)
-        else [np.asarray(array)[np.newaxis] for array in arrays]
-        for key, arrays in found.items()
     }
 
 
 def _check_total(snapshot: Snapshot, key: str, name: str) -> None:
-    """Checks a sum by replica; in an earlier format, a sum over replicas."""
+    """Checks a sum by replica."""
     _check_array(snapshot, name, None)
-    array = snapshot.arrays[name]
-    by_replica = snapshot.format >= _FORMAT_BY_REPLICA
+    # A state of a metric may have any shape.
+    if key.startswith(STATE):
+        return
+    shape = snapshot.arrays[name].shape
     # Apart from metrics' there are only sums and counts, which are scalars.
-    is_number = not key.startswith((METRIC, STATE))
-    axes = len(array.shape) - by_replica
-    empty = by_replica and not key.startswith(STATE) and 0 in array.shape[:1]
-    if (is_number and axes != 0) or (axes < 0 and not key.startswith(STATE)):
-        raise Misfit(f"the array {name} has {len(array.shape)} axes")
-    if empty:
+    if not shape or (len(shape) > 1 and not key.startswith(METRIC)):
+        raise Misfit(f"the array {name} has {len(shape)} axes")
+    if not shape[0]:
         raise Misfit(f"the array {name} has no replicas")
 
 

@@ -45,9 +45,10 @@ _MANIFEST = "manifest.json"
 _DATA = "arrays.data-00000-of-00001"
 _FILES = {"state.json", "arrays.index", _DATA}
 _CHUNK = 1 << 20
-# The format that is written. Older ones are read as well.
 FORMAT = 2
-_STATE = schema.record({"step": schema.integer()}, {"format": schema.integer()})
+_STATE = schema.record(
+    {"step": schema.integer(), "format": schema.integer(FORMAT)}
+)
 # What TensorFlow takes for a glob pattern.
 _PATTERN = re.compile(r"[\[\]*?\\{}]")
 # Errors that invalid content causes when it is read.
@@ -71,14 +72,11 @@ class Snapshot:
         step: optimizer steps that were done.
         arrays: name to tensor or array.
         host: JSON values.
-        format: the version of the format that it was read from; 0 is that of
-            checkpoints which name none.
     """
 
     step: int
     arrays: dict[str, Any]
     host: dict[str, Any]
-    format: int = FORMAT
 
 
 class NewerFormat(UserError):
@@ -313,17 +311,17 @@ def _read(path: str) -> Snapshot:
     """Reads a checkpoint whose checksums have been found to match."""
     host = files.read_json(os.path.join(path, "state.json"))
     _STATE(host, "state.json")
-    step, version = host.pop("step"), host.pop("format", 0)
+    step, version = host.pop("step"), host.pop("format")
     if version > FORMAT:
         raise NewerFormat(
             f"{path} was written by a later version of the trainer (format "
-            f"{version}, and this one reads up to {FORMAT}). Start that "
+            f"{version}, and this one reads {FORMAT}). Start that "
             "version, or choose another --model_dir."
         )
     # A directory that was renamed by hand would go on from the wrong step.
     if _NAME.fullmatch(os.path.basename(path)) and step_of(path) != step:
         raise ValueError(f"state.json is of step {step}")
-    return Snapshot(step, _read_arrays(path), host, version)
+    return Snapshot(step, _read_arrays(path), host)
 
 
 def _read_arrays(path: str) -> dict[str, Any]:

@@ -116,7 +116,6 @@ class LoopState:
             "unfired_from": self.unfired_from,
             "begun_epoch": self._reporter.begun_epoch,
             "is_within": self.is_within,
-            # The names are those of the first format of checkpoints.
             "steps_per_loop": self.steps_per_call,
             "asked_steps_per_loop": self.steps_per_loop,
             "stopped": stopped,
@@ -261,7 +260,6 @@ class LoopState:
 
     def _stays_stopped(self, stopped: Mapping[str, Any]) -> bool:
         wanted = self._wanted()
-        # A checkpoint of an earlier version has no max_time.
         return all(stopped.get(name) == v for name, v in wanted.items())
 
     def _wanted(self) -> dict[str, Any]:

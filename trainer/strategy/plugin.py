@@ -63,11 +63,6 @@ class StrategyPlugin(abc.ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        # An option may also be set as a class attribute of its name, as all of
-        # them once were.
-        names = (field.name for field in dataclasses.fields(StrategyOptions))
-        given = {name: vars(cls)[name] for name in names if name in vars(cls)}
-        cls.options = dataclasses.replace(cls.options, **given)
         if "name" in cls.__dict__:
             StrategyPlugin.known[cls.name] = cls
 

@@ -14,9 +14,9 @@ from tensorboard.backend.event_processing.plugin_event_accumulator import (
 
 from trainer import ArrayExamples, Callback, Guard, Trainer
 from trainer_plugins.callbacks.checkpoint import Checkpoint
-from trainer_plugins.callbacks.json_lines import JsonLines
 from trainer_plugins.callbacks.progress import Progress
-from trainer_plugins.callbacks.tensorboard import TensorBoard
+from trainer_plugins.loggers.json_lines import JsonLines
+from trainer_plugins.loggers.tensorboard import TensorBoard
 
 
 class Stubborn(Callback):

@@ -19,8 +19,8 @@ from trainer.check.costs import step_costs
 from trainer.check.programs import RunPrograms
 from trainer.experiment import build
 from trainer_plugins.callbacks.checkpoint import Checkpoint
-from trainer_plugins.callbacks.json_lines import JsonLines
-from trainer_plugins.callbacks.tensorboard import TensorBoard
+from trainer_plugins.loggers.json_lines import JsonLines
+from trainer_plugins.loggers.tensorboard import TensorBoard
 
 SAVES = TINY + "run.callbacks = [@Checkpoint(), @JsonLines(), @Export()]\n"
 

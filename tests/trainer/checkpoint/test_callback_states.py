@@ -18,7 +18,7 @@ from trainer.loop.callback_list import CallbackList
 from trainer.runtime.schema import Misfit
 from trainer_plugins.callbacks.checkpoint import Checkpoint
 from trainer_plugins.callbacks.early_stopping import EarlyStopping
-from trainer_plugins.callbacks.json_lines import JsonLines
+from trainer_plugins.loggers.json_lines import JsonLines
 
 CODE = "import os; os.system('touch harm')\n"
 

@@ -24,7 +24,7 @@ from trainer.runtime.schema import Misfit
 from trainer.sidecar_evaluator import follow
 from trainer_plugins.callbacks.checkpoint import Checkpoint
 from trainer_plugins.callbacks.early_stopping import EarlyStopping
-from trainer_plugins.callbacks.json_lines import JsonLines
+from trainer_plugins.loggers.json_lines import JsonLines
 
 
 def train(model_dir, steps):
@@ -252,31 +252,6 @@ def test_a_later_format_is_refused(saved, tmp_path):
     with pytest.raises(UserError, match="later version of the trainer"):
         train(tmp_path / "run", 12)
     assert saved_steps(tmp_path / "run")[-1] == 10
-
-
-def over_replicas(path):
-    """Makes sums of a checkpoint what they were before its format."""
-    found = storage.load(str(path))
-    arrays = {
-        name: np.sum(array, 0) if name.startswith("totals/") else array
-        for name, array in found.arrays.items()
-    }
-    shutil.rmtree(path)
-    snapshot = storage.Snapshot(found.step, arrays, found.host)
-    storage.save(str(path.parent), snapshot)
-
-
-def test_a_checkpoint_without_a_format_resumes(saved, tmp_path):
-    model_dir, _ = saved
-    shutil.copytree(model_dir, tmp_path / "run")
-    for path in (tmp_path / "run" / "checkpoints").iterdir():
-        over_replicas(path)
-        rewrite(path, without("format"))
-        assert storage.load(str(path)).format == 0
-    train(model_dir, 10)
-    assert train(tmp_path / "run", 12).step == 12
-    newest = storage.load_newest(str(tmp_path / "run" / "checkpoints"))
-    assert newest.format == storage.FORMAT
 
 
 def places(value, path=()):

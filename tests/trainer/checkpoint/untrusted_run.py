@@ -15,7 +15,7 @@ from trainer import Trainer
 from trainer.checkpoint.init_from import initialize_from
 from trainer_plugins.callbacks.checkpoint import Checkpoint
 from trainer_plugins.callbacks.early_stopping import EarlyStopping
-from trainer_plugins.callbacks.json_lines import JsonLines
+from trainer_plugins.loggers.json_lines import JsonLines
 
 X = np.random.default_rng(0).normal(size=(64, 3)).astype("float32")
 # What a pickle needs to name anything, and what it could then do.

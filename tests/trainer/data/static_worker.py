@@ -7,6 +7,7 @@ strategy mirrors over three virtual CPUs. Of the last batch's two examples the
 third replica gets none.
 """
 
+import dataclasses
 import os
 import sys
 from functools import partial
@@ -28,21 +29,23 @@ REDUCTIONS = ("sum_over_batch_size", "sum", "mean_with_sample_weight")
 
 class StaticMirrored(Mirrored):
     name = "static_mirrored"
-    static_shapes = True
+    options = dataclasses.replace(Mirrored.options, static_shapes=True)
 
 
 class LoopingMirrored(StaticMirrored):
     """Runs micro-batches in a loop on each replica."""
 
     name = "looping_mirrored"
-    loops_on_replicas = True
+    options = dataclasses.replace(
+        StaticMirrored.options, loops_on_replicas=True
+    )
 
 
 class ReducingMirrored(StaticMirrored):
     """Reduces logs in the step, and adds them up in the TPU's loop."""
 
     name = "reducing_mirrored"
-    reduces_logs = True
+    options = dataclasses.replace(StaticMirrored.options, reduces_logs=True)
 
     def runner(self, step, *, training):
         from trainer_plugins.strategies.tpu import HostLoop

@@ -21,8 +21,8 @@ from trainer.loop.monitor import Monitor
 from trainer.sidecar_evaluator import follow
 from trainer_plugins.callbacks.checkpoint import Checkpoint
 from trainer_plugins.callbacks.early_stopping import EarlyStopping
-from trainer_plugins.callbacks.json_lines import JsonLines
-from trainer_plugins.callbacks.tensorboard import TensorBoard
+from trainer_plugins.loggers.json_lines import JsonLines
+from trainer_plugins.loggers.tensorboard import TensorBoard
 
 
 def steps_of(model_dir, split):

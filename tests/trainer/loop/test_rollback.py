@@ -13,7 +13,7 @@ from tests.sets import one_in
 from trainer import ArrayExamples, Callback, Diverged, Guard, Trainer, UserError
 from trainer.checkpoint import storage
 from trainer_plugins.callbacks.checkpoint import Checkpoint
-from trainer_plugins.callbacks.json_lines import JsonLines
+from trainer_plugins.loggers.json_lines import JsonLines
 
 BATCH, BATCHES = 4, 20
 

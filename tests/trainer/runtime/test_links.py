@@ -19,8 +19,8 @@ from trainer.runtime import exit_report, files
 from trainer.sidecar_evaluator import follow
 from trainer_plugins.callbacks.checkpoint import Checkpoint
 from trainer_plugins.callbacks.export import Export
-from trainer_plugins.callbacks.json_lines import JsonLines
-from trainer_plugins.callbacks.tensorboard import TensorBoard
+from trainer_plugins.loggers.json_lines import JsonLines
+from trainer_plugins.loggers.tensorboard import TensorBoard
 
 
 def train(model_dir, steps, *callbacks):

@@ -21,8 +21,8 @@ from trainer.checkpoint.init_from import initialize_from
 from trainer.runtime import fingerprints
 from trainer_plugins.callbacks.checkpoint import Checkpoint
 from trainer_plugins.callbacks.export import Export
-from trainer_plugins.callbacks.json_lines import JsonLines
-from trainer_plugins.callbacks.tensorboard import TensorBoard
+from trainer_plugins.loggers.json_lines import JsonLines
+from trainer_plugins.loggers.tensorboard import TensorBoard
 
 NASTY = [
     "lr=[0.1]",

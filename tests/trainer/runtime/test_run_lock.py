@@ -21,7 +21,7 @@ from trainer import UserError
 from trainer.runtime import exit_report, lease
 from trainer.runtime.run_lock import FILE_NAME, in_use, locked
 from trainer_plugins.callbacks.checkpoint import Checkpoint
-from trainer_plugins.callbacks.json_lines import JsonLines
+from trainer_plugins.loggers.json_lines import JsonLines
 
 HERE = pathlib.Path(__file__).parent
 

@@ -1,5 +1,6 @@
 """What a guarded step does, against a linear model in NumPy."""
 
+import dataclasses
 import itertools
 import math
 
@@ -88,8 +89,9 @@ class Looping(Default):
     """A strategy whose replicas may hold loops, as a TPU's may."""
 
     name = "looping_default"
-    static_shapes = True
-    loops_on_replicas = True
+    options = dataclasses.replace(
+        Default.options, static_shapes=True, loops_on_replicas=True
+    )
 
 
 WAYS = {
