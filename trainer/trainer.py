@@ -33,6 +33,7 @@ from trainer.python.given_model import GivenModel, compiled_with
 from trainer.python.history import History
 from trainer.python.running import Running
 from trainer.step import gradients as grads
+from trainer.step.checks import check_data, check_losses
 from trainer.step.context import step_context
 from trainer.step.divergence_guard import Guard
 from trainer.step.forms import Form
@@ -45,12 +46,11 @@ from trainer.step.gradient_sums import (
     reduce_gradients,
 )
 from trainer.step.logs import StepLogs
-from trainer.step.losses import loss_terms, per_output
+from trainer.step.losses import loss_terms
 from trainer.step.reductions.all_gather import Gathered, all_gather
 from trainer.step.reductions.sums import Average
-from trainer.step.spec import OVERRIDABLE, Parts, StepSpec
+from trainer.step.spec import OVERRIDABLE, AddedLosses, Parts, StepSpec
 from trainer.step.train_step import make_train_step
-from trainer.step.trials.data import check_data
 from trainer.strategy.build import (
     build_model,
     build_parts,
@@ -241,7 +241,7 @@ class Trainer(Running):
         ema_momentum: Annotated[float, Gt(0), Lt(1)] | None = None,
         jit_compile: JitCompile = "auto",
         sync_batch_norm: bool = True,
-        added_losses: loss_terms.AddedLosses = None,
+        added_losses: AddedLosses = None,
         recompute: Sequence[Text] = (),
         guard: Guard | None = None,
         run_eagerly: bool = False,
@@ -385,7 +385,7 @@ class Trainer(Running):
         )
         check_added_losses(self.added_losses, self.model)
         check_dtypes(self.plugin, self.model)
-        per_output.check(self.spec)
+        check_losses(self.spec)
 
     def restart_optimizers(self) -> None:
         """Resets the optimizers to their initial state, for these weights."""
@@ -579,7 +579,7 @@ class Trainer(Running):
             such a tensor. Masks and sample weights are applied afterwards,
             and the division by the global batch.
         """
-        return per_output.per_example(self.spec, y, y_pred)
+        return loss_terms.per_example(self.spec, y, y_pred)
 
     def global_loss(self, x: Any, y: Any, y_pred: Any) -> tf.Tensor:
         """A loss over the global batch, such as one over pairs of examples.

@@ -14,8 +14,8 @@ from trainer.loop.evaluator import count_of
 from trainer.python.fit import yields_batches
 from trainer.runtime.graph import converted, graph_function
 from trainer.runtime.retracing import telling_retraces
+from trainer.step.checks import check_inputs
 from trainer.step.spec import StepSpec
-from trainer.step.trials.inputs import check_inputs
 
 # Keeps the random numbers apart from those of training, evaluation and trials.
 _STREAM = 3

@@ -15,8 +15,9 @@ from trainer.step import gradients as grads
 from trainer.step.context import step_context
 from trainer.step.divergence_guard import Measured
 from trainer.step.logs import StepLogs
-from trainer.step.losses import loss_terms, per_output
+from trainer.step.losses import loss_terms
 from trainer.step.losses.global_loss import global_term
+from trainer.step.losses.outputs import in_floatx, weights_of_classes
 from trainer.step.measuring import replica_batch
 from trainer.step.spec import StepSpec
 
@@ -67,19 +68,13 @@ def measure(
         y_pred = converted(spec.methods.forward)(x, training=training)
         # As `fit` does. NumPy targets are often float64, and a loss would
         # compute in that.
-        y = per_output.in_floatx(y)
+        y = in_floatx(y)
         values = converted(spec.methods.per_example_loss)(x, y, y_pred)
-        terms, by_output = per_output.terms(
-            spec,
-            values,
-            y_pred=y_pred,
-            sample_weight=per_output.weights(
-                spec, y, weight, training=training
-            ),
-            examples=here.examples,
-            parts=here.shares,
-            real=here.real,
-            rows=here.rows,
+        weights = weight
+        if training and spec.class_weight is not None:
+            weights = weights_of_classes(y, weight, spec.class_weight)
+        terms, by_output = loss_terms.terms(
+            spec, values, y_pred=y_pred, sample_weight=weights, here=here
         )
         if spec.has_own("global_loss"):
             whole = (x, y, y_pred)

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
 import keras
 import tensorflow as tf
@@ -16,10 +16,13 @@ from trainer.step.keras.untracked import Untracked
 from trainer.step.logs import StepLogs
 from trainer.step.lookups import Lookups
 from trainer.step.loss_scale import LossScale
-from trainer.step.losses.loss_terms import AddedLosses
 from trainer.step.metrics.metric_set import MetricSet
 from trainer.step.rng import StepRandomness
 
+# Whether layers add means or sums: all of them, or by layer; see `Trainer`.
+AddedLosses: TypeAlias = (
+    Literal["mean", "sum"] | dict[str, Literal["mean", "sum"]] | None
+)
 # What research code may override; the other `StepMethods` call these.
 OVERRIDABLE = (
     "forward",

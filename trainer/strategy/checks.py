@@ -8,7 +8,7 @@ import keras
 from trainer.errors import UserError, nearest
 from trainer.step.forms import Form
 from trainer.step.keras.private import all_layers, function_loss
-from trainer.step.losses.loss_terms import AddedLosses
+from trainer.step.spec import AddedLosses
 from trainer.strategy.plugin import StrategyPlugin
 
 

@@ -3,13 +3,11 @@
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from trainer import Trainer, UserError
 from trainer.data.given import GivenData
 from trainer.data.py_dataset import from_py_dataset
 from trainer.python.fit import FitData
-from trainer.step.losses.targets import Output, check_shapes, check_values
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(12, 4)).astype("float32")
@@ -46,25 +44,37 @@ def test_batches_of_different_ranks_are_refused():
         from_py_dataset(Ranks())
 
 
-def output(loss, y, y_pred):
-    return Output("", loss, tf.TensorSpec(y), tf.TensorSpec(y_pred))
+def flat_and_classes(units, *, loss):
+    """A trainer of a model with as many outputs."""
+    return Trainer(
+        lambda: keras.Sequential(
+            [
+                keras.Input((4,)),
+                keras.layers.Dense(units, activation="sigmoid"),
+            ]
+        ),
+        loss=loss,
+        strategy="default",
+        batch_size=12,
+    )
 
 
 def test_a_last_axis_of_one_of_the_targets():
-    mse = keras.losses.MeanSquaredError()
-    check_shapes(output(mse, (None, 3, 1), (None, 3)), batch_size=8)
+    trainer = flat_and_classes(3, loss="mse")
+    trainer.evaluate(X, Y[..., None])
     with pytest.raises(UserError, match="y has shape"):
-        check_shapes(output(mse, (None, 2, 1), (None, 3)), batch_size=8)
+        trainer.evaluate(X, Y[:, :2, None])
 
 
 def test_the_value_of_a_target_that_does_not_count():
-    of_one = output(BINARY, (None, 1), (None, 1))
-    y = np.array([[0.0], [1.0], [-1.0]])
-    check_values(of_one, y, np.array([1.0, 2.0, 0.0]))
-    check_values(of_one, y, np.array([[1.0], [2.0], [0.0]]))
-    for weight in (None, np.array([1.0, 0.0, 2.0])):
+    trainer = flat_and_classes(1, loss=BINARY)
+    y = np.array([0.0, 1.0, -1.0] * 4)[:, None]
+    free, counts = np.array([1.0, 2.0, 0.0] * 4), np.array([1.0, 0.0, 2.0] * 4)
+    for weight in (free, free[:, None]):
+        trainer.evaluate(X, y, sample_weight=weight)
+    for weight in (None, counts):
         with pytest.raises(UserError, match="y has the value -1"):
-            check_values(of_one, y, weight)
+            trainer.evaluate(X, y, sample_weight=weight)
 
 
 def test_the_weights_of_the_data_are_looked_at():

@@ -381,7 +381,7 @@ MISTAKES = {
     ),
     "text": (
         lambda: make().fit(X.astype(str), Y),
-        "x holds text, but the model takes float32",
+        "x holds text, but the model takes real numbers",
     ),
     "complex numbers": (
         lambda: make().predict(X.astype(complex)),
@@ -393,16 +393,16 @@ MISTAKES = {
     ),
     "names of inputs": (
         lambda: make(two_inputs).fit({"a": X, "c": X}, Y),
-        "x has no 'b': it is a dict with 'a', 'c'",
+        "x is a dict with 'a', 'c', but the model's inputs are 'a', 'b'",
     ),
     "too few inputs": (
         lambda: make(two_inputs).fit([X], Y),
-        "x has 1 array, but the model has 2 inputs, 'a', 'b'",
+        "x has 1 array, but the model's inputs are 'a', 'b'",
     ),
     # Keras would pass over the second one.
     "too many inputs": (
         lambda: make().fit([X, X], Y),
-        "x has 2 arrays, but the model has one input",
+        "x has 2 arrays, but the model's inputs are",
     ),
     "a mask": (
         lambda: make().fit(np.ma.masked_array(X, X > 1), Y),
@@ -497,14 +497,14 @@ def test_all_frames_on_request(monkeypatch):
     with pytest.raises(UserError) as raised:
         make(data=(X, HOT)).train(3)
     frames = traceback.extract_tb(raised.value.__traceback__)
-    assert frames[-1].name == "check_shapes"
+    assert frames[-1].name == "_check_target_shape"
 
 
 def test_the_original_is_the_context():
     with pytest.raises(UserError) as raised:
         make(data=(X, HOT)).train(3)
     frames = traceback.extract_tb(raised.value.__context__.__traceback__)
-    assert frames[-1].name == "check_shapes"
+    assert frames[-1].name == "_check_target_shape"
 
 
 def test_a_notebook_shows_the_line_and_the_message():

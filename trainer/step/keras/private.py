@@ -9,10 +9,11 @@ import collections
 import contextlib
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from trainer.runtime.private_names import require
@@ -42,6 +43,41 @@ def native(variable: Any) -> tf.Variable:
 def keras_mask(tensor: Any) -> tf.Tensor | None:
     """The mask that masking layers attached to an output, if any."""
     return _get_mask(tensor)
+
+
+def tensors_apart(
+    structure: Any,
+) -> tuple[list[Any], Callable[[Sequence[Any]], Any]]:
+    """The tensors of a structure, the masks that they carry among them.
+
+    A mask is an attribute of its tensor, which a reduction loses.
+
+    Returns:
+        The tensors, and a function that puts others in their places.
+    """
+    parts = [
+        tf.convert_to_tensor(part)
+        if isinstance(part, np.ndarray | keras.Variable)
+        else part
+        for part in tf.nest.flatten(structure)
+    ]
+    constants = [None if tf.is_tensor(part) else part for part in parts]
+    numbers = [i for i, part in enumerate(parts) if tf.is_tensor(part)]
+    masked = [i for i in numbers if keras_mask(parts[i]) is not None]
+    masks = [tf.convert_to_tensor(keras_mask(parts[i])) for i in masked]
+
+    def put_back(given: Sequence[Any]) -> Any:
+        made = list(constants)
+        for i, tensor in zip(numbers, given, strict=False):
+            made[i] = tensor
+        for i, mask in zip(masked, given[len(numbers) :], strict=True):
+            # A copy: the mask must not be seen where the tensor is used
+            # elsewhere.
+            made[i] = tf.identity(made[i])
+            set_keras_mask(made[i], mask)
+        return tf.nest.pack_sequence_as(structure, made)
+
+    return [parts[i] for i in numbers] + masks, put_back
 
 
 # Layers.

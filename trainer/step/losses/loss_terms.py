@@ -10,29 +10,33 @@ contributes undivided sums; the division comes after the reduction. See
 `keras.losses.Loss` for the meaning of each reduction.
 """
 
-import dataclasses
-from typing import Any, Literal, TypeAlias
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
 
+from trainer.errors import UserError
 from trainer.runtime.graph import converted
+from trainer.step.checks import check_alike, check_rows
 from trainer.step.context import step_context
 from trainer.step.keras.private import added_losses, keras_mask
 from trainer.step.logs import LOSS_PART, StepLogs
-from trainer.step.losses import shapes
+from trainer.step.losses.keras_losses import KerasLoss
+from trainer.step.losses.outputs import (
+    Outputs,
+    loss_weights_of,
+    losses_of,
+    numbered_names,
+)
 from trainer.step.reductions.sums import average
 from trainer.step.replica_batch import ReplicaBatch, align
-
-# Whether layers add means or sums: all of them, or by layer; see `Trainer`.
-Kind: TypeAlias = Literal["mean", "sum"]
-AddedLosses: TypeAlias = Kind | dict[str, Kind] | None
+from trainer.step.spec import AddedLosses, StepSpec
 
 EXAMPLES = "examples"  # The group of terms divided by the example count.
 
 
-@dataclasses.dataclass(frozen=True)
-class Term:
+class Term(NamedTuple):
     """One summand of the loss on one replica, before the division.
 
     Attributes:
@@ -109,47 +113,145 @@ def loss_term(
     return Term(EXAMPLES, total / per_example, examples)
 
 
-def loss_terms(
+def terms(
+    spec: StepSpec,
     values: Any,
     *,
-    loss: Any,
     y_pred: Any,
     sample_weight: Any,
-    examples: tf.Tensor,
-    parts: int,
-    real: tf.Tensor | None = None,
-) -> list[Term]:
-    """The terms of a batch's loss.
+    here: ReplicaBatch,
+) -> tuple[list[Term], StepLogs]:
+    """The terms of a batch's loss, and each output's loss for the logs.
 
     Args:
-        values: per-example losses, a tensor or a dict by output.
-        loss: the Keras losses whose reductions choose the denominators.
-        y_pred: the model's outputs; their masks leave values out, and so do
-            those of the values.
-        sample_weight: weights, a tensor or a dict by output.
-        examples: see `loss_term`.
-        parts: see `loss_term`.
-        real: see `loss_term`.
+        spec: whose losses choose the denominators.
+        values: what `per_example_loss` returned.
+        y_pred: the model's outputs.
+        sample_weight: weights, a tensor or by output.
+        here: the replica's batch.
+
+    Raises:
+        UserError: a loss does not have one row for each example.
     """
-    chosen, outputs = by_output(loss), by_output(y_pred)
-    terms = []
-    for name, value in by_output(values).items():
-        weight = sample_weight
-        if isinstance(weight, dict | list | tuple):
-            weight = by_output(weight).get(name)
-        terms.append(
-            loss_term(
-                value,
-                name=name,
-                reduction=getattr(chosen.get(name), "reduction", None),
-                examples=examples,
-                parts=parts,
-                sample_weight=weight,
-                mask=keras_mask(outputs.get(name)),
-                real=real,
-            )
+    outputs = Outputs.of(spec.model, y_pred)
+    predicted = keras.tree.flatten(y_pred)
+    given = outputs.tensors(sample_weight, what="sample_weight")
+    found, logs = [], {}
+    listed = _by_position(spec, outputs, values, y_pred, here.rows)
+    # As in Keras, but two outputs of one layer do not share a log.
+    labels = numbered_names([f"{one.label}_loss" for one in listed])
+    for one, label in zip(listed, labels, strict=True):
+        mask, weight = None, one.sample_weight(sample_weight)
+        if one.output is not None:
+            mask, weight = keras_mask(predicted[one.output]), given[one.output]
+        term = loss_term(
+            one.values,
+            name=one.name,
+            reduction=getattr(one.loss, "reduction", None),
+            examples=here.examples,
+            parts=here.shares,
+            sample_weight=weight,
+            mask=mask,
+            real=here.real,
         )
-    return terms
+        # As `fit` does: with one loss nothing but "loss" is logged.
+        if len(listed) > 1:
+            logs[label] = average(term.total, term.count)
+        if one.weight is not None:
+            total = term.total * one.weight
+            term = Term(term.group, total, term.count)
+        found.append(term)
+    return found, logs
+
+
+class _Values(NamedTuple):
+    """The values of one loss.
+
+    Attributes:
+        name: the output's, or what `per_example_loss` calls it.
+        label: likewise, for logs.
+        values: with one row for each example.
+        loss: the Keras loss whose reduction counts, if any.
+        weight: a factor, if any.
+        output: the position of the output whose mask and sample weights count;
+            `None` for values of research code that are for none.
+    """
+
+    name: str
+    label: str
+    values: tf.Tensor
+    loss: Any
+    weight: float | None
+    output: int | None
+
+    def sample_weight(self, given: Any) -> Any:
+        """Its weights where it is for no output."""
+        if isinstance(given, Mapping):
+            return given.get(self.name)
+        return None if keras.tree.is_nested(given) else given
+
+
+def checked(
+    spec: StepSpec, values: Any, *, y_pred: Any, rows: int | tf.Tensor
+) -> dict[str, tf.Tensor]:
+    """What `per_example_loss` returned, by name.
+
+    Raises:
+        UserError: a loss has another number of rows.
+    """
+    outputs = Outputs.of(spec.model, y_pred)
+    listed = _by_position(spec, outputs, values, y_pred, rows)
+    return {one.name: one.values for one in listed}
+
+
+def _by_position(
+    spec: StepSpec,
+    outputs: Outputs,
+    values: Any,
+    y_pred: Any,
+    rows: int | tf.Tensor,
+) -> list[_Values]:
+    own, several = spec.has_own("per_example_loss"), len(outputs.names) > 1
+    parts, names = outputs, outputs.names
+    positions: list[int | None] = [*range(len(names))]
+    if own and isinstance(values, Mapping) and values:
+        # Research code may have other names than those of outputs.
+        parts, listed = Outputs(values), keras.tree.flatten(values)
+        names = parts.names
+        if several or len(names) > 1:
+            numbers = {name: i for i, name in enumerate(outputs.names)}
+            positions = [numbers.get(name) for name in names]
+    elif isinstance(values, Mapping):
+        listed = [values.get(name) for name in names]
+    elif isinstance(values, list | tuple):
+        listed = list(values)
+    else:
+        listed, names = [values], ["loss"]
+        positions = [None] if several else [0]
+    if len(listed) != len(names):
+        raise UserError(
+            f"per_example_loss returned {len(listed)} losses for the outputs "
+            f"{', '.join(names)}. Return one tensor, one for each output, or a "
+            "dict by names of your own."
+        )
+    losses = losses_of(spec.loss, parts)
+    weights = loss_weights_of(spec.loss_weights, parts)
+    predicted = keras.tree.flatten(y_pred)
+    found = []
+    for i, (name, value) in enumerate(zip(names, listed, strict=True)):
+        if value is None:
+            continue
+        output = positions[i]
+        rowed = check_rows(
+            value,
+            name=name,
+            rows=rows,
+            loss=None if own else losses[i],
+            y_pred=None if output is None else predicted[output],
+        )
+        label = parts.labels[i]
+        found.append(_Values(name, label, rowed, losses[i], weights[i], output))
+    return found
 
 
 def added_terms(
@@ -226,38 +328,37 @@ def regularization(variables: list[Any]) -> tf.Tensor:
     return tf.add_n([tf.cast(v.regularizer(v), tf.float32) for v in variables])
 
 
-def per_example(loss: Any, y: Any, y_pred: Any) -> Any:
-    """Calls Keras losses without their reduction.
-
-    Args:
-        loss: one Keras loss, or a dict or list of losses by output.
-        y: targets, with the structure of `loss`.
-        y_pred: the model's outputs, likewise.
+def per_example(spec: StepSpec, y: Any, y_pred: Any) -> Any:
+    """The values of the Trainer's losses, before weights and division.
 
     Returns:
-        One tensor of shape `[batch]` or `[batch, ...]`, or one by output.
+        A tensor of shape `[batch]` or `[batch, ...]` for a single output, or
+        output name to one.
+
+    Raises:
+        UserError: a loss is for no output, or an output's target is missing.
     """
-    if loss is None:
-        return {}
-    if not isinstance(loss, dict | list | tuple):
-        return _call(loss, y, y_pred)
-    return {
-        name: _call(one, by_output(y)[name], by_output(y_pred)[name])
-        for name, one in by_output(loss).items()
-    }
+    outputs = Outputs.of(spec.model, y_pred)
+    targets, predicted = outputs.tensors(y), keras.tree.flatten(y_pred)
+    found = {}
+    for i, loss in enumerate(losses_of(spec.loss, outputs)):
+        # An output without a loss needs no target.
+        if loss is None:
+            continue
+        name = outputs.names[i]
+        if targets[i] is None:
+            raise UserError(
+                f"The data has no target for the output {name!r}, which has a "
+                f"loss. Outputs: {', '.join(outputs.names)}."
+            )
+        found[name] = values_of(loss, targets[i], predicted[i])
+    if len(outputs.names) == 1:
+        return next(iter(found.values()), {})
+    return found
 
 
-def by_output(value: Any) -> dict[str, Any]:
-    """Names the parts of a structure: keys, positions, or just `"loss"`."""
-    if isinstance(value, dict):
-        return value
-    if isinstance(value, list | tuple):
-        return {str(i): part for i, part in enumerate(value)}
-    return {"loss": value}
-
-
-def _call(loss: keras.losses.Loss, y: Any, y_pred: Any) -> tf.Tensor:
-    """The loss's own formula, without its reduction."""
+def values_of(loss: keras.losses.Loss, y: Any, y_pred: Any) -> tf.Tensor:
+    """A Keras loss without its reduction."""
 
     # Keras' Loss.__call__ does the same before it calls `call`.
     def convert(leaf: Any) -> tf.Tensor:
@@ -265,11 +366,11 @@ def _call(loss: keras.losses.Loss, y: Any, y_pred: Any) -> tf.Tensor:
 
     y = keras.tree.map_structure(convert, y)
     y_pred = keras.tree.map_structure(convert, y_pred)
-    shapes.check_alike(loss, y, y_pred)
-    piece = step_context.batch
+    known, piece = KerasLoss.of(loss), step_context.batch
+    check_alike(known, y, y_pred)
     # Outside of a step, as in a trial, there is no piece.
     may_be_empty = piece is not None and piece.may_be_empty
-    if not may_be_empty or not shapes.needs_an_example(loss):
+    if not may_be_empty or known is None or known.targets != "numbers":
         return converted(loss.call)(y, y_pred)
 
     # TensorFlow's CTC kernel fails on an empty batch: one example of zeros is

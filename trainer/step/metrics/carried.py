@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from trainer.step.keras.private import keras_mask, set_keras_mask
+from trainer.step.keras.private import tensors_apart
 from trainer.step.metrics.stateless import Call, result, updated
 
 # The intervals that states are kept for: since the last log, since the start of
@@ -45,7 +45,8 @@ class Carried:
         """The tensors of a replica's calls, in the form `update` takes."""
         # All replicas make the same calls, so the last one to be traced may
         # say how they are rebuilt.
-        leaves, self._rebuild = _flatten(calls)
+        leaves, rebuild = tensors_apart([tuple(call) for call in calls])
+        self._rebuild = lambda given: [Call(*one) for one in rebuild(given)]
         self.dtypes = [leaf.dtype for leaf in leaves]
         return leaves
 
@@ -83,40 +84,3 @@ class Carried:
         """Takes back what `state` returned."""
         for variable, array in zip(self._states[kept_for], arrays, strict=True):
             variable.assign(tf.cast(array, variable.dtype))
-
-
-def _flatten(
-    calls: Sequence[Call],
-) -> tuple[list[Any], Callable[[Sequence[tf.Tensor]], list[Call]]]:
-    """Tensors apart from what is around them; masks travel as tensors."""
-    structure = [tuple(call) for call in calls]
-    parts = tf.nest.flatten(structure)
-    numbers = [i for i, part in enumerate(parts) if _is_value(part)]
-    leaves = [
-        tf.convert_to_tensor(part)
-        if isinstance(part, np.ndarray | keras.Variable)
-        else part
-        for part in (parts[i] for i in numbers)
-    ]
-    # A mask is an attribute of its tensor, which a reduction loses.
-    masked = [i for i in numbers if keras_mask(parts[i]) is not None]
-    masks = [tf.convert_to_tensor(keras_mask(parts[i])) for i in masked]
-    constants = [None if _is_value(part) else part for part in parts]
-
-    def rebuild(given: Sequence[tf.Tensor]) -> list[Call]:
-        rebuilt = list(constants)
-        for i, leaf in zip(numbers, given, strict=False):
-            rebuilt[i] = leaf
-        for i, mask in zip(masked, given[len(numbers) :], strict=True):
-            # A copy: the mask must not be seen where the tensor is used
-            # elsewhere.
-            rebuilt[i] = tf.identity(rebuilt[i])
-            set_keras_mask(rebuilt[i], mask)
-        packed = tf.nest.pack_sequence_as(structure, rebuilt)
-        return [Call(*call) for call in packed]
-
-    return [*leaves, *masks], rebuild
-
-
-def _is_value(part: Any) -> bool:
-    return tf.is_tensor(part) or isinstance(part, np.ndarray | keras.Variable)

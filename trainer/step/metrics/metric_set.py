@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from trainer.errors import UserError
 from trainer.step.keras.private import fresh_names, is_built, keras_mask
-from trainer.step.losses.outputs import Outputs
+from trainer.step.losses.outputs import Outputs, numbered_names
 from trainer.step.metrics.additivity import is_known
 from trainer.step.metrics.carried import Carried
 from trainer.step.metrics.factories import (
@@ -73,8 +73,7 @@ class MetricSet:
         stored_trial: what a checkpoint says of which metrics add up.
 
     Raises:
-        UserError: two metrics of an output have one name, or an entry is not
-            a metric.
+        UserError: an entry is not a metric.
     """
 
     def __init__(
@@ -121,7 +120,7 @@ class MetricSet:
         groups = outputs.split(self.given, what="metrics")
         targets, predicted = outputs.tensors(y), outputs.tensors(y_pred)
         for i, group in enumerate(groups):
-            prefix = "" if outputs.is_single else f"{outputs.names[i]}_"
+            prefix = "" if len(groups) == 1 else f"{outputs.labels[i]}_"
             for one in keras.tree.flatten(group):
                 if one is None:
                     continue
@@ -504,19 +503,12 @@ class MetricSet:
 
     def _add_layers(self) -> None:
         for metric in self.in_layers.all:
-            name, number = metric.name, 0
-            while name in self.measures:
-                number += 1
-                name = f"{metric.name}_{number}"
-            self._add(name, Measure(metric, in_layer=True))
+            self._add(metric.name, Measure(metric, in_layer=True))
 
     def _add(self, name: str, measure: Measure) -> None:
-        if name in self.measures:
-            raise UserError(
-                f"Two metrics are named {name!r}: give one of them another "
-                "name."
-            )
-        self.measures[name] = measure
+        # As in Keras: two outputs of one layer, or two metrics of an output,
+        # may have one name.
+        self.measures[numbered_names([*self.measures, name])[-1]] = measure
 
 
 def _of_key(part: Any, key: int | str | None) -> Any:

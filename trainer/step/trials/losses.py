@@ -4,7 +4,7 @@ Replicas and micro-batches see pieces of the global batch, so the value of such
 a loss would depend on how many pieces there are.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -13,8 +13,9 @@ import tensorflow as tf
 from absl import logging
 
 from trainer.errors import UserError
-from trainer.step.losses import per_output
-from trainer.step.losses.shapes import is_by_example
+from trainer.step.losses.keras_losses import is_by_example
+from trainer.step.losses.loss_terms import checked
+from trainer.step.losses.outputs import in_floatx
 from trainer.step.spec import StepSpec
 from trainer.step.trials.trial import TRIAL_STREAM, Trial, near
 
@@ -118,18 +119,12 @@ def _losses(
     with at, keras.StatelessScope() as scope, listening:
         if draw:  # Moves on Keras' own generator, within the scope.
             keras.random.normal(())
-        values = spec.methods.per_example_loss(
-            x, per_output.in_floatx(y), outputs
-        )
-    values = per_output.checked(spec, values, y_pred=outputs, rows=len(index))
+        values = spec.methods.per_example_loss(x, in_floatx(y), outputs)
+    values = checked(spec, values, y_pred=outputs, rows=len(index))
     # A change of state shows that the loss has called the model itself.
     state = spec.model.non_trainable_variables
     if any(scope.get_current_value(one) is not None for one in state):
         return None
-    if isinstance(values, list | tuple):
-        values = {str(i): value for i, value in enumerate(values)}
-    if not isinstance(values, Mapping):
-        values = {"loss": values}
     return {name: np.asarray(value) for name, value in values.items()}
 
 

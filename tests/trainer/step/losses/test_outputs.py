@@ -121,6 +121,66 @@ def test_several_outputs_in_a_list(options):
     compare(heads(list), (X, [A, B]), **options)
 
 
+def shared():
+    """Two outputs of one layer, which have one name in Keras."""
+    inputs = keras.Input((5,))
+    layer = keras.layers.Dense(2, name="shared")
+    return keras.Model(inputs, [layer(inputs), layer(2.0 * inputs)])
+
+
+def test_two_outputs_of_one_layer_are_told_apart_by_position():
+    targets, weights = [A, 2.0 * A], [W, W[::-1]]
+    options = {
+        "loss": ["mse", "mae"],
+        "loss_weights": [0.5, 3.0],
+    }
+    metrics = [["mae"], ["mae", "mse"]]
+    arrays = (X, targets, weights)
+    trainer = make(shared, arrays, **options, metrics=metrics)
+    fitted = shared()
+    fitted.set_weights(trainer.model.get_weights())
+    fitted.compile(
+        keras.optimizers.SGD(0.1), **options, weighted_metrics=metrics
+    )
+    history = fitted.fit(
+        X,
+        targets,
+        sample_weight=weights,
+        batch_size=BATCH,
+        shuffle=False,
+        epochs=2,
+        verbose=0,
+    ).history
+    found = trainer.train(2 * SIZE // BATCH, log_every=SIZE // BATCH)
+    names = {"loss", "shared_mae", "shared_mae_1", "shared_mse"}
+    # Keras logs the loss of the last one alone.
+    assert set(found) == {*names, "shared_loss", "shared_loss_1"}
+    # Its name for the second of two weighted metrics of one name.
+    history["shared_mae_1"] = history["shared_weighted_mae"]
+    for name in names:
+        assert found[name] == pytest.approx(history[name][-1], rel=1e-4), name
+    last = history["shared_loss"][-1]
+    assert found["shared_loss_1"] == pytest.approx(last, rel=1e-4)
+    whole = 0.5 * found["shared_loss"] + 3.0 * found["shared_loss_1"]
+    assert found["loss"] == pytest.approx(whole, rel=1e-5)
+    for ours, theirs in zip(
+        trainer.model.get_weights(), fitted.get_weights(), strict=True
+    ):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"loss": {"shared": "mse"}},
+        {"loss": "mse", "metrics": {"shared": "mae"}},
+    ],
+)
+def test_one_name_for_two_outputs_is_refused(options):
+    with pytest.raises(UserError, match="several outputs .* Give a list"):
+        make(shared, (X, [A, A]), **{"loss": "mse", **options}).train(1)
+
+
 def test_weights_for_one_output_alone():
     """Keras takes no partial dict here: ones say the same."""
     losses = {"loss": BY_NAME, "metrics": {"a": ["mae"], "b": ["mae"]}}

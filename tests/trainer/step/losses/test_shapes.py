@@ -9,8 +9,10 @@ import tensorflow as tf
 
 from tests.sets import long, one_in
 from trainer import ArrayExamples, Trainer, UserError
+from trainer.step.checks import check_rows
 from trainer.step.context import step_context
-from trainer.step.losses import loss_terms, shapes
+from trainer.step.losses import loss_terms
+from trainer.step.losses.keras_losses import is_by_example
 from trainer.step.replica_batch import ReplicaBatch
 
 RNG = np.random.default_rng(11)
@@ -254,10 +256,10 @@ class Total(Trainer):
             },
             r"Dice\(axis=\(1, 2\)\)\. .* Trainer.global_loss",
         ),
-        ({"loss": "tversky"}, r"keras.losses.Tversky\(axis=\(1,\)\)"),
+        ({"loss": "tversky"}, r"Tversky\(axis=\(1,\)\)"),
         ({"loss": "mae", "model": flattened}, r"the shape \[batch, 1\]"),
-        ({"loss": total}, "the function 'total' return"),
-        ({"loss": None, "kind": Total}, "Let per_example_loss return"),
+        ({"loss": total}, r"Let it return the shape \[batch\]"),
+        ({"loss": None, "kind": Total}, r"Let it return the shape \[batch\]"),
     ],
 )
 def test_a_scalar_is_refused_with_what_helps(options, sentence):
@@ -287,8 +289,8 @@ def in_pieces(loss, y, y_pred):
     """Its value over replicas with 4 and 2 examples."""
     total, count = 0.0, 0.0
     for part in (slice(0, 4), slice(4, 6)):
-        values = shapes.check_rows(
-            loss_terms.per_example(loss, y[part], y_pred[part]),
+        values = check_rows(
+            loss_terms.values_of(loss, y[part], y_pred[part]),
             name="loss",
             rows=len(y[part]),
             loss=loss,
@@ -310,7 +312,7 @@ def in_pieces(loss, y, y_pred):
 def test_every_loss_of_keras_on_every_shape(name):
     """Equal in pieces to Keras on the whole, refused, or left to a trial."""
     loss = KINDS[name]()
-    if not shapes.is_by_example(loss):
+    if not is_by_example(loss):
         assert name in ("Circle", "Dice", "Tversky")
         return
     outcomes = set()
@@ -343,7 +345,7 @@ def test_a_piece_without_an_example_has_a_loss_of_no_rows():
         batch = ReplicaBatch(y, shares=2)
         with step_context.within(batch=batch), tf.GradientTape() as tape:
             tape.watch(y_pred)
-            found = loss_terms.per_example(loss, y, y_pred)
+            found = loss_terms.values_of(loss, y, y_pred)
         return found, tape.gradient(found, y_pred)
 
     y = RNG.integers(1, 4, (2, 3)).astype("float32")

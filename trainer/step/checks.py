@@ -1,0 +1,540 @@
+"""Checks that inputs, targets, weights and losses make sense together.
+
+`check_data` looks at specs, and at values that are in memory, before a step is
+traced; `check_alike` and `check_rows` at tensors while it is. What layers and
+losses do with the other examples of a batch is tried elsewhere.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from trainer.data.batches import Batches
+from trainer.errors import UserError, at_run_time
+from trainer.step.keras.private import (
+    keras_mask,
+    layer_of,
+    set_keras_mask,
+    symbolic_inputs,
+    symbolic_outputs,
+)
+from trainer.step.losses.keras_losses import KerasLoss
+from trainer.step.losses.outputs import Outputs, loss_weights_of, losses_of
+from trainer.step.spec import StepSpec
+
+_Shape = tuple[int | None, ...]
+# Names of metrics that compare with 0.5.
+_OF_HALVES = ("accuracy", "acc", "binary_accuracy", "BinaryAccuracy")
+
+
+class _Output(NamedTuple):
+    """An output of a model: specs or tensors with an axis for the batch.
+
+    Attributes:
+        name: `"y"`, or with the output's name where there are several.
+        loss: a loss of Keras; `None` for any other, which takes what it likes.
+        y: the targets.
+        y_pred: the output.
+        batch_size: shown in messages.
+    """
+
+    name: str
+    loss: KerasLoss | None
+    y: Any
+    y_pred: Any
+    batch_size: int | None
+
+    def text(self, shape: _Shape) -> str:
+        """A shape as it is shown."""
+        return str((self.batch_size, *shape[1:])).replace("None", "?")
+
+
+def check_losses(spec: StepSpec) -> None:
+    """Checks before the first step that losses are for outputs that exist.
+
+    Raises:
+        UserError: one is not; the outputs are listed.
+    """
+    y_pred = symbolic_outputs(spec.model)
+    own = {"train_step", "forward", "per_example_loss"} & spec.overridden
+    # A subclassed model has outputs only once it is called, and research code
+    # may return others: then the traced step checks.
+    if y_pred is None or own:
+        return
+    outputs = Outputs.of(spec.model, y_pred)
+    losses_of(spec.loss, outputs)
+    loss_weights_of(spec.loss_weights, outputs)
+
+
+def check_data(spec: StepSpec, batches: Batches) -> None:
+    """Checks what can be known of data before a step is traced.
+
+    Warns where an output and its loss are both valid, but hardly meant.
+
+    Args:
+        spec: what the steps are made of. Where research code has a step, a
+            loss or a forward pass of its own, that part is its own, too.
+        batches: of any split.
+
+    Raises:
+        UserError: inputs do not fit the model, or targets do not fit a loss.
+    """
+    given = batches.element_spec
+    own = {"train_step", "eval_step", "forward"} & spec.overridden
+    if own or not (isinstance(given, tuple | dict) or hasattr(given, "shape")):
+        return
+    x, y, weight = keras.utils.unpack_x_y_sample_weight(given)
+    own_loss = {"per_example_loss", "global_loss"} & spec.overridden
+    losses = [one for one in keras.tree.flatten(spec.loss) if one is not None]
+    if y is None and losses and not own_loss:
+        raise UserError(
+            "There is a loss, but the data yields dicts, which are inputs, and "
+            "no targets. Let it yield (x, y), such as with dataset.map(lambda "
+            "row: (row['x'], row['y']))."
+            if isinstance(given, dict)
+            else "There is a loss, but the data has no targets: give (x, y)."
+        )
+    check_inputs(spec.model, x, batch_size=batches.batch_size)
+    y_pred = symbolic_outputs(spec.model)
+    if y_pred is None or y is None or spec.has_own("per_example_loss"):
+        return
+    outputs = Outputs.of(spec.model, y_pred)
+    held_y, held_weight = None, None
+    if batches.arrays is not None:
+        _, held_y, held_weight = keras.utils.unpack_x_y_sample_weight(
+            keras.tree.lists_to_tuples(batches.arrays)
+        )
+    columns = (y, weight, held_y, held_weight)
+    for name, loss, output, *parts in zip(
+        outputs.names,
+        losses_of(spec.loss, outputs),
+        keras.tree.flatten(y_pred),
+        *(outputs.tensors(one) for one in columns),
+        strict=True,
+    ):
+        of_targets, of_weights, targets, weights = parts
+        suffix = f"[{name!r}]" if len(outputs.names) > 1 else ""
+        one = _Output(
+            f"y{suffix}",
+            KerasLoss.of(loss),
+            of_targets,
+            output,
+            batches.batch_size,
+        )
+        _check_target_shape(one)
+        _check_target_values(one, targets, weights)
+        if loss is not None and of_weights is not None:
+            _check_weights(one, f"sample_weight{suffix}", of_weights, weights)
+        odd = _what_is_odd(one, spec.parts.metrics.given)
+        if odd is not None and odd not in spec.tried:
+            spec.tried.add(odd)  # Said once.
+            logging.warning("%s", odd)
+
+
+# Inputs.
+
+
+def check_inputs(model: keras.Model, x: Any, *, batch_size: int | None) -> None:
+    """Checks number, names, dtypes and shapes of inputs.
+
+    Args:
+        model: built or not; one whose `call` takes what it likes is not
+            checked.
+        x: specs or tensors of a batch.
+        batch_size: shown in messages.
+
+    Raises:
+        UserError: an input differs; both are named.
+    """
+    wanted = symbolic_inputs(model)
+    if not wanted:
+        return
+    for name, one in _inputs_by_name(x, wanted).items():
+        named = "x" if len(wanted) == 1 else f"x for {name!r}"
+        _check_kind(named, one, wanted[name].dtype, taker="the model")
+        found, expected = _shape(one), tuple(wanted[name].shape)
+        # Keras adds or drops a last axis of one by itself.
+        if (
+            found is None
+            or _alike(found, expected)
+            or _alike(found, (*expected, 1))
+            or _alike((*found, 1), expected)
+        ):
+            continue
+        shapes = [str((batch_size, *s[1:])) for s in (found, expected)]
+        raise UserError(
+            f"{named} has shape {shapes[0]}, the model takes "
+            f"{shapes[1]}.".replace("None", "?")
+        )
+
+
+def _inputs_by_name(x: Any, wanted: Mapping[str, Any]) -> dict[str, Any]:
+    if isinstance(x, dict):
+        # Keras passes over the others, as `fit` does.
+        if all(name in x for name in wanted):
+            return {name: x[name] for name in wanted}
+        found = f"is a dict with {', '.join(map(repr, x))}"
+    else:
+        parts = keras.tree.flatten(x)
+        if len(parts) == len(wanted):
+            return dict(zip(wanted, parts, strict=True))
+        found = f"has {len(parts)} array{'s' * (len(parts) != 1)}"
+    raise UserError(
+        f"x {found}, but the model's inputs are "
+        f"{', '.join(map(repr, wanted))}. Give a dict by these names, or one "
+        "array for each."
+    )
+
+
+def _check_kind(name: str, given: Any, wanted: Any, *, taker: str) -> None:
+    """Refuses text for numbers, numbers for text, complex for real ones."""
+    if not hasattr(given, "dtype"):
+        return
+    found, expected = (
+        "text"
+        if dtype == tf.string
+        else ("complex numbers" if dtype.is_complex else "real numbers")
+        for dtype in map(tf.as_dtype, (given.dtype, wanted))
+    )
+    if found != expected != "complex numbers":
+        help_ = {
+            "text": " Make it numbers, such as with keras.layers.StringLookup "
+            "or keras.layers.TextVectorization.",
+            "complex numbers": " Give the real part, or both on an axis.",
+        }.get(found, "")
+        raise UserError(
+            f"{name} holds {found}, but {taker} takes {expected}.{help_}"
+        )
+
+
+# Targets and weights.
+
+
+def _check_target_shape(output: _Output) -> None:
+    loss, y, y_pred = output.loss, _shape(output.y), _shape(output.y_pred)
+    if loss is None or y is None or y_pred is None or len(y_pred) < 2:
+        return
+    classes, wanted, instead = y_pred[-1], y_pred, ""
+    # [batch, 1] is as good as [batch] to Keras.
+    flat = y[:-1] if len(y) == len(y_pred) and y[-1] == 1 else y
+    if loss.targets in ("number", "vector") and classes == 1:
+        raise UserError(
+            "The model has one output for each example, but "
+            f"{loss.title} wants one for each class. For two classes use "
+            "BinaryCrossentropy, or end the model with Dense(2)."
+        )
+    if loss.targets == "number":
+        wanted = y_pred[:-1]
+        fits = _alike(flat, wanted)
+        if _alike(y, y_pred):
+            instead = (
+                " These are one-hot vectors: use CategoricalCrossentropy, or "
+                "give class numbers, y.argmax(axis=-1)."
+            )
+    elif loss.targets == "vector":
+        fits = _alike(y, y_pred)
+        if _alike(flat, y_pred[:-1]):
+            instead = (
+                " These are class numbers: use SparseCategoricalCrossentropy, "
+                f"or give keras.utils.to_categorical(y, {classes})."
+            )
+    elif loss.targets in ("value", "two"):
+        # Keras repeats what has one column, and drops a last axis of one.
+        fits = (
+            _alike(y, y_pred)
+            or (classes == 1 and _alike((*y, 1), y_pred))
+            or (y[-1] == 1 and _alike(y, (*y_pred, 1)))
+            or (len(y) == len(y_pred) and 1 in (y[-1], classes))
+        )
+        if _alike(y, y_pred[:-1]):
+            instead = (
+                " By broadcasting, targets of one example would meet outputs "
+                "of another: end the model with Dense(1), or for class "
+                "numbers use SparseCategoricalCrossentropy."
+            )
+    else:
+        return
+    if not fits:
+        raise UserError(
+            f"{output.name} has shape {output.text(y)}, {loss.title} wants "
+            f"{output.text(wanted)} for outputs of shape "
+            f"{output.text(y_pred)}.{instead}"
+        )
+
+
+def _check_target_values(output: _Output, y: Any, weight: Any) -> None:
+    """Checks targets that are held in memory; `None` if they are not."""
+    loss = output.loss
+    if (
+        loss is None
+        or isinstance(y, tf.SparseTensor)
+        or not hasattr(y, "dtype")
+    ):
+        return
+    values = np.asarray(y)
+    if values.dtype.kind not in "biuf":
+        return
+    if loss.targets == "two":
+        values = _that_count(values, weight)
+        odd = values[(values < 0) | (values > 1)]
+        if odd.size:
+            raise UserError(
+                f"{output.name} has the value {odd[0]:g}, but {loss.title} "
+                "wants 0 and 1, or what lies between."
+            )
+    shape = _shape(output.y_pred)
+    if loss.targets != "number" or not shape:
+        return
+    ignored = loss.options.get("ignore_class")
+    kept = values.ravel() if ignored is None else values[values != ignored]
+    # Keras would round them down.
+    broken = (
+        kept[kept != np.floor(kept)] if kept.dtype.kind == "f" else kept[:0]
+    )
+    if broken.size:
+        raise UserError(
+            f"{output.name} has the value {broken[0]:g}, but {loss.title} "
+            "wants the numbers of classes, which are whole."
+        )
+    count = shape[-1]
+    if count is None or not kept.size:
+        return
+    least, most = kept.min(), kept.max()
+    if least < 0 or most >= count:
+        start = " Number the classes from 0." if least == 1 else ""
+        raise UserError(
+            f"{output.name} has the class {most if least >= 0 else least:g}, "
+            f"but the model has {count} outputs, for the classes 0 to "
+            f"{count - 1}.{start}"
+        )
+
+
+def _that_count(values: np.ndarray, weight: Any) -> np.ndarray:
+    """The values whose sample weight is not 0: what does not count is free."""
+    counts = np.ones(1) if weight is None else np.asarray(weight) != 0
+    if counts.ndim > 1 and counts.shape[-1] == 1:
+        counts = counts[..., 0]
+    if counts.shape != values.shape[: counts.ndim]:
+        return values.ravel()
+    return values[counts.astype(bool)].ravel()
+
+
+def _check_weights(output: _Output, name: str, weight: Any, held: Any) -> None:
+    """Checks the spec of sample weights, and those held in memory."""
+    _check_kind(name, weight, tf.float32, taker="a loss")
+    if held is not None and np.isnan(np.asarray(held, "float64")).any():
+        raise UserError(
+            f"{name} holds NaN, and the loss would be NaN. Give examples that "
+            "do not count a weight of 0."
+        )
+    found, y_pred = _shape(weight), _shape(output.y_pred)
+    if output.loss is None or found is None or y_pred is None:
+        return
+    # A loss of Keras has a value for each vector of the last axis.
+    values = y_pred[:-1]
+    flat = found[:-1] if len(found) > 1 and found[-1] == 1 else found
+    fits = len(flat) <= len(values) and all(
+        a is None or b is None or a in (1, b)
+        for a, b in zip(flat[1:], values[1:], strict=False)
+    )
+    if not fits:
+        raise UserError(
+            f"{name} has shape {output.text(found)}, and the loss one value "
+            f"for each of {output.text(values)}."
+        )
+
+
+def _what_is_odd(output: _Output, metrics: Any) -> str | None:
+    """A warning of probabilities taken for logits, or the other way round."""
+    loss = output.loss
+    if loss is None or loss.activation is None:
+        return None
+    ends = _activation_of(output.y_pred)
+    is_logits = bool(loss.options.get("from_logits"))
+    if not is_logits and ends == "linear":
+        return (
+            "The model ends without an activation, so it gives logits, but "
+            f"{loss.title} takes probabilities. Pass keras.losses."
+            f"{loss.title}(from_logits=True), or end the model with "
+            f"activation={loss.activation!r}."
+        )
+    if is_logits and ends in ("softmax", "sigmoid"):
+        return (
+            f"The model ends with {ends}, so it gives probabilities, but "
+            f"{loss.title}(from_logits=True) takes logits, and applies "
+            f"{loss.activation} once more. Leave out from_logits, or the "
+            "activation."
+        )
+    if loss.activation != "sigmoid":
+        return None
+    if ends == "softmax" and output.y_pred.shape[-1] == 1:
+        return (
+            "The model ends with the softmax of a single output, which is "
+            "always 1. Use activation='sigmoid'."
+        )
+    named = [m for m in keras.tree.flatten(metrics) if m in _OF_HALVES]
+    if named and ends == "linear":
+        return (
+            f"The metric {named[0]!r} compares outputs with 0.5, as in Keras, "
+            "but they are logits. Use keras.metrics.BinaryAccuracy("
+            "threshold=0)."
+        )
+    return None
+
+
+def _activation_of(tensor: Any) -> str | None:
+    """The activation that a symbolic output ends with, where it is known."""
+    layer = layer_of(tensor)
+    while isinstance(layer, keras.Model):
+        inner = list(getattr(layer, "outputs", None) or [])
+        layer = layer_of(inner[0]) if len(inner) == 1 else None
+    if isinstance(layer, keras.layers.Softmax):
+        return "softmax"
+    return getattr(getattr(layer, "activation", None), "__name__", None)
+
+
+# While a step is traced.
+
+
+def check_alike(loss: KerasLoss | None, y: Any, y_pred: Any) -> None:
+    """Refuses targets that would be paired with other examples' outputs.
+
+    Keras aligns ranks that differ by a last axis of one. Any others
+    broadcast, from the last axis on, so that the axis of examples meets
+    another one.
+
+    Args:
+        loss: Keras' own; others may take any shapes.
+        y: its targets.
+        y_pred: the output.
+
+    Raises:
+        UserError: the ranks differ otherwise.
+    """
+    checks_itself = ("ctc", "sparse_categorical_crossentropy")
+    if loss is None or not loss.targets or loss.function in checks_itself:
+        return
+    if not (tf.is_tensor(y) and tf.is_tensor(y_pred)):
+        return
+    ranks = y.shape.rank, y_pred.shape.rank
+    if None in ranks:
+        return
+    # The last axis of the tensor that has more of them.
+    last = (y if ranks[0] > ranks[1] else y_pred).shape[-1]
+    more = ranks[1] - ranks[0]
+    if loss.targets == "number":
+        # Class numbers get one more axis here, unless Keras has added it.
+        fits = more == 1 and last != 1
+    else:
+        fits = more == 0 or (abs(more) == 1 and last in (1, None))
+    if not fits:
+        raise UserError(
+            f"{loss.title} got targets of the shape {y.shape} for outputs of "
+            f"the shape {y_pred.shape}: by broadcasting, targets of one "
+            "example would meet outputs of another. Give both one shape, or "
+            "class numbers one axis less: [batch] for [batch, classes], in a "
+            "loss such as SparseCategoricalCrossentropy."
+        )
+
+
+def check_rows(
+    values: Any,
+    *,
+    name: str,
+    rows: int | tf.Tensor,
+    loss: keras.losses.Loss | None,
+    y_pred: Any,
+) -> tf.Tensor:
+    """Checks that a loss has a row for each example.
+
+    Only then can examples be weighed, padding be left out, and the sum be
+    divided by the global batch.
+
+    Args:
+        values: what the loss returned.
+        name: the output's name.
+        rows: of the batch; a number where it is known while tracing.
+        loss: the Keras loss; `None` where it was computed otherwise.
+        y_pred: the output.
+
+    Returns:
+        The same values. Where their shape is not known while tracing, it is
+        checked as they are computed.
+
+    Raises:
+        UserError: it is known that they have another number of rows.
+    """
+    mask, known = keras_mask(values), KerasLoss.of(loss)
+    values = tf.convert_to_tensor(values)
+    if values.shape.rank is None:
+        raise UserError(
+            f"The number of axes of the loss {name!r} is not known while "
+            "tracing. Return the shape [batch] or [batch, ...]: tf.squeeze "
+            "needs its axis, such as tf.squeeze(values, -1)."
+        )
+    if values.shape.rank == 0:
+        raise UserError(_scalar_sentence(name, known, y_pred))
+    sentence = (
+        f"The loss {name!r} must have one row for each example of the batch. "
+        "Return the shape [batch] or [batch, ...]: where a model or a loss "
+        "merges axes, as in [batch * tokens], give them back by "
+        "tf.reshape(values, [batch, tokens]); where it reduces axis 0, which "
+        "is the batch, let it reduce the others."
+    )
+    found = values.shape[0]
+    if isinstance(rows, int) and found is not None:
+        if found != rows:
+            raise UserError(f"{sentence} Here it has {found} for {rows}.")
+    # A loss that is known to keep examples apart needs no check in every step.
+    elif known is None or not known.is_by_example:
+        check = tf.debugging.assert_equal(
+            tf.shape(values, tf.int64)[0],
+            tf.cast(rows, tf.int64),
+            message=at_run_time(sentence),
+        )
+        if check is not None:  # Eagerly it has been checked by now.
+            with tf.control_dependencies([check]):
+                values = tf.identity(values)
+    if mask is not None:
+        # tf.identity above made a new tensor, without the mask.
+        set_keras_mask(values, mask)
+    return values
+
+
+def _scalar_sentence(name: str, known: KerasLoss | None, y_pred: Any) -> str:
+    """What to do about a loss that is one number for the whole batch."""
+    rank = getattr(getattr(y_pred, "shape", None), "rank", None)
+    instead = (
+        "Let it return the shape [batch] or [batch, ...], such as "
+        "tf.reduce_mean(..., axis=-1)."
+    )
+    if known is not None and known.is_over_all:
+        axes = tuple(range(1, rank or 0)) or (1,)
+        kind = known.function.capitalize()
+        instead = f"Give it the axes of an example: {kind}(axis={axes})."
+    elif known is not None and rank == 1:
+        instead = "Give output and targets the shape [batch, 1]."
+    return (
+        f"The loss {name!r} returned a scalar, but the Trainer needs one value "
+        f"for each example, to divide by the global batch. {instead} For one "
+        "value over the whole global batch override Trainer.global_loss."
+    )
+
+
+def _shape(part: Any) -> _Shape | None:
+    shape = getattr(part, "shape", None)
+    if shape is None or getattr(shape, "rank", 0) is None:
+        return None
+    return tuple(None if size is None else int(size) for size in shape)
+
+
+def _alike(left: _Shape, right: _Shape) -> bool:
+    """Whether shapes are equal, but for the batch and unknown sizes."""
+    return len(left) == len(right) and all(
+        a is None or b is None or a == b
+        for a, b in zip(left[1:], right[1:], strict=True)
+    )

@@ -1,0 +1,94 @@
+"""What is known of the losses of Keras: one table."""
+
+import dataclasses
+from typing import Any, Literal
+
+import keras
+
+from trainer.step.keras.private import function_of_loss
+
+# What a loss takes as targets: a value for each value of the outputs (of two
+# classes: from 0 to 1), a vector over the classes, the number of a class, or a
+# sequence of such numbers.
+Targets = Literal["value", "two", "vector", "number", "numbers"]
+
+# By function: the targets, and the activation after which outputs are the
+# probabilities that it takes; each is known to keep examples apart.
+_TABLE: dict[str, tuple[Targets, str | None]] = {
+    "binary_crossentropy": ("two", "sigmoid"),
+    "binary_focal_crossentropy": ("two", "sigmoid"),
+    "categorical_crossentropy": ("vector", "softmax"),
+    "categorical_focal_crossentropy": ("vector", "softmax"),
+    "categorical_generalized_cross_entropy": ("number", None),
+    "categorical_hinge": ("vector", None),
+    "cosine_similarity": ("value", None),
+    "ctc": ("numbers", None),
+    "dice": ("value", None),
+    "hinge": ("value", None),
+    "huber": ("value", None),
+    "kl_divergence": ("vector", None),
+    "log_cosh": ("value", None),
+    "mean_absolute_error": ("value", None),
+    "mean_absolute_percentage_error": ("value", None),
+    "mean_squared_error": ("value", None),
+    "mean_squared_logarithmic_error": ("value", None),
+    "poisson": ("value", None),
+    "sparse_categorical_crossentropy": ("number", "softmax"),
+    "squared_hinge": ("value", None),
+    "tversky": ("value", None),
+}
+# By default these return one value for all examples: they need an axis.
+_OVER_ALL = ("dice", "tversky")
+
+
+@dataclasses.dataclass(frozen=True)
+class KerasLoss:
+    """A loss that calls a function of `keras.losses`.
+
+    Attributes:
+        function: its name.
+        title: as a class.
+        options: what it is called with.
+        targets: what it takes; `None` if it is not in the table.
+        activation: see the table; `None` where it takes any outputs.
+    """
+
+    function: str
+    title: str
+    options: dict[str, Any]
+    targets: Targets | None
+    activation: str | None
+
+    @classmethod
+    def of(cls, loss: keras.losses.Loss | None) -> "KerasLoss | None":
+        """What is known of a loss; `None` if it is not Keras' own."""
+        function, options = function_of_loss(loss) if loss else (None, {})
+        name = getattr(function, "__name__", "")
+        # By identity: a function of a user's may have the same name.
+        if not name or getattr(keras.losses, name, None) is not function:
+            return None
+        title = type(loss).__name__
+        if title == "LossFunctionWrapper":
+            title = "".join(part.capitalize() for part in name.split("_"))
+        return cls(name, title, options, *_TABLE.get(name, (None, None)))
+
+    @property
+    def is_over_all(self) -> bool:
+        """Whether it is one value for all examples unless it has an axis."""
+        return self.function in _OVER_ALL
+
+    @property
+    def is_by_example(self) -> bool:
+        """Whether it is known to keep examples apart."""
+        axis = self.options.get("axis", None if self.is_over_all else -1)
+        axes = axis if isinstance(axis, list | tuple) else [axis]
+        # Another axis may be that of the batch, as -2 is for outputs of rank 2.
+        return self.targets is not None and all(
+            one is not None and (one == -1 or one > 0) for one in axes
+        )
+
+
+def is_by_example(loss: keras.losses.Loss) -> bool:
+    """Whether a loss is Keras' own and known to keep examples apart."""
+    known = KerasLoss.of(loss)
+    return known is not None and known.is_by_example
