@@ -176,7 +176,7 @@ def test_the_task_is_found_where_the_trainer_finds_it(behind, environ, task):
 @pytest.mark.parametrize(
     ("behind", "environ", "named"),
     [
-        ([], {"TF_CONFIG": "{"}, "TF_CONFIG is not valid JSON"),
+        ([], {"TF_CONFIG": "{"}, "TF_CONFIG: Invalid JSON"),
         ([], tf_config({"type": "worker", "index": 2}), "worker 2"),
         (["--task_index=1"], {}, "--worker_hosts"),
     ],

@@ -1,4 +1,10 @@
-"""Finds the cluster that this process is part of."""
+"""Finds the cluster that this process is part of.
+
+The flags `--worker_hosts --ps_hosts --task_type --task_index` mean the same as
+in TensorFlow 1: with `--ps_hosts`, the first of the `--worker_hosts` is the
+chief. It is `--task_type=worker --task_index=0` or `--task_type=chief`.
+TensorFlow's own worker indices start after it.
+"""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -6,8 +12,11 @@ from typing import Any
 
 from absl import logging
 
-from trainer.strategy.cluster import flags, kubernetes, slurm, tf_config
+from trainer.errors import UserError
+from trainer.strategy.cluster import kubernetes, slurm, tf_config
 from trainer.strategy.cluster.spec import Cluster
+
+_SOURCE = "The flags of the cluster"
 
 
 def resolve_cluster(
@@ -28,7 +37,7 @@ def resolve_cluster(
 
     Under Slurm and Kubernetes, whose tasks have no jobs, some tasks become
     parameter servers if the strategy needs `ps`; see `TRAINER_NUM_PS`. The
-    first four arguments are those of `trainer.strategy.cluster.flags.resolve`.
+    first four arguments are those flags; hosts may be a list.
 
     Returns:
         The cluster, or `None` if there is none.
@@ -36,17 +45,12 @@ def resolve_cluster(
     Raises:
         UserError: the description of the cluster is invalid.
     """
-    given = {
-        "worker_hosts": worker_hosts,
-        "ps_hosts": ps_hosts,
-        "task_type": task_type,
-        "task_index": task_index,
-    }
     # Explicit settings win over what a scheduler sets by itself. TF_CONFIG
     # without a cluster falls through to the scheduler.
     cluster = None
-    if flags.detect(**given):
-        cluster = flags.resolve(**given)  # type: ignore[arg-type]
+    given = (worker_hosts, ps_hosts, task_type, task_index)
+    if given != (None, None, None, None):
+        cluster = _from_flags(*given)
     elif tf_config.detect(environ):
         cluster = tf_config.resolve(environ)
     if cluster is None and slurm.detect(environ):
@@ -67,7 +71,46 @@ def is_described(
     given: Mapping[str, Any], environ: Mapping[str, str] = os.environ
 ) -> bool:
     """Returns whether a cluster is described, even one of a single worker."""
-    if flags.detect(**given):
-        return True
     sources = (tf_config, slurm, kubernetes)
-    return any(source.detect(environ) for source in sources)
+    return any(value is not None for value in given.values()) or any(
+        source.detect(environ) for source in sources
+    )
+
+
+def _from_flags(
+    worker_hosts: str | Sequence[str] | None,
+    ps_hosts: str | Sequence[str] | None,
+    task_type: str | None,
+    task_index: int | None,
+) -> Cluster:
+    workers, servers = _hosts(worker_hosts), _hosts(ps_hosts)
+    if not workers:
+        raise UserError(
+            "--ps_hosts, --task_type and --task_index need --worker_hosts: "
+            "every worker's host:port, such as --worker_hosts=n1:2222,n2:2222."
+        )
+    job, index = task_type or "worker", task_index or 0
+    if task_index is None and job in ("worker", "ps"):
+        raise UserError(
+            f"--task_index is missing: which of the {job}s is this process? "
+            "The first has --task_index=0."
+        )
+    if servers and len(workers) < 2:
+        raise UserError(
+            "--worker_hosts needs at least two hosts with --ps_hosts: the "
+            "first one coordinates, the others train."
+        )
+    # The first host is the chief. With servers TensorFlow's worker 0 is the
+    # second one; without them, the chief is worker 0.
+    if not servers:
+        job = "worker" if (job, index) == ("chief", 0) else job
+        return Cluster({"worker": workers}, job, index, _SOURCE)
+    if job == "worker":
+        job, index = ("worker", index - 1) if index else ("chief", 0)
+    jobs = {"chief": workers[:1], "worker": workers[1:], "ps": servers}
+    return Cluster(jobs, job, index, _SOURCE)
+
+
+def _hosts(value: str | Sequence[str] | None) -> list[str]:
+    parts = value.split(",") if isinstance(value, str) else value or ()
+    return [part.strip() for part in parts if part.strip()]

@@ -5,16 +5,18 @@ another node's address. Here the ranks follow Slurm's node list, and each
 process checks the result against the node that it runs on.
 """
 
+import itertools
 import os
+import re
 from collections.abc import Mapping
 
 from trainer.errors import UserError
 from trainer.strategy.cluster.ranks import (
+    MOST_TASKS,
     cluster_of_ranks,
     number_of_ps,
     read_number,
 )
-from trainer.strategy.cluster.slurm_lists import expand_counts, expand_nodes
 from trainer.strategy.cluster.spec import Cluster, split_address
 
 SOURCE = "Slurm"
@@ -32,6 +34,10 @@ _SLOTS = 600
 # The distance between the slots of two steps of one job. It shares no divisor
 # with _SLOTS, so that the first 600 steps of a job all get different slots.
 _STEP_SLOTS = 97
+_COUNT = re.compile(r"(?P<count>\d+)(?:\(x(?P<times>\d+)\))?")
+_RANGE = re.compile(r"(?P<first>\d+)(?:-(?P<last>\d+))?")
+# A comma outside of brackets.
+_OUTER_COMMA = re.compile(r",(?![^\[\]]*\])")
 
 
 def detect(environ: Mapping[str, str] = os.environ) -> bool:
@@ -63,8 +69,8 @@ def resolve(
     """
     rank = read_number(environ, _RANK)
     total = read_number(environ, _TASKS, least=1)
-    nodes = expand_nodes(environ.get(_NODES, ""), source=_NODES)
-    counts = expand_counts(environ.get(_COUNTS, ""), source=_COUNTS)
+    nodes = expand_nodes(environ.get(_NODES, ""))
+    counts = expand_counts(environ.get(_COUNTS, ""))
     # These come from different variables, and a nested `srun` may leave some of
     # the outer step in the environment.
     if len(nodes) != len(counts) or sum(counts) != total:
@@ -73,10 +79,16 @@ def resolve(
             f"{_COUNTS}={environ.get(_COUNTS, '')} do not make {_TASKS}="
             f"{total} tasks."
         )
+    # One node after another, which is Slurm's default order.
+    tasks = [
+        (node, local)
+        for node, count in zip(nodes, counts, strict=True)
+        for local in range(count)
+    ]
     # It may go on, as in `cyclic:block`; the rest is about the sockets of a
     # node.
-    cyclic = environ.get("SLURM_DISTRIBUTION", "").startswith("cyclic")
-    tasks = _cyclic(nodes, counts) if cyclic else _block(nodes, counts)
+    if environ.get("SLURM_DISTRIBUTION", "").startswith("cyclic"):
+        tasks.sort(key=lambda task: task[1])
     base = _port_base(environ, largest=max(counts))
     addresses = [f"{node}:{base + local}" for node, local in tasks]
     cluster = cluster_of_ranks(
@@ -86,23 +98,63 @@ def resolve(
     return cluster
 
 
-def _block(nodes: list[str], counts: list[int]) -> list[tuple[str, int]]:
-    """Fills one node after another, which is Slurm's default order."""
-    return [
-        (node, local)
-        for node, count in zip(nodes, counts, strict=True)
-        for local in range(count)
-    ]
+def expand_nodes(text: str) -> list[str]:
+    """Expands a node list such as `"n[2,10-11],gpu[01-03]-ib"`, in its order.
+
+    Of several brackets in one name, the last one varies fastest.
+
+    Raises:
+        UserError: it is empty or not a node list.
+    """
+    nodes: list[str] = []
+    for name in _OUTER_COMMA.split(text.strip()):
+        # The text outside and inside of brackets, in turn.
+        parts = re.split(r"\[([^\[\]]*)\]", name)
+        choices = [
+            _expand_range(part) if i % 2 else [part]
+            for i, part in enumerate(parts)
+        ]
+        is_wrong = any(re.search(r"[\[\]\s]", part) for part in parts[::2])
+        if not name or is_wrong or not all(choices):
+            raise UserError(
+                f"{_NODES}={text!r} is not a node list, such as n[1-3,7],m1."
+            )
+        nodes += ["".join(one) for one in itertools.product(*choices)]
+    return nodes
 
 
-def _cyclic(nodes: list[str], counts: list[int]) -> list[tuple[str, int]]:
-    """Assigns ranks round-robin, as `srun --distribution=cyclic` does."""
-    return [
-        (node, local)
-        for local in range(max(counts))
-        for node, count in zip(nodes, counts, strict=True)
-        if local < count
-    ]
+def expand_counts(text: str) -> list[int]:
+    """Expands the tasks on each node: `"2(x3),1"` is 2, 2, 2, 1.
+
+    Raises:
+        UserError: it is empty or has another form.
+    """
+    counts: list[int] = []
+    for part in text.strip().split(","):
+        match = _COUNT.fullmatch(part)
+        times = int(match["times"] or 1) if match else 0
+        if match is None or not 0 < times <= MOST_TASKS or part[0] == "0":
+            raise UserError(
+                f"{_COUNTS}={text!r} is not a list of task counts, such as "
+                "2(x3),1."
+            )
+        counts += [int(match["count"])] * times
+    return counts
+
+
+def _expand_range(inside: str) -> list[str]:
+    """Returns the numbers of one bracket; none if it is no list of numbers."""
+    numbers: list[str] = []
+    for part in inside.split(","):
+        match = _RANGE.fullmatch(part)
+        first = int(match["first"]) if match else 1
+        last = int(match["last"] or first) if match else 0
+        if match is None or not 0 <= last - first < MOST_TASKS:
+            return []
+        # Slurm writes leading zeros: n[08-10] is n08, n09, n10.
+        width = len(match["first"])
+        numbers += [str(n).zfill(width) for n in range(first, last + 1)]
+    return numbers
 
 
 def _port_base(environ: Mapping[str, str], *, largest: int) -> int:
