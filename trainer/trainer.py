@@ -6,7 +6,6 @@ method means.
 """
 
 import contextlib
-import copy
 import dataclasses
 import functools
 import weakref
@@ -33,6 +32,7 @@ from trainer.python.given_model import GivenModel, compiled_with
 from trainer.python.history import History
 from trainer.python.running import Running
 from trainer.step import gradients as grads
+from trainer.step import numerics
 from trainer.step.checks import check_data, check_losses
 from trainer.step.context import step_context
 from trainer.step.divergence_guard import Guard
@@ -213,9 +213,9 @@ class Trainer(Running):
         run_eagerly: runs steps as Python, operation by operation, so that a
             debugger stops in them; slow, and only for a single replica in
             this process. By default what a model is compiled with.
-        find_nan: says in which layer or variable a value that is not finite
-            first arises, by making the step again; sets a guard if there is
-            none. Needs memory for a copy of the variables.
+        check_numerics: ends a run at the first operation of a training step
+            that computes what is not finite, and names it; slow, and only
+            for the form `"graph"`. See docs/debugging.md.
 
     Raises:
         UserError: an argument is not valid.
@@ -245,7 +245,7 @@ class Trainer(Running):
         recompute: Sequence[Text] = (),
         guard: Guard | None = None,
         run_eagerly: bool = False,
-        find_nan: bool = False,
+        check_numerics: bool = False,
     ) -> None:
         # Refused here, before a model is built.
         if isinstance(strategy, str):
@@ -277,8 +277,7 @@ class Trainer(Running):
         }
         self.added_losses = added_losses
         self.recompute = tuple(recompute)
-        self.find_nan = find_nan
-        self.guard = Guard() if find_nan and guard is None else guard
+        self.guard = guard
         self._data = GivenData.of(data) or data
         self._data_dir = data_dir
         self._strategy = strategy
@@ -294,8 +293,11 @@ class Trainer(Running):
         self.run_eagerly = False
         if run_eagerly:
             self._use_eagerly()
+        self.check_numerics = check_numerics
+        if check_numerics and jit_compile == "auto":
+            self.jit_compile = "graph"
         # Until a run chooses.
-        self.compiled_form = Form.of(jit_compile) or Form.GRAPH
+        self.compiled_form = Form.of(self.jit_compile) or Form.GRAPH
         # The ids of the variables that the traced steps train.
         self._traced_for: list[int] | None = None
         self.model_dir: str | None = None
@@ -341,12 +343,6 @@ class Trainer(Running):
         )
         if self.run_eagerly:
             check_eager(self.plugin)
-        if self.find_nan and not self.plugin.options.batches_by_step:
-            raise UserError(
-                "find_nan makes a step again from its batch, but under the "
-                f"strategy {self.plugin.name!r} it is not known which batch a "
-                "step took. Find it under another one, such as 'default'."
-            )
         given = self._given_model
         parts = build_parts(
             self.plugin,
@@ -771,25 +767,6 @@ class Trainer(Running):
             return {"learning_rate": next(iter(rates.values()))}
         return {f"learning_rate_{name}": rate for name, rate in rates.items()}
 
-    def on_one_device(self) -> "Trainer":
-        """A copy without a strategy, with variables of its own.
-
-        It takes a global batch at once, or in as many micro-batches.
-        """
-        made = copy.copy(self)
-        for name in _BUILT:
-            vars(made).pop(name, None)
-        # Outside of any scope: TensorFlow's default.
-        made._strategy = tf.distribute.get_strategy()
-        made.state = RunState(lambda: made.parts, lambda: made.plugin)
-        made.jit_compile, made.compiled_form = "graph", Form.GRAPH
-        made._factories = dict(self._factories)
-        if self._given_model is not None:
-            # Makes copies; the model itself stays as it is.
-            made._given_model = None
-            made._model_factory = self._given_model
-        return made
-
     def single_device_model(self) -> keras.Model:
         """A copy of the model outside the strategy, for export.
 
@@ -861,6 +838,8 @@ class Trainer(Running):
     def train_runner(self) -> Runner:
         """The loop of training steps; traced once, however often it runs."""
         step = make_train_step(self.spec)
+        if self.check_numerics:
+            step = numerics.checked(step, self.spec)
         if self.run_eagerly:
             return EagerLoop(
                 step, self.plugin.strategy, needs_graph=self.spec.saves

@@ -317,20 +317,6 @@ class RunState:
 
         return set_back
 
-    def copy_to(self, other: "RunState") -> None:
-        """Gives another run, which was built alike, all of this one's values.
-
-        Args:
-            other: of any strategy.
-        """
-        theirs = other._variables()
-        for group, members in self._variables().items():
-            for own, its in zip(members, theirs[group], strict=True):
-                its.assign(_on_host(own))
-        untracked = self._get_parts().untracked.state()
-        other._get_parts().untracked.load(untracked)
-        other.step = self.step
-
     def _note_changes(self, snapshot: Snapshot) -> None:
         then = snapshot.host.get("fingerprints", {})
         for name, now in self._get_processes().facts.items():

@@ -209,10 +209,10 @@ GROUPS: dict[str, tuple[Flag, ...]] = {
     ),
     "Debugging": (
         Flag(
-            "find_nan",
+            "check_numerics",
             "boolean",
-            "Name the layer and variable in which a NaN first arises.",
-            "Trainer.find_nan",
+            "End at the first operation that computes a NaN, and name it.",
+            "Trainer.check_numerics",
         ),
         Flag(
             "run_eagerly",

@@ -25,7 +25,6 @@ from trainer.loop.evaluation_sets import (
 from trainer.loop.evaluator import Interrupted, count_of
 from trainer.loop.loop_state import LoopState
 from trainer.loop.monitor import check_monitored
-from trainer.loop.nan_finder import NanFinder
 from trainer.loop.profiler import Profiler
 from trainer.loop.profiler import Steps as ProfiledSteps
 from trainer.loop.reporter import Reporter
@@ -196,7 +195,6 @@ class Loop:
         self.save_now = False
         self.has_ended = False
         self._rollback: Rollback | None = None
-        self._nan_finder: NanFinder | None = None
         self._iterator: Any = None
         self._calls = Calls(trainer.accounts, longest_seconds=loop_seconds)
         # The loop of the previous call of `train`, unless that call failed.
@@ -345,10 +343,6 @@ class Loop:
                 trainer.state.check_alike()
                 # After restoring: the input starts at the restored step.
                 self._iterator = self.trace()
-                if trainer.find_nan:
-                    self._nan_finder = NanFinder(
-                        trainer, self.batches, ahead=self._ahead
-                    )
                 yield
             finally:
                 # On every exit: no thread or file of a callback may outlive the
@@ -598,10 +592,7 @@ class Loop:
         """One graph call; returns what the guard found."""
         trainer = self.trainer
         begin = time.perf_counter()
-        finder = self._nan_finder
         with trainer.accounts.phase("step"):
-            if finder is not None:
-                finder.before()
             before = self.reporter.sums
             after = trainer.train_runner(self._iterator, count, before)
             trainer.step += count
@@ -609,8 +600,6 @@ class Loop:
             # call can be prepared while this one runs.
             watch = trainer.parts.watch
             fault = None if watch is None else watch.fault()
-            if finder is not None:
-                fault = finder.explain(fault, count=count)
             if MISSES in after[0].layout:
                 self._require_no_miss(Growth(MISSES, before[0], after[0]))
             seconds = time.perf_counter() - begin

@@ -28,7 +28,6 @@ class RunningTrainer(Protocol):
         batch_size: examples in a global batch.
         accumulation_steps: micro-batches in a global batch.
         recompute: names of layers that are computed twice.
-        find_nan: whether to find where a value that is not finite arises.
         control: what is requested of the run.
         accounts: where its time goes.
         state: what its checkpoints hold.
@@ -43,7 +42,6 @@ class RunningTrainer(Protocol):
     batch_size: int
     accumulation_steps: int
     recompute: tuple[str, ...]
-    find_nan: bool
     control: Control
     accounts: Accounts
     state: RunState
@@ -135,9 +133,6 @@ class RunningTrainer(Protocol):
 
     def learning_rates(self) -> dict[str, float]:
         """The optimizers' present learning rates."""
-
-    def on_one_device(self) -> "RunningTrainer":
-        """A copy without a strategy, with variables of its own."""
 
     def single_device_model(self) -> keras.Model:
         """A copy of the model outside the strategy, for export."""
