@@ -16,7 +16,6 @@ from trainer import Guard, Trainer, WholeSetMetric
 from trainer.cli import flags
 from trainer.cli.flag_table import FLAGS
 from trainer_plugins.callbacks.checkpoint import Checkpoint
-from trainer_plugins.callbacks.layer_statistics import LayerStatistics
 from trainer_plugins.loggers.csv_file import CSV
 from trainer_plugins.loggers.json_lines import JsonLines
 from trainer_plugins.loggers.tensorboard import TensorBoard
@@ -88,7 +87,7 @@ def run(code):
         **{"x": X, "y": Y, "x_val": X, "y_val": Y, "hot": HOT},
         **{"w": np.ones(64, "float32"), "keras": keras, "tf": tf},
         **{"Checkpoint": Checkpoint, "TensorBoard": TensorBoard},
-        **{"CSV": CSV, "LayerStatistics": LayerStatistics},
+        **{"CSV": CSV},
         **{"JsonLines": JsonLines, "Guard": Guard, "Pairs": Pairs},
         **{"WholeSetMetric": WholeSetMetric, "spread": spread},
         **{"CollectLosses": CollectLosses},

@@ -37,7 +37,6 @@ from trainer.step.checks import check_data, check_losses
 from trainer.step.context import step_context
 from trainer.step.divergence_guard import Guard
 from trainer.step.forms import Form
-from trainer.step.gradient_statistics import GradientStatistics
 from trainer.step.gradient_sums import (
     GradientSums,
     Reduced,
@@ -311,7 +310,6 @@ class Trainer(Running):
         # Those that `evaluate` or `predict` was given, while it works.
         self._called: CallbackList | None = None
         self.history = History()
-        self.gradient_statistics: GradientStatistics | None = None
         self._batches: dict[str, Batches] = {}
         # What builds a model that knows no shapes, and its later copies.
         self._first_batches: Batches | None = None
@@ -711,9 +709,6 @@ class Trainer(Running):
         true = grads.rows_once(gradients, dense=self.compiled_form.uses_xla)
         if self.parts.watch is not None:
             self.parts.watch.note(true)
-        if self.gradient_statistics is not None:
-            done = self.parts.step.read_value()
-            self.gradient_statistics.note(true, variables, done)
         if not grads.takes_rows_as_they_come(chosen):
             gradients = true
         # All replicas assign the same here, so nothing must be weighed by

@@ -9,11 +9,11 @@ import numpy as np
 from absl import logging
 
 from trainer.errors import UserError
-from trainer.step.gradient_statistics import BUCKETS
 from trainer.values.words import shown
 
 Kind: TypeAlias = Literal["scalar", "image", "histogram", "text", "audio"]
 
+_BUCKETS = 30  # As in TensorBoard.
 # What all loggers take, MLflow's being the narrowest.
 _NAME = re.compile(r"[A-Za-z0-9][\w\-./ ]*", re.ASCII)
 
@@ -144,7 +144,7 @@ def histogram(array: Any) -> np.ndarray:
     if not numbers.size:
         return np.zeros((0, 3))
     try:
-        counts, edges = np.histogram(numbers, bins=BUCKETS)
+        counts, edges = np.histogram(numbers, bins=_BUCKETS)
     # There are not so many numbers between the least and the greatest.
     except ValueError:
         return np.array([[numbers.min(), numbers.max(), numbers.size]])

@@ -12,7 +12,6 @@ from trainer.loop.control import Control
 from trainer.loop.goodput import Accounts
 from trainer.loop.logged import Kind
 from trainer.step.forms import Form
-from trainer.step.gradient_statistics import GradientStatistics
 from trainer.step.spec import Parts, StepSpec
 from trainer.strategy.graph_loop import Runner
 from trainer.strategy.plugin import StrategyPlugin
@@ -121,9 +120,6 @@ class RunningTrainer(Protocol):
         steps: int | None = None,
     ) -> Any:
         """The model's outputs, with the averaged weights if there are any."""
-
-    def measure_gradients(self, every: int | None) -> GradientStatistics | None:
-        """Lets the steps that are traced next measure their gradients."""
 
     def describe(self) -> str:
         """Strategy, devices, parameters, batch and precision, in one line."""

@@ -50,7 +50,6 @@ from trainer.python.predict import (
     predicted_batches,
 )
 from trainer.step.forms import Form
-from trainer.step.gradient_statistics import GradientStatistics
 from trainer.step.measuring import log_in_step
 from trainer.step.trials.prepare import prepare
 from trainer.strategy.checks import check_against_strategy, check_global_loss
@@ -89,7 +88,6 @@ class Running(_Base):
     class_weight: dict[int, float] | None
     run_eagerly: bool
     compiled_form: Form
-    gradient_statistics: GradientStatistics | None
     _own_class_weight: dict[int, float] | None
     _data: Any
     _batches: dict[str, Batches]
@@ -539,26 +537,6 @@ class Running(_Base):
             )
         given = as_value(name, value, kind=kind, sample_rate=sample_rate)
         reporter.log(name, given, split)
-
-    def measure_gradients(self, every: int | None) -> GradientStatistics | None:
-        """Lets the steps that are traced next measure their gradients.
-
-        Args:
-            every: those whose number is a multiple of it; `None` measures none.
-
-        Returns:
-            What they measure.
-        """
-        found = None
-        if every is not None:
-            # Not the plugin's scope, in which replicas share what they write.
-            with self.plugin.strategy.scope():
-                found = GradientStatistics(self.parts.trained, every)
-            self.parts.untracked.know(found.variables)
-        self.gradient_statistics = found
-        # What was traced before does not do so.
-        self.__dict__.pop("train_runner", None)
-        return found
 
     def save(self, path: Path, *, overwrite: bool = True) -> None:
         """Saves the model in Keras' format; `keras.models.load_model` reads it.

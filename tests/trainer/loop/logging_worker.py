@@ -8,7 +8,6 @@ import tensorflow as tf
 
 from tests.helpers import make_trainer
 from trainer import Trainer, average
-from trainer_plugins.callbacks.layer_statistics import LayerStatistics
 
 # Batches of 8, the last one of 5: three replicas get 2, 2 and 1.
 X = np.random.default_rng(0).normal(size=(29, 3)).astype("float32")
@@ -39,9 +38,7 @@ def main(strategy, directory):
         accumulation_steps=2,
         jit_compile=False,
     )
-    values = trainer.train_and_evaluate(
-        8, callbacks=[LayerStatistics(every=4)], verbose=0
-    )
+    values = trainer.train_and_evaluate(8, verbose=0)
     np.savez(f"{directory}/results.npz", **values)
 
 
