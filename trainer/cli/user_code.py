@@ -2,13 +2,16 @@
 
 import os
 import re
+import sys
+import sysconfig
 import traceback
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from trainer.errors import KERAS_ADDS
-from trainer.runtime.user_frames import is_ours, is_users
 
+_OURS = ("trainer", "trainer_plugins")
+_INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
 # A frame, with its source or not, in the message of an error that comes from a
 # traced function, an operation or a data generator.
 _LISTED = re.compile(
@@ -128,13 +131,13 @@ def _frames(error: BaseException) -> list[_Frame]:
 
 def _inner(frames: Sequence[_Frame]) -> list[_Frame]:
     """Leaves out what is above the first frame of ours, if there is one."""
-    ours = [number for number, f in enumerate(frames) if is_ours(f.path)]
+    ours = [number for number, f in enumerate(frames) if _is_ours(f.path)]
     return list(frames[ours[0] if ours else 0 :])
 
 
 def _users(frames: Sequence[_Frame]) -> list[_Frame]:
     """Returns the frames of the user's files."""
-    return [frame for frame in frames if is_users(frame.path)]
+    return [frame for frame in frames if _is_users(frame.path)]
 
 
 def _purpose(callers: Sequence[_Frame]) -> str:
@@ -145,3 +148,23 @@ def _purpose(callers: Sequence[_Frame]) -> str:
             if f"/trainer/{part}" in place:
                 return purpose
     return "the run"
+
+
+def _is_ours(path: str) -> bool:
+    """Whether a file is of this project."""
+    return any(
+        path.startswith(f"{os.path.dirname(home)}{os.sep}")
+        for name in _OURS
+        if (home := getattr(sys.modules.get(name), "__file__", None))
+    )
+
+
+def _is_users(path: str) -> bool:
+    """Whether a file is neither of this project nor of a library."""
+    return (
+        not path.startswith("<")
+        and not _is_ours(path)
+        and not path.startswith(sysconfig.get_paths()["stdlib"])
+        and not _INSTALLED.search(path)
+        and "__autograph_generated_file" not in path
+    )

@@ -13,7 +13,6 @@ from trainer.errors import outside_graph
 from trainer.loop.evaluator import count_of
 from trainer.python.fit import yields_batches
 from trainer.runtime.graph import converted, graph_function
-from trainer.runtime.retracing import telling_retraces
 from trainer.step.checks import check_inputs
 from trainer.step.spec import StepSpec
 
@@ -30,9 +29,7 @@ def make_predict(spec: StepSpec) -> Callable[[Any, tf.Tensor], Any]:
         with randomness.at(step.read_value(), number, _STREAM, replica=0):
             return converted(spec.methods.forward)(x, training=False)
 
-    return graph_function(
-        telling_retraces(outputs_of, "prediction"), reduce_retracing=True
-    )
+    return graph_function(outputs_of, reduce_retracing=True)
 
 
 def predicted_batches(

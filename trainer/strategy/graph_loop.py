@@ -7,7 +7,6 @@ import tensorflow as tf
 
 from trainer.errors import outside_graph
 from trainer.runtime.graph import graph_function, repeat
-from trainer.runtime.retracing import telling_retraces
 from trainer.step.gradients import among_zeros, reduce_sum
 from trainer.step.reductions.sums import Layout, Sums, stacked
 
@@ -55,8 +54,7 @@ class GraphLoop:
 
     def __init__(self, step: Step, strategy: tf.distribute.Strategy) -> None:
         self._strategy = strategy
-        name = getattr(step, "__name__", "step").replace("_", " ")
-        self._given = telling_retraces(step, name)
+        self._given = step
         # A function of its own within the loop, so that it is traced once, also
         # to find out what it returns.
         self._step = graph_function(self._packed)
