@@ -99,7 +99,7 @@ def ours(task: Task, counting: Counting) -> None:
         ),
         training=True,
     )
-    step = tf.function(make_train_step(trainer.spec), autograph=False)
+    step = tf.function(make_train_step(trainer.new_run().spec), autograph=False)
     counting.start()
     step.get_concrete_function(iterator)
 

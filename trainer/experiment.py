@@ -17,6 +17,7 @@ from trainer.errors import BadValue, UserError
 from trainer.loop.evaluation_sets import EvalEvery, sets_of, unprefixed
 from trainer.loop.loop import Loop
 from trainer.loop.profiler import Steps as ProfiledSteps
+from trainer.loop.run import Run
 from trainer.loop.schedule import (
     Length,
     PeriodLike,
@@ -162,7 +163,7 @@ def build(
                 mode,
                 plugin,
                 made,
-                model_dir=model_dir,
+                made.new_run(model_dir),
                 train_steps=_last_step(train_steps, made),
                 eval_every=eval_every,
                 eval_steps=eval_steps,
@@ -176,11 +177,11 @@ def build(
         if mode == "check":
             # It must neither begin a run nor change one.
             folder = scratch.enter_context(scratch_directory(model_dir))
+        run = made.new_run(folder or model_dir)
         loop = Loop(
-            made,
+            run,
             steps=train_steps,
             evaluate=mode in ("train_and_eval", "check"),
-            model_dir=folder or model_dir,
             callbacks=callbacks,
             steps_per_loop=steps_per_loop,
             log_every=log_every,
@@ -194,6 +195,7 @@ def build(
             mode,
             plugin,
             made,
+            run,
             loop,
             model_dir=model_dir,
             # Only in the mode "eval".
@@ -225,6 +227,7 @@ class BuiltRun:
         trains: whether this process trains.
         plugin: the strategy plugin.
         trainer: `None` in `"serve"`.
+        call: what the Trainer does; `None` in `"serve"`.
         loop: the host loop; `None` in `"serve"` and `"continuous_eval"`.
         report: what a check has found, once it has been run.
     """
@@ -234,6 +237,7 @@ class BuiltRun:
         mode: str,
         plugin: StrategyPlugin,
         trainer: Trainer | None = None,
+        run: Run | None = None,
         loop: Loop | None = None,
         **options: Any,
     ) -> None:
@@ -241,6 +245,7 @@ class BuiltRun:
         self.trains = mode in _TRAINING
         self.plugin = plugin
         self.trainer = trainer
+        self.call = run
         self.loop = loop
         self._options = options
         self.report: list[Section] = []
@@ -254,29 +259,27 @@ class BuiltRun:
             if "scratch" in self._options:
                 stack.enter_context(self._options["scratch"])
             stack.enter_context(self._loop_exit)
-            if self.trainer is not None and self.loop is not None:
-                self._prepare(self.trainer, self.loop)
+            if self.call is not None and self.loop is not None:
+                self._prepare(self.call, self.loop)
             self._exit = stack.pop_all()
         return self
 
     def __exit__(self, *error: Any) -> None:
         self._exit.__exit__(*error)
 
-    def _prepare(self, trainer: Trainer, loop: Loop) -> None:
+    def _prepare(self, run: Run, loop: Loop) -> None:
         checkpoints = os.path.join(self._options["model_dir"], "checkpoints")
         if self.mode in ("eval", "export"):
-            _restore(trainer, checkpoints)
+            _restore(run, checkpoints)
             for callback in loop.callbacks.ours:
                 callback.load_best_weights()
             return
         source = self._options["init_from"]
         # Only a new run: a resumed one has these weights and more.
         if source is not None and next(usable(checkpoints), None) is None:
-            initialize_from(
-                trainer.parts, source, only=self._options["init_only"]
-            )
+            initialize_from(run.parts, source, only=self._options["init_only"])
             # One may have slots that begin at the weights.
-            trainer.restart_optimizers()
+            run.built.restart_optimizers()
         self._loop_exit.enter_context(loop.ready())
 
     def run(self) -> dict[str, float]:
@@ -285,21 +288,19 @@ class BuiltRun:
         Returns:
             The newest values; evaluation's as `val_*` where the mode trains.
         """
-        trainer, loop = self.trainer, self.loop
-        if trainer is None:
+        trainer, run, loop = self.trainer, self.call, self.loop
+        if trainer is None or run is None:
             return {}
         if loop is None:
-            return follow(trainer, **self._options)
+            return follow(run, **self._options)
         if self.mode == "eval":
             values = self._evaluate(trainer)
         elif self.mode == "export":
             values = _export(loop)
         elif self.mode == "check":
-            self.report = rehearse(
-                trainer, loop, folder=self._options["folder"]
-            )
+            self.report = rehearse(run, loop, folder=self._options["folder"])
             values = {
-                "parameters": float(trainer.model.count_params()),
+                "parameters": float(run.model.count_params()),
                 "train_steps": float(loop.steps),
             }
         else:
@@ -359,7 +360,7 @@ def _make_trainer(
             f"run.trainer made a {type(made).__name__}, not a Trainer. Name "
             "the Trainer or a subclass of it."
         )
-    for name, one in made.given_objects.items():
+    for name, one in made.given_objects().items():
         # In Python it does; gin would make it before the strategy and the
         # seed, and in a cluster TensorFlow would then refuse to start.
         kind = type(one).__name__
@@ -385,8 +386,8 @@ def _last_step(train_steps: int | str, trainer: Trainer) -> int:
     )
 
 
-def _restore(trainer: Trainer, directory: str) -> None:
-    if not trainer.state.restore_newest(directory):
+def _restore(run: Run, directory: str) -> None:
+    if not run.state.restore_newest(directory):
         raise UserError(
             f"{directory} holds no usable checkpoint. Train first with the "
             "same --model_dir."

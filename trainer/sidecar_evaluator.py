@@ -22,8 +22,8 @@ from trainer.loop.evaluation_sets import (
 )
 from trainer.loop.monitor import Monitor
 from trainer.loop.reporter import Reporter
-from trainer.loop.running_trainer import RunningTrainer
-from trainer.loop.schedule import Epochs, Period, Time, parse_period
+from trainer.loop.run import Run
+from trainer.loop.schedule import Period, Time, parse_period
 from trainer.runtime.run_paths import prepare_directory
 from trainer.values.annotations import Direction, Positive, Seconds, Text
 from trainer.values.configurable import checked
@@ -38,9 +38,8 @@ _EVENTS = (
 
 @checked
 def follow(
-    trainer: RunningTrainer,
+    run: Run,
     *,
-    model_dir: str,
     train_steps: Positive,
     eval_every: EvalEvery | None = None,
     eval_steps: Positive | None = None,
@@ -88,29 +87,28 @@ def follow(
             model, or there was none in time.
     """
     # Long by its parameters, which `run.*` of a gin file sets.
+    model_dir = run.model_dir
+    assert model_dir is not None
     longest = parse_period(timeout, name="run.eval_timeout").seconds
     assert longest is not None, timeout
     prepare_directory(model_dir, "best")
     best = Best(os.path.join(model_dir, "best"), Monitor(monitor, monitor_mode))
-    trainer.model_dir = model_dir
-    trainer.build()
-    sets = tuple(sets_of(eval_every))
+    sets = run.sets = tuple(sets_of(eval_every))
     for split in sets:
-        trainer.trace_evaluation(split)  # Mistakes show up before waiting.
-    _check_monitor(monitor, trainer, sets)
-    called = CallbackList(list(filter(_takes_part, callbacks)), trainer)
+        # Mistakes show up before waiting.
+        run.evaluator(run.batches(split)).trace()
+    _check_monitor(monitor, run, sets)
+    called = CallbackList(list(filter(_takes_part, callbacks)), run)
     for callback in called.ours:
         callback.following = True
-    called.attach(trainer.model, {"verbose": 0, "epochs": None, "steps": None})
+    called.attach(run.model, {"verbose": 0, "epochs": None, "steps": None})
     reporter = Reporter(
-        trainer,
+        run,
         called,
         log=Period(),
         evaluations=dict.fromkeys(sets, Period()),
-        measured=dict.fromkeys(sets, eval_steps),
-        epochs=Epochs(None),
+        eval_steps=eval_steps,
     )
-    trainer.following = reporter
     evaluated: dict[str, float] = {}
     try:
         called.call("setup")
@@ -123,13 +121,13 @@ def follow(
             snapshot = storage.load_newer(
                 os.path.join(model_dir, "checkpoints"),
                 best.last_step,
-                trainer.state.check_fits,
+                run.state.check_fits,
             )
             if snapshot is not None:
                 values = {}
                 # The optimizer's state and the callbacks' belong to the
                 # training process.
-                trainer.state.restore(snapshot, groups=EVALUATED)
+                run.state.restore(snapshot, groups=EVALUATED)
                 for split in sets:
                     values[split] = reporter.evaluate(split)
                 _note(snapshot, values, best, called)
@@ -150,7 +148,6 @@ def follow(
             time.sleep(min(poll_seconds, longest - waited))
     finally:
         called.close()
-        trainer.following = None
     # After one evaluation at least, a timeout is an ordinary end.
     if best.last_step < 0:
         raise UserError(
@@ -175,13 +172,11 @@ def _note(
                 callback.on_log(snapshot.step, split, its)
 
 
-def _check_monitor(
-    name: str, trainer: RunningTrainer, sets: Sequence[str]
-) -> None:
+def _check_monitor(name: str, run: Run, sets: Sequence[str]) -> None:
     """Refuses a monitored name of a set that is not evaluated."""
     split = name.removeprefix("val_").partition("/")[0]
     # A metric may have a slash in its name, too.
-    own = any(m.startswith(f"{split}/") for m in trainer.parts.metrics.measures)
+    own = any(m.startswith(f"{split}/") for m in run.parts.metrics.measures)
     is_of_eval = EVAL in sets and ("/" not in name or own)
     if not (name.startswith("val_") and (is_of_eval or split in sets)):
         prefixes = [prefix_of(one) for one in sets]

@@ -1,59 +1,51 @@
-"""The Trainer: a model, its losses and metrics, and the distributed step.
+"""The Trainer: a model, its losses and metrics, and calls that train it.
 
-All that research code overrides is in this file; `trainer.python.running` has
-the methods that it calls. More than half documents what each argument and
-method means.
+Research code overrides the methods of a step, which are in
+`trainer.step.methods`. More than half of this file documents arguments.
 """
 
 import contextlib
-import dataclasses
 import functools
-import weakref
-from collections.abc import Callable, Iterator, Sequence
-from typing import Annotated, Any
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal
 
 import keras
 import tensorflow as tf
-from annotated_types import Gt, Lt
+from annotated_types import Ge, Gt, Lt
 
-from trainer.checkpoint.stateful import RunState
-from trainer.data import Batches, as_batches
-from trainer.data.given import GivenData
+from trainer.data import Batches
 from trainer.data.rows import take_rows
 from trainer.errors import UserError
+from trainer.loop.built import Built
 from trainer.loop.callback_list import CallbackList
-from trainer.loop.control import Control
-from trainer.loop.evaluator import Evaluator
+from trainer.loop.evaluation_sets import EvalEvery
 from trainer.loop.goodput import Accounts
+from trainer.loop.logged import Kind, check_words, numbers_of
 from trainer.loop.loop import Loop
-from trainer.loop.reporter import Reporter
+from trainer.loop.profiler import Steps as ProfiledSteps
+from trainer.loop.run import Run
+from trainer.loop.schedule import Length, PeriodLike, Time
 from trainer.python.brief import brief_errors
-from trainer.python.given_model import GivenModel, compiled_with
+from trainer.python.callbacks import as_callbacks, with_defaults
+from trainer.python.fit import (
+    FitData,
+    as_eval_every,
+    epochs_of,
+    evaluated_batches,
+)
 from trainer.python.history import History
-from trainer.python.running import Running
-from trainer.step import gradients as grads
-from trainer.step import numerics
-from trainer.step.checks import check_data, check_losses
-from trainer.step.context import step_context
+from trainer.python.predict import predict, predicted_batches
+from trainer.python.saving import check_save_path
+from trainer.python.splits import Splits
+from trainer.step.checks import check_losses
 from trainer.step.divergence_guard import Guard
 from trainer.step.forms import Form
-from trainer.step.gradient_sums import (
-    GradientSums,
-    Reduced,
-    gradient_sums,
-    measure,
-    reduce_gradients,
-)
-from trainer.step.logs import StepLogs
-from trainer.step.losses import loss_terms
-from trainer.step.reductions.all_gather import Gathered, all_gather
-from trainer.step.reductions.sums import Average
-from trainer.step.spec import OVERRIDABLE, AddedLosses, Parts, StepSpec
-from trainer.step.train_step import make_train_step
-from trainer.strategy.build import (
-    build_model,
-    build_parts,
-)
+from trainer.step.measuring import log_in_step
+from trainer.step.methods import BaseStep
+from trainer.step.spec import OVERRIDABLE, AddedLosses, StepSpec
+from trainer.strategy.build import Recipe
 from trainer.strategy.checks import (
     as_loss,
     check_added_losses,
@@ -62,27 +54,23 @@ from trainer.strategy.checks import (
     check_global_loss,
     check_own_train_step,
     check_steps_of_model,
-    check_trainable,
 )
-from trainer.strategy.eager_loop import EagerLoop, check_eager
-from trainer.strategy.graph_loop import Runner
-from trainer.strategy.optimizers import restart_optimizers
+from trainer.strategy.eager_loop import check_eager
+from trainer.strategy.given_model import GivenModel, compiled_with
 from trainer.strategy.plugin import StrategyPlugin
-from trainer.strategy.registry import (
-    check_strategy,
-    find_strategy,
-    plugin_of,
-)
+from trainer.strategy.registry import check_strategy, find_strategy, plugin_of
 from trainer.values.annotations import (
     JitCompile,
+    Natural,
     NotNegative,
     Path,
     Positive,
     Precision,
     Seed,
     Text,
+    Verbosity,
 )
-from trainer.values.configurable import configurable
+from trainer.values.configurable import checked, configurable
 from trainer.values.keras_values import (
     ClassWeight,
     Data,
@@ -93,17 +81,13 @@ from trainer.values.keras_values import (
     Optimizer,
 )
 
-_BATCH_SIZE = 32  # As in Keras.
-# What a Trainer keeps once it is built.
-_BUILT = ("plugin", "parts", "spec", "train_runner", "evaluator")
-
 
 @brief_errors(
     *("__init__", "build", "train", "train_and_evaluate", "fit", "evaluate"),
-    *("predict", "save", "summary", "memory_report"),
+    *("predict", "save", "summary"),
 )
 @configurable(module="trainer")
-class Trainer(Running):
+class Trainer(BaseStep):
     """Trains and evaluates a Keras model under any strategy.
 
     The step computes, over the whole global batch and for any number of
@@ -212,9 +196,15 @@ class Trainer(Running):
         run_eagerly: runs steps as Python, operation by operation, so that a
             debugger stops in them; slow, and only for a single replica in
             this process. By default what a model is compiled with.
+
         check_numerics: ends a run at the first operation of a training step
             that computes what is not finite, and names it; slow, and only
             for the form `"graph"`. See docs/debugging.md.
+
+    Attributes:
+        batch_size: as given.
+        seed: as given.
+        history: the values of all epochs that this process has trained.
 
     Raises:
         UserError: an argument is not valid.
@@ -255,68 +245,53 @@ class Trainer(Running):
                 accumulation_steps=accumulation_steps,
                 precision=precision,
             )
-        if self._has_own("global_loss"):
-            check_global_loss(
-                type(self).__name__,
-                accumulation_steps=accumulation_steps,
-                class_weight=class_weight,
-            )
-        self._given_model: GivenModel | None = None
+        self._accumulation_steps = accumulation_steps
+        self._check_class_weight(class_weight)
+        given = None
         if isinstance(model, keras.Model):
-            self._given_model = GivenModel(model)
-            self._given_model.check_precision(precision)
-            model = self._given_model
-        self._model_factory = model
-        self._factories = {
-            "optimizer": optimizer,
-            "metrics": metrics,
-            "learning_rate": learning_rate,
-            "ema_momentum": ema_momentum,
-            "sync_batch_norm": sync_batch_norm,
-        }
-        self.added_losses = added_losses
-        self.recompute = tuple(recompute)
-        self.guard = guard
-        self._data = GivenData.of(data) or data
-        self._data_dir = data_dir
-        self._strategy = strategy
-        self._precision = precision
-        self.loss = tf.nest.map_structure(as_loss, loss)
-        self.loss_weights = loss_weights
-        self.class_weight = self._own_class_weight = class_weight
-        size = getattr(self._data, "batch_size", None)
-        self.batch_size = batch_size or size or _BATCH_SIZE
+            given = GivenModel(model)
+            given.check_precision(precision)
+        self._recipe = Recipe(
+            model=given or model,
+            given=given,
+            optimizer=optimizer,
+            learning_rate=learning_rate,
+            metrics=metrics,
+            ema_momentum=ema_momentum,
+            sync_batch_norm=sync_batch_norm,
+            seed=seed,
+            precision=precision,
+            guard=guard,
+            recompute=tuple(recompute),
+            own_step=self._has_own("train_step"),
+        )
+        self._splits = Splits(
+            data,
+            batch_size=batch_size,
+            seed=seed,
+            data_dir=None if data_dir is None else os.fspath(data_dir),
+        )
         self.seed = seed
-        self.accumulation_steps = accumulation_steps
-        self.jit_compile = jit_compile
-        self.run_eagerly = False
-        if run_eagerly:
-            self._use_eagerly()
-        self.check_numerics = check_numerics
-        if check_numerics and jit_compile == "auto":
-            self.jit_compile = "graph"
-        # Until a run chooses.
-        self.compiled_form = Form.of(self.jit_compile) or Form.GRAPH
-        # The ids of the variables that the traced steps train.
-        self._traced_for: list[int] | None = None
-        self.model_dir: str | None = None
-        self.control = Control()
-        self.accounts = Accounts()
-        # Functions, as neither parts nor plugin exists before its first use.
-        self.state = RunState(lambda: self.parts, lambda: self.plugin)
-        self.loop: Loop | None = None
-        # Of an evaluator beside training, which has no loop.
-        self.following: Reporter | None = None
-        # Those that `evaluate` or `predict` was given, while it works.
-        self._called: CallbackList | None = None
         self.history = History()
-        self._batches: dict[str, Batches] = {}
+        self._strategy = strategy
+        self._loss = tf.nest.map_structure(as_loss, loss)
+        self._loss_weights = loss_weights
+        self._class_weight = class_weight
+        self._added_losses = added_losses
+        self._check_numerics = check_numerics
+        automatic = check_numerics and jit_compile == "auto"
+        self._jit_compile = "graph" if automatic else jit_compile
+        self._run_eagerly = False
+        self._accounts = Accounts()
+        # Of the call that is under way, or of the last one.
+        self._run: Run | None = None
         # What builds a model that knows no shapes, and its later copies.
         self._first_batches: Batches | None = None
         self._example: Any = None
-        self._checked: weakref.WeakSet[Batches] = weakref.WeakSet()
-        if self._given_model is not None:
-            self._use_compiled(self._given_model.model)
+        if run_eagerly:
+            self._use_eagerly()
+        if given is not None:
+            self._use_compiled(given.model)
 
     # What is built, on first use.
 
@@ -330,40 +305,21 @@ class Trainer(Running):
         return find_strategy(self._strategy)
 
     @functools.cached_property
-    def parts(self) -> Parts:
-        """Model, optimizers, metrics and state variables."""
+    def _built(self) -> Built:
         # Before anything is built: a wrong batch_size shows at once.
-        check_against_strategy(
-            self.plugin,
-            batch_size=self.batch_size,
-            accumulation_steps=self.accumulation_steps,
-            form=self.compiled_form,
-        )
-        if self.run_eagerly:
+        self._check_sizes()
+        if self._run_eagerly:
             check_eager(self.plugin)
-        given = self._given_model
-        parts = build_parts(
+        built = Built(
             self.plugin,
-            model=(lambda: given.make(self.plugin))
-            if given
-            else self._model_factory,
-            use_compiled=self._use_compiled,
-            seed=self.seed,
-            precision=self._precision,
-            guard=self.guard,
-            own_step=self._has_own("train_step"),
+            self._recipe,
+            accounts=self._accounts,
             call_once=self._call_once,
-            take_over=given.take_over if given else lambda made: None,
-            recompute=self.recompute,
-            factories=self._factories,
+            use_compiled=self._use_compiled,
         )
-        if given is not None and not given.model.built:
-            # Now, as it cannot be given trained weights otherwise.
-            self._call_once(given.model)
-            given.give_back(parts.model)
         # Variables of research code, which Keras does not track.
-        parts.untracked.offer_attributes(self)
-        return parts
+        built.parts.untracked.offer_attributes(self)
+        return built
 
     def build(self) -> None:
         """Creates strategy, model and optimizer now instead of on first use.
@@ -371,142 +327,57 @@ class Trainer(Running):
         Raises:
             UserError: something that was given does not fit.
         """
-        _ = self.parts
+        self.follow(self._new_spec(self._class_weight))
+        model = self._built.model
         check_steps_of_model(
-            self.model,
+            model,
             own_step=self._has_own("train_step"),
             own_eval_step=self._has_own("eval_step"),
         )
-        check_added_losses(self.added_losses, self.model)
-        check_dtypes(self.plugin, self.model)
-        check_losses(self.spec)
+        check_added_losses(self._added_losses, model)
+        check_dtypes(self.plugin, model)
+        check_losses(self._spec)
 
-    def restart_optimizers(self) -> None:
-        """Resets the optimizers to their initial state, for these weights."""
-        with self.plugin.scope():
-            restart_optimizers(
-                self.parts,
-                self._factories["optimizer"] or "adam",
-                self._factories["learning_rate"],
-            )
-
-    def follow_trainable(self) -> None:
-        """Lets the next step train what is trainable now.
-
-        Raises:
-            UserError: a layer has become trainable since it was built.
-        """
-        check_trainable(
-            self.model, self.parts.trained, own_step=self._has_own("train_step")
-        )
-        now = [id(variable) for variable in self.model.trainable_variables]
-        if self._traced_for not in (None, now):
-            # The cached steps were traced for other variables.
-            self.__dict__.pop("train_runner", None)
-            self.__dict__.pop("evaluator", None)
-        self._traced_for = now
-
-    def use_form(self, form: Form, runner: Runner | None = None) -> None:
-        """Compiles the step in another form from now on.
+    def new_run(self, model_dir: str | None = None) -> Run:
+        """Begins a call that trains, evaluates or predicts.
 
         Args:
-            form: the form.
-            runner: what was traced in this form already.
-        """
-        if form is not self.compiled_form:
-            self.compiled_form = form
-            self.__dict__.pop("train_runner", None)
-            spec = self.__dict__.get("spec")
-            if spec is not None:
-                # What has been tried holds for every form.
-                self.__dict__["spec"] = dataclasses.replace(spec, form=form)
-        if runner is not None:
-            self.__dict__["train_runner"] = runner
-
-    def check_still_trainable(self) -> None:
-        """Checks that the steps train what they were traced for.
+            model_dir: where the run lives; `None` writes nothing.
 
         Raises:
-            UserError: a callback has changed what is trainable.
+            UserError: something that was given does not fit.
         """
-        now = [id(variable) for variable in self.model.trainable_variables]
-        if self._traced_for != now:
-            raise UserError(
-                "A callback has changed which layers are trainable, but the "
-                "steps of this call of train were traced before. Change it "
-                "between two calls of train, or in the model function."
-            )
+        self._built.take_changes()
+        self.build()
+        self._run = Run(
+            self._built, self._spec, batches=self.batches, model_dir=model_dir
+        )
+        return self._run
 
     @property
     def model(self) -> keras.Model:
         """The model; its variables live in the strategy's scope."""
-        return self.parts.model
+        return self._built.model
 
     @property
     def optimizer(self) -> keras.optimizers.Optimizer:
         """The optimizer; the first one if there are several."""
-        return next(iter(self.parts.optimizers.values()))
-
-    @property
-    def given_objects(self) -> dict[str, Any]:
-        """Arguments that are objects with variables, made before the scope."""
-        found = {
-            "model": self._given_model and self._given_model.model,
-            "optimizer": self._factories["optimizer"],
-        }
-        return {
-            name: one
-            for name, one in found.items()
-            if isinstance(one, keras.Model | keras.optimizers.Optimizer)
-        }
-
-    def _has_own(self, method: str) -> bool:
-        """Whether a subclass overrides a method of the step."""
-        return getattr(type(self), method) is not getattr(Trainer, method)
+        return next(iter(self._built.parts.optimizers.values()))
 
     @property
     def step(self) -> int:
         """The optimizer steps that are done."""
-        return self.state.step
+        return self._steps_made()
 
-    @step.setter
-    def step(self, step: int) -> None:
-        """Sets it, as restoring a checkpoint does."""
-        self.state.step = step
+    @property
+    def batch_size(self) -> int:
+        """Examples in a global batch, over all replicas and micro-batches."""
+        return self._splits.batch_size
 
     @property
     def stop_reason(self) -> str | None:
-        """Why training ended early, or is about to; `None` if it did not."""
-        return self.control.stop_reason
-
-    @property
-    def fired_step(self) -> int:
-        """The last step at which everything that was due has been called."""
-        return self.step if self.loop is None else self.loop.fired_step
-
-    @property
-    def evaluated_split(self) -> str:
-        """The split whose evaluation is under way; `"eval"` if there is none.
-
-        For callbacks, between `on_test_begin` and `on_test_end`.
-        """
-        return (self.reporter and self.reporter.evaluating) or "eval"
-
-    @property
-    def reporter(self) -> Reporter | None:
-        """Reports the evaluations of the run that goes on; `None` without."""
-        if self.following is not None:
-            return self.following
-        goes_on = self.loop is not None and not self.loop.has_ended
-        return self.loop.reporter if self.loop and goes_on else None
-
-    @property
-    def taken_back(self) -> Sequence[str]:
-        """Splits that `fired_step` logged only because it was an earlier end.
-
-        A run that goes on from there has no such logs.
-        """
-        return () if self.loop is None else self.loop.reporter.taken_back
+        """Why training ended early; `None` if it did not."""
+        return None if self._run is None else self._run.stop_reason
 
     def batches(self, split: str) -> Batches:
         """The global batches of a split.
@@ -517,331 +388,578 @@ class Trainer(Running):
         Raises:
             UserError: there is no data, or it is not usable.
         """
-        # Kept: counting a dataset of unknown length may take a while.
-        if split not in self._batches:
-            self._batches[split] = self._make_batches(split)
-        return self._batches[split]
-
-    def _make_batches(self, split: str) -> Batches:
-        if self._data is None:
-            raise UserError(
-                f"There is no {split} data: pass Trainer(data=...), or give it "
-                "to the call, as in fit(x, y)."
-            )
-        if isinstance(self._data, GivenData):
-            return self._data.batches(
-                split,
-                batch_size=self.batch_size,
-                seed=self.seed,
-                drop_remainder=self.plugin.options.static_shapes,
-            )
-        return as_batches(
-            self._data,
-            split=split,
-            batch_size=self.batch_size,
-            seed=self.seed,
-            data_dir=self._data_dir,
-            drop_remainder=self.plugin.options.static_shapes,
+        return self._splits.batches(
+            split, drop_remainder=self.plugin.options.static_shapes
         )
-
-    def check_data(self, batches: Batches) -> None:
-        """Checks once that batches fit the model and its losses.
-
-        Raises:
-            UserError: they do not.
-        """
-        if batches not in self._checked:
-            check_data(self.spec, batches)
-            self._checked.add(batches)
-
-    # What research code overrides.
-
-    def forward(self, x: Any, *, training: bool) -> Any:
-        """Calls the model on a replica's inputs."""
-        return self.model(x, training=training)
-
-    def per_example_loss(self, x: Any, y: Any, y_pred: Any) -> Any:
-        """The loss of each example, before weights and division.
-
-        Args:
-            x: inputs of a replica's batch.
-            y: its targets.
-            y_pred: the model's outputs.
-
-        Returns:
-            Float of shape `[batch]` or `[batch, ...]`, or output name to
-            such a tensor. Masks and sample weights are applied afterwards,
-            and the division by the global batch.
-        """
-        return loss_terms.per_example(self.spec, y, y_pred)
-
-    def global_loss(self, x: Any, y: Any, y_pred: Any) -> tf.Tensor:
-        """A loss over the global batch, such as one over pairs of examples.
-
-        Every replica computes it, from the same numbers. It is added to the
-        per-example losses, if there are any. It cannot be combined with sample
-        weights or micro-batches.
-
-        Args:
-            x: inputs of the global batch.
-            y: its targets.
-            y_pred: the model's outputs for it.
-
-        Returns:
-            A float scalar; it is not divided any further.
-        """
-        raise NotImplementedError
-
-    def train_step(self, batch: Any) -> StepLogs:
-        """One optimizer step on one replica.
-
-        Runs in replica context on the replica's piece of the global batch;
-        pieces of a short batch may be smaller, or empty.
-
-        Args:
-            batch: `x`, `(x, y)`, `(x, y, sample_weight)`, or whatever the
-                data yields.
-
-        Returns:
-            Name to `Average` (a replica's own sums, not reduced), to a
-            scalar (averaged over replicas and steps), or the result of
-            `metric_increments`.
-        """
-        sums, logs = self.gradient_sums(batch)
-        reduced = self.reduce_gradients(sums)
-        self.apply_gradients(reduced.gradients)
-        return logs
-
-    def eval_step(self, batch: Any) -> StepLogs:
-        """Measures one replica's batch.
-
-        Arguments and result are as in `train_step`. Under a strategy with
-        static shapes the batch is `(x, y, sample_weight)`, whatever the data
-        yields: padding has weight 0.
-        """
-        _, logs = measure(self.spec, batch, training=False)
-        return logs
-
-    # What a step is made of; all in replica context.
-
-    def gradient_sums(self, batch: Any) -> tuple[GradientSums, StepLogs]:
-        """A replica's sums of loss and gradients, not yet divided.
-
-        Args:
-            batch: `x`, `(x, y)` or `(x, y, sample_weight)`.
-
-        Returns:
-            The sums, and what the step returns for the batch.
-        """
-        return gradient_sums(self.spec, batch)
-
-    def reduce_gradients(self, sums: GradientSums) -> Reduced:
-        """The gradients of the global loss: one SUM, then the division.
-
-        Args:
-            sums: this replica's, over all its micro-batches.
-
-        Returns:
-            `gradients`, variable number to gradient, equal on every replica
-            and including the regularizers'; and what a guard must know.
-        """
-        return reduce_gradients(self.spec, sums)
-
-    def gradients(
-        self, tape: tf.GradientTape, loss: Average, variables: list[Any]
-    ) -> list[grads.Gradient]:
-        """The gradient of a global mean.
-
-        Args:
-            tape: recorded this replica's part of the loss.
-            loss: this replica's sum and count, see `trainer.average`.
-            variables: what to differentiate with respect to.
-
-        Returns:
-            For each variable the gradient of (sum of totals) / (sum of
-            counts) over all replicas, equal on every replica.
-        """
-        local = tape.gradient(loss.total, [v.value for v in variables])
-        # Without examples the local gradient may be NaN, and would spread.
-        here = step_context.batch
-        if here is not None:
-            local, loss = here.or_zeros(local), here.or_nothing(loss)
-        if not self.plugin.options.reduces_sparse:
-            local = grads.densify(local)
-        # Gradients and count in one reduction, then one division.
-        total, count = grads.reduce_sum((local, loss.count))
-        factor = tf.math.divide_no_nan(1.0, count)
-        return [grads.scale(gradient, factor) for gradient in total]
-
-    def all_gather(self, structure: Any) -> Gathered:
-        """Gathers the rows of all replicas on each of them, differentiably.
-
-        Args:
-            structure: tensors of shape `[rows, ...]`, see
-                `trainer.step.reductions.all_gather.all_gather`.
-
-        Returns:
-            `values`, of the same structure, and `offset`, the first of this
-            replica's rows in them.
-        """
-        return all_gather(structure)
-
-    def apply_gradients(
-        self,
-        gradients: list[grads.Gradient] | dict[int, grads.Gradient],
-        variables: list[Any] | None = None,
-        optimizer: str | None = None,
-    ) -> None:
-        """Clips reduced gradients as the optimizer says, and applies them.
-
-        Args:
-            gradients: one for each variable, equal on every replica.
-            variables: defaults to the model's trainable variables.
-            optimizer: its name, if there are several.
-        """
-        variables = variables or self.model.trainable_variables
-        if isinstance(gradients, dict):
-            gradients = [gradients.get(i) for i in range(len(variables))]
-        chosen = (
-            self.parts.optimizers[optimizer] if optimizer else self.optimizer
-        )
-        # Clipping and moments need each row's whole gradient.
-        true = grads.rows_once(gradients, dense=self.compiled_form.uses_xla)
-        if self.parts.watch is not None:
-            self.parts.watch.note(true)
-        if not grads.takes_rows_as_they_come(chosen):
-            gradients = true
-        # All replicas assign the same here, so nothing must be weighed by
-        # examples.
-        with step_context.within(batch=None):
-            chosen.apply(gradients, variables)
-
-    def metric_increments(
-        self, y: Any, y_pred: Any, sample_weight: Any = None
-    ) -> StepLogs:
-        """What a batch adds to each metric; a step returns it."""
-        metrics = self.parts.metrics
-        return metrics.logs(metrics.calls(y, y_pred, sample_weight))
 
     # Running.
 
-    def trace_evaluation(self, split: str = "eval") -> None:
-        """Builds the graph of a split's evaluation without evaluating."""
-        if split == "eval":
-            self.evaluator.trace()
-        else:
-            batches = self.batches(split)
-            self._other_evaluations.trace(self.spec, batches)
+    @checked
+    def train(
+        self,
+        steps: Length,
+        *,
+        max_time: Time | None = None,
+        model_dir: Path | None = None,
+        callbacks: Any = (),
+        log_every: PeriodLike = 100,
+        steps_per_loop: Positive = 100,
+        loop_seconds: NotNegative = 15.0,
+        verbose: Verbosity = "auto",
+        profile: ProfiledSteps | None = None,
+    ) -> dict[str, float]:
+        """Trains until `steps` optimizer steps are done in all.
 
-    def stop(self, reason: str) -> None:
-        """Ends training at the next boundary of the host loop."""
-        self.control.stop_reason = reason
-
-    def save_soon(self) -> None:
-        """Saves a checkpoint at the next boundary; from any thread."""
-        self.control.save_requested = True
-
-    def start_again(self, reason: str) -> None:
-        """Saves at the next boundary and raises `StartAgain`.
-
-        All processes of the run do so at the same step. From any thread.
+        A second call goes on from there: after `train(1000)`, `train(1500)`
+        makes 500 more steps.
 
         Args:
-            reason: such as `"SIGTERM"`.
+            steps: where to end, counted from the run's beginning: a number of
+                steps, or such as `"3 epochs"` or `"10k steps"`.
+            max_time: ends training before that, at the next boundary of the
+                host loop, once the run has trained this long: such as `"30m"`.
+                All attempts of a resumed run count, but neither the time
+                between them nor what a killed one has lost.
+            model_dir: where the run lives, and resumes; `None` writes nothing.
+            callbacks: Keras' or ours; see `trainer.Callback`.
+            log_every: the period of training logs, such as `100`, `"1 epoch"`
+                or `"30s"`.
+            steps_per_loop: the most steps between two boundaries at which
+                callbacks act.
+            loop_seconds: how long a graph call may take, in seconds.
+            verbose: 0 shows no progress, 2 one line for each epoch; `"auto"`
+                and 1 show a bar on a terminal and in a notebook, and lines
+                elsewhere.
+            profile: the steps to trace for TensorBoard's profile tab, such as
+                `"10:20"`; needs a `model_dir`.
+
+        Returns:
+            The newest training values by name.
+
+        Raises:
+            UserError: something that was given does not fit.
+            StartAgain: the run was preempted; its state is saved.
+            Diverged: the guard found no way back.
         """
-        self.control.restart_reason = reason
+        return self._train(
+            steps,
+            evaluate=False,
+            max_time=max_time,
+            model_dir=model_dir,
+            callbacks=callbacks,
+            log_every=log_every,
+            steps_per_loop=steps_per_loop,
+            loop_seconds=loop_seconds,
+            profile=profile,
+            verbose=verbose,
+        )
 
-    def learning_rates(self) -> dict[str, float]:
-        """The optimizers' present learning rates."""
-        rates = {
-            # The shortest decimal of this float32: 0.01, not 0.009999999776.
-            name: float(str(keras.ops.convert_to_numpy(one.learning_rate)))
-            for name, one in self.parts.optimizers.items()
-        }
-        if len(rates) == 1:
-            return {"learning_rate": next(iter(rates.values()))}
-        return {f"learning_rate_{name}": rate for name, rate in rates.items()}
+    @checked
+    def train_and_evaluate(
+        self,
+        steps: Length,
+        *,
+        eval_every: EvalEvery | None = None,
+        eval_steps: Positive | None = None,
+        max_time: Time | None = None,
+        model_dir: Path | None = None,
+        callbacks: Any = (),
+        log_every: PeriodLike = 100,
+        steps_per_loop: Positive = 100,
+        loop_seconds: NotNegative = 15.0,
+        verbose: Verbosity = "auto",
+        profile: ProfiledSteps | None = None,
+    ) -> dict[str, float]:
+        """Trains as `train` does, and evaluates when due and at the end.
 
-    def single_device_model(self) -> keras.Model:
-        """A copy of the model outside the strategy, for export.
+        Args:
+            steps: see `train`, also for what is not said here.
+            eval_every: the period of evaluations, such as `500` or
+                `"2 epochs"`; `None` is each epoch. Several sets are a dict by
+                split, such as `{"eval": 500, "rare": "2 epochs"}`.
+            eval_steps: batches in an evaluation, but at most all; `None` means
+                all.
+            max_time: see `train`.
+            model_dir: see `train`.
+            callbacks: see `train`.
+            log_every: see `train`.
+            steps_per_loop: see `train`.
+            loop_seconds: see `train`.
+            verbose: see `train`.
+            profile: see `train`.
 
-        It holds the averaged weights if there are any.
+        Returns:
+            The newest training values, evaluation values as `val_*`, and
+            those of a set such as `"rare"` as `val_rare/*`.
+
+        Raises:
+            UserError: something that was given does not fit.
+            StartAgain: the run was preempted; its state is saved.
+            Diverged: the guard found no way back.
         """
-        copy = build_model(self._model_factory, self._precision)
-        if not copy.built:
-            self._call_once(copy)
-        copy.set_weights(self.model.get_weights())
-        # Copied one by one, not swapped in and out of the model that trains:
-        # only the chief may be doing this, and a swap involves all processes.
-        if self.parts.ema is not None:
-            # Not by what is trainable now, which may be less than at first.
-            averages = {
-                id(variable): average
-                for variable, average in zip(
-                    self.parts.trained, self.parts.ema.variables, strict=True
+        return self._train(
+            steps,
+            evaluate=True,
+            eval_every=eval_every,
+            eval_steps=eval_steps,
+            max_time=max_time,
+            model_dir=model_dir,
+            callbacks=callbacks,
+            log_every=log_every,
+            steps_per_loop=steps_per_loop,
+            loop_seconds=loop_seconds,
+            profile=profile,
+            verbose=verbose,
+        )
+
+    @checked
+    def fit(
+        self,
+        x: Any = None,
+        y: Any = None,
+        batch_size: Positive | None = None,
+        epochs: Positive = 1,
+        verbose: Verbosity = "auto",
+        callbacks: Any = None,
+        validation_split: Annotated[float, Ge(0), Lt(1)] = 0.0,
+        validation_data: Any = None,
+        shuffle: bool = True,
+        class_weight: ClassWeight | None = None,
+        sample_weight: Any = None,
+        initial_epoch: Natural = 0,
+        steps_per_epoch: Positive | None = None,
+        validation_steps: Positive | None = None,
+        validation_batch_size: Positive | None = None,
+        validation_freq: Any = 1,
+    ) -> History:
+        """Trains `epochs` more epochs, as `keras.Model.fit` does.
+
+        Each call begins an epoch of its own, and numbers its epochs from
+        `initial_epoch`. For a run that can be resumed, use `train` with a
+        `model_dir`.
+
+        Args:
+            x: arrays, pandas frames, or a list or dict of these by input; or
+                a `tf.data.Dataset` of batches, a `PyDataset`, or
+                `trainer.Examples`. `None` trains on the Trainer's own data, and
+                evaluates its eval split if there is one. Otherwise, what is
+                given here is the Trainer's data from now on.
+            y: targets, if `x` is arrays.
+            batch_size: examples in a global batch of arrays; by default the
+                Trainer's. It is the Trainer's from now on.
+            epochs: the number of the epoch to end before.
+            verbose: see `train`.
+            callbacks: see `train`.
+            validation_split: evaluates this share of the arrays, at their end,
+                instead of training on it.
+            validation_data: `(x, y)`, `(x, y, sample_weight)` or a dataset of
+                batches, evaluated after each epoch; or a dict of these by
+                split, such as `{"eval": ..., "rare": ...}`.
+            shuffle: whether arrays, and the batches of a `PyDataset`, are
+                shuffled in each epoch. A dataset has an order of its own, and
+                so has the Trainer's own data.
+            class_weight: in place of the Trainer's, for this call.
+            sample_weight: a weight for each example, if `x` is arrays. Metrics
+                use it, too, as `weighted_metrics` do in Keras.
+            initial_epoch: the number of the first epoch.
+            steps_per_epoch: steps in an epoch; by default one pass over the
+                data. Data that ends goes on from its beginning.
+            validation_steps: batches in an evaluation, but at most all; `None`
+                means all.
+            validation_batch_size: of arrays, by default `batch_size`; for speed
+                only.
+            validation_freq: evaluates after every n-th epoch by its number; a
+                dict has n for each split that is evaluated.
+
+        Returns:
+            The values of this call's epochs.
+
+        Raises:
+            UserError: something that was given does not fit.
+        """
+        data = FitData(
+            x=x,
+            y=y,
+            sample_weight=sample_weight,
+            validation_data=validation_data,
+            validation_split=validation_split,
+            shuffle=shuffle,
+            batch_size=batch_size,
+            validation_batch_size=validation_batch_size,
+        )
+        by_set = isinstance(validation_freq, Mapping)
+        evaluates = data.evaluates or (
+            x is None and (by_set or self._splits.has_eval)
+        )
+        data.check(
+            evaluates=evaluates,
+            validation_steps=validation_steps,
+            validation_batch_size=validation_batch_size,
+            validation_freq=None if validation_freq == 1 else validation_freq,
+        )
+        wanted = epochs_of(epochs, initial_epoch, steps_per_epoch)
+        sets = () if x is None and by_set else data.sets
+        eval_every = as_eval_every(validation_freq, sets)
+        own = History()
+        begin = self._steps_made()
+        with self._splits.set_back_unless(lambda: self._steps_made() > begin):
+            self._take_data(data, class_weight)
+            self._train(
+                wanted.epochs,
+                evaluate=evaluates,
+                eval_every=eval_every,
+                eval_steps=validation_steps,
+                callbacks=callbacks,
+                fit=wanted,
+                log_every="1 epoch" if verbose == 2 else 100,
+                verbose=verbose,
+                history=own,
+                class_weight=class_weight,
+            )
+        return own
+
+    @checked
+    def evaluate(
+        self,
+        x: Any = None,
+        y: Any = None,
+        *,
+        sample_weight: Any = None,
+        data: Any = None,
+        split: Text = "eval",
+        batch_size: Positive | None = None,
+        steps: Positive | None = None,
+        callbacks: Any = None,
+        verbose: Verbosity = "auto",
+        return_dict: Literal[True] = True,
+    ) -> dict[str, float]:
+        """Measures a split, with the averaged weights if there are any.
+
+        Args:
+            x: arrays to measure in place of a split of the Trainer's data. (A
+                number is `steps`.)
+            y: their targets.
+            sample_weight: a weight for each example.
+            data: in place of these, whatever `Trainer(data=...)` takes, such
+                as a dataset of batches.
+            split: of the Trainer's data, such as `"test"`.
+            batch_size: examples in a batch of arrays that are given here, for
+                speed only; by default the Trainer's.
+            steps: how many batches, but at most all; `None` means all.
+            callbacks: what is called for each batch, and at begin and end;
+                a `keras.callbacks.Callback` or a list of them.
+            verbose: 1 or 2 print a line with the values.
+            return_dict: as in Keras; there is always a dict.
+
+        Returns:
+            Loss and metrics by name, over all examples, and what callbacks
+            have added in `on_test_end`.
+
+        Raises:
+            UserError: something that was given does not fit.
+        """
+        if isinstance(x, int):
+            if steps is not None:
+                raise UserError(
+                    f"evaluate got {x} and steps = {steps}, but a number is "
+                    "steps: give one of them."
                 )
-            }
-            for own, its in zip(self.model.weights, copy.weights, strict=True):
-                if id(own) in averages:
-                    its.assign(averages[id(own)].read_value())
-        return copy
+            x, steps = None, x
+        batches = evaluated_batches(
+            x,
+            y,
+            sample_weight,
+            data=data,
+            batch_size=batch_size,
+            default_batch_size=self.batch_size,
+            split=split,
+        )
+        if batches is None:
+            batches = self.batches(split)
+        with self._calling(
+            callbacks, batches, steps=steps, verbose=verbose
+        ) as (run, called):
+            run.check_data(batches)
+            called.call("on_test_begin", {})
+            values = run.evaluator(batches)(steps, event=called.batch_events)
+            called.call("on_test_end", values)
+        values = numbers_of("on_test_end", values)
+        if verbose in (1, 2):
+            _write_line(_line_of(split, values))
+        return values
 
-    @contextlib.contextmanager
-    def model_to_save(self) -> Iterator[keras.Model]:
-        """The model outside the strategy, with the averaged weights if any.
+    @checked
+    def predict(
+        self,
+        x: Any,
+        *,
+        batch_size: Positive | None = None,
+        steps: Positive | None = None,
+        callbacks: Any = None,
+        verbose: Verbosity = "auto",
+    ) -> Any:
+        """The model's outputs, with the averaged weights if there are any.
 
-        A copy, as a file then has neither optimizer nor loss. Keras also
-        saves models of which it could make no other: they are saved as they
-        are, which only a given model that is trained itself can be.
+        Calls `forward`, on one device under any strategy.
+
+        Args:
+            x: arrays, frames, or a list or dict of these by input; or what
+                yields batches, whose targets are not used.
+            batch_size: examples in a batch of arrays; by default the
+                Trainer's.
+            steps: how many batches, but at most all; `None` means all.
+            callbacks: as for `evaluate`.
+            verbose: 1 or 2 print a line with the number of examples.
+
+        Returns:
+            NumPy arrays with one row for each example, in the structure of
+            the model's outputs.
+
+        Raises:
+            UserError: `x` does not fit the model.
         """
-        try:
-            model = self.single_device_model()
-        except (UserError, ValueError):
-            if self._given_model is None or not self._given_model.is_trained:
-                raise
-        else:
-            yield model
+        batches = predicted_batches(
+            x, batch_size=batch_size, default_batch_size=self.batch_size
+        )
+        with self._calling(
+            callbacks, batches, steps=steps, verbose=verbose
+        ) as (run, called):
+            found = predict(run, batches, steps=steps, event=called.call)
+        if verbose in (1, 2):
+            rows = len(keras.tree.flatten(found)[0])
+            _write_line(_line_of("predict", {"examples": rows}))
+        return found
+
+    @tf.autograph.experimental.do_not_convert
+    def log(
+        self,
+        name: str,
+        value: Any,
+        *,
+        kind: Kind | None = None,
+        split: Text | None = None,
+        sample_rate: int | None = None,
+    ) -> None:
+        """Logs a value, from a callback or a step, to every logger of the run.
+
+        Numbers also become part of what `train` returns, of `history`, and of
+        what callbacks can monitor; those of evaluation as `val_*`.
+
+        In a callback, a value is that of the present step. It goes with the
+        log that is due there, or is written beside it.
+
+        In a step, which is what `train_step`, `eval_step`, `per_example_loss`,
+        `global_loss` and `forward` are part of, a number is logged as every
+        other value of the step is: as its mean since the last log. Each
+        replica has its own, so it must be one value for each example or an
+        `average`, which are equal under every strategy.
+
+        Args:
+            name: letters, digits, spaces, and `_`, `-`, `.` and `/`.
+            value: a number, a string or an array. In a step: numbers of shape
+                `[batch]`, or a `trainer.average`.
+            kind: what an array is. An `"image"` is of uint8, or of floats from
+                0 to 1, and of shape `[height, width]`, `[height, width,
+                channels]` or `[images, height, width, channels]`. A
+                `"histogram"` is of any shape. `"audio"` is of floats from -1
+                to 1, of shape `[frames]` or `[frames, channels]`.
+            split: whose value it is, in a callback; by default that of the
+                evaluation which is under way, and else `"train"`.
+            sample_rate: of audio, in frames per second.
+
+        Raises:
+            UserError: the value is not one of these, or nothing runs.
+        """
+        check_words(name, kind=kind)
+        if log_in_step(name, value, kind=kind, split=split):
             return
-        ema = self.parts.ema
-        with ema.swapped_in() if ema else contextlib.nullcontext():
-            yield self.model
+        if self._run is None:
+            raise UserError(
+                f"trainer.log({name!r}, ...) was called outside of a run. Call "
+                "it in a callback, or in what a step calls."
+            )
+        self._run.log(
+            name, value, kind=kind, split=split, sample_rate=sample_rate
+        )
+
+    def save(self, path: Path, *, overwrite: bool = True) -> None:
+        """Saves the model in Keras' format; `keras.models.load_model` reads it.
+
+        It holds the averaged weights if there are any. Only the chief writes.
+
+        Args:
+            path: ends with `.keras`; or with `.weights.h5` for the weights
+                alone.
+            overwrite: whether to replace an existing file.
+
+        Raises:
+            UserError: the ending is another, the file exists, or Keras cannot
+                save the model.
+        """
+        check_save_path(path, overwrite=overwrite)
+        self._built.take_changes()
+        with self._built.model_to_save() as model:
+            if not self.plugin.is_chief:
+                return
+            if not os.fspath(path).endswith(".keras"):
+                model.save_weights(path, overwrite=overwrite)
+                return
+            try:
+                model.save(path, overwrite=overwrite)
+            # What Keras raises for a class that it cannot serialize.
+            except (NotImplementedError, TypeError) as error:
+                raise UserError(
+                    f"Keras cannot save a {type(model).__name__} as .keras "
+                    f"({type(error).__name__}). Give the class a get_config "
+                    "that returns its constructor's arguments, or save the "
+                    "weights alone: save('model.weights.h5')."
+                ) from None
+
+    def summary(self, **options: Any) -> None:
+        """Prints strategy, precision and layers.
+
+        Args:
+            **options: of `keras.Model.summary`.
+        """
+        say = options.get("print_fn") or _write_line
+        say(self.new_run().describe())
+        self.model.summary(**options)
+
+    def given_objects(self) -> dict[str, Any]:
+        """Arguments that are objects with variables, made before the scope."""
+        given = self._recipe.given
+        found = {
+            "model": given and given.model,
+            "optimizer": self._recipe.optimizer,
+        }
+        return {
+            name: one
+            for name, one in found.items()
+            if isinstance(one, keras.Model | keras.optimizers.Optimizer)
+        }
 
     # How it works; nothing below is meant to be overridden.
 
-    @functools.cached_property
-    def spec(self) -> StepSpec:
-        """What the steps are made of."""
-        return StepSpec(
-            methods=self,
-            overridden=frozenset(filter(self._has_own, OVERRIDABLE)),
-            parts=self.parts,
-            plugin=self.plugin,
-            batches=self.batches,
-            saves=lambda: self.loop is not None and self.loop.callbacks.save,
+    def _train(
+        self,
+        steps: int | str,
+        *,
+        callbacks: Any,
+        verbose: Verbosity,
+        model_dir: str | os.PathLike[str] | None = None,
+        history: History | None = None,
+        class_weight: ClassWeight | None = None,
+        **options: Any,
+    ) -> dict[str, float]:
+        """Runs a host loop, and notes its epochs."""
+        called = as_callbacks(callbacks)
+        own = History() if history is None else history
+        run = self.new_run(None if model_dir is None else os.fspath(model_dir))
+        if class_weight is not None:
+            run.spec = self._new_spec(class_weight)
+        loop = Loop(
+            run,
+            steps=steps,
+            callbacks=[*(with_defaults(called) if verbose else called), own],
+            verbose=2 if verbose == 2 else 1,
+            **options,
+        )
+        try:
+            return loop.run()
+        finally:
+            self.history.extend(own)
+            self._built.give_back()
+
+    @contextlib.contextmanager
+    def _calling(
+        self, callbacks: Any, batches: Batches, **params: Any
+    ) -> Iterator[tuple[Run, CallbackList]]:
+        """A call that does not train; a run that goes on stays the present one.
+
+        Args:
+            callbacks: a list, a single one or `None`.
+            batches: what it reads, which may be all the data there is.
+            **params: what Keras' callbacks find in their `params`.
+        """
+        before = self._run
+        self._first_batches = batches
+        try:
+            run = self.new_run()
+            called = CallbackList(as_callbacks(callbacks), run)
+            called.attach(self.model, params)
+            self._run = before
+            yield run, called
+        finally:
+            # It would keep the data.
+            self._first_batches = None
+            self._run = before
+
+    def _take_data(
+        self, data: FitData, class_weight: ClassWeight | None
+    ) -> None:
+        """Trains on the data of `fit` from now on."""
+        self._check_class_weight(class_weight)
+        self._splits.take(data.given(), data.batch_size)
+        self._check_sizes()
+
+    def _check_class_weight(self, class_weight: ClassWeight | None) -> None:
+        if self._has_own("global_loss"):
+            check_global_loss(
+                type(self).__name__,
+                accumulation_steps=self._accumulation_steps,
+                class_weight=class_weight,
+            )
+
+    def _check_sizes(self) -> None:
+        check_against_strategy(
+            self.plugin,
             batch_size=self.batch_size,
-            accumulation_steps=self.accumulation_steps,
-            form=self.compiled_form,
-            guard=self.guard,
-            loss=self.loss,
-            loss_weights=self.loss_weights,
-            class_weight=self.class_weight,
-            added_losses=self.added_losses,
-            run_eagerly=self.run_eagerly,
+            accumulation_steps=self._accumulation_steps,
+            form=self._form,
         )
 
-    @functools.cached_property
-    def train_runner(self) -> Runner:
-        """The loop of training steps; traced once, however often it runs."""
-        step = make_train_step(self.spec)
-        if self.check_numerics:
-            step = numerics.checked(step, self.spec)
-        if self.run_eagerly:
-            return EagerLoop(
-                step, self.plugin.strategy, needs_graph=self.spec.saves
+    @property
+    def _form(self) -> Form:
+        """What the steps are compiled as until a run chooses."""
+        return Form.of(self._jit_compile) or Form.GRAPH
+
+    def _new_spec(self, class_weight: ClassWeight | None) -> StepSpec:
+        """What the steps of a call are made of.
+
+        Calls that are alike share one, and so what has been traced and tried.
+        """
+        weights = tuple(sorted((class_weight or {}).items()))
+        key = (self.batch_size, weights)
+        built = self._built
+        if key not in built.specs:
+            built.specs[key] = StepSpec(
+                methods=self,
+                overridden=frozenset(filter(self._has_own, OVERRIDABLE)),
+                parts=built.parts,
+                plugin=self.plugin,
+                batches=self.batches,
+                saves=lambda: self._run is not None and self._run.saves,
+                batch_size=self.batch_size,
+                accumulation_steps=self._accumulation_steps,
+                form=self._form,
+                may_choose_form=Form.of(self._jit_compile) is None,
+                guard=self._recipe.guard,
+                loss=self._loss,
+                loss_weights=self._loss_weights,
+                class_weight=class_weight,
+                added_losses=self._added_losses,
+                run_eagerly=self._run_eagerly,
+                check_numerics=self._check_numerics,
             )
-        if self.compiled_form is Form.XLA_STACK:
-            return self.plugin.stack_runner(step)
-        return self.plugin.runner(step, training=True)
+        return built.specs[key]
+
+    def _has_own(self, method: str) -> bool:
+        """Whether a subclass overrides a method of the step."""
+        return getattr(type(self), method) is not getattr(Trainer, method)
+
+    def _steps_made(self) -> int:
+        """The step, without building what is not built."""
+        return self._built.state.step if "_built" in vars(self) else 0
 
     def _use_compiled(self, model: keras.Model) -> None:
         """Takes what a model is compiled with where nothing else was given."""
@@ -849,12 +967,12 @@ class Trainer(Running):
         if compiled.get("run_eagerly"):
             self._use_eagerly()
         for name in ("optimizer", "metrics"):
-            if self._factories[name] is None:
-                self._factories[name] = compiled.get(name)
-        if not any(part is not None for part in tf.nest.flatten(self.loss)):
-            self.loss = tf.nest.map_structure(as_loss, compiled.get("loss"))
-            if self.loss_weights is None:
-                self.loss_weights = compiled.get("loss_weights")
+            if getattr(self._recipe, name) is None:
+                setattr(self._recipe, name, compiled.get(name))
+        if not any(part is not None for part in tf.nest.flatten(self._loss)):
+            self._loss = tf.nest.map_structure(as_loss, compiled.get("loss"))
+            if self._loss_weights is None:
+                self._loss_weights = compiled.get("loss_weights")
 
     def _use_eagerly(self) -> None:
         """Runs steps as Python from now on.
@@ -862,40 +980,21 @@ class Trainer(Running):
         Raises:
             UserError: the strategy or the compiled form does not allow it.
         """
-        if Form.of(self.jit_compile) not in (None, Form.GRAPH):
+        if Form.of(self._jit_compile) not in (None, Form.GRAPH):
             raise UserError(
-                f"run_eagerly runs each operation by itself, but jit_compile = "
-                f"{self.jit_compile!r} compiles them. Leave one of them out."
+                "run_eagerly runs each operation by itself, but jit_compile = "
+                f"{self._jit_compile!r} compiles them. Leave one of them out."
             )
         if "plugin" in vars(self):
             check_eager(self.plugin)
-        self.run_eagerly, self.jit_compile = True, "graph"
-
-    @functools.cached_property
-    def evaluator(self) -> Evaluator:
-        """Measures the eval split; traced once, however often it runs."""
-        return Evaluator(
-            self.spec,
-            self.plugin,
-            has_to_leave=self._has_to_leave,
-            batch_events=self._batch_events,
-        )
-
-    def _batch_events(self) -> Callable[..., None] | None:
-        """What calls callbacks at each batch of an evaluation, if any do."""
-        if self._called is not None:
-            return self._called.batch_events
-        return None if self.reporter is None else self.reporter.batch_events()
-
-    def _has_to_leave(self) -> bool:
-        """Whether the run's evaluation that is under way is abandoned."""
-        return self.reporter is not None and self.reporter.has_to_leave()
+        self._run_eagerly, self._jit_compile = True, "graph"
 
     def _call_once(self, model: keras.Model) -> None:
         """Calls a model that is built by its first batch."""
         if self._example is None:
             # What the Trainer is called with may be the only data.
-            batches = self._first_batches or self.batches(self._any_split())
+            batches = self._first_batches
+            batches = batches or self.batches(self._splits.any_split)
             one = batches.pieces(
                 start=0, replicas=range(1), num_replicas=1, micro=1
             )
@@ -904,7 +1003,11 @@ class Trainer(Running):
             self._example = take_rows(x, 0, 1)
         model(self._example)
 
-    def _any_split(self) -> str:
-        """The split that training reads, or else one that is there."""
-        splits = list(getattr(self._data, "splits", ()))
-        return "train" if "train" in splits or not splits else splits[0]
+
+def _write_line(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+
+
+def _line_of(name: str, values: Mapping[str, float]) -> str:
+    """A line to print: `eval  loss 1.254  accuracy 0.3672`."""
+    return "  ".join([name, *(f"{k} {v:.4g}" for k, v in values.items())])

@@ -64,8 +64,8 @@ class Turns(Callback):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Everything is built and traced: waits for the first turn."""
-        compiled = self.trainer.accounts.summary()["compile"]
-        form = str(self.trainer.compiled_form)
+        compiled = self.run.accounts.summary()["compile"]
+        form = str(self.run.spec.form)
         self._orders.wait(trace_seconds=compiled, form=form)
 
     def on_save(self, step: int, logs: dict[str, float]) -> None:

@@ -129,6 +129,6 @@ class GeneratedImages(Callback):
         """Logs the images once the eval split has been measured."""
         if split != "eval":
             return
-        generator = self.trainer.model.get_layer("generator")
+        generator = self.run.model.get_layer("generator")
         made = as_grid(generator(tf.zeros([_SHOWN, generator.input_shape[-1]])))
-        self.trainer.log("generated", made, kind="image", split=split)
+        self.run.log("generated", made, kind="image", split=split)

@@ -95,11 +95,11 @@ class GeneratedText(Callback):
         """Logs the text once the eval split has been measured."""
         if split != "eval":
             return
-        text = self.generate(self.trainer.model)
+        text = self.generate(self.run.model)
         logging.info("Generated: %r", text)
         # Indented, so that TensorBoard's Markdown shows it as it is.
         text = textwrap.indent(text, "    ")
-        self.trainer.log("generated", text, split=split)
+        self.run.log("generated", text, split=split)
 
     def generate(self, model: keras.Model) -> str:
         """The prompt and what the model adds, always the same for its weights.

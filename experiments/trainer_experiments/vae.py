@@ -84,12 +84,12 @@ class DecodedImages(Callback):
         """Logs the images once the eval split has been measured."""
         if split != "eval":
             return
-        decoder = self.trainer.model.get_layer("decoder")
+        decoder = self.run.model.get_layer("decoder")
         rng = np.random.default_rng(0)
         size = (_ROWS**2, decoder.input_shape[-1])
         logits = decoder(rng.normal(size=size).astype("float32"))
         grid = as_grid(tf.sigmoid(logits))
-        self.trainer.log("decoded", grid, kind="image", split=split)
+        self.run.log("decoded", grid, kind="image", split=split)
 
 
 def as_grid(images: tf.Tensor) -> tf.Tensor:

@@ -145,7 +145,7 @@ def metrics_in_order(strategy, directory):
         return {"refused": np.array(str(error))}
     x, _, _ = models.regression_data()
     return {
-        "predicted": np.array(trainer.single_device_model()(x)),
+        "predicted": np.array(trainer._built.single_device_model()(x)),
         "train": np.array(logs["decaying"]),
         "eval": np.array(logs["val_decaying"]),
     }
@@ -172,7 +172,7 @@ def moving_average(strategy, directory):
     )
     result["error"] = np.array(logs["mean_absolute_error"])
     result |= weights_of(trainer)
-    for i, value in enumerate(trainer.parts.ema.variables):
+    for i, value in enumerate(trainer._built.parts.ema.variables):
         result[f"average{i}"] = np.array(value)
     result["eval_loss"] = np.array(logs["val_loss"])
     saved = _state_of(trainer) | {"eval": result["eval_loss"]}
@@ -226,10 +226,10 @@ def half_precision(strategy, directory):
     """Float16 with a loss scale: learns, and skips what overflows."""
     trainer = regression_trainer(strategy, precision="mixed_float16")
     first = trainer.evaluate()["loss"]
-    trainer.parts.loss_scale.variables[0].assign(2.0**60)
+    trainer._built.parts.loss_scale.variables[0].assign(2.0**60)
     trainer.train(1)
     skipped = np.array(trainer.optimizer.iterations)
-    trainer.parts.loss_scale.variables[0].assign(2.0**10)
+    trainer._built.parts.loss_scale.variables[0].assign(2.0**10)
     trainer.train(60)
     return {
         "first": np.array(first),
@@ -374,7 +374,7 @@ def resume(strategy, directory):
 
 def _state_of(trainer):
     """Every variable of a run: model, optimizer, averages, step."""
-    arrays = trainer.state.capture().arrays
+    arrays = trainer._built.state.capture().arrays
     return {
         name: np.asarray(value)
         for name, value in arrays.items()
@@ -388,7 +388,7 @@ def restore_saved(strategy, sources):
     for i, source in enumerate(sources):
         trainer = regression_trainer(strategy, ema_momentum=0.9, seed=i + 1)
         trainer.build()
-        assert trainer.state.restore_newest(
+        assert trainer._built.state.restore_newest(
             os.path.join(source, "saved", "checkpoints")
         )
         found = _state_of(trainer)
@@ -423,10 +423,10 @@ def counts(strategy, directory):
         strategy, data=in_order((x[:whole], y[:whole]))
     )
     logs = trainer.train(400, log_every=1000, steps_per_loop=100)
-    totals = trainer.loop.reporter.totals["interval"]
+    totals = trainer._built.last._reporter.totals["interval"]
     metric_count = totals.state()["metric:mean_absolute_error"][1].sum()
     return {
-        "counts.steps": np.array(trainer.parts.step),
+        "counts.steps": np.array(trainer._built.parts.step),
         "counts.iterations": np.array(trainer.optimizer.iterations),
         "counts.examples": np.array(totals.examples),
         "counts.metric_count": np.array(metric_count),

@@ -65,7 +65,7 @@ def divergence(strategy, directory, only=tuple(VARIANTS)):
         results[f"{variant}.skipped"] = np.array(_skipped(model_dir))
         results[f"{variant}.expected"] = np.array(skipped)
         results[f"{variant}.traces"] = np.array(
-            getattr(guarded.train_runner, "traces", 1)
+            getattr(guarded._run.train_runner, "traces", 1)
         )
         results[f"{variant}.steps"] = np.array(_logged(model_dir))
     return results
@@ -143,7 +143,9 @@ def _trainer(strategy, data, *, own_step=False, **options):
 
 
 def _variables(trainer):
-    averages = trainer.parts.ema.variables if trainer.parts.ema else []
+    averages = (
+        trainer._built.parts.ema.variables if trainer._built.parts.ema else []
+    )
     return [*trainer.model.variables, *trainer.optimizer.variables, *averages]
 
 

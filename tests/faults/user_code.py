@@ -193,19 +193,19 @@ class Faults(Callback):
     def setup(self):
         _enter("setup")
         if any(point == "writing" for _, point, _, _ in _plan()):
-            folder = os.path.join(self.trainer.model_dir, "checkpoints")
+            folder = os.path.join(self.run.model_dir, "checkpoints")
             threading.Thread(
                 target=self._watch, args=(folder,), daemon=True
             ).start()
 
     def on_train_begin(self, logs=None):
-        _enter("begin", self.trainer.step)
+        _enter("begin", self.run.step)
 
     def on_train_batch_begin(self, batch, logs=None):
-        _enter("step", self.trainer.step)
+        _enter("step", self.run.step)
 
     def on_test_begin(self, logs=None):
-        _enter("evaluation", self.trainer.step)
+        _enter("evaluation", self.run.step)
 
     def on_log(self, step, split, logs):
         _enter("log", step)
@@ -214,7 +214,7 @@ class Faults(Callback):
         _enter("save", step)
 
     def close(self):
-        _enter("close", self.trainer.step)
+        _enter("close", self.run.step)
 
     def _watch(self, folder):
         """Sees a checkpoint that does not have its final name yet."""
@@ -224,7 +224,7 @@ class Faults(Callback):
             except FileNotFoundError:
                 names = []
             if not all(name.startswith("step_") for name in names):
-                _enter("writing", self.trainer.step)
+                _enter("writing", self.run.step)
             time.sleep(0.0002)
 
 

@@ -113,8 +113,8 @@ class LeaveAt(Callback):
         self.step = step
 
     def on_train_batch_end(self, batch, logs=None):
-        if self.trainer.step == self.step:
-            self.trainer.start_again(f"step {self.step}")
+        if self.run.step == self.step:
+            self.run.start_again(f"step {self.step}")
 
     def next_due(self, step):
         return self.step if step < self.step else None

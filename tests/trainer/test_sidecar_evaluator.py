@@ -45,15 +45,17 @@ def loss_of(weight):
 def write_checkpoint(model_dir, step, weight):
     trainer = make_trainer()
     trainer.model.set_weights([np.array([[weight]], "float32")])
-    trainer.step = step
-    return storage.save(str(model_dir / "checkpoints"), trainer.state.capture())
+    trainer._built.state.step = step
+    return storage.save(
+        str(model_dir / "checkpoints"), trainer._built.state.capture()
+    )
 
 
 def follow_to(model_dir, train_steps, **options):
     defaults = {"timeout": "0.3s", "poll_seconds": 0.05}
+    trainer = options.pop("trainer", None) or make_trainer()
     return follow(
-        options.pop("trainer", None) or make_trainer(),
-        model_dir=str(model_dir),
+        trainer.new_run(str(model_dir)),
         train_steps=train_steps,
         **defaults | options,
     )
@@ -97,7 +99,7 @@ def test_the_best_starts_a_new_run(tmp_path):
     write_checkpoint(tmp_path, 5, 4.0)
     follow_to(tmp_path, 5)
     trainer = make_trainer()
-    initialize_from(trainer.parts, str(tmp_path / "best"))
+    initialize_from(trainer._built.parts, str(tmp_path / "best"))
     assert trainer.model.get_weights()[0] == 4.0
 
 
@@ -285,8 +287,8 @@ class Noted(Callback):
 
     def on_test_end(self, logs=None):
         assert self.following
-        self.trainer.log("twice", 2 * logs["loss"])
-        self.trainer.log("of", f"the set {self.trainer.evaluated_split}")
+        self.run.log("twice", 2 * logs["loss"])
+        self.run.log("of", f"the set {self.run.evaluated_split}")
 
     def on_log(self, step, split, logs):
         raise AssertionError("it may act on the run that trains")

@@ -46,10 +46,10 @@ def sums(split):
 class Together(Callback):
     # Waits for the evaluation of each checkpoint, and stops early.
     def on_train_batch_begin(self, batch, logs=None):
-        step = self.trainer.step
+        step = self.run.step
         if step not in (2, 4):
             return
-        path = os.path.join(self.trainer.model_dir, "metrics_evaluator.jsonl")
+        path = os.path.join(self.run.model_dir, "metrics_evaluator.jsonl")
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             if os.path.exists(path):
@@ -61,7 +61,7 @@ class Together(Callback):
 
     def on_save(self, step, logs):
         if step == 6:
-            self.trainer.stop("enough")
+            self.run.stop("enough")
 
 
 @gin.configurable

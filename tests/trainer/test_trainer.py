@@ -128,13 +128,13 @@ def test_bfloat16_computes_in_half_and_keeps_float32_weights():
 
 def test_learning_rate_replaces_the_optimizers_own():
     trainer = make(learning_rate=0.25)
-    assert trainer.learning_rates() == {"learning_rate": 0.25}
+    assert trainer._built.learning_rates() == {"learning_rate": 0.25}
     schedule = keras.optimizers.schedules.ExponentialDecay(0.5, 10, 0.9)
     trainer = make(
         optimizer=lambda: keras.optimizers.SGD(schedule, momentum=0.5),
         learning_rate=0.25,
     )
-    assert trainer.learning_rates() == {"learning_rate": 0.25}
+    assert trainer._built.learning_rates() == {"learning_rate": 0.25}
     assert trainer.optimizer.momentum == 0.5
 
 
@@ -177,8 +177,8 @@ def test_an_empty_micro_batch_is_refused_where_it_would_count():
 def test_single_device_model_holds_the_averaged_weights():
     trainer = make(ema_momentum=0.5)
     trainer.train(5)
-    copy = trainer.single_device_model()
-    averages = [convert_to_numpy(v) for v in trainer.parts.ema.variables]
+    copy = trainer._built.single_device_model()
+    averages = [convert_to_numpy(v) for v in trainer._built.parts.ema.variables]
     for value, average in zip(copy.get_weights(), averages, strict=True):
         assert np.array_equal(value, average)
     assert not np.array_equal(averages[0], trainer.model.get_weights()[0])
@@ -250,26 +250,3 @@ def test_what_cannot_work_is_said_in_one_to_three_lines(options, message):
         make(**options).train(1)
     said = str(raised.value).split("\n  In call to configurable")[0]
     assert 1 <= len(said.splitlines()) <= 3
-
-
-def test_the_memory_of_a_step():
-    def model():
-        hidden = keras.layers.Dense(32, activation="relu")
-        return keras.Sequential(
-            [keras.Input((16,)), hidden, keras.layers.Dense(1)]
-        )
-
-    report = Trainer(
-        model=model,
-        loss="mse",
-        data=lambda split: (np.zeros((8, 16), "float32"), np.zeros((8, 1))),
-        batch_size=8,
-        strategy="default",
-    ).memory_report()
-    weights = 4 * (16 * 32 + 32 + 32 + 1)
-    # Adam has two moments for each weight, a step counter and its rate.
-    assert report["model"] == report["gradients"] == weights
-    assert report["optimizer"] == 2 * weights + 8 + 4
-    assert report["moving average"] == 0
-    # The hidden layer's output, and little more than that of the last one.
-    assert 0 <= report["activations"] - 4 * 8 * 32 < 4 * 8 * 4

@@ -13,7 +13,7 @@ from tensorflow.python.util import deprecation
 
 from trainer.check.programs import RunPrograms
 from trainer.errors import UserError
-from trainer.loop.running_trainer import RunningTrainer
+from trainer.loop.run import Run
 from trainer.runtime.exit_report import headline
 from trainer.runtime.graph import graph_function
 from trainer.runtime.report import Row
@@ -32,9 +32,9 @@ _NOT_TRACED = (UserError, RuntimeError, TypeError, ValueError)
 _NOT_ACTIVATIONS = {"Const", "Placeholder", "ReadVariableOp", "VariableV2"}
 
 
-def memory_of(trainer: RunningTrainer) -> dict[str, int]:
+def memory_of(run: Run) -> dict[str, int]:
     """The bytes of a run's variables on one device, by what they are for."""
-    parts = trainer.parts
+    parts = run.parts
     optimizers = [v for one in parts.optimizers.values() for v in one.variables]
     return {
         "model": _bytes(parts.model.variables),

@@ -10,7 +10,7 @@ import tensorflow as tf
 from trainer.data.static_shapes import Padded
 from trainer.errors import UserError
 from trainer.loop.evaluation_sets import EVAL
-from trainer.loop.running_trainer import RunningTrainer
+from trainer.loop.run import Run
 from trainer.step.eval_step import make_eval_step
 from trainer.step.forms import Form
 from trainer.step.programs import Program
@@ -24,19 +24,19 @@ class RunPrograms:
     """See `trainer.step.programs.Programs`.
 
     Args:
-        trainer: built and prepared.
+        run: built and prepared.
     """
 
-    def __init__(self, trainer: RunningTrainer) -> None:
-        self._trainer = trainer
-        self.batch_size = trainer.batch_size
-        self.micro_batches = trainer.accumulation_steps
-        self._replicas = trainer.plugin.num_replicas
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self.batch_size = run.spec.batch_size
+        self.micro_batches = run.spec.accumulation_steps
+        self._replicas = run.plugin.num_replicas
         self.smallest = self._replicas * self.micro_batches
 
     def training(self, batch_size: int | None = None) -> Program:
         """See `Programs.training`."""
-        spec, micro = self._trainer.spec, self._trainer.accumulation_steps
+        spec, micro = self._run.spec, self._run.spec.accumulation_steps
         if batch_size is not None:
             resized: Any = _Resized(batch_size)
             spec = dataclasses.replace(
@@ -49,9 +49,9 @@ class RunPrograms:
     def micro_batch(self) -> Program:
         """The training step of one micro-batch, operation by operation."""
         spec = dataclasses.replace(
-            self._trainer.spec, form=Form.GRAPH, accumulation_steps=1
+            self._run.spec, form=Form.GRAPH, accumulation_steps=1
         )
-        return self._training(spec, (self._piece("train", self._trainer.spec),))
+        return self._training(spec, (self._piece("train", self._run.spec),))
 
     def _training(self, spec: StepSpec, inputs: tuple[Any, ...]) -> Program:
         step = make_train_step(spec)
@@ -60,14 +60,14 @@ class RunPrograms:
             function=lambda *batches: step(Given(batches)),
             inputs=inputs,
             replicas=self._replicas,
-            model=self._trainer.model,
+            model=self._run.model,
         )
 
     def evaluation(self) -> Program:
         """See `Programs.evaluation`."""
-        trainer, split = self._trainer, self._evaluated
+        run, split = self._run, self._evaluated
         spec = dataclasses.replace(
-            trainer.spec, batches=lambda _: trainer.batches(split)
+            run.spec, batches=lambda _: run.batches(split)
         )
         prepare(spec, training=False)
         step = make_eval_step(spec)
@@ -76,14 +76,14 @@ class RunPrograms:
             function=lambda batch: step(Given([batch])),
             inputs=(self._padded_piece(),),
             replicas=self._replicas,
-            model=self._trainer.model,
+            model=self._run.model,
         )
 
     def serving(self) -> Program:
         """See `Programs.serving`."""
-        model = self._trainer.single_device_model()
+        model = self._run.built.single_device_model()
         x, _, _ = keras.utils.unpack_x_y_sample_weight(
-            self._piece("train", self._trainer.spec)
+            self._piece("train", self._run.spec)
         )
         return Program(
             name="export",
@@ -96,8 +96,7 @@ class RunPrograms:
     @property
     def _evaluated(self) -> str:
         """The split whose evaluation stands for all."""
-        loop = self._trainer.loop
-        return loop.sets[0] if loop is not None and loop.sets else EVAL
+        return self._run.sets[0] if self._run.sets else EVAL
 
     def _piece(self, split: str, spec: StepSpec) -> Any:
         """The specs of a replica's full piece of a (micro-)batch."""
@@ -112,13 +111,13 @@ class RunPrograms:
         rows = -(-size // (self._replicas * micro))
         return tf.nest.map_structure(
             lambda one: tf.TensorSpec([rows, *one.shape[1:]], one.dtype),
-            self._trainer.batches(split).element_spec,
+            self._run.batches(split).element_spec,
         )
 
     def _padded_piece(self) -> Any:
         """The specs of a piece in an evaluation."""
-        piece = self._piece(self._evaluated, self._trainer.spec)
-        if not self._trainer.plugin.options.static_shapes:
+        piece = self._piece(self._evaluated, self._run.spec)
+        if not self._run.plugin.options.static_shapes:
             return piece
         rows = tf.nest.flatten(piece)[0].shape[0]
         return Padded(piece, tf.TensorSpec([rows], tf.float32))

@@ -14,7 +14,7 @@ from trainer.checkpoint import storage
 from trainer.errors import UserError
 from trainer.loop.evaluation_sets import EVAL
 from trainer.loop.loop import Loop
-from trainer.loop.running_trainer import RunningTrainer
+from trainer.loop.run import Run
 from trainer.runtime.report import Row, Section
 from trainer.step.keras.private import all_layers
 from trainer.strategy.graph_loop import GraphLoop
@@ -24,13 +24,11 @@ _MOST_STEPS, _SECONDS = 64, 0.5
 _EVALUATED, _READ = 10, 100
 
 
-def rehearse(
-    trainer: RunningTrainer, loop: Loop, *, folder: str
-) -> list[Section]:
+def rehearse(run: Run, loop: Loop, *, folder: str) -> list[Section]:
     """Tries a run that is `ready`, and says what was found.
 
     Args:
-        trainer: has the weights that the run would start with.
+        run: has the weights that the run would start with.
         loop: of the run, in a directory that is not the run's own.
         folder: where to save.
 
@@ -38,60 +36,62 @@ def rehearse(
         UserError: the run would not start.
         Diverged: its guard would end it in these steps.
     """
-    plugin, begin = trainer.plugin, trainer.step
+    plugin, begin = run.plugin, run.step
     why_not = plugin.why_only_checked
-    programs = RunPrograms(trainer)
-    sections = [_run(trainer, loop), _model(trainer)]
+    programs = RunPrograms(run)
+    sections = [_run(run, loop), _model(run)]
     if why_not is None:
-        rate, steps = _steps(trainer, loop, programs)
+        rate, steps = _steps(run, loop, programs)
         sections.append(steps)
         seconds = {}
-        for split, batches in loop.measured.items():
-            seconds[split], found = _evaluation(trainer, split, batches)
+        for split in run.sets:
+            seconds[split], found = _evaluation(
+                run, split, loop.reporter.eval_steps
+            )
             sections.append(found)
-        if not loop.measured:
+        if not run.sets:
             none = ("The run has none.",)
             sections.append(Section("evaluation", notes=none))
         sections.append(_end(loop, begin, rate, seconds))
     else:
         sections.append(Section("steps", notes=(f"None was made: {why_not}.",)))
-    sections.append(_data(trainer, loop))
+    sections.append(_data(run, loop))
     if plugin.is_chief:
-        sections.append(try_checkpoint(trainer, os.path.join(folder, "saved")))
+        sections.append(try_checkpoint(run, os.path.join(folder, "saved")))
     return [*sections, *plugin.check(programs)]
 
 
-def _run(trainer: RunningTrainer, loop: Loop) -> Section:
-    spec = trainer.batches("train").element_spec
-    static = trainer.plugin.options.static_shapes or all(
+def _run(run: Run, loop: Loop) -> Section:
+    spec = run.batches("train").element_spec
+    static = run.plugin.options.static_shapes or all(
         getattr(part, "shape", None) is not None
         and part.shape.is_fully_defined()
         for part in tf.nest.flatten(spec)
     )
     rows = [
-        Row("strategy", trainer.plugin.name),
-        Row("replicas", trainer.plugin.num_replicas),
-        Row("batch_size", trainer.batch_size, note="over all replicas"),
-        Row("micro-batches", trainer.accumulation_steps),
-        Row("begins at step", trainer.step),
+        Row("strategy", run.plugin.name),
+        Row("replicas", run.plugin.num_replicas),
+        Row("batch_size", run.spec.batch_size, note="over all replicas"),
+        Row("micro-batches", run.spec.accumulation_steps),
+        Row("begins at step", run.step),
         Row("ends at step", loop.steps),
-        Row("steps per epoch", loop.steps_per_epoch),
-        *_form(trainer, loop),
+        Row("steps per epoch", run.epochs.steps),
+        *_form(run, loop),
         Row("static shapes", static, note="of the training batches"),
     ]
     return Section("run", rows)
 
 
-def _form(trainer: RunningTrainer, loop: Loop) -> list[Row]:
+def _form(run: Run, loop: Loop) -> list[Row]:
     # A strategy that only compiles says what it compiles.
-    if loop.form is None or trainer.plugin.why_only_checked is not None:
+    if loop.form is None or run.plugin.why_only_checked is not None:
         return []
-    form = str(trainer.compiled_form)
+    form = str(run.spec.form)
     return [Row("compiled form", form, note=loop.form.why)]
 
 
-def _model(trainer: RunningTrainer) -> Section:
-    model = trainer.model
+def _model(run: Run) -> Section:
+    model = run.model
     return Section(
         "model",
         [
@@ -104,51 +104,51 @@ def _model(trainer: RunningTrainer) -> Section:
             ),
             *(
                 Row(f"{name} memory", size, "bytes")
-                for name, size in memory_of(trainer).items()
+                for name, size in memory_of(run).items()
             ),
         ],
     )
 
 
 def _steps(
-    trainer: RunningTrainer, loop: Loop, programs: RunPrograms
+    run: Run, loop: Loop, programs: RunPrograms
 ) -> tuple[float, Section]:
     """Makes steps; returns how many a second, and what else was found."""
-    before, count = trainer.step, 1
+    before, count = run.step, 1
     faults: list[str] = []
     first, seconds = loop.try_steps(1, faults), loop.try_steps(1, faults)
     # All processes of a run make as many, whatever their clocks say.
-    while count < _MOST_STEPS and not trainer.plugin.any_process(
+    while count < _MOST_STEPS and not run.plugin.any_process(
         seconds > _SECONDS
     ):
         count *= 2
         seconds = loop.try_steps(count, faults)
     rate = count / seconds
     values = loop.reporter.epoch_values()
-    runner = trainer.train_runner
+    runner = run.train_runner
     retraces = runner.traces - 1 if isinstance(runner, GraphLoop) else None
     rows = [
-        Row("steps made", trainer.step - before),
+        Row("steps made", run.step - before),
         *(Row(name, value) for name, value in values.items()),
         Row("first step", first, "s", "after tracing"),
         Row("retraces", retraces),
         Row("steps a second", rate, "steps/s", f"over {count} steps"),
-        Row("examples a second", rate * trainer.batch_size, "examples/s"),
+        Row("examples a second", rate * run.spec.batch_size, "examples/s"),
         *step_costs(programs),
     ]
     return rate, Section("steps", rows, notes=faults)
 
 
 def _evaluation(
-    trainer: RunningTrainer, split: str, eval_steps: int | None
+    run: Run, split: str, eval_steps: int | None
 ) -> tuple[float | None, Section]:
     """Evaluates a part of a split; returns the seconds of an evaluation."""
-    length = eval_steps or trainer.batches(split).steps_per_epoch
+    length = eval_steps or run.batches(split).steps_per_epoch
     count = min(length or _EVALUATED, _EVALUATED)
     times, values = [], {}
     for batches in (1, 1, count):
         begin = time.perf_counter()
-        values = trainer.evaluate(split=split, steps=batches)
+        values = run.evaluator(run.batches(split))(batches)
         times.append(time.perf_counter() - begin)
     first, one, several = times
     each = max((several - one) / max(count - 1, 1), 0.0)
@@ -182,9 +182,9 @@ def _end(
     return Section("expected time", rows)
 
 
-def _data(trainer: RunningTrainer, loop: Loop) -> Section:
+def _data(run: Run, loop: Loop) -> Section:
     """Reads training data as fast as it comes."""
-    batches = iter(loop.batches.whole(trainer.step))
+    batches = iter(loop.batches.whole(run.step))
     next(batches)
     begin, count = time.perf_counter(), 0
     while count < _READ and time.perf_counter() - begin < _SECONDS:
@@ -194,7 +194,7 @@ def _data(trainer: RunningTrainer, loop: Loop) -> Section:
     rows = [
         Row(
             "examples a second",
-            rate * trainer.batch_size,
+            rate * run.spec.batch_size,
             "examples/s",
             f"read alone, over {count} batches",
         ),
@@ -203,20 +203,20 @@ def _data(trainer: RunningTrainer, loop: Loop) -> Section:
     return Section("data", rows)
 
 
-def try_checkpoint(trainer: RunningTrainer, folder: str) -> Section:
+def try_checkpoint(run: Run, folder: str) -> Section:
     """Saves, restores, and compares.
 
     Raises:
         UserError: what was saved is not what is restored.
     """
-    before = trainer.state.digests()
+    before = run.state.digests()
     begin = time.perf_counter()
-    storage.save(folder, trainer.state.capture())
+    storage.save(folder, run.state.capture())
     saved = time.perf_counter()
-    if not trainer.state.restore_newest(folder):
+    if not run.state.restore_newest(folder):
         raise UserError("A checkpoint was saved that cannot be restored.")
     restored = time.perf_counter()
-    if trainer.state.digests() != before:
+    if run.state.digests() != before:
         raise UserError("A checkpoint does not restore what was saved.")
     size = sum(
         os.path.getsize(os.path.join(place, name))

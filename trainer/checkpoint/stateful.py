@@ -65,8 +65,8 @@ class RunState:
     """Everything of a run that a checkpoint holds.
 
     Args:
-        parts: returns the run's variables; not called before they are built.
-        processes: returns the strategy plugin, likewise.
+        parts: the run's variables.
+        processes: the strategy plugin.
 
     Attributes:
         step: the optimizer steps that are done.
@@ -75,13 +75,13 @@ class RunState:
 
     def __init__(
         self,
-        parts: Callable[[], Parts],
-        processes: Callable[[], _Processes],
+        parts: Parts,
+        processes: _Processes,
     ) -> None:
         self.step = 0
         self.host: HostState | None = None
-        self._get_parts = parts
-        self._get_processes = processes
+        self._parts = parts
+        self._processes = processes
 
     def capture(self, *, over: bool = False) -> Snapshot:
         """Takes a snapshot of the run between two host loops.
@@ -106,14 +106,14 @@ class RunState:
                 for group, members in variables.items()
             }
         }
-        parts = self._get_parts()
+        parts = self._parts
         untracked = parts.untracked.state()
         host["untracked"] = {
             key: [int(size) for size in value.shape]
             for key, value in untracked.items()
         }
         arrays |= {f"untracked/{key}": v for key, v in untracked.items()}
-        host["fingerprints"] = dict(self._get_processes().facts)
+        host["fingerprints"] = dict(self._processes.facts)
         host["metrics_add_up"] = parts.metrics.trial()
         if self.host is not None:
             of_loop, arrays_of_loop = self.host.capture(over=over)
@@ -163,7 +163,7 @@ class RunState:
         for group, members in variables.items():
             for i, variable in enumerate(members):
                 variable.assign(snapshot.arrays[key_of(group, i)])
-        parts = self._get_parts()
+        parts = self._parts
         parts.untracked.load(
             {
                 key: snapshot.arrays[f"untracked/{key}"]
@@ -194,7 +194,7 @@ class RunState:
         step = self.step
         self.restore(snapshot, groups=EVALUATED)
         self.step = step
-        self._get_parts().step.assign(step)
+        self._parts.step.assign(step)
 
     def restore_newest(
         self, directory: str, *, going_back: bool = False
@@ -276,7 +276,7 @@ class RunState:
             UserError: they differ; the message says which process differs in
                 what.
         """
-        processes = self._get_processes()
+        processes = self._processes
         # Spares a run on its own the hashing of all its variables.
         if processes.is_alone:
             return
@@ -307,7 +307,7 @@ class RunState:
         """
         variables = sum(self._variables().values(), [])
         values = [_on_host(variable) for variable in variables]
-        untracked = self._get_parts().untracked
+        untracked = self._parts.untracked
         before = untracked.state()
 
         def set_back() -> None:
@@ -319,7 +319,7 @@ class RunState:
 
     def _note_changes(self, snapshot: Snapshot) -> None:
         then = snapshot.host.get("fingerprints", {})
-        for name, now in self._get_processes().facts.items():
+        for name, now in self._processes.facts.items():
             if then.get(name, now) != now:
                 logging.info(
                     "The %s has changed since step %d (%s, now %s).",
@@ -331,7 +331,7 @@ class RunState:
 
     def _variables(self) -> dict[str, list[Any]]:
         """Every variable of a run, in groups that a checkpoint keeps apart."""
-        parts = self._get_parts()
+        parts = self._parts
         groups: dict[str, list[Any]] = {
             "model": list(parts.model.variables),
             "step": [parts.step],

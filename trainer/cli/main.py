@@ -200,8 +200,8 @@ def _run(
         ):
             # Everything is built and restored, and nothing has been written.
             # A parameter server or its worker has no Trainer.
-            if run.trainer is not None:
-                report.begin(run.trainer)
+            if run.call is not None:
+                report.begin(run.call)
             if run.trains or run.mode == "check":
                 unused = check_all_used(
                     origins,
@@ -211,15 +211,15 @@ def _run(
                 )
             # Evaluation and export do not touch the run's record, because the
             # run may still be training.
-            if run.trains and run.trainer and run.plugin.is_chief:
+            if run.trains and run.call and run.plugin.is_chief:
                 run_dir.start(
                     run.plugin,
-                    data_resume=run.trainer.batches("train").resume,
-                    accounts=run.trainer.accounts,
+                    data_resume=run.call.batches("train").resume,
+                    accounts=run.call.accounts,
                 )
             is_training = run.trains
             results = run.run()
-            if run.mode == "check" and run.trainer and run.plugin.is_chief:
+            if run.mode == "check" and run.call and run.plugin.is_chief:
                 report_of_check(run.report, unused, request.model_dir)
     except BaseException as raised:
         error = signals.interruption() or raised

@@ -4,11 +4,11 @@ from typing import Any
 
 import keras
 
-from trainer.loop.running_trainer import RunningTrainer
+from trainer.loop.run import Run
 
 
 class Callback(keras.callbacks.Callback):
-    """A Keras callback with a trainer, saved state and exact due steps.
+    """A Keras callback with a run, saved state and exact due steps.
 
     Any `keras.callbacks.Callback` runs in the loop as it is. This class adds
     what Keras lacks. Events come in this order:
@@ -22,7 +22,7 @@ class Callback(keras.callbacks.Callback):
     `before_end` of savers · `on_train_end` · `close`. Saving comes after the
     epoch's end, so that a checkpoint holds what callbacks did there. Where a
     clock has cut a host loop into several graph calls, savers get `on_save`
-    between them, too. A run that has to leave (see `Trainer.start_again`) goes
+    between them, too. A run that has to leave (see `Run.start_again`) goes
     from the end of a graph call to `on_leave` and `close`. What was due is
     called at the next start, before anything else.
     A run that rolls back (see `trainer.Guard`) goes from the K steps to
@@ -30,12 +30,12 @@ class Callback(keras.callbacks.Callback):
     `on_roll_back` and `on_epoch_begin`.
 
     `on_train_begin` is called in every attempt, after everything is restored:
-    do what is for the run, and not for the attempt, if `trainer.step == 0`.
+    do what is for the run, and not for the attempt, if `run.step == 0`.
     `on_epoch_begin` is also called again within an epoch; afterwards the
     variables and the callbacks' states are set back to what they were.
 
     Attributes:
-        trainer: the running `Trainer`; set before `setup`.
+        run: the running `Trainer`; set before `setup`.
         runs_last: savers set this, so that they see what the others logged.
         single: whether two of its class would get in each other's way, such
             as by writing the same file; a run may then have only one.
@@ -59,7 +59,7 @@ class Callback(keras.callbacks.Callback):
         super().__init__()
         # Never None where a callback is called: the annotation spares every
         # callback a check.
-        self.trainer: RunningTrainer = None  # type: ignore[assignment]
+        self.run: Run = None  # type: ignore[assignment]
 
     def setup(self) -> None:
         """Called once, in callback order, before the first event."""

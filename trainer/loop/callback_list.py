@@ -12,7 +12,7 @@ from trainer.checkpoint import keras_callbacks
 from trainer.errors import UserError
 from trainer.loop.callback import Callback
 from trainer.loop.monitor import Monitor
-from trainer.loop.running_trainer import RunningTrainer
+from trainer.loop.run import Run
 from trainer.runtime.exit_report import headline
 from trainer.runtime.schema import Misfit
 
@@ -38,7 +38,7 @@ class CallbackList:
 
     Args:
         callbacks: ours, or any `keras.callbacks.Callback`.
-        trainer: handed to each callback, and its model to Keras' own.
+        run: handed to each callback, and its model to Keras' own.
 
     Raises:
         UserError: there are two of a class that may be there once, or one
@@ -48,7 +48,7 @@ class CallbackList:
     def __init__(
         self,
         callbacks: Sequence[keras.callbacks.Callback],
-        trainer: RunningTrainer,
+        run: Run,
     ) -> None:
         for one in callbacks:
             for kind, why in _REFUSED.items():
@@ -65,7 +65,7 @@ class CallbackList:
         self.all = sorted(callbacks, key=_runs_last)
         self.ours = [c for c in self.all if isinstance(c, Callback)]
         for callback in self.ours:
-            callback.trainer = trainer
+            callback.run = run
         # Whether callbacks of Keras' kind, too, are given the model. Some begin
         # to write then, wherever they were told to, which a check must not.
         self.attaches_keras = True

@@ -15,7 +15,7 @@ from absl import logging
 from trainer.data import Batches, Resume
 from trainer.data.stacks import is_like_pieces
 from trainer.errors import UserError
-from trainer.loop.running_trainer import RunningTrainer
+from trainer.loop.run import Run
 from trainer.loop.training_input import training_input
 from trainer.loop.without_trace import without_trace
 from trainer.runtime.exit_report import headline
@@ -36,10 +36,10 @@ _COMPARED, _TOLERANCE = 2, 1e-2
 
 
 class CompiledForm:
-    """Gives a Trainer the form that its next steps have.
+    """Gives a run the form that its next steps have.
 
     Args:
-        trainer: built, and prepared for tracing.
+        run: built, and prepared for tracing.
         batches: its training data.
         last: of the steps before, or of the call of `train` before this one.
         compared: by form, why its first losses rule it out, or an empty
@@ -52,32 +52,28 @@ class CompiledForm:
 
     def __init__(
         self,
-        trainer: RunningTrainer,
+        run: Run,
         batches: Batches,
         *,
         last: "CompiledForm | None",
         compared: dict[str, str],
     ) -> None:
-        self._trainer = trainer
+        self._run = run
         self._batches = batches
         self._compared = compared
-        self._asked = Form.of(trainer.jit_compile)
+        self._asked = None if run.spec.may_choose_form else run.spec.form
         self._chosen: Form | None = None
-        self._runners: dict[Form, Runner] = {}
         self.why = f"steps before {FIRST_CHOSEN} are not compiled"
         # What was found out about a step holds while that is the same.
         self._about = (
-            trainer.spec.tried,
-            [id(variable) for variable in trainer.model.trainable_variables],
+            run.spec.tried,
+            [id(variable) for variable in run.model.trainable_variables],
             str(batches.element_spec),
             batches.resume,
             batches.why_not_stacked(),
         )
         if last is not None and last._is_about(self._about):
             self._chosen, self.why = last._chosen, last.why
-            if last._compared is compared:
-                # Of the same call, before a rollback.
-                self._runners = last._runners
 
     def _is_about(self, about: tuple[Any, ...]) -> bool:
         # Every spec has a set of its own, and those of two are often equal.
@@ -91,15 +87,15 @@ class CompiledForm:
     def is_due(self, step: int) -> bool:
         """Whether the steps after this one may have another form."""
         is_open = self._asked is None and step >= FIRST_CHOSEN
-        return is_open and self._trainer.compiled_form is not self._chosen
+        return is_open and self._run.spec.form is not self._chosen
 
     def take(self) -> None:
-        """Gives the Trainer the form of the steps that come next.
+        """Gives the run the form of the steps that come next.
 
         Raises:
             UserError: the form that was asked for cannot be had.
         """
-        step = self._trainer.step
+        step = self._run.step
         if self._asked is None and step < FIRST_CHOSEN:
             self._use(Form.GRAPH)
             return
@@ -116,7 +112,7 @@ class CompiledForm:
         self._use(self._chosen)
 
     def _use(self, form: Form) -> None:
-        self._trainer.use_form(form, self._runners.get(form))
+        self._run.use_form(form)
 
     def _required(self) -> Form:
         """Makes sure that the form that was asked for can be had."""
@@ -153,8 +149,8 @@ class CompiledForm:
         return Form.GRAPH
 
     def _by_rule(self) -> tuple[Form, str]:
-        trainer, plugin = self._trainer, self._trainer.plugin
-        if trainer.spec.run_eagerly:
+        run, plugin = self._run, self._run.plugin
+        if run.spec.run_eagerly:
             return Form.GRAPH, "they run as Python"
         # All of this is alike in every process of a run.
         if not plugin.is_alone or plugin.num_replicas > 1:
@@ -169,24 +165,24 @@ class CompiledForm:
             return Form.GRAPH, "nothing else is possible here"
         self._use(Form.GRAPH)
         self._trace()
-        graph = trainer.train_runner
+        graph = run.train_runner
         if not isinstance(graph, GraphLoop):
             return Form.GRAPH, "their strategy has a loop of its own"
-        if trainer.parts.untracked.lost:
+        if run.parts.untracked.lost:
             return Form.GRAPH, "they change what no trial can set back"
         types = types_of(graph.step_graph)
         # Such as in a loop, or with an axis or a table that varies.
-        if sum(types[one] for one in TYPES) > len(trainer.spec.lookups.found):
+        if sum(types[one] for one in TYPES) > len(run.spec.lookups.found):
             return Form.GRAPH, "XLA does not check the bounds of its lookups"
-        facts = Facts.of(graph.step_graph, batch_size=trainer.batch_size)
+        facts = Facts.of(graph.step_graph, batch_size=run.spec.batch_size)
         return form_of(facts, legal)
 
     def _why_not(self, form: Form) -> str | None:
         """Why a run's steps cannot have a form; `None` if they can."""
-        trainer, plugin = self._trainer, self._trainer.plugin
-        reason = why_not_in_form(plugin, form, trainer.accumulation_steps)
+        run, plugin = self._run, self._run.plugin
+        reason = why_not_in_form(plugin, form, run.spec.accumulation_steps)
         if reason is None and form.uses_xla and plugin.num_replicas > 1:
-            reason = _why_not_on_each_replica(trainer)
+            reason = _why_not_on_each_replica(run)
         if reason is None and form is Form.XLA_STACK:
             reason = self._batches.why_not_stacked()
             return reason and f"{form} needs batches of a known shape: {reason}"
@@ -194,11 +190,10 @@ class CompiledForm:
 
     def _trace(self) -> Any:
         """Traces the present form; returns an input of its own."""
-        trainer = self._trainer
+        run = self._run
         # From the beginning: other steps may take long to reach.
-        iterator = training_input(trainer, self._batches, start=0)
-        trainer.train_runner.trace(iterator)
-        self._runners[trainer.compiled_form] = trainer.train_runner
+        iterator = training_input(run, self._batches, start=0)
+        run.train_runner.trace(iterator)
         return iterator
 
     def _tried(self, form: Form) -> tuple[list[np.ndarray], str | None]:
@@ -207,20 +202,20 @@ class CompiledForm:
         Returns:
             The sums of their losses, and why the form cannot be had.
         """
-        trainer = self._trainer
+        run = self._run
         try:
             self._use(form)
             iterator = self._trace()
             if form is Form.XLA_STACK and not is_like_pieces(self._batches):
                 return [], "the data gives other batches in a stack"
-            others = _others(trainer.train_runner) if form.uses_xla else []
+            others = _others(run.train_runner) if form.uses_xla else []
             if others:
                 return [], f"XLA draws other numbers for {', '.join(others)}"
             # What cannot be set back must not be changed.
-            if trainer.parts.untracked.lost:
+            if run.parts.untracked.lost:
                 return [], None
-            with without_trace(trainer):
-                (sums,) = trainer.train_runner(iterator, _COMPARED)
+            with without_trace(run):
+                (sums,) = run.train_runner(iterator, _COMPARED)
                 totals = sums.total()
         # XLA, TensorFlow, Keras and research code raise whatever they like: all
         # of it means that this form cannot be had.
@@ -252,13 +247,13 @@ def _differ(
     return None
 
 
-def _why_not_on_each_replica(trainer: RunningTrainer) -> str | None:
+def _why_not_on_each_replica(run: Run) -> str | None:
     """Why XLA cannot compile the gradients that each of several computes."""
     # XLA knows no reduction over the replicas of `tf.distribute`.
-    if trainer.spec.has_own("train_step"):
+    if run.spec.has_own("train_step"):
         return "a train_step of its own may reduce over replicas anywhere"
     norm = keras.layers.BatchNormalization
-    for layer in all_layers(trainer.model):
+    for layer in all_layers(run.model):
         if isinstance(layer, norm):
             return f"the layer {layer.name!r} reduces over replicas"
     return None

@@ -1,4 +1,4 @@
-"""Evaluates the eval split under the run's strategy."""
+"""Evaluates batches under the strategy of a run."""
 
 import contextlib
 import dataclasses
@@ -55,37 +55,39 @@ class Interrupted(Exception):  # noqa: N818 - a request, not a defect
 
 
 class Evaluator:
-    """Measures the eval split; traced once, however often it is called.
+    """Measures batches; traced once for all data of one structure and size.
 
     Args:
         spec: what the steps are made of.
         plugin: the strategy.
-        has_to_leave: called between two graph calls: whether to abandon the
-            evaluation.
-        batch_events: called at each evaluation: what calls an event of the
-            callbacks, if any of them looks at single batches.
     """
 
-    def __init__(
-        self,
-        spec: StepSpec,
-        plugin: StrategyPlugin,
-        *,
-        has_to_leave: Callable[[], bool],
-        batch_events: Callable[[], Event | None],
-    ) -> None:
-        self._spec = spec
+    def __init__(self, spec: StepSpec, plugin: StrategyPlugin) -> None:
+        self._spec = dataclasses.replace(spec, batches=lambda _: self._batches)
         self._plugin = plugin
-        self._has_to_leave = has_to_leave
-        self._batch_events = batch_events
+        self._batches: Batches
         # What was measured last, and what makes its datasets.
         self._pieces: tuple[Batches, MakePieces] | None = None
 
-    def __call__(self, steps: int | None = None) -> dict[str, float]:
+    def take(self, batches: Batches) -> None:
+        """Measures these batches from now on."""
+        self._batches = batches
+
+    def __call__(
+        self,
+        steps: int | None = None,
+        *,
+        event: Event | None = None,
+        has_to_leave: Callable[[], bool] = lambda: False,
+    ) -> dict[str, float]:
         """Evaluates with the averaged weights, if there are any.
 
         Args:
             steps: how many batches; no more than one pass, which `None` means.
+            event: calls an event of the callbacks, if any of them looks at
+                single batches.
+            has_to_leave: called between two graph calls: whether to abandon
+                the evaluation.
 
         Returns:
             Loss and metrics by name. Each example counts once, at its weight,
@@ -96,23 +98,18 @@ class Evaluator:
             Interrupted: the run has to leave.
         """
         # Once more from the beginning would count examples twice.
-        steps = count_of(
-            self._spec.batches("eval"),
-            steps,
-            name="steps, or run.eval_steps",
-        )
+        steps = count_of(self._batches, steps, name="steps, or run.eval_steps")
         prepare(self._spec, training=False)
         iterator = self._input()
         totals = Totals(self._spec.parts.metrics, EVAL)
         # Carried states are in variables, which still hold the last evaluation.
         totals.reset()
-        event = self._batch_events()
         per_call = _BATCHES_PER_CALL if event is None else 1
         with self._averaged_weights():
             for start in range(0, steps, per_call):
                 # All processes agree on this in a collective, so all of them
                 # call it at the same batch.
-                if start and self._has_to_leave():
+                if start and has_to_leave():
                     raise Interrupted
                 count = min(per_call, steps - start)
                 if event is not None:
@@ -145,7 +142,7 @@ class Evaluator:
         return contextlib.nullcontext() if ema is None else ema.swapped_in()
 
     def _input(self) -> Any:
-        batches = self._spec.batches("eval")
+        batches = self._batches
         if self._pieces is None or self._pieces[0] is not batches:
             make = feeder(
                 batches,
@@ -174,42 +171,3 @@ def _made_once(make_pieces: MakePieces) -> MakePieces:
         return made[key]
 
     return pieces
-
-
-class OtherEvaluations:
-    """Evaluations of other data than the run's eval split.
-
-    Data of one structure and batch size shares a traced graph.
-
-    Args:
-        plugin: the strategy.
-        **options: `has_to_leave` and `batch_events`, see `Evaluator`.
-    """
-
-    def __init__(self, plugin: StrategyPlugin, **options: Any) -> None:
-        self._plugin = plugin
-        self._options = options
-        self._made: dict[Any, tuple[list[Batches], Evaluator]] = {}
-
-    def __call__(
-        self, spec: StepSpec, batches: Batches, steps: int | None
-    ) -> dict[str, float]:
-        """Measures the batches; see `Evaluator.__call__`."""
-        return self._evaluator(spec, batches)(steps)
-
-    def trace(self, spec: StepSpec, batches: Batches) -> None:
-        """Builds the graph without evaluating."""
-        self._evaluator(spec, batches).trace()
-
-    def _evaluator(self, spec: StepSpec, batches: Batches) -> Evaluator:
-        key = id(spec.tried), str(batches.element_spec), batches.batch_size
-        if key not in self._made:
-            now: list[Batches] = []
-            own = dataclasses.replace(spec, batches=lambda split: now[0])
-            self._made[key] = (
-                now,
-                Evaluator(own, self._plugin, **self._options),
-            )
-        now, evaluator = self._made[key]
-        now[:] = [batches]
-        return evaluator

@@ -128,24 +128,24 @@ class Logger(Callback, abc.ABC):
     @property
     def writes(self) -> bool:
         """Whether this process is the one that writes."""
-        trainer = self.trainer
-        return trainer.model_dir is not None and trainer.plugin.is_chief
+        run = self.run
+        return run.model_dir is not None and run.plugin.is_chief
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Takes back the steps that will be repeated."""
         self._is_restored = False
         if self.writes:
-            self.take_back(self.trainer.fired_step, self.trainer.taken_back)
+            self.take_back(self.run.fired_step, self.run.taken_back)
             self.flush()
 
     def on_roll_back(self, step: int) -> None:
         """Takes back the steps that will be repeated."""
         self._is_restored = False
-        last = self.trainer.fired_step
+        last = self.run.fired_step
         # Entries that were refused are not written, but may be of such steps.
         self._waiting = [one for one in self._waiting if one.step <= last]
         if self.writes:
-            self.take_back(last, self.trainer.taken_back)
+            self.take_back(last, self.run.taken_back)
             self.flush()
 
     def on_log(self, step: int, split: str, logs: dict[str, float]) -> None:

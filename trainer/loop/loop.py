@@ -29,7 +29,7 @@ from trainer.loop.profiler import Profiler
 from trainer.loop.profiler import Steps as ProfiledSteps
 from trainer.loop.reporter import Reporter
 from trainer.loop.rollback import Rollback, Skipped
-from trainer.loop.running_trainer import RunningTrainer
+from trainer.loop.run import Run
 from trainer.loop.schedule import (
     Epochs,
     Length,
@@ -88,11 +88,10 @@ class Loop:
     them happens only what depends on a clock anyway: saving and leaving.
 
     Args:
-        trainer: owns model, data and step.
+        run: owns model, data and step.
         steps: the step at which training ends, or the epochs after which it
             does, such as `"3 epochs"`.
         evaluate: whether to evaluate when due and at the end.
-        model_dir: where the run lives; `None` writes nothing.
         callbacks: see `trainer.Callback` for the order of events.
         steps_per_loop: the most steps in one host loop.
         log_every: the period of training logs, such as `100` or `"1 epoch"`.
@@ -112,15 +111,12 @@ class Loop:
 
     Attributes:
         steps: the step at which training ends.
-        steps_per_epoch: `None` if it is not known.
+        batches: the training data.
         callbacks: of this run.
-        measured: the batches of each split that is evaluated; `None` is all.
         reporter: evaluates, logs and ends epochs.
         form: gives steps their compiled form; `None` before it is known.
         state: where the loop is, as checkpoints hold it.
-        save_now: in `on_save`, whether a checkpoint was requested.
-        has_ended: whether it is over, and without an error.
-        is_fit: whether it has epochs of its own, as `Trainer.fit` makes them.
+        form: gives steps their compiled form; `None` before it is known.
 
     Raises:
         UserError: an argument is not valid.
@@ -128,11 +124,10 @@ class Loop:
 
     def __init__(
         self,
-        trainer: RunningTrainer,
+        run: Run,
         *,
         steps: Length,
         evaluate: bool,
-        model_dir: str | None = None,
         callbacks: Callbacks = (),
         steps_per_loop: Positive = 100,
         log_every: PeriodLike = 100,
@@ -144,94 +139,67 @@ class Loop:
         fit: FitEpochs | None = None,
         verbose: int = 1,
     ) -> None:
-        self.trainer = trainer
+        self._run = run
         self._verbose = verbose
         self._max_time = max_time
-        # First: wrong arguments of the Trainer show before data is read.
-        trainer.build()
-        self.batches = trainer.batches("train")
+        self.batches = run.batches("train")
         check_micro_batches(
-            trainer.model,
+            run.model,
             self.batches.last_size,
-            accumulation_steps=trainer.accumulation_steps,
+            accumulation_steps=run.spec.accumulation_steps,
         )
-        self.epochs, self.steps = self._length(steps, fit)
-        self.steps_per_epoch = self.epochs.steps
+        run.epochs, self.steps = self._length(steps, fit)
+        run.steps = self.steps
         # How many batches the data is ahead of the steps.
         self._ahead = 0 if fit is None else self._fresh_pass()
-        self.callbacks = CallbackList(callbacks, trainer)
+        self.callbacks = CallbackList(callbacks, run)
+        run.saves = self.callbacks.save
+        run.keras_ends = self.callbacks.keras_has("on_train_end")
         periods = sets_of(eval_every) if evaluate else {}
-        self.measured = dict.fromkeys(periods, eval_steps)
+        run.sets = tuple(periods)
         self.reporter = Reporter(
-            trainer,
+            run,
             self.callbacks,
-            log=self.period(log_every, "log_every"),
+            log=run.period(log_every, "log_every"),
             evaluations={
                 split: self._eval_period(split, every)
                 for split, every in periods.items()
             },
-            measured=self.measured,
-            epochs=self.epochs,
+            eval_steps=eval_steps,
             evaluates_at_end=fit is None,
         )
-        trainer.check_data(self.batches)
-        for split in self.sets:
+        run.check_data(self.batches)
+        for split in run.sets:
             # Errors there show before training.
-            batches = trainer.batches(split)
+            batches = run.batches(split)
             name = "eval_steps" if fit is None else "validation_steps"
-            count_of(batches, self.measured[split], name=name)
-            trainer.check_data(batches)
+            count_of(batches, eval_steps, name=name)
+            run.check_data(batches)
         self.state = LoopState(
-            steps=self.steps,
+            run,
             steps_per_loop=self._length_of_loop(steps_per_loop),
-            configuration=trainer.plugin.facts.get("configuration"),
             reporter=self.reporter,
             callbacks=self.callbacks,
-            control=trainer.control,
-            accounts=trainer.accounts,
-            model=trainer.model,
             max_time=max_time,
+            is_fit=fit is not None,
         )
-        self.save_now = False
-        self.has_ended = False
         self._rollback: Rollback | None = None
         self._iterator: Any = None
-        self._calls = Calls(trainer.accounts, longest_seconds=loop_seconds)
-        # The loop of the previous call of `train`, unless that call failed.
-        last = trainer.loop
-        # Each call of `fit` is on its own: neither its epochs nor what its
-        # callbacks have counted are those of the run.
-        self.is_fit = fit is not None
-        goes_on = (
-            last is not None
-            and last.has_ended
-            and not (self.is_fit or last.is_fit)
-        )
-        self._last = last if goes_on and last.epochs == self.epochs else None
-        self.form: CompiledForm | None = last.form if last else None
-        # From here on callbacks and checkpoints see this loop.
-        trainer.loop = self
-        trainer.state.host = self.state
-        if model_dir is not None:
-            model_dir = plain(model_dir)
-            check_path(model_dir)
-        trainer.model_dir = model_dir
+        self._calls = Calls(run.accounts, longest_seconds=loop_seconds)
+        # From here on checkpoints see this loop, and the next one may go on
+        # from it once it has ended well.
+        self._last, run.built.last = run.built.last, None
+        self.form: CompiledForm | None = None
+        run.state.host = self.state
+        if run.model_dir is not None:
+            run.model_dir = plain(run.model_dir)
+            check_path(run.model_dir)
         self._profiler = Profiler(
             profile,
-            is_chief=trainer.plugin.is_chief,
-            model_dir=model_dir,
+            is_chief=run.plugin.is_chief,
+            model_dir=run.model_dir,
             last_step=self.steps,
         )
-
-    def period(self, value: PeriodLike, name: str) -> Period:
-        """Parses a period of this run; see `trainer.parse_period`."""
-        period = parse_period(
-            value,
-            name=name,
-            steps_per_epoch=self.steps_per_epoch,
-            total_steps=self.steps - self.epochs.begin,
-        )
-        return dataclasses.replace(period, begin=self.epochs.begin)
 
     def _length(
         self, steps: int | str, fit: FitEpochs | None
@@ -246,7 +214,7 @@ class Loop:
                     "pass steps_per_epoch."
                 )
             epochs = Epochs(
-                per_epoch, begin=self.trainer.step, first=fit.initial_epoch
+                per_epoch, begin=self._run.step, first=fit.initial_epoch
             )
             return epochs, epochs.begin + fit.count * per_epoch
         # A dataset of unknown length is counted, but no further than needed.
@@ -259,33 +227,12 @@ class Loop:
 
     def _fresh_pass(self) -> int:
         """How many batches to pass over, so that a new pass begins now."""
-        begin, length = self.epochs.begin, self.batches.steps_per_epoch
+        begin, length = self._run.epochs.begin, self.batches.steps_per_epoch
         # What is shuffled here gets an order that no earlier pass had. A
         # dataset's order is its own, and to pass over batches takes time.
         if self.batches.resume is Resume.SEEK and length:
             return -begin % length
         return -begin
-
-    @property
-    def sets(self) -> tuple[str, ...]:
-        """The splits that are evaluated."""
-        return tuple(self.measured)
-
-    @property
-    def epoch(self) -> int:
-        """The number of complete epochs; zero while epochs are not known."""
-        return self.reporter.epoch_of(self.trainer.step)
-
-    @property
-    def fired_step(self) -> int:
-        """The last step at which everything that was due has been called."""
-        left_at = self.state.unfired_from
-        return self.trainer.step if left_at is None else left_at
-
-    @property
-    def is_ending(self) -> bool:
-        """Whether no further step is wanted."""
-        return self.trainer.step >= self.steps or self.state.is_stopped
 
     def run(self) -> dict[str, float]:
         """Trains to the end, or to where a callback stops it.
@@ -311,36 +258,31 @@ class Loop:
         Raises:
             UserError: another run is in the same directory.
         """
-        trainer = self.trainer
-        if trainer.spec.guard is not None:
+        run = self._run
+        if run.spec.guard is not None:
             self._rollback = Rollback(
-                trainer.spec.guard,
-                trainer,
+                run.spec.guard,
+                run,
                 self.callbacks,
                 batch_size=self.batches.batch_size,
             )
-        # Requests of an earlier call of `train` are not for this one.
-        trainer.control.clear()
-        trainer.model.stop_training = False
+        # A request of an earlier call of `train` is not for this one.
+        run.model.stop_training = False
         # Only the chief writes, so only the chief takes the run's lock.
-        writes_to = trainer.model_dir if trainer.plugin.is_chief else None
+        writes_to = run.model_dir if run.plugin.is_chief else None
         with locked(writes_to) as self._check_lock:
             try:
                 if writes_to is not None:
                     Skipped(writes_to, self.batches.batch_size).mend()
                 self._attach()
                 if self._last is not None:
-                    self.state.continue_from(
-                        self._last.state,
-                        step=trainer.step,
-                        evaluates=bool(self.measured),
-                    )
+                    self.state.continue_from(self._last)
                 self._last = None
                 # Here a callback restores the newest checkpoint.
                 self.callbacks.call("setup")
                 # All processes must have restored the same step, or their
                 # collectives would not meet.
-                trainer.state.check_alike()
+                run.state.check_alike()
                 # After restoring: the input starts at the restored step.
                 self._iterator = self.trace()
                 yield
@@ -352,16 +294,16 @@ class Loop:
 
     def train(self) -> dict[str, float]:
         """Trains a run that is `ready`; see `run`."""
-        trainer = self.trainer
-        trainer.accounts.started()
+        run = self._run
+        run.accounts.started()
         self._begin()
         # A fault in the very first steps must have something to go back to.
         if self._rollback and self._rollback.needs_a_checkpoint:
-            self.save_now = True
+            self._run.save_now = True
             logs = dict(self.reporter.logs)
-            self.callbacks.call("on_save", trainer.step, logs)
+            self.callbacks.call("on_save", run.step, logs)
         # The run was complete before: only its evaluation is returned.
-        if self.sets and self.fired_step >= self.steps:
+        if self._run.sets and self._run.fired_step >= self.steps:
             self.reporter.evaluate_again()
         try:
             self._train()
@@ -372,7 +314,7 @@ class Loop:
         logs = dict(self.reporter.logs)
         self.callbacks.call_savers("before_end", logs)
         self.callbacks.end(logs, before_savers=self.reporter.hand_over)
-        self.has_ended = True
+        run.built.last = self.state
         return dict(self.reporter.logs)
 
     def _begin(self) -> None:
@@ -380,21 +322,21 @@ class Loop:
         # checkpoint holds: in a resumed run they are put back.
         resumed = self.reporter.begun_epoch is not None
         if resumed and self.callbacks.keras_has("on_train_begin"):
-            with self.trainer.state.unchanged():
+            with self._run.state.unchanged():
                 self.callbacks.begin()
         else:
             self.callbacks.begin()
 
     def _attach(self) -> None:
         epochs = None
-        if self.steps_per_epoch:
-            steps = self.steps - self.epochs.begin
-            epochs = self.epochs.first - (-steps // self.steps_per_epoch)
+        if self._run.epochs.steps:
+            steps = self.steps - self._run.epochs.begin
+            epochs = self._run.epochs.first - (-steps // self._run.epochs.steps)
         # As in `fit`; verbose 0, because progress is shown by a callback of
         # ours.
         self.callbacks.attach(
-            self.trainer.model,
-            {"verbose": 0, "epochs": epochs, "steps": self.steps_per_epoch},
+            self._run.model,
+            {"verbose": 0, "epochs": epochs, "steps": self._run.epochs.steps},
         )
         for callback in self.callbacks.ours:
             callback.verbose = self._verbose
@@ -428,55 +370,58 @@ class Loop:
         Returns:
             The training input, at the trainer's step.
         """
-        with self.trainer.accounts.phase("compile"):
+        with self._run.accounts.phase("compile"):
             return self._trace()
 
     def _trace(self, iterator: Any = None) -> Any:
-        trainer = self.trainer
-        trainer.follow_trainable()
-        prepare(trainer.spec, training=True)
+        run = self._run
+        run.follow_trainable()
+        prepare(run.spec, training=True)
         self.form = CompiledForm(
-            trainer, self.batches, last=self.form, compared=self.state.compared
+            run,
+            self.batches,
+            last=run.built.form,
+            compared=self.state.compared,
         )
         self.form.take()
+        run.built.form = self.form
         # Restored sums of metrics wait for this: by now `prepare` has said how
         # each metric is measured, and no trial is to come.
         for totals in self.reporter.totals.values():
             totals.give_states()
-        if iterator is None or trainer.compiled_form is Form.XLA_STACK:
+        if iterator is None or run.spec.form is Form.XLA_STACK:
             iterator = training_input(
-                trainer, self.batches, start=trainer.step + self._ahead
+                run, self.batches, start=run.step + self._ahead
             )
-        trainer.train_runner.trace(iterator)
+        run.train_runner.trace(iterator)
         # The step checks this when it is traced, but an earlier call of
         # `train`, which did not save, may have traced it.
         if self.callbacks.save:
-            trainer.parts.untracked.require_nothing_lost()
+            run.parts.untracked.require_nothing_lost()
         measured = self._measured()
-        evaluated = {*measured, *trainer.parts.metrics.measures}
-        check_unambiguous(self.sets, evaluated)
+        evaluated = {*measured, *run.parts.metrics.measures}
+        check_unambiguous(self._run.sets, evaluated)
         check_monitored(
             self.callbacks.all,
             measured=measured,
             evaluated=evaluated,
-            sets=self.sets,
+            sets=self._run.sets,
             # What runs as Python shows its values only once it has run.
-            may_add=trainer.spec.has_own("eval_step")
-            or trainer.spec.run_eagerly,
+            may_add=run.spec.has_own("eval_step") or run.spec.run_eagerly,
         )
         # A resumed run has evaluated before, so nothing new can be wrong: it
         # traces when an evaluation is due.
-        if not trainer.step:
-            for split in self.sets:
-                trainer.trace_evaluation(split)
+        if not run.step:
+            for split in self._run.sets:
+                run.evaluator(run.batches(split)).trace()
         return iterator
 
     def _measured(self) -> set[str]:
         """The names of the values that a training step gives."""
-        layout = getattr(self.trainer.train_runner, "layout", None)
+        layout = getattr(self._run.train_runner, "layout", None)
         traced = [] if layout is None else layout.names
-        rates = self.trainer.learning_rates()
-        measures = self.trainer.spec.parts.metrics.measures
+        rates = self._run.learning_rates()
+        measures = self._run.spec.parts.metrics.measures
         return {
             "loss",
             # Parts of the loss have a prefix, what is no value an underscore.
@@ -493,26 +438,26 @@ class Loop:
         """Gives the next steps another form, as a run that is resumed here."""
         for totals in self.reporter.totals.values():
             totals.load_state(totals.state())
-        with self.trainer.accounts.phase("compile"):
+        with self._run.accounts.phase("compile"):
             self._iterator = self._trace(self._iterator)
 
     def _train(self) -> None:
         """Trains to the end, going back as often as the guard says so."""
         while (fault := self._train_on()) is not None:
-            with self.trainer.accounts.phase("lost"):
+            with self._run.accounts.phase("lost"):
                 assert self._rollback is not None
                 self._rollback.go_back(fault)
                 # A new input from the restored step on, without the batch at
                 # fault. Where batches have no number, the input just goes on.
-                if self.trainer.plugin.options.batches_by_step:
+                if self._run.plugin.options.batches_by_step:
                     self._iterator = self._trace()
 
     def _train_on(self) -> Fault | None:
         """Trains to the end, or up to a step that the guard finds bad."""
-        trainer, begin = self.trainer, self.fired_step
+        run, begin = self._run, self._run.fired_step
         if begin >= self.steps:
             return None
-        if begin == trainer.step:
+        if begin == run.step:
             # A request may have come during start-up, or in an earlier attempt
             # that was killed after its last save.
             requests = self._agree()
@@ -525,14 +470,14 @@ class Loop:
         self.reporter.start(begin)
         self.reporter.begin_epoch(self.reporter.epoch_of(begin))
         # An earlier attempt left after a graph call: first what was due then.
-        stopping = begin < trainer.step and self._after_steps(begin)
+        stopping = begin < run.step and self._after_steps(begin)
         checked_for = None
-        while trainer.step < self.steps and not stopping:
+        while run.step < self.steps and not stopping:
             if checked_for != self.reporter.begun_epoch:
                 # Once an epoch: looking through a large model takes a while.
-                trainer.check_still_trainable()
+                run.check_still_trainable()
                 checked_for = self.reporter.begun_epoch
-            first = trainer.step
+            first = run.step
             assert self.form is not None
             if self.form.is_due(first):
                 self._change_form()
@@ -541,7 +486,7 @@ class Loop:
                 return fault
             stopping = self._after_steps(first)
         # Without epochs the whole run is one, which ends here.
-        if self.steps_per_epoch is None:
+        if self._run.epochs.steps is None:
             self.callbacks.call("on_epoch_end", 0, dict(self.reporter.logs))
             self.reporter.hand_over()
         return None
@@ -556,26 +501,26 @@ class Loop:
             StartAgain: a process has to leave.
             UserError: another run has taken the directory.
         """
-        trainer = self.trainer
+        run = self._run
         # A run that left within a host loop has begun its batch already.
         if not self.state.is_within:
             # Keras numbers batches from the beginning of the epoch.
-            in_epoch = self._in_epoch(trainer.step)
+            in_epoch = self._in_epoch(run.step)
             self.callbacks.call("on_train_batch_begin", in_epoch, {})
             self.state.is_within = True
-        self._profiler.before(trainer.step)
+        self._profiler.before(run.step)
         while True:
-            count = min(self.state.steps_per_call, end - trainer.step)
-            with self._profiler.call(trainer.step):
+            count = min(self.state.steps_per_call, end - run.step)
+            with self._profiler.call(run.step):
                 fault = self._call(count)
             if fault is not None:
                 self.state.is_within = False
                 return fault
-            if trainer.step >= end:
+            if run.step >= end:
                 break
             self._between_calls()
         self.state.is_within = False
-        if self._profiler.is_over(trainer.step):
+        if self._profiler.is_over(run.step):
             self.reporter.epoch_values()  # Waits for the device.
             self._profiler.stop()
         # Computing values waits for the device: only if a callback reads them.
@@ -586,19 +531,21 @@ class Loop:
         return None
 
     def _in_epoch(self, step: int) -> int:
-        return (step - self.epochs.begin) % (self.steps_per_epoch or self.steps)
+        return (step - self._run.epochs.begin) % (
+            self._run.epochs.steps or self.steps
+        )
 
     def _call(self, count: int) -> Fault | None:
         """One graph call; returns what the guard found."""
-        trainer = self.trainer
+        run = self._run
         begin = time.perf_counter()
-        with trainer.accounts.phase("step"):
+        with run.accounts.phase("step"):
             before = self.reporter.sums
-            after = trainer.train_runner(self._iterator, count, before)
-            trainer.step += count
+            after = run.train_runner(self._iterator, count, before)
+            run.step += count
             # Reading the fault waits for the device. Without a guard, the next
             # call can be prepared while this one runs.
-            watch = trainer.parts.watch
+            watch = run.parts.watch
             fault = None if watch is None else watch.fault()
             if MISSES in after[0].layout:
                 self._require_no_miss(Growth(MISSES, before[0], after[0]))
@@ -618,9 +565,9 @@ class Loop:
         count = int(float(misses))
         if count:
             raise UserError(
-                f"The batches up to step {self.trainer.step} hold numbers "
+                f"The batches up to step {self._run.step} hold numbers "
                 f"({count}) that are out of bounds of a lookup: "
-                f"{'; '.join(self.trainer.spec.lookups.found)}. Nothing after "
+                f"{'; '.join(self._run.spec.lookups.found)}. Nothing after "
                 "the last checkpoint is kept. --jit_compile=graph stops at "
                 "the number itself."
             )
@@ -638,7 +585,7 @@ class Loop:
         # A stop waits for the end of the host loop: a checkpoint from here
         # would hold a stopped run in the middle of it.
         if not requests.stop:
-            self.save_now = requests.save
+            self._run.save_now = requests.save
             self._save(only_savers=True)
 
     def _agree_after_call(self) -> Requests:
@@ -652,29 +599,29 @@ class Loop:
 
     def _agree(self, *, shorter: bool = False) -> Requests:
         self._check_time()
-        return self.trainer.control.agree(
-            self.trainer.plugin,
-            stopped=self.state.is_stopped,
+        return self._run.control.agree(
+            self._run.plugin,
+            stopped=self._run.is_stopped,
             shorter=shorter,
         )
 
     def _check_time(self) -> None:
         """Stops a run that has trained for `max_time`."""
-        if self._max_time is None or self.trainer.stop_reason is not None:
+        if self._max_time is None or self._run.stop_reason is not None:
             return
         limit = parse_period(self._max_time, name="max_time").seconds
         if limit is not None and self.reporter.training_seconds >= limit:
-            self.trainer.stop(f"max_time = {self._max_time!r} is over")
+            self._run.stop(f"max_time = {self._max_time!r} is over")
 
     def _save(self, *, only_savers: bool = False) -> None:
         logs = dict(self.reporter.logs)
-        event = "on_save", self.trainer.step, logs
+        event = "on_save", self._run.step, logs
         if only_savers:
             self.callbacks.call_savers(*event)
         else:
             self.callbacks.call(*event)
-        if self.save_now:
-            self.trainer.control.save_requested = False
+        if self._run.save_now:
+            self._run.control.save_requested = False
 
     def _after_steps(self, first: int) -> bool:
         """Calls what is due after a host loop.
@@ -694,13 +641,13 @@ class Loop:
         requests = self._agree_after_call()
         if requests.restart:
             self._leave(first)
-        self.save_now = requests.save
-        ending = self.trainer.step >= self.steps or requests.stop
+        self._run.save_now = requests.save
+        ending = self._run.step >= self.steps or requests.stop
         try:
             self.reporter.fire(first, ending=ending)
         except Interrupted:
             self._leave(first)
-        self.state.unfired_from = None
+        self._run.unfired_from = None
         self._save()
         # Again: evaluation and saving took time, and callbacks may request it.
         requests = self._agree()
@@ -715,14 +662,14 @@ class Loop:
             unfired_from: the step before the last host loop, if what is due
                 after it has not been called yet.
         """
-        self.state.unfired_from = unfired_from
-        control, plugin = self.trainer.control, self.trainer.plugin
+        self._run.unfired_from = unfired_from
+        control, plugin = self._run.control, self._run.plugin
         reason = control.why_restart(plugin) or "another process has to leave"
         # The savers' last chance: the machine may be gone in seconds.
-        self.callbacks.call("on_leave", self.trainer.step)
+        self.callbacks.call("on_leave", self._run.step)
         self.reporter.logged.warn_of_lost()
-        self.has_ended = True
-        raise StartAgain(f"{reason}; left at step {self.trainer.step}")
+        self._run.built.last = self.state
+        raise StartAgain(f"{reason}; left at step {self._run.step}")
 
     def _next_boundary(self, step: int) -> int:
         # Multiples of steps_per_loop, not steps from here: boundaries are the
@@ -740,9 +687,11 @@ class Loop:
     def _eval_period(self, split: str, every: PeriodLike | None) -> Period:
         if every is None:
             # Without epochs, evaluation is due only at the end.
-            return Period(steps=self.steps_per_epoch, begin=self.epochs.begin)
+            return Period(
+                steps=self._run.epochs.steps, begin=self._run.epochs.begin
+            )
         name = "eval_every" if split == EVAL else f"eval_every[{split!r}]"
-        period = self.period(every, name)
+        period = self._run.period(every, name)
         # As in Keras: every n-th by their numbers, not from the first one on.
-        earlier = self.epochs.first * (self.steps_per_epoch or 0)
+        earlier = self._run.epochs.first * (self._run.epochs.steps or 0)
         return dataclasses.replace(period, begin=period.begin - earlier)

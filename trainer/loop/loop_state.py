@@ -4,7 +4,6 @@ import contextlib
 from collections.abc import Mapping
 from typing import Any
 
-import keras
 import numpy as np
 from absl import logging
 
@@ -12,9 +11,8 @@ from trainer.checkpoint import keras_callbacks
 from trainer.checkpoint.contents import totals_by_replica
 from trainer.checkpoint.storage import Snapshot
 from trainer.loop.callback_list import CallbackList
-from trainer.loop.control import Control
-from trainer.loop.goodput import Accounts
 from trainer.loop.reporter import Reporter
+from trainer.loop.run import Run
 from trainer.runtime.schema import Misfit
 
 
@@ -22,55 +20,39 @@ class LoopState:
     """The position of a host loop, and the state of its callbacks and logs.
 
     Args:
-        steps: the step at which training ends.
+        run: whose loop it is.
         steps_per_loop: the most steps in one host loop.
-        configuration: a fingerprint; `None` if there is none.
         reporter: keeps the logs.
         callbacks: of the run.
-        control: says whether the run was stopped.
-        accounts: where the time went.
         max_time: how long the run may train, as it was given.
-        model: its `stop_training` also says whether the run was stopped.
+        is_fit: whether it has epochs of its own, as `Trainer.fit` makes them.
 
     Attributes:
         steps_per_call: the most steps in one graph call.
         is_within: whether a host loop has begun and not ended.
-        unfired_from: the step before the last graph call, if what is due
-            after it has not been called yet.
         compared: see `trainer.loop.compiled_form.CompiledForm`.
     """
 
     def __init__(
         self,
+        run: Run,
         *,
-        steps: int,
         steps_per_loop: int,
-        configuration: Any,
         reporter: Reporter,
         callbacks: CallbackList,
-        control: Control,
-        accounts: Accounts,
-        model: keras.Model,
-        max_time: str | None = None,
+        max_time: str | None,
+        is_fit: bool,
     ) -> None:
-        self.steps = steps
+        assert run.steps is not None
+        self.steps = run.steps
         self.steps_per_loop = self.steps_per_call = steps_per_loop
         self.is_within = False
-        self.unfired_from: int | None = None
         self.compared: dict[str, str] = {}
-        self._configuration = configuration
+        self._run = run
+        self._is_fit = is_fit
         self._reporter = reporter
         self._callbacks = callbacks
-        self._control = control
-        self._accounts = accounts
-        self._model = model
         self._max_time = max_time
-
-    @property
-    def is_stopped(self) -> bool:
-        """Whether this process wants to end training before its last step."""
-        stopped = self._control.stop_reason is not None
-        return stopped or bool(self._model.stop_training)
 
     def capture(self, *, over: bool) -> tuple[dict[str, Any], dict[str, Any]]:
         """See `trainer.checkpoint.stateful.HostState`."""
@@ -88,7 +70,7 @@ class LoopState:
             "loop": self.position(),
             "times": {
                 **self._reporter.times(),
-                "accounts": self._accounts.state(over=over),
+                "accounts": self._run.accounts.state(over=over),
             },
             "totals": {},
         }
@@ -103,17 +85,17 @@ class LoopState:
     def position(self) -> dict[str, Any]:
         """The loop's position between two graph calls, as JSON values."""
         stopped = None
-        if self.is_stopped:
+        if self._run.is_stopped:
             stopped = {
-                "reason": self._control.stop_reason,
-                "by_model": bool(self._model.stop_training),
+                "reason": self._run.control.stop_reason,
+                "by_model": bool(self._run.model.stop_training),
                 **self._wanted(),
             }
         logged = self._reporter.logged.state()
         return {
             **({"logged": logged} if logged else {}),
             **({"compared": {**self.compared}} if self.compared else {}),
-            "unfired_from": self.unfired_from,
+            "unfired_from": self._run.unfired_from,
             "begun_epoch": self._reporter.begun_epoch,
             "is_within": self.is_within,
             "steps_per_loop": self.steps_per_call,
@@ -151,22 +133,23 @@ class LoopState:
         self._reporter.load_times(host["times"])
         then = host["times"]["accounts"]
         if going_back:
-            self._accounts.lose_since(then)
+            self._run.accounts.lose_since(then)
         else:
-            self._accounts.load_state(then)
+            self._run.accounts.load_state(then)
 
-    def continue_from(
-        self, last: "LoopState", *, step: int, evaluates: bool
-    ) -> None:
-        """Goes on where the last loop of the same trainer ended.
+    def continue_from(self, last: "LoopState") -> None:
+        """Resumes where the last loop of the same Trainer ended.
 
         If that one was stopped, this one is not: it was called explicitly.
+        Each call of `fit` is on its own: neither its epochs nor what its
+        callbacks have counted are those of the run.
 
         Args:
-            last: of that loop.
-            step: where it ended.
-            evaluates: whether this one does.
+            last: of that loop, which has ended well.
         """
+        if self._is_fit or last._is_fit or last._run.epochs != self._run.epochs:
+            return
+        step = self._run.step
         position = {**last.position(), "stopped": None}
         ended = self._before_end(position, step=step)
         ended = ended or {"logs": last._reporter.logs, "callbacks": {}}
@@ -177,7 +160,7 @@ class LoopState:
             self._callbacks.load_states(states)
         self._load_position(position, step=step)
         self._reporter.logs = dict(ended["logs"])
-        if evaluates and self.steps <= step:
+        if self._run.sets and self.steps <= step:
             # Research code may have changed the weights since.
             self._reporter.forget_evaluation()
         self._reporter.load_times(last._reporter.times())
@@ -211,7 +194,7 @@ class LoopState:
         return found
 
     def _load_position(self, position: Mapping[str, Any], *, step: int) -> None:
-        self.unfired_from = position["unfired_from"]
+        self._run.unfired_from = position["unfired_from"]
         self._reporter.begun_epoch = position["begun_epoch"]
         self.is_within = position.get("is_within", False)
         self.compared.clear()
@@ -221,7 +204,7 @@ class LoopState:
         if position["asked_steps_per_loop"] == self.steps_per_loop:
             self.steps_per_call = position["steps_per_loop"]
         ended = self._before_end(position, step=step)
-        self._reporter.taken_back = () if ended is None else ended["splits"]
+        self._run.taken_back = () if ended is None else ended["splits"]
         more = () if ended is None else ended.get("logged", ())
         self._reporter.logged.load_state(position.get("logged", {}), more)
         if ended is None:
@@ -237,13 +220,13 @@ class LoopState:
         Otherwise the same command, started again, would train on.
         """
         # What the snapshot says decides, not what this process has set so far.
-        self._model.stop_training = False
+        self._run.model.stop_training = False
         if stopped is None:
             return
         why = stopped["reason"] or "a callback set stop_training"
         if self._stays_stopped(stopped):
-            self._control.stop_reason = stopped["reason"]
-            self._model.stop_training = stopped["by_model"]
+            self._run.control.stop_reason = stopped["reason"]
+            self._run.model.stop_training = stopped["by_model"]
             logging.warning(
                 "The run was stopped at step %d (%s) and stays stopped. To "
                 "train on, change train_steps, or what stopped it.",
@@ -266,6 +249,6 @@ class LoopState:
         # What a user changes to make a stopped run go on.
         return {
             "steps": self.steps,
-            "configuration": self._configuration,
+            "configuration": self._run.plugin.facts.get("configuration"),
             "max_time": self._max_time,
         }

@@ -3,7 +3,6 @@
 import contextlib
 import time
 from collections.abc import (
-    Callable,
     Collection,
     Iterator,
     Mapping,
@@ -22,10 +21,10 @@ from trainer.loop.evaluation_sets import (
     prefix_of,
 )
 from trainer.loop.evaluator import Interrupted
-from trainer.loop.logged import Logged, Value, numbers_of
+from trainer.loop.logged import Value, numbers_of
 from trainer.loop.logger import missing_kinds
-from trainer.loop.running_trainer import RunningTrainer
-from trainer.loop.schedule import Epochs, Period, Ticker
+from trainer.loop.run import Run
+from trainer.loop.schedule import Period, Ticker
 from trainer.step.logs import Totals
 from trainer.step.metrics.carried import TRAINING
 from trainer.step.reductions.sums import Sums
@@ -38,19 +37,16 @@ class Reporter:
     """Measures what is due, and calls the callbacks for it.
 
     Args:
-        trainer: whose steps are reported.
+        run: whose steps are reported.
         callbacks: are called.
         log: the period of training logs.
         evaluations: the periods of evaluations, by split.
-        measured: how many batches of each; `None` is all.
-        epochs: the run is one where their length is not known.
+        eval_steps: batches in an evaluation; `None` means all.
         evaluates_at_end: whether to evaluate at the end if it is not due.
 
     Attributes:
+        eval_steps: as given.
         logs: the newest training values, and evaluation values as `val_*`.
-        evaluating: the split that is being evaluated, from `on_test_begin` to
-            `on_test_end`.
-        logged: what `trainer.log` was given, and no log holds yet.
         totals: sums since the last log and since the epoch's begin.
         interval_seconds: what the steps since the last log took.
         tickers: when logs and evaluations are due.
@@ -58,37 +54,33 @@ class Reporter:
             in any attempt.
         before_end: the state from which a longer run goes on, if there were
             logs at the end that were not due.
-        taken_back: splits that were logged at the present step only because
-            it was an earlier end: a run that goes on has no such logs.
     """
 
     def __init__(
         self,
-        trainer: RunningTrainer,
+        run: Run,
         callbacks: CallbackList,
         *,
         log: Period,
         evaluations: Mapping[str, Period],
-        measured: Mapping[str, int | None],
-        epochs: Epochs,
+        eval_steps: int | None,
         evaluates_at_end: bool = True,
     ) -> None:
         self.logs: dict[str, float] = {}
-        self.logged = Logged()
+        self.logged = run.logged
         self.totals = {
-            kept_for: Totals(trainer.parts.metrics, kept_for)
+            kept_for: Totals(run.parts.metrics, kept_for)
             for kept_for in TRAINING
         }
         self.interval_seconds = 0.0
         self.begun_epoch: int | None = None
         self.before_end: dict[str, Any] | None = None
-        self.taken_back: Sequence[str] = ()
-        self._trainer = trainer
+        self._run = run
         self._callbacks = callbacks
-        self._measured = measured
-        self._epochs = epochs
+        self.eval_steps = eval_steps
+        self._epochs = run.epochs
         self._evaluates_at_end = evaluates_at_end
-        agree = trainer.plugin.any_process
+        agree = run.plugin.any_process
         self._evaluations = {
             split: Ticker(period, agree)
             for split, period in evaluations.items()
@@ -98,8 +90,7 @@ class Reporter:
             split if split == EVAL else f"{EVAL}/{split}": ticker
             for split, ticker in self._evaluations.items()
         }
-        self.evaluating: str | None = None
-        self._is_evaluating = False
+        run.take_value = self.log
         # Those of an event that is under way, and what has been measured.
         self._open_logs: tuple[str, dict[str, Any], Collection[str]] | None = (
             None
@@ -192,7 +183,7 @@ class Reporter:
                 there is no such split.
         """
         event, logs, measured = self._open_logs or ("", {}, ())
-        split = split or self.evaluating or "train"
+        split = split or self._run.evaluating or "train"
         splits = list(dict.fromkeys(["train", EVAL, *self._evaluations]))
         if split not in splits:
             raise UserError(
@@ -200,7 +191,7 @@ class Reporter:
                 f"Valid: {', '.join(map(repr, splits))}."
             )
         is_number = isinstance(value, float)
-        if event == "eval" and split == self.evaluating and is_number:
+        if event == "eval" and split == self._run.evaluating and is_number:
             # These are logged as soon as the event is over.
             if name in measured:
                 raise _taken(name)
@@ -209,7 +200,7 @@ class Reporter:
         key = prefix_of(split) + name
         if event == "epoch" and is_number and key in measured:
             raise _taken(name)
-        self.logged.add(self._trainer.step, split, name, value)
+        self.logged.add(self._run.step, split, name, value)
         if not isinstance(value, float):
             return
         self.logs[key] = value
@@ -256,7 +247,7 @@ class Reporter:
             self._callbacks.call(event, epoch, {})
             self.begun_epoch = epoch
         elif self._callbacks.have(event):
-            with self._trainer.state.unchanged():
+            with self._run.state.unchanged():
                 self._callbacks.repeat(event, epoch, {})
 
     def fire(self, first: int, *, ending: bool) -> None:
@@ -270,7 +261,7 @@ class Reporter:
             Interrupted: the evaluation was abandoned because the run has to
                 leave; it is due again.
         """
-        step = self._trainer.step
+        step = self._run.step
         # Evaluation first: if it is interrupted, nothing has been logged, and
         # all of it is due again.
         due = [s for s, one in self._evaluations.items() if one.due(step)]
@@ -338,10 +329,6 @@ class Reporter:
                 values = self._measure(split)
                 self.logs |= names_in_logs(split, values)
 
-    def _measure(self, split: str) -> dict[str, float]:
-        steps = self._measured[split]
-        return self._trainer.evaluate(split=split, steps=steps)
-
     def _is_of(self, split: str, name: str) -> bool:
         """Whether a name in the logs is that of a set's value."""
         # "val_rare/loss" begins with "val_", too.
@@ -358,31 +345,17 @@ class Reporter:
             if not name.startswith("val_")
         }
 
-    def has_to_leave(self) -> bool:
-        """Whether the evaluation that is under way should be abandoned."""
-        trainer = self._trainer
-        # An evaluation that research code calls, or that of an evaluator beside
-        # training, has no loop around it that could leave.
-        if not self._is_evaluating or trainer.following is self:
-            return False
-        requests = trainer.control.agree(trainer.plugin)
-        return requests.restart
-
-    def batch_events(self) -> Callable[..., None] | None:
-        """See `Evaluator`: the run's callbacks, while it evaluates."""
-        return self._callbacks.batch_events if self._is_evaluating else None
-
     def evaluate(self, split: str) -> dict[str, float]:
         """Measures a split, and calls `on_test_*` for it.
 
         Raises:
             Interrupted: the run has to leave.
         """
-        self.evaluating = split
+        self._run.evaluating = split
         try:
             return self._evaluate_one(split)
         finally:
-            self.evaluating = None
+            self._run.evaluating = None
 
     def _evaluate(self, splits: Sequence[str]) -> dict[str, dict[str, float]]:
         found = {}
@@ -401,12 +374,8 @@ class Reporter:
         early: dict[str, Any] = {}
         with self._opened("eval", early):
             self._callbacks.call("on_test_begin", {})
-        with self._trainer.accounts.phase("evaluation"):
-            self._is_evaluating = True
-            try:
-                values = self._measure(split)
-            finally:
-                self._is_evaluating = False
+        with self._run.accounts.phase("evaluation"):
+            values = self._measure(split)
         for name in early:
             if name in values:
                 raise _taken(name)
@@ -415,6 +384,21 @@ class Reporter:
             # The very values, as in Keras: what a callback adds is kept.
             self._callbacks.call("on_test_end", values)
         return numbers_of("on_test_end", values)
+
+    def _measure(self, split: str) -> dict[str, float]:
+        run = self._run
+        return run.evaluator(run.batches(split))(
+            self.eval_steps,
+            event=self._callbacks.batch_events,
+            has_to_leave=self._has_to_leave,
+        )
+
+    def _has_to_leave(self) -> bool:
+        """Whether the evaluation that is under way should be abandoned."""
+        # An evaluator beside training has no loop that could leave.
+        if self._run.steps is None:
+            return False
+        return self._run.control.agree(self._run.plugin).restart
 
     def _log_training(self, step: int) -> None:
         interval = self.totals["interval"]
@@ -427,7 +411,7 @@ class Reporter:
         logs = {
             **values,
             **own,
-            **self._trainer.learning_rates(),
+            **self._run.learning_rates(),
             "examples_per_second": interval.examples
             # A clock may not have moved between two very short calls.
             / max(self.interval_seconds, 1e-9),

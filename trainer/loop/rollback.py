@@ -13,7 +13,7 @@ from trainer.data.batches import Batches
 from trainer.data.skip_batches import SteppingOver, position_of
 from trainer.errors import Diverged, UserError
 from trainer.loop.callback_list import CallbackList
-from trainer.loop.running_trainer import RunningTrainer
+from trainer.loop.run import Run
 from trainer.runtime import schema
 from trainer.runtime.files import exists, read_json, set_aside, write_whole
 from trainer.step.divergence_guard import Fault, Guard
@@ -127,7 +127,7 @@ class Rollback:
 
     Args:
         guard: says what counts as bad, and what then happens.
-        trainer: whose run it is.
+        run: whose run it is.
         callbacks: of the run.
         batch_size: that of the training data; `None` if unknown.
 
@@ -138,18 +138,18 @@ class Rollback:
     def __init__(
         self,
         guard: Guard,
-        trainer: RunningTrainer,
+        run: Run,
         callbacks: CallbackList,
         *,
         batch_size: int | None,
     ) -> None:
         self._guard = guard
-        self._trainer = trainer
+        self._run = run
         self._callbacks = callbacks
         self._batch_size = batch_size
         if not guard.rolls_back:
             return
-        if trainer.model_dir is None or not callbacks.save:
+        if run.model_dir is None or not callbacks.save:
             raise UserError(
                 "Guard.action = 'roll_back' needs checkpoints to go back to: "
                 "add @Checkpoint() to run.callbacks, and set --model_dir; or "
@@ -164,8 +164,8 @@ class Rollback:
         """
         if not self._guard.rolls_back:
             return False
-        nothing = not self._trainer.step or not storage.listing(self._directory)
-        return self._trainer.plugin.any_process(nothing)
+        nothing = not self._run.step or not storage.listing(self._directory)
+        return self._run.plugin.any_process(nothing)
 
     def go_back(self, fault: Fault) -> None:
         """Restores the newest checkpoint, to go on without the batch at fault.
@@ -176,12 +176,12 @@ class Rollback:
             Diverged: the guard says stop, the run has gone back too often, or
                 there is nothing to go back to.
         """
-        trainer, guard = self._trainer, self._guard
-        assert trainer.parts.watch is not None
+        run, guard = self._run, self._guard
+        assert run.parts.watch is not None
         # First, saves that are under way are finished, in all processes: the
         # newest checkpoint must be the same for all.
-        self._callbacks.call("on_divergence", trainer.step)
-        skipped = Skipped(trainer.model_dir, self._batch_size)
+        self._callbacks.call("on_divergence", run.step)
+        skipped = Skipped(run.model_dir, self._batch_size)
         entry = self._entry(fault, skipped)
         # Written before anything is restored: it tells the step of the fault.
         story = _story(entry, fault)
@@ -195,18 +195,18 @@ class Rollback:
             )
         # A barrier before the chief writes: no process still reads the old file
         # above. And one after it: all processes read the new file below.
-        trainer.plugin.any_process(False)
-        if trainer.plugin.is_chief:
+        run.plugin.any_process(False)
+        if run.plugin.is_chief:
             skipped.add(entry)
-        trainer.plugin.any_process(False)
-        if not trainer.state.restore_newest(self._directory, going_back=True):
+        run.plugin.any_process(False)
+        if not run.state.restore_newest(self._directory, going_back=True):
             raise Diverged(f"{story}. {self._newest()}")
-        trainer.parts.watch.forget()
-        trainer.state.check_alike()
-        logging.warning("%s. Going on from step %d.", story, trainer.step)
+        run.parts.watch.forget()
+        run.state.check_alike()
+        logging.warning("%s. Going on from step %d.", story, run.step)
         # No `on_train_begin` follows, after which Keras' callbacks get theirs.
         self._callbacks.give_states()
-        self._callbacks.call("on_roll_back", trainer.step)
+        self._callbacks.call("on_roll_back", run.step)
 
     def judge(self, fault: Fault, *, earlier: int) -> str:
         """Says what a run would do after a fault, without doing it.
@@ -218,26 +218,26 @@ class Rollback:
         Raises:
             Diverged: the run would end.
         """
-        trainer, guard = self._trainer, self._guard
-        assert trainer.parts.watch is not None
-        skipped = Skipped(trainer.model_dir, self._batch_size)
+        run, guard = self._run, self._guard
+        assert run.parts.watch is not None
+        skipped = Skipped(run.model_dir, self._batch_size)
         story = _story(self._entry(fault, skipped), fault)
         if not guard.rolls_back:
             raise Diverged(story + ".")
         if len(skipped.entries) + earlier >= guard.max_rollbacks:
             raise Diverged(f"{story}, more often than Guard.max_rollbacks.")
-        trainer.parts.watch.forget()
+        run.parts.watch.forget()
         return story + ". A run would roll back."
 
     def _entry(self, fault: Fault, skipped: Skipped) -> dict[str, Any]:
         """The entry for a fault; strict JSON has no NaN."""
         where: dict[str, Any] = {"step": fault.step}
         # Steps are numbered without the skipped batches, positions with them.
-        if self._trainer.plugin.options.batches_by_step:
+        if self._run.plugin.options.batches_by_step:
             where["batch"] = position_of(fault.step, skipped.positions)
             where["batch_size"] = skipped.batch_size
         else:
-            where["until_step"] = self._trainer.step
+            where["until_step"] = self._run.step
         now = datetime.datetime.now(datetime.UTC)
         return {
             **where,
@@ -249,10 +249,10 @@ class Rollback:
 
     @property
     def _directory(self) -> str:
-        return os.path.join(self._trainer.model_dir or "", "checkpoints")
+        return os.path.join(self._run.model_dir or "", "checkpoints")
 
     def _newest(self) -> str:
-        if self._trainer.model_dir is not None:
+        if self._run.model_dir is not None:
             found = storage.listing(self._directory)
             if found:
                 return f"The newest checkpoint is {found[-1]}"

@@ -1,5 +1,6 @@
 """`Trainer.predict`: the outputs for any number of examples."""
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -11,21 +12,24 @@ from trainer.data.batches import Batches
 from trainer.data.given import GivenData
 from trainer.errors import outside_graph
 from trainer.loop.evaluator import count_of
+from trainer.loop.run import Run
 from trainer.python.fit import yields_batches
 from trainer.runtime.graph import converted, graph_function
 from trainer.step.checks import check_inputs
 from trainer.step.spec import StepSpec
+from trainer.strategy.eager_loop import eagerly
 
 # Keeps the random numbers apart from those of training, evaluation and trials.
 _STREAM = 3
 
 
-def make_predict(spec: StepSpec) -> Callable[[Any, tf.Tensor], Any]:
+def _make_predict(spec: StepSpec) -> Callable[[Any, tf.Tensor], Any]:
     """The traced function from a batch's inputs to its outputs."""
     # On one device: what a replica computes depends on none of the others.
     randomness, step = spec.parts.randomness, spec.parts.step
 
     def outputs_of(x: Any, number: tf.Tensor) -> Any:
+        spec.methods.follow(spec)
         with randomness.at(step.read_value(), number, _STREAM, replica=0):
             return converted(spec.methods.forward)(x, training=False)
 
@@ -59,19 +63,17 @@ def predicted_batches(
 
 
 def predict(
-    outputs_of: Callable[[Any, tf.Tensor], Any],
+    run: Run,
     batches: Batches,
     *,
-    model: keras.Model,
     steps: int | None,
     event: Callable[..., None],
 ) -> Any:
-    """Collects the outputs for all examples.
+    """Collects the outputs for all examples, with the averaged weights.
 
     Args:
-        outputs_of: what `make_predict` returned.
+        run: the call.
         batches: what `predicted_batches` returned.
-        model: knows which inputs it takes.
         steps: how many batches, but at most all; `None` means all.
         event: calls an event of the callbacks, as in Keras.
 
@@ -81,6 +83,25 @@ def predict(
     Raises:
         UserError: there is no end of the batches, or they do not fit.
     """
+    spec, ema = run.spec, run.parts.ema
+    outputs_of = run.runner("predict", lambda: _make_predict(spec))
+    with (
+        ema.swapped_in() if ema else contextlib.nullcontext(),
+        eagerly() if spec.run_eagerly else contextlib.nullcontext(),
+    ):
+        return _collect(
+            outputs_of, batches, model=run.model, steps=steps, event=event
+        )
+
+
+def _collect(
+    outputs_of: Callable[[Any, tf.Tensor], Any],
+    batches: Batches,
+    *,
+    model: keras.Model,
+    steps: int | None,
+    event: Callable[..., None],
+) -> Any:
     inputs, _, _ = keras.utils.unpack_x_y_sample_weight(batches.element_spec)
     check_inputs(model, inputs, batch_size=batches.batch_size)
     count = count_of(batches, steps, name="steps")

@@ -53,6 +53,9 @@ class StepMethods(Protocol):
     ) -> StepLogs:
         """What a batch adds to each metric."""
 
+    def follow(self, spec: "StepSpec") -> None:
+        """Takes the spec of what is traced next."""
+
     def gradient_sums(self, batch: Any) -> Any:
         """A replica's sums of loss and gradients, undivided."""
 
@@ -140,12 +143,14 @@ class StepSpec:
         batch_size: see `trainer.Trainer`, as all that follow.
         accumulation_steps: see `trainer.Trainer`.
         form: how the step is compiled.
+        may_choose_form: whether the run chooses it.
         guard: see `trainer.Trainer`.
         loss: Keras losses.
         loss_weights: see `trainer.Trainer`.
         class_weight: see `trainer.Trainer`.
         added_losses: see `trainer.Trainer`.
         run_eagerly: whether steps run as Python.
+        check_numerics: whether steps end at what is not finite.
         tried: which trials have been made; see `trainer.step.trials`.
         lookups: those of the training step, once it is traced.
     """
@@ -159,12 +164,14 @@ class StepSpec:
     batch_size: int
     accumulation_steps: int
     form: Form
+    may_choose_form: bool
     guard: Guard | None
     loss: Any
     loss_weights: Any
     class_weight: dict[int, float] | None
     added_losses: AddedLosses
     run_eagerly: bool = False
+    check_numerics: bool = False
     tried: set[str] = dataclasses.field(default_factory=set)
     lookups: Lookups = dataclasses.field(default_factory=Lookups)
 

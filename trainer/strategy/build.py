@@ -1,6 +1,7 @@
 """Builds model, optimizers, metrics and state variables in the scope."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import dataclasses
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,62 +25,85 @@ from trainer.step.loss_scale import LossScale
 from trainer.step.metrics.metric_set import build_metrics
 from trainer.step.rng import StepRandomness
 from trainer.step.spec import Parts
+from trainer.strategy.given_model import GivenModel
 from trainer.strategy.optimizers import build_optimizers
 from trainer.strategy.plugin import StrategyPlugin
 
 
+@dataclasses.dataclass(kw_only=True)
+class Recipe:
+    """What model, optimizers and metrics are made of; see `trainer.Trainer`.
+
+    Attributes:
+        model: returns a new model.
+        given: the model, if it was given as an object.
+        optimizer: see `trainer.Trainer`, as those that follow.
+        learning_rate: replaces the optimizer's own.
+        metrics: Keras metrics, their names, or functions that return them.
+        ema_momentum: of the averaged weights.
+        sync_batch_norm: whether statistics are those of all replicas.
+        seed: for initial weights and dropout.
+        precision: a Keras dtype policy.
+        guard: what counts as divergence.
+        recompute: names of layers, see `trainer.Trainer`.
+        own_step: whether research code overrides `train_step`.
+    """
+
+    model: Callable[[], keras.Model]
+    given: GivenModel | None
+    optimizer: Any
+    learning_rate: float | None
+    metrics: Any
+    ema_momentum: float | None
+    sync_batch_norm: bool
+    seed: int
+    precision: str | None
+    guard: Guard | None
+    recompute: tuple[str, ...]
+    own_step: bool
+
+
 def build_parts(
     plugin: StrategyPlugin,
+    recipe: Recipe,
     *,
-    model: Callable[[], keras.Model],
-    factories: Mapping[str, Any],
-    seed: int,
-    precision: str | None,
-    recompute: Sequence[str],
-    guard: Guard | None,
-    own_step: bool,
     call_once: Callable[[keras.Model], None],
-    take_over: Callable[[keras.Model], None],
     use_compiled: Callable[[keras.Model], None],
 ) -> Parts:
-    """Calls the factories of a run under the strategy's scope.
+    """Makes what a recipe says under the strategy's scope.
 
     Args:
         plugin: owns the scope.
-        model: returns the model.
-        factories: what `Trainer` was given by these names: `optimizer`,
-            `learning_rate`, `metrics`, `ema_momentum`, `sync_batch_norm`.
-        seed: makes initial weights and dropout reproducible.
-        precision: a Keras dtype policy; `None` keeps the global one.
-        recompute: names of layers, see `trainer.Trainer`.
-        guard: what counts as divergence; `None` checks nothing.
-        own_step: whether the Trainer overrides `train_step`.
+        recipe: what is made of what.
         call_once: calls a model that is not built yet on a batch.
-        take_over: gives the built model the weights that it begins with, if
-            it is not to begin with its own.
-        use_compiled: is called with a model that is compiled already, and may
-            change `factories`.
+        use_compiled: is called with a model that its function has compiled,
+            and may change the recipe.
 
     Raises:
         UserError: a factory is not one, or an option cannot be honored.
     """
     # Long, because what it is about is the order of these steps in one scope.
     # All processes of a cluster draw the same initial weights.
-    keras.utils.set_random_seed(seed)
+    keras.utils.set_random_seed(recipe.seed)
+    given = recipe.given
     noted = NotedVariables()
     with plugin.scope():
         with tf.variable_creator_scope(noted):
-            made = build_model(model, precision)
+            made = build_model(
+                (lambda: given.make(plugin)) if given else recipe.model,
+                recipe.precision,
+            )
             if made.compiled:
                 use_compiled(made)
-            half = _computes_in_half(made, own_step=own_step)
+            half = _computes_in_half(made, own_step=recipe.own_step)
             # Before the first call: it decides how a layer is traced.
-            if factories["sync_batch_norm"] and plugin.num_replicas > 1:
+            if recipe.sync_batch_norm and plugin.num_replicas > 1:
                 batch_norm.synchronize(made)
             if not made.built:
                 call_once(made)
             # Before optimizers and averages, which may begin with a copy.
-            take_over(made)
+            if given is not None:
+                given.take_over(made)
         if plugin.num_replicas > 1:
             separate_added_losses(made)
             batch_norm.replace_moments_of(made)
@@ -91,8 +115,8 @@ def build_parts(
             optimizers = build_optimizers(
                 made,
                 trainable,
-                factory=factories["optimizer"] or "adam",
-                learning_rate=factories["learning_rate"],
+                factory=recipe.optimizer or "adam",
+                learning_rate=recipe.learning_rate,
                 send=plugin.send,
             )
         # Keras callbacks read model.optimizer and model.stop_training. Without
@@ -108,14 +132,14 @@ def build_parts(
             auto_scale_loss=False,
         )
         weights = [native(v) for v in trainable]
-        momentum = factories["ema_momentum"]
+        momentum = recipe.ema_momentum
         # Variables that this framework makes are either in checkpoints, or
         # need not be.
         ours = NotedVariables()
         with tf.variable_creator_scope(ours):
             rest = {
                 "metrics": build_metrics(
-                    factories["metrics"] or (), model=made, own_step=own_step
+                    recipe.metrics or (), model=made, own_step=recipe.own_step
                 ),
                 "step": tf.Variable(
                     0, dtype=tf.int64, trainable=False, name="step"
@@ -126,12 +150,12 @@ def build_parts(
                 else MovingAverage(
                     weights, momentum=momentum, strategy=plugin.strategy
                 ),
-                "watch": None if guard is None else Watch(guard),
+                "watch": None if recipe.guard is None else Watch(recipe.guard),
             }
         saved = [made, *optimizers.values()]
         known = [v for one in saved for v in one.variables] + ours.variables
-        randomness = StepRandomness(made, seed)
-        recompute_layers(made, recompute)
+        randomness = StepRandomness(made, recipe.seed)
+        recompute_layers(made, recipe.recompute)
         return Parts(
             model=made,
             optimizers=optimizers,

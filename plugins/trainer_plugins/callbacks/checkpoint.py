@@ -104,8 +104,8 @@ class Checkpoint(Callback):
     @property
     def directory(self) -> str:
         """The directory of the checkpoints."""
-        assert self.trainer.model_dir is not None
-        return os.path.join(self.trainer.model_dir, "checkpoints")
+        assert self.run.model_dir is not None
+        return os.path.join(self.run.model_dir, "checkpoints")
 
     def setup(self) -> None:
         """Restores the run's newest usable checkpoint.
@@ -113,39 +113,39 @@ class Checkpoint(Callback):
         Raises:
             UserError: there is no `model_dir`, or `checkpoints/` is a link.
         """
-        loop = self.trainer.loop
+        run = self.run
         self._best_is_loaded = False
-        if self.trainer.model_dir is None:
+        if self.run.model_dir is None:
             raise UserError("Checkpoint needs a model_dir to save to.")
         # One process alone: several would race to set the same thing aside.
-        if self.trainer.plugin.is_chief:
-            run_paths.prepare_directory(self.trainer.model_dir, "checkpoints")
+        if self.run.plugin.is_chief:
+            run_paths.prepare_directory(self.run.model_dir, "checkpoints")
         every = self._every
         if every is None:
-            every = "1 epoch" if loop.steps_per_epoch else _DEFAULT_STEPS
+            every = "1 epoch" if run.epochs.steps else _DEFAULT_STEPS
         self._ticker = Ticker(
-            loop.period(every, "Checkpoint.every"),
-            self.trainer.plugin.any_process,
+            run.period(every, "Checkpoint.every"),
+            self.run.plugin.any_process,
         )
-        if self.trainer.plugin.is_chief:
+        if self.run.plugin.is_chief:
             # The run's lock is held by now, so that nobody is still writing
             # one of these.
             storage.remove_leftovers(self.directory)
-        if self.trainer.state.restore_newest(self.directory):
-            logging.info("Resuming at step %d.", self.trainer.step)
+        if self.run.state.restore_newest(self.directory):
+            logging.info("Resuming at step %d.", self.run.step)
             # A run that left before the events of its step saves it again
             # after them, because callbacks change their state there.
-            if loop.state.unfired_from is None:
-                self._note_saved(over=loop.is_ending)
+            if run.unfired_from is None:
+                self._note_saved(over=run.is_ending)
         # Not from the present step: what an earlier attempt left unfired is
         # still due.
-        self._ticker.start(loop.fired_step)
+        self._ticker.start(run.fired_step)
         self._saved_at = time.monotonic()
 
     def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
         """Reserves memory for the first save, in the background."""
-        if self._staging is not None and self.trainer.plugin.is_chief:
-            specs = self.trainer.state.specs()
+        if self._staging is not None and self.run.plugin.is_chief:
+            specs = self.run.state.specs()
             # On the writer's thread: the first save waits for it in turn.
             self._writing = self._writer.submit(self._staging.reserve, specs)
 
@@ -164,11 +164,11 @@ class Checkpoint(Callback):
 
         To load the best in the end, also when the value has improved.
         """
-        loop = self.trainer.loop
+        run = self.run
         # Save before `on_train_end`, because another callback may fail there.
-        ending = loop.is_ending
+        ending = run.is_ending
         due = self._ticker.due(step) and not self._is_too_soon()
-        if due or loop.save_now or ending or self._improves(logs):
+        if due or run.save_now or ending or self._improves(logs):
             self._save(logs, over=ending)
 
     def on_leave(self, step: int) -> None:
@@ -190,9 +190,9 @@ class Checkpoint(Callback):
 
     def on_roll_back(self, step: int) -> None:
         """Continues as after a start, and removes later checkpoints."""
-        self._ticker.start(self.trainer.loop.fired_step)
+        self._ticker.start(self.run.fired_step)
         self._saved_step = step
-        if self.trainer.plugin.is_chief:
+        if self.run.plugin.is_chief:
             for path in storage.listing(self.directory):
                 # Restoring has passed it over, and its steps are made anew.
                 if storage.step_of(path) > step:
@@ -232,7 +232,7 @@ class Checkpoint(Callback):
         name = self._monitor.name
         for step in self._monitor.best_first(values):
             try:
-                self.trainer.state.restore_weights(storage.load(paths[step]))
+                self.run.state.restore_weights(storage.load(paths[step]))
             except (UserError, ValueError) as error:
                 logging.warning("Passing over the best checkpoint. %s", error)
                 continue
@@ -247,7 +247,7 @@ class Checkpoint(Callback):
             "There is no checkpoint with a finite %s: the weights are those "
             "of step %d.",
             name,
-            self.trainer.step,
+            self.run.step,
         )
 
     def state(self) -> dict[str, Any]:
@@ -274,11 +274,11 @@ class Checkpoint(Callback):
             return False
         passed = time.monotonic() - self._saved_at >= _DEFAULT_SECONDS
         # By their clocks, processes would decide differently.
-        return not self.trainer.plugin.any_process(passed)
+        return not self.run.plugin.any_process(passed)
 
     def _improves(self, logs: dict[str, float]) -> bool:
         """Whether this step is the best, and has to be kept for the end."""
-        if not self._load_best or self._logged_step != self.trainer.step:
+        if not self._load_best or self._logged_step != self.run.step:
             return False
         assert self._monitor is not None
         value = self._monitor.value(logs)
@@ -289,7 +289,7 @@ class Checkpoint(Callback):
             and all(self._monitor.better(value, than) for than in finite)
         )
         # All must save, or none.
-        return self.trainer.plugin.any_process(improves)
+        return self.run.plugin.any_process(improves)
 
     def _save_end(self, logs: dict[str, float]) -> None:
         self._wait()
@@ -300,42 +300,42 @@ class Checkpoint(Callback):
 
     def _note_saved(self, *, over: bool) -> None:
         """Records what was saved, to know at the end whether it is complete."""
-        self._saved_step = self.trainer.step
+        self._saved_step = self.run.step
         self._saved_as_over = over
         # Hashing reads every variable: only where a Keras callback may still
         # change one.
-        if over and self.trainer.loop.callbacks.keras_has("on_train_end"):
-            self._saved_digests = self.trainer.state.digests()
+        if over and self.run.keras_ends:
+            self._saved_digests = self.run.state.digests()
 
     def _end_is_saved(self) -> bool:
         """Whether nothing has changed since the last save.
 
         Keras' `EarlyStopping` may restore the best weights at the end.
         """
-        if self._saved_step != self.trainer.step or not self._saved_as_over:
+        if self._saved_step != self.run.step or not self._saved_as_over:
             return False
         saved = self._saved_digests
-        return saved is None or saved == self.trainer.state.digests()
+        return saved is None or saved == self.run.state.digests()
 
     def _finish(self) -> bool:
         """Waits until the chief has written; returns whether it succeeded."""
         self._wait()
         # A barrier: no process may continue, and read what the chief is still
         # writing.
-        return not self.trainer.plugin.any_process(self._saved_step is None)
+        return not self.run.plugin.any_process(self._saved_step is None)
 
     def _why_not_done(self) -> str:
         paths = storage.listing(self.directory)
         newest = storage.step_of(paths[-1]) if paths else "none"
         return (
-            f"The end of the run, step {self.trainer.step}, could not be "
+            f"The end of the run, step {self.run.step}, could not be "
             f"saved: {self._failure or 'see the log of the chief'}. Newest "
             f"checkpoint in {self.directory}: {newest}. Make room there, or "
             "make it writable, and run the same command again."
         )
 
     def _save(self, logs: dict[str, float], *, over: bool = False) -> None:
-        with self.trainer.accounts.phase("checkpoint"):
+        with self.run.accounts.phase("checkpoint"):
             self._start_saving(logs, over=over)
 
     def _start_saving(self, logs: dict[str, float], *, over: bool) -> None:
@@ -343,7 +343,7 @@ class Checkpoint(Callback):
         # memory.
         self._wait()
         self._saved_at = time.monotonic()
-        step = self.trainer.step
+        step = self.run.step
         if self._monitor is not None:
             value = self._monitor.value(logs)
             # An earlier value is not that of these weights.
@@ -351,12 +351,12 @@ class Checkpoint(Callback):
             if value is not None and not stale:
                 self._values[step] = value
         # The other processes only take part in decisions about saving.
-        if not self.trainer.plugin.is_chief:
+        if not self.run.plugin.is_chief:
             self._saved_step = step
             return
         # Noted before it is written: `_wait` takes it back if that fails.
         self._note_saved(over=over)
-        snapshot = self.trainer.state.capture(over=over)
+        snapshot = self.run.state.capture(over=over)
         if self._staging is not None:
             # Otherwise TensorFlow makes its copy within the next step.
             snapshot = self._staging.copy(snapshot)
@@ -367,7 +367,7 @@ class Checkpoint(Callback):
     def _write(self, snapshot: storage.Snapshot) -> None:
         # The time is that of training, but the watchdog must see a save that
         # hangs.
-        with self.trainer.accounts.aside("checkpoint"):
+        with self.run.accounts.aside("checkpoint"):
             if self._has_written and not files.is_directory(self.directory):
                 logging.warning(
                     "%s has vanished; it is created again.", self.directory
@@ -394,7 +394,7 @@ class Checkpoint(Callback):
         if writing is None:
             return
         try:
-            with self.trainer.accounts.phase("checkpoint"):
+            with self.run.accounts.phase("checkpoint"):
                 writing.result()
         except OSError as error:
             # Nothing counts as saved now, so the end will be saved again.

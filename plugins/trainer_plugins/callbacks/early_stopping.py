@@ -118,12 +118,12 @@ class EarlyStopping(Callback):
         name = self._monitor.name
         best = "none" if self.best is None else f"{self.best:.6g}"
         if self.best is not None and self._is_good_enough(self.best):
-            self.trainer.stop(
+            self.run.stop(
                 f"{name} = {best} at step {self.best_step} has reached "
                 f"stop_at = {self.stop_at:g}"
             )
         elif self.wait >= self.patience:
-            self.trainer.stop(
+            self.run.stop(
                 f"{name} has not improved {self.wait} times in a row; "
                 f"best: {best} at step {self.best_step}"
             )

@@ -50,8 +50,8 @@ class Export(Callback):
         Raises:
             UserError: `export/` is a link.
         """
-        if self.trainer.model_dir is not None:
-            run_paths.refuse_links(self.trainer.model_dir, "export")
+        if self.run.model_dir is not None:
+            run_paths.refuse_links(self.run.model_dir, "export")
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Exports the trained model.
@@ -74,16 +74,16 @@ class Export(Callback):
         Returns:
             The paths that were written.
         """
-        trainer = self.trainer
-        if trainer.model_dir is None or not trainer.plugin.is_chief:
+        run = self.run
+        if run.model_dir is None or not run.plugin.is_chief:
             return []
         # Again: `setup` is not called with --mode=export, and in a long run a
         # link may have been made since.
-        run_paths.refuse_links(trainer.model_dir, "export")
-        with trainer.model_to_save() as model:
+        run_paths.refuse_links(run.model_dir, "export")
+        with run.built.model_to_save() as model:
             written = export_model(
                 model,
-                os.path.join(trainer.model_dir, "export"),
+                os.path.join(run.model_dir, "export"),
                 self.formats,
                 inputs=self._inputs(model),
             )
@@ -95,7 +95,7 @@ class Export(Callback):
         if _declares_inputs(model):
             return None
         try:
-            batches = self.trainer.batches("train")
+            batches = self.run.batches("train")
         except (UserError, OSError):
             # The data may be missing where only a checkpoint was copied to.
             # Then Keras has to guess.

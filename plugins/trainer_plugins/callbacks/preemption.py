@@ -87,8 +87,7 @@ class Preemption(Callback):
         """Takes the signals, and starts to ask the metadata server."""
         self._closed.clear()
         self._arrived.clear()
-        loop = self.trainer.loop
-        self._saves = loop is None or loop.callbacks.save
+        self._saves = self.run.steps is None or self.run.saves
         if not self._saves:
             logging.warning(
                 "Preemption finds no callback that saves: a run that is asked "
@@ -151,7 +150,7 @@ class Preemption(Callback):
             return
         if not leave:
             logging.warning("%s: saving at the next boundary.", what)
-            self.trainer.save_soon()
+            self.run.save_soon()
         elif not self._is_leaving:
             logging.warning(
                 "%s: leaving at the end of this host loop%s.%s",
@@ -160,7 +159,7 @@ class Preemption(Callback):
                 " Once more ends the run at once." if what == "SIGINT" else "",
             )
             self._is_leaving = True
-            self.trainer.start_again(what)
+            self.run.start_again(what)
             self._mind_the_grace(what)
 
     def _mind_the_grace(self, what: str) -> None:

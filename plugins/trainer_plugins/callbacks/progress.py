@@ -51,14 +51,14 @@ class Progress(Callback):
         """Starts the bar."""
         self._pace = Pace()
         if self._is_chief and self.verbose != 2:
-            self._print([self.trainer.describe()])
+            self._print([self.run.describe()])
         # A bar redraws itself with control codes, which would pile up in a
         # file.
         if not self._is_chief or self.verbose == 2:
             return
         if self._console.is_jupyter:
             self.close()
-            self._bar = NotebookBar(self._total, self.trainer.step)
+            self._bar = NotebookBar(self._total, self.run.step)
             return
         if not self._console.is_terminal:
             return
@@ -73,7 +73,7 @@ class Progress(Callback):
             refresh_per_second=4,
         )
         self._task = bar.add_task(
-            "train", total=self._total, completed=self.trainer.step, values=""
+            "train", total=self._total, completed=self.run.step, values=""
         )
         bar.start()
         self._bar = bar
@@ -82,15 +82,15 @@ class Progress(Callback):
         self, batch: int, logs: dict[str, Any] | None = None
     ) -> None:
         """Starts the clock."""
-        self._pace.begin(self.trainer.step)
+        self._pace.begin(self.run.step)
 
     def on_train_batch_end(
         self, batch: int, logs: dict[str, Any] | None = None
     ) -> None:
         """Stops the clock and moves the bar."""
-        self._pace.end(self.trainer.step)
+        self._pace.end(self.run.step)
         if self._bar is not None:
-            self._bar.update(self._task, completed=self.trainer.step)
+            self._bar.update(self._task, completed=self.run.step)
 
     def on_log(self, step: int, split: str, logs: dict[str, float]) -> None:
         """Shows a split's values."""
@@ -118,7 +118,7 @@ class Progress(Callback):
             of = f"/{last}" if last else ""
             self._print([f"epoch {epoch + 1}{of}", *shown])
         elif self._bar is not None:
-            shown += self._remaining(self.trainer.step)
+            shown += self._remaining(self.run.step)
             self._bar.update(self._task, values="  ".join(shown))
 
     def on_roll_back(self, step: int) -> None:
@@ -132,12 +132,12 @@ class Progress(Callback):
         self.close()
         if had_bar and logs:
             self._console.print(_table(logs))
-        reason = self.trainer.stop_reason
+        reason = self.run.stop_reason
         if reason and self._is_chief:
-            where = f"step {self._position(self.trainer.step)}"
+            where = f"step {self._position(self.run.step)}"
             self._print(["stopped", where, reason])
         if self._is_chief and self.verbose != 2:
-            closing = _summary(self.trainer.accounts.summary())
+            closing = _summary(self.run.accounts.summary())
             self._print([*closing, *_memory(peak_memory())])
 
     def close(self) -> None:
@@ -148,13 +148,12 @@ class Progress(Callback):
 
     @property
     def _is_chief(self) -> bool:
-        return self.trainer.plugin.is_chief
+        return self.run.plugin.is_chief
 
     @property
     def _total(self) -> int | None:
         """The step at which training ends; `None` outside training."""
-        loop = self.trainer.loop
-        return None if loop is None else loop.steps
+        return self.run.steps
 
     def _position(self, step: int) -> str:
         return f"{step}/{self._total}" if self._total else str(step)

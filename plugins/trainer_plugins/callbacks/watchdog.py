@@ -66,7 +66,7 @@ class Watchdog(Callback):
         # is stopped (by SIGSTOP, or a sleeping laptop) is not a hang.
         ticks: dict[tuple[str, float], int] = {}
         while not stopped.wait(tick):
-            doing = self.trainer.accounts.doing()
+            doing = self.run.accounts.doing()
             # By phase and when it began: the next call of a phase counts from
             # zero.
             ticks = {one: ticks.get(one, 0) + 1 for one in doing}
@@ -75,5 +75,5 @@ class Watchdog(Callback):
                 if limit is not None and count * tick > limit:
                     give_up(
                         f"a {phase} has taken more than {limit:g} s, after "
-                        f"step {self.trainer.step}"
+                        f"step {self.run.step}"
                     )

@@ -8,16 +8,16 @@ from gin import config_parser
 Scalar = bool | int | float | str
 
 
-def hyperparameters(trainer: Any) -> dict[str, Scalar]:
+def hyperparameters(run: Any) -> dict[str, Scalar]:
     """What was set, without any defaults, and batch size and learning rate.
 
     Args:
-        trainer: the running Trainer.
+        run: the call that trains.
     """
     return {
         **literal_bindings(gin.config_str(max_line_length=1 << 20)),
-        **trainer.learning_rates(),
-        "batch_size": trainer.batch_size,
+        **run.learning_rates(),
+        "batch_size": run.spec.batch_size,
     }
 
 

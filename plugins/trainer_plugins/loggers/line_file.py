@@ -130,7 +130,7 @@ class LineFile(Logger):
     def where(self) -> str:
         """The path of the file."""
         name = self.evaluator_file_name if self.following else self.file_name
-        return os.path.join(self.trainer.model_dir or "", name)
+        return os.path.join(self.run.model_dir or "", name)
 
     def make_directory(self) -> None:
         """Creates the run directory, if it is not there."""

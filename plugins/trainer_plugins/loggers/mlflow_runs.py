@@ -134,7 +134,7 @@ class MLflow(Service):
         return os.path.join(self._directory(), "mlartifacts")
 
     def _directory(self) -> str:
-        directory = self.trainer.model_dir or ""
+        directory = self.run.model_dir or ""
         if "://" in directory:
             raise UserError(
                 f"MLflow cannot keep a database in {directory}: set "

@@ -81,7 +81,7 @@ class Service(Logger):
         Raises:
             UserError: it may roll back, or its directory is not suitable.
         """
-        name, guard = type(self).__name__, self.trainer.spec.guard
+        name, guard = type(self).__name__, self.run.spec.guard
         if guard is not None and guard.rolls_back:
             raise UserError(
                 f"{name} cannot take back the steps of a rollback: set "
@@ -149,7 +149,7 @@ class Service(Logger):
     @property
     def run_name(self) -> str:
         """What the service calls the run: the name of its directory."""
-        directory = (self.trainer.model_dir or "").rstrip("/")
+        directory = (self.run.model_dir or "").rstrip("/")
         name = os.path.basename(directory)
         return f"{name}-evaluator" if self.following else name
 
@@ -157,12 +157,12 @@ class Service(Logger):
     def _file(self) -> str:
         suffix = "_evaluator" if self.following else ""
         name = f"{self.package}{suffix}.json"
-        return os.path.join(self.trainer.model_dir or "", name)
+        return os.path.join(self.run.model_dir or "", name)
 
     def _open(self) -> None:
         known = self._read()
         self._last = known.get("last", {})
-        self._id = self.open(known.get("id"), hyperparameters(self.trainer))
+        self._id = self.open(known.get("id"), hyperparameters(self.run))
         self._note()
 
     def _read(self) -> dict[str, Any]:

@@ -74,10 +74,10 @@ class TensorBoard(Logger):
             UserError: one of the directories is a link.
         """
         if self.writes:
-            assert self.trainer.model_dir is not None
+            assert self.run.model_dir is not None
             for split in self._splits:
                 run_paths.prepare_directory(
-                    self.trainer.model_dir, self._name(split)
+                    self.run.model_dir, self._name(split)
                 )
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
@@ -86,16 +86,16 @@ class TensorBoard(Logger):
         if not self.writes:
             return
         self._started = time.time()
-        self._hyperparameters = hyperparameters(self.trainer)
+        self._hyperparameters = hyperparameters(self.run)
         text = gin.markdown(gin.operative_config_str())
         values = {"operative_config": Media("text", text)}
-        self.on_values(self.trainer.fired_step, "train", values)
+        self.on_values(self.run.fired_step, "train", values)
 
     def on_log(self, step: int, split: str, logs: dict[str, float]) -> None:
         """Writes a split's scalars."""
         scalars = dict(logs)
         if split == "train":
-            for name, value in self.trainer.accounts.summary().items():
+            for name, value in self.run.accounts.summary().items():
                 scalars[f"time/{name}"] = value
         self._logged.add(split)
         super().on_log(step, split, scalars)
@@ -148,8 +148,7 @@ class TensorBoard(Logger):
 
     @property
     def _splits(self) -> Iterable[str]:
-        loop = self.trainer.loop  # An evaluator beside training has none.
-        return dict.fromkeys(["train", "eval", *(loop.sets if loop else ())])
+        return dict.fromkeys(["train", "eval", *self.run.sets])
 
     def _name(self, split: str) -> str:
         if self.following:
@@ -157,8 +156,8 @@ class TensorBoard(Logger):
         return f"tensorboard/{split}"
 
     def _directory(self, split: str) -> str:
-        assert self.trainer.model_dir is not None
-        return os.path.join(self.trainer.model_dir, self._name(split))
+        assert self.run.model_dir is not None
+        return os.path.join(self.run.model_dir, self._name(split))
 
     def _close_writers(self) -> None:
         for writer in self._writers.values():
@@ -170,8 +169,8 @@ class TensorBoard(Logger):
 
     def _writer(self, split: str) -> tf.summary.SummaryWriter:
         if split not in self._writers:
-            assert self.trainer.model_dir is not None
-            run_paths.refuse_links(self.trainer.model_dir, self._name(split))
+            assert self.run.model_dir is not None
+            run_paths.refuse_links(self.run.model_dir, self._name(split))
             self._writers[split] = tf.summary.create_file_writer(
                 self._directory(split)
             )
@@ -181,8 +180,8 @@ class TensorBoard(Logger):
         """Starts the session of the HPARAMS tab, once per run."""
         if self._session is None and self._hyperparameters:
             self._session = split
-            assert self.trainer.model_dir is not None
-            folder, name = os.path.split(self.trainer.model_dir.rstrip("/"))
+            assert self.run.model_dir is not None
+            folder, name = os.path.split(self.run.model_dir.rstrip("/"))
             summary = _plugin("hparams").hparams_pb(
                 self._hyperparameters,
                 # Rows of equal names are one row: by default that is a hash of

@@ -59,7 +59,7 @@ class WandB(Service):
         Raises:
             UserError: W&B refuses, or the run directory is remote.
         """
-        directory = self.trainer.model_dir or ""
+        directory = self.run.model_dir or ""
         if "://" in directory:
             raise UserError(
                 f"WandB cannot write its files in {directory}: it needs a "

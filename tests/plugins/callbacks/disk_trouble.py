@@ -38,14 +38,14 @@ class Trouble(Callback):
         self._at = at
 
     def on_train_batch_end(self, batch, logs=None):
-        kind = self._at.get(self.trainer.step)
+        kind = self._at.get(self.run.step)
         if kind:
-            directory = f"{self.trainer.model_dir}/checkpoints"
+            directory = f"{self.run.model_dir}/checkpoints"
             steps = map(storage.step_of, storage.listing(directory))
             print(f"before {kind}: {sorted(steps)}", flush=True)
             if kind in QUIET:
-                wait_for_save(directory, self.trainer.step // 5 * 5)
-            globals()[kind](self.trainer.model_dir)
+                wait_for_save(directory, self.run.step // 5 * 5)
+            globals()[kind](self.run.model_dir)
 
 
 def fill(model_dir):

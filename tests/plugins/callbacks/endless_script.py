@@ -35,7 +35,7 @@ def main(model_dir, options):
 
     class Report(Callback):
         def on_train_batch_end(self, batch, logs=None):
-            print(f"step {self.trainer.step}", flush=True)
+            print(f"step {self.run.step}", flush=True)
             end = time.monotonic() + options.get("pause", 0.0)
             # In slices: Python runs handlers of signals between them.
             while time.monotonic() < end:

@@ -17,7 +17,7 @@ def attach(callback):
         trainer.stop_reason = reason
 
     trainer.stop = stop
-    callback.trainer = trainer
+    callback.run = trainer
     return callback
 
 
@@ -25,7 +25,7 @@ def stops_at(callback, values, split="eval", name="loss"):
     """The number of the value after which training stops, or None."""
     for number, value in enumerate(values):
         callback.on_log(number, split, {name: value})
-        if callback.trainer.stop_reason:
+        if callback.run.stop_reason:
             return number
     return None
 
@@ -50,7 +50,7 @@ def test_stops_after_patience_values_without_improvement(
 def test_the_reason_names_value_and_step():
     callback = attach(EarlyStopping(patience=1))
     stops_at(callback, [0.5, 0.7])
-    assert callback.trainer.stop_reason == (
+    assert callback.run.stop_reason == (
         "val_loss has not improved 1 times in a row; best: 0.5 at step 0"
     )
 
@@ -68,7 +68,7 @@ def test_stop_at_counts_also_below_min_delta():
         EarlyStopping("val_accuracy", stop_at=0.97, min_delta=0.05)
     )
     assert stops_at(callback, [0.9, 0.96, 0.97], name="accuracy") == 2
-    assert "reached stop_at = 0.97" in callback.trainer.stop_reason
+    assert "reached stop_at = 0.97" in callback.run.stop_reason
 
 
 def test_nan_is_never_an_improvement():
@@ -124,11 +124,11 @@ def test_a_stopped_run_stays_stopped_unless_patience_grows():
     same = attach(EarlyStopping(patience=2))
     same.load_state(stopped.state())
     same.on_train_begin()
-    assert same.trainer.stop_reason == stopped.trainer.stop_reason
+    assert same.run.stop_reason == stopped.run.stop_reason
     patient = attach(EarlyStopping(patience=3))
     patient.load_state(stopped.state())
     patient.on_train_begin()
-    assert patient.trainer.stop_reason is None
+    assert patient.run.stop_reason is None
 
 
 def test_with_the_trainer():

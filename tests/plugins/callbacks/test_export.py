@@ -133,7 +133,7 @@ def test_unknown_format_is_refused():
 
 def test_only_the_chief_exports(tmp_path):
     callback = Export()
-    callback.trainer = SimpleNamespace(
+    callback.run = SimpleNamespace(
         model_dir=str(tmp_path),
         plugin=SimpleNamespace(is_chief=False),
         single_device_model=functional,
@@ -163,7 +163,7 @@ def test_with_the_trainer_and_averaged_weights(tmp_path):
         ema_momentum=0.9,
     )
     trainer.train(20, model_dir=str(tmp_path), callbacks=[Export()])
-    expected = trainer.single_device_model()(x)
+    expected = trainer._built.single_device_model()(x)
     assert np.abs(expected - trainer.model(x)).max() > 1e-3
     close(served(str(tmp_path / "export" / "saved_model"))(x), expected)
     loaded = keras.models.load_model(tmp_path / "export" / "model.keras")
@@ -185,7 +185,7 @@ def test_inputs_have_the_type_of_the_data(tmp_path):
 def test_an_export_that_fails_costs_no_checkpoint(tmp_path):
     class Stop(Callback):
         def on_save(self, step, logs):
-            self.trainer.stop("enough")
+            self.run.stop("enough")
 
     x = np.ones((8, 3), "float32")
     trainer = make_trainer(

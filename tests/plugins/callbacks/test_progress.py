@@ -30,10 +30,10 @@ def make(*, terminal, is_chief=True, steps=2000):
         file=out, force_terminal=terminal, width=120, color_system=None
     )
     callback = Progress(console=console)
-    callback.trainer = SimpleNamespace(
+    callback.run = SimpleNamespace(
         step=0,
         plugin=SimpleNamespace(is_chief=is_chief),
-        loop=SimpleNamespace(steps=steps),
+        steps=steps,
         stop_reason=None,
         describe=lambda: ABOUT,
         accounts=SimpleNamespace(summary=lambda: dict(ACCOUNTS)),
@@ -45,7 +45,7 @@ def run_steps(callback, steps, clock=None, seconds=0.0):
     callback.on_train_batch_begin(0)
     if clock is not None:
         clock.now += seconds
-    callback.trainer.step += steps
+    callback.run.step += steps
     callback.on_train_batch_end(0)
 
 
@@ -105,15 +105,15 @@ def test_evaluation_is_one_plain_line():
 
 def test_outside_training_there_is_no_total():
     callback, out = make(terminal=False)
-    callback.trainer.loop = None
+    callback.run.steps = None
     callback.on_log(200, "eval", {"loss": 0.5})
     assert out.getvalue() == "eval  step 200  loss 0.5000\n"
 
 
 def test_early_stop_says_why():
     callback, out = make(terminal=False)
-    callback.trainer.step = 12
-    callback.trainer.stop_reason = "val_loss [does] not improve"
+    callback.run.step = 12
+    callback.run.stop_reason = "val_loss [does] not improve"
     callback.on_train_end()
     shown, *_ = out.getvalue().partition("  peak memory")
     assert shown == (
@@ -128,7 +128,7 @@ def test_early_stop_says_why():
 def test_times_are_written_like_a_clocks(clock, seconds, expected):
     callback, out = make(terminal=False, steps=2)
     callback.on_train_begin()
-    callback.trainer.step = -1  # The compiling step is not counted.
+    callback.run.step = -1  # The compiling step is not counted.
     run_steps(callback, 1, clock, seconds=60.0)
     run_steps(callback, 1, clock, seconds=seconds)
     callback.on_log(1, "train", LOGS)

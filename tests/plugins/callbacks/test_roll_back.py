@@ -27,9 +27,9 @@ class Stubborn(Callback):
         self._step, self._times = step, times
 
     def on_train_batch_begin(self, batch, logs=None):
-        if self.trainer.step == self._step and self._times:
+        if self.run.step == self._step and self._times:
             self._times -= 1
-            self.trainer.model.weights[0].assign([[np.inf]] * 3)
+            self.run.model.weights[0].assign([[np.inf]] * 3)
 
 
 def train(model_dir, *callbacks):

@@ -18,10 +18,10 @@ class LogsMedia(Callback):
     """Logs a value of each kind."""
 
     def on_train_batch_end(self, batch, logs=None):
-        self.trainer.log("own", self.trainer.step)
+        self.run.log("own", self.run.step)
 
     def on_test_end(self, logs=None):
-        log, step = self.trainer.log, self.trainer.step
+        log, step = self.run.log, self.run.step
         log("images", np.full((2, 4, 4, 1), step, np.uint8), kind="image")
         log("histogram", np.arange(step), kind="histogram")
         log("sound", np.zeros(80), kind="audio", sample_rate=8000)
@@ -39,7 +39,7 @@ class Kill(Callback):
         return self._step if self._step > step else None
 
     def on_train_batch_end(self, batch, logs=None):
-        if self.trainer.step == self._step:
+        if self.run.step == self._step:
             os.kill(os.getpid(), signal.SIGKILL)
 
 

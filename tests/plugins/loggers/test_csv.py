@@ -56,7 +56,7 @@ def test_resuming_drops_later_steps_and_the_torn_row(tmp_path):
 def test_a_logger_that_is_used_again_writes_its_header_again(tmp_path):
     logger = make(tmp_path / "first")
     for name in ("first", "second"):
-        logger.trainer.model_dir = str(tmp_path / name)
+        logger.run.model_dir = str(tmp_path / name)
         logger.setup()
         logger.on_train_begin()
         logger.on_log(1, "train", {"loss": 0.5})

@@ -11,14 +11,14 @@ from trainer.loop.goodput import Accounts
 def make(kind, model_dir, *, step=0, is_chief=True, taken_back=()):
     """A logger of a run that has come to a step."""
     logger = kind()
-    logger.trainer = SimpleNamespace(
+    logger.run = SimpleNamespace(
         step=step,
         fired_step=step,
         taken_back=taken_back,
         model_dir=None if model_dir is None else str(model_dir),
         plugin=SimpleNamespace(is_chief=is_chief),
-        loop=None,
-        batch_size=64,
+        sets=(),
+        spec=SimpleNamespace(batch_size=64),
         accounts=Accounts(),
         learning_rates=lambda: {"learning_rate": 0.125},
     )

@@ -328,7 +328,7 @@ def test_python_in_the_input_of_a_remote_tpu_is_refused(calls, monkeypatch):
 def test_a_lost_tpu_means_start_again(calls):
     trainer = trainer_on(TPU(tpu="local"))
     trainer.train(1)
-    runner = trainer.train_runner
+    runner = trainer._run.train_runner
 
     def lost(*arguments):
         raise tf.errors.UnavailableError(None, None, "Socket closed\nmore")

@@ -117,10 +117,10 @@ def main():
     for name, options in CASES.items():
         kind = options.pop("kind", Trainer)
         trainer = kind(**options, batch_size=16, strategy=plugin)
-        trainer.build()
-        Loop(trainer, steps=10, evaluate=True).trace()
-        train = trainer.train_runner
-        evaluation = trainer.evaluator.runner
+        run = trainer.new_run()
+        Loop(run, steps=10, evaluate=True).trace()
+        train = run.train_runner
+        evaluation = run.evaluator(run.batches("eval")).runner
         (loop,) = train._loop._list_all_concrete_functions()
         result = {
             "name": name,

@@ -54,7 +54,7 @@ def reduced(plugin, options):
     kind = options.pop("kind", Trainer)
     trainer = kind(**options, batch_size=16, strategy=plugin)
     trainer.build()
-    prepare(trainer.spec, training=True)
+    prepare(trainer.new_run().spec, training=True)
     _, trace = lowering.traced(RunPrograms(trainer).training())
     graphs = [trace.graph]
     found = []

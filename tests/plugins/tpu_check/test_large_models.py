@@ -39,7 +39,7 @@ def programs(model, data, topology, *, batch_size, precision="mixed_bfloat16"):
         strategy=TPU(tpu_topology=topology),
     )
     trainer.build()
-    prepare(trainer.spec, training=True)
+    prepare(trainer.new_run().spec, training=True)
     return RunPrograms(trainer)
 
 

@@ -60,7 +60,7 @@ def make(strategy, model):
 )
 def test_a_step_of_all_replicas_is_one_step(model, tmp_path, root):
     trainer = make(TPU(tpu_topology="v5e:2x2"), model)
-    prepare(trainer.spec, training=True)
+    prepare(trainer.new_run().spec, training=True)
     program = RunPrograms(trainer).training()
     lowered = lowering.lower(program)
     assert len(lowered.reduced) > 2

@@ -147,7 +147,7 @@ def test_lines_that_wait_are_written_anew(saved, tmp_path):
 @given(state=JSON | st.fixed_dictionaries({"waiting": st.lists(JSON)}))
 def test_no_state_of_any_kind_is_more_than_a_misfit(state):
     for callback in (JsonLines(), EarlyStopping(), Checkpoint()):
-        callback.trainer = SimpleNamespace(model_dir=None)
+        callback.run = SimpleNamespace(model_dir=None)
         before = callback.state()
         try:
             callback.load_state(state)

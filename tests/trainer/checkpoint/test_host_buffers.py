@@ -26,7 +26,7 @@ def numbers(kind, seed):
 
 
 def held(variable):
-    """As `trainer.state.capture` takes it."""
+    """As `trainer._built.state.capture` takes it."""
     value = tf.identity(variable.read_value())
     return Snapshot(1, {"large": value, "small": value[0]}, {"note": 1})
 

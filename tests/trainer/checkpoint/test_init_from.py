@@ -43,7 +43,7 @@ def denses(*names, units=3):
 
 
 def init(trainer, path, only=None):
-    return initialize_from(trainer.parts, str(path), only=only)
+    return initialize_from(trainer._built.parts, str(path), only=only)
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("trained") / "run"
     trainer = make(functional, seed=1)
     trainer.train(6, model_dir=str(folder), callbacks=[Checkpoint()])
-    model = trainer.single_device_model()
+    model = trainer._built.single_device_model()
     # A file of a compiled model holds the optimizer as well.
     model.compile("adam", "mse")
     model.optimizer.build(model.trainable_variables)

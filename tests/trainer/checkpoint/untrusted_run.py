@@ -56,7 +56,7 @@ def main(model_dir, init_from=None):
     trainer = make()
     sys.addaudithook(refuse)
     if init_from:
-        initialize_from(trainer.parts, init_from)
+        initialize_from(trainer._built.parts, init_from)
     trainer.train(8, model_dir=model_dir, callbacks=callbacks())
     print(trainer.step)
 

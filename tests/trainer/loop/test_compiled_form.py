@@ -201,25 +201,25 @@ def test_a_draw_that_stays_another_is_found(kind, operation):
         make_trainer(linear, kind=kind, jit_compile="xla").train(2)
     made = make_trainer(linear, kind=kind)
     made.train(SWITCH + 5)
-    assert made.compiled_form == "graph"
-    assert operation in made.loop.form.why
+    assert made._run.spec.form == "graph"
+    assert operation in made._built.form.why
 
 
 def test_equal_runs_end_in_equal_bytes_however_they_were_cut(tmp_path):
     whole = train(tmp_path / "whole", 600)
-    assert whole.compiled_form == "xla_stack"
+    assert whole._run.spec.form == "xla_stack"
     again = train(tmp_path / "again", 600)
     cut = train(tmp_path / "cut", 300, 600)
     late = train(tmp_path / "late", 550, 600)
     for name, other in {"again": again, "cut": cut, "late": late}.items():
-        assert other.compiled_form == "xla_stack"
+        assert other._run.spec.form == "xla_stack"
         for one, its in zip(weights(whole), weights(other), strict=True):
             assert one.tobytes() == its.tobytes()
         assert written(tmp_path / name) == written(tmp_path / "whole")
     # The same Trainer goes on, too.
     made = make()
     made.train(300)
-    assert made.compiled_form == "graph"
+    assert made._run.spec.form == "graph"
     made.train(600)
     for one, its in zip(weights(whole), weights(made), strict=True):
         assert one.tobytes() == its.tobytes()
@@ -232,9 +232,9 @@ def test_a_run_rolls_back_across_the_switch(tmp_path):
         broken = False
 
         def on_train_batch_end(self, batch, logs=None):
-            if self.trainer.step == 600 and not self.broken:
+            if self.run.step == 600 and not self.broken:
                 self.broken = True
-                first = self.trainer.model.weights[0]
+                first = self.run.model.weights[0]
                 first.assign(first * np.nan)
 
     class Forms(Callback):
@@ -243,7 +243,7 @@ def test_a_run_rolls_back_across_the_switch(tmp_path):
             self.seen = {}
 
         def on_save(self, step, logs):
-            form = self.trainer.compiled_form
+            form = self.run.spec.form
             self.seen.setdefault(step, []).append(str(form))
 
     forms = Forms()
@@ -293,7 +293,7 @@ class Astray(Trainer):
     """Something else comes out in one form."""
 
     def per_example_loss(self, x, y, y_pred):
-        factor = 2.0 if self.compiled_form == "xla_stack" else 1.0
+        factor = 2.0 if self._spec.form == "xla_stack" else 1.0
         return factor * tf.reduce_sum((y - y_pred) ** 2, 1)
 
 
@@ -316,13 +316,13 @@ def test_why_a_step_stays_a_graph(kind, why, tmp_path):
     for steps in (SWITCH + 5, SWITCH + 10):
         made = make_trainer(linear, kind=kind)
         made.train(steps, model_dir=str(tmp_path), callbacks=[Checkpoint()])
-        assert made.compiled_form == "graph"
-        assert why in made.loop.form.why
+        assert made._run.spec.form == "graph"
+        assert why in made._built.form.why
     if kind is Checked:
         # Whoever names a form gets it.
         made = make_trainer(linear, kind=kind, jit_compile=True)
         made.train(2)
-        assert made.compiled_form == "xla"
+        assert made._run.spec.form == "xla"
 
 
 @pytest.mark.parametrize("form", one_in(2, ["xla", "xla_stack"]))
@@ -352,7 +352,7 @@ def test_a_form_that_is_asked_for_and_fails_is_a_sentence(form):
 def test_the_form_depends_on_strategy_and_data(options, form):
     made = make_trainer(linear, **options)
     made.train(SWITCH + 5)
-    assert made.compiled_form == form
+    assert made._run.spec.form == form
 
 
 def test_a_second_call_traces_nothing(tmp_path):

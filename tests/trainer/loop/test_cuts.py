@@ -139,7 +139,7 @@ def test_a_longer_run_goes_on_as_if_it_had_been_one(tmp_path, whole):
 
 def test_calls_that_a_clock_has_cut_show_nowhere(tmp_path, whole):
     trainer, _ = train(tmp_path, loop_seconds=0.0)
-    assert trainer.loop.state.steps_per_call == 1
+    assert trainer._built.last.steps_per_call == 1
     compare(tmp_path, whole)
 
 
@@ -149,8 +149,8 @@ class LeaveWithin(Callback):
     runs_last = True
 
     def on_save(self, step, logs):
-        if self.trainer.loop.state.is_within and step > 12:
-            self.trainer.start_again("for a test")
+        if self.run.state.host.is_within and step > 12:
+            self.run.start_again("for a test")
 
 
 def test_a_run_may_leave_within_a_host_loop(tmp_path, whole):
@@ -168,7 +168,9 @@ def test_a_second_call_of_train_goes_on(whole):
     arrays = {
         name: np.asarray(array).tobytes()
         for totals in ("interval", "epoch")
-        for key, values in trainer.loop.reporter.totals[totals].state().items()
+        for key, values in trainer._built.last._reporter.totals[totals]
+        .state()
+        .items()
         for i, array in enumerate(values)
         for name in [f"totals/{totals}/{key}/{i}"]
     }
@@ -178,13 +180,13 @@ def test_a_second_call_of_train_goes_on(whole):
         arrays[f"optimizer/optimizer/{i:04d}"] = variable.numpy().tobytes()
     assert arrays == {name: whole[1][name] for name in arrays}
     assert {n for n in whole[1] if n.startswith("totals")} <= set(arrays)
-    assert trainer.loop.reporter.logs == whole[2]["logs"]
+    assert trainer._built.last._reporter.logs == whole[2]["logs"]
     assert used[-1].state() == whole[2]["callbacks"]["EarlyStopping"]
 
 
 def test_a_run_that_is_done_is_evaluated_as_it_is_now():
     trainer, _ = train(None, 12)
-    before = trainer.loop.reporter.logs["val_loss"]
+    before = trainer._built.last._reporter.logs["val_loss"]
     trainer.model.set_weights([3 * w for w in trainer.model.get_weights()])
     found = trainer.train_and_evaluate(12)
     assert found["val_loss"] == trainer.evaluate()["loss"] != before

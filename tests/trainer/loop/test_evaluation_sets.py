@@ -92,10 +92,10 @@ def test_callbacks_act_on_the_set_that_they_watch(tmp_path):
 
     class Notes(Callback):
         def on_test_end(self, logs=None):
-            seen.append((self.trainer.loop.reporter.evaluating, self.step()))
+            seen.append((self.run.evaluating, self.step()))
 
         def step(self):
-            return self.trainer.step
+            return self.run.step
 
     stop = EarlyStopping("val_rare/loss", patience=2)
     ends = []

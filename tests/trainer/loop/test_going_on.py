@@ -46,8 +46,8 @@ class At(Callback):
         self._step, self._act = step, act
 
     def on_train_batch_end(self, batch, logs=None):
-        if self.trainer.step == self._step:
-            self._act(self.trainer)
+        if self.run.step == self._step:
+            self._act(self.run)
 
 
 def leave_at(step):
@@ -83,8 +83,8 @@ def test_what_an_epochs_begin_does_counts_once(tmp_path, left_at):
         train(tmp_path / "cut", 24, decay(), Count(), leave_at(left_at))
     count = Count()
     cut = train(tmp_path / "cut", 24, decay(), count)
-    assert whole.learning_rates() == {"learning_rate": 0.0125}
-    assert cut.learning_rates() == whole.learning_rates()
+    assert whole._built.learning_rates() == {"learning_rate": 0.0125}
+    assert cut._built.learning_rates() == whole._built.learning_rates()
     assert count.begun == whole_count.begun == 3
     for one, other in zip(
         whole.model.get_weights(), cut.model.get_weights(), strict=True
@@ -94,7 +94,7 @@ def test_what_an_epochs_begin_does_counts_once(tmp_path, left_at):
 
 def test_a_longer_run_begins_its_next_epoch(tmp_path):
     train(tmp_path, 16, decay())
-    assert train(tmp_path, 24, decay()).learning_rates() == {
+    assert train(tmp_path, 24, decay())._built.learning_rates() == {
         "learning_rate": 0.0125
     }
 
@@ -106,7 +106,7 @@ def test_what_the_beginning_of_training_sets_is_not_set_again(tmp_path):
 
     train(tmp_path, 8, Warm(), decay())
     made = train(tmp_path, 16, Warm(), decay())
-    assert made.learning_rates() == {"learning_rate": 0.0125}
+    assert made._built.learning_rates() == {"learning_rate": 0.0125}
 
 
 def test_a_snapshot_does_not_change_while_it_is_written(tmp_path):
@@ -115,7 +115,7 @@ def test_a_snapshot_does_not_change_while_it_is_written(tmp_path):
 
         def on_save(self, step, logs):
             if step == EPOCH:
-                self.seen = self.trainer.state.capture()
+                self.seen = self.run.state.capture()
                 self.then = repr(self.seen.host["callbacks"]), dict(logs)
 
     watch, history = Watch(), keras.callbacks.History()
@@ -163,28 +163,28 @@ def test_a_run_that_was_stopped_goes_on_only_if_something_else_is_asked(
 
 
 def test_a_run_that_was_stopped_at_an_epochs_end_begins_no_other(tmp_path):
-    rate = train(tmp_path, 40, stop_at(EPOCH), decay()).learning_rates()
+    rate = train(tmp_path, 40, stop_at(EPOCH), decay())._built.learning_rates()
     assert rate == {"learning_rate": 0.05}
-    assert train(tmp_path, 40, decay()).learning_rates() == rate
+    assert train(tmp_path, 40, decay())._built.learning_rates() == rate
     assert newest(tmp_path).host["loop"]["begun_epoch"] == 0
 
 
 def test_a_run_that_is_asked_to_leave_at_its_start_takes_no_step(tmp_path):
     class Leave(Callback):
         def on_train_begin(self, logs=None):
-            self.trainer.start_again("for a test")
+            self.run.start_again("for a test")
 
     with pytest.raises(StartAgain, match="left at step 0"):
         train(tmp_path, 16, Leave(), decay())
     whole = train(tmp_path / "whole", 16, decay())
     made = train(tmp_path, 16, decay())
-    assert made.learning_rates() == whole.learning_rates()
+    assert made._built.learning_rates() == whole._built.learning_rates()
 
 
 def test_more_steps_in_a_loop_are_taken_when_they_are_asked_for(tmp_path):
     train(tmp_path, 8, steps_per_loop=2)
     assert newest(tmp_path).host["loop"]["steps_per_loop"] == 2
-    assert train(tmp_path, 16, steps_per_loop=8).loop.state.steps_per_call == 8
+    assert train(tmp_path, 16, steps_per_loop=8)._built.last.steps_per_call == 8
 
 
 def test_a_period_in_seconds_goes_on_with_the_next_attempt(tmp_path):
@@ -193,12 +193,12 @@ def test_a_period_in_seconds_goes_on_with_the_next_attempt(tmp_path):
 
     class Evaluated(Callback):
         def on_test_begin(self, logs=None):
-            evaluated.append(self.trainer.step)
+            evaluated.append(self.run.step)
 
     class Age(Callback):
         def on_train_batch_begin(self, batch, logs=None):
-            self.trainer.loop.reporter.tickers["eval"].carry(3598.0)
-            self.trainer.loop.reporter.tickers["eval"].start(0)
+            self.run.state.host._reporter.tickers["eval"].carry(3598.0)
+            self.run.state.host._reporter.tickers["eval"].start(0)
 
     def attempt(*callbacks):
         make().train_and_evaluate(
@@ -215,8 +215,8 @@ def test_a_period_in_seconds_goes_on_with_the_next_attempt(tmp_path):
 
     class Wait(Callback):
         def on_train_batch_begin(self, batch, logs=None):
-            ticker = self.trainer.loop.reporter.tickers["eval"]
-            while self.trainer.step == 8 and ticker.elapsed < 3600:
+            ticker = self.run.state.host._reporter.tickers["eval"]
+            while self.run.step == 8 and ticker.elapsed < 3600:
                 pass
 
     attempt(Wait())

@@ -60,10 +60,10 @@ class Leave(Callback):
         self._event, self._step, self._asked = event, step, False
 
     def _ask(self, event):
-        is_there = event == self._event and self.trainer.step >= self._step
+        is_there = event == self._event and self.run.step >= self._step
         if is_there and not self._asked:
             self._asked = True
-            self.trainer.start_again("for a test")
+            self.run.start_again("for a test")
 
     def on_train_batch_begin(self, batch, logs=None):
         self._ask("batch_begin")
@@ -145,11 +145,11 @@ def test_an_evaluation_is_given_up_and_done_again(tmp_path, whole):
 
 def test_long_calls_are_halved_also_by_the_next_attempt(tmp_path):
     made = train(tmp_path, steps_per_loop=8, loop_seconds=0.0)
-    assert made.loop.state.steps_per_call == 1
+    assert made._built.last.steps_per_call == 1
     found = storage.load_newest(str(tmp_path / "checkpoints"))
     assert found.host["loop"]["steps_per_loop"] == 1
     again = train(tmp_path, steps_per_loop=8)
-    assert again.loop.state.steps_per_call == 1
+    assert again._built.last.steps_per_call == 1
 
 
 def test_a_run_that_was_stopped_stays_stopped(tmp_path):
@@ -177,8 +177,8 @@ def test_a_run_that_was_stopped_stays_stopped(tmp_path):
 def test_a_save_is_made_when_somebody_asks(tmp_path):
     class Ask(Callback):
         def on_train_batch_end(self, batch, logs=None):
-            if self.trainer.step == 15:
-                self.trainer.save_soon()
+            if self.run.step == 15:
+                self.run.save_soon()
 
     made = trainer()
     made.train(

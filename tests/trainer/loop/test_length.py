@@ -58,8 +58,8 @@ class Slow(Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         time.sleep(0.06)
-        if self.trainer.step == self.stop_at:
-            self.trainer.stop("enough")
+        if self.run.step == self.stop_at:
+            self.run.stop("enough")
 
 
 def test_max_time_counts_all_attempts(tmp_path):
@@ -77,7 +77,7 @@ def test_max_time_counts_all_attempts(tmp_path):
 
     first = attempt(10, 1000)
     assert first.step == 10
-    spent = first.loop.reporter.training_seconds
+    spent = first._built.last._reporter.training_seconds
     assert spent > 0.5
     # Another process: what the first attempt took is spent.
     second = attempt(1000, spent + 0.1)
@@ -95,8 +95,8 @@ def test_max_time_counts_all_attempts(tmp_path):
 def test_time_between_two_calls_does_not_count():
     trainer = make_trainer(linear)
     trainer.train(3, verbose=0)
-    spent = trainer.loop.reporter.training_seconds
+    spent = trainer._built.last._reporter.training_seconds
     time.sleep(0.3)
-    assert trainer.loop.reporter.training_seconds == spent
+    assert trainer._built.last._reporter.training_seconds == spent
     trainer.train(6, max_time="1000s", verbose=0)
     assert trainer.step == 6

@@ -49,7 +49,7 @@ class Everywhere(Callback):
     """Logs in each event a number of its own."""
 
     def _log(self, event):
-        self.trainer.log(event, self.trainer.step)
+        self.run.log(event, self.run.step)
 
     def on_train_begin(self, logs=None):
         self._log("train_begin")
@@ -164,7 +164,7 @@ class Once(Callback):
 
     def on_train_begin(self, logs=None):
         arguments, options = self._call
-        self.trainer.log(*arguments, **options)
+        self.run.log(*arguments, **options)
 
 
 @pytest.mark.parametrize(
@@ -248,7 +248,7 @@ class _OnTestEnd(Callback):
         self._name, self._split = name, split
 
     def on_test_end(self, logs=None):
-        self.trainer.log(self._name, 1.0, split=self._split)
+        self.run.log(self._name, 1.0, split=self._split)
 
 
 @pytest.mark.long

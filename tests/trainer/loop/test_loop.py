@@ -67,14 +67,14 @@ def test_graphs_are_traced_once():
     trainer.train_and_evaluate(60, steps_per_loop=4, eval_every=5)
     assert not traced
     assert trainer.step == 60
-    assert int(trainer.parts.step.numpy()) == 60
+    assert int(trainer._built.parts.step.numpy()) == 60
 
 
 def test_stopping_ends_at_the_next_boundary():
     class Stop(Callback):
         def on_save(self, step, logs):
             if step >= 10:
-                self.trainer.stop("enough")
+                self.run.stop("enough")
 
     trainer = make()
     trainer.train(100, steps_per_loop=5, callbacks=[Stop()])
@@ -137,7 +137,9 @@ def test_keras_callbacks_run_unmodified(tmp_path):
     assert all(np.isfinite(logs["loss"]) for _, logs in batches)
     lines = (tmp_path / "log.csv").read_text().splitlines()
     assert len(lines) == 4
-    assert trainer.learning_rates()["learning_rate"] == pytest.approx(0.01 / 3)
+    assert trainer._built.learning_rates()["learning_rate"] == pytest.approx(
+        0.01 / 3
+    )
     loaded = keras.models.load_model(tmp_path / "best.keras")
     assert np.isfinite(loaded.predict(X, verbose=0)).all()
 

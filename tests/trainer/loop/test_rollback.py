@@ -76,13 +76,13 @@ class Events(Callback):
         self.seen.append(("on_roll_back", step))
 
     def on_train_batch_end(self, batch, logs=None):
-        self.seen.append(("on_train_batch_end", self.trainer.step))
+        self.seen.append(("on_train_batch_end", self.run.step))
 
     def on_train_end(self, logs=None):
-        self.seen.append(("on_train_end", self.trainer.step))
+        self.seen.append(("on_train_end", self.run.step))
 
     def close(self):
-        self.seen.append(("close", self.trainer.step))
+        self.seen.append(("close", self.run.step))
 
 
 def test_stopping_saves_nothing_of_what_went_wrong(tmp_path):
@@ -119,7 +119,7 @@ def test_what_is_logged_and_saved_is_that_of_sound_data(tmp_path, source):
     early = keras.callbacks.EarlyStopping("loss", patience=100)
     trainer = make(source(arrays(7, 10)), Guard("roll_back"))
     train(trainer, tmp_path / "a", callbacks=[events, early])
-    accounts, took = trainer.accounts.summary(), time.time() - begin
+    accounts, took = trainer._accounts.summary(), time.time() - begin
     sound = tuple(np.delete(part, [7, 10], 0) for part in arrays())
     stopping = keras.callbacks.EarlyStopping("loss", patience=100)
     train(make(source(sound), None), tmp_path / "b", callbacks=[stopping])
@@ -150,7 +150,7 @@ def test_what_is_logged_and_saved_is_that_of_sound_data(tmp_path, source):
     assert accounts["lost"] > 0
     # No second is booked twice.
     assert accounts["total"] == pytest.approx(took, abs=0.1)
-    assert trainer.train_runner.traces == 1
+    assert trainer._run.train_runner.traces == 1
 
 
 class Counter(keras.callbacks.Callback):

@@ -56,13 +56,13 @@ class Sizes(Callback):
         return (step // 2500 + 1) * 2500
 
     def on_train_batch_end(self, batch, logs=None):
-        if self.trainer.step % 2500 == 0:
+        if self.run.step % 2500 == 0:
             gc.collect()
             with open("/proc/self/statm") as file:
                 pages = int(file.read().split()[1])
             size = pages * os.sysconf("SC_PAGE_SIZE")
             with open("sizes.jsonl", "a") as file:
-                file.write(json.dumps([self.trainer.step, size]) + "\\n")
+                file.write(json.dumps([self.run.step, size]) + "\\n")
 """
 
 

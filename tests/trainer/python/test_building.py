@@ -57,7 +57,7 @@ def test_the_data_that_is_there_builds_the_model(call, tmp_path):
     trainer = call()
     assert trainer.model.layers[0].kernel.shape == (4, 2)
     # A copy is built by what is remembered.
-    copy = trainer.single_device_model()
+    copy = trainer._built.single_device_model()
     np.testing.assert_array_equal(
         copy.get_weights()[0], trainer.model.get_weights()[0]
     )

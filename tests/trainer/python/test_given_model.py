@@ -46,7 +46,7 @@ def test_averages_begin_with_the_given_weights():
 def test_an_optimizer_that_copies_weights_begins_with_the_given_ones():
     given = model()
     optimizer = keras.optimizers.ScheduleFreeAdamW(0.01)
-    parts = make(given, optimizer=optimizer, data=(X, Y)).parts
+    parts = make(given, optimizer=optimizer, data=(X, Y))._built.parts
     kernel = given.get_weights()[0]
     copies = [
         value
@@ -207,9 +207,9 @@ def test_averages_are_saved_of_what_was_trained_before_it_was_frozen():
     trainer = make(
         two_layers(), "default", loss="mse", data=(X, X), ema_momentum=0.5
     )
-    averages = trainer.parts.ema.variables
+    averages = trainer._built.parts.ema.variables
     for number, average in enumerate(averages):
         average.assign(tf.fill(average.shape, float(number)))
     trainer.model.layers[0].trainable = False
-    copy = trainer.single_device_model()
+    copy = trainer._built.single_device_model()
     assert [w.mean() for w in copy.get_weights()] == [0.0, 1.0, 2.0, 3.0]

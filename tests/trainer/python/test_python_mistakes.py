@@ -506,8 +506,8 @@ def test_a_notebook_shows_the_line_and_the_message():
 )
 def test_what_is_hardly_meant_is_a_warning(model, loss, metrics, said, caplog):
     trainer = make(model, loss, metrics=metrics, data=(X, Y % 2))
-    trainer.check_data(trainer.batches("train"))
-    trainer.check_data(trainer.batches("train"))
+    trainer.new_run().check_data(trainer.batches("train"))
+    trainer.new_run().check_data(trainer.batches("train"))
     found = [record.getMessage() for record in caplog.records]
     assert len(found) == (said is not None)
     if said is not None:

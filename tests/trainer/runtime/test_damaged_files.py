@@ -106,7 +106,7 @@ def test_any_content_of_metrics(tmp_path, content):
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(content)
     callback = JsonLines()
-    callback.trainer = SimpleNamespace(
+    callback.run = SimpleNamespace(
         step=7,
         fired_step=7,
         taken_back=(),

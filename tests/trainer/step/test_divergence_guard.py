@@ -59,16 +59,16 @@ def make(arrays, guard, *, trainer=Trainer, **options):
 
 def take(trainer, steps):
     """Steps in one graph call; the weights, and what the guard found."""
-    trainer.build()
+    run = trainer.new_run()
     pieces = feeder(
         trainer.batches("train"),
         start=0,
         num_replicas=1,
-        micro=trainer.accumulation_steps,
+        micro=run.spec.accumulation_steps,
     )
     iterator = trainer.plugin.distribute(pieces, training=True)
-    trainer.train_runner(iterator, steps)
-    watch = trainer.parts.watch
+    run.train_runner(iterator, steps)
+    watch = trainer._built.parts.watch
     weight = trainer.model.weights[0].numpy()
     return weight, watch and watch.fault()
 
@@ -150,7 +150,7 @@ def test_averages_stay_where_they_are_when_an_update_is_refused(way):
         linear.update(norm)
         average += 0.5 * (linear.weight - average)
     take(trainer, 12)
-    (found,) = trainer.parts.ema.variables
+    (found,) = trainer._built.parts.ema.variables
     np.testing.assert_allclose(found.numpy(), average, atol=1e-6)
 
 
@@ -215,7 +215,7 @@ def test_an_overflow_of_float16_is_no_fault_while_the_scale_can_fall():
     x, y = batches_of(4)
     trainer = make((x, 2000 * y), Guard(), precision="mixed_float16")
     trainer.build()
-    scale = trainer.parts.loss_scale.variables[0]
+    scale = trainer._built.parts.loss_scale.variables[0]
     scale.assign(2.0**40)
     _, fault = take(trainer, 3)
     assert fault is None
@@ -237,7 +237,7 @@ def test_float16_at_its_smallest_scale_is_judged():
 
     trainer = make((x, y), Guard(), trainer=Steep, precision="mixed_float16")
     trainer.build()
-    trainer.parts.loss_scale.variables[0].assign(1.0)
+    trainer._built.parts.loss_scale.variables[0].assign(1.0)
     weight, fault = take(trainer, 3)
     assert (fault.step, fault.reason[:16]) == (0, "gradient norm is")
     assert np.isfinite(weight).all()

@@ -117,7 +117,7 @@ def make(form, *, kind=Trainer, **options):
 
 
 def arrays(trainer):
-    parts = trainer.parts
+    parts = trainer._built.parts
     averages = [] if parts.ema is None else parts.ema.variables
     every = [
         *trainer.model.variables,
@@ -153,7 +153,7 @@ def test_it_is_the_same_step_wherever_calls_end(way):
         cut.train(end, steps_per_loop=4, log_every=STEPS)
     for left, right in zip(arrays(whole), arrays(cut), strict=True):
         assert left.tobytes() == right.tobytes()
-    assert cut.loop.reporter.logs["loss"] == found["loss"]
+    assert cut._built.last._reporter.logs["loss"] == found["loss"]
 
 
 def test_a_guard_finds_the_same_step():
@@ -164,7 +164,9 @@ def test_a_guard_finds_the_same_step():
         trainer = make(form, guard=Guard(), data=lambda split: (x, Y))
         with pytest.raises(Diverged) as raised:
             trainer.train(7)
-        faults.append((trainer.parts.watch.fault().step, str(raised.value)))
+        faults.append(
+            (trainer._built.parts.watch.fault().step, str(raised.value))
+        )
     assert faults[0] == faults[1]
 
 
@@ -172,7 +174,7 @@ def test_one_program_serves_all_calls():
     trainer = make("xla_stack")
     for end in (3, 4, 20):
         trainer.train(end)
-    loop = trainer.train_runner._loop
+    loop = trainer._run.train_runner._loop
     # One trace for batches of any size.
     assert loop.experimental_get_tracing_count() == 1
 

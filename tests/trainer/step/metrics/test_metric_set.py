@@ -312,7 +312,7 @@ def classifier():
 def test_accuracy_is_that_of_outputs_and_targets_with_an_own_step_too():
     trainer = with_classes(Own)
     logs = trainer.train_and_evaluate(8)
-    model = trainer.single_device_model()
+    model = trainer._built.single_device_model()
     guessed = np.argmax(model.predict(ARRAYS[0], verbose=0), axis=1)
     assert logs["val_accuracy"] == pytest.approx(np.mean(guessed == CLASSES))
     assert 0 < logs["accuracy"] <= 1

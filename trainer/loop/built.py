@@ -1,0 +1,162 @@
+"""`Built`: what a Trainer makes once, in the scope of its strategy."""
+
+import contextlib
+import weakref
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any
+
+import keras
+
+from trainer.checkpoint.stateful import RunState
+from trainer.data.batches import Batches
+from trainer.errors import UserError
+from trainer.loop.goodput import Accounts
+from trainer.step.spec import StepSpec
+from trainer.strategy.build import Recipe, build_model, build_parts
+from trainer.strategy.optimizers import restart_optimizers
+from trainer.strategy.plugin import StrategyPlugin
+
+
+class Built:
+    """Plugin, model, optimizers and state: once for a Trainer.
+
+    Weights, `trainable` flags and restarts act on it. Whatever is of a single
+    call of `fit`, `train` or `evaluate` is in its `trainer.loop.run.Run`.
+
+    Args:
+        plugin: the strategy.
+        recipe: what everything is made of.
+        accounts: where the time of the Trainer's runs goes.
+        call_once: calls a model that is built by its first batch.
+        use_compiled: is called with a model that its function has compiled,
+            and may change the recipe.
+
+    Attributes:
+        plugin: as given.
+        parts: what lives in the strategy's scope.
+        accounts: as given.
+        state: what checkpoints hold.
+        runners: the loops of steps that have been traced, by what they were
+            traced for; see `trainer.loop.run.Run`.
+        checked: data that is known to fit.
+        specs: of the steps of its calls, by what differs between them.
+        form: gave the last training steps their compiled form.
+        last: the state of the last loop, if it has ended well.
+
+    Raises:
+        UserError: something in the recipe cannot be honored.
+    """
+
+    def __init__(
+        self,
+        plugin: StrategyPlugin,
+        recipe: Recipe,
+        *,
+        accounts: Accounts,
+        call_once: Callable[[keras.Model], None],
+        use_compiled: Callable[[keras.Model], None],
+    ) -> None:
+        self.plugin = plugin
+        self.accounts = accounts
+        self.runners: dict[Hashable, Any] = {}
+        self.checked: weakref.WeakSet[Batches] = weakref.WeakSet()
+        self.last: Any = None
+        self.form: Any = None
+        self.specs: dict[Hashable, StepSpec] = {}
+        self._recipe = recipe
+        self._call_once = call_once
+        given = recipe.given
+        self.parts = build_parts(
+            plugin, recipe, call_once=call_once, use_compiled=use_compiled
+        )
+        self.state = RunState(self.parts, plugin)
+        if given is not None and not given.model.built:
+            # Now, as it cannot be given trained weights otherwise.
+            call_once(given.model)
+            given.give_back(self.parts.model)
+
+    @property
+    def model(self) -> keras.Model:
+        """The model; its variables live in the strategy's scope."""
+        return self.parts.model
+
+    def learning_rates(self) -> dict[str, float]:
+        """The optimizers' present learning rates."""
+        rates = {
+            # The shortest decimal of this float32: 0.01, not 0.009999999776.
+            name: float(str(keras.ops.convert_to_numpy(one.learning_rate)))
+            for name, one in self.parts.optimizers.items()
+        }
+        if len(rates) == 1:
+            return {"learning_rate": next(iter(rates.values()))}
+        return {f"learning_rate_{name}": rate for name, rate in rates.items()}
+
+    def single_device_model(self) -> keras.Model:
+        """A copy of the model outside the strategy, for export.
+
+        It holds the averaged weights if there are any.
+
+        Raises:
+            UserError: the model cannot be made again.
+        """
+        made = build_model(self._recipe.model, self._recipe.precision)
+        if not made.built:
+            self._call_once(made)
+        made.set_weights(self.model.get_weights())
+        # Copied one by one, not swapped in and out of the model that trains:
+        # only the chief may be doing this, and a swap involves all processes.
+        if self.parts.ema is not None:
+            # Not by what is trainable now, which may be less than at first.
+            averages = {
+                id(variable): average
+                for variable, average in zip(
+                    self.parts.trained, self.parts.ema.variables, strict=True
+                )
+            }
+            for own, its in zip(self.model.weights, made.weights, strict=True):
+                if id(own) in averages:
+                    its.assign(averages[id(own)].read_value())
+        return made
+
+    @contextlib.contextmanager
+    def model_to_save(self) -> Iterator[keras.Model]:
+        """The model outside the strategy, with the averaged weights if any.
+
+        A copy, as a file then has neither optimizer nor loss. Keras also
+        saves models of which it could make no other: they are saved as they
+        are, which only a given model that is trained itself can be.
+
+        Raises:
+            UserError: the model cannot be made again.
+        """
+        given = self._recipe.given
+        try:
+            model = self.single_device_model()
+        except (UserError, ValueError):
+            if given is None or not given.is_trained:
+                raise
+        else:
+            yield model
+            return
+        ema = self.parts.ema
+        with ema.swapped_in() if ema else contextlib.nullcontext():
+            yield self.model
+
+    def restart_optimizers(self) -> None:
+        """Resets the optimizers to their initial state, for these weights."""
+        with self.plugin.scope():
+            restart_optimizers(
+                self.parts,
+                self._recipe.optimizer or "adam",
+                self._recipe.learning_rate,
+            )
+
+    def take_changes(self) -> None:
+        """Takes over what has changed in a given model since the last call."""
+        if self._recipe.given is not None:
+            self._recipe.given.take_over(self.model)
+
+    def give_back(self) -> None:
+        """Puts trained weights into a given model, of which a copy trains."""
+        if self._recipe.given is not None:
+            self._recipe.given.give_back(self.model)
