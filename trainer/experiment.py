@@ -1,16 +1,15 @@
 """`build`: from a configuration to a built run, in one mode."""
 
 import contextlib
+import importlib.metadata
 import os
 from collections.abc import Callable
-from typing import Annotated, Any, Self, TypeAlias
+from typing import Annotated, Any, Protocol, Self, TypeAlias
 
 import tensorflow as tf
 from annotated_types import Ge, Le, Predicate
 from typing_extensions import Doc
 
-from trainer.check.rehearsal import rehearse
-from trainer.check.scratch import scratch_directory
 from trainer.checkpoint.init_from import initialize_from
 from trainer.checkpoint.stateful import usable
 from trainer.errors import BadValue, UserError
@@ -26,7 +25,6 @@ from trainer.loop.schedule import (
     parse_length,
 )
 from trainer.runtime import fingerprints
-from trainer.runtime.report import Section
 from trainer.runtime.run_paths import plain
 from trainer.runtime.run_status import RunIsOver
 from trainer.sidecar_evaluator import follow
@@ -54,6 +52,39 @@ MODES = (
 MakeTrainer: TypeAlias = Annotated[
     Callable[..., Any], makes(Trainer), Doc("Trainer, or a subclass of it")
 ]
+
+
+class Tool(Protocol):
+    """A mode that is not the core's: an entry point of `trainer.modes`."""
+
+    def folder(
+        self, model_dir: str, callbacks: Callbacks
+    ) -> contextlib.AbstractContextManager[str]:
+        """Gives a folder that stands for the run directory."""
+
+    def run(self, run: Run, loop: Loop, folder: str) -> dict[str, float]:
+        """Does what the mode says with a run that is `ready`."""
+
+    def report(self, unused: list[str], model_dir: str | None) -> None:
+        """Reports on the command line; `unused` are bindings."""
+
+    def failed(self, why: str, model_dir: str | None) -> None:
+        """Records that the run would not start."""
+
+
+def tool_of(mode: str) -> Tool | None:
+    """What does a mode; `None` for those of the core.
+
+    Raises:
+        UserError: it is not installed.
+    """
+    if mode != "check":
+        return None
+    found = importlib.metadata.entry_points(group="trainer.modes", name=mode)
+    for entry in found:
+        tool: Tool = entry.load()()
+        return tool
+    raise UserError(f"--mode={mode}: no installed package has this mode.")
 
 
 def run(**arguments: Any) -> dict[str, float]:
@@ -174,9 +205,10 @@ def build(
                 monitor_mode=best_mode,
                 is_over=is_over,
             )
-        if mode == "check":
+        tool = tool_of(mode)
+        if tool is not None:
             # It must neither begin a run nor change one.
-            folder = scratch.enter_context(scratch_directory(model_dir))
+            folder = scratch.enter_context(tool.folder(model_dir, callbacks))
         run = made.new_run(folder or model_dir)
         loop = Loop(
             run,
@@ -190,7 +222,6 @@ def build(
             max_time=max_time,
             profile=profile,
         )
-        loop.callbacks.attaches_keras = mode != "check"
         return BuiltRun(
             mode,
             plugin,
@@ -203,6 +234,7 @@ def build(
             eval_steps=eval_steps,
             init_from=init_from,
             init_only=init_only,
+            tool=tool,
             folder=folder,
             scratch=scratch,
         )
@@ -229,7 +261,7 @@ class BuiltRun:
         trainer: `None` in `"serve"`.
         call: what the Trainer does; `None` in `"serve"`.
         loop: the host loop; `None` in `"serve"` and `"continuous_eval"`.
-        report: what a check has found, once it has been run.
+        tool: does what the mode says, if that is not the core's.
     """
 
     def __init__(
@@ -248,7 +280,7 @@ class BuiltRun:
         self.call = run
         self.loop = loop
         self._options = options
-        self.report: list[Section] = []
+        self.tool: Tool | None = options.pop("tool", None)
         self._loop_exit = contextlib.ExitStack()
         self._exit = contextlib.ExitStack()
 
@@ -297,12 +329,8 @@ class BuiltRun:
             values = self._evaluate(trainer)
         elif self.mode == "export":
             values = _export(loop)
-        elif self.mode == "check":
-            self.report = rehearse(run, loop, folder=self._options["folder"])
-            values = {
-                "parameters": float(run.model.count_params()),
-                "train_steps": float(loop.steps),
-            }
+        elif self.tool is not None:
+            values = self.tool.run(run, loop, self._options["folder"])
         else:
             values = loop.train()
             self._loop_exit.close()

@@ -170,7 +170,6 @@ def _run(
     import tensorflow as tf
 
     from trainer import experiment
-    from trainer.cli.check_report import note_failure, report_of_check
     from trainer.cli.config.binding_errors import user_error_in
     from trainer.cli.config.unused import check_all_used
     from trainer.cli.run_dir import RunDir
@@ -219,8 +218,8 @@ def _run(
                 )
             is_training = run.trains
             results = run.run()
-            if run.mode == "check" and run.call and run.plugin.is_chief:
-                report_of_check(run.report, unused, request.model_dir)
+            if run.tool is not None and run.plugin.is_chief:
+                run.tool.report(unused, request.model_dir)
     except BaseException as raised:
         error = signals.interruption() or raised
         # Gin calls constructors while a run is built, so a bad binding surfaces
@@ -232,8 +231,8 @@ def _run(
             error, OSError | tf.errors.OpError
         ):
             found = run_dir.why_not_writable()
-        if request.mode == "check":
-            note_failure(headline(found or error), request.model_dir)
+        if tool := experiment.tool_of(request.mode):
+            tool.failed(headline(found or error), request.model_dir)
         end = ending.ending_of(found or error)
         run_dir.finish(end.reason, headline(found or error))
         if found is None or found is raised:

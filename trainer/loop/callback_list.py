@@ -66,9 +66,6 @@ class CallbackList:
         self.ours = [c for c in self.all if isinstance(c, Callback)]
         for callback in self.ours:
             callback.run = run
-        # Whether callbacks of Keras' kind, too, are given the model. Some begin
-        # to write then, wherever they were told to, which a check must not.
-        self.attaches_keras = True
         # Restored states of Keras' callbacks, until `on_train_begin` is over.
         self._waiting: dict[str, dict[str, Any]] = {}
         # Values for each batch are only computed if a callback may read them.
@@ -78,9 +75,8 @@ class CallbackList:
         """Gives every callback the model, as `fit` does."""
         for callback in self.all:
             _choose_mode(callback)
-            if self.attaches_keras or isinstance(callback, Callback):
-                callback.set_model(model)
-                callback.set_params(params)
+            callback.set_model(model)
+            callback.set_params(params)
 
     def call(self, event: str, *arguments: Any) -> None:
         """Calls an event of every callback that has it."""

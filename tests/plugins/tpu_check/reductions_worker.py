@@ -19,8 +19,8 @@ from tests.plugins.strategies.tpu_trace_worker import (
     regression,
 )
 from trainer import Trainer
-from trainer.check.programs import RunPrograms
 from trainer.step.trials.prepare import prepare
+from trainer.tools.check.programs import RunPrograms
 from trainer_plugins.tpu_check import lowering
 from trainer_plugins.tpu_check.stand_in import TopologyStrategy
 

@@ -7,8 +7,8 @@ import pytest
 
 from tests.plugins.tpu_check import tpu_models
 from trainer import Trainer
-from trainer.check.programs import RunPrograms
 from trainer.step.trials.prepare import prepare
+from trainer.tools.check.programs import RunPrograms
 from trainer_plugins.strategies.tpu import TPU
 from trainer_plugins.tpu_check import libtpu_process
 from trainer_plugins.tpu_check.batch_advisor import advise

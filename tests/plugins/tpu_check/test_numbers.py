@@ -7,8 +7,8 @@ import tensorflow as tf
 
 from tests.helpers import run_module
 from trainer import Trainer
-from trainer.check.programs import RunPrograms
 from trainer.step.trials.prepare import prepare
+from trainer.tools.check.programs import RunPrograms
 from trainer_experiments.models import conv_net
 from trainer_plugins.strategies.tpu import TPU
 from trainer_plugins.tpu_check import libtpu_process, lowering

@@ -3,15 +3,17 @@
 import json
 import math
 
-from trainer.cli.check_report import note_failure, report_of_check
 from trainer.runtime.report import Row, Section
+from trainer.tools.check.mode import Check
 
 
 def test_what_is_not_finite_is_null_and_named(tmp_path, capsys):
     rows = [Row("loss", math.nan), Row("rate", 2.5, "s")]
     line = {"program": Row("program", "step"), "live": Row("live", -math.inf)}
     sections = [Section("steps", rows, table=[line])]
-    report_of_check(sections, ["a binding"], str(tmp_path))
+    check = Check()
+    check.sections = sections
+    check.report(["a binding"], str(tmp_path))
     found = json.loads((tmp_path / "check.json").read_text())
     assert found["steps"] == {
         "loss": None,
@@ -32,6 +34,6 @@ def test_a_report_that_is_a_link_hides_no_failure(tmp_path, caplog):
     other = tmp_path / "other"
     other.write_text("dear to somebody")
     (tmp_path / "check.json").symlink_to(other)
-    note_failure("the loss is wrong", str(tmp_path))
+    Check().failed("the loss is wrong", str(tmp_path))
     assert "check.json cannot be written" in caplog.text
     assert other.read_text() == "dear to somebody"

@@ -1,4 +1,4 @@
-"""Makes the first steps of a run, an evaluation, a save and a restore."""
+"""Makes first steps of a run, an evaluation, a save, a restore, an export."""
 
 import math
 import os
@@ -8,8 +8,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from trainer.check.costs import memory_of, step_costs
-from trainer.check.programs import RunPrograms
 from trainer.checkpoint import storage
 from trainer.errors import UserError
 from trainer.loop.evaluation_sets import EVAL
@@ -18,10 +16,11 @@ from trainer.loop.run import Run
 from trainer.runtime.report import Row, Section
 from trainer.step.keras.private import all_layers
 from trainer.strategy.graph_loop import GraphLoop
+from trainer.tools.check.programs import RunPrograms
 
 # Steps in one call, and the seconds that one has to take to be timed by.
 _MOST_STEPS, _SECONDS = 64, 0.5
-_EVALUATED, _READ = 10, 100
+_EVALUATED = 10
 
 
 def rehearse(run: Run, loop: Loop, *, folder: str) -> list[Section]:
@@ -38,10 +37,9 @@ def rehearse(run: Run, loop: Loop, *, folder: str) -> list[Section]:
     """
     plugin, begin = run.plugin, run.step
     why_not = plugin.why_only_checked
-    programs = RunPrograms(run)
     sections = [_run(run, loop), _model(run)]
     if why_not is None:
-        rate, steps = _steps(run, loop, programs)
+        rate, steps = _steps(run, loop)
         sections.append(steps)
         seconds = {}
         for split in run.sets:
@@ -55,10 +53,11 @@ def rehearse(run: Run, loop: Loop, *, folder: str) -> list[Section]:
         sections.append(_end(loop, begin, rate, seconds))
     else:
         sections.append(Section("steps", notes=(f"None was made: {why_not}.",)))
-    sections.append(_data(run, loop))
     if plugin.is_chief:
-        sections.append(try_checkpoint(run, os.path.join(folder, "saved")))
-    return [*sections, *plugin.check(programs)]
+        sections.append(_checkpoint(run, os.path.join(folder, "saved")))
+    if why_not is None:
+        sections += _exports(loop)
+    return [*sections, *plugin.check(RunPrograms(run))]
 
 
 def _run(run: Run, loop: Loop) -> Section:
@@ -104,15 +103,13 @@ def _model(run: Run) -> Section:
             ),
             *(
                 Row(f"{name} memory", size, "bytes")
-                for name, size in memory_of(run).items()
+                for name, size in _memory_of(run).items()
             ),
         ],
     )
 
 
-def _steps(
-    run: Run, loop: Loop, programs: RunPrograms
-) -> tuple[float, Section]:
+def _steps(run: Run, loop: Loop) -> tuple[float, Section]:
     """Makes steps; returns how many a second, and what else was found."""
     before, count = run.step, 1
     faults: list[str] = []
@@ -134,7 +131,6 @@ def _steps(
         Row("retraces", retraces),
         Row("steps a second", rate, "steps/s", f"over {count} steps"),
         Row("examples a second", rate * run.spec.batch_size, "examples/s"),
-        *step_costs(programs),
     ]
     return rate, Section("steps", rows, notes=faults)
 
@@ -182,28 +178,7 @@ def _end(
     return Section("expected time", rows)
 
 
-def _data(run: Run, loop: Loop) -> Section:
-    """Reads training data as fast as it comes."""
-    batches = iter(loop.batches.whole(run.step))
-    next(batches)
-    begin, count = time.perf_counter(), 0
-    while count < _READ and time.perf_counter() - begin < _SECONDS:
-        next(batches)
-        count += 1
-    rate = count / (time.perf_counter() - begin)
-    rows = [
-        Row(
-            "examples a second",
-            rate * run.spec.batch_size,
-            "examples/s",
-            f"read alone, over {count} batches",
-        ),
-        Row("resumes by", str(loop.batches.resume)),
-    ]
-    return Section("data", rows)
-
-
-def try_checkpoint(run: Run, folder: str) -> Section:
+def _checkpoint(run: Run, folder: str) -> Section:
     """Saves, restores, and compares.
 
     Raises:
@@ -230,6 +205,37 @@ def try_checkpoint(run: Run, folder: str) -> Section:
         Row("restores what was saved", True),
     ]
     return Section("checkpoint", rows)
+
+
+def _exports(loop: Loop) -> list[Section]:
+    """Exports, in all processes, as a run does at its end."""
+    exporters = [c for c in loop.callbacks.ours if hasattr(c, "export")]
+    rows = []
+    for exporter in exporters:
+        begin = time.perf_counter()
+        exporter.export()
+        seconds = time.perf_counter() - begin
+        rows.append(Row(f"export by {type(exporter).__name__}", seconds, "s"))
+    return [Section("export", rows)] if rows else []
+
+
+def _memory_of(run: Run) -> dict[str, int]:
+    """The bytes of a run's variables on one device, by what they are for."""
+    parts = run.parts
+    optimizers = [v for one in parts.optimizers.values() for v in one.variables]
+    groups: dict[str, Sequence[Any]] = {
+        "model": parts.model.variables,
+        "gradients": parts.model.trainable_variables,
+        "optimizer": optimizers,
+        "moving average": parts.ema.variables if parts.ema else [],
+    }
+    return {
+        name: sum(
+            math.prod(one.shape) * tf.as_dtype(one.dtype).size
+            for one in variables
+        )
+        for name, variables in groups.items()
+    }
 
 
 def _count(variables: Sequence[Any]) -> int:

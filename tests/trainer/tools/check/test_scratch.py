@@ -5,8 +5,8 @@ import os
 import numpy as np
 import tensorflow as tf
 
-from trainer.check.scratch import scratch_directory
 from trainer.checkpoint import storage
+from trainer.tools.check.scratch import scratch_directory
 
 
 def test_only_the_newest_usable_checkpoint_is_copied():

@@ -12,7 +12,6 @@ from trainer.errors import UserError
 from trainer.loop.evaluation_sets import EVAL
 from trainer.loop.run import Run
 from trainer.step.eval_step import make_eval_step
-from trainer.step.forms import Form
 from trainer.step.programs import Program
 from trainer.step.spec import StepSpec
 from trainer.step.timed_input import Given
@@ -44,21 +43,11 @@ class RunPrograms:
                 batch_size=batch_size,
                 batches=lambda split: resized,
             )
-        return self._training(spec, (self._piece("train", spec),) * micro)
-
-    def micro_batch(self) -> Program:
-        """The training step of one micro-batch, operation by operation."""
-        spec = dataclasses.replace(
-            self._run.spec, form=Form.GRAPH, accumulation_steps=1
-        )
-        return self._training(spec, (self._piece("train", self._run.spec),))
-
-    def _training(self, spec: StepSpec, inputs: tuple[Any, ...]) -> Program:
         step = make_train_step(spec)
         return Program(
             name="training step",
             function=lambda *batches: step(Given(batches)),
-            inputs=inputs,
+            inputs=(self._piece("train", spec),) * micro,
             replicas=self._replicas,
             model=self._run.model,
         )

@@ -1,1 +1,0 @@
-"""`--mode=check`: tries a run before it is one, and reports."""

@@ -1,0 +1,109 @@
+"""`Check`: tries a run before it is one, and reports."""
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import keras
+from absl import logging
+
+from trainer.cli import provenance
+from trainer.errors import UserError
+from trainer.loop.loop import Loop
+from trainer.loop.run import Run
+from trainer.runtime import files, run_paths
+from trainer.runtime.report import (
+    Row,
+    Section,
+    as_json,
+    not_finite,
+    print_sections,
+)
+from trainer.runtime.run_paths import plain
+from trainer.runtime.standard_streams import require_output
+from trainer.tools.check.rehearsal import rehearse
+from trainer.tools.check.scratch import scratch_directory
+
+FILE_NAME = "check.json"
+# Keras' callbacks that write, and the attribute that says where.
+_WRITERS = (
+    (keras.callbacks.ModelCheckpoint, "filepath"),
+    (keras.callbacks.CSVLogger, "filename"),
+    (keras.callbacks.TensorBoard, "log_dir"),
+)
+
+
+class Check:
+    """What a run does in this mode; see `trainer.experiment.Tool`.
+
+    Attributes:
+        sections: what was found.
+    """
+
+    def __init__(self) -> None:
+        self.sections: list[Section] = []
+
+    @contextlib.contextmanager
+    def folder(
+        self, model_dir: str, callbacks: Sequence[keras.callbacks.Callback]
+    ) -> Iterator[str]:
+        """Gives a folder that stands for the run directory.
+
+        Keras' own callbacks write there, too, and not where they were told.
+        """
+        with scratch_directory(model_dir) as folder:
+            for callback in callbacks:
+                for kind, attribute in _WRITERS:
+                    if isinstance(callback, kind):
+                        path = os.fspath(getattr(callback, attribute))
+                        name = os.path.basename(os.path.normpath(path))
+                        place = os.path.join(folder, "keras")
+                        os.makedirs(place, exist_ok=True)
+                        setattr(callback, attribute, os.path.join(place, name))
+            yield folder
+
+    def run(self, run: Run, loop: Loop, folder: str) -> dict[str, float]:
+        """Tries a run that is `ready`."""
+        self.sections = rehearse(run, loop, folder=folder)
+        return {
+            "parameters": float(run.model.count_params()),
+            "train_steps": float(loop.steps),
+        }
+
+    def report(self, unused: list[str], model_dir: str | None) -> None:
+        """Prints the report of a run that would start, and writes it.
+
+        Args:
+            unused: bindings without an effect.
+            model_dir: the run directory if one was named; it gets
+                `check.json`, and nothing else.
+        """
+        rows = [Row("unused bindings", len(unused)), Row("would start", True)]
+        notes = [*unused, *not_finite(self.sections)]
+        found = [*self.sections, Section("verdict", rows, notes=notes)]
+        print_sections(found)
+        require_output()
+        if model_dir is not None:
+            _write(model_dir, {"would_start": True, **as_json(found)})
+
+    def failed(self, why: str, model_dir: str | None) -> None:
+        """Records that the run would not start, if a directory was named."""
+        if model_dir is None:
+            return
+        try:
+            _write(model_dir, {"would_start": False, "error": why})
+        except (UserError, OSError) as error:
+            # It must not hide what the check has found.
+            logging.warning("%s cannot be written: %s", FILE_NAME, error)
+
+
+def _write(model_dir: str, found: dict[str, Any]) -> None:
+    path = plain(model_dir)
+    files.make_directory(path)
+    run_paths.refuse_links(path, FILE_NAME)
+    text = json.dumps(
+        {"checked": provenance.now(), **found}, indent=2, allow_nan=False
+    )
+    files.write_whole(os.path.join(path, FILE_NAME), text + "\n")
