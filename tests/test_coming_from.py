@@ -14,7 +14,6 @@ import tensorflow as tf
 from tests.conftest import ROOT
 from trainer import Guard, Trainer, WholeSetMetric
 from trainer.cli import flags
-from trainer.cli.flag_table import FLAGS
 from trainer_plugins.callbacks.checkpoint import Checkpoint
 from trainer_plugins.loggers.csv_file import CSV
 from trainer_plugins.loggers.json_lines import JsonLines
@@ -161,7 +160,9 @@ def test_flags_are_understood(row):
     assert not request.left_over
     for flag in given:
         name = flag.removeprefix("--").partition("=")[0]
-        assert name in FLAGS or any(b.source == flag for b in request.bindings)
+        assert name in flags.FLAGS or any(
+            b.source == flag for b in request.bindings
+        )
 
 
 # These choose what to do, or need files or hosts that are not here.

@@ -14,8 +14,9 @@ from tests.conftest import ROOT
 from tests.sets import long
 from trainer import Guard, Trainer
 from trainer.experiment import build
+from trainer.options import facts_of
 from trainer.strategy.registry import load_plugins
-from trainer.values.configurable import Checks
+from trainer.values.configurable import types_of
 from trainer.values.words import describe
 
 # A block, with the file name above it if there is one.
@@ -121,10 +122,15 @@ def test_the_table_of_strategies_is_in_the_order_of_its_command():
 
 def test_every_parameter_is_documented():
     text = (ROOT / "docs" / "parameters.md").read_text()
-    row = re.compile(r"^\| `(\w+\.\w+)` \| (.+?) \| (.+?) \| ", re.MULTILINE)
-    found = {name: facts for name, *facts in row.findall(text)}
+    row = re.compile(
+        r"^\| `(\w+\.\w+)` \| (.+?) \| (.+?) \| (.+) \|$", re.MULTILINE
+    )
+    found = {name: facts for name, *facts, _ in row.findall(text)}
     assert len(found) == len(row.findall(text))
     assert found == parameters()
+    for name, *_, about in row.findall(text):
+        owner, _, option = name.partition(".")
+        assert owner != "run" or about == facts_of(option).about
 
 
 def parameters():
@@ -153,7 +159,7 @@ def parameters():
 
 def valid(one, parameter):
     """What may be given, in the words of the error message."""
-    return describe(Checks.of(one).types[parameter])
+    return describe(types_of(one)[parameter])
 
 
 def as_written(default):

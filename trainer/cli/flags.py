@@ -4,42 +4,131 @@ Nothing here imports TensorFlow, so that `--help` and a mistyped flag are
 answered at once.
 """
 
+import contextlib
 import dataclasses
-import functools
-import math
 import re
-from collections.abc import (
-    Callable,
-    Iterable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from absl import flags
 
-from trainer.cli.flag_table import FLAGS, READING_MODES, Flag
-from trainer.errors import UserError, did_you_mean, nearest
+from trainer.errors import UserError, did_you_mean
+from trainer.options import (
+    MODES,
+    READING_MODES,
+    TRAINER_FLAGS,
+    facts_of,
+    one_of,
+    types,
+)
+from trainer.values.annotations import Positive, Text
+from trainer.values.checks import why_not
+from trainer.values.words import parts_of
 
+HELP_FLAGS = {"-h", "-help", "--help", "--helpshort", "--helpfull"}
 # DOTALL, because a value may span several lines.
 _GIN_FLAG = re.compile(r"--?gin\.(?P<name>[^=]*)(?P<value>=.*)?", re.DOTALL)
 
-# The start of absl's message, which goes on with the reason.
-_BAD_VALUE = re.compile(r"flag --(?P<name>\w+)=(?P<value>.*?): ", re.DOTALL)
-_KINDS = {
-    "string": "text that is not empty",
-    "strings": "text that is not empty",
-    "list": "a comma list without empty parts",
-    "integer": "an integer",
-    "float": "a number",
-    "boolean": "true or false",
+
+@dataclasses.dataclass(frozen=True)
+class Flag:
+    """One flag of the command line.
+
+    Attributes:
+        name: without the dashes.
+        kind: the annotation of its value.
+        about: one sentence.
+        group: under which `--help` lists it.
+        binds: the gin parameter that it sets; `""` for none.
+        repeats: whether it may be given several times.
+    """
+
+    name: str
+    kind: Any
+    about: str
+    group: str
+    binds: str = ""
+    repeats: bool = False
+
+    @property
+    def is_switch(self) -> bool:
+        """Whether it can be given without a value."""
+        return bool in parts_of(self.kind)
+
+
+_FIRST, _LAST = "What to run", "Help and messages"
+_OWN = (
+    Flag("gin_file", Text, "A gin file; repeat for several.", _FIRST, "", True),
+    Flag(
+        "gin_search_path",
+        Text,
+        "More folders to search for gin files: A,B.",
+        _FIRST,
+    ),
+    Flag(
+        "gin_param",
+        Text,
+        "A binding such as 'Adam.beta_1=0.8'.",
+        _FIRST,
+        "",
+        True,
+    ),
+    Flag(
+        "model_dir",
+        Text,
+        "Where the run lives; resumes if it holds a run. "
+        "Default: runs/<experiment>/<time>.",
+        _FIRST,
+    ),
+    Flag(
+        "mode",
+        one_of(*MODES, "print_config"),
+        f"What to do: {', '.join(MODES)} or print_config. Default: "
+        "train_and_eval.",
+        _FIRST,
+    ),
+    Flag(
+        "allow_unused_bindings",
+        bool,
+        "Only warn about bindings that nothing uses.",
+        _FIRST,
+    ),
+    Flag(
+        "epochs",
+        Positive,
+        "Total number of epochs, in place of --train_steps.",
+        "Training",
+        "run.train_steps",
+    ),
+    Flag(
+        "flagfile",
+        Text,
+        "A file with more flags, one on each line; # begins a comment.",
+        _LAST,
+    ),
+    Flag(
+        "helpfull",
+        bool,
+        "This text, and the absl flags of the modules that the gin files "
+        "import. They can be set, too.",
+        _LAST,
+    ),
+    Flag(
+        "verbosity",
+        int,
+        "-1 warnings (default), 0 information, 1 everything.",
+        _LAST,
+    ),
+)
+FLAGS: dict[str, Flag] = {flag.name: flag for flag in _OWN}
+FLAGS |= {
+    name: Flag(name, kind, facts.about, facts.group, f"run.{name}")
+    for name, kind in types().items()
+    if (facts := facts_of(name)).group
 }
-# What absl's parsers let through.
-_CHECKS: dict[str, Callable[[Any], bool]] = {
-    "string": bool,
-    "strings": all,
-    "list": lambda parts: bool(parts) and all(parts),
-    "float": math.isfinite,
+FLAGS |= {
+    name: Flag(name, kind, about, group, f"Trainer.{parameter}")
+    for name, (parameter, kind, about, group) in TRAINER_FLAGS.items()
 }
 
 
@@ -64,7 +153,7 @@ class Request:
     """A parsed command line.
 
     Attributes:
-        mode: one of `MODES`.
+        mode: one of `MODES`, or `"print_config"`.
         model_dir: where the run lives, if given.
         gin_files: paths, in order.
         gin_search_path: further folders to search for gin files.
@@ -92,11 +181,8 @@ class Request:
     @property
     def is_run(self) -> bool:
         """Whether anything is built, and not only printed."""
-        return not (
-            self.full_help
-            or self.list_strategies
-            or self.mode == "print_config"
-        )
+        prints = self.full_help or self.list_strategies
+        return not prints and self.mode != "print_config"
 
     @property
     def named_flags(self) -> dict[str, str]:
@@ -115,21 +201,25 @@ def parse(arguments: Sequence[str]) -> Request:
         UserError: a flag is unknown, or its value is invalid.
     """
     rest, gin_flags = _take_gin_flags(expand(arguments))
-    values, left_over = _parse_named(rest)
-    given = {name: values[name].value for name in FLAGS if values[name].present}
-    mode = given.get("mode", "train_and_eval")
-    list_strategies = given.get("strategy") == "help"
-    full_help = given.get("helpfull", False)
+    texts, left_over = _parse_named(rest)
+    given = {
+        name: [_value(FLAGS[name], text) for text in found]
+        for name, found in texts.items()
+    }
+    last: dict[str, Any] = {name: found[-1] for name, found in given.items()}
+    mode = last.get("mode", "train_and_eval")
+    list_strategies = last.get("strategy") == "help"
+    full_help = last.get("helpfull", False)
     # Without a gin file there are no modules that could have more flags.
-    if left_over and not (given.get("gin_file") and left_over[0][:1] == "-"):
+    if left_over and not ("gin_file" in given and left_over[0][:1] == "-"):
         raise UserError(unknown(left_over[0]))
-    if not (given.get("gin_file") or list_strategies or full_help):
+    if not ("gin_file" in given or list_strategies or full_help):
         raise UserError(
             "There is nothing to run. Give a configuration: --gin_file=FILE "
             "(see --help)."
         )
     # The default is a new directory, in which there is nothing to read.
-    if mode in READING_MODES and not given.get("model_dir"):
+    if mode in READING_MODES and "model_dir" not in given:
         raise UserError(
             f"--mode={mode} needs --model_dir=DIR, the directory of a run."
         )
@@ -143,20 +233,25 @@ def parse(arguments: Sequence[str]) -> Request:
     ]
     named = [
         _as_binding(FLAGS[name], value)
-        for name, value in given.items()
-        if FLAGS[name].binds is not None
+        for name, value in last.items()
+        if FLAGS[name].binds
     ]
     return Request(
         mode=mode,
-        model_dir=given.get("model_dir"),
+        model_dir=last.get("model_dir"),
         gin_files=tuple(given.get("gin_file", ())),
-        gin_search_path=tuple(given.get("gin_search_path", ())),
+        gin_search_path=tuple(
+            filter(None, last.get("gin_search_path", "").split(","))
+        ),
         bindings=(*params, *gin_flags, *named),
         list_strategies=list_strategies,
-        allow_unused_bindings=given.get("allow_unused_bindings", False),
+        allow_unused_bindings=last.get("allow_unused_bindings", False),
         full_help=full_help,
-        verbosity=given.get("verbosity", -1),
-        named={name: values[name].serialize() for name in given},
+        verbosity=last.get("verbosity", -1),
+        named={
+            name: "\n".join(f"--{name}={text}" for text in found)
+            for name, found in texts.items()
+        },
         left_over=tuple(left_over),
     )
 
@@ -205,114 +300,49 @@ def _take_gin_flags(
 
 def _parse_named(
     arguments: Sequence[str],
-) -> tuple[flags.FlagValues, list[str]]:
-    """Returns the values of `FLAGS`, and the arguments that are not theirs."""
+) -> tuple[dict[str, list[str]], list[str]]:
+    """Returns the texts given to `FLAGS`, and the other arguments."""
     # A set of our own: the global FLAGS holds those of every imported library,
     # and would accept and list them.
     values = flags.FlagValues()
     values.set_gnu_getopt()
     for flag in FLAGS.values():
-        _define(flag, values)
+        made = flags.MultiFlag(
+            flags.ArgumentParser(), None, flag.name, None, flag.about
+        )
+        made.boolean = flag.is_switch
+        flags.DEFINE_flag(made, values)
     try:
         # absl takes the first element for the program's name.
-        return values, values(["trainer", *arguments], known_only=True)[1:]
+        left_over = values(["trainer", *arguments], known_only=True)[1:]
     except (flags.Error, ValueError) as error:
-        kinds = {name: _valid(flag) for name, flag in FLAGS.items()}
-        raise UserError(bad_value(str(error), kinds)) from None
+        raise UserError(bad_value(error)) from None
+    return {
+        name: list(map(str, values[name].value))
+        for name in FLAGS
+        if values[name].present
+    }, left_over
 
 
-def _define(flag: Flag, values: flags.FlagValues) -> None:
-    if flag.choices and flag.kind != "choice":
-        _define_with_words(flag, values)
-        return
-    # No default: a flag that is not given must not override a gin file.
-    define = functools.partial(
-        {
-            "string": flags.DEFINE_string,
-            "choice": flags.DEFINE_enum,
-            "strings": flags.DEFINE_multi_string,
-            "list": flags.DEFINE_list,
-            "integer": flags.DEFINE_integer,
-            "float": flags.DEFINE_float,
-            "boolean": flags.DEFINE_boolean,
-        }[flag.kind],
-        flag.name,
-        None,
-        help=flag.help,
-        flag_values=values,
-    )
-    if flag.kind == "choice":
-        define(enum_values=flag.choices)
-    elif flag.least is not None:
-        define(lower_bound=flag.least)
-    else:
-        define()
-    if flag.kind in _CHECKS:
-        flags.register_validator(
-            flag.name,
-            lambda value: value is None or _CHECKS[flag.kind](value),
-            flag_values=values,
-        )
-
-
-def _define_with_words(flag: Flag, values: flags.FlagValues) -> None:
-    """Defines a boolean or an integer that may also be a word."""
-    if flag.kind == "boolean":
-        made: flags.Flag = _Worded(flag.name, None, flag.help)
-        made.parser = _OrWord(made.parser, flag.choices)
-    else:
-        parser = _OrWord(flags.IntegerParser(flag.least), flag.choices)
-        made = flags.Flag(
-            parser, flags.ArgumentSerializer(), flag.name, None, flag.help
-        )
-    flags.DEFINE_flag(made, values)
-
-
-class _OrWord(flags.ArgumentParser):
-    """Takes a few words beside what another parser takes."""
-
-    def __init__(
-        self, parser: flags.ArgumentParser, words: Sequence[str]
-    ) -> None:
-        self._parser = parser
-        self._words = words
-
-    def parse(self, argument: Any) -> Any:
-        """See `absl.flags.ArgumentParser`."""
-        return (
-            argument
-            if argument in self._words
-            else self._parser.parse(argument)
-        )
-
-    def flag_type(self) -> str:
-        """See `absl.flags.ArgumentParser`."""
-        return self._parser.flag_type()
-
-
-class _Worded(flags.BooleanFlag):
-    """A boolean flag that also takes words."""
-
-    def serialize(self) -> str:
-        """See `absl.flags.Flag`."""
-        if isinstance(self.value, str):
-            return f"--{self.name}={self.value}"
-        return super().serialize()
-
-
-def _valid(flag: Flag) -> str | Sequence[str]:
-    """Returns what is valid, for `bad_value`."""
-    if flag.kind == "choice":
-        return flag.choices
-    least = "" if flag.least is None else f", at least {flag.least}"
-    words = "".join(f", or {word!r}" for word in flag.choices)
-    return f"{_KINDS[flag.kind]}{least}{words}"
+def _value(flag: Flag, text: str) -> Any:
+    """Returns the value that a text stands for, by the flag's annotation."""
+    kinds = set(parts_of(flag.kind))
+    words = {"true": True, "false": False}
+    value: Any = words.get(text.lower(), text) if bool in kinds else text
+    # Where whole numbers are wanted, any other one is refused as such.
+    for kind in (int, float) if int in kinds else (float,) * (float in kinds):
+        with contextlib.suppress(ValueError):
+            value = kind(text)
+            break
+    if why := why_not(value, flag.kind):
+        raise UserError(f"--{flag.name}={text}: {why}")
+    return value
 
 
 def _as_binding(flag: Flag, value: Any) -> Binding:
-    shown = ",".join(value) if isinstance(value, list) else value
-    if flag.unit:
-        value = f"{value} {flag.unit}"
+    shown = value
+    if flag.name == "epochs":
+        value = f"{value} epochs"
     # The full name, because user code may have another Trainer or run.
     # `repr` is a gin literal for all the types that flags have.
     text = f"trainer.{flag.binds} = {value!r}"
@@ -323,9 +353,9 @@ def unknown(argument: str, more: Iterable[str] = ()) -> str:
     """Returns the error for an argument that no flag accounts for."""
     if argument.startswith("-"):
         name = argument.lstrip("-").partition("=")[0]
-        booleans = [n for n, flag in FLAGS.items() if flag.kind == "boolean"]
-        # absl accepts --noNAME for a boolean.
-        known = [*FLAGS, *more, "help", *(f"no{n}" for n in booleans)]
+        # absl accepts --noNAME for a switch.
+        switches = [f"no{n}" for n, flag in FLAGS.items() if flag.is_switch]
+        known = [*FLAGS, *more, "help", *switches]
         hint = did_you_mean(name, known, prefix="--")
         return f"Unknown flag --{name}.{hint} --help lists the flags."
     what = f"Unexpected argument {argument!r}"
@@ -334,19 +364,69 @@ def unknown(argument: str, more: Iterable[str] = ()) -> str:
     return f"{what}: write --flag=value, and quote values that contain spaces."
 
 
-def bad_value(message: str, kinds: Mapping[str, str | Sequence[str]]) -> str:
-    """Rewrites absl's message on a value to say what is valid.
+def bad_value(error: Exception, kinds: Mapping[str, str] | None = None) -> str:
+    """Returns absl's message on a value in one line.
 
     Args:
-        message: absl's message.
-        kinds: the valid values by flag: in words, such as `"an integer"`, or
-            one by one.
+        error: absl's.
+        kinds: what is valid, by flag, where that is to be said instead.
     """
-    match = _BAD_VALUE.match(message)
-    if match is None or match["name"] not in kinds:
-        return message.split("\n")[0].replace("for flag --", "for --")
-    name, value = match["name"], match["value"]
-    kind = kinds[name]
-    if isinstance(kind, str):
-        return f"--{name}={value}: must be {kind}."
-    return f"--{name}={value}: there is no such {name}. {nearest(value, kind)}"
+    message = str(error).split("\n")[0]
+    found = re.match(r"flag --(\w+)=(.*?): ", message, re.DOTALL)
+    if found and kinds and found[1] in kinds:
+        return f"--{found[1]}={found[2]}: must be {kinds[found[1]]}."
+    return message.replace("for flag --", "for --")
+
+
+# Flags that the user's modules define. They are known only once these modules
+# are imported.
+
+# Their absl flags are not for this command line.
+_LIBRARIES = ("absl", "keras", "tensorboard", "tensorflow")
+
+
+def parse_of_modules(request: Request) -> None:
+    """Sets the absl flags that the user's modules have defined.
+
+    Call this once these modules are imported.
+
+    Raises:
+        UserError: no module has defined such a flag, or it refuses the value.
+    """
+    values = flags.FlagValues()
+    values.set_gnu_getopt()
+    for module in _modules():
+        for flag in flags.FLAGS.get_flags_for_module(module):
+            values[flag.name] = flag
+    # A module may have a flag of the same name as one here, such as data_dir.
+    shared = [
+        line
+        for name, text in request.named.items()
+        if name in values
+        for line in text.split("\n")
+    ]
+    try:
+        left_over = values(["trainer", *shared, *request.left_over])[1:]
+        # Only now that all are set: it also checks what must be set.
+        flags.FLAGS(["trainer"])
+    except flags.UnrecognizedFlagError as error:
+        raise UserError(unknown(f"--{error.flagname}", values)) from None
+    except (flags.Error, ValueError) as error:
+        raise UserError(bad_value(error)) from None
+    if left_over:
+        raise UserError(unknown(left_over[0]))
+
+
+def help_of_modules() -> str:
+    """Returns the help text for the flags that the user's modules define."""
+    return "".join(
+        f"{flags.FLAGS.module_help(module)}\n" for module in sorted(_modules())
+    )
+
+
+def _modules() -> list[str]:
+    return [
+        module
+        for module in flags.FLAGS.flags_by_module_dict()
+        if module.split(".")[0] not in _LIBRARIES
+    ]

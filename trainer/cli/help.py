@@ -1,8 +1,12 @@
-"""The text of `--help`."""
+"""What `--help` and `--strategy=help` print."""
 
+import inspect
 import textwrap
+from typing import Literal, get_args, get_origin
 
-from trainer.cli.flag_table import GROUPS, Flag
+from trainer.cli.flags import FLAGS, Flag
+from trainer.errors import UserError
+from trainer.values.words import parts_of
 
 _USAGE = """\
 Trains and evaluates a Keras model on any tf.distribute strategy.
@@ -27,40 +31,78 @@ its traceback, or training diverged, in one sentence.
 WHAT_NEXT = """\
 There is nothing to run yet. What next?
   python -m trainer --gin_file=experiments/digits.gin   train on digits, 30 s
-  python -m trainer.tools.new NAME   write a small project to begin with
-  python -m trainer --help           all flags
-  python -m trainer.tools.runs       compare the runs in runs/
+  python -m trainer.tools.new NAME     write a small project to begin with
+  python -m trainer --help             all flags
+  python -m trainer.tools.runs         compare the runs in runs/
 """
-_VALUES = {
-    "integer": "=N",
-    "float": "=X",
-    "list": "=A,B",
-    "boolean": "",
-}
+_GROUPS = (
+    *("What to run", "Training", "Devices", "Clusters", "Debugging"),
+    "Help and messages",
+)
 _INDENT = 26
 
 
 def help_text() -> str:
     """Returns the output of `--help`: usage, all flags, an example."""
     parts = [_USAGE]
-    for title, flags in GROUPS.items():
-        lines = [f"{title}:"]
-        for flag in flags:
-            lines += _describe(flag)
+    for group in _GROUPS:
+        lines = [f"{group}:"]
+        for flag in FLAGS.values():
+            if flag.group == group:
+                lines += _describe(flag)
         parts.append("\n".join(lines) + "\n")
     return "\n".join([*parts, _PRECEDENCE])
 
 
 def _describe(flag: Flag) -> list[str]:
-    left = f"  --{flag.name}{_VALUES.get(flag.kind, '=VALUE')}"
-    text = flag.help
-    if flag.choices:
-        text = f"{text} One of: {', '.join(flag.choices)}."
-    if flag.name == "mode":
-        text += " Default: train_and_eval."
-    wrapped = textwrap.wrap(text, 79 - _INDENT)
+    kinds = list(parts_of(flag.kind))
+    shown = "=N" if int in kinds else "=X" if float in kinds else "=VALUE"
+    left = f"  --{flag.name}{'' if flag.is_switch else shown}"
+    choices = [
+        str(choice)
+        for kind in kinds
+        if get_origin(kind) is Literal
+        for choice in get_args(kind)
+    ]
+    text = f"{flag.about} One of: {', '.join(choices)}."
+    wrapped = textwrap.wrap(text if choices else flag.about, 79 - _INDENT)
     if len(left) < _INDENT:
         lines = [left.ljust(_INDENT) + wrapped[0]]
     else:
         lines = [left, " " * _INDENT + wrapped[0]]
     return lines + [" " * _INDENT + line for line in wrapped[1:]]
+
+
+def print_strategies() -> None:
+    """Prints the installed strategies and what each one has detected."""
+    # Not at the top: these take long to import, and `--help` needs none.
+    import rich.box
+    import rich.console
+    import rich.table
+
+    from trainer.strategy.registry import strategies
+
+    console = rich.console.Console()
+    table = rich.table.Table(
+        rich.table.Column("--strategy", no_wrap=True),
+        "What it is",
+        "How it works, and when to choose it",
+        "Found here",
+        box=rich.box.SIMPLE,
+    )
+    for name, plugin in sorted(strategies().items()):
+        # The first two paragraphs of a plugin's docstring are its entry.
+        about = (inspect.getdoc(plugin) or "").split("\n\n")[:2]
+        what, how = (" ".join(part.split()) for part in (*about, "", "")[:2])
+        try:
+            detection = plugin.detect()
+            found = "-" if detection is None else detection.found
+        # A broken TF_CONFIG should show up in its row, and not hide the table.
+        except UserError as error:
+            found = str(error)
+        table.add_row(name, what, how, found)
+    console.print(table)
+    console.print(
+        "--strategy=auto takes the best one that has found something.",
+        highlight=False,
+    )

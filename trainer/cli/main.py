@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 
 from absl import logging
 
-from trainer.cli import ending, flags, user_flags
+from trainer.cli import ending, flags
 from trainer.cli.config.paths import locate
 from trainer.cli.default_path import default_path, experiment_name
-from trainer.cli.flag_table import HELP_FLAGS, TRAINING_MODES
-from trainer.cli.help import WHAT_NEXT, help_text
+from trainer.cli.help import WHAT_NEXT, help_text, print_strategies
 from trainer.errors import (
     EXIT_DONE,
     EXIT_START_AGAIN,
@@ -20,6 +19,7 @@ from trainer.errors import (
     StartAgain,
     UserError,
 )
+from trainer.options import TRAINING_MODES
 from trainer.python import brief
 from trainer.runtime import signals
 from trainer.runtime.exit_report import ExitReport, headline
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     # Before parsing: `--help` must work next to a mistyped flag. --helpfull
     # needs the gin files.
-    wants_help = bool((HELP_FLAGS - {"--helpfull"}).intersection(given))
+    wants_help = bool((flags.HELP_FLAGS - {"--helpfull"}).intersection(given))
     report = ExitReport()
     try:
         if wants_help:
@@ -103,13 +103,11 @@ def _execute(arguments: list[str], report: ExitReport) -> int:
         gin_files, request.bindings, search_path=request.gin_search_path
     )
     if request.full_help:
-        _print(f"{help_text()}\n{user_flags.help_text()}")
+        _print(f"{help_text()}\n{flags.help_of_modules()}")
         return EXIT_DONE
     # Only now: what a gin file imports may define flags of its own.
-    user_flags.parse(request)
+    flags.parse_of_modules(request)
     if request.list_strategies:
-        from trainer.cli.strategy_table import print_strategies
-
         print_strategies()
         _print("")
         return EXIT_DONE

@@ -61,7 +61,7 @@ from typing import NoReturn
 
 from trainer.cli import flags as trainer_flags
 from trainer.cli.default_path import default_path, experiment_name
-from trainer.cli.flag_table import HELP_FLAGS
+from trainer.cli.flags import HELP_FLAGS
 from trainer.errors import UserError, did_you_mean
 from trainer.launch.policy import Limits
 from trainer.runtime.files import is_local

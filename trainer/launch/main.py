@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 
 from trainer.cli.command import started
-from trainer.cli.flag_table import HELP_FLAGS, TRAINING_MODES
+from trainer.cli.flags import HELP_FLAGS
 from trainer.errors import EXIT_DONE, EXIT_USER_ERROR, UserError
 from trainer.launch import arguments
 from trainer.launch.agent import Agent
@@ -20,6 +20,7 @@ from trainer.launch.isolation import ISOLATED, isolate, open_ports
 from trainer.launch.local_cluster import held_ports, make_cluster
 from trainer.launch.policy import Limits
 from trainer.launch.task import Task, TaskSpec, log
+from trainer.options import TRAINING_MODES
 from trainer.runtime.files import is_local
 from trainer.runtime.run_status import RunIsOver
 

@@ -1,10 +1,8 @@
 """`configurable`: gin's, with checks of every argument.
 
 An argument is checked against its annotation where the function or class is
-called, be it by gin or by Python. The checks are pydantic's, in its strict
-mode: `True` is not a number and 1 is not a truth value, but a whole number
-does where any number does. What pydantic makes of the arguments is thrown
-away: the function gets the very objects that it was given.
+called, be it by gin or by Python. The function gets the very objects that it
+was given.
 """
 
 import functools
@@ -13,20 +11,14 @@ from collections.abc import Callable
 from typing import Any, TypeVar, get_type_hints
 
 import gin
-import numpy as np
-from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from trainer.errors import BadValue, UserError, nearest
-from trainer.values.annotations import LARGEST
-from trainer.values.words import advice, describe, parts_of, shown
+from trainer.errors import UserError, nearest
+from trainer.values.checks import check
 
 T = TypeVar("T", bound=Callable[..., Any])
 
-# Where a checked function keeps what it checks.
-_CHECKS = "__checks__"
-_STRICT = ConfigDict(
-    strict=True, allow_inf_nan=False, arbitrary_types_allowed=True
-)
+# Where a checked function keeps what gives its annotations.
+_TYPES = "__checked_types__"
 
 
 def configurable(target: Any = None, **options: Any) -> Any:
@@ -62,7 +54,8 @@ def checked(target: T, *, name: str | None = None) -> T:
 
 def _checking(function: Any, name: str | None = None) -> Any:
     signature = inspect.signature(function)
-    checks = Checks(lambda: _hints(function))
+    # Later: a hint may name what is defined further below.
+    types = functools.cache(lambda: _hints(function))
 
     @functools.wraps(function)
     def check_and_call(*args: Any, **kwargs: Any) -> Any:
@@ -78,13 +71,14 @@ def _checking(function: Any, name: str | None = None) -> Any:
                 why = f" has no argument {unknown[0]!r}. {hint}"
             raise UserError(f"{owner}{why}") from None
         for parameter, value in given.items():
-            checks.check(owner, parameter, value)
+            if parameter in types():
+                check(owner, parameter, value, types()[parameter])
         return function(*args, **kwargs)
 
     # Gin looks at the signature, and at what was wrapped.
     check_and_call.__signature__ = signature  # type: ignore[attr-defined]
     del check_and_call.__wrapped__
-    setattr(check_and_call, _CHECKS, checks)
+    setattr(check_and_call, _TYPES, types)
     return check_and_call
 
 
@@ -100,94 +94,15 @@ def _hints(function: Any) -> dict[str, Any]:
     }
 
 
-class Checks:
-    """What the parameters of a function may be given.
+def types_of(target: Any) -> dict[str, Any] | None:
+    """The annotations by which arguments are checked, by parameter.
 
     Args:
-        hints: returns the annotations by parameter. It is called when they are
-            first needed, as a hint may name what is defined further below.
+        target: a function or class.
+
+    Returns:
+        `None` for one that is not `checked`.
     """
-
-    def __init__(self, hints: Callable[[], dict[str, Any]]) -> None:
-        self._hints = hints
-
-    @classmethod
-    def of(cls, target: Any) -> "Checks | None":
-        """Those of a function or class that is `checked`; else `None`."""
-        function = target.__init__ if inspect.isclass(target) else target
-        return getattr(function, _CHECKS, None)
-
-    @functools.cached_property
-    def types(self) -> dict[str, Any]:
-        """The annotations that can be checked, by parameter."""
-        return {
-            name: hint
-            for name, hint in self._hints().items()
-            if not any(map(_is_static, parts_of(hint)))
-        }
-
-    def check(self, owner: str, parameter: str, value: Any) -> None:
-        """Checks one argument.
-
-        Args:
-            owner: the function or class, for the message.
-            parameter: its parameter.
-            value: what it is given.
-
-        Raises:
-            BadValue: the annotation does not admit it.
-        """
-        if parameter not in self.types:
-            return
-        validate = self._adapter(parameter).validate_python
-        try:
-            validate(value)
-        except ValidationError:
-            try:
-                validate(_without_numpy(value))
-            except ValidationError:
-                annotation = self.types[parameter]
-                raise _refusal(owner, parameter, value, annotation) from None
-
-    @functools.cache  # noqa: B019 - lives as long as the function
-    def _adapter(self, parameter: str) -> TypeAdapter[Any]:
-        return TypeAdapter(self.types[parameter], config=_STRICT)
-
-
-def _refusal(
-    owner: str, parameter: str, value: Any, annotation: Any
-) -> BadValue:
-    wanted = f"must be {describe(annotation)}"
-    if isinstance(value, int | float) and abs(value) > min(LARGEST):
-        wanted += ", and not so large"
-    # Such as a path that the system's encoding cannot hold.
-    if (
-        isinstance(value, str)
-        and value != value.encode(errors="ignore").decode()
-    ):
-        wanted = "is not valid UTF-8"
-    return BadValue(
-        owner=owner,
-        parameter=parameter,
-        value=shown(value),
-        wanted=f"{wanted}.{advice(value, annotation)}",
-    )
-
-
-def _without_numpy(value: Any) -> Any:
-    """Returns a value with Python's whole numbers and truth values in it."""
-    if isinstance(value, np.bool_ | np.integer):
-        return value.item()
-    if isinstance(value, dict):
-        pairs = value.items()
-        return {_without_numpy(k): _without_numpy(v) for k, v in pairs}
-    if isinstance(value, list | tuple):
-        return [_without_numpy(part) for part in value]
-    return value
-
-
-def _is_static(part: Any) -> bool:
-    """Whether only mypy can check a part of an annotation."""
-    return getattr(part, "_is_protocol", False) and not getattr(
-        part, "_is_runtime_protocol", False
-    )
+    function = target.__init__ if inspect.isclass(target) else target
+    types = getattr(function, _TYPES, None)
+    return None if types is None else types()

@@ -172,7 +172,7 @@ def test_what_cannot_be_combined(name, options, message):
 @pytest.mark.parametrize("mode", ["train", "eval", "export"])
 def test_a_tpu_that_is_not_there_is_only_for_checks(tmp_path, mode):
     run = str(tmp_path / "run")
-    with pytest.raises(UserError, match="names a TPU that is not here.*check"):
+    with pytest.raises(UserError, match="tpu_topology = .*check"):
         build(
             mode=mode,
             model_dir=run,

@@ -23,7 +23,8 @@ from trainer import UserError
 from trainer.cli.config.gin_private import REGISTRY
 from trainer.strategy.registry import load_plugins
 from trainer.values.annotations import Natural, Positive, Seconds
-from trainer.values.configurable import Checks, checked, configurable
+from trainer.values.checks import check
+from trainer.values.configurable import checked, configurable, types_of
 
 
 class Part:
@@ -242,13 +243,13 @@ def of_ours():
 @pytest.mark.parametrize("selector", sorted(of_ours()))
 def test_every_parameter_of_ours_is_annotated_and_its_default_right(selector):
     target = of_ours()[selector]
-    checks = Checks.of(target)
+    types = types_of(target) or {}
     for name, parameter in inspect.signature(target).parameters.items():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
         if parameter.default is not parameter.empty:
-            checks.check(selector, name, parameter.default)
+            check(selector, name, parameter.default, types[name])
         wrong = [object(), *([] if name in FREE else [math.nan, [None]])]
         for value in wrong:
             with pytest.raises(UserError, match=f"{name} = .* must be "):
-                checks.check(selector, name, value)
+                check(selector, name, value, types[name])

@@ -19,10 +19,11 @@ from trainer.cli.config.gin_private import (
     enclosing,
     references,
 )
-from trainer.cli.config.keras_names import checks_of_keras
+from trainer.cli.config.keras_names import types_of_keras
 from trainer.cli.config.names import minimal
 from trainer.errors import BadValue, UserError, did_you_mean
-from trainer.values.configurable import Checks
+from trainer.values.checks import check as check_value
+from trainer.values.configurable import types_of
 
 
 def check(origins: Origins) -> None:
@@ -44,14 +45,14 @@ def check(origins: Origins) -> None:
     _check_circles(origins)
     for (scope, selector), values in BOUND.items():
         target = REGISTRY[selector].wrapped
-        checks = Checks.of(target)
-        if checks is None and selector.startswith("keras."):
-            checks = checks_of_keras(target)
+        types = types_of(target) or {}
+        if selector.startswith("keras."):
+            types = types_of_keras(target)
         owner = f"{scope}/{minimal(selector)}" if scope else minimal(selector)
         for name, value in values.items():
             try:
-                if checks is not None:
-                    checks.check(owner, name, _resolved(value))
+                if name in types:
+                    check_value(owner, name, _resolved(value), types[name])
             except LookupError:
                 continue
             except BadValue as error:

@@ -20,7 +20,6 @@ from typing_extensions import Doc
 
 from trainer.cli.config.names import parameters_of
 from trainer.values.annotations import Finite, NotNegative, Text
-from trainer.values.configurable import Checks
 
 _MODULES: dict[str, ModuleType] = {
     "keras.callbacks": keras.callbacks,
@@ -95,12 +94,12 @@ def _public(module: ModuleType) -> Iterator[tuple[str, type]]:
 
 
 @functools.cache
-def checks_of_keras(target: type) -> Checks:
-    """Returns the checks of what a class of Keras is given."""
+def types_of_keras(target: type) -> dict[str, Any]:
+    """Returns annotations for what a class of Keras is given."""
     names, _ = parameters_of(target)
     hints = {name: _RANGES[name] for name in names if name in _RANGES}
     for name, parameter in inspect.signature(target).parameters.items():
         kind = type(parameter.default)
         if kind in _KINDS:
             hints.setdefault(name, _KINDS[kind])
-    return Checks(lambda: hints)
+    return hints

@@ -5,7 +5,7 @@ import re
 from typing import Any
 
 from trainer.cli.config.gin_private import REGISTRY
-from trainer.cli.flag_table import FLAGS
+from trainer.cli.flags import FLAGS
 from trainer.errors import did_you_mean
 
 # Gin appends this to the message of an exception that passes through it.

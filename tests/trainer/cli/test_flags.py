@@ -1,11 +1,16 @@
+"""The command line, and what is made from the list of options."""
+
+import inspect
 import subprocess
 import sys
 
 import pytest
 
+from trainer import UserError
 from trainer.cli import flags
 from trainer.cli.help import help_text
-from trainer.errors import UserError
+from trainer.experiment import build
+from trainer.options import RunOptions, facts_of, types
 
 FILE = "--gin_file=a.gin"
 
@@ -39,7 +44,7 @@ def test_precedence_is_params_then_gin_flags_then_named_flags():
         ("--learning_rate=1", "trainer.Trainer.learning_rate = 1.0"),
         ("--learning_rate=1e-4", "trainer.Trainer.learning_rate = 0.0001"),
         ("--strategy=mirrored", "trainer.run.strategy = 'mirrored'"),
-        ("--devices=cpu:0,cpu:1", "trainer.run.devices = ['cpu:0', 'cpu:1']"),
+        ("--devices=cpu:0,cpu:1", "trainer.run.devices = 'cpu:0,cpu:1'"),
         ("--jit_compile", "trainer.Trainer.jit_compile = True"),
         ("--jit_compile=auto", "trainer.Trainer.jit_compile = 'auto'"),
         ("--jit_compile=graph", "trainer.Trainer.jit_compile = 'graph'"),
@@ -71,16 +76,22 @@ def test_what_binds_nothing():
     ("arguments", "parts"),
     [
         (["--mode=trian"], ["--mode=trian", "'train'", "print_config"]),
-        (["--batch_size=0"], ["--batch_size=0", "at least 1"]),
-        (["--batch_size=x"], ["--batch_size=x", "integer"]),
+        (["--batch_size=0"], ["--batch_size=0", "a whole number >= 1"]),
+        (["--batch_size=x"], ["--batch_size=x", "a whole number"]),
         (["--learning_rate=nan"], ["--learning_rate=nan"]),
         (["--learning_rate=-1"], ["--learning_rate=-1"]),
-        (["--jit_compile=7"], ["--jit_compile=7", "true or false", "'xla'"]),
-        (["--steps_per_loop=0"], ["--steps_per_loop=0", "at least 1"]),
-        (["--steps_per_loop=fast"], ["--steps_per_loop=fast", "integer"]),
+        (["--jit_compile=7"], ["--jit_compile=7", "True or False", "'xla'"]),
+        (
+            ["--steps_per_loop=0"],
+            ["--steps_per_loop=0: must be a whole number >= 1"],
+        ),
+        (
+            ["--steps_per_loop=fast"],
+            ["--steps_per_loop=fast", "a whole number"],
+        ),
         (["--mixed_precision=bf16"], ["bf16", "mixed_bfloat16"]),
         (["--train_steps"], ["--train_steps"]),
-        (["--strategy="], ["--strategy=", "empty"]),
+        (["--strategy="], ["--strategy=", "non-empty"]),
         (["--gin.Adam"], ["--gin.Adam", "--gin.A.b=1"]),
         (["--gin.=3"], ["--gin.=3"]),
         (["b.gin"], ["'b.gin'", "--gin_file=b.gin"]),
@@ -100,6 +111,24 @@ def test_a_configuration_is_needed_except_for_the_strategies():
     with pytest.raises(UserError, match="--gin_file"):
         flags.parse(["--mode=train"])
     assert flags.parse(["--strategy=help"]).list_strategies
+
+
+@pytest.mark.parametrize("name", types())
+def test_an_option_is_declared_once(name):
+    """Flag, help, gin and Python have it from `RunOptions`."""
+    field, facts = RunOptions.__dataclass_fields__[name], facts_of(name)
+    takers = {build: facts.in_gin}
+    for taker, takes in takers.items():
+        parameter = inspect.signature(taker).parameters.get(name)
+        assert (parameter is not None) == takes
+        if takes:
+            assert parameter.default == field.default
+            assert parameter.annotation == types()[name]
+            assert facts.about in taker.__doc__
+    assert (name in flags.FLAGS) == bool(facts.group)
+    if facts.group:
+        assert flags.FLAGS[name].kind == types()[name]
+        assert facts.about[:25] in help_text()
 
 
 def test_help_names_every_flag_in_80_columns():

@@ -1,0 +1,85 @@
+"""Checks values against annotations.
+
+The checks are pydantic's, in its strict mode: `True` is not a number and 1 is
+not a truth value, but a whole number does where any number does. What pydantic
+makes of a value is thrown away. Nothing here imports TensorFlow, NumPy or gin.
+"""
+
+import functools
+from typing import Any
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from trainer.errors import BadValue
+from trainer.values.annotations import LARGEST
+from trainer.values.words import advice, describe, parts_of, shown
+
+_STRICT = ConfigDict(
+    strict=True, allow_inf_nan=False, arbitrary_types_allowed=True
+)
+
+
+def check(owner: str, parameter: str, value: Any, annotation: Any) -> None:
+    """Checks one value.
+
+    Args:
+        owner: the function or class that it is for.
+        parameter: its parameter.
+        value: what it is given.
+        annotation: of the parameter.
+
+    Raises:
+        BadValue: the annotation does not admit it.
+    """
+    why = why_not(value, annotation)
+    if why:
+        raise BadValue(
+            owner=owner, parameter=parameter, value=shown(value), wanted=why
+        )
+
+
+def why_not(value: Any, annotation: Any) -> str:
+    """Returns what a value must be, `"must be ..."`; `""` if it is."""
+    validate = _adapter(annotation).validate_python
+    for tried in (value, _without_numpy(value)):
+        try:
+            validate(tried)
+        except ValidationError:
+            continue
+        return ""
+    wanted = f"must be {describe(annotation)}"
+    if isinstance(value, int | float) and abs(value) > min(LARGEST):
+        wanted += ", and not so large"
+    # Such as a path that the system's encoding cannot hold.
+    if (
+        isinstance(value, str)
+        and value != value.encode(errors="ignore").decode()
+    ):
+        wanted = "is not valid UTF-8"
+    return f"{wanted}.{advice(value, annotation)}"
+
+
+@functools.cache
+def _adapter(annotation: Any) -> TypeAdapter[Any]:
+    # Only mypy can check some protocols.
+    if any(map(_is_static, parts_of(annotation))):
+        annotation = Any
+    return TypeAdapter(annotation, config=_STRICT)
+
+
+def _without_numpy(value: Any) -> Any:
+    """Returns a value with Python's numbers and truth values in it."""
+    if type(value).__module__ == "numpy" and value.shape == ():
+        return value.item()
+    if isinstance(value, dict):
+        pairs = value.items()
+        return {_without_numpy(k): _without_numpy(v) for k, v in pairs}
+    if isinstance(value, list | tuple):
+        return [_without_numpy(part) for part in value]
+    return value
+
+
+def _is_static(part: Any) -> bool:
+    return getattr(part, "_is_protocol", False) and not getattr(
+        part, "_is_runtime_protocol", False
+    )
