@@ -325,7 +325,7 @@ def _make_trainer(
             f"run.trainer made a {type(made).__name__}, not a Trainer. Name "
             "the Trainer or a subclass of it."
         )
-    for name, one in made.given_objects().items():
+    for name, one in made._recipe.objects().items():
         # In Python it does; gin would make it before the strategy and the
         # seed, and in a cluster TensorFlow would then refuse to start.
         kind = type(one).__name__

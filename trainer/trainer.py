@@ -16,7 +16,6 @@ import tensorflow as tf
 from annotated_types import Ge, Gt, Lt
 
 from trainer.data import Batches
-from trainer.data.rows import take_rows
 from trainer.errors import UserError
 from trainer.loop.built import Built
 from trainer.loop.callback_list import CallbackList
@@ -25,19 +24,20 @@ from trainer.loop.goodput import Accounts
 from trainer.loop.logged import Kind, check_words, numbers_of
 from trainer.loop.loop import Loop
 from trainer.loop.profiler import Steps as ProfiledSteps
-from trainer.loop.run import Run
+from trainer.loop.run import Run, outside_of_a_run
 from trainer.loop.schedule import Length, PeriodLike, Time
 from trainer.python.brief import brief_errors
 from trainer.python.callbacks import as_callbacks, with_defaults
 from trainer.python.fit import (
     FitData,
-    as_eval_every,
     epochs_of,
     evaluated_batches,
+    evaluations_of,
+    steps_first,
 )
 from trainer.python.history import History
 from trainer.python.predict import predict, predicted_batches
-from trainer.python.saving import check_save_path
+from trainer.python.saving import save_model
 from trainer.python.splits import Splits
 from trainer.step.checks import check_losses
 from trainer.step.divergence_guard import Guard
@@ -56,7 +56,7 @@ from trainer.strategy.checks import (
     check_steps_of_model,
 )
 from trainer.strategy.eager_loop import check_eager
-from trainer.strategy.given_model import GivenModel, compiled_with
+from trainer.strategy.given_model import GivenModel
 from trainer.strategy.plugin import StrategyPlugin
 from trainer.strategy.registry import check_strategy, find_strategy, plugin_of
 from trainer.values.annotations import (
@@ -254,6 +254,8 @@ class Trainer(BaseStep):
         self._recipe = Recipe(
             model=given or model,
             given=given,
+            loss=tf.nest.map_structure(as_loss, loss),
+            loss_weights=loss_weights,
             optimizer=optimizer,
             learning_rate=learning_rate,
             metrics=metrics,
@@ -274,8 +276,6 @@ class Trainer(BaseStep):
         self.seed = seed
         self.history = History()
         self._strategy = strategy
-        self._loss = tf.nest.map_structure(as_loss, loss)
-        self._loss_weights = loss_weights
         self._class_weight = class_weight
         self._added_losses = added_losses
         self._check_numerics = check_numerics
@@ -285,9 +285,8 @@ class Trainer(BaseStep):
         self._accounts = Accounts()
         # Of the call that is under way, or of the last one.
         self._run: Run | None = None
-        # What builds a model that knows no shapes, and its later copies.
+        # What a call has given: perhaps the only data to build a model with.
         self._first_batches: Batches | None = None
-        self._example: Any = None
         if run_eagerly:
             self._use_eagerly()
         if given is not None:
@@ -327,7 +326,7 @@ class Trainer(BaseStep):
         Raises:
             UserError: something that was given does not fit.
         """
-        self.follow(self._new_spec(self._class_weight))
+        self._new_spec(self._class_weight).bind()
         model = self._built.model
         check_steps_of_model(
             model,
@@ -587,28 +586,22 @@ class Trainer(BaseStep):
             batch_size=batch_size,
             validation_batch_size=validation_batch_size,
         )
-        by_set = isinstance(validation_freq, Mapping)
-        evaluates = data.evaluates or (
-            x is None and (by_set or self._splits.has_eval)
-        )
-        data.check(
-            evaluates=evaluates,
-            validation_steps=validation_steps,
-            validation_batch_size=validation_batch_size,
-            validation_freq=None if validation_freq == 1 else validation_freq,
-        )
         wanted = epochs_of(epochs, initial_epoch, steps_per_epoch)
-        sets = () if x is None and by_set else data.sets
-        eval_every = as_eval_every(validation_freq, sets)
+        evaluations = evaluations_of(
+            data,
+            freq=validation_freq,
+            steps=validation_steps,
+            has_eval=self._splits.has_eval,
+        )
         own = History()
         begin = self._steps_made()
         with self._splits.set_back_unless(lambda: self._steps_made() > begin):
-            self._take_data(data, class_weight)
+            self._check_class_weight(class_weight)
+            self._splits.take(data.given(), data.batch_size)
+            self._check_sizes()
             self._train(
                 wanted.epochs,
-                evaluate=evaluates,
-                eval_every=eval_every,
-                eval_steps=validation_steps,
+                **evaluations,
                 callbacks=callbacks,
                 fit=wanted,
                 log_every="1 epoch" if verbose == 2 else 100,
@@ -658,13 +651,7 @@ class Trainer(BaseStep):
         Raises:
             UserError: something that was given does not fit.
         """
-        if isinstance(x, int):
-            if steps is not None:
-                raise UserError(
-                    f"evaluate got {x} and steps = {steps}, but a number is "
-                    "steps: give one of them."
-                )
-            x, steps = None, x
+        x, steps = steps_first(x, steps)
         batches = evaluated_batches(
             x,
             y,
@@ -774,10 +761,7 @@ class Trainer(BaseStep):
         if log_in_step(name, value, kind=kind, split=split):
             return
         if self._run is None:
-            raise UserError(
-                f"trainer.log({name!r}, ...) was called outside of a run. Call "
-                "it in a callback, or in what a step calls."
-            )
+            raise outside_of_a_run(name)
         self._run.log(
             name, value, kind=kind, split=split, sample_rate=sample_rate
         )
@@ -796,24 +780,8 @@ class Trainer(BaseStep):
             UserError: the ending is another, the file exists, or Keras cannot
                 save the model.
         """
-        check_save_path(path, overwrite=overwrite)
         self._built.take_changes()
-        with self._built.model_to_save() as model:
-            if not self.plugin.is_chief:
-                return
-            if not os.fspath(path).endswith(".keras"):
-                model.save_weights(path, overwrite=overwrite)
-                return
-            try:
-                model.save(path, overwrite=overwrite)
-            # What Keras raises for a class that it cannot serialize.
-            except (NotImplementedError, TypeError) as error:
-                raise UserError(
-                    f"Keras cannot save a {type(model).__name__} as .keras "
-                    f"({type(error).__name__}). Give the class a get_config "
-                    "that returns its constructor's arguments, or save the "
-                    "weights alone: save('model.weights.h5')."
-                ) from None
+        save_model(self._built, path, overwrite=overwrite)
 
     def summary(self, **options: Any) -> None:
         """Prints strategy, precision and layers.
@@ -824,19 +792,6 @@ class Trainer(BaseStep):
         say = options.get("print_fn") or _write_line
         say(self.new_run().describe())
         self.model.summary(**options)
-
-    def given_objects(self) -> dict[str, Any]:
-        """Arguments that are objects with variables, made before the scope."""
-        given = self._recipe.given
-        found = {
-            "model": given and given.model,
-            "optimizer": self._recipe.optimizer,
-        }
-        return {
-            name: one
-            for name, one in found.items()
-            if isinstance(one, keras.Model | keras.optimizers.Optimizer)
-        }
 
     # How it works; nothing below is meant to be overridden.
 
@@ -894,14 +849,6 @@ class Trainer(BaseStep):
             self._first_batches = None
             self._run = before
 
-    def _take_data(
-        self, data: FitData, class_weight: ClassWeight | None
-    ) -> None:
-        """Trains on the data of `fit` from now on."""
-        self._check_class_weight(class_weight)
-        self._splits.take(data.given(), data.batch_size)
-        self._check_sizes()
-
     def _check_class_weight(self, class_weight: ClassWeight | None) -> None:
         if self._has_own("global_loss"):
             check_global_loss(
@@ -944,8 +891,8 @@ class Trainer(BaseStep):
                 form=self._form,
                 may_choose_form=Form.of(self._jit_compile) is None,
                 guard=self._recipe.guard,
-                loss=self._loss,
-                loss_weights=self._loss_weights,
+                loss=self._recipe.loss,
+                loss_weights=self._recipe.loss_weights,
                 class_weight=class_weight,
                 added_losses=self._added_losses,
                 run_eagerly=self._run_eagerly,
@@ -963,16 +910,8 @@ class Trainer(BaseStep):
 
     def _use_compiled(self, model: keras.Model) -> None:
         """Takes what a model is compiled with where nothing else was given."""
-        compiled = compiled_with(model)
-        if compiled.get("run_eagerly"):
+        if self._recipe.take_compiled(model):
             self._use_eagerly()
-        for name in ("optimizer", "metrics"):
-            if getattr(self._recipe, name) is None:
-                setattr(self._recipe, name, compiled.get(name))
-        if not any(part is not None for part in tf.nest.flatten(self._loss)):
-            self._loss = tf.nest.map_structure(as_loss, compiled.get("loss"))
-            if self._loss_weights is None:
-                self._loss_weights = compiled.get("loss_weights")
 
     def _use_eagerly(self) -> None:
         """Runs steps as Python from now on.
@@ -991,17 +930,7 @@ class Trainer(BaseStep):
 
     def _call_once(self, model: keras.Model) -> None:
         """Calls a model that is built by its first batch."""
-        if self._example is None:
-            # What the Trainer is called with may be the only data.
-            batches = self._first_batches
-            batches = batches or self.batches(self._splits.any_split)
-            one = batches.pieces(
-                start=0, replicas=range(1), num_replicas=1, micro=1
-            )
-            x, _, _ = keras.utils.unpack_x_y_sample_weight(next(iter(one)))
-            # One example will do for the shapes.
-            self._example = take_rows(x, 0, 1)
-        model(self._example)
+        model(self._splits.example(self._first_batches, self.batches))
 
 
 def _write_line(text: str) -> None:

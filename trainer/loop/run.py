@@ -187,10 +187,7 @@ class Run:
         """
         check_words(name, kind=kind)
         if self.take_value is None:
-            raise UserError(
-                f"trainer.log({name!r}, ...) was called outside of a run. Call "
-                "it in a callback, or in what a step calls."
-            )
+            raise outside_of_a_run(name)
         given = as_value(name, value, kind=kind, sample_rate=sample_rate)
         self.take_value(name, given, split)
 
@@ -309,3 +306,11 @@ class Run:
 
     def _trainable(self) -> tuple[int, ...]:
         return tuple(id(one) for one in self.model.trainable_variables)
+
+
+def outside_of_a_run(name: str) -> UserError:
+    """The error of a value that is logged while nothing runs."""
+    return UserError(
+        f"trainer.log({name!r}, ...) was called outside of a run. Call it in a "
+        "callback, or in what a step calls."
+    )

@@ -207,6 +207,52 @@ def evaluated_batches(
     )
 
 
+def steps_first(x: Any, steps: int | None) -> tuple[Any, int | None]:
+    """The arguments of `evaluate`, whose first may be its number of steps.
+
+    Raises:
+        UserError: both say how many steps.
+    """
+    if not isinstance(x, int):
+        return x, steps
+    if steps is not None:
+        raise UserError(
+            f"evaluate got {x} and steps = {steps}, but a number is steps: "
+            "give one of them."
+        )
+    return None, x
+
+
+def evaluations_of(
+    data: FitData, *, freq: Any, steps: int | None, has_eval: bool
+) -> dict[str, Any]:
+    """What `fit` evaluates and when, as arguments of a host loop.
+
+    Args:
+        data: what `fit` was given.
+        freq: its `validation_freq`.
+        steps: its `validation_steps`.
+        has_eval: whether the Trainer's own data has an eval split.
+
+    Raises:
+        UserError: the arguments do not fit together.
+    """
+    by_set = isinstance(freq, Mapping)
+    own = data.x is None
+    evaluates = data.evaluates or (own and (by_set or has_eval))
+    data.check(
+        evaluates=evaluates,
+        validation_steps=steps,
+        validation_batch_size=data.validation_batch_size,
+        validation_freq=None if freq == 1 else freq,
+    )
+    return {
+        "evaluate": evaluates,
+        "eval_every": as_eval_every(freq, () if own and by_set else data.sets),
+        "eval_steps": steps,
+    }
+
+
 def epochs_of(
     epochs: int, initial_epoch: int, steps_per_epoch: int | None
 ) -> FitEpochs:

@@ -29,7 +29,7 @@ def _make_predict(spec: StepSpec) -> Callable[[Any, tf.Tensor], Any]:
     randomness, step = spec.parts.randomness, spec.parts.step
 
     def outputs_of(x: Any, number: tf.Tensor) -> Any:
-        spec.methods.follow(spec)
+        spec.bind()
         with randomness.at(step.read_value(), number, _STREAM, replica=0):
             return converted(spec.methods.forward)(x, training=False)
 

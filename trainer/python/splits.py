@@ -1,12 +1,15 @@
 """`Splits`: the data of a Trainer, by split."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+
+import keras
 
 from trainer.data import Batches, as_batches
 from trainer.data.adapters import takes_split
 from trainer.data.given import GivenData
+from trainer.data.rows import take_rows
 from trainer.errors import UserError
 
 _BATCH_SIZE = 32  # As in Keras.
@@ -39,6 +42,7 @@ class Splits:
         self._seed = seed
         self._data_dir = data_dir
         self._made: dict[str, Batches] = {}
+        self._example: Any = None
 
     def batches(self, split: str, *, drop_remainder: bool) -> Batches:
         """The global batches of a split.
@@ -109,8 +113,26 @@ class Splits:
             return "eval" in self._data
         return self._data is not None and takes_split(self._data)
 
-    @property
-    def any_split(self) -> str:
+    def example(
+        self, given: Batches | None, batches: Callable[[str], Batches]
+    ) -> Any:
+        """The inputs of one example, to build a model that knows no shapes.
+
+        Args:
+            given: what a call was given, which may be the only data.
+            batches: gives those of a split.
+        """
+        # Kept: later copies of the model are built by the same.
+        if self._example is None:
+            found = given or batches(self._any_split())
+            one = found.pieces(
+                start=0, replicas=range(1), num_replicas=1, micro=1
+            )
+            x, _, _ = keras.utils.unpack_x_y_sample_weight(next(iter(one)))
+            self._example = take_rows(x, 0, 1)
+        return self._example
+
+    def _any_split(self) -> str:
         """The split that training reads, or else one that is there."""
         splits = list(getattr(self._data, "splits", ()))
         return "train" if "train" in splits or not splits else splits[0]

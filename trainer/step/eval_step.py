@@ -36,7 +36,7 @@ def make_eval_step(spec: StepSpec) -> Callable[[Any], StepLogs]:
 
     # A named function, not a lambda: TPU clusters are named after it.
     def eval_step(iterator: Any) -> StepLogs:
-        spec.methods.follow(spec)
+        spec.bind()
         # What the graph has captured before the step is the strategy's, such as
         # the input iterator; everything after it is the step's and is checked
         # below.

@@ -31,11 +31,8 @@ class BaseStep:
     it builds a `train_step` of.
     """
 
+    # Of what is traced now: other calls have others.
     _spec: StepSpec
-
-    def follow(self, spec: StepSpec) -> None:
-        """Takes the spec of what is traced next: other calls have others."""
-        self._spec = spec
 
     @property
     def model(self) -> keras.Model:

@@ -39,6 +39,8 @@ class StepMethods(Protocol):
     They are those of `trainer.Trainer`, which describes them.
     """
 
+    _spec: "StepSpec"
+
     def forward(self, x: Any, *, training: bool) -> Any:
         """Calls the model on a replica's inputs."""
 
@@ -52,9 +54,6 @@ class StepMethods(Protocol):
         self, y: Any, y_pred: Any, sample_weight: Any = None
     ) -> StepLogs:
         """What a batch adds to each metric."""
-
-    def follow(self, spec: "StepSpec") -> None:
-        """Takes the spec of what is traced next."""
 
     def gradient_sums(self, batch: Any) -> Any:
         """A replica's sums of loss and gradients, undivided."""
@@ -190,6 +189,10 @@ class StepSpec:
         # Of a TPU's program there is no other form.
         always = self.options.loops_on_replicas
         return always or (training and self.form.uses_xla)
+
+    def bind(self) -> None:
+        """Lets the methods read this spec: it is that of what is traced now."""
+        self.methods._spec = self
 
     def has_own(self, method: str) -> bool:
         """Whether research code has overridden a method."""

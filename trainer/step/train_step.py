@@ -52,7 +52,7 @@ def make_train_step(spec: StepSpec) -> Callable[[Any], StepLogs]:
     update = _as_one_program(spec) if _is_one(spec) else _around_replicas(spec)
 
     def train_step(iterator: Any) -> StepLogs:
-        spec.methods.follow(spec)
+        spec.bind()
         # What the graph captured earlier is the strategy's, not the step's.
         before = untracked.captured()
         logs, applied = update(iterator)

@@ -25,7 +25,8 @@ from trainer.step.loss_scale import LossScale
 from trainer.step.metrics.metric_set import build_metrics
 from trainer.step.rng import StepRandomness
 from trainer.step.spec import Parts
-from trainer.strategy.given_model import GivenModel
+from trainer.strategy.checks import as_loss
+from trainer.strategy.given_model import GivenModel, compiled_with
 from trainer.strategy.optimizers import build_optimizers
 from trainer.strategy.plugin import StrategyPlugin
 
@@ -37,7 +38,10 @@ class Recipe:
     Attributes:
         model: returns a new model.
         given: the model, if it was given as an object.
-        optimizer: see `trainer.Trainer`, as those that follow.
+        loss: Keras losses.
+        loss_weights: see `trainer.Trainer`, as those that follow.
+        optimizer: a function that returns one, an optimizer, a name, or a
+            dict of these.
         learning_rate: replaces the optimizer's own.
         metrics: Keras metrics, their names, or functions that return them.
         ema_momentum: of the averaged weights.
@@ -51,6 +55,8 @@ class Recipe:
 
     model: Callable[[], keras.Model]
     given: GivenModel | None
+    loss: Any
+    loss_weights: Any
     optimizer: Any
     learning_rate: float | None
     metrics: Any
@@ -61,6 +67,37 @@ class Recipe:
     guard: Guard | None
     recompute: tuple[str, ...]
     own_step: bool
+
+    def take_compiled(self, model: keras.Model) -> bool:
+        """Takes what a model is compiled with where nothing else was given.
+
+        Returns:
+            Whether its steps are to run eagerly.
+
+        Raises:
+            UserError: it is compiled with what cannot be honored.
+        """
+        compiled = compiled_with(model)
+        for name in ("optimizer", "metrics"):
+            if getattr(self, name) is None:
+                setattr(self, name, compiled.get(name))
+        if not any(part is not None for part in tf.nest.flatten(self.loss)):
+            self.loss = tf.nest.map_structure(as_loss, compiled.get("loss"))
+            if self.loss_weights is None:
+                self.loss_weights = compiled.get("loss_weights")
+        return bool(compiled.get("run_eagerly"))
+
+    def objects(self) -> dict[str, Any]:
+        """What was given as an object with variables, by its argument."""
+        found = {
+            "model": self.given and self.given.model,
+            "optimizer": self.optimizer,
+        }
+        return {
+            name: one
+            for name, one in found.items()
+            if isinstance(one, keras.Model | keras.optimizers.Optimizer)
+        }
 
 
 def build_parts(
