@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from benchmarks.orders import Task
 from benchmarks.process import Process, Refused
-from trainer.launch.task_spec import count_tasks, held_ports, make_cluster
+from trainer.launch.local_cluster import held_ports, make_cluster
 
 START_SECONDS = 300.0
 TURN_SECONDS = 120.0
@@ -126,7 +126,7 @@ def _environments(
         yield shared
         return
     workers, servers = CLUSTERS[task.strategy]
-    counts = count_tasks(num_workers=workers, num_ps=servers, evaluator=False)
+    counts = {"chief": int(servers > 0), "worker": workers, "ps": servers}
     ports = stack.enter_context(held_ports(1 + sum(counts.values())))
     for spec in make_cluster((), counts, ports, shared):
         yield spec.environ

@@ -117,7 +117,7 @@ tpu() {
 }
 
 preflight() {
-  on 0 "venv/bin/python -m trainer_plugins.strategies.tpu_preflight \
+  on 0 "venv/bin/python -m trainer_plugins.strategies.tpu.preflight \
     $(tpu) --model_dir=$(printf '%q' "$MODEL_DIR")"
 }
 

@@ -26,7 +26,7 @@ case "$*" in
   *"cat run.code"*) answer codes ;;
   *" scp "*run.sh*) cp "$5" "$RECORD/run.sh" ;;
   *" scp "*) tar -tzf "$5" >"$RECORD/sent" ;;
-  *tpu_preflight*) exit "$(answer preflight)" ;;
+  *tpu.preflight*) exit "$(answer preflight)" ;;
 esac
 """
 

@@ -297,7 +297,6 @@ def _find_plugin(asked: RunOptions, mode: str) -> StrategyPlugin:
         devices=asked.devices,
         tpu=asked.tpu,
         tpu_topology=asked.tpu_topology,
-        fit_batch=asked.fit_batch or None,
         worker_hosts=asked.worker_hosts,
         ps_hosts=asked.ps_hosts,
         task_type=asked.task_type,

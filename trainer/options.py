@@ -212,12 +212,6 @@ class RunOptions:
         group="Devices",
         modes=("check",),
     )
-    fit_batch: bool = _option(
-        False,
-        "With tpu_topology: look for the largest batch that fits.",
-        group="Devices",
-        modes=("check",),
-    )
     deterministic: bool = _option(
         False,
         "Make every TensorFlow operation reproducible; may be slower.",

@@ -55,12 +55,6 @@ CONTENDERS = {
             "xla": "100 steps per execution, with XLA",
         },
     ),
-    "orbit": Entry(
-        "Orbit",
-        "orbit_loop",
-        (*_TENSORFLOW, "tf_keras", "orbit"),
-        {"": "100 steps per loop", "xla": "the step compiled by XLA"},
-    ),
     "keras_jax": Entry("Keras fit on JAX", "keras_fit", ("jax", "keras")),
     "pytorch": Entry(
         "PyTorch",
@@ -68,15 +62,8 @@ CONTENDERS = {
         ("torch",),
         {
             "": "eager",
-            "one_thread": "eager, on one thread",
             "compiled": "the model under torch.compile",
         },
-    ),
-    "lightning": Entry(
-        "Lightning",
-        "lightning_fit",
-        ("torch", "lightning"),
-        {"": "eager", "one_thread": "eager, on one thread"},
     ),
     "distribute": Entry("bare tf.distribute loop", "distribute", _TENSORFLOW),
 }
@@ -84,18 +71,12 @@ DEFAULT = (
     "trainer",
     "bare",
     "bare:gather",
-    "bare:xla",
-    "bare:xla+gather",
     "bare:stacked",
     "bare:stacked+device",
     "fit",
     "fit:xla",
-    "orbit",
     "keras_jax",
     "pytorch",
-    "pytorch:one_thread",
-    "lightning",
-    "lightning:one_thread",
 )
 
 

@@ -12,7 +12,6 @@ from typing import Any
 import keras
 
 from benchmarks import models
-from benchmarks.contenders.strategy import scope_of
 from benchmarks.orders import Orders, Task
 
 _EPOCHS = 1_000_000
@@ -42,30 +41,21 @@ class Turns(keras.callbacks.Callback):
             self._orders.wait()
 
 
-def executed_at_once(task: Task, batches: int) -> int:
-    """How many steps are made in one execution, with so many in an epoch."""
-    # Keras 3.15 fails with more than one under a mirrored strategy.
-    if task.strategy != "default":
-        return 1
-    # The end of an epoch cuts an execution short: each is to be whole, so that
-    # a turn has as many steps as it is counted for.
-    return math.gcd(task.unit, batches)
-
-
 def run(task: Task, orders: Orders) -> None:
     """Trains in turns."""
     spec = models.find(task.model)
     x, y = spec.arrays(task.examples)
-    executed = executed_at_once(task, len(x) // models.BATCH)
-    with scope_of(task):
-        model = spec.make()
-        model.compile(
-            optimizer=keras.optimizers.Adam(),
-            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-            metrics=[keras.metrics.SparseCategoricalAccuracy(name="accuracy")],
-            steps_per_execution=executed,
-            jit_compile=keras.backend.backend() == "jax" or task.form == "xla",
-        )
+    # The end of an epoch cuts an execution short: each is to be whole, so that
+    # a turn has as many steps as it is counted for.
+    executed = math.gcd(task.unit, len(x) // models.BATCH)
+    model = spec.make()
+    model.compile(
+        optimizer=keras.optimizers.Adam(),
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=[keras.metrics.SparseCategoricalAccuracy(name="accuracy")],
+        steps_per_execution=executed,
+        jit_compile=keras.backend.backend() == "jax" or task.form == "xla",
+    )
     model.fit(
         x,
         y,

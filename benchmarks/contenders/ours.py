@@ -18,13 +18,15 @@ import keras
 from benchmarks import models
 from benchmarks.orders import Orders, Task
 from trainer import Callback, Trainer, experiment
-from trainer_plugins.callbacks.checkpoint import Checkpoint
-from trainer_plugins.callbacks.export import Export
-from trainer_plugins.callbacks.preemption import Preemption
-from trainer_plugins.callbacks.progress import Progress
-from trainer_plugins.callbacks.watchdog import Watchdog
-from trainer_plugins.loggers.json_lines import JsonLines
-from trainer_plugins.loggers.tensorboard import TensorBoard
+from trainer_plugins import (
+    Checkpoint,
+    Export,
+    JsonLines,
+    Preemption,
+    Progress,
+    TensorBoard,
+    Watchdog,
+)
 
 _STEPS = 1_000_000_000
 _DEFAULTS = (

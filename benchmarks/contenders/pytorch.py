@@ -2,8 +2,7 @@
 
 All arrays are tensors, and a batch is gathered with one index per column: a
 `DataLoader` would fetch row by row. Adam is the fused one, which updates all
-weights in one kernel. On one thread, too: several can cost a small model, or a
-busy machine, more than they gain.
+weights in one kernel.
 """
 
 from collections.abc import Iterator
@@ -26,15 +25,8 @@ def batches(
                 yield tuple(column[order] for column in columns)
 
 
-def prepare(task: Task) -> None:
-    """Sets the number of threads; before anything else."""
-    if task.form == "one_thread":
-        torch.set_num_threads(1)
-
-
 def run(task: Task, orders: Orders) -> None:
     """Trains in turns."""
-    prepare(task)
     spec = models.find(task.model)
     model = torch_models.make(task.model).train()
     optimizer = torch.optim.Adam(model.parameters(), fused=True)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     )
     from trainer_plugins.strategies.one_device import OneDevice
     from trainer_plugins.strategies.parameter_server import ParameterServer
-    from trainer_plugins.strategies.tpu import TPU
+    from trainer_plugins.strategies.tpu.strategy import TPU
 
 __all__ = [
     "CSV",

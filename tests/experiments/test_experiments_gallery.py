@@ -3,7 +3,6 @@
 import functools
 import importlib.util
 import math
-import pathlib
 
 import keras
 import numpy as np
@@ -11,9 +10,8 @@ import pytest
 import tensorflow as tf
 from scipy import linalg
 
-from benchmarks import gallery
 from tests.conftest import ROOT
-from tests.sets import ordinary
+from tests.helpers import read_lines, run_module
 from trainer import Trainer, UserError
 from trainer_experiments import python_text, standard_library
 from trainer_experiments.distillation import (
@@ -28,7 +26,7 @@ from trainer_experiments.recommender import recommender
 from trainer_experiments.resnet import resnet50_of_digits
 from trainer_experiments.transformer import GeneratedText, transformer
 from trainer_experiments.vae import VAE, as_grid, vae
-from trainer_plugins.loggers.tensorboard import TensorBoard
+from trainer_plugins import TensorBoard
 
 RNG = np.random.default_rng(0)
 IMAGES = RNG.random((20, 28, 28, 1)).astype("float32")
@@ -260,43 +258,61 @@ def test_without_keras_hub_the_extra_is_named():
         vision_transformer()
 
 
-def test_the_table_has_a_row_for_each_experiment():
-    page = (ROOT / "docs" / "gallery.md").read_text()
-    for name in gallery.GALLERY:
-        row = gallery.row(name, None, None)
-        stated = [cell.strip() for cell in row.split("|")[1:4]]
-        (line,) = (
-            one
-            for one in page.splitlines()
-            if one.startswith(f"| [`{name}.gin`]")
-        )
-        cells = [cell.strip() for cell in line.split("|")[1:-1]]
-        assert cells[:3] == stated
-        assert (ROOT / "experiments" / f"{name}.gin").is_file()
-        if cells[3] != "–":
-            assert gallery.reaches(gallery.GALLERY[name], float(cells[3]))
-        if cells[6] != "–":
-            assert float(cells[6]) <= gallery.GALLERY[name].tolerance
+# By experiment: a value of the eval split, and the bound that it must reach.
+REACHED = {
+    "contrastive": ("probe_accuracy", 0.85),
+    "gan": ("frechet", -0.5),
+    "hub": ("accuracy", 0.92),
+    "recommender": ("auc", 0.7),
+    "resnet": ("accuracy", 0.88),
+    "transformer": ("loss", -1.4),
+    "vae": ("loss", -112.0),
+}
 
 
-def runner(tmp_path, mnist_dir):
-    return gallery.Runner(pathlib.Path(tmp_path), mnist_dir, print)
+def run_gallery(name, folder, mnist_dir, *flags):
+    if name == "hub":
+        pytest.importorskip("keras_hub")
+    given = [f"--gin_file=experiments/{name}.gin", f"--model_dir={folder}"]
+    if name in ("gan", "hub", "resnet", "vae"):
+        given.append(f"--data_dir={mnist_dir}")
+    run_module("trainer", *given, *flags, root=ROOT, timeout=3600)
 
 
-NAMES = ordinary(gallery.GALLERY, [])
-
-
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.long
+@pytest.mark.parametrize("name", REACHED)
 def test_figures_are_reached(name, tmp_path, mnist_dir):
-    if name == "hub":
-        pytest.importorskip("keras_hub")
-    figure, _ = runner(tmp_path, mnist_dir).figure(name)
-    assert gallery.reaches(gallery.GALLERY[name], figure), figure
+    run_gallery(name, tmp_path, mnist_dir)
+    metric, bound = REACHED[name]
+    values = [
+        line[metric]
+        for line in read_lines(tmp_path / "metrics.jsonl")
+        if line["split"] == "eval"
+    ]
+    assert math.copysign(values[-1], bound) >= bound
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["contrastive", "recommender", "transformer"])
 def test_strategies_agree(name, tmp_path, mnist_dir):
-    if name == "hub":
-        pytest.importorskip("keras_hub")
-    difference = runner(tmp_path, mnist_dir).difference(name)
-    assert difference <= gallery.GALLERY[name].tolerance
+    """On the first steps: later, rounding has grown, as training is chaotic."""
+    for strategy, devices in (("default", 1), ("mirrored", 2)):
+        run_gallery(
+            name,
+            tmp_path / strategy,
+            mnist_dir,
+            *("--train_steps=10", "--mode=train", f"--strategy={strategy}"),
+            f"--virtual_devices={devices}",
+        )
+    one, two = (
+        tf.train.load_checkpoint(
+            str(tmp_path / strategy / "checkpoints/step_00000010/arrays")
+        )
+        for strategy in ("default", "mirrored")
+    )
+    names = one.get_variable_to_shape_map()
+    assert names == two.get_variable_to_shape_map()
+    for name in names:
+        left, right = one.get_tensor(name), two.get_tensor(name)
+        if left.dtype.kind == "f":
+            np.testing.assert_allclose(left, right, rtol=0, atol=1e-4)

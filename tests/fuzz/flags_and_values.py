@@ -26,7 +26,6 @@ FLAGS = {
     "profile": (["x", "", "5", "2:1", "1:2:3", f"0:{_HUGE}"], ["0:1"]),
     "tpu": (["nowhere", ""], []),
     "tpu_topology": (["nowhere", "", "v5e:2x2"], []),
-    "fit_batch": (["maybe", "2", "true"], []),
     "task_index": (["x", "-1", "3"], []),
     "task_type": (["boss", ""], []),
     "worker_hosts": (["", "a", "a:b", "a:1,a:1", "a:99999999"], []),

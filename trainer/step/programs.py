@@ -31,17 +31,12 @@ class Programs(Protocol):
 
     Attributes:
         batch_size: examples in a global batch.
-        smallest: the smallest global batch: an example for each replica and
-            micro-batch.
-        micro_batches: that a step takes one after another.
     """
 
     batch_size: int
-    micro_batches: int
-    smallest: int
 
-    def training(self, batch_size: int | None = None) -> Program:
-        """The training step, perhaps for another global batch."""
+    def training(self) -> Program:
+        """The training step."""
 
     def evaluation(self) -> Program:
         """The evaluation step."""

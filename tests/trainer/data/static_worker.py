@@ -48,7 +48,7 @@ class ReducingMirrored(StaticMirrored):
     options = dataclasses.replace(StaticMirrored.options, reduces_logs=True)
 
     def runner(self, step, *, training):
-        from trainer_plugins.strategies.tpu import HostLoop
+        from trainer_plugins.strategies.tpu.strategy import HostLoop
 
         return HostLoop(step, self.strategy)
 

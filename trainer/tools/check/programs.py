@@ -29,20 +29,11 @@ class RunPrograms:
     def __init__(self, run: Run) -> None:
         self._run = run
         self.batch_size = run.spec.batch_size
-        self.micro_batches = run.spec.accumulation_steps
         self._replicas = run.plugin.num_replicas
-        self.smallest = self._replicas * self.micro_batches
 
-    def training(self, batch_size: int | None = None) -> Program:
+    def training(self) -> Program:
         """See `Programs.training`."""
         spec, micro = self._run.spec, self._run.spec.accumulation_steps
-        if batch_size is not None:
-            resized: Any = _Resized(batch_size)
-            spec = dataclasses.replace(
-                spec,
-                batch_size=batch_size,
-                batches=lambda split: resized,
-            )
         step = make_train_step(spec)
         return Program(
             name="training step",
@@ -110,10 +101,3 @@ class RunPrograms:
             return piece
         rows = tf.nest.flatten(piece)[0].shape[0]
         return Padded(piece, tf.TensorSpec([rows], tf.float32))
-
-
-class _Resized:
-    """What a step asks of its batches while it is traced, for another size."""
-
-    def __init__(self, batch_size: int) -> None:
-        self.batch_size = batch_size

@@ -2,17 +2,15 @@
 
 import tensorflow as tf
 
-from trainer import UserError
-from trainer.plugin_api import Program, Programs, Row, Section
-from trainer_plugins.tpu_check.batch_advisor import advise
-from trainer_plugins.tpu_check.compiling import (
+from trainer.plugin_api import Programs, Row, Section
+from trainer_plugins.strategies.tpu.compile import (
     Compiled,
-    DoesNotFit,
+    Lowered,
     compile_for,
+    lower,
 )
-from trainer_plugins.tpu_check.libtpu_process import TESTED
-from trainer_plugins.tpu_check.lowering import Lowered, lower
-from trainer_plugins.tpu_check.topology import Topology
+from trainer_plugins.strategies.tpu.libtpu_process import TESTED
+from trainer_plugins.strategies.tpu.topology import Topology
 
 _ASSUMED = (
     "Assumed: published peak figures of a chip; memory is read and written as "
@@ -32,63 +30,36 @@ _DIFFERENT = (
 )
 
 
-def compile_all(
-    programs: Programs, topology: Topology, *, fit_batch: bool
-) -> list[Section]:
+def compile_all(programs: Programs, topology: Topology) -> list[Section]:
     """Compiles the training step, the evaluation step and the export.
 
     Raises:
         UserError: one of them cannot be compiled, or does not fit.
     """
-    # Before the rest: the advice is wanted most where the batch does not fit.
-    advice = advise(programs, topology) if fit_batch else None
-    training = programs.training()
-    try:
-        lowered, step = _compile(topology, training)
-    except DoesNotFit as error:
-        if advice is None:
-            raise
-        best = {row.name: row.value for row in advice.rows}["batch_size"]
-        raise UserError(
-            f"{error} The largest that fits is batch_size = {best}."
-        ) from None
-    lines = [_line(topology, training.name, step)]
-    for program in (programs.evaluation(), programs.serving()):
-        _, made = _compile(topology, program)
+    lines: list[dict[str, Row]] = []
+    # Each is made when its turn comes: an error of the first is said first.
+    for make in (programs.training, programs.evaluation, programs.serving):
+        program = make()
+        lowered = lower(program)
+        made = compile_for(
+            topology, lowered, name=program.name, replicas=program.replicas
+        )
+        if not lines:
+            step = _step(topology, programs.batch_size, lowered, made)
+            notes = _loops(made) + _DIFFERENT
         lines.append(_line(topology, program.name, made))
-    return [
-        Section(
-            f"TPU {topology}",
-            _slice(topology),
-            table=lines,
-            notes=_loops(step) + _DIFFERENT,
-        ),
-        Section(
-            f"training step on {topology}",
-            _step(topology, programs.batch_size, lowered, step),
-            notes=_ASSUMED,
-        ),
-        *([] if advice is None else [advice]),
-    ]
-
-
-def _compile(topology: Topology, program: Program) -> tuple[Lowered, Compiled]:
-    lowered = lower(program)
-    made = compile_for(
-        topology, lowered, name=program.name, replicas=program.replicas
-    )
-    return lowered, made
-
-
-def _slice(topology: Topology) -> list[Row]:
     chip = topology.chip
-    return [
+    rows = [
         Row("chips", topology.chips, note="a replica on each"),
         Row("memory of a chip", chip.hbm_bytes, "bytes", "for programs"),
         Row("memory bandwidth", chip.hbm_bytes_per_second, "bytes/s"),
         Row("peak in bfloat16", chip.flops, "FLOP/s"),
         Row("link bandwidth", chip.link_bytes_per_second, "bytes/s"),
         Row("TensorFlow", tf.__version__, note="lowers the programs"),
+    ]
+    return [
+        Section(f"TPU {topology}", rows, table=lines, notes=notes),
+        Section(f"training step on {topology}", step, notes=_ASSUMED),
     ]
 
 
@@ -111,31 +82,24 @@ def _step(
     topology: Topology, batch_size: int, lowered: Lowered, made: Compiled
 ) -> list[Row]:
     """The roofline of a step, and what its all-reduce costs."""
-    chip = topology.chip
-    computing = made.flops / chip.flops
-    memory = made.bytes_accessed / chip.hbm_bytes_per_second
-    reducing = all_reduce_seconds(topology, sum(lowered.reduced))
+    computing = made.flops / topology.chip.flops
+    memory = made.bytes_accessed / topology.chip.hbm_bytes_per_second
+    reduced = sum(lowered.reduced)
+    reducing = all_reduce_seconds(topology, reduced)
     least = max(computing, memory) + reducing
     bound = "computing" if computing >= memory else "memory"
+    tensors = (
+        f"{len(lowered.reduced)} tensors, gradients and logs; "
+        f"{made.all_reduces} all-reduces in the compiled program"
+    )
+    share = 100 * computing / least if least else 0.0
     return [
         Row("computing time", computing, "s", "FLOP / peak"),
         Row("memory time", memory, "s", "accessed / bandwidth"),
-        Row(
-            "reduced bytes",
-            sum(lowered.reduced),
-            "bytes",
-            f"{len(lowered.reduced)} tensors, gradients and logs; "
-            f"{made.all_reduces} all-reduces in the compiled program",
-        ),
+        Row("reduced bytes", reduced, "bytes", tensors),
         Row("all-reduce time", reducing, "s", "ring"),
         Row("roofline time", least, "s", f"bound by {bound}"),
-        Row(
-            "utilization",
-            100 * computing / least if least else 0.0,
-            "%",
-            "of the peak, at the roofline",
-        ),
-        Row("steps a second, at most", 1 / least if least else None, "steps/s"),
+        Row("utilization", share, "%", "of the peak, at the roofline"),
         Row(
             "examples a second, at most",
             batch_size / least if least else None,

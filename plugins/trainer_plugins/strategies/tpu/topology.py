@@ -69,11 +69,9 @@ CHIPS = {
     ),
 }
 # The slices of v5e and v6e. Those of v4 and v5p are these, and all whose sides
-# are multiples of 4.
+# are multiples of 4 in ascending order.
 _FLAT = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
 _SOLID = ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4")
-# Chips in the largest of them: a whole v4, and the largest job of a v5p.
-_MOST = {"v4": 4096, "v5p": 6144}
 _FORM = re.compile(r"(v\w+):(\d+(?:x\d+)*)")
 
 
@@ -109,7 +107,7 @@ class Topology:
                 f"{nearest(kind, CHIPS)}"
             )
         known = _FLAT if CHIPS[kind].dimensions == 2 else _SOLID
-        if sides not in known and not _is_large(kind, sides):
+        if sides not in known and (known is _FLAT or not _is_large(sides)):
             more = "" if known is _FLAT else " And multiples of 4, as 4x4x8."
             raise UserError(
                 f"--tpu_topology={text}: a {kind} has no slice {sides}. "
@@ -131,13 +129,9 @@ class Topology:
         return math.prod(map(int, self.sides.split("x")))
 
 
-def _is_large(kind: str, sides: str) -> bool:
-    numbers = [int(side) for side in sides.split("x")]
+def _is_large(sides: str) -> bool:
+    numbers = sorted(int(side) for side in sides.split("x"))
+    written = "x".join(map(str, numbers)) == sides
     return (
-        kind in _MOST
-        and len(numbers) == 3
-        and all(number and number % 4 == 0 for number in numbers)
-        # As they are written.
-        and sides == "x".join(map(str, sorted(numbers)))
-        and math.prod(numbers) <= _MOST[kind]
+        written and len(numbers) == 3 and all(n and n % 4 == 0 for n in numbers)
     )

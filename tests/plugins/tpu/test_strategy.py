@@ -1,6 +1,7 @@
 """The order of calls with a stand-in TPU, and real failures without a TPU."""
 
 import json
+import re
 import subprocess
 import sys
 import types
@@ -12,11 +13,8 @@ import tensorflow as tf
 
 from tests.plugins.strategies.sockets import answering, closed_port
 from trainer import StartAgain, Trainer, UserError
-from trainer.strategy.registry import find_strategy
-from trainer_plugins.strategies import tpu as tpu_module
-from trainer_plugins.strategies import tpu_address
-from trainer_plugins.strategies.tpu import TPU
-from trainer_plugins.strategies.tpu_holders import Holder
+from trainer_plugins import TPU
+from trainer_plugins.strategies.tpu import host, preflight, strategy
 
 
 @pytest.fixture(autouse=True)
@@ -69,10 +67,10 @@ def calls(monkeypatch):
         record("strategy", tf.distribute.OneDeviceStrategy("cpu:0")),
     )
     monkeypatch.setattr(
-        tpu_address, "local_chips", lambda: ["/dev/accel0", "/dev/accel1"]
+        host, "local_chips", lambda: ["/dev/accel0", "/dev/accel1"]
     )
     # Whatever else this machine may be doing.
-    monkeypatch.setattr(tpu_module, "holders", list)
+    monkeypatch.setattr(host, "holders", list)
     return made
 
 
@@ -90,31 +88,20 @@ def test_order_of_calls_on_a_tpu_vm(calls):
     ]
 
 
-def test_order_of_calls_by_name(calls, monkeypatch):
+@pytest.mark.parametrize("tpu", ["my-slice", "grpc://127.0.0.1:PORT"])
+def test_order_of_calls_by_name_or_address(calls, monkeypatch, tpu):
     with answering(b"") as port:
         monkeypatch.setenv("GCE_METADATA_HOST", f"127.0.0.1:{port}")
-        plugin = TPU(tpu="my-slice")
+        tpu = tpu.replace("PORT", str(port))
+        plugin = TPU(tpu=tpu)
         assert plugin.strategy is not None
     plugin.close()
     assert calls == [
-        ("resolve", "my-slice"),
+        ("resolve", tpu),
         ("connect", "resolver"),
         ("initialize", "resolver"),
         ("strategy", "resolver"),
         ("shutdown", "resolver"),
-    ]
-
-
-def test_order_of_calls_by_address(calls):
-    settings = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
-    with answering(settings) as port:
-        plugin = TPU(tpu=f"grpc://127.0.0.1:{port}")
-        assert plugin.strategy is not None
-    assert [call[0] for call in calls] == [
-        "resolve",
-        "connect",
-        "initialize",
-        "strategy",
     ]
 
 
@@ -143,8 +130,8 @@ def test_a_tpu_that_is_being_created_is_waited_for(calls, monkeypatch):
         return started(resolver)
 
     monkeypatch.setattr(tf.tpu.experimental, "initialize_tpu_system", start)
-    monkeypatch.setattr(tpu_address, "_require_metadata", lambda tpu: None)
-    monkeypatch.setattr(tpu_module, "_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(host, "require_tpu", lambda tpu: None)
+    monkeypatch.setattr(strategy, "_POLL_SECONDS", 0.01)
     TPU(tpu="my-slice").create()
     assert [call[0] for call in calls] == [
         *["resolve", "connect"] * 3,
@@ -157,57 +144,26 @@ def test_a_tpu_that_is_never_ready_is_named(calls, monkeypatch):
         raise tf.errors.UnavailableError(None, None, "failed to connect")
 
     monkeypatch.setattr(tf.tpu.experimental, "initialize_tpu_system", fail)
-    monkeypatch.setattr(tpu_module, "_READY_SECONDS", 0.05)
-    monkeypatch.setattr(tpu_module, "_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(strategy, "_READY_SECONDS", 0.05)
+    monkeypatch.setattr(strategy, "_POLL_SECONDS", 0.01)
     with pytest.raises(UserError, match="does not start: failed to connect"):
         TPU(tpu="local").create()
     assert len(calls) > 1
 
 
-def test_the_line_that_says_what_is_wrong(calls, monkeypatch):
-    """What TensorFlow 2.20 says on a host without chips, word for word."""
-    message = (
-        "Graph execution error:\n\n"
-        "Detected at node disconnect_tpu_host/_1 defined at (most recent call "
-        "last):\n<stack traces unavailable>\n"
-        "RET_CHECK failure (tpu_node_interfaces.cc:432) *platform \n"
-        "\t [[{{node disconnect_tpu_host/_1}}]]"
-    )
-
-    def fail(resolver):
-        raise tf.errors.InternalError(None, None, message)
-
-    monkeypatch.setattr(tf.tpu.experimental, "initialize_tpu_system", fail)
-    with pytest.raises(UserError, match="not start: RET_CHECK failure"):
-        TPU(tpu="local").create()
-    assert len(calls) == 1
-
-
 def test_chips_that_are_in_use_are_waited_for(calls, monkeypatch):
-    holder = Holder(7, "python other.py", "/dev/accel0")
-    monkeypatch.setattr(tpu_module, "holders", lambda: [holder])
-    monkeypatch.setattr(tpu_module, "_RELEASE_SECONDS", 0.0)
+    holder = "process 7 (python other.py), which holds /dev/accel0"
+    monkeypatch.setattr(host, "holders", lambda: [holder])
+    monkeypatch.setattr(strategy, "_RELEASE_SECONDS", 0.0)
     with pytest.raises(UserError, match=r"process 7 \(python other.py\), wh"):
         TPU(tpu="local").create()
     # TensorFlow found no chip when it was imported: only a new process can.
     found = iter([[holder], []])
-    monkeypatch.setattr(tpu_module, "holders", lambda: next(found))
-    monkeypatch.setattr(tpu_module, "_RELEASE_SECONDS", 60.0)
+    monkeypatch.setattr(host, "holders", lambda: next(found))
+    monkeypatch.setattr(strategy, "_RELEASE_SECONDS", 60.0)
     with pytest.raises(StartAgain, match="in use by process 7"):
         TPU(tpu="local").create()
     assert calls == []
-
-
-def test_a_failing_shutdown_does_not_hide_the_runs_outcome(calls, monkeypatch):
-    def fail(resolver):
-        calls.append("shutdown")
-        raise tf.errors.UnavailableError(None, None, "gone")
-
-    monkeypatch.setattr(tf.tpu.experimental, "shutdown_tpu_system", fail)
-    plugin = TPU(tpu="local")
-    assert plugin.strategy is not None
-    plugin.close()
-    assert calls[-1] == "shutdown"
 
 
 def test_describes_the_topology(calls):
@@ -300,16 +256,6 @@ def ragged():
     return tf.data.Dataset.from_tensor_slices((x, tf.ones(16))).batch(16)
 
 
-def test_strings_for_evaluation_alone_are_refused(calls):
-    trainer = trainer_on(
-        TPU(tpu="local"),
-        data=lambda split: ({"word": np.full((16, 3), "a")}, np.ones(16)),
-        model=takes_text,
-    )
-    with pytest.raises(UserError, match="part 0 / word holds strings"):
-        trainer.evaluate()
-
-
 def test_python_in_the_input_of_a_remote_tpu_is_refused(calls, monkeypatch):
     def generated(split):
         signature = tf.TensorSpec([3], tf.float32)
@@ -319,7 +265,7 @@ def test_python_in_the_input_of_a_remote_tpu_is_refused(calls, monkeypatch):
         )
         return made.batch(16, drop_remainder=True)
 
-    monkeypatch.setattr(tpu_address, "_require_metadata", lambda tpu: None)
+    monkeypatch.setattr(host, "require_tpu", lambda tpu: None)
     trainer = trainer_on(TPU(tpu="my-slice"), data=generated)
     with pytest.raises(UserError, match="hosts, which cannot run it"):
         trainer.train(1)
@@ -338,21 +284,169 @@ def test_a_lost_tpu_means_start_again(calls):
         runner(None, 1)
 
 
-def test_without_a_tpu_the_flags_are_named():
+def refused(tpu):
     with pytest.raises(UserError) as caught:
-        find_strategy("tpu").create()
+        TPU(tpu=tpu).create()
     message = str(caught.value)
+    assert len(message.splitlines()) <= 3
+    return message
+
+
+def test_without_a_tpu_the_flags_are_named():
+    message = refused("local")
     for part in ("--tpu=local", "--tpu=NAME", "--tpu=grpc://HOST:PORT"):
         assert part in message
     assert "--strategy=mirrored --virtual_devices=4" in message
-    assert len(message.splitlines()) <= 3
+
+
+@pytest.mark.parametrize(
+    ("tpu", "suggestion"),
+    [
+        ("10.0.0.2:8470", "'grpc://10.0.0.2:8470'"),
+        ("grpc://10.0.0.2:8470/", "'grpc://10.0.0.2:8470'"),
+        ("My TPU", "a name such as 'my-tpu-1'"),
+    ],
+)
+def test_what_is_no_address(tpu, suggestion):
+    assert f"Did you mean {suggestion}" in refused(tpu)
+
+
+def test_an_address_that_does_not_answer_is_said_at_once(monkeypatch):
+    port = closed_port()
+    with answering(b"") as first:
+        tpu = f"grpc://127.0.0.1:{first},grpc://127.0.0.1:{port}"
+        assert re.search(f"127.0.0.1:{port}: .*refused", refused(tpu))
+    monkeypatch.setenv("GCE_METADATA_HOST", f"127.0.0.1:{port}")
+    assert "names are known on Google Cloud only" in refused("my-tpu")
+
+
+def test_one_process_controls_a_slice(monkeypatch):
+    monkeypatch.setenv("TPU_WORKER_HOSTNAMES", "10.0.0.1,10.0.0.2")
+    assert "slice of 2 hosts" in refused("local")
+    monkeypatch.setenv("TPU_WORKER_ID", "3")
+    assert "start it on worker 0" in refused("my-tpu")
+
+
+def test_what_the_environment_says_is_found(monkeypatch):
+    monkeypatch.setattr(host, "local_chips", list)
+    assert TPU.detect() is None
+    monkeypatch.setenv("COLAB_TPU_ADDR", "10.0.0.2:8470")
+    assert TPU.detect().found == "COLAB_TPU_ADDR=10.0.0.2:8470"
+    assert host.default_tpu() == "grpc://10.0.0.2:8470"
+    # A name that is set on purpose comes first.
+    monkeypatch.setenv("TPU_NAME", "local")
+    assert TPU.detect().found == "TPU_NAME=local"
+    assert host.default_tpu() == "local"
+    assert "environment has TPU_NAME=local" in refused(None)
+
+
+def test_chips_on_the_pci_bus_are_found(monkeypatch, tmp_path):
+    cards = {
+        "0000:00:04.0": ("0x1ae0", "0x0063"),  # A v5e chip.
+        "0000:00:05.0": ("0x1ae0", "0x0042"),  # A network card by Google.
+        "0000:00:06.0": ("0x10de", "0x0063"),  # Another maker's.
+    }
+    for slot, (vendor, device) in cards.items():
+        (tmp_path / slot).mkdir()
+        (tmp_path / slot / "vendor").write_text(f"{vendor}\n")
+        (tmp_path / slot / "device").write_text(f"{device}\n")
+    monkeypatch.setattr(host, "_PCI", str(tmp_path))
+    assert TPU.detect().found == "TPU chips: 0000:00:04.0"
+
+
+# As TensorFlow's library for TPUs does it.
+_HOLD = """
+import fcntl, os, sys, time
+file = os.open(sys.argv[1], os.O_CREAT | os.O_RDWR, 0o600)
+if sys.argv[2] == "lock":
+    fcntl.lockf(file, fcntl.LOCK_EX)
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+@pytest.mark.parametrize("how", ["lock", "open"])
+def test_the_process_that_uses_a_chip_is_found(tmp_path, monkeypatch, how):
+    chip, lock = tmp_path / "accel0", tmp_path / "lockfile"
+    monkeypatch.setattr(host, "LOCK_FILE", str(lock))
+    monkeypatch.setattr(host, "_CHIP", re.compile(re.escape(str(chip))))
+    assert host.holders() == []
+    path = str(lock if how == "lock" else chip)
+    command = [sys.executable, "-c", _HOLD, path, how]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"held\n"
+        (found,) = host.holders()
+        process.kill()
+    assert found.startswith(f"process {process.pid} (")
+    assert found.endswith(f"which holds {path}")
+    # A process that was killed leaves its lock file, but not its lock.
+    assert host.holders() == []
+
+
+@pytest.fixture
+def installed(monkeypatch):
+    """A TPU VM where all is well; returns what is installed there."""
+    found = {"tensorflow-tpu": "2.20.0", "libtpu": "0.0.14"}
+    monkeypatch.setattr(preflight, "_version", found.get)
+    monkeypatch.setattr(preflight, "require_tpu", lambda tpu: None)
+    monkeypatch.setattr(preflight, "local_chips", lambda: ["/dev/accel0"])
+    monkeypatch.setattr(preflight, "holders", list)
+    monkeypatch.setenv("TPU_LOAD_LIBRARY", "0")
+    monkeypatch.setenv("TPU_NAME", "local")
+    return found
+
+
+def look(capsys, *arguments):
+    code = preflight.main(arguments)
+    lines = capsys.readouterr().out.splitlines()
+    bad = [line[5:] for line in lines if line.startswith("BAD ")]
+    assert code == (2 if bad else 0)
+    return bad, lines
+
+
+def test_a_preflight(installed, tmp_path, capsys, monkeypatch, root):
+    folder = tmp_path / "run"
+    bad, lines = look(capsys, f"--model_dir={folder}")
+    assert bad == []
+    assert "TPU local: /dev/accel0" in lines[3]
+    assert list(folder.iterdir()) == []
+    (tmp_path / "file").write_text("")
+    bad, _ = look(capsys, f"--model_dir={tmp_path}/file/run")
+    assert "file/run cannot be written" in bad[0]
+    monkeypatch.setattr(preflight, "holders", lambda: ["process 7"])
+    assert look(capsys)[0] == ["in use by process 7"]
+    text = (root / "setup.cfg").read_text()
+    assert f"\n    libtpu=={preflight.OLDEST_LIBTPU}\n" in text
+
+
+@pytest.mark.parametrize(
+    ("packages", "said"),
+    [
+        ({}, "no TensorFlow: a TPU needs tensorflow-tpu"),
+        (
+            {"tensorflow-tpu": "2.20.0", "tensorflow": "2.21.0"},
+            "tensorflow-tpu 2.20.0, tensorflow 2.21.0: a TPU needs",
+        ),
+        (
+            {"tensorflow-tpu": "2.20.0", "libtpu": "0.0.52"},
+            "libtpu 0.0.52: tensorflow-tpu 2.20 works with 0.0.14 to 0.0.31",
+        ),
+    ],
+)
+def test_packages_that_do_not_fit(installed, capsys, packages, said):
+    installed.clear()
+    installed.update(packages)
+    bad, _ = look(capsys, "--model_dir=gs://bucket/run")
+    assert any(line.startswith(said) for line in bad)
+    # TensorFlow is not imported then: it may end the process.
+    assert bad[-1] == "gs://bucket/run has not been tried"
 
 
 _CONNECT = """
 import tensorflow as tf
-from trainer_plugins.strategies.tpu import TPU
-from trainer_plugins.strategies.tpu_holders import Holder
 from trainer import UserError
+from trainer_plugins import TPU
 
 server = tf.distribute.Server({"worker": ["127.0.0.1:PORT"]}, "worker")
 plugin = TPU(tpu=server.target)

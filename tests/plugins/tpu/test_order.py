@@ -18,7 +18,7 @@ REMOTE = [LOCAL[0], "experimental_connect_to_cluster", *LOCAL[1:]]
 
 def run(python, module, *arguments, folder):
     done = subprocess.run(
-        [python, "-m", f"tests.plugins.strategies.{module}", *arguments],
+        [python, "-m", f"tests.plugins.tpu.{module}", *arguments],
         cwd=folder,
         # TensorFlow for TPUs looks for chips, and for Google's servers.
         env=os.environ | {"TPU_LOAD_LIBRARY": "0", "TPU_SKIP_MDS_QUERY": "1"},
@@ -47,7 +47,7 @@ def assert_order(said, expected):
 def test_no_operation_runs_before_the_strategy(root, tmp_path, tpu, expected):
     (said,) = run(
         sys.executable,
-        "tpu_order_worker",
+        "order_worker",
         tpu,
         str(tmp_path / "run"),
         folder=root,
@@ -83,7 +83,7 @@ def test_the_order_in_the_tensorflow_of_a_tpu_vm(
 ):
     python, source = tpu_python
     (said,) = run(
-        python, "tpu_order_worker", tpu, str(tmp_path / "run"), folder=source
+        python, "order_worker", tpu, str(tmp_path / "run"), folder=source
     )
     assert said["tensorflow"].startswith("2.20.")
     assert_order(said, expected)
@@ -93,8 +93,8 @@ def test_the_order_in_the_tensorflow_of_a_tpu_vm(
 def test_the_tensorflow_of_a_tpu_vm_makes_one_program_of_a_step(tpu_python):
     """Its `TPUStrategy` is the real one; no chip is needed for a graph."""
     python, source = tpu_python
-    cases = run(python, "tpu_trace_worker", "2", folder=source)
-    assert len(cases) == 10
+    cases = run(python, "workers", "traces", "2", folder=source)
+    assert len(cases) == 11
     for case in cases:
         average = case["name"] == "moving_average"
         assert case["train"]["programs"] == 1 + average, case["name"]
@@ -104,12 +104,13 @@ def test_the_tensorflow_of_a_tpu_vm_makes_one_program_of_a_step(tpu_python):
 
 _START = """
 from trainer import UserError
-from trainer_plugins.strategies import tpu
+from trainer_plugins import TPU
+from trainer_plugins.strategies.tpu import host
 
-tpu.require_tpu = lambda name: None
-tpu.holders = list
+host.require_tpu = lambda name: None
+host.holders = list
 try:
-    tpu.TPU(tpu="local").create()
+    TPU(tpu="local").create()
 except UserError as error:
     print(error)
 """

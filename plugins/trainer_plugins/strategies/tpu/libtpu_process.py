@@ -1,6 +1,6 @@
 """Compiles StableHLO for a TPU topology, in a process of its own.
 
-    python -m trainer_plugins.tpu_check.libtpu_process TOPOLOGY REPLICAS FILE
+    python -m MODULE TOPOLOGY OPTIONS REPLICAS FILE
 
 Every use of the unstable interfaces of JAX and libtpu is in this one file,
 which imports neither TensorFlow nor the Trainer. It writes one line of JSON to
@@ -25,26 +25,17 @@ _MEMORY = ("argument", "output", "alias", "temp", "generated_code")
 
 def why_not_here() -> str | None:
     """Why nothing can be compiled in this environment; `None` if it can."""
-    found = {}
-    for package in TESTED:
+    for package, tested in TESTED.items():
         try:
-            found[package] = importlib.metadata.version(package)
+            found = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
+            found = "none"
+        if found != tested:
             return (
-                f"--tpu_topology needs the package {package}, which is not "
-                f"installed: {INSTALL}"
+                f"--tpu_topology needs {package} {tested}, and there is "
+                f"{found}: the interfaces change from version to version. "
+                f"{INSTALL}"
             )
-    wrong = [
-        f"{package} {found[package]} instead of {version}"
-        for package, version in TESTED.items()
-        if found[package] != version
-    ]
-    if wrong:
-        return (
-            "--tpu_topology calls the TPU compiler in ways that change from "
-            f"version to version, and this environment has {', '.join(wrong)}: "
-            f"{INSTALL}"
-        )
     return None
 
 

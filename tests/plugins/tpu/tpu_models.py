@@ -54,25 +54,6 @@ def numbers(split, size=2048):
 
 
 @gin.configurable
-def sentences(split):
-    """Rows of different lengths, padded within each batch only."""
-    lengths = tf.data.Dataset.range(1, 9).repeat(4)
-    rows = lengths.map(lambda n: (tf.ones([n]), tf.ones([1])))
-    return rows.padded_batch(8, ([None], [1]), drop_remainder=True)
-
-
-@gin.configurable
-def pooled_model():
-    return keras.Sequential(
-        [
-            keras.Input((None,)),
-            keras.layers.Lambda(lambda x: tf.reduce_mean(x, 1, keepdims=True)),
-            keras.layers.Dense(1),
-        ]
-    )
-
-
-@gin.configurable
 def resnet50():
     return keras.applications.ResNet50(
         weights=None, classifier_activation=None, classes=1000

@@ -1,6 +1,5 @@
 """The strategy tpu: a TPU VM, a pod slice, or a TPU over the network."""
 
-import os
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -23,20 +22,13 @@ from trainer.plugin_api import (
     configurable,
     repeat,
 )
-from trainer_plugins.strategies.tpu_address import (
-    HERE_INSTEAD,
-    default_tpu,
-    found_tpu,
-    local_chips,
-    require_tpu,
-)
-from trainer_plugins.strategies.tpu_holders import holders
-from trainer_plugins.strategies.tpu_refusals import (
+from trainer_plugins.strategies.tpu import host
+from trainer_plugins.strategies.tpu.refusals import (
     check_input,
     check_step,
     layers_in_names,
 )
-from trainer_plugins.tpu_check.topology import Topology
+from trainer_plugins.strategies.tpu.topology import Topology
 
 # What TensorFlow raises if a TPU is missing, not ready or unknown.
 _NO_TPU = (tf.errors.OpError, RuntimeError, ValueError, OSError)
@@ -65,7 +57,6 @@ class TPU(StrategyPlugin):
             else `"local"`.
         tpu_topology: a slice such as `"v5e:2x4"`, for which a check compiles
             the run without a TPU.
-        fit_batch: whether that also looks for the largest batch that fits.
 
     Raises:
         UserError: there is no such TPU, or no such slice.
@@ -87,44 +78,38 @@ class TPU(StrategyPlugin):
         *,
         tpu: Text | None = None,
         tpu_topology: Text | None = None,
-        fit_batch: bool = False,
     ) -> None:
         if tpu and tpu_topology:
             raise UserError(
                 f"--tpu={tpu} is a TPU that is there, and --tpu_topology="
                 f"{tpu_topology} one that is not. Leave one of them out."
             )
-        if fit_batch and not tpu_topology:
-            raise UserError(
-                "--fit_batch compiles for a slice of a TPU: name it, as in "
-                "--tpu_topology=v5e:2x4."
-            )
         self._slice = Topology.parse(tpu_topology) if tpu_topology else None
-        self._fit_batch = fit_batch
-        self._tpu = tpu or default_tpu()
+        self._tpu = tpu or host.default_tpu()
         self._resolver: Any = None
         self._topology: Any = None
 
     @classmethod
     def detect(cls) -> Detection | None:
         """Fits on a TPU VM, or where the environment names a TPU."""
-        found = found_tpu()
+        found = host.found_tpu()
         return None if found is None else Detection(rank=40, found=found)
 
     def create(self) -> tf.distribute.Strategy:
         """See `StrategyPlugin.create`."""
         if self._slice is not None:
             # Only here: these use names of TensorFlow that are not public.
-            from trainer_plugins.tpu_check.compiling import require_compiler
-            from trainer_plugins.tpu_check.stand_in import TopologyStrategy
+            from trainer_plugins.strategies.tpu import libtpu_process
+            from trainer_plugins.strategies.tpu.stand_in import (
+                TopologyStrategy,
+            )
 
-            require_compiler()
+            if reason := libtpu_process.why_not_here():
+                raise UserError(reason)
             return TopologyStrategy(self._slice.chips)
-        require_tpu(self._tpu)
+        host.require_tpu(self._tpu)
         if not self._is_remote:
             _require_free_chips()
-        elif local_chips():
-            self._warn_of_own_chips()
         deadline = time.monotonic() + _READY_SECONDS
         while True:
             try:
@@ -134,7 +119,7 @@ class TPU(StrategyPlugin):
                 if not _comes_later(error) or time.monotonic() >= deadline:
                     raise UserError(
                         f"The TPU {self._tpu!r} does not start: {reason}\n"
-                        f"{HERE_INSTEAD}"
+                        f"{host.HERE_INSTEAD}"
                     ) from None
             logging.info("Waiting for the TPU %r: %s", self._tpu, reason)
             time.sleep(_POLL_SECONDS)
@@ -150,9 +135,9 @@ class TPU(StrategyPlugin):
         """See `StrategyPlugin.check`: compiles for the slice, if one is set."""
         if self._slice is None:
             return ()
-        from trainer_plugins.tpu_check.report import compile_all
+        from trainer_plugins.strategies.tpu.report import compile_all
 
-        return compile_all(programs, self._slice, fit_batch=self._fit_batch)
+        return compile_all(programs, self._slice)
 
     def why_not_compiled(self) -> str | None:
         """The TPU compiler compiles every step anyway."""
@@ -221,14 +206,6 @@ class TPU(StrategyPlugin):
         self._resolver = resolver
         return tf.distribute.TPUStrategy(resolver)
 
-    def _warn_of_own_chips(self) -> None:
-        if os.environ.get("TPU_LOAD_LIBRARY") != "0":
-            logging.warning(
-                "This host has TPU chips of its own, which this process may "
-                "take away from the slice %r. Set TPU_LOAD_LIBRARY=0.",
-                self._tpu,
-            )
-
 
 def _require_free_chips() -> None:
     """Waits for a moment until no other process uses this host's chips.
@@ -238,11 +215,11 @@ def _require_free_chips() -> None:
         StartAgain: one did; TensorFlow looks for chips when it is imported,
             and does not look again.
     """
-    found = first = holders()
+    found = first = host.holders()
     deadline = time.monotonic() + _RELEASE_SECONDS
     while found and time.monotonic() < deadline:
         time.sleep(1.0)
-        found = holders()
+        found = host.holders()
     if found:
         raise UserError(
             f"This host's TPU is in use by {found[0]}. One process at a time "

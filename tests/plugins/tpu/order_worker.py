@@ -1,6 +1,6 @@
 """Runs `python -m trainer --strategy=tpu` with stand-ins for a TPU's calls.
 
-    python -m tests.plugins.strategies.tpu_order_worker TPU MODEL_DIR
+    python -m tests.plugins.tpu.order_worker TPU MODEL_DIR
 
 Writes a line of JSON to stdout: the calls in their order, each with whether
 TensorFlow had run an operation by then, the versions, and the exit code.
@@ -47,10 +47,10 @@ def stand_ins():
 if __name__ == "__main__":
     tpu, model_dir = sys.argv[1:]
     stand_ins()
-    from trainer_plugins.strategies import tpu as plugin
+    from trainer_plugins.strategies.tpu import host
 
-    plugin.require_tpu = plugin.local_chips = lambda *_: ["/dev/accel0"]
-    plugin.holders = list
+    host.require_tpu = host.local_chips = lambda *_: ["/dev/accel0"]
+    host.holders = list
     code = main(
         [
             "--gin_file=tests/faults/faults.gin",

@@ -1,6 +1,6 @@
 """Checks a TPU VM before a run.
 
-    python -m trainer_plugins.strategies.tpu_preflight [--model_dir=gs://...]
+    python -m trainer_plugins.strategies.tpu.preflight [--model_dir=gs://...]
 
 It prints a line for each thing that it has looked at, and touches no chip. The
 exit code is 0 if a run could start, and 2 otherwise.
@@ -15,12 +15,13 @@ import uuid
 from collections.abc import Iterator, Sequence
 
 from trainer import UserError
-from trainer_plugins.strategies.tpu_address import (
+from trainer.plugin_api import files
+from trainer_plugins.strategies.tpu.host import (
     default_tpu,
+    holders,
     local_chips,
     require_tpu,
 )
-from trainer_plugins.strategies.tpu_holders import holders
 
 _PROJECT = "keras-trainer-plugins"
 _TENSORFLOW = ("tensorflow-tpu", "tensorflow", "tensorflow-cpu")
@@ -93,19 +94,15 @@ def chips(tpu: str) -> Iterator[Finding]:
 
 
 def writable(model_dir: str) -> Finding:
-    """Whether an object can be written, listed, read and removed again."""
-    import tensorflow as tf
-
+    """Whether a file can be written, listed, read and removed again."""
     path = os.path.join(model_dir, f".preflight-{uuid.uuid4().hex}")
     try:
-        tf.io.gfile.makedirs(model_dir)
-        with tf.io.gfile.GFile(path, "w") as file:
-            file.write("preflight")
-        with tf.io.gfile.GFile(path, "r") as file:
-            is_same = file.read() == "preflight"
-        is_listed = os.path.basename(path) in tf.io.gfile.listdir(model_dir)
-        tf.io.gfile.remove(path)
-    except (tf.errors.OpError, OSError) as error:
+        files.make_directory(model_dir)
+        files.write_whole(path, "preflight")
+        is_same = files.read(path) == b"preflight"
+        is_listed = os.path.basename(path) in files.listing(model_dir)
+        files.remove(path)
+    except OSError as error:
         reason = str(error).strip().splitlines()[0]
         return False, f"{model_dir} cannot be written: {reason}"
     if not (is_same and is_listed):

@@ -12,63 +12,53 @@ from trainer import UserError
 from trainer.plugin_api import BETWEEN_REPLICAS, Padded
 
 # They call back into the Python process that made them.
-_PYTHON_OPS = {"EagerPyFunc", "PyFunc", "PyFuncStateless"}
-_PYTHON = (
-    "runs Python code (py_function or numpy_function)",
-    "Use keras.ops or TensorFlow operations.",
-)
-_PRINT = (
-    "prints or writes a summary on the host",
-    "Return what is of interest as a metric.",
+_PYTHON_OPS = ("EagerPyFunc", "PyFunc", "PyFuncStateless")
+_PRINTING = (
+    "Print",
+    "PrintV2",
+    "WriteAudioSummary",
+    "WriteHistogramSummary",
+    "WriteImageSummary",
+    "WriteScalarSummary",
+    "WriteSummary",
 )
 _DATA_DEPENDENT = (
-    "has a result whose shape depends on the data, and a TPU program has fixed "
-    "shapes",
-    "Keep all elements and give those that do not count a weight of 0, as by "
-    "tf.where(condition, x, 0) with three arguments.",
+    "DynamicPartition",
+    "ListDiff",
+    "NonMaxSuppression",
+    "NonMaxSuppressionV2",
+    "NonMaxSuppressionV3",
+    "Unique",
+    "UniqueV2",
+    "UniqueWithCounts",
+    "UniqueWithCountsV2",
+    "Where",
 )
-_TEXT = (
-    "works on strings, which a TPU does not have",
-    "Turn them into numbers in the data function.",
-)
-# Types of operations, why a TPU cannot run them, and what to do instead.
-_REFUSED = {
-    **dict.fromkeys(_PYTHON_OPS, _PYTHON),
-    **dict.fromkeys(
-        (
-            "Print",
-            "PrintV2",
-            "WriteAudioSummary",
-            "WriteHistogramSummary",
-            "WriteImageSummary",
-            "WriteScalarSummary",
-            "WriteSummary",
-        ),
-        _PRINT,
-    ),
-    **dict.fromkeys(
-        (
-            "DynamicPartition",
-            "ListDiff",
-            "NonMaxSuppression",
-            "NonMaxSuppressionV2",
-            "NonMaxSuppressionV3",
-            "Unique",
-            "UniqueV2",
-            "UniqueWithCounts",
-            "UniqueWithCountsV2",
-            "Where",
-        ),
+# By type of operation, why a TPU cannot run it, and what to do instead.
+_REFUSED = (
+    dict.fromkeys(
+        _PYTHON_OPS,
+        "runs Python code (py_function or numpy_function). Use keras.ops or "
+        "TensorFlow operations.",
+    )
+    | dict.fromkeys(
+        _PRINTING,
+        "prints or writes a summary on the host. Return what is of interest "
+        "as a metric.",
+    )
+    | dict.fromkeys(
         _DATA_DEPENDENT,
-    ),
-}
+        "has a result whose shape depends on the data, and a TPU program has "
+        "fixed shapes. Keep all elements and give those that do not count a "
+        "weight of 0, as by tf.where(condition, x, 0) with three arguments.",
+    )
+)
 _DTYPES = {
-    tf.string: _TEXT,
+    tf.string: "works on strings, which a TPU does not have. Turn them into "
+    "numbers in the data function.",
     # TensorFlow registers no kernel of a TPU for it; float64 is emulated.
-    tf.complex128: (
-        "computes in complex128, which a TPU does not have",
-        "Use complex64.",
-    ),
+    tf.complex128: "computes in complex128, which a TPU does not have. Use "
+    "complex64.",
 }
 # An assertion's text is no part of the program.
 _MAY_HOLD_TEXT = {"Assert", "Const"}
@@ -95,7 +85,7 @@ def check_input(dataset: tf.data.Dataset, *, remote: bool) -> None:
                 f"In the data, part {part} holds strings, which a TPU cannot "
                 "take. Turn them into numbers in the data function."
             )
-    if remote and (found := _python_op(_graph_of(dataset))):
+    if remote and (found := _python_op(dataset)):
         raise UserError(
             f"The data runs Python code ({found}: py_function, "
             "numpy_function or from_generator), but it is read on the TPU's "
@@ -148,20 +138,17 @@ def check_step(graph: tf.Graph) -> None:
     # Beside the program of the cores, TPUStrategy has operations on the host.
     has_host = any(one.on_core for one in operations)
     for one in operations:
-        found = _REFUSED.get(one.kind)
-        is_between = BETWEEN_REPLICAS in one.name
-        if found is _DATA_DEPENDENT and is_between and not one.on_core:
+        between = BETWEEN_REPLICAS in one.name and not one.on_core
+        if one.kind in _DATA_DEPENDENT and between:
             continue
+        why = _REFUSED.get(one.kind)
         computed = one.on_core or not has_host
-        if found is None and computed and one.kind not in _MAY_HOLD_TEXT:
-            found = next((_DTYPES[d] for d in one.dtypes if d in _DTYPES), None)
-        if found:
-            why, instead = found
+        if why is None and computed and one.kind not in _MAY_HOLD_TEXT:
+            why = next((_DTYPES[d] for d in one.dtypes if d in _DTYPES), None)
+        if why:
             # Most are named after their type.
             of = "" if one.kind in one.name else f" ({one.kind})"
-            raise UserError(
-                f"In the step, {described(one.name)}{of} {why}. {instead}"
-            )
+            raise UserError(f"In the step, {described(one.name)}{of} {why}")
 
 
 class _Operation(NamedTuple):
@@ -195,19 +182,15 @@ def _operations(graph: tf.Graph) -> list[_Operation]:
     return found
 
 
-def _graph_of(dataset: tf.data.Dataset) -> Any:
-    # Only the operations matter here, not the state of a shuffle or the like,
-    # which some datasets cannot serialize.
-    ignore = 1
-    graph = tf.raw_ops.DatasetToGraphV2(
-        input_dataset=tf.data.experimental.to_variant(dataset),
-        external_state_policy=ignore,
-    )
-    return tf.compat.v1.GraphDef.FromString(graph.numpy())
-
-
-def _python_op(graph: Any) -> str | None:
+def _python_op(dataset: tf.data.Dataset) -> str | None:
     """Returns the name of an operation that runs Python code, if any."""
+    content = tf.raw_ops.DatasetToGraphV2(
+        input_dataset=tf.data.experimental.to_variant(dataset),
+        # Ignored: only the operations matter here, not the state of a shuffle
+        # or the like, which some datasets cannot serialize.
+        external_state_policy=1,
+    )
+    graph = tf.compat.v1.GraphDef.FromString(content.numpy())
     nodes = list(graph.node)
     # What `map` or `filter` call is not among the graph's own nodes.
     for function in graph.library.function:
