@@ -244,16 +244,6 @@ def handler_restored() -> Iterator[None]:
             ending.end()
 
 
-def release() -> None:
-    """Ends what `hold` has begun, for a process with handlers of its own."""
-    global _hold
-    for listener in reversed(_listeners.copy()):
-        listener.stop()
-    if _hold is not None:
-        ending, _hold = _hold, None
-        ending.end()
-
-
 def settle() -> None:
     """Says that the exit code is known: a signal no longer raises anything.
 

@@ -28,7 +28,7 @@ class _Lasting(io.FileIO):
         """Writes bytes; see `io.RawIOBase`."""
         try:
             while (count := super().write(data)) is None:
-                # Somebody has made it non-blocking, and its reader is slow.
+                # It was made non-blocking, and its reader is slow.
                 select.select([], [self.fileno()], [])
             return count
         except OSError as error:

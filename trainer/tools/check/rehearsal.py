@@ -3,7 +3,7 @@
 import math
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -35,22 +35,11 @@ def rehearse(run: Run, loop: Loop, *, folder: str) -> list[Section]:
         UserError: the run would not start.
         Diverged: its guard would end it in these steps.
     """
-    plugin, begin = run.plugin, run.step
-    why_not = plugin.why_only_checked
+    plugin, why_not = run.plugin, run.plugin.why_only_checked
     sections = [_run(run, loop), _model(run)]
     if why_not is None:
-        rate, steps = _steps(run, loop)
-        sections.append(steps)
-        seconds = {}
-        for split in run.sets:
-            seconds[split], found = _evaluation(
-                run, split, loop.reporter.eval_steps
-            )
-            sections.append(found)
-        if not run.sets:
-            none = ("The run has none.",)
-            sections.append(Section("evaluation", notes=none))
-        sections.append(_end(loop, begin, rate, seconds))
+        sections.append(_steps(run, loop))
+        sections += [_evaluation(run, loop, split) for split in run.sets]
     else:
         sections.append(Section("steps", notes=(f"None was made: {why_not}.",)))
     if plugin.is_chief:
@@ -61,12 +50,6 @@ def rehearse(run: Run, loop: Loop, *, folder: str) -> list[Section]:
 
 
 def _run(run: Run, loop: Loop) -> Section:
-    spec = run.batches("train").element_spec
-    static = run.plugin.options.static_shapes or all(
-        getattr(part, "shape", None) is not None
-        and part.shape.is_fully_defined()
-        for part in tf.nest.flatten(spec)
-    )
     rows = [
         Row("strategy", run.plugin.name),
         Row("replicas", run.plugin.num_replicas),
@@ -76,7 +59,6 @@ def _run(run: Run, loop: Loop) -> Section:
         Row("ends at step", loop.steps),
         Row("steps per epoch", run.epochs.steps),
         *_form(run, loop),
-        Row("static shapes", static, note="of the training batches"),
     ]
     return Section("run", rows)
 
@@ -109,9 +91,10 @@ def _model(run: Run) -> Section:
     )
 
 
-def _steps(run: Run, loop: Loop) -> tuple[float, Section]:
-    """Makes steps; returns how many a second, and what else was found."""
+def _steps(run: Run, loop: Loop) -> Section:
+    """Makes steps, until they take long enough to be timed."""
     before, count = run.step, 1
+    left = max(loop.steps - before, 0)
     faults: list[str] = []
     first, seconds = loop.try_steps(1, faults), loop.try_steps(1, faults)
     # All processes of a run make as many, whatever their clocks say.
@@ -130,52 +113,28 @@ def _steps(run: Run, loop: Loop) -> tuple[float, Section]:
         Row("first step", first, "s", "after tracing"),
         Row("retraces", retraces),
         Row("steps a second", rate, "steps/s", f"over {count} steps"),
+        Row("all that are left", left / rate, "s", f"{left:,} steps, alone"),
         Row("examples a second", rate * run.spec.batch_size, "examples/s"),
     ]
-    return rate, Section("steps", rows, notes=faults)
+    return Section("steps", rows, notes=faults)
 
 
-def _evaluation(
-    run: Run, split: str, eval_steps: int | None
-) -> tuple[float | None, Section]:
-    """Evaluates a part of a split; returns the seconds of an evaluation."""
-    length = eval_steps or run.batches(split).steps_per_epoch
+def _evaluation(run: Run, loop: Loop, split: str) -> Section:
+    """Evaluates a part of a split, and says how long all of it takes."""
+    evaluate = run.evaluator(run.batches(split))
+    length = loop.reporter.eval_steps or run.batches(split).steps_per_epoch
     count = min(length or _EVALUATED, _EVALUATED)
-    times, values = [], {}
-    for batches in (1, 1, count):
-        begin = time.perf_counter()
-        values = run.evaluator(run.batches(split))(batches)
-        times.append(time.perf_counter() - begin)
-    first, one, several = times
-    each = max((several - one) / max(count - 1, 1), 0.0)
-    seconds = None if length is None else one + (length - 1) * each
+    evaluate(1)  # Traces.
+    begin = time.perf_counter()
+    values = evaluate(count)
+    each = (time.perf_counter() - begin) / count
     rows = [
         Row("batches", count, note=f"of the {split} split"),
         *(Row(name, value) for name, value in values.items()),
-        Row("first batch", first, "s", "with tracing"),
-        Row("an evaluation", seconds, "s", f"of {length} batches"),
+        Row("an evaluation", each * length if length else None, "s"),
     ]
     title = "evaluation" if split == EVAL else f"evaluation of {split}"
-    return seconds, Section(title, rows)
-
-
-def _end(
-    loop: Loop, begin: int, rate: float, seconds: Mapping[str, float | None]
-) -> Section:
-    """How long the run will take, from what its first steps took."""
-    left = max(loop.steps - begin, 0)
-    rows = [Row("training", left / rate, "s", f"{left:,} steps")]
-    for split, each in seconds.items():
-        every = loop.reporter.evaluation_period(split).steps
-        if each is None:
-            continue
-        # By a clock, or only at the end: at least that one.
-        times = 1 if every is None else -(-left // every)
-        title = "evaluation" if split == EVAL else f"evaluation of {split}"
-        rows.append(Row(title, times * each, "s", f"{times:,} evaluations"))
-    total = sum(row.value for row in rows)
-    rows.append(Row("to the end", total, "s", "without saving"))
-    return Section("expected time", rows)
+    return Section(title, rows)
 
 
 def _checkpoint(run: Run, folder: str) -> Section:
