@@ -16,6 +16,15 @@ from trainer.step.keras.private import (
 from trainer.step.spec import Parts
 from trainer.values.words import shown
 
+# Options of Keras' optimizers that would not do here what they say.
+_NOT_OF_KERAS = {
+    "gradient_accumulation_steps": "does not work under a strategy. Use "
+    "Trainer.accumulation_steps.",
+    "use_ema": "would keep averages that nothing reads. Use "
+    "Trainer.ema_momentum, which evaluates and exports with them.",
+    "loss_scale_factor": "divides gradients of a loss that was not multiplied "
+    "by it. Leave it out: precision = 'mixed_float16' brings a loss scale.",
+}
 _NUMBERS = (int, float, np.number, keras.Variable, tf.Variable)
 
 
@@ -196,19 +205,6 @@ def _refuse_own_versions(optimizer: keras.optimizers.Optimizer) -> None:
             "optimizers to the Trainer, each by the name of its layer, and "
             "apply them in a train_step of your own."
         )
-    if optimizer.gradient_accumulation_steps:
-        raise UserError(
-            f"{name}.gradient_accumulation_steps does not work under a "
-            "strategy. Use Trainer.accumulation_steps."
-        )
-    if optimizer.use_ema:
-        raise UserError(
-            f"{name}.use_ema would keep averages that nothing reads. Use "
-            "Trainer.ema_momentum, which evaluates and exports with them."
-        )
-    if optimizer.loss_scale_factor is not None:
-        raise UserError(
-            f"{name}.loss_scale_factor divides gradients of a loss that was "
-            "not multiplied by it. Leave it out: precision = 'mixed_float16' "
-            "brings a loss scale."
-        )
+    for option, why in _NOT_OF_KERAS.items():
+        if getattr(optimizer, option):
+            raise UserError(f"{name}.{option} {why}")

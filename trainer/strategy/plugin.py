@@ -53,9 +53,13 @@ class StrategyPlugin(abc.ABC):
         facts: what must be equal in all processes before they start, such
             as the configuration's hash; set before `create`.
         options: which forms of a step it allows.
+        takes_over: the class of strategies made by the user under which it
+            runs steps. It is then made without arguments, and `create` is not
+            called.
     """
 
     name: ClassVar[str] = ""
+    takes_over: ClassVar[type | None] = None
     options: StrategyOptions = StrategyOptions()
     # Every plugin class by its name: a class adds itself when it is defined.
     known: ClassVar[dict[str, "type[StrategyPlugin]"]] = {}
@@ -70,14 +74,6 @@ class StrategyPlugin(abc.ABC):
     def detect(cls) -> Detection | None:
         """What this plugin could use on this machine; `None` for nothing."""
         return None
-
-    @classmethod
-    def takes_over(cls, strategy: tf.distribute.Strategy) -> bool:
-        """Whether it runs steps under a strategy that the user has made.
-
-        It is then made without arguments, and `create` is not called.
-        """
-        return False
 
     @abc.abstractmethod
     def create(self) -> tf.distribute.Strategy:

@@ -106,7 +106,7 @@ def plugin_of(strategy: tf.distribute.Strategy) -> StrategyPlugin:
     """
     known = strategies()
     for plugin in known.values():
-        if plugin.takes_over(strategy):
+        if type(strategy) is plugin.takes_over:
             made = plugin()
             # In place of what `create` would return.
             made.__dict__["strategy"] = strategy

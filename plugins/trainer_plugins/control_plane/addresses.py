@@ -155,26 +155,22 @@ async def check_names(tasks: Mapping[str, str], seconds: float) -> None:
         StartAgain: a name is not known; the message says which.
     """
     deadline = time.monotonic() + seconds
-    for name, address in tasks.items():
-        # A name server may fail temporarily, or learn a name late.
-        while (problem := await _why_unknown(address)) is not None:
+    left = dict(tasks)
+    while left:
+        name, address = next(iter(left.items()))
+        resolved = asyncio.get_running_loop().getaddrinfo(
+            split_address(address)[0], None
+        )
+        try:
+            await asyncio.wait_for(resolved, ANSWER_SECONDS)
+            del left[name]
+        # UnicodeError: a name that IDNA cannot encode, as with an empty label.
+        except (OSError, UnicodeError) as error:
+            # A name server may fail temporarily, or learn a name late.
             if time.monotonic() >= deadline:
+                reason = getattr(error, "strerror", None) or repr(error)
                 raise StartAgain(
                     f"this machine does not find the host of {name} "
-                    f"({address}): {problem}"
-                )
+                    f"({address}): {reason}"
+                ) from None
             await asyncio.sleep(_RETRY_SECONDS)
-
-
-async def _why_unknown(address: str) -> str | None:
-    host, _ = split_address(address)
-    loop = asyncio.get_running_loop()
-    try:
-        async with asyncio.timeout(ANSWER_SECONDS):
-            await loop.getaddrinfo(host, None)
-    except TimeoutError:
-        return "no answer from the name server"
-    # UnicodeError: a name that IDNA cannot encode, as with an empty label.
-    except (OSError, UnicodeError) as error:
-        return getattr(error, "strerror", None) or str(error)
-    return None

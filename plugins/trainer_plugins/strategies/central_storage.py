@@ -26,6 +26,7 @@ class CentralStorage(StrategyPlugin):
     """
 
     name = "central_storage"
+    takes_over = tf.distribute.experimental.CentralStorageStrategy
 
     def __init__(
         self,
@@ -35,12 +36,6 @@ class CentralStorage(StrategyPlugin):
     ) -> None:
         self._devices = devices
         self._parameter_device = parameter_device
-
-    @classmethod
-    def takes_over(cls, strategy: tf.distribute.Strategy) -> bool:
-        """See `StrategyPlugin.takes_over`."""
-        kind = tf.distribute.experimental.CentralStorageStrategy
-        return type(strategy) is kind
 
     def create(self) -> tf.distribute.Strategy:
         """See `StrategyPlugin.create`."""

@@ -15,7 +15,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.core.protobuf import coordination_config_pb2
 from tensorflow.python import pywrap_tfe
+from tensorflow.python.distribute import multi_worker_util
+from tensorflow.python.eager import context
 
 _LIBRARY = "libtensorflow_cc.so.2"
 
@@ -32,6 +35,26 @@ def lock_released() -> Iterator[None]:
         yield
     finally:
         pywrap_tfe.TFE_EnableCollectiveOps = original
+
+
+def configure_heartbeats(spec: tf.train.ClusterSpec, *, seconds: float) -> None:
+    """Sets the limit of TensorFlow's own heartbeats; before it connects.
+
+    At its default of 10 s it would end a worker's operations before the
+    control plane has lost the worker and can name it.
+    """
+    jobs = [
+        coordination_config_pb2.CoordinatedJob(
+            name=job, num_tasks=spec.num_tasks(job)
+        )
+        for job in spec.jobs
+    ]
+    context.context().configure_coordination_service(
+        "standalone",
+        service_leader=multi_worker_util.coordination_leader(spec),
+        coordinated_jobs=jobs,
+        heartbeat_timeout_in_ms=int(1000 * seconds),
+    )
 
 
 @contextlib.contextmanager

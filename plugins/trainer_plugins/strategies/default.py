@@ -23,18 +23,13 @@ class Default(StrategyPlugin):
     """
 
     name = "default"
+    takes_over = type(tf.distribute.get_strategy())
     options = StrategyOptions(takes_stacks=True)
 
     @classmethod
     def detect(cls) -> Detection:
         """Fits everywhere, with the lowest rank."""
         return Detection(rank=0, found="one device")
-
-    @classmethod
-    def takes_over(cls, strategy: tf.distribute.Strategy) -> bool:
-        """See `StrategyPlugin.takes_over`."""
-        with strategy.scope():
-            return not tf.distribute.has_strategy()
 
     def create(self) -> tf.distribute.Strategy:
         """See `StrategyPlugin.create`."""

@@ -36,6 +36,7 @@ class Mirrored(StrategyPlugin):
     """
 
     name = "mirrored"
+    takes_over = tf.distribute.MirroredStrategy
 
     def __init__(
         self,
@@ -57,11 +58,6 @@ class Mirrored(StrategyPlugin):
         if count < 2:
             return None
         return Detection(rank=10, found=f"{count} devices on this host")
-
-    @classmethod
-    def takes_over(cls, strategy: tf.distribute.Strategy) -> bool:
-        """See `StrategyPlugin.takes_over`."""
-        return type(strategy) is tf.distribute.MirroredStrategy
 
     def why_not_compiled(self) -> str | None:
         """See `StrategyPlugin.why_not_compiled`: a device has all it needs."""

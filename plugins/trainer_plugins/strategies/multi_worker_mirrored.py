@@ -9,7 +9,6 @@ import tensorflow as tf
 from trainer import StartAgain
 from trainer.plugin_api import (
     Detection,
-    GraphLoop,
     Job,
     Names,
     Natural,
@@ -24,10 +23,14 @@ from trainer.plugin_api import (
     resolve_cluster,
 )
 from trainer_plugins.control_plane.options import SILENCE_SECONDS, Options
-from trainer_plugins.strategies.connecting import bounded, lock_released
+from trainer_plugins.strategies.connecting import (
+    bounded,
+    configure_heartbeats,
+    lock_released,
+)
 from trainer_plugins.strategies.processes import (
     ClusterStrategy,
-    WatchedRunner,
+    WatchedLoop,
     abort_collectives,
     server_def_resolver,
 )
@@ -138,10 +141,16 @@ class MultiWorkerMirrored(ClusterStrategy):
             self.cluster = cluster = agent.cluster
         # In here, TensorFlow's workers wait for each other as well.
         limit = self._control.start_seconds
+        resolver = server_def_resolver(cluster, _JOBS)
+        if self._agent is not None:
+            configure_heartbeats(
+                resolver.cluster_spec(),
+                seconds=self._control.silence_seconds + 10,
+            )
         try:
-            with self._watched(), bounded(limit), lock_released():
+            with self.watched(), bounded(limit), lock_released():
                 return tf.distribute.MultiWorkerMirroredStrategy(
-                    cluster_resolver=server_def_resolver(cluster, _JOBS),
+                    cluster_resolver=resolver,
                     communication_options=self._options,
                 )
         except RuntimeError as error:
@@ -177,17 +186,14 @@ class MultiWorkerMirrored(ClusterStrategy):
         """See `StrategyPlugin.any_of`."""
         if self.cluster is None or self.is_evaluator:
             return list(flags)
-        with self._watched():
+        with self.watched():
             # As numbers, because all-reduce has no logical or.
             counts = self._count(tf.constant(flags, tf.float32))
             return [bool(count > 0) for count in counts.numpy()]
 
     def runner(self, step: Step, *, training: bool) -> Runner:
         """See `StrategyPlugin.runner`."""
-        loop = GraphLoop(step, self.strategy)
-        return (
-            loop if self.cluster is None else WatchedRunner(loop, self._watched)
-        )
+        return WatchedLoop(step, self)
 
     def check_alike(self, facts: Mapping[str, Any]) -> None:
         """See `StrategyPlugin.check_alike`."""

@@ -24,15 +24,11 @@ class OneDevice(StrategyPlugin):
     """
 
     name = "one_device"
+    takes_over = tf.distribute.OneDeviceStrategy
     options = StrategyOptions(takes_stacks=True)
 
     def __init__(self, *, devices: Names | None = None) -> None:
         self._devices = devices
-
-    @classmethod
-    def takes_over(cls, strategy: tf.distribute.Strategy) -> bool:
-        """See `StrategyPlugin.takes_over`."""
-        return type(strategy) is tf.distribute.OneDeviceStrategy
 
     def create(self) -> tf.distribute.Strategy:
         """See `StrategyPlugin.create`."""

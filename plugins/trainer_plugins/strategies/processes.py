@@ -10,7 +10,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 
 from trainer import StartAgain, StrategyPlugin
-from trainer.plugin_api import Cluster, GraphLoop, Sums, skip_teardown
+from trainer.plugin_api import Cluster, GraphLoop, Step, Sums, skip_teardown
 from trainer_plugins.control_plane.agent import Agent
 from trainer_plugins.control_plane.options import Options
 
@@ -58,7 +58,7 @@ class ClusterStrategy(StrategyPlugin):
     def scope(self) -> Iterator[None]:
         """See `StrategyPlugin.scope`; creating variables waits for peers."""
         _ = self.strategy  # Creating it joins the run.
-        with self._watched(), super().scope():
+        with self.watched(), super().scope():
             yield
 
     def close(self) -> None:
@@ -71,7 +71,7 @@ class ClusterStrategy(StrategyPlugin):
             return
         error = sys.exception()
         try:
-            # Some calls that need peers are made outside of `_watched`.
+            # Some calls that need peers are made outside of `watched`.
             if isinstance(error, _SYMPTOMS) and error is not self._unexplained:
                 self._explain(self._agent, error)
         except StartAgain as again:
@@ -90,7 +90,7 @@ class ClusterStrategy(StrategyPlugin):
         jobs: Sequence[str],
         on_end: Callable[[str], None] | None = None,
     ) -> Agent:
-        """Joins the run, see `Agent`; from then on `_watched` has a limit."""
+        """Joins the run, see `Agent`; from then on `watched` has a limit."""
         versions = {"tensorflow": tf.__version__, "keras": keras.__version__}
         self._agent = Agent(
             cluster,
@@ -102,7 +102,7 @@ class ClusterStrategy(StrategyPlugin):
         return self._agent
 
     @contextlib.contextmanager
-    def _watched(self) -> Iterator[None]:
+    def watched(self) -> Iterator[None]:
         """Sets a time limit on a call that waits for peers.
 
         Raises:
@@ -154,16 +154,12 @@ def abort_collectives(reason: str) -> None:
     context.context().abort_collective_ops(tf.errors.UNAVAILABLE, reason)
 
 
-class WatchedRunner:
-    """A runner whose calls wait for peers, within a guard."""
+class WatchedLoop(GraphLoop):
+    """A graph loop whose calls wait for peers; see `ClusterStrategy`."""
 
-    def __init__(
-        self,
-        loop: GraphLoop,
-        guard: Callable[[], contextlib.AbstractContextManager[None]],
-    ) -> None:
-        self._loop = loop
-        self._guard = guard
+    def __init__(self, step: Step, plugin: ClusterStrategy) -> None:
+        super().__init__(step, plugin.strategy)
+        self._watched = plugin.watched
 
     def __call__(
         self,
@@ -172,9 +168,5 @@ class WatchedRunner:
         carried: Sequence[Sums | None] = (None,),
     ) -> list[Sums]:
         """See `Runner.__call__`."""
-        with self._guard():
-            return self._loop(iterator, num_steps, carried)
-
-    def trace(self, iterator: Any) -> None:
-        """See `Runner.trace`."""
-        self._loop.trace(iterator)
+        with self._watched():
+            return super().__call__(iterator, num_steps, carried)

@@ -81,9 +81,8 @@ def _check_whole_sets(spec: StepSpec) -> None:
         raise UserError(
             f"The metric {names[0]!r} needs the predictions for a whole "
             "evaluation set in this process, which does not get them under "
-            f"the strategy {spec.plugin.name!r}. With parameter servers, set "
-            "ParameterServer.evaluate_on = 'chief'. On a TPU, set --mode=train"
-            ", and measure with another --strategy: --mode=continuous_eval."
+            f"the strategy {spec.plugin.name!r}. Set --mode=train, and measure "
+            "with another --strategy: --mode=continuous_eval."
         )
 
 

@@ -1,10 +1,9 @@
 """The strategy parameter_server: asynchronous workers, variables on servers."""
 
 import contextlib
-import dataclasses
 import os
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import tensorflow as tf
 from absl import logging
@@ -14,7 +13,6 @@ from trainer import UserError
 from trainer.plugin_api import (
     Cluster,
     Detection,
-    GraphLoop,
     Job,
     MakePieces,
     Names,
@@ -30,10 +28,6 @@ from trainer.plugin_api import (
 )
 from trainer_plugins.control_plane.options import SILENCE_SECONDS, Options
 from trainer_plugins.strategies.connecting import bounded
-from trainer_plugins.strategies.parameter_server.closures import (
-    Closures,
-    Evaluation,
-)
 from trainer_plugins.strategies.parameter_server.counters import StepCounts
 from trainer_plugins.strategies.parameter_server.serving import (
     departing,
@@ -42,10 +36,13 @@ from trainer_plugins.strategies.parameter_server.serving import (
 from trainer_plugins.strategies.parameter_server.small_gradients import (
     sent_together,
 )
-from trainer_plugins.strategies.parameter_server.worker_pool import WorkerPool
+from trainer_plugins.strategies.parameter_server.worker_pool import (
+    Closures,
+    WorkerPool,
+)
 from trainer_plugins.strategies.processes import (
     ClusterStrategy,
-    WatchedRunner,
+    WatchedLoop,
     server_def_resolver,
 )
 
@@ -75,8 +72,6 @@ class ParameterServer(ClusterStrategy):
             worker leaves unfinished is repeated. Defaults to an eighth of a
             worker's share of a host loop, or to more where such a unit takes
             less than a quarter of a second.
-        evaluate_on: `"chief"`, or `"worker"` for any free worker. A side-car
-            evaluator needs neither, see `--mode=continuous_eval`.
         max_staleness: the most updates between reading the weights and
             applying the gradient, except in a closure that is repeated after
             a worker's death. 0 runs one worker at a time, `None` sets no
@@ -110,9 +105,7 @@ class ParameterServer(ClusterStrategy):
     name = "parameter_server"
     # Any free worker takes a step, and its own next batch for it: no step has a
     # batch of its own.
-    options: StrategyOptions = StrategyOptions(
-        batches_by_step=False, carries_states=False
-    )
+    options = StrategyOptions(batches_by_step=False, carries_states=False)
     cluster: Cluster
 
     def __init__(
@@ -123,7 +116,6 @@ class ParameterServer(ClusterStrategy):
         task_type: Job | None = None,
         task_index: Natural | None = None,
         steps_per_closure: Positive | None = None,
-        evaluate_on: Literal["chief", "worker"] = "chief",
         max_staleness: Natural | None = None,
         inter_op_threads: Annotated[int, Ge(2), Le(1024)] | None = None,
         timeout_seconds: Seconds = 600.0,
@@ -145,11 +137,6 @@ class ParameterServer(ClusterStrategy):
                 "python -m trainer.launch --num_workers=2 --num_ps=1 -- ..."
             )
         self.cluster = cluster
-        self._evaluate_on = evaluate_on
-        self.options = dataclasses.replace(
-            self.options,
-            evaluates_here=evaluate_on == "chief" or self.is_evaluator,
-        )
         self._num_workers = len(cluster.jobs["worker"])
         self._steps_per_closure = steps_per_closure
         self._max_staleness = max_staleness
@@ -202,7 +189,7 @@ class ParameterServer(ClusterStrategy):
         threading.set_inter_op_parallelism_threads(self._threads)
         agent = self._join(self.cluster, _JOBS)
         # TensorFlow connects to all servers here, and waits for each of them.
-        with self._watched(), bounded(self._control.start_seconds):
+        with self.watched(), bounded(self._control.start_seconds):
             strategy = tf.distribute.ParameterServerStrategy(
                 server_def_resolver(self.cluster, _JOBS)
             )
@@ -210,7 +197,7 @@ class ParameterServer(ClusterStrategy):
                 strategy,
                 num_workers=self._num_workers,
                 agent=agent,
-                watched=self._watched,
+                watched=self.watched,
                 scope=self.scope,
                 counts=self._counts,
                 steps_per_closure=self._steps_per_closure,
@@ -234,8 +221,6 @@ class ParameterServer(ClusterStrategy):
         """Gives each worker every n-th batch; one task evaluates alone."""
         if training:
             return self._worker_pool.distribute(make_pieces)
-        if self._on_workers:
-            return make_pieces
         return iter(make_pieces(range(1), is_kept=True))
 
     def send(
@@ -248,20 +233,13 @@ class ParameterServer(ClusterStrategy):
         """Schedules steps on the workers, or evaluates on the chief."""
         if training:
             return Closures(step, self._worker_pool)
-        if self._on_workers:
-            return Evaluation(step, self._worker_pool)
-        return WatchedRunner(GraphLoop(step, self.strategy), self._watched)
+        return WatchedLoop(step, self)
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
         """See `StrategyPlugin.scope`: variables are placed on the servers."""
         with super().scope(), tf.variable_creator_scope(self._counts.note):
             yield
-
-    @property
-    def _on_workers(self) -> bool:
-        """Whether workers evaluate; a side-car evaluator has none."""
-        return self._evaluate_on == "worker" and not self.is_evaluator
 
     def finish(self) -> None:
         """Ends the run on all servers."""

@@ -1,16 +1,25 @@
-"""The worker pool of a chief, which schedules steps on free workers."""
+"""The chief schedules steps on free workers, as closures."""
 
 import contextlib
 import functools
+import itertools
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
-from trainer import StartAgain
-from trainer.plugin_api import MakePieces, outside_graph
+from trainer import StartAgain, average
+from trainer.plugin_api import (
+    GraphLoop,
+    MakePieces,
+    Step,
+    Sums,
+    graph_function,
+    outside_graph,
+)
 from trainer_plugins.control_plane.agent import Agent
 from trainer_plugins.strategies.parameter_server.counters import (
     Staleness,
@@ -22,6 +31,8 @@ _worker_index = tf.distribute.coordinator.experimental_get_current_worker_index
 _POLL_SECONDS = 0.5
 # A shorter closure costs much in comparison: scheduling it takes some 5 ms.
 _CLOSURE_SECONDS = 0.25
+# The name under which its mean is logged.
+_STALENESS = "staleness"
 
 
 def cut_into_rounds(
@@ -132,11 +143,6 @@ class WorkerPool:
                 every=count,
             )
 
-        return self.iterator(make_dataset)
-
-    def iterator(self, make_dataset: Callable[..., Any]) -> Any:
-        """Returns an iterator over datasets that each worker creates."""
-
         def on_worker() -> Any:
             if self._have_gpus:
                 return self.strategy.distribute_datasets_from_function(
@@ -151,7 +157,14 @@ class WorkerPool:
     def train(
         self, loop: Callable[..., Any], iterator: Any, num_steps: int
     ) -> list[Any]:
-        """Runs a number of steps, each counted once; see `run`."""
+        """Runs a number of steps, each counted once.
+
+        Returns:
+            What each call of the loop returned, as NumPy arrays.
+
+        Raises:
+            StartAgain: a parameter server is lost, and the variables with it.
+        """
         # A worker that dies within these steps makes another one repeat its
         # closure.
         before, losses = self._counts.values(), self._agent.losses
@@ -165,7 +178,7 @@ class WorkerPool:
         )
         begin = time.perf_counter()
         for sizes in rounds:
-            results += self.run(loop, iterator, sizes)
+            results += self._run(loop, iterator, sizes)
         seconds = time.perf_counter() - begin
         # The fewest: others had to trace, or to wait for a lost worker.
         self._step_seconds = min(
@@ -179,17 +192,10 @@ class WorkerPool:
         )
         return results
 
-    def run(
+    def _run(
         self, loop: Callable[..., Any], iterator: Any, sizes: list[int]
     ) -> list[Any]:
-        """Runs a loop on free workers, once for each number of steps.
-
-        Returns:
-            What each call returned, as NumPy arrays.
-
-        Raises:
-            StartAgain: a parameter server is lost, and the variables with it.
-        """
+        """Runs a loop on free workers, once for each number of steps."""
         coordinator = self._coordinator
         with self._watched(), outside_graph():
             # The number of steps as a tensor: each Python number would be
@@ -211,3 +217,53 @@ class WorkerPool:
         while not queue.wait(timeout=_POLL_SECONDS):
             if self._agent.end_reason is not None:
                 raise StartAgain(self._agent.end_reason)
+
+
+class Closures:
+    """Runs training steps on free workers."""
+
+    def __init__(self, step: Step, worker_pool: WorkerPool) -> None:
+        self._worker_pool = worker_pool
+        self._step = step
+        self._steps = GraphLoop(self._measured, worker_pool.strategy)
+        self._loop = graph_function(self._steps.each_step)
+
+    def __call__(
+        self,
+        iterator: Any,
+        num_steps: int,
+        carried: Sequence[Sums | None] = (None,),
+    ) -> list[Sums]:
+        """See `Runner.__call__`."""
+        results = self._worker_pool.train(self._loop, iterator, num_steps)
+        staleness = self._worker_pool.staleness.take() * num_steps, num_steps
+        layout = self._steps.layout
+        assert layout is not None  # A worker has traced the step.
+        found = []
+        for sums in carried:
+            sums = sums or Sums.nothing(layout)
+            row = np.array(sums.fitted(layout, 1)[0])
+            # In the order of scheduling, not of finishing: the last bits of a
+            # sum depend on it.
+            for of_step in itertools.chain.from_iterable(results):
+                row += of_step
+            for columns, value in zip(
+                layout.columns(_STALENESS), staleness, strict=True
+            ):
+                row[columns] += value
+            found.append(Sums(layout, row[np.newaxis, np.newaxis]))
+        return found
+
+    def trace(self, iterator: Any) -> None:
+        """Traces what is scheduled; a worker makes it its own at first use."""
+        with outside_graph(), self._worker_pool.strategy.scope():
+            self._loop.get_concrete_function(
+                tf.type_spec_from_value(iterator), tf.TensorSpec([], tf.int64)
+            )
+
+    def _measured(self, iterator: Any) -> Any:
+        """Runs the step, and adds its staleness to that of all."""
+        # Only a place in the layout: it is known at the end of a host loop.
+        nothing = average(tf.constant(0.0), 0.0)
+        with self._worker_pool.staleness.measured():
+            return {**self._step(iterator), _STALENESS: nothing}

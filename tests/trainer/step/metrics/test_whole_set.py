@@ -62,7 +62,7 @@ def test_what_cannot_be_measured_is_refused():
 def test_it_needs_an_evaluation_in_this_process():
     plugin = Default()
     plugin.options = StrategyOptions(evaluates_here=False)
-    with pytest.raises(UserError, match="set ParameterServer.evaluate_on"):
+    with pytest.raises(UserError, match="Set --mode=train"):
         make(plugin).evaluate()
 
 
