@@ -52,12 +52,12 @@ good: 75 if it requests a restart, 128 plus a signal's number if killed.
 """
 
 import argparse
+import contextlib
 import dataclasses
-import math
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from trainer.cli import flags as trainer_flags
 from trainer.cli.default_path import default_path, experiment_name
@@ -68,8 +68,8 @@ from trainer.runtime.files import is_local
 from trainer.runtime.run_paths import plain, refuse_links
 from trainer.strategy.cluster.resolve import is_described, resolve_cluster
 
-# Far more than a machine can start, and than may be restarted in an hour.
-_MOST = 10_000
+# Far more than a machine can start, and than may be restarted.
+_MOST = 1_000_000
 CLUSTER_FLAGS = ("worker_hosts", "ps_hosts", "task_type", "task_index")
 
 
@@ -151,37 +151,35 @@ class _Parser(argparse.ArgumentParser):
 def _parse_own(arguments: Sequence[str]) -> argparse.Namespace:
     parser = _Parser(add_help=False, allow_abbrev=False)
     add = parser.add_argument
-    add("--num_workers", type=_whole(1))
-    add("--num_ps", type=_whole(0))
+    add("--num_workers", type=_number(int, 1))
+    add("--num_ps", type=_number(int, 0))
     add("--evaluator", action="store_true")
     add("--isolate", action="store_true")
     add("--log_dir")
-    add("--max_restarts", type=_whole(0), default=Limits.max_restarts)
-    add("--restart_window", type=_seconds, default=Limits.window_seconds)
-    add("--min_workers", type=_whole(1))
+    add("--max_restarts", type=_number(int, 0), default=Limits.max_restarts)
+    add(
+        "--restart_window",
+        type=_number(float, 1),
+        default=Limits.window_seconds,
+    )
+    add("--min_workers", type=_number(int, 1))
     flags, left_over = parser.parse_known_args(arguments)
     if left_over:
         raise UserError(_unknown(left_over[0], vars(flags)))
     return flags
 
 
-def _whole(least: int) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        valid = text.isascii() and text.isdigit() and len(text) < 9
-        if valid and least <= int(text) <= _MOST:
-            return int(text)
+def _number(kind: type[int | float], least: int) -> Callable[[str], Any]:
+    def parse(text: str) -> int | float:
+        with contextlib.suppress(ValueError):
+            # Not a number is refused, too.
+            if least <= (value := kind(text)) <= _MOST:
+                return value
         raise argparse.ArgumentTypeError(
-            f"{text!r} must be a whole number of {least} to {_MOST}"
+            f"{text!r} must be a number of {least} to {_MOST}"
         )
 
     return parse
-
-
-def _seconds(text: str) -> float:
-    with_number = text.replace(".", "", 1).isdigit()
-    if with_number and 0 < float(text) < math.inf:
-        return float(text)
-    raise argparse.ArgumentTypeError(f"{text!r} must be a number above 0")
 
 
 def _unknown(argument: str, known: Mapping[str, object]) -> str:

@@ -79,8 +79,6 @@ def restart_optimizers(
     Most start with zeros. ScheduleFreeAdamW keeps a copy of the weights, and a
     user's own optimizer may keep anything.
     """
-    if all(_begins_with_constants(one) for one in parts.optimizers.values()):
-        return
     fresh = build_optimizers(
         parts.model,
         parts.trained,
@@ -93,13 +91,6 @@ def restart_optimizers(
         # Into the present variables: graphs and checkpoints know these.
         for variable, value in zip(old.variables, values, strict=True):
             variable.assign(value)
-
-
-def _begins_with_constants(optimizer: keras.optimizers.Optimizer) -> bool:
-    kind = type(optimizer)
-    # Keras' own, and not a subclass, which may keep anything.
-    known = getattr(keras.optimizers, kind.__name__, None) is kind
-    return known and kind is not keras.optimizers.ScheduleFreeAdamW
 
 
 def _variables_of(model: keras.Model, optimizer: str) -> list[Any]:

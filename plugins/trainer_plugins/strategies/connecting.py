@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.core.protobuf import coordination_config_pb2
+from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
 from tensorflow.python import pywrap_tfe
 from tensorflow.python.distribute import multi_worker_util
 from tensorflow.python.eager import context

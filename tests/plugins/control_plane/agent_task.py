@@ -38,35 +38,14 @@ def barrier(agent, facts, seconds):
     agent.barrier(facts, seconds=seconds)
 
 
-def preempt(agent, text):
-    agent.preempt(text)
-
-
 def watched(agent, limit, seconds):
     """Waits as if inside TensorFlow, which cannot be interrupted."""
     with agent.waiting(limit):
         time.sleep(seconds)
 
 
-def sleep(agent, seconds):
-    time.sleep(seconds)
-
-
 def leave(agent, text=None):
     agent.leave(None if text is None else ValueError(text))
-
-
-def tensorflow(agent):
-    """Starts TensorFlow's server on the port that is free again."""
-    import tensorflow as tf
-
-    server = tf.distribute.Server(
-        tf.train.ClusterSpec(agent.cluster.jobs),
-        job_name=agent.cluster.job,
-        task_index=agent.cluster.index,
-        protocol="grpc",
-    )
-    return server.target
 
 
 def main():

@@ -39,15 +39,6 @@ def test_an_end_in_order_is_no_loss(running):
     assert [task.log() for task in tasks.values()] == [""] * 3
 
 
-def test_a_run_ends_well_with_its_coordinator(running):
-    _, tasks = running(1, chief=1, ps=1, options={"expendable": ["worker 0"]})
-    others = [tasks["ps 0"], tasks["worker 0"]]
-    for task in others:
-        task.send("wait")
-    assert tasks["chief 0"].close() == 0
-    assert [task.answer()[:2] for task in others] == [[0, None]] * 2
-
-
 @pytest.mark.parametrize("victim", [0, 2])
 def test_all_tasks_name_the_first_cause(running, victim):
     group, tasks = running(3)
@@ -145,13 +136,6 @@ def test_a_task_that_misses_a_barrier_is_named(running):
         assert text == f"{late} did not reach a barrier in 0.5 s"
 
 
-def test_a_request_to_leave_reaches_all(running):
-    _, tasks = running(1, chief=1, ps=1)
-    tasks["ps 0"].call("preempt", "ps 0: SIGTERM")
-    chief = tasks["chief 0"]
-    until(lambda: chief.call("state") == [0, [None, "ps 0: SIGTERM", 0]])
-
-
 def test_an_expendable_task_may_be_lost_and_come_back(running):
     options = {"expendable": ["worker 0", "worker 1"], **FROZEN}
     group, tasks = running(2, chief=1, ps=1, options=options)
@@ -175,17 +159,3 @@ def test_an_expendable_task_may_be_lost_and_come_back(running):
     log = chief.log()
     assert f"Lost {group.label('worker 1')}" in log
     assert f"{group.label('worker 1')} is back" in log
-
-
-def test_a_task_that_is_started_again_waits_for_the_old_run_to_end(running):
-    group, tasks = running(2)
-    tasks["worker 1"].kill()
-    assert tasks["worker 0"].call("reason")[1] is not None
-    # The first one is still saving, say.
-    (again,) = group.start("worker 1")
-    time.sleep(1.5)
-    assert again.process.poll() is None
-    tasks["worker 0"].kill()
-    (first,) = group.start("worker 0")
-    for task in (first, again):
-        task.started()

@@ -138,18 +138,15 @@ class Run:
         hosts: where they run.
         folder: where the run directory and the log files go.
         placed: job and host of each task.
-        by_flags: whether the tasks learn of each other by flags, and not by
-            `TF_CONFIG`.
 
     Attributes:
         jobs: job name to the `host:port` of its tasks.
         processes: what runs, by the task's name.
     """
 
-    def __init__(self, hosts, folder, placed, *, by_flags=False):
+    def __init__(self, hosts, folder, placed):
         self._hosts = hosts
         self._folder = folder
-        self._by_flags = by_flags
         self._tasks = {}
         self.model_dir = folder / "run"
         self.jobs = {}
@@ -166,8 +163,8 @@ class Run:
         for name, host in self._tasks.items():
             if only not in (None, name):
                 continue
-            flags, environ = self._cluster(*name.split())
-            command = [*training(self.model_dir), *flags, *arguments]
+            environ = {"TF_CONFIG": self._cluster(*name.split())}
+            command = [*training(self.model_dir), *arguments]
             with open(self._log(name), "w") as log:
                 self.processes[name] = subprocess.Popen(
                     self._hosts.command(host, *command),
@@ -227,18 +224,8 @@ class Run:
         return self._folder / f"{name.replace(' ', '')}.log"
 
     def _cluster(self, job, index):
-        if not self._by_flags:
-            task = {"type": job, "index": int(index)}
-            config = {"cluster": self.jobs, "task": task}
-            return [], {"TF_CONFIG": json.dumps(config)}
-        workers = [*self.jobs.get("chief", []), *self.jobs["worker"]]
-        # With servers, the first worker host is the chief.
-        if "chief" in self.jobs and job == "worker":
-            index = int(index) + 1
-        flags = [f"--worker_hosts={','.join(workers)}"]
-        if "ps" in self.jobs:
-            flags.append(f"--ps_hosts={','.join(self.jobs['ps'])}")
-        return [*flags, f"--task_type={job}", f"--task_index={index}"], {}
+        task = {"type": job, "index": int(index)}
+        return json.dumps({"cluster": self.jobs, "task": task})
 
 
 def training(model_dir):

@@ -143,37 +143,6 @@ def test_a_worker_that_freezes_in_the_rendezvous_is_named_by_all(cluster):
         assert f"lost worker 2 ({trio.address(2)}): silent" in said
 
 
-def test_all_workers_report_a_difference(cluster):
-    trio = cluster("multi_worker_mirrored@3", "100", "0", "odd=2")
-    trio.start(0, 1, 2)
-    (said,) = {trio.said(number, 2, seconds=120) for number in range(3)}
-    assert said.startswith("The tasks differ in color: ")
-    assert '"even" on worker 0, worker 1; "odd" on worker 2' in said
-
-
-@pytest.mark.long
-def test_a_run_with_fewer_workers_ends_when_one_is_back(cluster):
-    pair = cluster("multi_worker_mirrored@2", "100000", "0.1", "min_workers=1")
-    pair.start(0)
-    pair.wait_for_step(0, 20)
-    pair.start(1)
-    assert pair.said(0, 75).startswith("worker 1 is back")
-    # The one that is back waits meanwhile.
-    pair.start(0)
-    pair.wait_for_step(0, 20)
-    pair.wait_for_step(1, 20)
-
-
-@pytest.mark.long
-def test_threads_do_not_grow_with_steps(cluster):
-    pair = cluster("multi_worker_mirrored@2", "400", "0")
-    pair.start(0, 1)
-    for number, task in pair.tasks.items():
-        assert task.wait(120) == 0, pair.log(number)[-3000:]
-    threads = dict(re.findall(r"step (\d+) threads (\d+)", pair.log(0)))
-    assert int(threads["400"]) < int(threads["50"]) + 20
-
-
 @pytest.mark.long
 def test_steps_count_once_if_a_worker_dies_in_the_middle_of_one(cluster):
     """The optimizer has counted that step by then; the chief has not."""

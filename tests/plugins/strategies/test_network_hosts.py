@@ -1,33 +1,24 @@
 """Runs across three hosts, each with its own network and address."""
 
 import json
-import re
 import socket
-import subprocess
 import time
 
 import pytest
 import tensorflow as tf
 
-from tests.conftest import ROOT
 from tests.plugins.strategies.network_hosts import (
     Hosts,
     Run,
-    metrics,
-    training,
     why_not,
 )
 from trainer.checkpoint import storage as saved
 from trainer_plugins.control_plane.channel import disconnect
 
 pytestmark = pytest.mark.long
-STEPS = 60
 WORKERS = [("worker", 0), ("worker", 1), ("worker", 2)]
 SERVERS = [("chief", 0), ("worker", 0), ("worker", 1), ("ps", 2)]
 ENDLESS = ["--train_steps=1000000", "--gin.run.eval_every=1000000"]
-HOW = pytest.mark.parametrize(
-    "by_flags", [False, True], ids=["TF_CONFIG", "flags"]
-)
 
 
 @pytest.fixture(scope="module")
@@ -56,31 +47,8 @@ def run(hosts, tmp_path):
         hosts.join(host)
 
 
-@pytest.fixture(scope="module")
-def reference(hosts, tmp_path_factory):
-    """The logs of the same training in one process."""
-    model_dir = tmp_path_factory.mktemp("reference") / "run"
-    done = subprocess.run(
-        [*training(model_dir), "--strategy=mirrored", "--virtual_devices=3"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=180,
-    )
-    assert done.returncode == 0, done.stderr
-    return metrics(model_dir)
-
-
 def steps_and_splits(lines):
     return [(line["step"], line["split"]) for line in lines]
-
-
-def values(line):
-    return {
-        key: value
-        for key, value in line.items()
-        if key != "split" and not re.search("per_second|seconds", key)
-    }
 
 
 def updates(model_dir):
@@ -92,12 +60,6 @@ def updates(model_dir):
     [index] = [i for i, p in enumerate(paths) if p.endswith("/iteration")]
     reader = tf.train.load_checkpoint(str(folder / "arrays"))
     return int(reader.get_tensor(f"{group}/{index:04}"))
-
-
-def check_record(group):
-    record = json.loads((group.model_dir / "run.json").read_text())
-    assert record["exit_reason"] == "done"
-    assert record["cluster"]["cluster"]["jobs"] == group.jobs
 
 
 def checkpoints(model_dir):
@@ -117,32 +79,6 @@ def check_that_it_continues(group, strategy):
     logged = [line["step"] for line in found if line["split"] == "train"]
     assert logged == sorted(set(logged))
     assert updates(group.model_dir) == steps
-
-
-@HOW
-def test_three_hosts_train_as_one_process_does(run, reference, by_flags):
-    group = run(WORKERS, by_flags=by_flags)
-    group.start("--strategy=multi_worker_mirrored")
-    group.wait_for_all()
-    found = group.metrics()
-    assert steps_and_splits(found) == steps_and_splits(reference)
-    assert steps_and_splits(found)[-2:] == [(STEPS, "train"), (STEPS, "eval")]
-    for line, expected in zip(found, reference, strict=True):
-        assert values(line) == pytest.approx(values(expected), rel=1e-5)
-    check_record(group)
-
-
-@HOW
-def test_a_parameter_server_and_workers_on_three_hosts(run, by_flags):
-    group = run(SERVERS, by_flags=by_flags)
-    group.start("--strategy=parameter_server")
-    group.wait_for_all()
-    found = group.metrics()
-    assert steps_and_splits(found)[-2:] == [(STEPS, "train"), (STEPS, "eval")]
-    assert updates(group.model_dir) == STEPS
-    losses = [line["loss"] for line in found if line["split"] == "eval"]
-    assert losses[-1] < losses[0]
-    check_record(group)
 
 
 def test_a_host_that_is_cut_off_before_the_start_is_named(run, hosts):
@@ -207,29 +143,6 @@ def test_a_parameter_server_that_is_cut_off_is_named(run, hosts):
     assert group.start_again("ps 0").startswith("lost chief 0 (")
     hosts.join(2)
     check_that_it_continues(group, "--strategy=parameter_server")
-
-
-def test_the_others_take_over_the_work_of_a_worker_that_is_cut_off(run, hosts):
-    group = run(SERVERS)
-    group.start(
-        "--strategy=parameter_server",
-        "--train_steps=600",
-        "--gin.run.eval_every=600",
-    )
-    group.wait_until("chief 0", lambda: len(group.metrics()) >= 3)
-    hosts.cut_off(1)
-    cut_at = group.metrics()[-1]["step"]
-    assert group.wait("worker 1", 60) == 75
-    assert "chief 0" in group.start_again("worker 1")
-    for name in ("chief 0", "worker 0", "ps 0"):
-        assert group.wait(name, 120) == 0, group.log(name)[-3000:]
-    assert cut_at < 600
-    lost = f"Lost worker 1 ({group.address('worker 1')})"
-    assert lost in group.log("chief 0")
-    assert steps_and_splits(group.metrics())[-2:] == [
-        (600, "train"),
-        (600, "eval"),
-    ]
 
 
 def test_a_worker_rejoins_after_a_cut(run, hosts):

@@ -1,11 +1,22 @@
 """The parts of a parameter-server run that need no servers."""
 
 import math
+import time
 
+import numpy as np
 import pytest
+import tensorflow as tf
 
 from trainer import UserError
-from trainer_plugins.strategies.parameter_server import ParameterServer
+from trainer_plugins.strategies.parameter_server.counters import (
+    Staleness,
+    StepCounts,
+)
+from trainer_plugins.strategies.parameter_server.plugin import ParameterServer
+from trainer_plugins.strategies.parameter_server.small_gradients import (
+    _MOST_BYTES,
+    sent_together,
+)
 from trainer_plugins.strategies.parameter_server.worker_pool import (
     cut_into_rounds,
 )
@@ -37,13 +48,6 @@ def test_rounds_keep_the_bound(workers, steps_per_closure, bound):
             if bound is not None:
                 assert sum(one) - min(one) <= bound
                 assert len(one) <= workers
-
-
-def test_a_loose_bound_keeps_all_workers_busy():
-    (first, *_) = cut_into_rounds(
-        90, num_workers=3, steps_per_closure=None, max_staleness=8
-    )
-    assert first == [3, 3, 3]
 
 
 @pytest.mark.parametrize(
@@ -94,3 +98,171 @@ def test_under_slurm_one_rank_is_a_server_unless_more_are_requested(
     monkeypatch.setenv("TRAINER_NUM_PS", "2")
     monkeypatch.setenv("SLURM_PROCID", "3")
     assert ParameterServer().cluster.name == "worker 0"
+
+
+def counted(growth, *, num_steps, losses):
+    """The growth of some variables after the correction.
+
+    Args:
+        growth: of each; the first one counts the updates.
+        num_steps: see `StepCounts.correct`.
+        losses: see there.
+    """
+    counts = StepCounts()
+    with tf.variable_creator_scope(counts.note):
+        variables = [
+            tf.Variable(7, dtype=tf.int64, trainable=False) for _ in growth
+        ]
+    before = counts.values()
+    for variable, grown in zip(variables, growth, strict=True):
+        variable.assign_add(grown)
+    counts.correct(
+        before, updates=variables[0], num_steps=num_steps, losses=losses
+    )
+    return [now - 7 for now in counts.values()]
+
+
+@pytest.mark.parametrize(
+    ("growth", "losses"),
+    [
+        ([13, 13], 1),
+        # A worker died after it had counted for the optimizer only, in the
+        # middle of a closure or at its start.
+        ([13, 14], 1),
+        ([10, 11], 1),
+        # Or it had counted for the updates only.
+        ([13, 12], 1),
+        ([11, 10], 1),
+        # Each of two lost workers may account for one step.
+        ([15, 17], 2),
+        ([15, 13], 2),
+        # The loss may be detected late.
+        ([13, 14], 0),
+    ],
+)
+def test_each_counter_is_corrected_on_its_own(growth, losses):
+    assert counted(growth, num_steps=10, losses=losses) == [10, 10]
+
+
+@pytest.mark.parametrize(
+    ("growth", "losses"),
+    [
+        ([1, 2], 0),
+        ([10, 20], 1),
+        ([10, 0], 1),
+        ([10, 9], 1),
+    ],
+)
+def test_other_variables_are_left_alone(growth, losses):
+    steps = growth[0]
+    assert counted(growth, num_steps=steps, losses=losses) == growth
+
+
+def test_a_variable_created_meanwhile_is_left_alone():
+    counts = StepCounts()
+    with tf.variable_creator_scope(counts.note):
+        updates = tf.Variable(0, dtype=tf.int64)
+        before = counts.values()
+        late = tf.Variable(0, dtype=tf.int64)
+    for variable in (updates, late):
+        variable.assign_add(3)
+    counts.correct(before, updates=updates, num_steps=2, losses=1)
+    assert (int(updates.numpy()), int(late.numpy())) == (2, 3)
+
+
+@pytest.fixture
+def updates():
+    return tf.Variable(5, dtype=tf.int64)
+
+
+def test_updates_of_others_in_between_are_counted(updates):
+    staleness = Staleness(updates)
+
+    @tf.function
+    def step(others):
+        with staleness.measured():
+            updates.assign_add(others)
+
+    assert staleness.take() == 0.0
+    for others in (0, 3, 6):
+        step(tf.constant(others, tf.int64))
+    assert int(updates.numpy()) == 5 + 9 + 3
+    assert staleness.take() == 3.0
+    step(tf.constant(1, tf.int64))
+    assert staleness.take() == 1.0
+    assert staleness.take() == 0.0
+
+
+def assigned(weight, value):
+    weight.assign(value)
+
+
+def assigned_if_sound(weight, value):
+    def update():
+        weight.assign(value)
+        return 0
+
+    tf.cond(tf.reduce_sum(weight) < 1e9, update, lambda: 0)
+
+
+def assigned_in_a_function(weight, value):
+    tf.function(lambda: weight.assign(value))()
+
+
+def scattered(weight, value):
+    weight.scatter_sub(tf.IndexedSlices(value, tf.constant([0])))
+
+
+@pytest.mark.parametrize(
+    "update", [assigned, assigned_if_sound, assigned_in_a_function, scattered]
+)
+def test_an_update_is_counted_when_it_has_been_made(updates, update):
+    staleness = Staleness(updates)
+    weight = tf.Variable([0.0])
+    seen = []
+
+    def slowly():
+        time.sleep(0.3)
+        seen.append(int(updates.numpy()))
+        return 1.0
+
+    @tf.function
+    def step():
+        with staleness.measured():
+            value = tf.ensure_shape(tf.py_function(slowly, [], tf.float32), [])
+            update(weight, value[tf.newaxis])
+
+    step()
+    assert seen == [5]
+    assert int(updates.numpy()) == 6
+    assert staleness.take() == 0.0
+
+
+MANY = _MOST_BYTES // 4
+SHAPES = [(3, 4), (), (7,), (MANY,), (MANY + 1,), (2, 2), (1, 5), (0, 3)]
+
+
+def test_gradients_arrive_as_they_were():
+    draw = np.random.default_rng(0)
+    variables = [tf.Variable(tf.zeros(shape)) for shape in SHAPES]
+    half, rows = tf.Variable(tf.zeros(6, tf.float16)), tf.Variable([[0.0] * 2])
+    values = [draw.normal(size=shape).astype("float32") for shape in SHAPES]
+
+    @tf.function
+    def send(values, narrow, some):
+        given = [
+            (tf.IndexedSlices(some, tf.constant([0])), rows),
+            (None, half),
+            (narrow, half),
+            *zip(values, variables, strict=True),
+        ]
+        found = sent_together(given)
+        for (_, before), (_, after) in zip(given, found, strict=True):
+            assert before is after
+        assert [given[i][0] is found[i][0] for i in range(3)] == [True] * 3
+        return [gradient for gradient, _ in found[3:]]
+
+    found = send(values, np.ones(6, "float16"), np.ones((1, 2), "float32"))
+    for after, before in zip(found, values, strict=True):
+        assert after.shape == before.shape
+        np.testing.assert_array_equal(after, before)

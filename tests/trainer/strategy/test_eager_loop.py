@@ -1,6 +1,5 @@
 """`run_eagerly`: the same numbers as Python, where a debugger can stop."""
 
-import subprocess
 import sys
 
 import keras
@@ -110,19 +109,6 @@ def test_where_it_cannot_be():
         make_trainer(linear, run_eagerly=True, jit_compile=True)
 
 
-@pytest.mark.long
-def test_a_model_that_is_compiled_so():
-    model = linear()
-    model.compile("sgd", "mse", run_eagerly=True)
-    trainer = make_trainer(model, loss=None)
-    assert trainer.run_eagerly
-    assert "run eagerly" in trainer.describe()
-    trainer = make_trainer(lambda: model, loss=None)
-    trainer.build()
-    assert trainer.run_eagerly
-    assert trainer.predict(np.ones((2, 3), "float32")).shape == (2, 1)
-
-
 class OnlyPython(Trainer):
     def per_example_loss(self, x, y, y_pred):
         float(tf.reduce_mean(y_pred).numpy())
@@ -147,39 +133,3 @@ def test_a_run_that_saves(tmp_path):
             callbacks=[Checkpoint()],
             verbose=0,
         )
-
-
-PDB = """
-import keras, numpy as np
-from trainer import Trainer
-
-class Mine(Trainer):
-    def per_example_loss(self, x, y, y_pred):
-        error = (y - y_pred)[:, 0] ** 2
-        import pdb; pdb.set_trace()
-        return error
-
-x = np.ones((8, 3), "float32")
-model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
-Mine(
-    model, data=(x, x[:, :1]), batch_size=8, strategy="default",
-    run_eagerly=True,
-).train(1, verbose=0)
-"""
-
-
-@pytest.mark.long
-def test_pdb_itself(tmp_path):
-    (tmp_path / "debugged.py").write_text(PDB)
-    # Before the step the loss is tried, with values, too.
-    answers = "p 'value', error.numpy().shape, __file__\nc\n" * 4
-    done = subprocess.run(
-        [sys.executable, "debugged.py"],
-        cwd=tmp_path,
-        input=answers,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert "('value', (8,)" in done.stdout, done.stdout + done.stderr
-    assert "debugged.py" in done.stdout

@@ -179,16 +179,6 @@ def test_one_program_serves_all_calls():
     assert loop.experimental_get_tracing_count() == 1
 
 
-def test_each_call_of_fit_trains_on_its_own_arrays():
-    trainers = [make(form) for form in ("graph", "xla_stack")]
-    for x, y in ((X, Y), (X[::-1] * 0.5, Y), (X[:20], Y[:20])):
-        losses = [
-            one.fit(x, y, batch_size=8, epochs=2, verbose=0).history["loss"]
-            for one in trainers
-        ]
-        np.testing.assert_allclose(*losses, rtol=1e-4)
-
-
 @pytest.mark.parametrize(
     ("options", "reason"),
     [

@@ -6,7 +6,7 @@ import pytest
 
 from trainer import UserError
 from trainer.strategy.cluster import kubernetes, slurm, tf_config
-from trainer.strategy.cluster.resolve import is_described, resolve_cluster
+from trainer.strategy.cluster.resolve import resolve_cluster
 from trainer.strategy.cluster.spec import Cluster
 
 FLAGS = "The flags of the cluster"
@@ -75,11 +75,6 @@ def test_tf_config_takes_what_operators_write():
     )
     assert found.jobs == {"chief": ["m:1"], "worker": ["a:1", "b:1"]}
     assert found.name == "chief 0"
-
-
-def test_an_evaluator_needs_no_address():
-    found = tf_config.resolve(tf_config_of(TWO, "evaluator"))
-    assert found.name == "evaluator 0"
 
 
 @pytest.mark.parametrize("text", ["", "  ", "{}"])
@@ -284,13 +279,6 @@ def test_mistakes_in_slurm(environ, parts):
     assert all(part in text for part in parts), text
 
 
-def test_a_single_task_is_no_cluster():
-    batch = {"SLURM_PROCID": "0", "SLURM_JOB_ID": "3", "SLURM_NTASKS": "4"}
-    assert not slurm.detect(batch)
-    assert not slurm.detect(in_slurm(0, nodes="n1", counts="1", total=1))
-    assert slurm.detect(in_slurm(0))
-
-
 # Kubernetes
 
 
@@ -350,24 +338,6 @@ def test_the_order_in_which_they_are_asked():
         del everywhere[variable]
     assert sources == [FLAGS, "TF_CONFIG", "Slurm", "Kubernetes"]
     assert resolve_cluster(environ=everywhere) is None
-
-
-@pytest.mark.parametrize(
-    ("given", "environ", "expected"),
-    [
-        ({}, {}, False),
-        ({"task_index": 1}, {}, True),
-        ({}, tf_config_of(TWO), True),
-        # A single process, for which `resolve_cluster` returns no cluster.
-        ({}, {"TF_CONFIG": '{"task": {"type": "worker"}}'}, True),
-        ({}, {"TF_CONFIG": "{}"}, False),
-        ({}, in_slurm(0), True),
-        ({}, in_pod("a-0", "1"), True),
-        ({}, {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, False),
-    ],
-)
-def test_a_single_task_is_described_too(given, environ, expected):
-    assert is_described(given, environ) is expected
 
 
 def test_no_tensorflow_is_needed(plain_starts):
