@@ -3,22 +3,15 @@
     TF_CONFIG=... python -m tests.plugins.strategies.cluster_script \
         STRATEGY STEPS PAUSE [OPTION=VALUE ...]
 
-Prints `step N threads T` after each host loop of 10 steps. An option is one
+Prints `step N done` after each host loop of 10 steps. An option is one
 of the strategy plugin's, or one of these:
 
-    fail=TASK:STEP   the task of that number raises an exception at a step
-    odd=TASK         the task of that number has facts of its own
     tell=yes         print `worked on X` for each step, where it is done;
                      X is another one for each batch
     slow=yes         a step ends long after it has changed the weights
-    dir=PATH         save every 50 steps, and go on from there
-    dies=TASK        that task, such as ps0, is killed when all have met,
-                     before it serves
 """
 
-import json
 import os
-import signal
 import sys
 import time
 import traceback
@@ -31,13 +24,7 @@ def main(name, steps, pause, *options):
     from trainer.strategy.registry import find_strategy
 
     given = dict(option.split("=") for option in options)
-    task = json.loads(os.environ["TF_CONFIG"])["task"]
-    job, task = task["type"], task["index"]
-    fails, odd = given.pop("fail", None), given.pop("odd", None)
-    tells, directory = given.pop("tell", None), given.pop("dir", None)
-    slow, length = given.pop("slow", None), given.pop("length", "10")
-    if given.pop("dies", None) == f"{job}{task}":
-        die_before_it_serves()
+    tells, slow = given.pop("tell", None), given.pop("slow", None)
     plugin = find_strategy(name, **{k: _number(v) for k, v in given.items()})
     code = 0
     try:
@@ -47,12 +34,8 @@ def main(name, steps, pause, *options):
                     plugin,
                     int(steps),
                     pause=float(pause),
-                    fails=lambda step: fails == f"{task}:{step}",
                     tells=tells is not None,
                     slow=slow is not None,
-                    length=length,
-                    directory=directory,
-                    facts={"color": "odd" if odd == str(task) else "even"},
                 )
                 plugin.finish()
         finally:
@@ -71,38 +54,17 @@ def main(name, steps, pause, *options):
     os._exit(code)
 
 
-def die_before_it_serves():
-    from trainer_plugins.strategies import multi_worker_mirrored, processes
-
-    def die(*arguments, **options):
-        # The others are past the rendezvous by then.
-        time.sleep(2)
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    processes.server_def_resolver = die
-    multi_worker_mirrored.server_def_resolver = die
-
-
-def train(
-    plugin, steps, *, pause, fails, tells, slow, length, directory, facts
-):
+def train(plugin, steps, *, pause, tells, slow):
     import keras
     import numpy as np
     import tensorflow as tf
 
     from trainer import Callback, Trainer
-    from trainer_plugins.callbacks.checkpoint import Checkpoint
-
-    _ = plugin.strategy  # Only then have the tasks met.
-    plugin.check_alike(facts)
 
     class Report(Callback):
         def on_save(self, step, logs):
-            threads = len(os.listdir("/proc/self/task"))
-            say(f"step {step} threads {threads}")
+            say(f"step {step} done")
             time.sleep(pause)
-            if fails(step):
-                raise RuntimeError("broken on purpose")
 
     class Telling(Trainer):
         def forward(self, x, *, training):
@@ -121,9 +83,6 @@ def train(
             one = tf.where(tf.math.is_nan(busy[0, 0]), 0.0, 1.0)
             return tf.nest.map_structure(lambda value: value * one, logs)
 
-    callbacks = [Report()]
-    if directory is not None:
-        callbacks.append(Checkpoint(every=50))
     x = np.random.default_rng(0).normal(size=(640, 4)).astype("float32")
     trainer = Telling(
         model=lambda: keras.Sequential(
@@ -137,11 +96,10 @@ def train(
     )
     logs = trainer.train_and_evaluate(
         steps,
-        steps_per_loop=_number(length),
-        log_every=_number(length),
+        steps_per_loop=10,
+        log_every=10,
         eval_every=steps,
-        callbacks=callbacks,
-        model_dir=directory,
+        callbacks=[Report()],
     )
     say(f"iterations {int(trainer.optimizer.iterations.numpy())}")
     say(f"staleness {logs.get('staleness', 0.0):.6f}")
