@@ -14,10 +14,7 @@ import tensorflow as tf
 from tests.conftest import ROOT
 from trainer import Guard, Trainer, WholeSetMetric
 from trainer.cli import flags
-from trainer_plugins.callbacks.checkpoint import Checkpoint
-from trainer_plugins.loggers.csv_file import CSV
-from trainer_plugins.loggers.json_lines import JsonLines
-from trainer_plugins.loggers.tensorboard import TensorBoard
+from trainer_plugins import CSV, Checkpoint, JsonLines, TensorBoard
 
 PAGE = ROOT / "docs" / "coming_from.md"
 CODE = re.compile(r"`([^`]+)`")

@@ -12,7 +12,7 @@ from trainer.checkpoint.storage import load_newest
 from trainer_experiments.contrastive import SimCLR
 from trainer_experiments.digits import digits
 from trainer_experiments.models import conv_net
-from trainer_plugins.callbacks.checkpoint import Checkpoint
+from trainer_plugins import Checkpoint
 
 from . import models
 from .divergence import divergence, divergence_unordered

@@ -9,8 +9,7 @@ import tensorflow as tf
 
 from trainer import ArrayExamples, Guard, Trainer
 from trainer.data import IndexedBatches
-from trainer_plugins.callbacks.checkpoint import Checkpoint
-from trainer_plugins.loggers.json_lines import JsonLines
+from trainer_plugins import Checkpoint, JsonLines
 
 from . import models
 

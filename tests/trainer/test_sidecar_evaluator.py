@@ -14,10 +14,12 @@ from tests.sets import one_in
 from trainer import Callback, Trainer, UserError
 from trainer.checkpoint import storage
 from trainer.sidecar_evaluator import follow
-from trainer_plugins.callbacks.checkpoint import Checkpoint
-from trainer_plugins.callbacks.early_stopping import EarlyStopping
-from trainer_plugins.loggers.json_lines import JsonLines
-from trainer_plugins.loggers.tensorboard import TensorBoard
+from trainer_plugins import (
+    Checkpoint,
+    EarlyStopping,
+    JsonLines,
+    TensorBoard,
+)
 
 X = np.array([[1.0], [2.0]], "float32")
 

@@ -7,7 +7,7 @@ import tensorflow as tf
 from keras.ops import convert_to_numpy
 
 from trainer import Trainer, UserError
-from trainer_plugins.strategies.mirrored import Mirrored
+from trainer_plugins import Mirrored
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(40, 5)).astype("float32")

@@ -2,11 +2,14 @@
 
 import _thread
 import contextlib
+import http.client
 import os
 import re
 import signal
 import sys
 import threading
+import urllib.error
+import urllib.request
 from typing import Annotated, Any, TypeAlias
 
 from absl import logging
@@ -15,7 +18,6 @@ from typing_extensions import Doc
 
 from trainer import Callback
 from trainer.plugin_api import Seconds, configurable, give_up, signals
-from trainer_plugins.callbacks.metadata_server import MetadataServer
 
 # 128 plus SIGINT, as a shell reports it.
 _EXIT_INTERRUPTED = 130
@@ -23,6 +25,10 @@ _EXIT_INTERRUPTED = 130
 _LAST_SECONDS = 2.0
 _LEAVING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 _SAVING = (signal.SIGUSR1,)
+_METADATA_HOST = "metadata.google.internal"
+_METADATA_SECONDS = 3.0  # The time-out of a request.
+# After this many failures in a row, the server counts as absent.
+_MOST_FAILURES = 3
 Url: TypeAlias = Annotated[
     str,
     Predicate(re.compile(r"(https?://[^\s/]+(/\S*)?)?").fullmatch),
@@ -32,24 +38,24 @@ Url: TypeAlias = Annotated[
 
 @configurable(module="trainer_plugins.callbacks")
 class Preemption(Callback):
-    """Saves and exits with 75 when the run is asked to leave.
+    """Saves and exits with 75 when the run has to leave.
 
     SIGTERM, SIGHUP (a closed terminal) and SIGINT (Ctrl-C) end the run after
     the graph call that is under way: all processes of the run save once, at
     one step, and exit with 75. A second SIGINT ends the process at once, with
     130. SIGUSR1 saves, and training goes on. A Cloud VM's metadata server is
-    asked too: `preempted` and a `maintenance-event` that ends the VM are like
+    polled too: `preempted` and a `maintenance-event` that ends the VM are like
     SIGTERM, one that moves it like SIGUSR1.
 
     Args:
         grace_seconds: a process that has not come to a step to save at so
-            long after it was asked exits with 75 all the same; the run then
+            long after the signal exits with 75 all the same; the run then
             goes on from its last checkpoint. Ctrl-C waits, and so does
             `None`.
         metadata_url: the metadata server's address. By default Google
             Cloud's, or what the environment variable `GCE_METADATA_HOST`
-            says, and only if it answers; `""` asks none.
-        poll_seconds: how often it is asked.
+            says, and only if it answers; `""` polls none.
+        poll_seconds: how often it is polled.
 
     Raises:
         UserError: an argument is not valid.
@@ -66,15 +72,10 @@ class Preemption(Callback):
     ) -> None:
         super().__init__()
         self._grace_seconds = grace_seconds
-        self._metadata = (
-            None
-            if metadata_url == ""
-            else MetadataServer(
-                metadata_url, poll_seconds=poll_seconds, on_event=self._hear
-            )
-        )
+        self._metadata_url = metadata_url
+        self._poll_seconds = poll_seconds
         self._listener = signals.Listener(
-            (*_LEAVING, *_SAVING), self._handle, in_main=self._heard
+            (*_LEAVING, *_SAVING), self._on_signal, in_main=self._in_main
         )
         self._interrupts = 0
         self._has_raised = False
@@ -84,26 +85,31 @@ class Preemption(Callback):
         self._closed = threading.Event()
 
     def setup(self) -> None:
-        """Takes the signals, and starts to ask the metadata server."""
-        self._closed.clear()
-        self._arrived.clear()
+        """Takes the signals, and starts to poll the metadata server."""
+        # New ones for each run: threads of the last one may still wait on its.
+        self._closed, self._arrived = threading.Event(), threading.Event()
         self._saves = self.run.steps is None or self.run.saves
         if not self._saves:
             logging.warning(
-                "Preemption finds no callback that saves: a run that is asked "
-                "to leave begins anew. Add @Checkpoint() to run.callbacks."
+                "Preemption finds no callback that saves: a run that has to "
+                "leave begins again. Add @Checkpoint() to run.callbacks."
             )
         self._interrupts, self._is_leaving = 0, False
         self._has_raised = False
-        # Whoever trains in another thread has a program around it that minds
-        # signals.
+        # A program that trains in another thread handles signals itself.
         if not self._listener.start():
             logging.warning(
-                "Preemption hears no signals: training is not in the "
+                "Preemption receives no signals: training is not in the "
                 "process's main thread."
             )
-        if self._metadata is not None:
-            self._metadata.start()
+        if self._metadata_url != "":
+            # A daemon: a request that hangs must not keep the process alive.
+            threading.Thread(
+                target=self._poll,
+                args=(self._closed,),
+                name="metadata",
+                daemon=True,
+            ).start()
 
     def on_leave(self, step: int) -> None:
         """The rest is the save, which nothing should cut short."""
@@ -116,67 +122,128 @@ class Preemption(Callback):
     def close(self) -> None:
         """Gives the signals back."""
         self._closed.set()
-        # Or the thread that minds the grace would end the process later.
+        # Or the thread of the grace period would end the process later.
         self._arrived.set()
-        if self._metadata is not None:
-            self._metadata.stop()
         # The echo of a second Ctrl-C may be on its way: it must not break off
         # the end that the first has begun.
         again = self._interrupts > 1
         self._listener.stop(keep=(signal.SIGINT,) if again else ())
 
-    def _handle(self, number: int) -> None:
+    def _on_signal(self, number: int) -> None:
         if number in _SAVING:
-            self._hear(signal.Signals(number).name, leave=False)
+            self._leave_or_save(signal.Signals(number).name, leave=False)
         elif number in _LEAVING:
             self._interrupts += number == signal.SIGINT
             if self._interrupts == 2:
                 _end_at_once()
             elif self._interrupts < 2:
-                self._hear(signal.Signals(number).name, leave=True)
+                self._leave_or_save(signal.Signals(number).name, leave=True)
 
-    def _heard(self, number: int) -> None:
-        """Called in the main thread; the one that listens does the rest."""
-        # The second Ctrl-C comes twice: from the kernel, and from the thread
-        # that listens. What the first raises must not be interrupted.
+    def _in_main(self, number: int) -> None:
+        """Called in the main thread; the thread of the listener does the rest.
+
+        The second Ctrl-C comes twice: from the kernel, and from that thread.
+        What the first raises must not be interrupted.
+        """
         if self._interrupts > 1 and not self._has_raised:
             self._has_raised = True
             raise KeyboardInterrupt
 
-    def _hear(self, what: str, leave: bool) -> None:
-        """Called on any thread when something asks to save or to leave."""
+    def _leave_or_save(self, why: str, *, leave: bool) -> None:
+        """Called on any thread."""
         # The metadata server's thread may still be in a request.
         if self._closed.is_set():
             return
         if not leave:
-            logging.warning("%s: saving at the next boundary.", what)
+            logging.warning("%s: saving at the next boundary.", why)
             self.run.save_soon()
         elif not self._is_leaving:
             logging.warning(
                 "%s: leaving at the end of this host loop%s.%s",
-                what,
+                why,
                 ", saved" if self._saves else "",
-                " Once more ends the run at once." if what == "SIGINT" else "",
+                " Once more ends the run at once." if why == "SIGINT" else "",
             )
             self._is_leaving = True
-            self.run.start_again(what)
-            self._mind_the_grace(what)
+            self.run.start_again(why)
+            # After a Ctrl-C one can press it again.
+            if self._grace_seconds is not None and why != "SIGINT":
+                threading.Thread(
+                    target=self._limit_grace,
+                    args=(why, self._grace_seconds, self._arrived),
+                    name="grace",
+                    daemon=True,
+                ).start()
 
-    def _mind_the_grace(self, what: str) -> None:
-        # Whoever presses Ctrl-C can press it again.
-        if self._grace_seconds is None or what == "SIGINT":
-            return
-        seconds = self._grace_seconds
+    def _limit_grace(
+        self, why: str, seconds: float, arrived: threading.Event
+    ) -> None:
+        if not arrived.wait(seconds):
+            give_up(
+                f"{why}; no step to save at within {seconds:g} s: make "
+                "run.steps_per_loop smaller or Preemption.grace_seconds longer"
+            )
 
-        def wait() -> None:
-            if not self._arrived.wait(seconds):
-                give_up(
-                    f"{what}; no step to save at within {seconds:g} s: make "
-                    "run.steps_per_loop smaller or "
-                    "Preemption.grace_seconds longer"
-                )
+    def _poll(self, closed: threading.Event) -> None:
+        """Polls a Cloud VM's metadata server; passes on each change once.
 
-        threading.Thread(target=wait, name="grace", daemon=True).start()
+        See cloud.google.com/compute/docs/metadata/predefined-metadata-keys.
+        """
+        host = os.environ.get("GCE_METADATA_HOST", _METADATA_HOST)
+        url = (self._metadata_url or f"http://{host}").rstrip("/")
+        last: dict[str, str] = {}
+        failures = 0
+        while not closed.is_set():
+            try:
+                for key in ("preempted", "maintenance-event"):
+                    value = _metadata(
+                        f"{url}/computeMetadata/v1/instance/{key}"
+                    )
+                    if value != last.get(key):
+                        last[key] = value
+                        self._on_metadata(key, value)
+                failures = 0
+            except (OSError, ValueError, http.client.HTTPException) as error:
+                failures += 1
+                # A server that has answered once exists, and will answer again.
+                if failures == _MOST_FAILURES and not last:
+                    # Not to be on Google Cloud is no reason to warn.
+                    if self._metadata_url is None:
+                        return
+                    logging.warning(
+                        "The metadata server %s does not answer (%s).",
+                        url,
+                        error,
+                    )
+            closed.wait(self._poll_seconds)
+
+    def _on_metadata(self, key: str, value: str) -> None:
+        # In full, the events are called TERMINATE_ON_HOST_MAINTENANCE and
+        # MIGRATE_ON_HOST_MAINTENANCE.
+        if key == "preempted" and value == "TRUE":
+            self._leave_or_save("the VM is preempted", leave=True)
+        elif value.startswith("TERMINATE"):
+            why = f"the VM is going to end ({value})"
+            self._leave_or_save(why, leave=True)
+        elif value.startswith("MIGRATE"):
+            why = f"the VM is going to move ({value})"
+            self._leave_or_save(why, leave=False)
+
+
+def _metadata(url: str) -> str:
+    # The server is link-local, and cannot be reached through a proxy; it
+    # refuses requests without this header.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    request = urllib.request.Request(url, headers={"Metadata-Flavor": "Google"})
+    try:
+        with opener.open(request, timeout=_METADATA_SECONDS) as answer:
+            # Values are a few words. Something else may answer, without end.
+            return str(answer.read(256).decode().strip().upper())
+    except urllib.error.HTTPError as error:
+        # Not every kind of VM has every key.
+        if error.code == 404:
+            return ""
+        raise
 
 
 def _end_at_once() -> None:
@@ -184,7 +251,7 @@ def _end_at_once() -> None:
     timer = threading.Timer(_LAST_SECONDS, os._exit, (_EXIT_INTERRUPTED,))
     timer.daemon = True
     timer.start()
-    # The same Ctrl-C may have ended who read this.
+    # The same Ctrl-C may have ended the reader of this stream.
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.write("interrupted twice: ending at once\n")
         sys.stderr.flush()

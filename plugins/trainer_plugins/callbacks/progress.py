@@ -1,5 +1,6 @@
-"""The callback Progress: a bar on a terminal or in a notebook, or lines."""
+"""The callback Progress: a bar, or lines where there can be none."""
 
+import importlib.util
 import time
 from typing import Any
 
@@ -10,7 +11,6 @@ from rich.table import Table
 
 from trainer import Callback
 from trainer.plugin_api import configurable, peak_memory
-from trainer_plugins.callbacks.notebook_bar import NotebookBar
 
 # Logged, but too much for a line.
 _HIDDEN = ("examples_per_second", "steps_per_second", "learning_rate")
@@ -21,8 +21,9 @@ class Progress(Callback):
     """Shows what runs, its newest values, speed and remaining time.
 
     The remaining time counts training only, without evaluations, checkpoints
-    and the first graph call, which includes compiling. With a bar, a table of
-    the newest values comes at the end. A run that is started from Python has
+    and the first graph call, which includes compiling. With a bar, and in a
+    notebook, a table of the newest values comes at the end. A bar in a
+    notebook needs the package ipywidgets. A run that is started from Python has
     this callback by default; with `verbose=2` it prints a line for each epoch
     and nothing else.
 
@@ -43,7 +44,7 @@ class Progress(Callback):
             if self._console.is_jupyter
             else self._console
         )
-        self._bar: Bar | NotebookBar | None = None
+        self._bar: Bar | None = None
         self._task = TaskID(0)
         self._pace = Pace()
 
@@ -53,14 +54,11 @@ class Progress(Callback):
         if self._is_chief and self.verbose != 2:
             self._print([self.run.describe()])
         # A bar redraws itself with control codes, which would pile up in a
-        # file.
-        if not self._is_chief or self.verbose == 2:
-            return
+        # file; in a notebook, rich needs a widget for it.
+        draws = self._console.is_terminal
         if self._console.is_jupyter:
-            self.close()
-            self._bar = NotebookBar(self._total, self.run.step)
-            return
-        if not self._console.is_terminal:
+            draws = importlib.util.find_spec("ipywidgets") is not None
+        if not self._is_chief or self.verbose == 2 or not draws:
             return
         self.close()
         bar = Bar(
@@ -128,9 +126,9 @@ class Progress(Callback):
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Ends the bar; prints why training ended early, and its cost."""
-        had_bar = self._bar is not None
+        had_bar = self._bar is not None or self._console.is_jupyter
         self.close()
-        if had_bar and logs:
+        if had_bar and logs and self._is_chief and self.verbose != 2:
             self._console.print(_table(logs))
         reason = self.run.stop_reason
         if reason and self._is_chief:

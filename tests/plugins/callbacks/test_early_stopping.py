@@ -7,7 +7,7 @@ import pytest
 
 from tests.helpers import linear, make_trainer
 from trainer import UserError
-from trainer_plugins.callbacks.early_stopping import EarlyStopping
+from trainer_plugins import EarlyStopping
 
 
 def attach(callback):

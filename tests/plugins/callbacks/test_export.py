@@ -9,8 +9,7 @@ import tensorflow as tf
 
 from trainer import Callback, Trainer, UserError
 from trainer.checkpoint import storage
-from trainer_plugins.callbacks.checkpoint import Checkpoint
-from trainer_plugins.callbacks.export import Export, export_model
+from trainer_plugins import Checkpoint, Export, export_model
 
 
 def functional():

@@ -11,8 +11,7 @@ import pytest
 
 from tests.helpers import compare, make_trainer, read_lines, saved_steps
 from tests.trainer.cli.tiny import HERE, TINY, run_trainer
-from trainer_plugins.callbacks.checkpoint import Checkpoint
-from trainer_plugins.loggers.json_lines import JsonLines
+from trainer_plugins import Checkpoint, JsonLines
 
 
 def worsening():

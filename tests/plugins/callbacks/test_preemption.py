@@ -17,7 +17,7 @@ from tests.conftest import ROOT
 from tests.helpers import saved_steps
 from tests.sets import long
 from trainer import Trainer, UserError
-from trainer_plugins.callbacks.preemption import Preemption
+from trainer_plugins import Preemption
 
 _SECONDS = 120
 

@@ -7,8 +7,8 @@ import pytest
 from rich.console import Console
 
 from tests.helpers import linear, make_trainer
+from trainer_plugins import Progress
 from trainer_plugins.callbacks import progress
-from trainer_plugins.callbacks.progress import Progress
 
 ACCOUNTS = {
     "start_up": 10.0,

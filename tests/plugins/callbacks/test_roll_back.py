@@ -13,10 +13,7 @@ from tensorboard.backend.event_processing.plugin_event_accumulator import (
 )
 
 from trainer import ArrayExamples, Callback, Guard, Trainer
-from trainer_plugins.callbacks.checkpoint import Checkpoint
-from trainer_plugins.callbacks.progress import Progress
-from trainer_plugins.loggers.json_lines import JsonLines
-from trainer_plugins.loggers.tensorboard import TensorBoard
+from trainer_plugins import Checkpoint, JsonLines, Progress, TensorBoard
 
 
 class Stubborn(Callback):

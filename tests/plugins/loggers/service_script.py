@@ -8,10 +8,7 @@ import numpy as np
 
 from tests.helpers import linear, make_trainer
 from trainer import Callback
-from trainer_plugins.callbacks.checkpoint import Checkpoint
-from trainer_plugins.loggers.json_lines import JsonLines
-from trainer_plugins.loggers.mlflow_runs import MLflow
-from trainer_plugins.loggers.wandb_runs import WandB
+from trainer_plugins import Checkpoint, JsonLines, MLflow, WandB
 
 
 class LogsMedia(Callback):

@@ -3,7 +3,7 @@ import math
 
 from tests.plugins.loggers import training
 from trainer.plugin_api import Media
-from trainer_plugins.loggers.csv_file import CSV
+from trainer_plugins import CSV
 
 
 def make(*arguments, **options):

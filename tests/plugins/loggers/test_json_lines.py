@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.plugins.loggers import training
-from trainer_plugins.loggers.json_lines import JsonLines
+from trainer_plugins import JsonLines
 
 make = functools.partial(training.make, JsonLines)
 

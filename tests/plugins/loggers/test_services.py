@@ -18,9 +18,7 @@ from tests.conftest import ROOT
 from tests.helpers import linear, make_trainer
 from trainer import Guard, UserError
 from trainer.plugin_api import Media
-from trainer_plugins.callbacks.checkpoint import Checkpoint
-from trainer_plugins.loggers.mlflow_runs import MLflow
-from trainer_plugins.loggers.wandb_runs import WandB
+from trainer_plugins import Checkpoint, MLflow, WandB
 
 SCRIPT = "tests.plugins.loggers.service_script"
 

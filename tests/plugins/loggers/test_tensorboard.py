@@ -12,9 +12,9 @@ from tensorboard.plugins.hparams import api_pb2, metadata
 
 from tests.plugins.loggers import training
 from trainer import UserError
+from trainer_plugins import TensorBoard
 from trainer_plugins.loggers import tensorboard
 from trainer_plugins.loggers.hyperparameters import literal_bindings
-from trainer_plugins.loggers.tensorboard import TensorBoard
 
 
 @pytest.fixture(autouse=True)

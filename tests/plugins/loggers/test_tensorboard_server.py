@@ -10,8 +10,7 @@ from tensorboard import program
 
 from tests.helpers import linear, make_trainer
 from tests.plugins.loggers.service_script import LogsMedia
-from trainer_plugins.callbacks.checkpoint import Checkpoint
-from trainer_plugins.loggers.tensorboard import TensorBoard
+from trainer_plugins import Checkpoint, TensorBoard
 
 pytestmark = pytest.mark.long
 

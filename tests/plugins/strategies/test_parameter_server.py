@@ -8,11 +8,11 @@ import pytest
 import tensorflow as tf
 
 from trainer import UserError
+from trainer_plugins import ParameterServer
 from trainer_plugins.strategies.parameter_server.counters import (
     Staleness,
     StepCounts,
 )
-from trainer_plugins.strategies.parameter_server.plugin import ParameterServer
 from trainer_plugins.strategies.parameter_server.small_gradients import (
     _MOST_BYTES,
     sent_together,

@@ -21,7 +21,7 @@ from tests.conformance.cases import in_order
 from trainer import Guard, Trainer
 from trainer.loop.loop import Loop
 from trainer_experiments.contrastive import SimCLR
-from trainer_plugins.strategies.tpu import TPU
+from trainer_plugins import TPU
 
 CORES = int(sys.argv[1])
 

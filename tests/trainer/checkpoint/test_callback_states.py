@@ -16,9 +16,7 @@ from trainer import Callback, UserError
 from trainer.checkpoint import keras_callbacks, storage
 from trainer.loop.callback_list import CallbackList
 from trainer.runtime.schema import Misfit
-from trainer_plugins.callbacks.checkpoint import Checkpoint
-from trainer_plugins.callbacks.early_stopping import EarlyStopping
-from trainer_plugins.loggers.json_lines import JsonLines
+from trainer_plugins import Checkpoint, EarlyStopping, JsonLines
 
 CODE = "import os; os.system('touch harm')\n"
 

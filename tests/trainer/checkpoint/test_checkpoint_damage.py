@@ -9,7 +9,7 @@ import pytest
 from tests.helpers import linear, make_trainer, manifest_entry, saved_steps
 from trainer import StartAgain, UserError
 from trainer.checkpoint import storage
-from trainer_plugins.callbacks.checkpoint import Checkpoint
+from trainer_plugins import Checkpoint
 
 FILES = (
     "manifest.json",

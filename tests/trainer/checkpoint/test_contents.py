@@ -22,9 +22,7 @@ from trainer.checkpoint.init_from import initialize_from
 from trainer.loop.callback_list import CallbackList
 from trainer.runtime.schema import Misfit
 from trainer.sidecar_evaluator import follow
-from trainer_plugins.callbacks.checkpoint import Checkpoint
-from trainer_plugins.callbacks.early_stopping import EarlyStopping
-from trainer_plugins.loggers.json_lines import JsonLines
+from trainer_plugins import Checkpoint, EarlyStopping, JsonLines
 
 
 def train(model_dir, steps):

@@ -7,7 +7,7 @@ import pytest
 from tests.helpers import make_trainer
 from tests.sets import one_in
 from trainer.checkpoint import keras_callbacks
-from trainer_plugins.callbacks.checkpoint import Checkpoint
+from trainer_plugins import Checkpoint
 
 X = np.random.default_rng(0).normal(size=(64, 4)).astype("float32")
 Y = (X.sum(1, keepdims=True) > 0).astype("float32")

@@ -12,7 +12,7 @@ import tensorflow as tf
 from tests.helpers import linear, make_trainer, saved_steps
 from trainer import Trainer, UserError
 from trainer.checkpoint import storage
-from trainer_plugins.callbacks.checkpoint import Checkpoint
+from trainer_plugins import Checkpoint
 
 
 def model(units=4):

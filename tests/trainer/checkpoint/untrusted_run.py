@@ -13,9 +13,7 @@ import numpy as np
 
 from trainer import Trainer
 from trainer.checkpoint.init_from import initialize_from
-from trainer_plugins.callbacks.checkpoint import Checkpoint
-from trainer_plugins.callbacks.early_stopping import EarlyStopping
-from trainer_plugins.loggers.json_lines import JsonLines
+from trainer_plugins import Checkpoint, EarlyStopping, JsonLines
 
 X = np.random.default_rng(0).normal(size=(64, 3)).astype("float32")
 # What a pickle needs to name anything, and what it could then do.

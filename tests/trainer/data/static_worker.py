@@ -21,7 +21,7 @@ import tensorflow as tf
 from tests.conformance import models
 from tests.trainer.step.metrics import metric_models
 from trainer import ArrayExamples, Trainer, average
-from trainer_plugins.strategies.mirrored import Mirrored
+from trainer_plugins import Mirrored
 
 REPLICAS, BATCH, SIZE = 3, 12, 26
 REDUCTIONS = ("sum_over_batch_size", "sum", "mean_with_sample_weight")

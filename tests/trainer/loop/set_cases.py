@@ -10,8 +10,7 @@ import numpy as np
 
 from tests.helpers import linear
 from trainer import Trainer
-from trainer_plugins.callbacks.checkpoint import Checkpoint
-from trainer_plugins.loggers.json_lines import JsonLines
+from trainer_plugins import Checkpoint, JsonLines
 
 _RANDOM = np.random.default_rng(0)
 X = _RANDOM.normal(size=(40, 3)).astype("float32")

@@ -10,8 +10,7 @@ import tensorflow as tf
 from tests.helpers import linear, lines, make_trainer
 from tests.sets import long, one_in
 from trainer import Callback, Guard, Trainer, UserError
-from trainer_plugins import JsonLines
-from trainer_plugins.callbacks.checkpoint import Checkpoint
+from trainer_plugins import Checkpoint, JsonLines
 
 FORMS = ("graph", "xla", "xla_stack")
 # From here on `auto` follows the rule.

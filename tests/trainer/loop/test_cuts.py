@@ -9,9 +9,7 @@ import tensorflow as tf
 
 from trainer import Callback, StartAgain, Trainer
 from trainer.checkpoint import storage
-from trainer_plugins.callbacks.checkpoint import Checkpoint
-from trainer_plugins.callbacks.early_stopping import EarlyStopping
-from trainer_plugins.loggers.json_lines import JsonLines
+from trainer_plugins import Checkpoint, EarlyStopping, JsonLines
 
 RNG = np.random.default_rng(2)
 X = RNG.normal(size=(90, 4)).astype("float32")

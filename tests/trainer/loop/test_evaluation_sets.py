@@ -19,10 +19,12 @@ from trainer import Callback, UserError
 from trainer.loop.evaluation_sets import check_unambiguous, sets_of
 from trainer.loop.monitor import Monitor
 from trainer.sidecar_evaluator import follow
-from trainer_plugins.callbacks.checkpoint import Checkpoint
-from trainer_plugins.callbacks.early_stopping import EarlyStopping
-from trainer_plugins.loggers.json_lines import JsonLines
-from trainer_plugins.loggers.tensorboard import TensorBoard
+from trainer_plugins import (
+    Checkpoint,
+    EarlyStopping,
+    JsonLines,
+    TensorBoard,
+)
 
 
 def steps_of(model_dir, split):

@@ -8,7 +8,7 @@ from tests.helpers import make_trainer
 from tests.sets import long
 from trainer import Callback, StartAgain
 from trainer.checkpoint import storage
-from trainer_plugins.callbacks.checkpoint import Checkpoint
+from trainer_plugins import Checkpoint
 
 X = np.random.default_rng(0).normal(size=(64, 4)).astype("float32")
 Y = X.sum(1, keepdims=True)

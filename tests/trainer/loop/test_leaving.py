@@ -7,8 +7,7 @@ import pytest
 from tests.helpers import compare, saved_steps
 from trainer import Callback, StartAgain, StrategyPlugin, Trainer
 from trainer.checkpoint import storage
-from trainer_plugins.callbacks.checkpoint import Checkpoint
-from trainer_plugins.loggers.json_lines import JsonLines
+from trainer_plugins import Checkpoint, JsonLines
 
 X = np.random.default_rng(0).normal(size=(512, 4)).astype("float32")
 Y = X.sum(1, keepdims=True)

@@ -8,7 +8,7 @@ from tests.helpers import linear, make_trainer, saved_steps
 from trainer import Callback, UserError
 from trainer.cli import flags
 from trainer.loop.schedule import Epochs, Period, parse_length
-from trainer_plugins.callbacks.checkpoint import Checkpoint
+from trainer_plugins import Checkpoint
 
 
 @pytest.mark.parametrize(

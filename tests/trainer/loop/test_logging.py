@@ -11,9 +11,7 @@ from tests.trainer.loop.logging_worker import OfStep
 from trainer import Callback, Logger, Trainer, UserError, WholeSetMetric
 from trainer.loop.logged import as_value, histogram
 from trainer.plugin_api import Media
-from trainer_plugins.callbacks.checkpoint import Checkpoint
-from trainer_plugins.loggers.csv_file import CSV
-from trainer_plugins.loggers.json_lines import JsonLines
+from trainer_plugins import CSV, Checkpoint, JsonLines
 
 KINDS = frozenset({"scalar", "image", "histogram", "text", "audio"})
 

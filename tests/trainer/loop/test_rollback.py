@@ -12,8 +12,7 @@ from tests.helpers import as_numpy, lines, saved_steps, skipped_batches
 from tests.sets import one_in
 from trainer import ArrayExamples, Callback, Diverged, Guard, Trainer, UserError
 from trainer.checkpoint import storage
-from trainer_plugins.callbacks.checkpoint import Checkpoint
-from trainer_plugins.loggers.json_lines import JsonLines
+from trainer_plugins import Checkpoint, JsonLines
 
 BATCH, BATCHES = 4, 20
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from trainer import Trainer, UserError
 from trainer.python import brief
-from trainer_plugins.callbacks.early_stopping import EarlyStopping
+from trainer_plugins import EarlyStopping
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(64, 8)).astype("float32")

@@ -26,7 +26,7 @@ from trainer.runtime import exit_report
 from trainer.runtime.run_status import RunIsOver
 from trainer.sidecar_evaluator import follow
 from trainer.strategy.registry import find_strategy
-from trainer_plugins.loggers.json_lines import JsonLines
+from trainer_plugins import JsonLines
 
 CONTENTS = [
     b"",

@@ -17,10 +17,7 @@ from trainer.checkpoint import storage
 from trainer.launch.task import Task, TaskSpec
 from trainer.runtime import exit_report, files
 from trainer.sidecar_evaluator import follow
-from trainer_plugins.callbacks.checkpoint import Checkpoint
-from trainer_plugins.callbacks.export import Export
-from trainer_plugins.loggers.json_lines import JsonLines
-from trainer_plugins.loggers.tensorboard import TensorBoard
+from trainer_plugins import Checkpoint, Export, JsonLines, TensorBoard
 
 
 def train(model_dir, steps, *callbacks):

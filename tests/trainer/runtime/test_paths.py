@@ -19,10 +19,7 @@ from trainer import UserError
 from trainer.checkpoint import storage
 from trainer.checkpoint.init_from import initialize_from
 from trainer.runtime import fingerprints
-from trainer_plugins.callbacks.checkpoint import Checkpoint
-from trainer_plugins.callbacks.export import Export
-from trainer_plugins.loggers.json_lines import JsonLines
-from trainer_plugins.loggers.tensorboard import TensorBoard
+from trainer_plugins import Checkpoint, Export, JsonLines, TensorBoard
 
 NASTY = [
     "lr=[0.1]",

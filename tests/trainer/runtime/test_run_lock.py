@@ -20,8 +20,7 @@ from tests.sets import long
 from trainer import UserError
 from trainer.runtime import exit_report, lease
 from trainer.runtime.run_lock import FILE_NAME, in_use, locked
-from trainer_plugins.callbacks.checkpoint import Checkpoint
-from trainer_plugins.loggers.json_lines import JsonLines
+from trainer_plugins import Checkpoint, JsonLines
 
 HERE = pathlib.Path(__file__).parent
 

@@ -18,7 +18,7 @@ from tests.faults import reading
 from tests.faults.runs import Runs, wait_for
 from tests.helpers import make_trainer
 from trainer.runtime import signals
-from trainer_plugins.callbacks.preemption import Preemption
+from trainer_plugins import Preemption
 
 PAIR = {"worker": 2}
 NAMES = ("worker_0", "worker_1")

@@ -12,7 +12,7 @@ from tests.sets import ordinary
 from trainer import ArrayExamples, Guard, Trainer, UserError
 from trainer.data import feeder
 from trainer.step.divergence_guard import WARM_UP, WINDOW
-from trainer_plugins.strategies.default import Default
+from trainer_plugins import Default
 
 BATCH, RATE = 4, 0.1
 

@@ -12,7 +12,7 @@ from trainer import Trainer, UserError
 from trainer.data import ArrayExamples, IndexedBatches
 from trainer.step.forms import Form
 from trainer.step.lookups import Lookups, position
-from trainer_plugins.callbacks.checkpoint import Checkpoint
+from trainer_plugins import Checkpoint
 
 ROWS = 10
 STEPS = 12

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from tests.sets import ordinary
 from trainer import Trainer, UserError
-from trainer_plugins.callbacks.checkpoint import Checkpoint
+from trainer_plugins import Checkpoint
 
 TIMES, WIDTH, BATCH = 5, 16, 4
 X = np.ones((BATCH, TIMES, WIDTH), "float32")

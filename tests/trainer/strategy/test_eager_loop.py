@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tests.helpers import linear, make_trainer
 from trainer import Guard, Trainer, UserError, average
-from trainer_plugins.callbacks.checkpoint import Checkpoint
+from trainer_plugins import Checkpoint
 
 
 def net():

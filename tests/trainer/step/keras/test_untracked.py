@@ -8,7 +8,7 @@ import tensorflow as tf
 from tests.sets import one_in
 from trainer import Trainer, UserError, average
 from trainer.checkpoint import storage
-from trainer_plugins.callbacks.checkpoint import Checkpoint
+from trainer_plugins import Checkpoint
 
 X = np.ones((8, 2), "float32")
 OUTSIDE = tf.Variable(1.0, name="outside")

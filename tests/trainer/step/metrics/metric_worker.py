@@ -16,9 +16,7 @@ import tensorflow as tf
 
 from tests.trainer.step.metrics import metric_models as m
 from trainer import ArrayExamples, Trainer
-from trainer_plugins.strategies.central_storage import CentralStorage
-from trainer_plugins.strategies.default import Default
-from trainer_plugins.strategies.mirrored import Mirrored
+from trainer_plugins import CentralStorage, Default, Mirrored
 
 STRATEGIES = {
     "default": Default,

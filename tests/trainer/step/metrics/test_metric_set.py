@@ -12,8 +12,7 @@ from tests.helpers import ARRAYS, linear, make_trainer, run_module
 from tests.sets import is_long, long
 from tests.trainer.step.metrics import metric_models as m
 from trainer import Trainer, UserError, average
-from trainer_plugins.callbacks.checkpoint import Checkpoint
-from trainer_plugins.strategies.default import Default
+from trainer_plugins import Checkpoint, Default
 
 
 @pytest.fixture(scope="module")

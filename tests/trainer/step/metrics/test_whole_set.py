@@ -15,8 +15,7 @@ from tests.trainer.step.metrics.whole_set_cases import (
 )
 from trainer import Trainer, UserError, WholeSetMetric
 from trainer.plugin_api import StrategyOptions
-from trainer_plugins.callbacks.early_stopping import EarlyStopping
-from trainer_plugins.strategies.default import Default
+from trainer_plugins import Default, EarlyStopping
 
 
 def test_values_are_those_of_numpy():

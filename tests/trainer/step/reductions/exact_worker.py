@@ -18,10 +18,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from trainer_plugins.strategies.central_storage import CentralStorage
-from trainer_plugins.strategies.default import Default
-from trainer_plugins.strategies.mirrored import Mirrored
-from trainer_plugins.strategies.one_device import OneDevice
+from trainer_plugins import CentralStorage, Default, Mirrored, OneDevice
 
 TWO, THREE = "cpu:0,cpu:1", "cpu:0,cpu:1,cpu:2"
 STRATEGIES = {

@@ -13,7 +13,7 @@ from tests.trainer.step.reductions.exact import (
     run_cases,
 )
 from trainer import Guard, Trainer
-from trainer_plugins.strategies.default import Default
+from trainer_plugins import Default
 
 WAYS = {
     "plain": {},

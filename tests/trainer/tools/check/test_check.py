@@ -14,9 +14,7 @@ import pytest
 from tests.trainer.cli.tiny import HERE, TINY, run_trainer
 from trainer import Diverged, Guard, Trainer, UserError
 from trainer.experiment import build
-from trainer_plugins.callbacks.checkpoint import Checkpoint
-from trainer_plugins.loggers.json_lines import JsonLines
-from trainer_plugins.loggers.tensorboard import TensorBoard
+from trainer_plugins import Checkpoint, JsonLines, TensorBoard
 
 SAVES = TINY + "run.callbacks = [@Checkpoint(), @JsonLines(), @Export()]\n"
 
