@@ -48,20 +48,6 @@ def test_a_fifth_of_every_class_is_for_evaluation(raw):
     np.testing.assert_allclose(shares, 0.2, atol=0.01)
 
 
-def test_the_split_is_the_same_each_time():
-    for first, second in zip(contents("eval"), contents("eval"), strict=True):
-        np.testing.assert_array_equal(first, second)
-
-
-def test_types_and_ranges():
-    images, labels = contents("train")
-    assert images.shape == (1437, 8, 8, 1)
-    assert images.dtype == np.float32
-    assert labels.dtype == np.int32
-    assert (images.min(), images.max()) == (0.0, 1.0)
-    assert set(labels) == set(range(10))
-
-
 def test_without_scikit_learn(monkeypatch):
     for name in ("sklearn", "sklearn.datasets", "sklearn.model_selection"):
         monkeypatch.setitem(sys.modules, name, None)
@@ -69,8 +55,3 @@ def test_without_scikit_learn(monkeypatch):
         UserError, match=r"pip install 'keras-trainer-plugins\[digits\]'"
     ):
         digits("train")
-
-
-def test_a_split_that_does_not_exist():
-    with pytest.raises(UserError, match="split = 'test' must be 'train' or"):
-        digits("test")

@@ -1,7 +1,6 @@
 """The gallery: each experiment trains, and its parts are what they say."""
 
 import functools
-import importlib.util
 import math
 
 import keras
@@ -12,7 +11,7 @@ from scipy import linalg
 
 from tests.conftest import ROOT
 from tests.helpers import read_lines, run_module
-from trainer import Trainer, UserError
+from trainer import Trainer
 from trainer_experiments import python_text, standard_library
 from trainer_experiments.distillation import (
     Distillation,
@@ -22,10 +21,9 @@ from trainer_experiments.frechet import FrechetDistance
 from trainer_experiments.gan import GAN, gan, thumbnail_distance
 from trainer_experiments.hub import vision_transformer
 from trainer_experiments.models import conv_net
-from trainer_experiments.recommender import recommender
 from trainer_experiments.resnet import resnet50_of_digits
 from trainer_experiments.transformer import GeneratedText, transformer
-from trainer_experiments.vae import VAE, as_grid, vae
+from trainer_experiments.vae import VAE, vae
 from trainer_plugins import TensorBoard
 
 RNG = np.random.default_rng(0)
@@ -90,13 +88,6 @@ def test_the_frechet_distance_is_that_of_scipy():
     assert float(metric.result()) == pytest.approx(expected, abs=1e-5)
 
 
-def test_images_are_laid_out_in_rows():
-    numbers = np.arange(64, dtype="float32").reshape(64, 1, 1, 1)
-    grid = as_grid(tf.constant(np.tile(numbers, (1, 2, 3, 1))))
-    assert grid.shape == (1, 16, 24, 1)
-    assert grid[0, 2, 3, 0] == 9  # The second of the second row.
-
-
 @pytest.mark.long
 def test_both_optimizers_of_the_gan_train_their_own_network():
     trainer = small(
@@ -122,16 +113,6 @@ def test_both_optimizers_of_the_gan_train_their_own_network():
             if new.ndim > 1
         )
         assert all((old != new).any() == moves for old, new in kernels)
-
-
-def test_text_comes_back_and_targets_are_the_next_characters():
-    text = "if x > 1:\n    print('a')"
-    assert python_text.decode(python_text.encode(text)) == text
-    assert python_text.encode("é")[0] == 1
-    examples = python_text.python_text("eval", length=16)
-    x, y = examples.gather(tf.range(2, dtype=tf.int64))
-    np.testing.assert_array_equal(x[:, 1:], y[:, :-1])
-    np.testing.assert_array_equal(x[1, 0], y[0, -1])
 
 
 @pytest.mark.long
@@ -197,11 +178,6 @@ def test_a_student_learns_and_its_teacher_stays(tmp_path):
         np.testing.assert_array_equal(own, its)
 
 
-def test_a_missing_teacher_is_a_sentence():
-    with pytest.raises(UserError, match=r"digits\.gin"):
-        student_and_teacher(teacher="nowhere.keras")
-
-
 @pytest.mark.long
 def test_half_of_the_pairs_are_names_that_a_function_uses():
     pairs, functions, names = standard_library.used_names()
@@ -223,20 +199,6 @@ def test_half_of_the_pairs_are_names_that_a_function_uses():
     assert any(number == function for number, _ in used)
 
 
-@pytest.mark.long
-def test_the_recommender_trains():
-    trainer = small(
-        Trainer,
-        functools.partial(recommender, width=4),
-        data=standard_library.names_in_functions,
-        loss=keras.losses.BinaryCrossentropy(from_logits=True),
-        batch_size=256,
-    )
-    first = trainer.train(1)["loss"]
-    assert first == pytest.approx(math.log(2), abs=0.01)
-    assert trainer.train(300)["loss"] < first
-
-
 MODELS = {"resnet": resnet50_of_digits, "hub": vision_transformer}
 
 
@@ -247,15 +209,6 @@ def test_classifiers_train(name):
         pytest.importorskip("keras_hub")
     trainer = small(Trainer, MODELS[name], loss=CROSS_ENTROPY)
     assert math.isfinite(trainer.train_and_evaluate(2)["val_loss"])
-
-
-@pytest.mark.long
-@pytest.mark.skipif(
-    importlib.util.find_spec("keras_hub") is not None, reason="it is there"
-)
-def test_without_keras_hub_the_extra_is_named():
-    with pytest.raises(UserError, match=r"\[hub\]"):
-        vision_transformer()
 
 
 # By experiment: a value of the eval split, and the bound that it must reach.

@@ -64,8 +64,3 @@ def test_missing_files_are_named(tmp_path):
     assert str(caught.value) == (
         f"--data_dir={tmp_path} holds neither digits.gz nor digits."
     )
-
-
-def test_a_place_that_cannot_be_read():
-    with pytest.raises(UserError, match="--data_dir=nowhere://x cannot be"):
-        read_idx("nowhere://x", "digits", rank=3)

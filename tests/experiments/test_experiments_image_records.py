@@ -14,7 +14,6 @@ from trainer_experiments.image_records import (
     image_records,
     write_image_records,
 )
-from trainer_experiments.resnet import RandomView
 
 SIZE, CLASSES = 12, 5
 
@@ -145,17 +144,6 @@ def test_a_set_of_files_is_complete_and_the_only_one(tmp_path):
         read(tmp_path)
 
 
-def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch, caplog):
-    write(tmp_path)
-
-    def refuse(path, content):
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(tfrecords, "write_whole", refuse)
-    assert read(tmp_path).size == 7
-    assert "train.index.npz cannot be written" in caplog.text
-
-
 def test_what_is_cut_short_or_damaged(tmp_path):
     *_, (path,) = write(tmp_path, files=1)
     path = pathlib.Path(path)
@@ -225,26 +213,3 @@ def test_a_tiny_run_resumes_exactly(root, tmp_path):
     run("cut", 4)
     run("cut", 6)
     compare(tmp_path / "cut", tmp_path / "whole")
-
-
-def test_each_image_gets_a_view_of_its_own():
-    images = np.arange(64 * 6 * 8 * 3).reshape(64, 6, 8, 3) % 251
-    layer = RandomView(4)
-    views = layer(images.astype("uint8"), training=True).numpy()
-    places = set()
-    for image, view in zip(images, views, strict=True):
-        found = [
-            (top, left, step)
-            for top in range(3)
-            for left in range(5)
-            for step in (1, -1)
-            if np.array_equal(
-                image[top : top + 4, left : left + 4][:, ::step], view
-            )
-        ]
-        assert len(found) == 1
-        places.add(found[0])
-    # Of 30 places, nearly all are drawn by 64 images.
-    assert len(places) > 20
-    middle = layer(images.astype("uint8"), training=False)
-    np.testing.assert_array_equal(middle, images[:, 1:5, 2:6])

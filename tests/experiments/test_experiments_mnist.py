@@ -68,22 +68,3 @@ def test_labels_must_be_digits(tmp_path):
     write(tmp_path, labels=(0, 10, 3))
     with pytest.raises(UserError, match="label 10; valid are 0 to 9"):
         mnist("train", data_dir=str(tmp_path))
-
-
-def test_swapped_files(tmp_path):
-    write(tmp_path)
-    images = tmp_path / "train-images-idx3-ubyte"
-    images.write_bytes((tmp_path / "train-labels-idx1-ubyte").read_bytes())
-    with pytest.raises(UserError, match="1 dimensions, expected 3"):
-        mnist("train", data_dir=str(tmp_path))
-
-
-def test_missing_files_say_what_was_looked_for(tmp_path):
-    write(tmp_path, prefix="train")
-    with pytest.raises(UserError, match=r"neither t10k-images-idx3-ubyte\.gz"):
-        mnist("eval", data_dir=str(tmp_path))
-
-
-def test_a_split_that_does_not_exist(tmp_path):
-    with pytest.raises(UserError, match="split = 'test' must be 'train' or"):
-        mnist("test", data_dir=str(tmp_path))

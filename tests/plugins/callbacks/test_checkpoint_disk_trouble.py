@@ -188,17 +188,6 @@ def test_a_disk_that_becomes_read_only(root, disk):
     assert lines_in(model_dir) == expected_lines(1, 100)
 
 
-@pytest.mark.long
-def test_a_disk_that_is_read_only_from_the_start(root, disk):
-    assert_ended(train(root, disk / "run", {}, 20), 0)
-    subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
-    for model_dir in (disk / "run", disk / "new"):
-        done = train(root, model_dir, {}, 40)
-        assert_ended(done, 2, f"model_dir {model_dir} cannot be written")
-        assert len(done.stderr.strip().splitlines()) <= 3
-    assert steps_in(disk / "run")[-1] == 20
-
-
 @pytest.mark.parametrize(
     "kind", ["move_away", pytest.param("delete", marks=pytest.mark.long)]
 )
@@ -213,16 +202,3 @@ def test_a_directory_that_vanishes_is_made_anew(root, tmp_path, kind):
         moved = tmp_path / "folder" / "run-moved"
         assert steps_in(moved) == [5, 10]
         assert lines_in(moved) == expected_lines(1, 11)
-
-
-def test_a_directory_that_cannot_be_made_anew(root, tmp_path):
-    model_dir = tmp_path / "folder" / "run"
-    model_dir.parent.mkdir()
-    done = train(root, model_dir, {12: "block"}, 40)
-    assert_ended(
-        done,
-        2,
-        "The end of the run, step 40, could not be saved",
-        f"Newest checkpoint in {model_dir}/checkpoints: none.",
-    )
-    assert steps_in(tmp_path / "folder" / "run-moved") == [5, 10]

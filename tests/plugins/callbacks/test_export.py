@@ -1,6 +1,5 @@
 import logging as python_logging
 import os
-from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -116,30 +115,6 @@ def test_a_model_without_config_is_still_exported(tmp_path, caplog):
     assert os.listdir(tmp_path) == ["saved_model"]
     assert "get_config" in caplog.text
     close(served(written[0])(x), expected)
-
-
-def test_formats_choose_what_is_written(tmp_path):
-    assert export_model(functional(), str(tmp_path), ["keras"]) == [
-        str(tmp_path / "model.keras")
-    ]
-    assert os.listdir(tmp_path) == ["model.keras"]
-
-
-def test_unknown_format_is_refused():
-    with pytest.raises(UserError, match="Did you mean 'saved_model'"):
-        Export(formats=("saved-model",))
-
-
-def test_only_the_chief_exports(tmp_path):
-    callback = Export()
-    callback.run = SimpleNamespace(
-        model_dir=str(tmp_path),
-        plugin=SimpleNamespace(is_chief=False),
-        single_device_model=functional,
-    )
-    callback.on_train_end()
-    assert callback.export() == []
-    assert os.listdir(tmp_path) == []
 
 
 def make_trainer(model, data, **options):

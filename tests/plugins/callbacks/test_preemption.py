@@ -16,7 +16,7 @@ import pytest
 from tests.conftest import ROOT
 from tests.helpers import saved_steps
 from tests.sets import long
-from trainer import Trainer, UserError
+from trainer import Trainer
 from trainer_plugins import Preemption
 
 _SECONDS = 120
@@ -225,27 +225,6 @@ def test_no_metadata_server_is_no_fault(endless):
     run.signal(signal.SIGTERM)
     assert run.end() == 75
     assert run.log.count("does not answer") == 1
-
-
-@pytest.mark.long
-def test_a_metadata_server_need_not_have_every_key(endless, metadata):
-    """Not every kind of VM has all: the others are asked all the same."""
-    del metadata["preempted"]  # The first one.
-    run = endless(
-        pause=0.02,
-        preemption={"metadata_url": metadata["url"], "poll_seconds": 0.1},
-    )
-    # More often than a server may fail to answer before a warning.
-    run.wait_for(lambda: len(metadata["asked"]) > 10)
-    metadata["maintenance-event"] = "TERMINATE_ON_HOST_MAINTENANCE"
-    assert run.end() == 75, run.log[-3000:]
-    assert "does not answer" not in run.log
-
-
-@pytest.mark.parametrize("name", ["grace_seconds", "poll_seconds"])
-def test_times_are_positive(name):
-    with pytest.raises(UserError, match=f"{name} = 0"):
-        Preemption(**{name: 0})
 
 
 @pytest.mark.parametrize(

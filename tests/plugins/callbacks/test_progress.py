@@ -86,30 +86,6 @@ def test_plain_line_and_remaining_time(clock):
     )
 
 
-def test_no_remaining_time_after_the_compiling_call_alone(clock):
-    callback, out = make(terminal=False)
-    callback.on_train_begin()
-    run_steps(callback, 100, clock, seconds=60.0)
-    callback.on_log(100, "train", LOGS)
-    assert "\nstep 100/2000  loss 0.1234" in out.getvalue()
-    assert "eta" not in out.getvalue()
-
-
-def test_evaluation_is_one_plain_line():
-    callback, out = make(terminal=False)
-    callback.on_log(200, "eval", {"loss": 1e-5, "accuracy": 0.5})
-    assert out.getvalue() == (
-        "eval  step 200/2000  loss 1.000e-05  accuracy 0.5000\n"
-    )
-
-
-def test_outside_training_there_is_no_total():
-    callback, out = make(terminal=False)
-    callback.run.steps = None
-    callback.on_log(200, "eval", {"loss": 0.5})
-    assert out.getvalue() == "eval  step 200  loss 0.5000\n"
-
-
 def test_early_stop_says_why():
     callback, out = make(terminal=False)
     callback.run.step = 12
@@ -119,20 +95,6 @@ def test_early_stop_says_why():
     assert shown == (
         "stopped  step 12/2000  val_loss [does] not improve\n" + CLOSING
     )
-
-
-@pytest.mark.parametrize(
-    ("seconds", "expected"),
-    [(0.4, "0:00"), (59.6, "1:00"), (3599, "59:59"), (36061, "10:01:01")],
-)
-def test_times_are_written_like_a_clocks(clock, seconds, expected):
-    callback, out = make(terminal=False, steps=2)
-    callback.on_train_begin()
-    callback.run.step = -1  # The compiling step is not counted.
-    run_steps(callback, 1, clock, seconds=60.0)
-    run_steps(callback, 1, clock, seconds=seconds)
-    callback.on_log(1, "train", LOGS)
-    assert out.getvalue().endswith(f"eta {expected}\n")
 
 
 def test_terminal_shows_a_bar_with_eval_lines_above():
@@ -149,19 +111,6 @@ def test_terminal_shows_a_bar_with_eval_lines_above():
     last = text.rsplit("eval  step", 1)[1]
     assert re.search(r"200/2000.*loss 0.1234.*5321 examples/s.*eta", last)
     assert text.count(HIDE_CURSOR) == text.count(SHOW_CURSOR) == 1
-
-
-def test_close_gives_the_terminal_back_after_an_exception():
-    callback, out = make(terminal=True)
-    callback.on_train_begin()
-    run_steps(callback, 100)
-    assert SHOW_CURSOR not in out.getvalue()
-    callback.close()
-    callback.close()
-    text = out.getvalue()
-    assert text.index(SHOW_CURSOR) > text.index(HIDE_CURSOR)
-    assert text.count(SHOW_CURSOR) == 1
-    assert text.replace(SHOW_CURSOR, "").endswith("\n")
 
 
 @pytest.mark.parametrize("terminal", [True, False])

@@ -32,12 +32,6 @@ def test_lines_hold_step_split_and_scalars(tmp_path):
     ]
 
 
-def test_a_line_is_on_disk_before_close(tmp_path):
-    callback = make(tmp_path)
-    callback.on_log(1, "train", {"loss": 1.0})
-    assert (tmp_path / "metrics.jsonl").read_bytes().endswith(b"}\n")
-
-
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_values_that_are_not_finite_are_null(tmp_path, value):
     callback = make(tmp_path)
@@ -70,13 +64,6 @@ def test_resuming_drops_later_steps_and_the_torn_line(tmp_path):
     resumed.on_log(30, "train", {"loss": 0.0})
     assert [line["step"] for line in read(tmp_path)] == [10, 10, 20, 20, 30]
     assert [p.name for p in tmp_path.iterdir()] == ["metrics.jsonl"]
-
-
-def test_nothing_to_drop_leaves_the_file_untouched(tmp_path):
-    make(tmp_path).on_log(10, "train", {"loss": 1.0})
-    inode = (tmp_path / "metrics.jsonl").stat().st_ino
-    make(tmp_path, step=10).on_train_begin()
-    assert (tmp_path / "metrics.jsonl").stat().st_ino == inode
 
 
 def test_evaluation_alone_keeps_a_torn_line_apart(tmp_path):
@@ -112,23 +99,6 @@ def test_an_evaluator_writes_a_file_of_its_own_once_a_step(tmp_path):
     make(tmp_path, step=0).on_train_begin()
     assert own.read_text().splitlines() == lines
     assert before != (tmp_path / "metrics.jsonl").read_bytes()
-
-
-def test_only_the_chief_writes(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    path.write_text('{"step": 9}\n')
-    worker = make(tmp_path, is_chief=False)
-    worker.on_train_begin()
-    worker.on_log(1, "train", {"loss": 1.0})
-    assert path.read_text() == '{"step": 9}\n'
-
-
-def test_without_a_model_dir_nothing_is_written(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    callback = make(None)
-    callback.on_train_begin()
-    callback.on_log(1, "train", {"loss": 1.0})
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_with_the_trainer(tmp_path):

@@ -14,7 +14,6 @@ from tests.plugins.loggers import training
 from trainer import UserError
 from trainer_plugins import TensorBoard
 from trainer_plugins.loggers import tensorboard
-from trainer_plugins.loggers.hyperparameters import literal_bindings
 
 
 @pytest.fixture(autouse=True)
@@ -66,13 +65,6 @@ def test_scalars_go_to_their_splits(tmp_path):
     assert "accuracy" not in train.Tags()["tensors"]
 
 
-def test_each_log_can_be_read_before_close(tmp_path):
-    callback = make(tmp_path)
-    callback.on_log(10, "train", {"loss": 0.5})
-    assert scalars(read(tmp_path, "train"), "loss") == {10: 0.5}
-    callback.close()
-
-
 def test_hyperparameters_come_with_the_evaluation(tmp_path):
     @gin.configurable(module="test_tensorboard")
     def tuned(rate=0.5, name="big", deep=True, none=None, sizes=(1, 2)):
@@ -104,28 +96,6 @@ def test_hyperparameters_come_with_the_evaluation(tmp_path):
     assert end.status == api_pb2.STATUS_SUCCESS
     text = read(tmp_path, "train").Tensors("operative_config")
     assert b"tuned.name = 'big'" in text[0].tensor_proto.string_val[0]
-
-
-def test_hyperparameters_go_to_train_where_nothing_is_evaluated(tmp_path):
-    callback = make(tmp_path)
-    callback.on_train_begin()
-    callback.on_log(10, "train", {"loss": 0.5})
-    callback.on_train_end()
-    callback.close()
-    start = hparams_content(
-        read(tmp_path, "train"), metadata.SESSION_START_INFO_TAG
-    )
-    assert start.hparams["learning_rate"].number_value == 0.125
-    assert not (tmp_path / "tensorboard" / "eval").exists()
-
-
-def test_a_done_run_started_again_adds_no_session(tmp_path):
-    callback = make(tmp_path, step=10)
-    callback.on_train_begin()
-    callback.on_train_end()
-    callback.close()
-    tags = read(tmp_path, "train").Tags()["tensors"]
-    assert tags == ["operative_config"]
 
 
 def test_steps_of_a_killed_run_are_hidden(tmp_path, monkeypatch):
@@ -160,33 +130,12 @@ def test_what_only_the_end_asked_for_is_taken_back(tmp_path):
     assert set(scalars(read(tmp_path, "eval"), "loss")) == {10, 20}
 
 
-def test_only_the_chief_writes(tmp_path):
-    worker = make(tmp_path, is_chief=False)
-    worker.on_train_begin()
-    worker.on_log(1, "eval", {"loss": 1.0})
-    worker.on_train_end()
-    worker.close()
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_missing_package_is_said_clearly(monkeypatch):
     tensorboard._plugin.cache_clear()
     module = "tensorboard.plugins.hparams.summary_v2"
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(UserError, match="pip install tensorboard"):
         TensorBoard()
-
-
-def test_literal_bindings_reads_scopes_and_macros():
-    config = (
-        "import os\nN = 3\ns/N = 'scoped'\na.f = @b()\na.n = %N\n"
-        "s/a.n = 1e-3\na.t = \\\n    'long'\na.l = [1]\na.x = None\n"
-    )
-    assert literal_bindings(config) == {
-        "a.n": 3,
-        "s/a.n": 1e-3,
-        "a.t": "long",
-    }
 
 
 def test_with_the_trainer(tmp_path):

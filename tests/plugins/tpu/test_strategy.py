@@ -1,6 +1,5 @@
 """The order of calls with a stand-in TPU, and real failures without a TPU."""
 
-import json
 import re
 import subprocess
 import sys
@@ -74,20 +73,6 @@ def calls(monkeypatch):
     return made
 
 
-def test_order_of_calls_on_a_tpu_vm(calls):
-    plugin = TPU(tpu="local")
-    assert calls == []
-    assert plugin.strategy is plugin.strategy
-    plugin.close()
-    plugin.close()
-    assert calls == [
-        ("resolve", "local"),
-        ("initialize", "resolver"),
-        ("strategy", "resolver"),
-        ("shutdown", "resolver"),
-    ]
-
-
 @pytest.mark.parametrize("tpu", ["my-slice", "grpc://127.0.0.1:PORT"])
 def test_order_of_calls_by_name_or_address(calls, monkeypatch, tpu):
     with answering(b"") as port:
@@ -139,18 +124,6 @@ def test_a_tpu_that_is_being_created_is_waited_for(calls, monkeypatch):
     ]
 
 
-def test_a_tpu_that_is_never_ready_is_named(calls, monkeypatch):
-    def fail(resolver):
-        raise tf.errors.UnavailableError(None, None, "failed to connect")
-
-    monkeypatch.setattr(tf.tpu.experimental, "initialize_tpu_system", fail)
-    monkeypatch.setattr(strategy, "_READY_SECONDS", 0.05)
-    monkeypatch.setattr(strategy, "_POLL_SECONDS", 0.01)
-    with pytest.raises(UserError, match="does not start: failed to connect"):
-        TPU(tpu="local").create()
-    assert len(calls) > 1
-
-
 def test_chips_that_are_in_use_are_waited_for(calls, monkeypatch):
     holder = "process 7 (python other.py), which holds /dev/accel0"
     monkeypatch.setattr(host, "holders", lambda: [holder])
@@ -164,21 +137,6 @@ def test_chips_that_are_in_use_are_waited_for(calls, monkeypatch):
     with pytest.raises(StartAgain, match="in use by process 7"):
         TPU(tpu="local").create()
     assert calls == []
-
-
-def test_describes_the_topology(calls):
-    described = TPU(tpu="local").describe()
-    assert json.loads(json.dumps(described)) == {
-        "strategy": "tpu",
-        "replicas": 1,
-        "devices": ["/job:localhost/replica:0/task:0/device:CPU:0"],
-        "tpu": "local",
-        "topology": {
-            "mesh_shape": [2, 2, 1, 2],
-            "hosts": 2,
-            "cores_per_host": 4,
-        },
-    }
 
 
 def regression(split):
