@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 from trainer import Logger, UserError
 from trainer.plugin_api import (
     Entry,
-    Media,
     files,
     run_paths,
     schema,
@@ -181,10 +180,3 @@ class Service(Logger):
         files.make_directory(os.path.dirname(self._file))
         found = {"id": self._id, "last": self._last}
         write_whole(self._file, json.dumps(found, indent=1) + "\n")
-
-
-def images_of(value: Media, name: str) -> dict[str, Any]:
-    """The images of a value, each under a name of its own."""
-    if len(value.data) == 1:
-        return {name: value.data[0]}
-    return {f"{name}/{i}": image for i, image in enumerate(value.data)}

@@ -1,9 +1,7 @@
 """The logger WandB: a run of Weights & Biases for each run."""
 
 import os
-import tempfile
 import time
-import wave
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -19,7 +17,7 @@ _FLUSH_SECONDS = 0.2
 
 @configurable(module="trainer_plugins.loggers")
 class WandB(Service):
-    """Logs values of every kind to Weights & Biases.
+    """Logs numbers, images, histograms and text to Weights & Biases.
 
     The run's configuration is what was set, and no defaults. Charts are drawn
     over the key `step`, the optimizer steps. W&B's own files are in `wandb/` of
@@ -34,7 +32,7 @@ class WandB(Service):
     """
 
     package = "wandb"
-    takes = frozenset({"scalar", "image", "histogram", "text", "audio"})
+    takes = frozenset({"scalar", "image", "histogram", "text"})
 
     def __init__(
         self,
@@ -95,14 +93,9 @@ class WandB(Service):
 
     def send(self, step: int, values: Mapping[str, Any]) -> None:
         """See `Service.send`."""
-        # W&B copies the files of sounds.
-        with tempfile.TemporaryDirectory() as folder:
-            row = {
-                name: self._as_wandb(value, os.path.join(folder, f"{i}.wav"))
-                for i, (name, value) in enumerate(values.items())
-            }
-            # Not `step=`: W&B takes one row of each step, in ascending order.
-            self._run.log({**row, _STEP: step})
+        row = {name: self._as_wandb(one) for name, one in values.items()}
+        # Not `step=`: W&B takes one row of each step, in ascending order.
+        self._run.log({**row, _STEP: step})
 
     def settle(self) -> None:
         """See `Service.settle`."""
@@ -114,9 +107,9 @@ class WandB(Service):
         self._run.finish(exit_code=0 if done else 1)
         self._run = None
 
-    def _as_wandb(self, value: Any, path: str) -> Any:
-        if not isinstance(value, Media) or value.kind == "text":
-            return value.data if isinstance(value, Media) else float(value)
+    def _as_wandb(self, value: Any) -> Any:
+        if not isinstance(value, Media):
+            return float(value)
         if value.kind == "image":
             return [self._wandb.Image(np.squeeze(one)) for one in value.data]
         if value.kind == "histogram":
@@ -125,13 +118,4 @@ class WandB(Service):
             if not counts.size:
                 return self._wandb.Histogram([])
             return self._wandb.Histogram(np_histogram=(counts, edges))
-        _write_sound(path, value)
-        return self._wandb.Audio(path)
-
-
-def _write_sound(path: str, value: Media) -> None:
-    with wave.open(path, "wb") as file:
-        file.setnchannels(value.data.shape[1])
-        file.setsampwidth(2)  # Bytes.
-        file.setframerate(value.sample_rate)
-        file.writeframes((value.data * 32767).astype("<i2").tobytes())
+        return value.data

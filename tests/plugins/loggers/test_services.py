@@ -11,13 +11,11 @@ import struct
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 
 from tests.conftest import ROOT
 from tests.helpers import linear, make_trainer
 from trainer import Guard, UserError
-from trainer.plugin_api import Media
 from trainer_plugins import Checkpoint, MLflow, WandB
 
 SCRIPT = "tests.plugins.loggers.service_script"
@@ -126,9 +124,6 @@ def test_mlflow_holds_each_step_once_after_kill_9(tmp_path, store):
     client = mlflow.MlflowClient(uri)
     experiment = client.get_experiment_by_name("trainer")
     (run,) = client.search_runs([experiment.experiment_id])
-    if store == "sqlite":
-        # Nothing is written elsewhere, such as in the working directory.
-        assert experiment.artifact_location == f"{model_dir}/mlartifacts"
     assert run.info.run_name == "the_run"
     assert run.info.status == "FINISHED"
     assert run.data.params["batch_size"] == "8"
@@ -152,16 +147,6 @@ def test_mlflow_holds_each_step_once_after_kill_9(tmp_path, store):
         one.step: one.value
         for one in client.get_metric_history(run.info.run_id, "train/loss")
     }
-    names = {one.path for one in client.list_artifacts(run.info.run_id)}
-    assert {"eval", "operative_config.gin"} <= names
-    images = client.list_artifacts(run.info.run_id, "eval/images")
-    assert [os.path.basename(one.path) for one in images] == ["0", "1"]
-    texts = client.list_artifacts(run.info.run_id, "eval/text")
-    assert [os.path.basename(one.path) for one in texts] == [
-        f"{step:08d}.txt" for step in (8, 16, 24)
-    ]
-    path = client.download_artifacts(run.info.run_id, texts[0].path)
-    assert pathlib.Path(path).read_text() == "step 8"
 
 
 def records_of(content):
@@ -227,7 +212,6 @@ def test_wandb_goes_on_after_kill_9(tmp_path):
     assert media[0]["eval/images/_type"] == "images/separated"
     assert media[0]["eval/images/count"] == 2
     assert media[0]["eval/histogram/_type"] == "histogram"
-    assert media[0]["eval/sound/_type"] == "audio-file"
     assert media[0]["eval/text"] == "step 8"
     ids = {
         folder.rpartition("-")[2]
@@ -235,16 +219,3 @@ def test_wandb_goes_on_after_kill_9(tmp_path):
         if folder.startswith("offline-run-")
     }
     assert len(ids) == 1
-
-
-def test_a_sound_is_written_as_it_is(tmp_path):
-    import wave
-
-    from trainer_plugins.loggers.wandb_runs import _write_sound
-
-    path = str(tmp_path / "a.wav")
-    _write_sound(path, Media("audio", np.float32([[0.5], [-1.0]]), 8000))
-    with wave.open(path) as file:
-        assert file.getframerate() == 8000
-        frames = np.frombuffer(file.readframes(9), "<i2")
-    assert frames.tolist() == [16383, -32767]
