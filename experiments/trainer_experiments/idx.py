@@ -7,9 +7,9 @@ import struct
 import zlib
 
 import numpy as np
-import tensorflow as tf
 
 from trainer import UserError
+from trainer.plugin_api import files
 
 _UNSIGNED_BYTE = 0x08  # The code of the type of elements, in the third byte.
 
@@ -61,11 +61,11 @@ def _find(directory: str, name: str) -> str:
     try:
         for candidate in (f"{name}.gz", name):
             path = os.path.join(directory, candidate)
-            if tf.io.gfile.exists(path):
+            if files.exists(path):
                 return path
-    except tf.errors.OpError as error:
+    except OSError as error:
         raise UserError(
-            f"--data_dir={directory} cannot be read: {error.message}"
+            f"--data_dir={directory} cannot be read: {error}"
         ) from None
     raise UserError(
         f"--data_dir={directory} holds neither {name}.gz nor {name}."
@@ -74,9 +74,8 @@ def _find(directory: str, name: str) -> str:
 
 def _read(path: str) -> bytes:
     try:
-        with tf.io.gfile.GFile(path, "rb") as file:
-            content = file.read()
+        content = files.read(path)
         return gzip.decompress(content) if path.endswith(".gz") else content
-    except (OSError, EOFError, zlib.error, tf.errors.OpError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"{path} cannot be read: {reason}") from None

@@ -74,7 +74,7 @@ def image_records(
     return RecordExamples(
         [os.path.join(data_dir, name) for name in names],
         parse,
-        index=os.path.join(data_dir, f"{prefix}.index.npz"),
+        index=os.path.join(data_dir, f"{prefix}.index.json"),
         shuffle=split == "train",
     )
 

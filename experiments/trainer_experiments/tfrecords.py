@@ -5,10 +5,9 @@ A TFRecord file is a sequence of records: the length (8 bytes), its checksum
 offsets of their records, which are kept in a file beside them.
 """
 
-import io
+import json
 import os
 import struct
-import zipfile
 import zlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,15 +27,6 @@ _THREADS = 32
 # Records that are read at once for a batch.
 _READS = 64
 _RECORD = tf.TensorSpec([], tf.string)
-# What NumPy raises for a file that it has not written as it is.
-_DAMAGES = (
-    ValueError,
-    LookupError,
-    EOFError,
-    NotImplementedError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
 
 
 class RecordExamples(Examples):
@@ -161,11 +151,15 @@ def _offsets(paths: Sequence[str], index: str) -> list[np.ndarray]:
         except OSError as error:
             raise UserError(f"Data cannot be read: {error}") from None
         names = [os.path.basename(path) for path in paths]
-        found = _load(index, names, versions)
+        described = [
+            [name, *version]
+            for name, version in zip(names, versions, strict=True)
+        ]
+        found = _load(index, described)
         if found is None:
             logging.info("Looking for the records of %d files.", len(paths))
             found = list(pool.map(find_offsets, paths))
-            _store(index, names, versions, found)
+            _store(index, described, found)
     return found
 
 
@@ -180,39 +174,22 @@ def _version(path: str) -> tuple[int, int]:
     return local.st_size, local.st_mtime_ns
 
 
-def _load(
-    index: str, names: list[str], versions: list[tuple[int, int]]
-) -> list[np.ndarray] | None:
+def _load(index: str, described: list[Any]) -> list[np.ndarray] | None:
     """The offsets in an index; `None` if it is not of these files."""
     try:
-        stored = np.load(io.BytesIO(files.read(index)))
-        if stored["names"].tolist() != names:
+        stored, checksum = files.read_json(index)
+        if checksum != _checksum(stored) or stored[0] != described:
             return None
-        if not np.array_equal(stored["versions"], versions):
-            return None
-        ends = np.cumsum(stored["counts"])
-        return np.split(stored["offsets"], ends[:-1])
+        return [np.asarray(one, np.int64) for one in stored[1]]
     # Whatever is wrong with it, it is made again.
-    except (OSError, *_DAMAGES):
+    except (OSError, ValueError, TypeError, LookupError):
         return None
 
 
-def _store(
-    index: str,
-    names: list[str],
-    versions: list[tuple[int, int]],
-    offsets: list[np.ndarray],
-) -> None:
-    content = io.BytesIO()
-    np.savez_compressed(
-        content,
-        names=np.asarray(names),
-        versions=np.asarray(versions),
-        counts=np.asarray([len(one) for one in offsets]),
-        offsets=np.concatenate(offsets),
-    )
+def _store(index: str, described: list[Any], offsets: list[np.ndarray]) -> None:
+    stored = [described, [one.tolist() for one in offsets]]
     try:
-        write_whole(index, content.getvalue())
+        write_whole(index, json.dumps([stored, _checksum(stored)]))
     except OSError as error:
         # The folder may well be read-only; this run has the offsets.
         logging.warning(
@@ -221,3 +198,7 @@ def _store(
             index,
             error,
         )
+
+
+def _checksum(stored: Any) -> int:
+    return zlib.crc32(json.dumps(stored).encode())

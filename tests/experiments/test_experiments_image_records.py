@@ -86,7 +86,7 @@ def test_files_are_read_through_once(tmp_path, monkeypatch):
 
 def test_records_that_moved_within_a_file_of_the_same_size(tmp_path):
     path = tmp_path / "train-00000-of-00001"
-    index = str(tmp_path / "index.npz")
+    index = str(tmp_path / "index.json")
 
     def write_two(*records):
         with tf.io.TFRecordWriter(str(path)) as writer:
@@ -111,7 +111,7 @@ def test_records_that_moved_within_a_file_of_the_same_size(tmp_path):
 
 def test_a_damaged_index_is_made_again(tmp_path):
     _, _, paths = write(tmp_path)
-    index = tmp_path / "train.index.npz"
+    index = tmp_path / "train.index.json"
     expected = tfrecords._offsets(paths, str(index))
     whole = index.read_bytes()
     damaged = [whole[:size] for size in range(0, len(whole), 41)]

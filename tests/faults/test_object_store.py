@@ -225,7 +225,7 @@ def test_data_in_the_store(stored, undisturbed):
     stored.model_dir = "objects://bucket/records_run"
     data_dir = "--data_dir=objects://bucket/records"
     stored.train(data_dir, log="of_records").must_end(0)
-    assert (stored.bucket / "records%2Ftrain.index.npz").exists()
+    assert (stored.bucket / "records%2Ftrain.index.json").exists()
 
 
 def test_tensorboard_reads_the_store(stored, monkeypatch):
