@@ -196,7 +196,9 @@ class Trainer(BaseStep):
         run_eagerly: runs steps as Python, operation by operation, so that a
             debugger stops in them; slow, and only for a single replica in
             this process. By default what a model is compiled with.
-
+        probe: whether steps that cut a batch, between several replicas or
+            into micro-batches, are tried on a few examples first: what
+            depends on the cut is refused. Layers are called several times.
         check_numerics: ends a run at the first operation of a training step
             that computes what is not finite, and names it; slow, and only
             for the form `"graph"`. See docs/debugging.md.
@@ -235,6 +237,7 @@ class Trainer(BaseStep):
         guard: Guard | None = None,
         run_eagerly: bool = False,
         check_numerics: bool = False,
+        probe: bool = True,
     ) -> None:
         # Refused here, before a model is built.
         if isinstance(strategy, str):
@@ -278,7 +281,7 @@ class Trainer(BaseStep):
         self._strategy = strategy
         self._class_weight = class_weight
         self._added_losses = added_losses
-        self._check_numerics = check_numerics
+        self._check_numerics, self._probe = check_numerics, probe
         automatic = check_numerics and jit_compile == "auto"
         self._jit_compile = "graph" if automatic else jit_compile
         self._run_eagerly = False
@@ -896,6 +899,7 @@ class Trainer(BaseStep):
                 class_weight=class_weight,
                 added_losses=self._added_losses,
                 run_eagerly=self._run_eagerly,
+                probes=self._probe,
                 check_numerics=self._check_numerics,
             )
         return built.specs[key]

@@ -20,9 +20,9 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.errors import UserError
+from trainer.step.context import step_context
 from trainer.step.keras.private import fresh_names, is_built, keras_mask
 from trainer.step.losses.outputs import Outputs, numbered_names
-from trainer.step.metrics.additivity import is_known
 from trainer.step.metrics.carried import Carried
 from trainer.step.metrics.factories import (
     by_shape,
@@ -34,6 +34,7 @@ from trainer.step.metrics.measure import Measure, as_numbers, sum_state
 from trainer.step.metrics.of_layers import LayerMetrics
 from trainer.step.metrics.stateless import (
     Call,
+    is_known,
     result,
     updated,
 )
@@ -196,6 +197,9 @@ class MetricSet:
 
     def logs(self, calls: dict[str, list[Call]]) -> Logs:
         """What a step returns of some updates."""
+        if step_context.probe is not None:
+            step_context.probe.measured |= calls
+            return {}
         found = {}
         for name, made in calls.items():
             measure = self.measures[name]

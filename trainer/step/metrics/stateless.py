@@ -4,6 +4,7 @@ Replicas that update a metric's variables at once lose updates. Here the
 variables only define the shape of a state; its values travel as tensors.
 """
 
+import inspect
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -74,3 +75,22 @@ def build(metric: keras.Metric, calls: Sequence[Call]) -> None:
     with keras.StatelessScope():
         for call in calls:
             metric.update_state(*call.arguments, **call.options)
+
+
+def is_known(metric: keras.Metric) -> bool:
+    """Whether a Keras metric is known to add up, for outputs of rank 2 or more.
+
+    One that wraps a function, or reduces an axis that may be the batch's, is
+    not.
+    """
+    kind = type(metric)
+    # Exactly Keras' class: a subclass may override its update.
+    if vars(keras.metrics).get(kind.__name__) is not kind or kind in (
+        keras.metrics.MeanMetricWrapper,
+        keras.metrics.Mean,
+        keras.metrics.Sum,
+    ):
+        return False
+    if "axis" in inspect.signature(kind.__init__).parameters:
+        return getattr(metric, "axis", None) == -1
+    return kind is not keras.metrics.CosineSimilarity
