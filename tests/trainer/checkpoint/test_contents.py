@@ -243,7 +243,7 @@ def test_the_evaluator_waits_for_one_that_fits(saved, tmp_path):
     path = tmp_path / "run" / "checkpoints" / "step_00000010"
     rewrite(path, without("variables"))
     values = follow(
-        make_trainer(linear), model_dir=str(tmp_path / "run"), train_steps=8
+        make_trainer(linear).new_run(str(tmp_path / "run")), train_steps=8
     )
     assert values["step"] == 8
 
@@ -254,11 +254,15 @@ def test_starting_from_one_that_does_not_fit(saved, tmp_path):
     path = tmp_path / "run" / "checkpoints" / "step_00000010"
     rewrite(path, set_to("variables", value={"model": [{}]}))
     with pytest.raises(UserError, match="not a usable checkpoint"):
-        initialize_from(make_trainer(linear).parts, str(path))
-    assert initialize_from(make_trainer(linear).parts, str(tmp_path / "run"))
+        initialize_from(make_trainer(linear)._built.parts, str(path))
+    assert initialize_from(
+        make_trainer(linear)._built.parts, str(tmp_path / "run")
+    )
     # Any name will do for one that is named.
     os.rename(path.with_name("step_00000008"), tmp_path / "mine")
-    assert initialize_from(make_trainer(linear).parts, str(tmp_path / "mine"))
+    assert initialize_from(
+        make_trainer(linear)._built.parts, str(tmp_path / "mine")
+    )
 
 
 def test_memory_is_not_taken_for_what_is_not_there(tmp_path):
