@@ -40,14 +40,6 @@ _NUMBERS = mapping_of(number(finite=False))
 _LOGGED = list_of(
     record({"step": integer(), "split": word, "values": _NUMBERS})
 )
-_BEFORE_END = record(
-    {
-        "logs": _NUMBERS,
-        "callbacks": mapping_of(record({})),
-        "splits": list_of(word),
-    },
-    {"logged": _LOGGED},
-)
 _LOOP = record(
     {
         "unfired_from": optional(integer()),
@@ -57,8 +49,11 @@ _LOOP = record(
     {
         "is_within": boolean,
         "compared": mapping_of(text),
-        "logged": record({"waiting": _LOGGED, "of_epoch": _NUMBERS}),
-        "before_end": optional(_BEFORE_END),
+        "logged": record(
+            {},
+            {"waiting": _LOGGED, "final": _LOGGED, "of_epoch": _NUMBERS},
+        ),
+        "final": list_of(word),
         "steps_per_loop": integer(1),
         "asked_steps_per_loop": integer(1),
     },

@@ -81,6 +81,22 @@ class Callback(keras.callbacks.Callback):
             logs: scalar name to value.
         """
 
+    def on_final_log(
+        self, step: int, split: str, logs: dict[str, float]
+    ) -> None:
+        """Called with scalars that are logged only because the run ends.
+
+        By default they are shown, where `only_watches`, and decide nothing: a
+        run that goes on from here does not have them.
+
+        Args:
+            step: see `on_log`, as all arguments.
+            split: likewise.
+            logs: likewise.
+        """
+        if self.only_watches:
+            self.on_log(step, split, logs)
+
     def on_save(self, step: int, logs: dict[str, float]) -> None:
         """Called after every host loop, when all other events have fired.
 

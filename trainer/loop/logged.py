@@ -175,17 +175,28 @@ class Logged:
     def __init__(self) -> None:
         self.of_epoch: dict[str, float] = {}
         self._waiting: dict[tuple[int, str], dict[str, Value]] = {}
+        self._final: dict[tuple[int, str], dict[str, float]] = {}
 
     def add(self, step: int, split: str, name: str, value: Value) -> None:
         """Keeps a value; the newest of a name and a step."""
         self._waiting.setdefault((step, split), {})[name] = value
 
-    def take_numbers(self, step: int, split: str) -> dict[str, float]:
-        """Removes and returns the numbers of a step."""
+    def take_numbers(
+        self, step: int, split: str, *, final: bool = False
+    ) -> dict[str, float]:
+        """Removes and returns the numbers of a step.
+
+        Args:
+            step: the optimizer steps that were done.
+            split: whose numbers.
+            final: whether a run that goes on has to log them once more.
+        """
         waiting = self._waiting.get((step, split), {})
         found = _numbers(waiting)
         for name in found:
             del waiting[name]
+        if final and found:
+            self._final[step, split] = dict(found)
         return found
 
     def take_all(self) -> list[tuple[int, str, dict[str, Value]]]:
@@ -217,38 +228,46 @@ class Logged:
                 ", ".join(sorted(lost)),
             )
 
-    def numbers(
-        self, splits: Sequence[str] | None = None
-    ) -> list[dict[str, Any]]:
-        """The numbers of some splits, or of all, as JSON values."""
-        return [
-            {"step": step, "split": split, "values": numbers}
-            for (step, split), values in self._waiting.items()
-            if splits is None or split in splits
-            if (numbers := _numbers(values))
-        ]
-
     def state(self) -> dict[str, Any]:
         """What a checkpoint must hold, as JSON values; media are left out."""
-        waiting = self.numbers()
-        if not waiting and not self.of_epoch:
-            return {}
-        return {"waiting": waiting, "of_epoch": dict(self.of_epoch)}
+        found = {
+            "waiting": _as_json(self._waiting),
+            "final": _as_json(self._final),
+            "of_epoch": dict(self.of_epoch),
+        }
+        return {name: part for name, part in found.items() if part}
 
-    def load_state(
-        self, state: Mapping[str, Any], more: Sequence[Mapping[str, Any]] = ()
-    ) -> None:
+    def load_state(self, state: Mapping[str, Any], *, goes_on: bool) -> None:
         """Takes back what `state` returned; a misfit was refused before.
 
         Args:
             state: what it returned.
-            more: what `numbers` returned.
+            goes_on: whether there are steps to come, so that what an earlier
+                end has logged is still to be logged.
         """
         self.of_epoch = dict(state.get("of_epoch", {}))
-        self._waiting = {}
-        for one in (*state.get("waiting", []), *more):
-            for name, value in one["values"].items():
-                self.add(one["step"], one["split"], name, value)
+        self._waiting = _from_json(state.get("waiting", []))
+        self._final = {}
+        final = _from_json(state.get("final", []))
+        if not goes_on:
+            self._final = final
+            return
+        for key, values in final.items():
+            self._waiting[key] = self._waiting.get(key, {}) | values
+
+
+def _as_json(
+    logged: Mapping[tuple[int, str], Mapping[str, Value]],
+) -> list[dict[str, Any]]:
+    return [
+        {"step": step, "split": split, "values": numbers}
+        for (step, split), values in logged.items()
+        if (numbers := _numbers(values))
+    ]
+
+
+def _from_json(entries: Sequence[Mapping[str, Any]]) -> dict[Any, Any]:
+    return {(one["step"], one["split"]): dict(one["values"]) for one in entries}
 
 
 def _numbers(values: Mapping[str, Value]) -> dict[str, float]:

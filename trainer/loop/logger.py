@@ -28,11 +28,13 @@ class Entry:
         step: the optimizer steps that were done.
         split: `"train"`, `"eval"` or another evaluation set.
         values: name to number or `Media`.
+        final: whether they exist only because the run ended at this step.
     """
 
     step: int
     split: str
     values: Mapping[str, Value]
+    final: bool = False
 
     def as_json(self) -> str:
         """Its numbers as a line of JSON; NaN and infinities become `null`."""
@@ -42,6 +44,8 @@ class Entry:
             if not isinstance(value, Media)
         }
         key = {"step": int(self.step), "split": self.split}
+        if self.final:
+            key["final"] = True
         # Twice: first so that they come first, last so that they win over
         # metrics of these names.
         return json.dumps(key | values | key, allow_nan=False) + "\n"
@@ -58,13 +62,20 @@ class Entry:
         except (ValueError, RecursionError):
             raise Misfit(f"{name} is not JSON") from None
         schema.record(_KEYS)(found, name)
-        values = {key: v for key, v in found.items() if key not in _KEYS}
+        # Only a boolean is the mark; a metric of the name is a number.
+        final = found.get("final") is True
+        values = {
+            key: v
+            for key, v in found.items()
+            if key not in _KEYS and not (final and key == "final")
+        }
         _VALUES(values, name)
         nothing = math.nan  # This is written as null.
         return cls(
             found["step"],
             found["split"],
             {key: nothing if v is None else v for key, v in values.items()},
+            final,
         )
 
 
@@ -150,7 +161,13 @@ class Logger(Callback, abc.ABC):
 
     def on_log(self, step: int, split: str, logs: dict[str, float]) -> None:
         """Writes the scalars of a split."""
-        self.on_values(step, split, logs)
+        self._add(Entry(step, split, logs))
+
+    def on_final_log(
+        self, step: int, split: str, logs: dict[str, float]
+    ) -> None:
+        """Writes scalars with a mark, which a run that goes on drops."""
+        self._add(Entry(step, split, logs, final=True))
 
     def on_values(
         self, step: int, split: str, values: Mapping[str, Value]
@@ -162,9 +179,16 @@ class Logger(Callback, abc.ABC):
             split: `"train"`, `"eval"` or another evaluation set.
             values: name to number or `Media`.
         """
-        taken = {n: v for n, v in values.items() if kind_of(v) in self.takes}
+        self._add(Entry(step, split, values))
+
+    def _add(self, entry: Entry) -> None:
+        taken = {
+            name: value
+            for name, value in entry.values.items()
+            if kind_of(value) in self.takes
+        }
         if self.writes and taken:
-            self._waiting.append(Entry(step, split, taken))
+            self._waiting.append(dataclasses.replace(entry, values=taken))
             self.flush()
 
     def flush(self, *, wait: bool = False) -> None:

@@ -315,7 +315,7 @@ class Loop:
         self.callbacks.call_savers("before_end", logs)
         self.callbacks.end(logs, before_savers=self.reporter.hand_over)
         run.built.last = self.state
-        return dict(self.reporter.logs)
+        return self.reporter.newest
 
     def _begin(self) -> None:
         # A Keras callback's `on_train_begin` may reset variables that the
@@ -487,7 +487,7 @@ class Loop:
             stopping = self._after_steps(first)
         # Without epochs the whole run is one, which ends here.
         if self._run.epochs.steps is None:
-            self.callbacks.call("on_epoch_end", 0, dict(self.reporter.logs))
+            self.callbacks.call("on_epoch_end", 0, self.reporter.newest)
             self.reporter.hand_over()
         return None
 
@@ -686,9 +686,10 @@ class Loop:
 
     def _eval_period(self, split: str, every: PeriodLike | None) -> Period:
         if every is None:
-            # Without epochs, evaluation is due only at the end.
+            # Without epochs, evaluation is due at the end.
             return Period(
-                steps=self._run.epochs.steps, begin=self._run.epochs.begin
+                steps=self._run.epochs.steps or self.steps,
+                begin=self._run.epochs.begin,
             )
         name = "eval_every" if split == EVAL else f"eval_every[{split!r}]"
         period = self._run.period(every, name)

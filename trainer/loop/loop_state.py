@@ -100,14 +100,13 @@ class LoopState:
             "steps_per_loop": self.steps_per_call,
             "asked_steps_per_loop": self.steps_per_loop,
             "stopped": stopped,
-            "before_end": self._reporter.before_end,
+            "final": self._reporter.final_splits,
         }
 
     def load_callbacks(self, snapshot: Snapshot) -> None:
         """See `trainer.checkpoint.stateful.HostState`."""
         states = keras_callbacks.join(
-            snapshot.host.get("callbacks", {})
-            | self._kept_at_end(snapshot)["callbacks"],
+            snapshot.host.get("callbacks", {}),
             {
                 name.removeprefix("callbacks/"): array
                 for name, array in snapshot.arrays.items()
@@ -118,7 +117,7 @@ class LoopState:
     def load(self, snapshot: Snapshot, *, going_back: bool) -> None:
         """See `trainer.checkpoint.stateful.HostState`."""
         host = snapshot.host
-        self._reporter.logs = dict(self._kept_at_end(snapshot)["logs"])
+        self._reporter.logs = dict(host.get("logs", {}))
         # A snapshot that was taken outside of a loop has none.
         if "loop" in host:
             self._load_position(host["loop"], step=snapshot.step)
@@ -156,47 +155,17 @@ class LoopState:
             return
         step = self._run.step
         position = {**last.position(), "stopped": None}
-        ended = self._before_end(position, step=step)
-        ended = ended or {"logs": last._reporter.logs, "callbacks": {}}
-        # States from before the end, where they differ from those at the end.
-        states = last._callbacks.states() | ended["callbacks"]
         # States are matched by class name: another class may have the same.
         with contextlib.suppress(Misfit):
-            self._callbacks.load_states(states)
+            self._callbacks.load_states(last._callbacks.states())
         self._load_position(position, step=step)
-        self._reporter.logs = dict(ended["logs"])
+        self._reporter.logs = dict(last._reporter.logs)
         if self._run.sets and self.steps <= step:
             # Research code may have changed the weights since.
             self._reporter.forget_evaluation()
         self._reporter.load_times(last._reporter.times())
         for name, totals in last._reporter.totals.items():
             self._reporter.totals[name].load_state(totals.state())
-
-    def _kept_at_end(self, snapshot: Snapshot) -> dict[str, Any]:
-        """Logs and callbacks' states from which a run goes on."""
-        host = snapshot.host
-        ended = None
-        if "loop" in host:
-            ended = self._before_end(host["loop"], step=snapshot.step)
-        return ended or {"logs": host.get("logs", {}), "callbacks": {}}
-
-    def _before_end(
-        self, position: Mapping[str, Any], *, step: int
-    ) -> dict[str, Any] | None:
-        """The state from before the end, if this run is longer than that one.
-
-        Returns:
-            Logs and callbacks' states without what was logged only because
-            it was the end; `None` if nothing was, or if there is no step left
-            to do.
-        """
-        stopped = position["stopped"]
-        if self.steps <= step:
-            return None
-        if stopped is not None and self._stays_stopped(stopped):
-            return None
-        found: dict[str, Any] | None = position.get("before_end")
-        return found
 
     def _load_position(self, position: Mapping[str, Any], *, step: int) -> None:
         self._run.unfired_from = position["unfired_from"]
@@ -208,13 +177,16 @@ class LoopState:
         # steps_per_loop.
         if position["asked_steps_per_loop"] == self.steps_per_loop:
             self.steps_per_call = position["steps_per_loop"]
-        ended = self._before_end(position, step=step)
-        self._run.taken_back = () if ended is None else ended["splits"]
-        more = () if ended is None else ended.get("logged", ())
-        self._reporter.logged.load_state(position.get("logged", {}), more)
-        if ended is None:
-            # Still at this end: a later, longer run will need it.
-            self._reporter.before_end = position.get("before_end")
+        stopped = position["stopped"]
+        goes_on = step < self.steps and not (
+            stopped is not None and self._stays_stopped(stopped)
+        )
+        final = list(position.get("final", []))
+        self._reporter.final_splits = final
+        self._run.taken_back = final if goes_on else ()
+        self._reporter.logged.load_state(
+            position.get("logged", {}), goes_on=goes_on
+        )
         self._load_stop(position["stopped"], step=step)
 
     def _load_stop(

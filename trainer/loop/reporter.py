@@ -52,8 +52,10 @@ class Reporter:
         tickers: when logs and evaluations are due.
         begun_epoch: the last epoch whose `on_epoch_begin` has been called,
             in any attempt.
-        before_end: the state from which a longer run goes on, if there were
-            logs at the end that were not due.
+        final: values that exist only because the run ends here: no monitor and
+            no checkpoint has them.
+        final_splits: those whose logs of the present step exist only because
+            the run ended here; one that goes on takes them back.
     """
 
     def __init__(
@@ -74,7 +76,8 @@ class Reporter:
         }
         self.interval_seconds = 0.0
         self.begun_epoch: int | None = None
-        self.before_end: dict[str, Any] | None = None
+        self.final: dict[str, float] = {}
+        self.final_splits: list[str] = []
         self._run = run
         self._callbacks = callbacks
         self.eval_steps = eval_steps
@@ -262,6 +265,7 @@ class Reporter:
                 leave; it is due again.
         """
         step = self._run.step
+        self.final, self.final_splits = {}, []
         # Evaluation first: if it is interrupted, nothing has been logged, and
         # all of it is due again.
         due = [s for s, one in self._evaluations.items() if one.due(step)]
@@ -277,47 +281,48 @@ class Reporter:
                 if one.next_step(step) == end
             ]
         at_end = ending and self._evaluates_at_end
-        wanted = list(self._evaluations) if at_end else due
-        evaluated = self._evaluate(wanted)
+        evaluated = self._evaluate(list(self._evaluations) if at_end else due)
         log_due = self.tickers["log"].due(step)
-        # What is due comes first. The rest is only for the end, and a longer
-        # run goes on from the state in between.
         if log_due:
-            self._log_training(step)
+            self._log_training(step, final=False)
         for split in due:
-            self._log_evaluation(step, split, evaluated[split])
-        undue = [s for s in wanted if s not in due and evaluated[s]]
-        early = [*([] if log_due else ["train"]), *undue]
-        # A longer run takes the entries of these splits and this step back, and
-        # has to write once more what is not only of its end.
-        again = self.logged.numbers(early) if ending else []
-        if ending and early:
-            self.before_end = {
-                "logs": dict(self.logs),
-                "callbacks": self._callbacks.states_of_ours(),
-                "splits": early,
-            }
-            if not log_due:
-                self._log_training(step)
-            for split in undue:
-                self._log_evaluation(step, split, evaluated[split])
+            self._log_evaluation(step, split, evaluated[split], final=False)
         if log_due:
             # A log that is only for the end leaves the interval open, so that
             # a longer run logs the values that it would have logged without
             # the earlier end.
             self.totals["interval"].reset()
             self.interval_seconds = 0.0
+        if ending:
+            self._log_end(step, evaluated, logged=(["train"] * log_due) + due)
         if ends_epoch:
             newest = all_in_logs(evaluated)
             if self._evaluates_at_end:
-                newest = _of_evaluation(self.logs)
+                newest = _of_evaluation(self.newest)
             self._end_epoch(epoch, newest, ending=ending)
-        if ending and early:
-            assert self.before_end is not None
-            again += self.logged.numbers(early)
-            if again:
-                self.before_end["logged"] = again
         self.hand_over()
+
+    def _log_end(
+        self,
+        step: int,
+        evaluated: Mapping[str, dict[str, float]],
+        *,
+        logged: Collection[str],
+    ) -> None:
+        """Logs what was not due, and shows it where it is not kept."""
+        self.final_splits = [
+            split for split in ("train", *evaluated) if split not in logged
+        ]
+        for split in self.final_splits:
+            if split == "train":
+                self._log_training(step, final=True)
+            else:
+                self._log_evaluation(step, split, evaluated[split], final=True)
+
+    @property
+    def newest(self) -> dict[str, float]:
+        """The newest values, those that exist only at the end included."""
+        return self.logs | self.final
 
     def evaluate_again(self) -> None:
         """Measures a run that has nothing left to train.
@@ -325,9 +330,10 @@ class Reporter:
         Nothing is logged: everything that was due has been.
         """
         for split in self._evaluations:
-            if not any(self._is_of(split, name) for name in self.logs):
+            known = any(self._is_of(split, name) for name in self.logs)
+            if split in self.final_splits or not known:
                 values = self._measure(split)
-                self.logs |= names_in_logs(split, values)
+                self.final |= names_in_logs(split, values)
 
     def _is_of(self, split: str, name: str) -> bool:
         """Whether a name in the logs is that of a set's value."""
@@ -400,14 +406,13 @@ class Reporter:
             return False
         return self._run.control.agree(self._run.plugin).restart
 
-    def _log_training(self, step: int) -> None:
+    def _log_training(self, step: int, *, final: bool) -> None:
         interval = self.totals["interval"]
         values = interval.values()
-        own = self.logged.take_numbers(step, "train")
+        own = self.logged.take_numbers(step, "train", final=final)
         for name in own:
             if name in values:
                 raise _taken(name)
-        self.logs |= values | own
         logs = {
             **values,
             **own,
@@ -416,14 +421,30 @@ class Reporter:
             # A clock may not have moved between two very short calls.
             / max(self.interval_seconds, 1e-9),
         }
-        self._callbacks.call("on_log", step, "train", logs)
+        self._log(step, "train", logs, newest=values | own, final=final)
 
     def _log_evaluation(
-        self, step: int, split: str, values: dict[str, float]
+        self, step: int, split: str, values: dict[str, float], *, final: bool
     ) -> None:
         if values:
-            self.logs |= names_in_logs(split, values)
-            self._callbacks.call("on_log", step, split, values)
+            newest = names_in_logs(split, values)
+            self._log(step, split, values, newest=newest, final=final)
+
+    def _log(
+        self,
+        step: int,
+        split: str,
+        logs: dict[str, float],
+        *,
+        newest: dict[str, float],
+        final: bool,
+    ) -> None:
+        if not final:
+            self.logs |= newest
+            self._callbacks.call("on_log", step, split, logs)
+            return
+        self.final |= newest
+        self._callbacks.call("on_final_log", step, split, logs)
 
     def _end_epoch(
         self, epoch: int, validation: dict[str, float], *, ending: bool

@@ -41,6 +41,8 @@ class CSV(LineFile):
     def write(self, entries: Sequence[Entry]) -> None:
         """See `Logger.write`."""
         names = dict.fromkeys(n for one in entries for n in one.values)
+        if any(one.final for one in entries):
+            names["final"] = None
         if not self._columns or not set(names) <= set(self._columns):
             self._widen(list(names))
         super().write(entries)
@@ -50,7 +52,12 @@ class CSV(LineFile):
         return _rows(
             self._columns,
             [
-                {**one.values, "step": one.step, "split": one.split}
+                {
+                    **one.values,
+                    "step": one.step,
+                    "split": one.split,
+                    **({"final": True} if one.final else {}),
+                }
                 for one in entries
             ],
         )

@@ -102,6 +102,12 @@ class TensorBoard(Logger):
         if split == "eval":
             self._write_hyperparameters("eval")
 
+    def on_final_log(
+        self, step: int, split: str, logs: dict[str, float]
+    ) -> None:
+        """Writes a split's scalars; events have no mark."""
+        self.on_log(step, split, logs)
+
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Marks the run as done in the HPARAMS tab."""
         # A run that was already done when it was restarted has logged nothing.

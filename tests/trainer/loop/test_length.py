@@ -4,11 +4,11 @@ import time
 
 import pytest
 
-from tests.helpers import linear, make_trainer, saved_steps
+from tests.helpers import linear, lines, make_trainer, saved_steps
 from trainer import Callback, UserError
 from trainer.cli import flags
 from trainer.loop.schedule import Epochs, Period, parse_length
-from trainer_plugins import Checkpoint
+from trainer_plugins import Checkpoint, JsonLines
 
 
 @pytest.mark.parametrize(
@@ -100,3 +100,40 @@ def test_time_between_two_calls_does_not_count():
     assert trainer._built.last._reporter.training_seconds == spent
     trainer.train(6, max_time="1000s", verbose=0)
     assert trainer.step == 6
+
+
+def test_what_only_an_end_logs_is_marked_and_decides_nothing(tmp_path):
+    class Decides(Callback):
+        def __init__(self):
+            super().__init__()
+            self.seen = []
+
+        def on_log(self, step, split, logs):
+            self.seen.append((step, split))
+
+    def train(folder, *lengths):
+        for steps in lengths:
+            decides = Decides()
+            make_trainer(linear).train_and_evaluate(
+                steps,
+                model_dir=str(folder),
+                callbacks=[JsonLines(), Checkpoint(), decides],
+                log_every=10,
+                eval_every=10,
+                verbose=0,
+            )
+        return decides.seen, lines(folder)
+
+    seen, found = train(tmp_path / "short", 13)
+    assert seen == [(10, "train"), (10, "eval")]
+    assert [(one["step"], one.get("final", False)) for one in found] == [
+        (10, False),
+        (10, False),
+        (13, True),
+        (13, True),
+    ]
+    _, longer = train(tmp_path / "short", 20)
+    _, whole = train(tmp_path / "whole", 20)
+    assert longer == whole
+    # One that is complete keeps them.
+    assert train(tmp_path / "again", 13, 13)[1] == found
