@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from trainer.loop.callback import Callback
     from trainer.loop.logger import Logger
     from trainer.step.divergence_guard import Guard
+    from trainer.step.metrics.factories import additive
     from trainer.step.metrics.whole_set import WholeSetMetric
     from trainer.step.reductions.sums import Average, average
     from trainer.strategy.plugin import StrategyPlugin
@@ -44,6 +45,7 @@ __all__ = [
     "Trainer",
     "UserError",
     "WholeSetMetric",
+    "additive",
     "average",
     "run",
 ]

@@ -3,7 +3,7 @@
 Flags, `run.*` in a gin file, the keyword arguments of `Trainer.train`, the
 documentation and `--mode=print_config` are made from this list; where an option
 acts, it is read from the object. Nothing here imports TensorFlow or Keras, so
-that mistakes in flags show at once.
+that mistakes in flags are told at once.
 """
 
 import dataclasses
@@ -321,15 +321,6 @@ def taking(names: Iterable[str]) -> Callable[[F], F]:
         return function
 
     return decorate
-
-
-def taking_in_python(*kinds: str) -> Callable[[F], F]:
-    """Gives a method of the Trainer the options that are for Python.
-
-    Args:
-        *kinds: what `Facts.in_python` says of them.
-    """
-    return taking(n for n in types() if facts_of(n).in_python in kinds)
 
 
 # Flags that set a parameter of the Trainer: its name, type, sentence and group.

@@ -32,11 +32,10 @@ def test_a_loss_over_the_global_batch(results):
 @reads("metrics_in_order")
 def test_metrics_that_need_the_batches_order(results):
     case = results.case("metrics_in_order")
-    if "refused" in case:
-        assert not results["carries_states"]
-        assert "'decaying' (Decaying) does not add up" in str(case["refused"])
+    assert "'decaying' (Decaying) does not add up" in str(case["refused"])
+    assert ("not_evaluated" in case) is not bool(results["carries_states"])
+    if "not_evaluated" in case:
         return
-    assert results["carries_states"]
     _, y, weight = models.regression_data()
     error = weight * np.abs(y - case["predicted"])[:, 0]
     steps = -(-len(error) // models.BATCH)
@@ -45,7 +44,6 @@ def test_metrics_that_need_the_batches_order(results):
         part = slice(step * models.BATCH, (step + 1) * models.BATCH)
         total = 0.5 * total + error[part].sum()
     assert steps == 5
-    assert case["train"] == pytest.approx(total, rel=1e-5)
     assert case["eval"] == pytest.approx(total, rel=1e-5)
 
 

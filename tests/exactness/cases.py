@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
-from tests.trainer.step.metrics import metric_models
+from tests.exactness import metric_models
 
 SIZE, BATCH, STEPS, TIME = 33, 16, 3, 4
 KINDS = ("losses", "metrics", "optimizers")

@@ -4,9 +4,8 @@ import keras
 import pytest
 
 from tests.exactness import __main__ as command
-from tests.exactness import table
+from tests.exactness import metric_models, table
 from tests.exactness.cases import COLUMNS, all_cases, classes
-from tests.trainer.step.metrics import metric_models
 
 
 @pytest.fixture(scope="module")

@@ -46,7 +46,9 @@ _DATA = "arrays.data-00000-of-00001"
 _FILES = {"state.json", "arrays.index", _DATA}
 _CHUNK = 1 << 20
 FORMAT = 2
-_STATE = schema.record({"step": schema.integer(), "format": schema.integer()})
+_STATE = schema.record(
+    {"step": schema.integer(), "format": schema.integer(FORMAT)}
+)
 # What TensorFlow takes for a glob pattern.
 _PATTERN = re.compile(r"[\[\]*?\\{}]")
 # Errors that invalid content causes when it is read.
@@ -77,8 +79,8 @@ class Snapshot:
     host: dict[str, Any]
 
 
-class OtherFormat(UserError):
-    """A checkpoint was written by another version of the trainer.
+class NewerFormat(UserError):
+    """A checkpoint was written by a later version of the trainer.
 
     It is not passed over like a damaged one.
     """
@@ -157,7 +159,7 @@ def load(path: str) -> Snapshot:
 
     Raises:
         UserError: it is not complete; the message says what is wrong.
-        OtherFormat: it is complete, but this version cannot read it.
+        NewerFormat: it is complete, but this version cannot read it.
         OSError: it cannot be read at the moment.
     """
     fault = find_fault(path)
@@ -183,7 +185,7 @@ def newest_first(directory: str) -> Iterator[Snapshot]:
     Damaged ones are passed over, with a warning.
 
     Raises:
-        OtherFormat: one was written by another version. Passing it over would
+        NewerFormat: one was written by a later version. Passing it over would
             lose what that version has done.
         OSError: one cannot be read at the moment. Passing it over would lose
             what the run has done since an older one.
@@ -192,7 +194,7 @@ def newest_first(directory: str) -> Iterator[Snapshot]:
     for path in reversed(listing(directory)):
         try:
             snapshot = load(path)
-        except OtherFormat:
+        except NewerFormat:
             raise
         except UserError as error:
             logging.warning("Passing over a checkpoint. %s", error)
@@ -223,7 +225,7 @@ def load_newer(
             snapshot = load(path)
             check(snapshot)
             return snapshot
-        except OtherFormat:
+        except NewerFormat:
             raise
         except (UserError, OSError, ValueError) as error:
             logging.info("Passing over %s: %s", path, error)
@@ -310,9 +312,9 @@ def _read(path: str) -> Snapshot:
     host = files.read_json(os.path.join(path, "state.json"))
     _STATE(host, "state.json")
     step, version = host.pop("step"), host.pop("format")
-    if version != FORMAT:
-        raise OtherFormat(
-            f"{path} was written by another version of the trainer (format "
+    if version > FORMAT:
+        raise NewerFormat(
+            f"{path} was written by a later version of the trainer (format "
             f"{version}, and this one reads {FORMAT}). Start that "
             "version, or choose another --model_dir."
         )

@@ -26,7 +26,7 @@ from trainer.loop.logger import missing_kinds
 from trainer.loop.run import Run
 from trainer.loop.schedule import Period, Ticker
 from trainer.step.logs import Totals
-from trainer.step.metrics.carried import TRAINING
+from trainer.step.metrics.states import TRAINING
 from trainer.step.reductions.sums import Sums
 from trainer.values.words import shown
 

@@ -8,7 +8,7 @@ from trainer.runtime.graph import converted
 from trainer.step.keras import untracked
 from trainer.step.logs import StepLogs
 from trainer.step.measuring import carry, in_step, warn_of_unmeasured
-from trainer.step.metrics.carried import EVAL
+from trainer.step.metrics.states import EVAL
 from trainer.step.replica_batch import weighted
 from trainer.step.spec import StepSpec
 

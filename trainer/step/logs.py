@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from trainer.step.metrics.metric_set import METRIC, MetricSet
+from trainer.step.metrics.metric_set import MetricSet
+from trainer.step.metrics.states import METRIC
 from trainer.step.reductions.sums import Average, Sums
 
 EXAMPLES = "_examples"  # Counts examples; not logged as a value of its own.
@@ -124,16 +125,9 @@ class Totals:
             return
         sums: StepLogs = dict(_averages(stored))
         of_metrics = {n: a for n, a in stored.items() if n not in sums}
-        for name, arrays in self._metrics.renamed(of_metrics).items():
-            own = self._metrics.load(
-                name.partition(":")[2],
-                arrays,
-                kept_for=self._kept_for,
-                is_sum=name.startswith(METRIC),
-            )
-            if own is not None:
-                sums[METRIC + name.partition(":")[2]] = own
-        self.sums = Sums.of(sums)
+        self.sums = Sums.of(
+            sums | self._metrics.load(of_metrics, self._kept_for)
+        )
 
 
 def _averages(state: Mapping[str, list[np.ndarray]]) -> dict[str, Average]:

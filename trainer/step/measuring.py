@@ -89,7 +89,7 @@ def in_step(
             _check_names(logged, logs)
             metrics = parts.metrics
             found = logs | logged | metrics.logs(metrics.layer_calls(calls))
-            found = _gathered(spec, found, batch, micro, training=training)
+            found = _gathered(spec, found, batch, training=training)
             if training:
                 layers = {layer.name for layer in all_layers(spec.model)}
                 misses = spec.lookups.misses(since=before, layers=layers)
@@ -307,30 +307,22 @@ def most_examples(
 
 
 def _gathered(
-    spec: StepSpec,
-    logs: StepLogs,
-    batch: Any,
-    micro: tf.Tensor | int,
-    *,
-    training: bool,
+    spec: StepSpec, logs: StepLogs, batch: Any, *, training: bool
 ) -> StepLogs:
-    metrics = spec.parts.metrics
+    metrics, replicas = spec.parts.metrics, spec.plugin.num_replicas
     if not metrics.has_carried:
         return logs
-    if training:
-        logs = metrics.without_whole_sets(logs)
-    else:
-        metrics.check_whole_sets(logs, batch)
-    if not metrics.has_values(logs):
-        return logs
-    replicas = spec.plugin.num_replicas
-    # None in a trial, which runs outside of strategy.run.
-    context = tf.distribute.get_replica_context()
-    replica = context.replica_id_in_sync_group if context else 0
-    micro_batches = spec.accumulation_steps if training else 1
-    slots = Slots(
-        number=micro * replicas + replica,
-        pieces=replicas * micro_batches,
-        rows=most_examples(spec, training=training),
-    )
-    return metrics.as_pieces(logs, batch, slots)
+
+    def slots() -> Slots:
+        # None where a model is tried, outside of strategy.run.
+        context = tf.distribute.get_replica_context()
+        return Slots(
+            number=tf.convert_to_tensor(
+                context.replica_id_in_sync_group if context else 0
+            ),
+            pieces=replicas,
+            rows=most_examples(spec, training=False),
+        )
+
+    # Training with such metrics is refused where a batch is cut.
+    return metrics.complete(logs, batch, None if training else slots)

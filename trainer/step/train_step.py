@@ -36,7 +36,7 @@ from trainer.step.gradients import all_finite, reduce_sum
 from trainer.step.keras import untracked
 from trainer.step.logs import LOSS_PART, StepLogs
 from trainer.step.measuring import carry, in_step, warn_of_unmeasured
-from trainer.step.metrics.carried import TRAINING
+from trainer.step.metrics.states import TRAINING
 from trainer.step.spec import StepSpec
 
 # Calls a function on the replicas: `run(f, args=(...))`.

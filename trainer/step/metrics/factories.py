@@ -1,11 +1,13 @@
 """Makes metrics from what users give: objects, factories, names, functions."""
 
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import keras
 
 from trainer.errors import UserError, did_you_mean
+from trainer.values.configurable import configurable
 
 # Names whose meaning in Keras depends on targets and outputs.
 _BY_SHAPE = ("accuracy", "acc", "crossentropy", "ce")
@@ -101,11 +103,6 @@ def by_shape(metric: Any, target: Any, predicted: Any) -> keras.Metric:
     """The metric that "accuracy" or "crossentropy" means for some shapes."""
     if not isinstance(metric, str):
         return metric
-    return class_by_shape(metric, target, predicted)(name=metric)
-
-
-def class_by_shape(metric: str, target: Any, predicted: Any) -> Any:
-    """Its class, without making a metric."""
     if not hasattr(target, "shape") or not hasattr(predicted, "shape"):
         raise UserError(
             f"Metric {metric!r} depends on the shapes of a target and an "
@@ -120,4 +117,34 @@ def class_by_shape(metric: str, target: Any, predicted: Any) -> Any:
     elif len(target.shape) < len(predicted.shape) or target.shape[-1] == 1:
         kind = "SparseCategorical"
     what = "Accuracy" if metric in ("accuracy", "acc") else "Crossentropy"
-    return getattr(keras.metrics, kind + what)
+    return getattr(keras.metrics, kind + what)(name=metric)
+
+
+@configurable(module="trainer")
+def additive(metric: Any) -> Callable[[], keras.Metric]:
+    """Says of a metric that its state is a sum over examples.
+
+    Training adds up what replicas, micro-batches and steps add to the states
+    of metrics. That is so for those of Keras; others are tried before the
+    first step. This is for a class that one cannot edit; in a class of one's
+    own `additive = True` says the same.
+
+    Args:
+        metric: as in `Trainer.metrics`, but no name that depends on shapes,
+            such as "accuracy".
+
+    Returns:
+        What `Trainer.metrics` takes.
+    """
+
+    def make() -> keras.Metric:
+        made = make_metric(metric)
+        if not isinstance(made, keras.Metric):
+            raise UserError(
+                f"additive.metric = {metric!r} is not a metric. Give a class "
+                "or an object of keras.metrics."
+            )
+        made.additive = True
+        return made
+
+    return make

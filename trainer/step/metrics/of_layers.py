@@ -16,7 +16,7 @@ import tensorflow as tf
 from trainer.errors import UserError
 from trainer.step.context import current_graph, step_context
 from trainer.step.keras.private import layer_metrics
-from trainer.step.metrics.stateless import Call
+from trainer.step.metrics.states import Call
 
 
 class LayerMetrics:

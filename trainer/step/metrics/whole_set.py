@@ -9,14 +9,14 @@ on the strategy nor on the size of batches.
 import inspect
 import numbers
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from trainer.errors import UserError
-from trainer.step.metrics.stateless import Call
+from trainer.step.metrics.states import VALUES, Call
 from trainer.values.annotations import Text
 from trainer.values.configurable import configurable
 
@@ -82,6 +82,7 @@ class WholeSet:
         metric: what is measured.
     """
 
+    prefix: ClassVar[str] = VALUES
     variables: tuple[tf.Variable, ...] = ()
 
     def __init__(self, metric: WholeSetMetric) -> None:
@@ -90,7 +91,7 @@ class WholeSet:
         self._structure: Any = None
         self.dtypes: list[tf.DType] = []
 
-    def flatten(self, calls: Sequence[Call]) -> list[tf.Tensor]:
+    def of(self, calls: Sequence[Call]) -> list[tf.Tensor]:
         """The tensors of a replica's call, in the form `update` takes."""
         (call,) = calls
         takes = self._metric.takes_weights
@@ -115,12 +116,14 @@ class WholeSet:
         # Stateful, so that batches come in the order of the steps.
         tf.numpy_function(self._take, list(leaves), Tout=[])
 
-    def result(self, kept_for: str) -> float:
-        """What the function makes of all batches.
+    def result(self, kept_for: str, total: Any = None) -> float | None:
+        """What the function makes of all batches; `None` without one.
 
         Raises:
             UserError: it returns no number, or batches differ in shape.
         """
+        if not self._batches:
+            return None
         columns = map(self._joined, zip(*self._batches, strict=True))
         y, y_pred, weight = tf.nest.map_structure(
             lambda part: None if part is None else next(columns),

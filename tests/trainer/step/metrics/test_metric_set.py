@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.helpers import ARRAYS, linear, make_trainer, run_module
+from tests.exactness import metric_models as m
+from tests.helpers import linear, make_trainer, run_module
 from tests.sets import is_long, long
-from tests.trainer.step.metrics import metric_models as m
-from trainer import Trainer, UserError, average
+from trainer import ArrayExamples, Trainer, UserError, additive, average
 from trainer_plugins import Checkpoint, Default
 
 
@@ -63,39 +63,111 @@ def test_auc_of_several_labels(results, strategy):
     close(found, wanted)
 
 
+def found_of(values, name):
+    if name == "several":
+        return [values[key] for key in ("total", "first")]
+    return logged(values, name)
+
+
 @pytest.mark.parametrize("name", [*m.CUSTOM, *m.UNWEIGHTED])
-@pytest.mark.parametrize("prefix", ["", "val_"])
 @pytest.mark.parametrize(
     "strategies",
     [("mirrored:2", "mirrored:3"), long(("central_storage:2", "default"))],
     ids=" ".join,
 )
-def test_metrics_that_do_not_add_up(results, name, prefix, strategies):
-    arrays = m.data("regression")
-    weighted = name in m.CUSTOM
-    if not weighted:
-        arrays = arrays[:2]
-    make = (m.CUSTOM | m.UNWEIGHTED)[name]
-    steps = 3 if prefix else m.STEPS - 1
-    wanted = m.expected(make, arrays, steps)
+def test_evaluations_are_exact_for_what_does_not_add_up(
+    results, name, strategies
+):
+    kind = "custom" if name in m.CUSTOM else "unweighted"
+    arrays = m.data("regression")[: 3 if name in m.CUSTOM else 2]
+    wanted = m.expected((m.CUSTOM | m.UNWEIGHTED)[name], arrays, 3)
     for strategy in strategies:
-        if not weighted and strategy not in ("default", "mirrored:3"):
-            continue
-        values = results[strategy]["custom" if weighted else "unweighted"]
-        if name == "several":
-            found = [values[f"{prefix}{k}"] for k in ("total", "first")]
-        else:
-            found = logged(values, name, prefix)
-        close(found, wanted)
+        if kind == "custom" or strategy in ("default", "mirrored:3"):
+            close(found_of(results[strategy][kind], name), wanted)
+
+
+def of_regression(factories, arrays, **options):
+    return make_trainer(
+        **{
+            "model": m.identity(4),
+            "loss": m.nothing,
+            "optimizer": lambda: keras.optimizers.SGD(0.0),
+            "metrics": [
+                lambda n=n, f=f: f(name=n) for n, f in factories.items()
+            ],
+            "data": lambda split: ArrayExamples(arrays, shuffle=False),
+            "batch_size": m.BATCH,
+            **options,
+        }
+    )
+
+
+def test_on_one_whole_batch_they_go_from_step_to_step():
+    arrays = m.data("regression")
+    steps = m.STEPS - 1
+    for factories, given in ((m.CUSTOM, arrays), (m.UNWEIGHTED, arrays[:2])):
+        trainer = of_regression(factories, given)
+        values = trainer.train(steps, steps_per_loop=2, log_every=steps)
+        for name, make in factories.items():
+            close(found_of(values, name), m.expected(make, given, steps))
+
+
+class SumOfErrors(m.Custom):
+    """A sum, of a class that does not say so."""
+
+    def update_state(self, y, y_pred, sample_weight=None):
+        self.state.assign_add(keras.ops.sum(keras.ops.abs(y_pred - y)))
+
+
+class SaysSo(SumOfErrors):
+    additive = True
+
+
+class SaysNot(SumOfErrors):
+    additive = False
+
+
+CUT = "does not add up over the pieces .* trainer.additive"
+
+
+@pytest.mark.parametrize(
+    ("metric", "is_sum"),
+    [
+        (SumOfErrors, True),
+        (SaysSo, True),
+        (additive(SumOfErrors), True),
+        # It is believed.
+        (additive(m.RunningMax), True),
+        (SaysNot, False),
+        (m.RunningMax, False),
+        (m.MeanOfBatches, False),
+        # Of outputs of shape [batch, 1] it would be one.
+        (m.UNWEIGHTED["over_the_batch"], False),
+    ],
+)
+def test_training_on_a_batch_that_is_cut_takes_sums_alone(metric, is_sum):
+    arrays = m.data("regression")[:2]
+    trainer = of_regression({}, arrays, metrics=[metric], accumulation_steps=2)
+    if is_sum:
+        assert len(trainer.train(1, log_every=1)) == 2
+        return
+    with pytest.raises(UserError, match=CUT):
+        trainer.train(1)
+    # As before, in evaluations.
+    assert len(trainer.evaluate()) == 2
+
+
+def test_what_is_no_metric_cannot_be_additive():
+    with pytest.raises(UserError, match="additive.metric = 'accuracy' is not"):
+        make_trainer(linear, metrics=[additive("accuracy")]).train(1)
 
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation")
-@KERAS
+@pytest.mark.parametrize("strategy", ["mirrored:3", "here"])
 def test_metrics_in_layers_are_logged_as_fit_logs_them(results, strategy):
     x, y, _ = m.data("regression")
     model = m.measuring_model()
     model.compile(loss=m.nothing, optimizer=keras.optimizers.SGD(0.0))
-    steps = -(-m.SIZE // m.BATCH)
     fitted = model.fit(
         x,
         y,
@@ -105,12 +177,16 @@ def test_metrics_in_layers_are_logged_as_fit_logs_them(results, strategy):
         validation_data=(x, y),
         validation_batch_size=m.BATCH,
     ).history
-    values = results[strategy]["layers"]
-    assert steps == 3
     names = {"seen", "largest", "in_training", "loss"}
     assert names | {f"val_{n}" for n in names} == set(fitted)
-    for name, (value,) in fitted.items():
-        close(values[name], value)
+    if strategy == "here":
+        trainer = of_regression({}, (x, y), model=m.measuring_model)
+        values = trainer.train_and_evaluate(3, log_every=3)
+    else:
+        values = {f"val_{k}": v for k, v in results[strategy]["layers"].items()}
+    for name in values.keys() & fitted.keys():
+        close(values[name], fitted[name][0])
+    assert len(values) == (8 if strategy == "here" else 4)
 
 
 def error(y, y_pred):
@@ -267,65 +343,21 @@ def test_what_a_step_leaves_out_is_not_logged(kind, measured, caplog):
 
 
 class Own(Trainer):
-    """Takes a step of its own, and shows its metrics `seen` of the outputs."""
-
-    seen = staticmethod(lambda y_pred: y_pred)
+    """Takes a step of its own, with its metrics."""
 
     def train_step(self, batch):
         x, y = batch
         with tf.GradientTape() as tape:
             y_pred = self.forward(x, training=True)
-            losses = keras.losses.sparse_categorical_crossentropy(
-                y, y_pred, from_logits=True
-            )
+            losses = keras.losses.mean_squared_error(y, y_pred)
             loss = average(tf.reduce_sum(losses), len(losses))
         weights = self.model.trainable_variables
         self.apply_gradients(self.gradients(tape, loss, weights), weights)
-        return {"loss": loss} | self.metric_increments(y, self.seen(y_pred))
+        return {"loss": loss} | self.metric_increments(y, y_pred)
 
 
-class OfOneColumn(Own):
-    """Shows them another kind of output than the model's."""
-
-    seen = staticmethod(lambda y_pred: y_pred[:, :1])
-
-
-CLASSES = np.arange(64) % 3
-
-
-def with_classes(kind, model=lambda: classifier(), **options):
-    return make_trainer(
-        model,
-        kind=kind,
-        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        data=lambda split: (ARRAYS[0], CLASSES),
-        metrics=["accuracy"],
-        **options,
-    )
-
-
-def classifier():
-    return keras.Sequential([keras.Input((3,)), keras.layers.Dense(3)])
-
-
-def test_accuracy_is_that_of_outputs_and_targets_with_an_own_step_too():
-    trainer = with_classes(Own)
-    logs = trainer.train_and_evaluate(8)
-    model = trainer._built.single_device_model()
-    guessed = np.argmax(model.predict(ARRAYS[0], verbose=0), axis=1)
-    assert logs["val_accuracy"] == pytest.approx(np.mean(guessed == CLASSES))
-    assert 0 < logs["accuracy"] <= 1
-
-
-@pytest.mark.long
-def test_an_accuracy_that_is_not_known_is_a_sentence():
-    with pytest.raises(UserError, match="means SparseCategoricalAccuracy for"):
-        with_classes(OfOneColumn).train(1)
-
-    def two_outputs():
-        inputs = keras.Input((3,))
-        a, b = keras.layers.Dense(3, name="a"), keras.layers.Dense(2, name="b")
-        return keras.Model(inputs, {"a": a(inputs), "b": b(inputs)})
-
-    with pytest.raises(UserError, match="it is not known which. Name"):
-        with_classes(Own, two_outputs).train(1)
+def test_what_depends_on_shapes_needs_the_step_of_a_trainer():
+    with pytest.raises(UserError, match="'accuracy' depends on the shapes"):
+        make_trainer(linear, kind=Own, metrics=["accuracy"]).build()
+    trainer = make_trainer(linear, kind=Own, metrics=["mae"])
+    assert trainer.train(1, log_every=1).keys() == {"loss", "mae"}

@@ -1,0 +1,1 @@
+"""Trials of losses, layers and metrics on a few examples."""
