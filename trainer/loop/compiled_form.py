@@ -6,6 +6,8 @@ nothing, and no clock and no earlier attempt decides what is computed: a run
 that is resumed, lengthened or repeated has the forms of one that was not.
 """
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -17,7 +19,6 @@ from trainer.data.stacks import is_like_pieces
 from trainer.errors import UserError
 from trainer.loop.run import Run
 from trainer.loop.training_input import training_input
-from trainer.loop.without_trace import without_trace
 from trainer.runtime.exit_report import headline
 from trainer.step.form_rule import Facts, form_of, other_numbers, types_of
 from trainer.step.forms import Form
@@ -214,7 +215,7 @@ class CompiledForm:
             # What cannot be set back must not be changed.
             if run.parts.untracked.lost:
                 return [], None
-            with without_trace(run):
+            with _without_trace(run):
                 (sums,) = run.train_runner(iterator, _COMPARED)
                 totals = sums.total()
         # XLA, TensorFlow, Keras and research code raise whatever they like: all
@@ -257,3 +258,20 @@ def _why_not_on_each_replica(run: Run) -> str | None:
         if isinstance(layer, norm):
             return f"the layer {layer.name!r} reduces over replicas"
     return None
+
+
+@contextlib.contextmanager
+def _without_trace(run: Run) -> Iterator[None]:
+    """Sets everything back that steps change, whatever happens."""
+    parts, step = run.parts, run.step
+    carried = parts.metrics.carried_variables
+    before = [variable.numpy() for variable in carried]
+    try:
+        with run.state.unchanged():
+            yield
+    finally:
+        for variable, value in zip(carried, before, strict=True):
+            variable.assign(value)
+        if parts.watch is not None:
+            parts.watch.forget()
+        run.step = step
