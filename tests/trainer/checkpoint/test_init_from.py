@@ -88,7 +88,7 @@ def test_any_source(trained, source, caplog):
     assert second.step == 0
     # The average begins with what was loaded.
     for average, value in zip(
-        second.parts.ema.variables,
+        second._built.parts.ema.variables,
         second.model.trainable_variables,
         strict=True,
     ):
@@ -141,7 +141,7 @@ def test_names_that_keras_counted_up(tmp_path):
 def test_layers_are_matched_by_name(tmp_path, there, here, expected):
     first = make(lambda: denses(*there.split()), seed=1)
     file = tmp_path / "a.weights.h5"
-    first.single_device_model().save_weights(file)
+    first._built.single_device_model().save_weights(file)
     second = make(lambda: denses(*here.split()), seed=2)
     new = values(second)
     init(second, file)
@@ -191,8 +191,8 @@ def test_an_optimizer_begins_on_the_weights_that_were_read(trained):
         data=lambda split: ArrayExamples(helpers.ARRAYS, shuffle=False),
     )
     init(found, folder / "model.weights.h5")
-    found.restart_optimizers()
-    model = found.single_device_model()
+    found._built.restart_optimizers()
+    model = found._built.single_device_model()
     model.compile(keras.optimizers.ScheduleFreeAdamW(0.1), "mse")
     model.optimizer.build(model.trainable_variables)
     x, y = helpers.ARRAYS
