@@ -17,7 +17,6 @@ from trainer.errors import BadValue, UserError
 from trainer.loop.evaluation_sets import sets_of, unprefixed
 from trainer.loop.loop import Loop
 from trainer.loop.run import Run
-from trainer.loop.schedule import in_epochs, parse_length
 from trainer.options import (
     MODES,
     TRAINING_MODES,
@@ -37,6 +36,7 @@ from trainer.trainer import Trainer
 from trainer.values.annotations import Text
 from trainer.values.configurable import configurable
 from trainer.values.keras_values import Callbacks
+from trainer.values.periods import in_epochs, parse_length
 from trainer.values.words import shown
 
 
@@ -81,7 +81,7 @@ def run(**arguments: Any) -> dict[str, float]:
 
 # In gin it is `run`: what a gin file sets there describes a run.
 @configurable("run", module="trainer", denylist=["mode", "model_dir"])
-@taking(name for name in types() if facts_of(name).in_gin)
+@taking([name for name in types() if facts_of(name).in_gin])
 def build(
     *,
     mode: one_of(*MODES),  # type: ignore[valid-type]
@@ -130,13 +130,14 @@ def build(
             folder = exits.enter_context(given)
         call = trainer.new_run(folder)
         follows = mode == "continuous_eval"
+        evaluates = mode in ("train_and_eval", "check")
         return made(
             mode,
             is_over=is_over,
             trainer=trainer,
             call=call,
             tool=tool,
-            loop=None if follows else _make_loop(asked, call, mode),
+            loop=None if follows else Loop(call, asked, evaluate=evaluates),
             exits=exits.pop_all(),
         )
 
@@ -338,22 +339,6 @@ def _make_trainer(
             ),
         )
     return made
-
-
-def _make_loop(asked: RunOptions, call: Run, mode: str) -> Loop:
-    return Loop(
-        call,
-        steps=asked.train_steps,
-        evaluate=mode in ("train_and_eval", "check"),
-        callbacks=asked.callbacks,
-        steps_per_loop=asked.steps_per_loop,
-        log_every=asked.log_every,
-        eval_every=asked.eval_every,
-        eval_steps=asked.eval_steps,
-        loop_seconds=asked.loop_seconds,
-        max_time=asked.max_time,
-        profile=asked.profile,
-    )
 
 
 def _export(loop: Loop) -> dict[str, float]:

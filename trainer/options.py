@@ -17,7 +17,6 @@ from annotated_types import Ge, Le, MinLen, Predicate
 from typing_extensions import Doc
 
 from trainer.errors import UserError
-from trainer.loop.schedule import Length, PeriodLike, Time
 from trainer.values.annotations import (
     Direction,
     JitCompile,
@@ -33,6 +32,7 @@ from trainer.values.annotations import (
     Text,
     Verbosity,
 )
+from trainer.values.periods import Length, PeriodLike, Time
 from trainer.values.words import Suggest
 
 TRAINING_MODES = ("train", "train_and_eval")
@@ -288,6 +288,13 @@ def facts_of(name: str) -> Facts:
 def types() -> dict[str, Any]:
     """Returns the annotations of all options, by name and in order."""
     return get_type_hints(RunOptions, include_extras=True)
+
+
+# The options that `Trainer.train`, and `train_and_evaluate`, take.
+IN_PYTHON = {
+    "train": [n for n in types() if facts_of(n).in_python == "train"],
+    "evaluate": [n for n in types() if facts_of(n).in_python],
+}
 
 
 def taking(names: Iterable[str]) -> Callable[[F], F]:

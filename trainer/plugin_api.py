@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from trainer.loop.logged import Media, histogram
     from trainer.loop.logger import Entry
     from trainer.loop.monitor import Monitor
-    from trainer.loop.schedule import Period, PeriodLike, Ticker, parse_period
+    from trainer.loop.schedule import Ticker
     from trainer.runtime import files, run_paths, schema, signals
     from trainer.runtime.files import write_whole
     from trainer.runtime.graph import graph_function, repeat
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         Text,
     )
     from trainer.values.configurable import checked, configurable
+    from trainer.values.periods import Period, PeriodLike, parse_period
 
 __all__ = [
     "BETWEEN_REPLICAS",

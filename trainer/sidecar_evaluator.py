@@ -14,7 +14,6 @@ from trainer.errors import UserError
 from trainer.loop.callback_list import CallbackList, has_event
 from trainer.loop.evaluation_sets import (
     EVAL,
-    EvalEvery,
     all_in_logs,
     prefix_of,
     sets_of,
@@ -23,11 +22,12 @@ from trainer.loop.evaluation_sets import (
 from trainer.loop.monitor import Monitor
 from trainer.loop.reporter import Reporter
 from trainer.loop.run import Run
-from trainer.loop.schedule import Period, Time, parse_period
+from trainer.options import EvalEvery
 from trainer.runtime.run_paths import prepare_directory
 from trainer.values.annotations import Direction, Positive, Seconds, Text
 from trainer.values.configurable import checked
 from trainer.values.keras_values import Callbacks
+from trainer.values.periods import Period, Time, parse_period
 
 # What an evaluation calls.
 _EVENTS = (

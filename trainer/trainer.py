@@ -19,13 +19,11 @@ from trainer.data import Batches
 from trainer.errors import UserError
 from trainer.loop.built import Built
 from trainer.loop.callback_list import CallbackList
-from trainer.loop.evaluation_sets import EvalEvery
 from trainer.loop.goodput import Accounts
 from trainer.loop.logged import Kind, check_words, numbers_of
-from trainer.loop.loop import Loop
-from trainer.loop.profiler import Steps as ProfiledSteps
+from trainer.loop.loop import FitEpochs, Loop
 from trainer.loop.run import Run, outside_of_a_run
-from trainer.loop.schedule import Length, PeriodLike, Time
+from trainer.options import IN_PYTHON, RunOptions, taking
 from trainer.python.brief import brief_errors
 from trainer.python.callbacks import as_callbacks, with_defaults
 from trainer.python.fit import (
@@ -80,6 +78,7 @@ from trainer.values.keras_values import (
     Metrics,
     Optimizer,
 )
+from trainer.values.periods import Length
 
 
 @brief_errors(
@@ -394,18 +393,14 @@ class Trainer(BaseStep):
     # Running.
 
     @checked
+    @taking(IN_PYTHON["train"])
     def train(
         self,
         steps: Length,
         *,
-        max_time: Time | None = None,
         model_dir: Path | None = None,
         callbacks: Any = (),
-        log_every: PeriodLike = 100,
-        steps_per_loop: Positive = 100,
-        loop_seconds: NotNegative = 15.0,
-        verbose: Verbosity = "auto",
-        profile: ProfiledSteps | None = None,
+        **options: Any,
     ) -> dict[str, float]:
         """Trains until `steps` optimizer steps are done in all.
 
@@ -415,22 +410,9 @@ class Trainer(BaseStep):
         Args:
             steps: where to end, counted from the run's beginning: a number of
                 steps, or such as `"3 epochs"` or `"10k steps"`.
-            max_time: ends training before that, at the next boundary of the
-                host loop, once the run has trained this long: such as `"30m"`.
-                All attempts of a resumed run count, but neither the time
-                between them nor what a killed one has lost.
             model_dir: where the run lives, and resumes; `None` writes nothing.
             callbacks: Keras' or ours; see `trainer.Callback`.
-            log_every: the period of training logs, such as `100`, `"1 epoch"`
-                or `"30s"`.
-            steps_per_loop: the most steps between two boundaries at which
-                callbacks act.
-            loop_seconds: how long a graph call may take, in seconds.
-            verbose: 0 shows no progress, 2 one line for each epoch; `"auto"`
-                and 1 show a bar on a terminal and in a notebook, and lines
-                elsewhere.
-            profile: the steps to trace for TensorBoard's profile tab, such as
-                `"10:20"`; needs a `model_dir`.
+            **options: see below.
 
         Returns:
             The newest training values by name.
@@ -441,51 +423,30 @@ class Trainer(BaseStep):
             Diverged: the guard found no way back.
         """
         return self._train(
-            steps,
-            evaluate=False,
-            max_time=max_time,
             model_dir=model_dir,
+            evaluate=False,
+            train_steps=steps,
             callbacks=callbacks,
-            log_every=log_every,
-            steps_per_loop=steps_per_loop,
-            loop_seconds=loop_seconds,
-            profile=profile,
-            verbose=verbose,
+            **options,
         )
 
     @checked
+    @taking(IN_PYTHON["evaluate"])
     def train_and_evaluate(
         self,
         steps: Length,
         *,
-        eval_every: EvalEvery | None = None,
-        eval_steps: Positive | None = None,
-        max_time: Time | None = None,
         model_dir: Path | None = None,
         callbacks: Any = (),
-        log_every: PeriodLike = 100,
-        steps_per_loop: Positive = 100,
-        loop_seconds: NotNegative = 15.0,
-        verbose: Verbosity = "auto",
-        profile: ProfiledSteps | None = None,
+        **options: Any,
     ) -> dict[str, float]:
         """Trains as `train` does, and evaluates when due and at the end.
 
         Args:
-            steps: see `train`, also for what is not said here.
-            eval_every: the period of evaluations, such as `500` or
-                `"2 epochs"`; `None` is each epoch. Several sets are a dict by
-                split, such as `{"eval": 500, "rare": "2 epochs"}`.
-            eval_steps: batches in an evaluation, but at most all; `None` means
-                all.
-            max_time: see `train`.
+            steps: see `train`.
             model_dir: see `train`.
             callbacks: see `train`.
-            log_every: see `train`.
-            steps_per_loop: see `train`.
-            loop_seconds: see `train`.
-            verbose: see `train`.
-            profile: see `train`.
+            **options: see below.
 
         Returns:
             The newest training values, evaluation values as `val_*`, and
@@ -497,18 +458,11 @@ class Trainer(BaseStep):
             Diverged: the guard found no way back.
         """
         return self._train(
-            steps,
-            evaluate=True,
-            eval_every=eval_every,
-            eval_steps=eval_steps,
-            max_time=max_time,
             model_dir=model_dir,
+            evaluate=True,
+            train_steps=steps,
             callbacks=callbacks,
-            log_every=log_every,
-            steps_per_loop=steps_per_loop,
-            loop_seconds=loop_seconds,
-            profile=profile,
-            verbose=verbose,
+            **options,
         )
 
     @checked
@@ -600,7 +554,6 @@ class Trainer(BaseStep):
             self._splits.take(data.given(), data.batch_size)
             self._check_sizes()
             self._train(
-                wanted.epochs,
                 **evaluations,
                 callbacks=callbacks,
                 fit=wanted,
@@ -797,11 +750,12 @@ class Trainer(BaseStep):
 
     def _train(
         self,
-        steps: int | str,
         *,
+        evaluate: bool,
         callbacks: Any,
-        verbose: Verbosity,
+        verbose: Verbosity = "auto",
         model_dir: str | os.PathLike[str] | None = None,
+        fit: FitEpochs | None = None,
         history: History | None = None,
         class_weight: ClassWeight | None = None,
         **options: Any,
@@ -812,12 +766,13 @@ class Trainer(BaseStep):
         run = self.new_run(None if model_dir is None else os.fspath(model_dir))
         if class_weight is not None:
             run.spec = self._new_spec(class_weight)
+        called = [*(with_defaults(called) if verbose else called), own]
         loop = Loop(
             run,
-            steps=steps,
-            callbacks=[*(with_defaults(called) if verbose else called), own],
+            RunOptions(callbacks=called, **options),
+            evaluate=evaluate,
+            fit=fit,
             verbose=2 if verbose == 2 else 1,
-            **options,
         )
         try:
             return loop.run()

@@ -6,25 +6,14 @@ named "rare" would make `val_rare_loss` a value of the split `"eval"`.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, TypeAlias
-
-from annotated_types import MinLen
-from typing_extensions import Doc
+from typing import Any
 
 from trainer.errors import UserError
-from trainer.loop.schedule import PeriodLike
+from trainer.options import EvalEvery
 from trainer.runtime import schema
-from trainer.values.annotations import Text
+from trainer.values.periods import PeriodLike
 
 EVAL = "eval"
-
-EvalEvery: TypeAlias = Annotated[
-    PeriodLike | Annotated[dict[Text, PeriodLike | None], MinLen(1)],
-    Doc(
-        "a period, such as 100, '2 epochs', '10m' or '5%', or a dict of these "
-        "by split"
-    ),
-]
 
 
 def sets_of(eval_every: EvalEvery | None) -> dict[str, PeriodLike | None]:

@@ -18,7 +18,6 @@ from trainer.loop.compiled_form import CompiledForm
 from trainer.loop.control import Requests
 from trainer.loop.evaluation_sets import (
     EVAL,
-    EvalEvery,
     check_unambiguous,
     sets_of,
 )
@@ -26,21 +25,12 @@ from trainer.loop.evaluator import Interrupted, count_of
 from trainer.loop.loop_state import LoopState
 from trainer.loop.monitor import check_monitored
 from trainer.loop.profiler import Profiler
-from trainer.loop.profiler import Steps as ProfiledSteps
 from trainer.loop.reporter import Reporter
 from trainer.loop.rollback import Rollback, Skipped
 from trainer.loop.run import Run
-from trainer.loop.schedule import (
-    Epochs,
-    Length,
-    Period,
-    PeriodLike,
-    Time,
-    in_epochs,
-    parse_length,
-    parse_period,
-)
+from trainer.loop.schedule import Epochs
 from trainer.loop.training_input import training_input
+from trainer.options import RunOptions
 from trainer.runtime.run_lock import locked
 from trainer.runtime.run_paths import check_path, plain
 from trainer.step.divergence_guard import Fault
@@ -49,12 +39,13 @@ from trainer.step.logs import DATA_WAIT, MISSES
 from trainer.step.reductions.sums import Growth
 from trainer.step.trials.prepare import prepare
 from trainer.strategy.checks import check_micro_batches
-from trainer.values.annotations import (
-    NotNegative,
-    Positive,
+from trainer.values.periods import (
+    Period,
+    PeriodLike,
+    in_epochs,
+    parse_length,
+    parse_period,
 )
-from trainer.values.configurable import checked
-from trainer.values.keras_values import Callbacks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +68,6 @@ class FitEpochs:
         return self.epochs - self.initial_epoch
 
 
-@checked
 class Loop:
     """Trains up to a step, many steps a graph call, and fires events.
 
@@ -89,23 +79,10 @@ class Loop:
 
     Args:
         run: owns model, data and step.
-        steps: the step at which training ends, or the epochs after which it
-            does, such as `"3 epochs"`.
+        options: of the run.
         evaluate: whether to evaluate when due and at the end.
-        callbacks: see `trainer.Callback` for the order of events.
-        steps_per_loop: the most steps in one host loop.
-        log_every: the period of training logs, such as `100` or `"1 epoch"`.
-        eval_every: the period of evaluations; `None` means each epoch, or
-            only at the end where epochs are not known. A dict has the period
-            of each split that is evaluated; by default that is `"eval"`.
-        eval_steps: batches in an evaluation; `None` means all.
-        loop_seconds: graph calls that take longer are halved from then on,
-            because a run can only leave between two of them.
-        max_time: training ends at the next boundary once the run has trained
-            this long, in all of its attempts.
-        profile: the steps to trace, see `trainer.loop.profiler`.
-        fit: begins epochs of its own, as `Trainer.fit` does; `steps` is then
-            not used.
+        fit: begins epochs of its own, as `Trainer.fit` does;
+            `options.train_steps` is then not used.
         verbose: what callbacks that show progress are given as their
             `verbose`.
 
@@ -125,47 +102,39 @@ class Loop:
     def __init__(
         self,
         run: Run,
+        options: RunOptions,
         *,
-        steps: Length,
         evaluate: bool,
-        callbacks: Callbacks = (),
-        steps_per_loop: Positive = 100,
-        log_every: PeriodLike = 100,
-        eval_every: EvalEvery | None = None,
-        eval_steps: Positive | None = None,
-        loop_seconds: NotNegative = 15.0,
-        max_time: Time | None = None,
-        profile: ProfiledSteps | None = None,
         fit: FitEpochs | None = None,
         verbose: int = 1,
     ) -> None:
         self._run = run
         self._verbose = verbose
-        self._max_time = max_time
+        self._max_time = options.max_time
         self.batches = run.batches("train")
         check_micro_batches(
             run.model,
             self.batches.last_size,
             accumulation_steps=run.spec.accumulation_steps,
         )
-        run.epochs, self.steps = self._length(steps, fit)
+        run.epochs, self.steps = self._length(options.train_steps, fit)
         run.steps = self.steps
         # How many batches the data is ahead of the steps.
         self._ahead = 0 if fit is None else self._fresh_pass()
-        self.callbacks = CallbackList(callbacks, run)
+        self.callbacks = CallbackList(options.callbacks, run)
         run.saves = self.callbacks.save
         run.keras_ends = self.callbacks.keras_has("on_train_end")
-        periods = sets_of(eval_every) if evaluate else {}
+        periods = sets_of(options.eval_every) if evaluate else {}
         run.sets = tuple(periods)
         self.reporter = Reporter(
             run,
             self.callbacks,
-            log=run.period(log_every, "log_every"),
+            log=run.period(options.log_every, "log_every"),
             evaluations={
                 split: self._eval_period(split, every)
                 for split, every in periods.items()
             },
-            eval_steps=eval_steps,
+            eval_steps=options.eval_steps,
             evaluates_at_end=fit is None,
         )
         run.check_data(self.batches)
@@ -173,19 +142,19 @@ class Loop:
             # Errors there show before training.
             batches = run.batches(split)
             name = "eval_steps" if fit is None else "validation_steps"
-            count_of(batches, eval_steps, name=name)
+            count_of(batches, options.eval_steps, name=name)
             run.check_data(batches)
         self.state = LoopState(
             run,
-            steps_per_loop=self._length_of_loop(steps_per_loop),
+            steps_per_loop=self._length_of_loop(options.steps_per_loop),
             reporter=self.reporter,
             callbacks=self.callbacks,
-            max_time=max_time,
+            max_time=options.max_time,
             is_fit=fit is not None,
         )
         self._rollback: Rollback | None = None
         self._iterator: Any = None
-        self._calls = Calls(run.accounts, longest_seconds=loop_seconds)
+        self._calls = Calls(run.accounts, longest_seconds=options.loop_seconds)
         # From here on checkpoints see this loop, and the next one may go on
         # from it once it has ended well.
         self._last, run.built.last = run.built.last, None
@@ -195,7 +164,7 @@ class Loop:
             run.model_dir = plain(run.model_dir)
             check_path(run.model_dir)
         self._profiler = Profiler(
-            profile,
+            options.profile,
             is_chief=run.plugin.is_chief,
             model_dir=run.model_dir,
             last_step=self.steps,

@@ -2,32 +2,15 @@
 
 import contextlib
 import os
-import re
 from collections.abc import Iterator
-from typing import Annotated, TypeAlias
 
 import tensorflow as tf
 from absl import logging
-from annotated_types import Predicate
-from typing_extensions import Doc
 
 from trainer.errors import UserError
 from trainer.runtime import run_paths
 
 _FOLDER = "tensorboard/train"
-_RANGE = re.compile(r"(\d{1,18}):(\d{1,18})")
-
-
-def _is_range(value: str) -> bool:
-    match = _RANGE.fullmatch(value)
-    return match is not None and int(match[1]) < int(match[2])
-
-
-Steps: TypeAlias = Annotated[
-    str,
-    Predicate(_is_range),
-    Doc("two numbers of steps, such as '10:20', the second one greater"),
-]
 
 
 class Profiler:

@@ -24,10 +24,11 @@ from trainer.loop.evaluator import Interrupted
 from trainer.loop.logged import Value, numbers_of
 from trainer.loop.logger import missing_kinds
 from trainer.loop.run import Run
-from trainer.loop.schedule import Period, Ticker
+from trainer.loop.schedule import Ticker
 from trainer.step.logs import Totals
 from trainer.step.metrics.states import TRAINING
 from trainer.step.reductions.sums import Sums
+from trainer.values.periods import Period
 from trainer.values.words import shown
 
 _TRAINING = "training"  # Among the times of a checkpoint.

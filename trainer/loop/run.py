@@ -14,7 +14,7 @@ from trainer.loop.control import Control
 from trainer.loop.evaluator import Evaluator
 from trainer.loop.goodput import Accounts
 from trainer.loop.logged import Kind, Logged, Value, as_value, check_words
-from trainer.loop.schedule import Epochs, Period, PeriodLike, parse_period
+from trainer.loop.schedule import Epochs
 from trainer.step import numerics
 from trainer.step.checks import check_data
 from trainer.step.forms import Form
@@ -24,6 +24,7 @@ from trainer.strategy.checks import check_trainable
 from trainer.strategy.eager_loop import EagerLoop
 from trainer.strategy.graph_loop import Runner
 from trainer.strategy.plugin import StrategyPlugin
+from trainer.values.periods import Period, PeriodLike, parse_period
 
 
 class Run:

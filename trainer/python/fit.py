@@ -14,8 +14,8 @@ from trainer.data.batches import Batches
 from trainer.data.examples import Examples
 from trainer.data.given import GivenData, is_by_split
 from trainer.errors import UserError
-from trainer.loop.evaluation_sets import EvalEvery
 from trainer.loop.loop import FitEpochs
+from trainer.options import EvalEvery
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

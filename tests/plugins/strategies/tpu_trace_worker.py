@@ -20,6 +20,7 @@ from tests.conformance import models
 from tests.conformance.cases import in_order
 from trainer import Guard, Trainer
 from trainer.loop.loop import Loop
+from trainer.options import RunOptions
 from trainer_experiments.contrastive import SimCLR
 from trainer_plugins import TPU
 
@@ -118,7 +119,7 @@ def main():
         kind = options.pop("kind", Trainer)
         trainer = kind(**options, batch_size=16, strategy=plugin)
         run = trainer.new_run()
-        Loop(run, steps=10, evaluate=True).trace()
+        Loop(run, RunOptions(train_steps=10), evaluate=True).trace()
         train = run.train_runner
         evaluation = run.evaluator(run.batches("eval")).runner
         (loop,) = train._loop._list_all_concrete_functions()

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from trainer import UserError
+from trainer import Trainer, UserError
 from trainer.cli import flags
 from trainer.cli.help import help_text
 from trainer.experiment import build
@@ -117,7 +117,13 @@ def test_a_configuration_is_needed_except_for_the_strategies():
 def test_an_option_is_declared_once(name):
     """Flag, help, gin and Python have it from `RunOptions`."""
     field, facts = RunOptions.__dataclass_fields__[name], facts_of(name)
-    takers = {build: facts.in_gin}
+    takers = {
+        build: facts.in_gin,
+        Trainer.train: facts.in_python == "train",
+        Trainer.train_and_evaluate: bool(facts.in_python),
+    }
+    if name == "callbacks":  # In Python it may also be a single one.
+        takers = {build: True}
     for taker, takes in takers.items():
         parameter = inspect.signature(taker).parameters.get(name)
         assert (parameter is not None) == takes

@@ -7,7 +7,8 @@ import pytest
 from tests.helpers import linear, lines, make_trainer, saved_steps
 from trainer import Callback, UserError
 from trainer.cli import flags
-from trainer.loop.schedule import Epochs, Period, parse_length
+from trainer.loop.schedule import Epochs
+from trainer.values.periods import Period, parse_length
 from trainer_plugins import Checkpoint, JsonLines
 
 

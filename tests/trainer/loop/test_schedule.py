@@ -3,8 +3,9 @@
 import pytest
 
 from trainer import UserError
-from trainer.loop.schedule import Period, Ticker
+from trainer.loop.schedule import Ticker
 from trainer.plugin_api import parse_period
+from trainer.values.periods import Period
 
 
 @pytest.mark.parametrize(

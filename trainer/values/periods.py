@@ -1,0 +1,192 @@
+"""Periods and lengths as users write them: steps, epochs, time or percent."""
+
+import dataclasses
+import re
+from typing import Annotated, Any, TypeAlias
+
+from annotated_types import Predicate
+from typing_extensions import Doc
+
+from trainer.errors import UserError
+
+_UNITS = {
+    "": "steps",
+    "step": "steps",
+    "steps": "steps",
+    "epoch": "epochs",
+    "epochs": "epochs",
+    "s": "seconds",
+    "sec": "seconds",
+    "second": "seconds",
+    "seconds": "seconds",
+    "m": "minutes",
+    "min": "minutes",
+    "minute": "minutes",
+    "minutes": "minutes",
+    "h": "hours",
+    "hour": "hours",
+    "hours": "hours",
+    "%": "percent",
+    "percent": "percent",
+}
+_SECONDS = {"seconds": 1.0, "minutes": 60.0, "hours": 3600.0}
+# A number, "k" for thousands, and a unit.
+_MOST = 1e15  # Steps or seconds.
+_PATTERN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(k?)\s*([a-z%]*)\s*")
+
+
+@dataclasses.dataclass(frozen=True)
+class Period:
+    """A number of steps or of seconds; never ends if neither is set.
+
+    Attributes:
+        steps: optimizer steps between two events, or `None`.
+        seconds: wall time between two events, in seconds, or `None`.
+        begin: the step from which steps are counted.
+    """
+
+    steps: int | None = None
+    seconds: float | None = None
+    begin: int = 0
+
+    def next_step(self, step: int) -> int | None:
+        """The first step after `step` at which the period ends.
+
+        Args:
+            step: the number of steps that are done.
+
+        Returns:
+            A step, or `None` for a period in seconds.
+        """
+        if self.steps is None:
+            return None
+        done = (step - self.begin) // self.steps
+        return self.begin + (done + 1) * self.steps
+
+    def crossed(self, previous: int, step: int) -> bool:
+        """Whether a multiple of the period lies in `(previous, step]`."""
+        if self.steps is None:
+            return False
+        # A host loop may step over a multiple without stopping at it.
+        before, after = previous - self.begin, step - self.begin
+        return before // self.steps != after // self.steps
+
+
+def parse_period(
+    value: "int | str | Period",
+    *,
+    name: str,
+    steps_per_epoch: int | None = None,
+    total_steps: int | None = None,
+) -> Period:
+    """Reads `100`, `"10k steps"`, `"2 epochs"`, `"30m"` or `"5%"`.
+
+    Args:
+        value: what the user wrote; a bare number counts steps.
+        name: the parameter's name, for the error message.
+        steps_per_epoch: how many steps an epoch has, for epochs.
+        total_steps: how many steps the run has, for percent.
+
+    Returns:
+        The period; one that ends up below one step is one step.
+
+    Raises:
+        UserError: the text is not a period, is not positive, or needs a
+            length that is not known.
+    """
+    if isinstance(value, Period):
+        return value
+    match = _PATTERN.fullmatch(str(value).lower())
+    unit = _UNITS.get(match.group(3)) if match else None
+    if match is None or unit is None:
+        raise UserError(
+            f"{name} = {value!r} is not a period. Valid: 100, '10k steps', "
+            "'2 epochs', '30s', '30m', '1h', '5%'."
+        )
+    number = float(match.group(1)) * (1000 if match.group(2) else 1)
+    if not 0 < number <= _MOST:
+        raise UserError(
+            f"{name} = {value!r} must be greater than zero, and at most "
+            f"{_MOST:g}."
+        )
+    if unit in _SECONDS:
+        return Period(seconds=number * _SECONDS[unit])
+    if unit == "epochs":
+        number *= _need(steps_per_epoch, name, value, "steps in an epoch")
+    elif unit == "percent":
+        number *= _need(total_steps, name, value, "steps in the run") / 100
+    return Period(steps=max(1, round(number)))
+
+
+def parse_length(
+    value: "int | str", *, name: str, steps_per_epoch: int | None = None
+) -> int:
+    """Reads how long a run is: `1000`, `"10k steps"` or `"3 epochs"`.
+
+    Returns:
+        Its number of steps.
+
+    Raises:
+        UserError: see `parse_period`; a time or a share is no length.
+    """
+    period = parse_period(value, name=name, steps_per_epoch=steps_per_epoch)
+    if period.steps is None:
+        raise UserError(
+            f"{name} = {value!r} is a time. Valid: 1000, '10k steps', "
+            "'3 epochs'; max_time limits the time."
+        )
+    return period.steps
+
+
+def in_epochs(value: "int | str") -> bool:
+    """Whether a length or a period is given in epochs."""
+    return "epoch" in str(value).lower()
+
+
+def _need(length: int | None, name: str, value: object, what: str) -> int:
+    if length is None:
+        raise UserError(
+            f"{name} = {value!r} cannot be counted: the number of {what} is "
+            "not known. Give the period in steps or seconds."
+        )
+    return length
+
+
+def _is_period(value: Any) -> bool:
+    try:
+        parse_period(value, name="", steps_per_epoch=1, total_steps=1)
+    except UserError:
+        return False
+    return True
+
+
+def _is_time(value: str) -> bool:
+    return _is_period(value) and (
+        parse_period(value, name="", steps_per_epoch=1, total_steps=1).seconds
+        is not None
+    )
+
+
+def _is_length(value: Any) -> bool:
+    try:
+        parse_length(value, name="", steps_per_epoch=1)
+    except UserError:
+        return False
+    # A period of half a step is one step; a length of half a step is none.
+    return not isinstance(value, float)
+
+
+# Annotations of parameters.
+Length: TypeAlias = Annotated[
+    int | str,
+    Predicate(_is_length),
+    Doc("a number of steps >= 1, or epochs, such as '3 epochs'"),
+]
+PeriodLike: TypeAlias = Annotated[
+    int | str | Period,
+    Predicate(_is_period),
+    Doc("a period, such as 100, '2 epochs', '10m' or '5%'"),
+]
+Time: TypeAlias = Annotated[
+    str, Predicate(_is_time), Doc("a time, such as '30s', '10m' or '1h'")
+]
