@@ -10,7 +10,6 @@ from trainer.runtime.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from trainer.checkpoint import storage
-    from trainer.checkpoint.host_buffers import Staging
     from trainer.data import Padded
     from trainer.errors import EXIT_START_AGAIN, nearest, outside_graph
     from trainer.loop.evaluation_sets import names_in_logs
@@ -76,7 +75,6 @@ __all__ = [
     "Seconds",
     "Section",
     "Split",
-    "Staging",
     "Step",
     "StrategyOptions",
     "Sums",

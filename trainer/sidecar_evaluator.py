@@ -8,7 +8,7 @@ import keras
 from absl import logging
 
 from trainer.best_checkpoint import Best
-from trainer.checkpoint import storage
+from trainer.checkpoint import contents, storage
 from trainer.checkpoint.stateful import EVALUATED
 from trainer.errors import UserError
 from trainer.loop.callback_list import CallbackList, has_event
@@ -121,7 +121,7 @@ def follow(
             snapshot = storage.load_newer(
                 os.path.join(model_dir, "checkpoints"),
                 best.last_step,
-                run.state.check_fits,
+                contents.check,
             )
             if snapshot is not None:
                 values = {}

@@ -4,11 +4,13 @@ A checkpoint may come from another version, or be damaged. Unknown names are
 ignored: a later version may add some.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
 
 from trainer.checkpoint.storage import Snapshot
+from trainer.errors import UserError
 from trainer.runtime.schema import (
     Misfit,
     boolean,
@@ -21,7 +23,6 @@ from trainer.runtime.schema import (
     text,
     word,
 )
-from trainer.step.logs import METRIC, STATE
 
 # The upper bound, some 30,000 years, keeps sums of times finite.
 _SECONDS = number(least=0.0, most=1e12)
@@ -34,15 +35,10 @@ _STOPPED = record(
     },
     {"max_time": optional(text)},
 )
+# A loss may be any float, NaN and infinity included.
 _NUMBERS = mapping_of(number(finite=False))
 _LOGGED = list_of(
-    record(
-        {
-            "step": integer(),
-            "split": word,
-            "values": _NUMBERS,
-        }
-    )
+    record({"step": integer(), "split": word, "values": _NUMBERS})
 )
 _LOOP = record(
     {
@@ -76,22 +72,17 @@ _TIMES = record(
         "accounts": _ACCOUNTS,
     }
 )
-_VARIABLE = record({"path": text, "shape": list_of(integer())})
 _OF_LOOP = {
     "callbacks": mapping_of(record({})),
-    # A loss may be any float, NaN and infinity included.
-    "logs": mapping_of(number(finite=False)),
+    "logs": _NUMBERS,
     "loop": _LOOP,
     "times": _TIMES,
     "totals": mapping_of(mapping_of(integer())),
 }
+_VARIABLE = record({"path": text, "shape": list_of(integer())})
 _HOST = record(
     {"variables": mapping_of(list_of(_VARIABLE))},
-    {
-        "fingerprints": record({}),
-        "untracked": mapping_of(list_of(integer())),
-        **_OF_LOOP,
-    },
+    {"untracked": mapping_of(list_of(integer())), **_OF_LOOP},
 )
 
 
@@ -104,6 +95,14 @@ def key_of(group: str, number: int) -> str:
     return f"{group}/{number:04d}"
 
 
+def describe(variable: Any) -> dict[str, Any]:
+    """A snapshot's entry for a variable: its path and its shape."""
+    return {
+        "path": getattr(variable, "path", variable.name),
+        "shape": [int(size) for size in variable.shape],
+    }
+
+
 def check(snapshot: Snapshot) -> None:
     """Checks the JSON of a snapshot, and that its arrays match the JSON.
 
@@ -114,66 +113,82 @@ def check(snapshot: Snapshot) -> None:
     _HOST(host, "state.json")
     # All or none: a snapshot taken outside of a loop has no part of one.
     missing = [name for name in _OF_LOOP if name not in host]
-    if missing and len(missing) < len(_OF_LOOP):
+    if 0 < len(missing) < len(_OF_LOOP):
         raise Misfit(f"state.json has no {missing[0]!r}")
+    for name in ("unfired_from", "begun_epoch"):
+        then = host.get("loop", {}).get(name)
+        if (then or 0) > snapshot.step:
+            raise Misfit(f"loop.{name} is {then}, after step {snapshot.step}")
+    for key, shape in _arrays(host):
+        array = snapshot.arrays.get(key)
+        if array is None:
+            raise Misfit(f"the array {key} is missing")
+        if shape is not None and list(array.shape) != shape:
+            raise Misfit(
+                f"the array {key} has shape {list(array.shape)}, and "
+                f"state.json says {shape}"
+            )
+        if _kind(array) is None:
+            raise Misfit(f"the array {key} holds no numbers")
+
+
+def check_variables(group: str, members: list[Any], snapshot: Snapshot) -> None:
+    """Checks that the variables of a run are those of a checked snapshot.
+
+    Args:
+        group: such as `"model"`.
+        members: the run's variables.
+        snapshot: has passed `check`.
+
+    Raises:
+        UserError: they differ in shape, or a value cannot be cast to the type
+            of its variable; the first difference is named.
+    """
+    there = snapshot.host["variables"].get(group, [])
+    wrong = None
+    if len(members) != len(there):
+        wrong = f"{len(members)} variables, but {len(there)} there"
+    for i, (variable, entry) in enumerate(zip(members, there, strict=False)):
+        ours = describe(variable)
+        # Within a kind values are cast: the run may have another precision.
+        then, now = snapshot.arrays[key_of(group, i)], variable
+        if ours["shape"] != entry["shape"]:
+            wrong = f"shape {ours['shape']}, but {entry['shape']} there"
+        elif _kind(then) != _kind(now):
+            wrong = f"type {now.dtype}, but {then.dtype} there"
+        else:
+            continue
+        wrong = f"{ours['path']} has {wrong}"
+        break
+    if wrong is not None:
+        raise UserError(
+            f"The checkpoint is of another {group.split('/')[0]}: {wrong}. "
+            "Choose another --model_dir, or start from it with --init_from."
+        )
+
+
+def _arrays(host: dict[str, Any]) -> Iterator[tuple[str, list[int] | None]]:
+    """The arrays that the JSON speaks of, and their shapes if it says them."""
     for group, entries in host["variables"].items():
         for i, entry in enumerate(entries):
-            _check_array(snapshot, key_of(group, i), entry["shape"])
+            yield key_of(group, i), entry["shape"]
     for key, shape in host.get("untracked", {}).items():
-        _check_array(snapshot, f"untracked/{key}", shape)
+        yield f"untracked/{key}", shape
     for name, counts in host.get("totals", {}).items():
         for key, count in counts.items():
             for i in range(count):
-                _check_total(snapshot, key, f"totals/{name}/{key}/{i}")
-    loop = host.get("loop", {})
-    for name in ("unfired_from", "begun_epoch"):
-        if (loop.get(name) or 0) > snapshot.step:
-            raise Misfit(
-                f"loop.{name} is {loop[name]}, after step {snapshot.step}"
-            )
-    most = loop.get("asked_steps_per_loop")
-    if most is not None and loop.get("steps_per_loop", most) > most:
-        raise Misfit("loop.steps_per_loop is more than asked_steps_per_loop")
+                yield f"totals/{name}/{key}/{i}", None
 
 
-def totals_by_replica(
-    snapshot: Snapshot, name: str, counts: dict[str, int]
-) -> dict[str, list[Any]]:
-    """The sums of an interval, with an axis for replicas in front."""
-    return {
-        key: [snapshot.arrays[f"totals/{name}/{key}/{i}"] for i in range(count)]
-        for key, count in counts.items()
-    }
-
-
-def _check_total(snapshot: Snapshot, key: str, name: str) -> None:
-    """Checks a sum by replica."""
-    _check_array(snapshot, name, None)
-    # A state of a metric may have any shape.
-    if key.startswith(STATE):
-        return
-    shape = snapshot.arrays[name].shape
-    # Apart from metrics' there are only sums and counts, which are scalars.
-    if not shape or (len(shape) > 1 and not key.startswith(METRIC)):
-        raise Misfit(f"the array {name} has {len(shape)} axes")
-    if not shape[0]:
-        raise Misfit(f"the array {name} has no replicas")
-
-
-def _check_array(snapshot: Snapshot, key: str, shape: list[int] | None) -> None:
-    if key not in snapshot.arrays:
-        raise Misfit(f"the array {key} is missing")
-    array: Any = snapshot.arrays[key]
-    if shape is not None and list(array.shape) != shape:
-        raise Misfit(
-            f"the array {key} has shape {list(array.shape)}, and state.json "
-            f"says {shape}"
-        )
-    # NumPy has kinds that TensorFlow does not, such as dates; NumPy's objects
-    # are TensorFlow's strings.
+def _kind(array: Any) -> str | None:
+    """The kind of the numbers in an array or variable; `None` if of none."""
+    # NumPy has kinds that TensorFlow does not, such as dates.
     try:
         dtype = tf.as_dtype(array.dtype)
     except TypeError:
-        dtype = tf.string
-    if not (dtype.is_floating or dtype.is_integer or dtype.is_bool):
-        raise Misfit(f"the array {key} holds no numbers")
+        return None
+    if dtype.is_floating:
+        return "float"
+    if dtype.is_integer:
+        return "integer"
+    return "truth value" if dtype.is_bool else None

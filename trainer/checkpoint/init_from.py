@@ -171,14 +171,16 @@ def _match(
     # The same model, whose unnamed layers Keras has counted from another
     # number: Keras names them after their classes.
     kinds = {type(layer).__name__.lower() for layer in layers}
-    theirs = sorted((*_uncounted(one.path, kinds), one) for one in stored)
+    theirs = sorted(
+        (*_uncounted(one.path, kinds), i) for i, one in enumerate(stored)
+    )
     for paths in (names, numbered):
         mine = sorted((*_uncounted(p, kinds), i) for i, p in enumerate(paths))
         if [(path, ours[i][1]) for path, _, i in mine] == [
-            (path, one.shape) for path, _, one in theirs
+            (path, stored[i].shape) for path, _, i in theirs
         ]:
-            for (_, _, i), (_, _, one) in zip(mine, theirs, strict=True):
-                found[i] = one
+            for (*_, i), (*_, place) in zip(mine, theirs, strict=True):
+                found[i] = stored[place]
     return found
 
 

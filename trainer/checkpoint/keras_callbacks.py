@@ -10,7 +10,6 @@ from typing import Any
 
 import keras
 import numpy as np
-from absl import logging
 
 from trainer.runtime import schema
 from trainer.runtime.schema import Misfit
@@ -69,9 +68,8 @@ def check(callback: keras.callbacks.Callback, state: Any) -> None:
     name = type(callback).__name__
     if not isinstance(state, dict):
         raise Misfit(f"the state of {name} is not an object")
-    known = state_of(callback)
-    for key in known.keys() & state.keys():
-        if not _fits(callback, key, known[key], state[key]):
+    for key, now in state_of(callback).items():
+        if key in state and not _fits(callback, key, now, state[key]):
             raise Misfit(f"{name}.{key} has a value of another kind")
 
 
@@ -79,22 +77,11 @@ def load(callback: keras.callbacks.Callback, state: Mapping[str, Any]) -> None:
     """Sets the attributes that the callback has.
 
     It sets only attributes whose present value is plain or `None`: a
-    checkpoint cannot replace functions, nor texts in Keras' own callbacks. A
-    value of another kind than the present one is left out, with a warning.
+    checkpoint cannot replace functions, nor texts in Keras' own callbacks.
     """
-    known = state_of(callback)
-    for name, value in state.items():
-        if name not in known or (_is_of_keras(callback) and _has_text(value)):
-            continue
-        if _fits(callback, name, known[name], value):
-            setattr(callback, name, value)
-        else:
-            logging.warning(
-                "%s.%s is not restored: the checkpoint holds %s.",
-                type(callback).__name__,
-                name,
-                type(value).__name__,
-            )
+    for name in state_of(callback).keys() & state.keys():
+        if not (_is_of_keras(callback) and _has_text(state[name])):
+            setattr(callback, name, state[name])
 
 
 def split(
@@ -138,20 +125,15 @@ def join(
         joined[key] = dict(state)
         for name, value in state.items():
             if isinstance(value, dict) and set(value) == {"arrays", "is_list"}:
-                joined[key][name] = _arrays_of(f"{key}/{name}", value, arrays)
+                _ARRAYS(value, f"{key}.{name}")
+                # No more than there are, whatever is asked for.
+                count = min(value["arrays"], len(arrays) + 1)
+                names = [f"{key}/{name}/{i}" for i in range(count)]
+                if not arrays.keys() >= set(names):
+                    raise Misfit(f"an array of {key}.{name} is missing")
+                found = [arrays[one] for one in names]
+                joined[key][name] = found if value["is_list"] else found[0]
     return joined
-
-
-def _arrays_of(
-    key: str, value: dict[str, Any], arrays: Mapping[str, Any]
-) -> Any:
-    _ARRAYS(value, key)
-    found = []
-    for i in range(value["arrays"]):
-        if f"{key}/{i}" not in arrays:
-            raise Misfit(f"the array {key}/{i} is missing")
-        found.append(arrays[f"{key}/{i}"])
-    return found if value["is_list"] else found[0]
 
 
 def _fits(
@@ -170,16 +152,16 @@ def _fits(
     return now is None or then is None or _kind(now) == _kind(then)
 
 
-def _kind(value: Any) -> str:
+def _kind(value: Any) -> Any:
     # In this order: in Python a bool is an int, too.
-    kinds: dict[str, Any] = {
-        "truth": bool | np.bool_,
-        "number": int | float | np.number,
-        "text": str,
-        "object": dict,
-        "list": list | np.ndarray,
-    }
-    return next((k for k, t in kinds.items() if isinstance(value, t)), "none")
+    kinds = (
+        bool | np.bool_,
+        int | float | np.number,
+        str,
+        dict,
+        list | np.ndarray,
+    )
+    return next((kind for kind in kinds if isinstance(value, kind)), None)
 
 
 def _is_plain(value: Any) -> bool:

@@ -3,15 +3,19 @@
 import contextlib
 import copy
 import hashlib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Protocol
 
 import tensorflow as tf
 from absl import logging
 
-from trainer.checkpoint.contents import check, key_of
+from trainer.checkpoint.contents import (
+    check,
+    check_variables,
+    describe,
+    key_of,
+)
 from trainer.checkpoint.storage import Snapshot, load, newest_first
-from trainer.checkpoint.structure import check_shapes, check_types, describe
 from trainer.errors import StartAgain, UserError
 from trainer.runtime.schema import Misfit
 from trainer.step.keras.private import native
@@ -50,8 +54,6 @@ class HostState(Protocol):
 
 class _Processes(Protocol):
     """The part of a strategy plugin that compares processes."""
-
-    facts: Mapping[str, Any]
 
     @property
     def is_alone(self) -> bool:
@@ -113,8 +115,6 @@ class RunState:
             for key, value in untracked.items()
         }
         arrays |= {f"untracked/{key}": v for key, v in untracked.items()}
-        host["fingerprints"] = dict(self._processes.facts)
-        host["metrics_add_up"] = dict(parts.metrics.judged)
         if self.host is not None:
             of_loop, arrays_of_loop = self.host.capture(over=over)
             host |= of_loop
@@ -154,8 +154,7 @@ class RunState:
             # A guard that is new in this run starts with its initial state.
             variables.pop(GUARD, None)
         for group, members in variables.items():
-            check_shapes(group, members, snapshot.host["variables"])
-            check_types(group, members, snapshot)
+            check_variables(group, members, snapshot)
         host = self.host if groups is None else None
         if host is not None:
             # Before any variable has changed: a callback may refuse it.
@@ -176,11 +175,6 @@ class RunState:
         parts.step.assign(snapshot.step)
         if groups is not None:
             return
-        # Whether a metric adds up was tried in the run's first attempt. Another
-        # answer now would change how the rest is rounded.
-        tried = snapshot.host.get("metrics_add_up")
-        if isinstance(tried, dict):
-            parts.metrics.judged |= tried
         if host is not None:
             host.load(snapshot, going_back=going_back)
 
@@ -226,7 +220,6 @@ class RunState:
                 )
                 misfits.append(f"that of step {snapshot.step}: {error}")
                 continue
-            self._note_changes(snapshot)
             return True
         if misfits:
             # Starting from scratch would overwrite what the run has done so
@@ -237,26 +230,6 @@ class RunState:
                 "start from it with --init_from."
             )
         return False
-
-    def check_fits(self, snapshot: Snapshot) -> None:
-        """Checks that an evaluation can use a snapshot.
-
-        Raises:
-            Misfit: it does not hold what it must.
-        """
-        check(snapshot)
-        for group, members in self._variables().items():
-            there = snapshot.host["variables"].get(group, [])
-            if group in EVALUATED and len(there) == len(members):
-                check_types(group, members, snapshot)
-
-    def specs(self) -> dict[str, tf.TensorSpec]:
-        """Shapes and dtypes of the variables, by their names in a snapshot."""
-        return {
-            key_of(group, i): tf.TensorSpec(variable.shape, variable.dtype)
-            for group, members in self._variables().items()
-            for i, variable in enumerate(members)
-        }
 
     def digests(self) -> dict[str, str]:
         """By group of variables, a SHA-256 of their values, shortened."""
@@ -292,42 +265,17 @@ class RunState:
         For events of callbacks that are called a second time in a resumed
         run: what they did the first time is in the checkpoint.
         """
-        # On the host: the event may assign any of the variables.
-        set_back = self.copies()
-        try:
-            yield
-        finally:
-            set_back()
-
-    def copies(self) -> Callable[[], None]:
-        """Copies all variables to the host.
-
-        Returns:
-            A function that sets them to what they are now.
-        """
         variables = sum(self._variables().values(), [])
+        # On the host: the event may assign any of the variables.
         values = [_on_host(variable) for variable in variables]
         untracked = self._parts.untracked
         before = untracked.state()
-
-        def set_back() -> None:
+        try:
+            yield
+        finally:
             untracked.load(before)
             for variable, value in zip(variables, values, strict=True):
                 variable.assign(value)
-
-        return set_back
-
-    def _note_changes(self, snapshot: Snapshot) -> None:
-        then = snapshot.host.get("fingerprints", {})
-        for name, now in self._processes.facts.items():
-            if then.get(name, now) != now:
-                logging.info(
-                    "The %s has changed since step %d (%s, now %s).",
-                    name,
-                    snapshot.step,
-                    then[name],
-                    now,
-                )
 
     def _variables(self) -> dict[str, list[Any]]:
         """Every variable of a run, in groups that a checkpoint keeps apart."""

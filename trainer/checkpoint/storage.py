@@ -46,9 +46,7 @@ _DATA = "arrays.data-00000-of-00001"
 _FILES = {"state.json", "arrays.index", _DATA}
 _CHUNK = 1 << 20
 FORMAT = 2
-_STATE = schema.record(
-    {"step": schema.integer(), "format": schema.integer(FORMAT)}
-)
+_STATE = schema.record({"step": schema.integer(), "format": schema.integer()})
 # What TensorFlow takes for a glob pattern.
 _PATTERN = re.compile(r"[\[\]*?\\{}]")
 # Errors that invalid content causes when it is read.
@@ -79,8 +77,8 @@ class Snapshot:
     host: dict[str, Any]
 
 
-class NewerFormat(UserError):
-    """A checkpoint was written by a later version of the trainer.
+class OtherFormat(UserError):
+    """A checkpoint was written by another version of the trainer.
 
     It is not passed over like a damaged one.
     """
@@ -159,7 +157,7 @@ def load(path: str) -> Snapshot:
 
     Raises:
         UserError: it is not complete; the message says what is wrong.
-        NewerFormat: it is complete, but this version cannot read it.
+        OtherFormat: it is complete, but this version cannot read it.
         OSError: it cannot be read at the moment.
     """
     fault = find_fault(path)
@@ -185,7 +183,7 @@ def newest_first(directory: str) -> Iterator[Snapshot]:
     Damaged ones are passed over, with a warning.
 
     Raises:
-        NewerFormat: one was written by a later version. Passing it over would
+        OtherFormat: one was written by another version. Passing it over would
             lose what that version has done.
         OSError: one cannot be read at the moment. Passing it over would lose
             what the run has done since an older one.
@@ -194,7 +192,7 @@ def newest_first(directory: str) -> Iterator[Snapshot]:
     for path in reversed(listing(directory)):
         try:
             snapshot = load(path)
-        except NewerFormat:
+        except OtherFormat:
             raise
         except UserError as error:
             logging.warning("Passing over a checkpoint. %s", error)
@@ -225,7 +223,7 @@ def load_newer(
             snapshot = load(path)
             check(snapshot)
             return snapshot
-        except NewerFormat:
+        except OtherFormat:
             raise
         except (UserError, OSError, ValueError) as error:
             logging.info("Passing over %s: %s", path, error)
@@ -312,9 +310,9 @@ def _read(path: str) -> Snapshot:
     host = files.read_json(os.path.join(path, "state.json"))
     _STATE(host, "state.json")
     step, version = host.pop("step"), host.pop("format")
-    if version > FORMAT:
-        raise NewerFormat(
-            f"{path} was written by a later version of the trainer (format "
+    if version != FORMAT:
+        raise OtherFormat(
+            f"{path} was written by another version of the trainer (format "
             f"{version}, and this one reads {FORMAT}). Start that "
             "version, or choose another --model_dir."
         )

@@ -8,7 +8,6 @@ import numpy as np
 from absl import logging
 
 from trainer.checkpoint import keras_callbacks
-from trainer.checkpoint.contents import totals_by_replica
 from trainer.checkpoint.storage import Snapshot
 from trainer.loop.callback_list import CallbackList
 from trainer.loop.reporter import Reporter
@@ -124,7 +123,13 @@ class LoopState:
             self._load_position(host["loop"], step=snapshot.step)
         for name, counts in host.get("totals", {}).items():
             self._reporter.totals[name].load_state(
-                totals_by_replica(snapshot, name, counts)
+                {
+                    key: [
+                        snapshot.arrays[f"totals/{name}/{key}/{i}"]
+                        for i in range(count)
+                    ]
+                    for key, count in counts.items()
+                }
             )
         if "times" not in host:
             return

@@ -15,7 +15,6 @@ from trainer.plugin_api import (
     Natural,
     PeriodLike,
     Positive,
-    Staging,
     Text,
     Ticker,
     configurable,
@@ -89,7 +88,6 @@ class Checkpoint(Callback):
         # The step at which the monitored value was logged.
         self._logged_step: int | None = None
         self._asynchronous = asynchronous
-        self._staging = Staging() if asynchronous else None
         self._values: dict[int, float] = {}
         self._saved_step: int | None = None
         self._saved_at = 0.0
@@ -141,13 +139,6 @@ class Checkpoint(Callback):
         # still due.
         self._ticker.start(run.fired_step)
         self._saved_at = time.monotonic()
-
-    def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
-        """Reserves memory for the first save, in the background."""
-        if self._staging is not None and self.run.plugin.is_chief:
-            specs = self.run.state.specs()
-            # On the writer's thread: the first save waits for it in turn.
-            self._writing = self._writer.submit(self._staging.reserve, specs)
 
     def next_due(self, step: int) -> int | None:
         """See `Callback.next_due`."""
@@ -357,9 +348,6 @@ class Checkpoint(Callback):
         # Noted before it is written: `_wait` takes it back if that fails.
         self._note_saved(over=over)
         snapshot = self.run.state.capture(over=over)
-        if self._staging is not None:
-            # Otherwise TensorFlow makes its copy within the next step.
-            snapshot = self._staging.copy(snapshot)
         self._writing = self._writer.submit(self._write, snapshot)
         if not self._asynchronous:
             self._wait()
