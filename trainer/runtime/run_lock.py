@@ -9,8 +9,12 @@ soon as the process closes any descriptor of the file, for instance in a
 callback that copies the run directory, and do not exclude a second run in the
 same process. So this uses `flock`, and a forked child closes the descriptor.
 
-Object stores and file systems without `flock` get a lease, see
-`trainer.runtime.lease`.
+Object stores and file systems without `flock` get a lease. The holder writes a
+file with a unique number, and renews it. There is no write that fails if
+another process was faster, so the file is read again after a while: the last
+writer holds the lease. A lease that is no longer renewed is taken over: after
+a minute, or at once if it was started by the same launcher, which runs one
+chief at a time.
 """
 
 import contextlib
@@ -20,27 +24,37 @@ import fcntl
 import json
 import os
 import socket
+import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from absl import logging
 
 from trainer.errors import UserError
-from trainer.runtime import lease
-from trainer.runtime.files import is_local, make_directory
+from trainer.runtime import files
+from trainer.runtime.exit_report import LAUNCHER
 from trainer.runtime.run_paths import prepare_file
 
 FILE_NAME = "run.lock"
 # A killed process may take a moment to end.
 _WAIT_SECONDS = 3.0
 _POLL_SECONDS = 0.1
-_MOST_BYTES = 1 << 16
 # No link is followed.
 _OPEN = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 # Over NFS, Linux turns `flock` into a POSIX lock, which may fail with EACCES.
 _TAKEN = (errno.EWOULDBLOCK, errno.EACCES)
 _WITHOUT_FLOCK = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK, errno.EINVAL)
+# Several times within a lease, so that a failed renewal does no harm.
+_RENEW_SECONDS = 15.0
+# A lease that was not renewed for this long has expired.
+_LEASE_SECONDS = 60.0
+# The clocks of two hosts may differ, but not by this much. A lease this old has
+# expired without watching it first.
+_LONG_SECONDS = 600.0
+# How long a write may take until all hosts see it.
+_SETTLE_SECONDS = 2.0
 
 _held: set[int] = set()
 
@@ -74,10 +88,10 @@ def locked(model_dir: str | None) -> Iterator[Callable[[], None]]:
         yield lambda: None
         return
     path = os.path.join(model_dir, FILE_NAME)
-    local = is_local(model_dir)
+    local = files.is_local(model_dir)
     try:
         # Absolute: what is removed at the end is what was made.
-        made = make_directory(
+        made = files.make_directory(
             os.path.abspath(model_dir) if local else model_dir
         )
         prepare_file(model_dir, FILE_NAME)
@@ -87,7 +101,7 @@ def locked(model_dir: str | None) -> Iterator[Callable[[], None]]:
             f"model_dir {model_dir} cannot be written: {error}"
         ) from None
     if descriptor is None:
-        with lease.held(path, _myself(), in_use=in_use) as check:
+        with _leased(path) as check:
             yield check
         return
     try:
@@ -99,31 +113,6 @@ def locked(model_dir: str | None) -> Iterator[Callable[[], None]]:
             # This stops at the first that is not empty.
             for directory in made:
                 os.rmdir(directory)
-
-
-def in_use(path: str, holder: dict[str, Any]) -> UserError:
-    """Returns the error that names the holder of a lock."""
-    directory = os.path.dirname(path)
-    who = "another process"
-    if holder:
-        who = (
-            f"process {holder.get('pid')} on {holder.get('host')}, which "
-            f"started at {holder.get('start')},"
-        )
-    return UserError(
-        f"model_dir {directory} is in use: {who} trains there. Wait for its "
-        "end, or choose another --model_dir."
-    )
-
-
-def _myself() -> dict[str, Any]:
-    return {
-        "host": socket.gethostname(),
-        "pid": os.getpid(),
-        "start": datetime.datetime.now(datetime.UTC).isoformat(
-            timespec="seconds"
-        ),
-    }
 
 
 def _lock(path: str) -> int | None:
@@ -138,14 +127,12 @@ def _lock(path: str) -> int | None:
                 # For messages; the lock itself does not need it.
                 with contextlib.suppress(OSError):
                     os.ftruncate(descriptor, 0)
-                    record = json.dumps(_myself()).encode()
-                    os.pwrite(descriptor, record + b"\n", 0)
+                    os.pwrite(descriptor, json.dumps(_myself()).encode(), 0)
                 return descriptor
             # The lock is on a file that the previous run has just removed.
             os.close(descriptor)
             continue
         except OSError as error:
-            holder = _read(descriptor)
             os.close(descriptor)
             if error.errno in _WITHOUT_FLOCK:
                 logging.warning(
@@ -158,7 +145,7 @@ def _lock(path: str) -> int | None:
             if error.errno not in _TAKEN:
                 raise
         if time.monotonic() >= deadline:
-            raise in_use(path, holder)
+            raise _in_use(path, _read(path))
         time.sleep(_POLL_SECONDS)
 
 
@@ -182,14 +169,6 @@ def _is_still_at(descriptor: int, path: str) -> bool:
     return True
 
 
-def _read(descriptor: int) -> dict[str, Any]:
-    try:
-        found = json.loads(os.pread(descriptor, _MOST_BYTES, 0))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
 def _release(descriptor: int, path: str) -> None:
     # In a forked child it is closed already, and still held by the parent.
     if descriptor not in _held:
@@ -200,3 +179,120 @@ def _release(descriptor: int, path: str) -> None:
         if _is_still_at(descriptor, path):
             os.unlink(path)
     os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _leased(path: str) -> Iterator[Callable[[], None]]:
+    """Holds a lease; see `locked`."""
+    # The number of a process is used again; this one is not.
+    mine = {**_myself(), "nonce": uuid.uuid4().hex}
+    lost: list[UserError] = []
+    stop = threading.Event()
+
+    def write() -> None:
+        files.write_whole(path, json.dumps({**mine, "renewed": time.time()}))
+
+    def check() -> None:
+        now = _read(path)
+        if now and now.get("nonce") != mine["nonce"]:
+            raise _in_use(path, now)
+
+    def keep() -> None:
+        while not stop.wait(_RENEW_SECONDS):
+            try:
+                check()
+                write()
+            except UserError as error:
+                # For the main thread: raised here, it would end this thread
+                # only.
+                lost.append(error)
+                logging.error("%s", error)
+                return
+            # A short outage of the store must not end the run.
+            except OSError as error:
+                logging.warning("%s cannot be renewed: %s", path, error)
+
+    def raise_if_lost() -> None:
+        if lost:
+            raise lost[0]
+
+    try:
+        _wait_for_end(path)
+        write()
+        # Another process may have written at the same time. After this pause
+        # both see the same last writer.
+        time.sleep(_SETTLE_SECONDS)
+        check()
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error}") from None
+    thread = threading.Thread(target=keep, name="lease", daemon=True)
+    thread.start()
+    try:
+        yield raise_if_lost
+    finally:
+        stop.set()
+        # Before the release: a renewal under way would write the file again.
+        thread.join(timeout=_RENEW_SECONDS)
+        with contextlib.suppress(UserError, OSError):
+            check()
+            files.remove(path)
+
+
+def _wait_for_end(path: str) -> None:
+    """Waits until a lease that may be held has expired.
+
+    Raises:
+        UserError: it is renewed meanwhile.
+    """
+    first = _read(path)
+    launcher, renewed = os.environ.get(LAUNCHER), first.get("renewed")
+    # A launcher restarts the chief only after the previous one has ended.
+    if launcher is not None and first.get("launcher") == launcher:
+        return
+    if not isinstance(renewed, int | float):
+        return
+    if time.time() - renewed > _LONG_SECONDS:
+        return
+    seconds = _LEASE_SECONDS
+    logging.info("Watching for %g s whether %s is renewed.", seconds, first)
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        time.sleep(min(1.0, seconds / 10))
+        now = _read(path)
+        if now != first:
+            if now:
+                raise _in_use(path, now)
+            return
+
+
+def _read(path: str) -> dict[str, Any]:
+    """Returns who holds a lock or a lease, as far as the file tells."""
+    try:
+        found = files.read_json(path)
+    except (FileNotFoundError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _myself() -> dict[str, Any]:
+    now = datetime.datetime.now(datetime.UTC)
+    return {
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "start": now.isoformat(timespec="seconds"),
+        "launcher": os.environ.get(LAUNCHER),
+    }
+
+
+def _in_use(path: str, holder: dict[str, Any]) -> UserError:
+    """Returns the error that names the holder of a lock."""
+    who = "another process"
+    if holder:
+        who = (
+            f"process {holder.get('pid')} on {holder.get('host')}, which "
+            f"started at {holder.get('start')},"
+        )
+    return UserError(
+        f"model_dir {os.path.dirname(path)} is in use: {who} trains there. "
+        "Wait for its end, or choose another --model_dir."
+    )
