@@ -14,10 +14,10 @@ import contextlib
 import json
 import os
 import re
-from typing import Any, Protocol
+from typing import Any
 
 from trainer.errors import KERAS_ADDS
-from trainer.runtime import files, schema
+from trainer.runtime import files
 
 VARIABLE = "TRAINER_EXIT_REPORT"
 # Identifies the launcher; the same in all processes that it starts.
@@ -30,28 +30,20 @@ _RUNNING = "Graph execution error:"
 _ADDRESS = re.compile(r"\b0x[0-9a-f]+")
 # In characters; a message may contain a whole tensor.
 _MOST = 300
-_REPORT = schema.record(
-    {"pid": schema.integer()},
-    {
-        "exit_code": schema.optional(schema.integer()),
-        "error": schema.optional(schema.text),
-        "step": schema.optional(schema.integer()),
-    },
-)
-
-
-class _HasStep(Protocol):
-    step: int
 
 
 class ExitReport:
     """Writes how this process ends, if a report is requested."""
 
     def __init__(self) -> None:
-        self._trainer: _HasStep | None = None
+        self._trainer: Any = None
 
-    def begin(self, trainer: _HasStep) -> None:
-        """Reports before the first step that this process trains."""
+    def begin(self, trainer: Any) -> None:
+        """Reports before the first step that this process trains.
+
+        Args:
+            trainer: has the number of its `step`.
+        """
         self._trainer = trainer
         self.write(None)
 
@@ -105,10 +97,7 @@ def read(path: str, *, pid: int) -> dict[str, Any]:
     """
     try:
         found = files.read_json(path)
-        _REPORT(found, "it")
     except (OSError, ValueError):
         return {}
-    if found["pid"] != pid:
-        return {}
-    record: dict[str, Any] = found
-    return record
+    is_its = isinstance(found, dict) and found.get("pid") == pid
+    return found if is_its else {}

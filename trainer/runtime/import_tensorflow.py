@@ -43,10 +43,8 @@ def load_tensorflow() -> None:
     # 2 means errors only; 0 and 1 ask for information and warnings, too.
     level = os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     wanted = level in ("0", "1")
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(without_collections())
-        if not wanted:
-            stack.enter_context(_without_stderr())
+    quiet = contextlib.nullcontext() if wanted else _without_stderr()
+    with without_collections(), quiet:
         importlib.import_module("tensorflow")
 
 
@@ -81,14 +79,13 @@ def _without_stderr() -> Iterator[None]:
     # A file, because a pipe that nobody reads would soon be full and block.
     with tempfile.TemporaryFile() as held:
         os.dup2(held.fileno(), 2)
-        failed = True
         try:
             yield
-            failed = False
+            sys.stderr.flush()
+            held.truncate(0)
         finally:
             sys.stderr.flush()
             os.dup2(stderr, 2)
             os.close(stderr)
-            if failed:
-                held.seek(0)
-                sys.stderr.write(held.read().decode(errors="replace"))
+            held.seek(0)
+            sys.stderr.write(held.read().decode(errors="replace"))

@@ -2,7 +2,6 @@
 
 import ast
 import functools
-import importlib
 import inspect
 import sys
 from collections.abc import Callable
@@ -41,9 +40,7 @@ def lazy_names(
         if home is None:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         before(home)
-        found = importlib.import_module(home)
-        if not hasattr(found, name):  # A submodule not imported yet.
-            return importlib.import_module(f"{home}.{name}")
-        return getattr(found, name)
+        # It imports a submodule, too.
+        return getattr(__import__(home, fromlist=[name]), name)
 
     return load

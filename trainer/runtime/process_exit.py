@@ -14,7 +14,7 @@ from trainer.errors import EXIT_START_AGAIN
 
 # Last words may have to be written to the file system that hangs.
 _LAST_WORDS_SECONDS = 5.0
-_last_words: list[Callable[[str], None]] = []
+_last_words: Callable[[str], object] = str
 _ending = threading.Lock()
 _skips_teardown = threading.Event()
 
@@ -65,7 +65,9 @@ def give_up(reason: str) -> None:
         with contextlib.suppress(Exception):
             sys.stderr.write(f"start again: {reason}\n")
             sys.stderr.flush()
-        speaker = threading.Thread(target=_speak, args=(reason,), daemon=True)
+        speaker = threading.Thread(
+            target=_last_words, args=(reason,), daemon=True
+        )
         speaker.start()
         speaker.join(_LAST_WORDS_SECONDS)
     finally:
@@ -81,15 +83,9 @@ def last_words(speak: Callable[[str], None]) -> Iterator[None]:
     Args:
         speak: must not wait for the main thread; gets a few seconds.
     """
-    _last_words.append(speak)
+    global _last_words
+    _last_words = speak
     try:
         yield
     finally:
-        _last_words.remove(speak)
-
-
-def _speak(reason: str) -> None:
-    # A copy: the main thread may leave a context meanwhile.
-    for speak in list(_last_words):
-        with contextlib.suppress(Exception):
-            speak(reason)
+        _last_words = str

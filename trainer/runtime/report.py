@@ -3,17 +3,12 @@
 import dataclasses
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
-
-import rich.box
-import rich.console
-import rich.table
 
 Unit: TypeAlias = Literal[
     "", "bytes", "FLOP", "FLOP/s", "bytes/s", "s", "steps/s", "examples/s", "%"
 ]
-_MOST_COLUMNS = 6
 _PREFIXES = (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
 
 
@@ -33,11 +28,6 @@ class Row:
     unit: Unit = ""
     note: str = ""
 
-    @property
-    def shown(self) -> str:
-        """The value for people."""
-        return show(self.value, self.unit)
-
 
 @dataclasses.dataclass(frozen=True)
 class Section:
@@ -46,13 +36,11 @@ class Section:
     Attributes:
         title: such as `"model"`.
         rows: its values.
-        table: lines of equal keys, where values are many of a kind.
         notes: sentences below it.
     """
 
     title: str
     rows: Sequence[Row] = ()
-    table: Sequence[Mapping[str, Row]] = ()
     notes: Sequence[str] = ()
 
 
@@ -80,12 +68,10 @@ def as_json(sections: Sequence[Section]) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     for section in sections:
-        values = {_key(row): _as_json(row) for row in section.rows}
-        if section.table:
-            values["lines"] = [
-                {_key(row): _as_json(row) for row in line.values()}
-                for line in section.table
-            ]
+        values = {
+            _slug(row.name): row.value if _is_finite(row) else None
+            for row in section.rows
+        }
         if section.notes:
             values["notes"] = list(section.notes)
         found[_slug(section.title)] = values
@@ -97,50 +83,22 @@ def not_finite(sections: Sequence[Section]) -> list[str]:
     return [
         f"{section.title}: {row.name} is {row.value}, which is not finite."
         for section in sections
-        for line in ({row.name: row for row in section.rows}, *section.table)
-        for row in line.values()
+        for row in section.rows
         if not _is_finite(row)
     ]
 
 
-def print_sections(sections: Sequence[Section]) -> None:
-    """Prints every section as a table on standard output."""
-    console = rich.console.Console(highlight=False, soft_wrap=False)
+def as_text(sections: Sequence[Section]) -> str:
+    """The sections as people read them."""
+    lines = []
     for section in sections:
-        console.print(f"\n[bold]{section.title}[/bold]")
-        if section.rows:
-            console.print(_rows(section.rows))
-        if section.table:
-            console.print(_lines(section.table))
-        for note in section.notes:
-            console.print(note, markup=False)
-
-
-def _rows(rows: Sequence[Row]) -> rich.table.Table:
-    table = rich.table.Table(box=None, show_header=False, padding=(0, 1))
-    for _ in range(3):
-        table.add_column()
-    for row in rows:
-        table.add_row(*map(_plain, (row.name, row.shown, row.note)))
-    return table
-
-
-def _lines(lines: Sequence[Mapping[str, Row]]) -> rich.table.Table:
-    table = rich.table.Table(box=rich.box.SIMPLE)
-    shown = [[name, *(line[name].shown for line in lines)] for name in lines[0]]
-    # Many values of few things would not fit beside each other.
-    if len(shown) <= _MOST_COLUMNS:
-        shown = [list(column) for column in zip(*shown, strict=True)]
-    for name in shown[0]:
-        table.add_column(_plain(name))
-    for row in shown[1:]:
-        table.add_row(*map(_plain, row))
-    return table
-
-
-def _plain(text: str) -> Any:
-    # Brackets are markup to rich.
-    return rich.text.Text(text)
+        lines += ["", section.title]
+        width = max((len(row.name) for row in section.rows), default=0)
+        for row in section.rows:
+            shown = f" {row.name:<{width}}  {show(row.value, row.unit):<12}"
+            lines.append(f"{shown}  {row.note}".rstrip())
+        lines += section.notes
+    return "\n".join(lines)
 
 
 def _with_prefix(value: float, unit: str) -> str:
@@ -165,14 +123,6 @@ def _duration(seconds: float) -> str:
 
 def _is_finite(row: Row) -> bool:
     return not isinstance(row.value, float) or math.isfinite(row.value)
-
-
-def _as_json(row: Row) -> Any:
-    return row.value if _is_finite(row) else None
-
-
-def _key(row: Row) -> str:
-    return _slug(row.name)
 
 
 def _slug(text: str) -> str:

@@ -32,21 +32,18 @@ class _Lasting(io.FileIO):
                 select.select([], [self.fileno()], [])
             return count
         except OSError as error:
-            self._give_up(error)
+            self.failure = self.failure or error
+            # So that nothing else fails that writes to this descriptor, such
+            # as TensorFlow or a child process.
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self.fileno())
+            os.close(nowhere)
+            if self.fileno() == 1 and error.errno != errno.EPIPE:
+                sys.stderr.write(
+                    f"warning: standard output cannot be written "
+                    f"({error.strerror}). What is printed now is lost.\n"
+                )
             return memoryview(data).nbytes
-
-    def _give_up(self, error: OSError) -> None:
-        self.failure = self.failure or error
-        # So that nothing else fails that writes to this descriptor, such as
-        # TensorFlow or a child process.
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, self.fileno())
-        os.close(nowhere)
-        if self.fileno() == 1 and error.errno != errno.EPIPE:
-            sys.stderr.write(
-                f"warning: standard output cannot be written "
-                f"({error.strerror}). What is printed from now on is lost.\n"
-            )
 
 
 def protect() -> None:
@@ -55,18 +52,17 @@ def protect() -> None:
     Call it before anything else is opened: a closed descriptor would be given
     to the next file, and what is printed would end up there.
     """
-    closed = [number for number in range(3) if not _is_open(number)]
-    for _ in closed:
-        # It takes the lowest number that is free.
-        os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            # It takes the lowest number that is free.
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
     for number, name in ((1, "stdout"), (2, "stderr")):
         stream = getattr(sys, name)
         # The caller's own, as in `contextlib.redirect_stderr`.
-        if stream is not getattr(sys, f"__{name}__"):
-            continue
-        # Without one, the descriptor may be anything.
-        is_ours = number in closed or stream is not None
-        setattr(sys, name, _lasting(number, stream, is_ours))
+        if stream is getattr(sys, f"__{name}__"):
+            setattr(sys, name, _lasting(number, stream))
 
 
 def require_output() -> None:
@@ -87,23 +83,14 @@ def require_output() -> None:
         )
 
 
-def _is_open(number: int) -> bool:
-    try:
-        os.fstat(number)
-    except OSError:
-        return False
-    return True
-
-
-def _lasting(number: int, before: TextIO | None, is_ours: bool) -> TextIO:
+def _lasting(number: int, before: Any) -> TextIO:
     """Returns a stream like the one before, if there was one."""
-    raw = _Lasting(number if is_ours else os.devnull, "w", closefd=not is_ours)
-    like = before if isinstance(before, io.TextIOWrapper) else None
-    unbuffered = like is not None and like.write_through
+    raw = _Lasting(number, "w", closefd=False)
+    unbuffered = getattr(before, "write_through", False)
     return io.TextIOWrapper(
         raw if unbuffered else io.BufferedWriter(raw),
-        encoding=like.encoding if like else "utf-8",
-        errors=like.errors if like else "backslashreplace",
-        line_buffering=like.line_buffering if like else True,
+        encoding=getattr(before, "encoding", "utf-8"),
+        errors=getattr(before, "errors", "backslashreplace"),
+        line_buffering=getattr(before, "line_buffering", True),
         write_through=unbuffered,
     )

@@ -68,9 +68,11 @@ def report(folder):
 
 
 def programs(folder, topology="v5e:2x2"):
-    found = report(folder)[f"TPU_{topology.replace(':', '_')}"]["lines"]
-    assert [one["program"] for one in found] == [
-        *("training step", "evaluation step", "export")
+    sections = report(folder)
+    chips = topology.replace(":", "_")
+    found = [
+        sections[f"{name}_on_{chips}"]
+        for name in ("training_step", "evaluation_step", "export")
     ]
     assert all(one["compiles"] for one in found)
     return found

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -18,8 +19,8 @@ from trainer.runtime.report import (
     Row,
     Section,
     as_json,
+    as_text,
     not_finite,
-    print_sections,
 )
 from trainer.runtime.run_paths import plain
 from trainer.runtime.standard_streams import require_output
@@ -83,7 +84,7 @@ class Check:
         rows = [Row("unused bindings", len(unused)), Row("would start", True)]
         notes = [*unused, *not_finite(self.sections)]
         found = [*self.sections, Section("verdict", rows, notes=notes)]
-        print_sections(found)
+        sys.stdout.write(as_text(found) + "\n")
         require_output()
         if model_dir is not None:
             _write(model_dir, {"would_start": True, **as_json(found)})

@@ -36,7 +36,7 @@ def compile_all(programs: Programs, topology: Topology) -> list[Section]:
     Raises:
         UserError: one of them cannot be compiled, or does not fit.
     """
-    lines: list[dict[str, Row]] = []
+    sections: list[Section] = []
     # Each is made when its turn comes: an error of the first is said first.
     for make in (programs.training, programs.evaluation, programs.serving):
         program = make()
@@ -44,10 +44,12 @@ def compile_all(programs: Programs, topology: Topology) -> list[Section]:
         made = compile_for(
             topology, lowered, name=program.name, replicas=program.replicas
         )
-        if not lines:
-            step = _step(topology, programs.batch_size, lowered, made)
-            notes = _loops(made) + _DIFFERENT
-        lines.append(_line(topology, program.name, made))
+        rows, notes = _program(topology, made), _loops(made)
+        if not sections:
+            rows += _step(topology, programs.batch_size, lowered, made)
+            notes += _ASSUMED
+        title = f"{program.name} on {topology}"
+        sections.append(Section(title, rows, notes=notes))
     chip = topology.chip
     rows = [
         Row("chips", topology.chips, note="a replica on each"),
@@ -57,16 +59,12 @@ def compile_all(programs: Programs, topology: Topology) -> list[Section]:
         Row("link bandwidth", chip.link_bytes_per_second, "bytes/s"),
         Row("TensorFlow", tf.__version__, note="lowers the programs"),
     ]
+    return [Section(f"TPU {topology}", rows, notes=_DIFFERENT), *sections]
+
+
+def _program(topology: Topology, made: Compiled) -> list[Row]:
+    """What a program takes, per chip."""
     return [
-        Section(f"TPU {topology}", rows, table=lines, notes=notes),
-        Section(f"training step on {topology}", step, notes=_ASSUMED),
-    ]
-
-
-def _line(topology: Topology, name: str, made: Compiled) -> dict[str, Row]:
-    """A program's line in the table; per chip."""
-    rows = [
-        Row("program", name),
         Row("compiles", True),
         Row("live", made.live_bytes, "bytes"),
         Row("of memory", 100 * made.live_bytes / topology.chip.hbm_bytes, "%"),
@@ -75,7 +73,6 @@ def _line(topology: Topology, name: str, made: Compiled) -> dict[str, Row]:
         Row("FLOP", made.flops, "FLOP"),
         Row("accessed", made.bytes_accessed, "bytes"),
     ]
-    return {row.name: row for row in rows}
 
 
 def _step(
@@ -126,6 +123,6 @@ def _loops(made: Compiled) -> tuple[str, ...]:
     if not made.loops:
         return ()
     return (
-        f"The training step has {made.loops} loops, of each of which one pass "
+        f"It has {made.loops} loops, of each of which one pass "
         "is counted: FLOP, bytes and times are too low.",
     )

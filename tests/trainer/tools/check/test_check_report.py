@@ -9,17 +9,13 @@ from trainer.tools.check.mode import Check
 
 def test_what_is_not_finite_is_null_and_named(tmp_path, capsys):
     rows = [Row("loss", math.nan), Row("rate", 2.5, "s")]
-    line = {"program": Row("program", "step"), "live": Row("live", -math.inf)}
-    sections = [Section("steps", rows, table=[line])]
+    rows.append(Row("live", -math.inf))
+    sections = [Section("steps", rows)]
     check = Check()
     check.sections = sections
     check.report(["a binding"], str(tmp_path))
     found = json.loads((tmp_path / "check.json").read_text())
-    assert found["steps"] == {
-        "loss": None,
-        "rate": 2.5,
-        "lines": [{"program": "step", "live": None}],
-    }
+    assert found["steps"] == {"loss": None, "rate": 2.5, "live": None}
     verdict = found["verdict"]
     assert verdict["would_start"] is True
     named = [
