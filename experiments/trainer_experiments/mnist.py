@@ -1,5 +1,10 @@
 """MNIST: from files, or downloaded by Keras."""
 
+import gzip
+import math
+import os
+import struct
+import zlib
 from typing import Any
 
 import keras
@@ -7,11 +12,11 @@ import numpy as np
 import tensorflow as tf
 
 from trainer import ArrayExamples, UserError
-from trainer.plugin_api import Split, Text, configurable
-from trainer_experiments.idx import read_idx
+from trainer.plugin_api import Split, Text, configurable, files
 
 _PREFIX = {"train": "train", "eval": "t10k"}
 _CLASSES = 10
+_UNSIGNED_BYTE = 0x08  # Code of the type of elements, in the third byte.
 
 
 @configurable(module="experiments")
@@ -77,3 +82,63 @@ def _download(split: str) -> tuple[np.ndarray, np.ndarray]:
             "--data_dir=FOLDER."
         ) from None
     return train if split == "train" else test
+
+
+def read_idx(directory: str, name: str, *, rank: int) -> np.ndarray:
+    """Reads an IDX file of unsigned bytes, compressed by gzip or not.
+
+    Args:
+        directory: local, or anything TensorFlow reads, such as `gs://...`.
+        name: the file's name without `.gz`.
+        rank: how many dimensions the array must have.
+
+    Returns:
+        A uint8 array.
+
+    Raises:
+        UserError: the file is missing, cut short, damaged or of another
+            format.
+    """
+    path = _find(directory, name)
+    content = _content(path)
+    # Two zeros, the type of elements and the number of dimensions; then the
+    # size of each dimension, a big-endian 32-bit number.
+    magic, header = bytes([0, 0, _UNSIGNED_BYTE, rank]), 4 + 4 * rank
+    if content[:4] != magic or len(content) < header:
+        raise UserError(
+            f"{path} is not an IDX file of bytes in {rank} dimensions: it "
+            f"begins with {content[:4].hex() or 'nothing'}, not with "
+            f"{magic.hex()} and {rank} sizes."
+        )
+    shape = struct.unpack(f">{rank}I", content[4:header])
+    expected = math.prod(shape)
+    if len(content) - header != expected:
+        raise UserError(
+            f"{path} is damaged: its header promises {expected} bytes "
+            f"{shape}, but it holds {len(content) - header}."
+        )
+    return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
+
+
+def _find(directory: str, name: str) -> str:
+    try:
+        for candidate in (f"{name}.gz", name):
+            path = os.path.join(directory, candidate)
+            if files.exists(path):
+                return path
+    except OSError as error:
+        raise UserError(
+            f"--data_dir={directory} cannot be read: {error}"
+        ) from None
+    raise UserError(
+        f"--data_dir={directory} holds neither {name}.gz nor {name}."
+    )
+
+
+def _content(path: str) -> bytes:
+    try:
+        content = files.read(path)
+        return gzip.decompress(content) if path.endswith(".gz") else content
+    except (OSError, EOFError, zlib.error) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"{path} cannot be read: {reason}") from None

@@ -1,8 +1,10 @@
 """Which names each function of Python's standard library uses."""
 
 import ast
+import collections
 import functools
-import os
+import itertools
+import pathlib
 import sysconfig
 from collections.abc import Iterator
 
@@ -34,21 +36,16 @@ def names_in_functions(split: Split) -> ArrayExamples:
         `function` and `name`, int32 `[n]` each; and whether the function uses
         the name, float32 `[n, 1]`.
     """
-    pairs, _, _ = used_names()
+    pairs, _, names = used_names()
     rng = np.random.default_rng(_SEED)
     held_out = rng.random(len(pairs)) < _HELD_OUT
-    used = set(map(tuple, pairs))
-    # Until none is left that the function uses.
+    # A number for each pair.
+    rows = pairs[:, 0].astype(np.int64) * len(names)
+    used = rows + pairs[:, 1]
     others = pairs[rng.permutation(len(pairs)), 1]
-    while True:
-        wrong = [
-            row
-            for row, pair in enumerate(zip(pairs[:, 0], others, strict=True))
-            if pair in used
-        ]
-        if not wrong:
-            break
-        others[wrong] = rng.choice(pairs[:, 1], len(wrong))
+    # Until none is left that the function uses.
+    while (wrong := np.isin(rows + others, used)).any():
+        others[wrong] = rng.choice(pairs[:, 1], wrong.sum())
     chosen = held_out if split == "eval" else ~held_out
     both = np.concatenate([pairs[chosen, 1], others[chosen]])
     functions = np.tile(pairs[chosen, 0], 2)
@@ -68,10 +65,7 @@ def used_names() -> tuple[np.ndarray, list[str], list[str]]:
         `[n, 2]`; what the functions are called, and the names.
     """
     found = dict(_functions())
-    count: dict[str, int] = {}
-    for names in found.values():
-        for name in names:
-            count[name] = count.get(name, 0) + 1
+    count = collections.Counter(itertools.chain.from_iterable(found.values()))
     frequent = sorted(name for name in count if count[name] >= _FEWEST)
     number = {name: i for i, name in enumerate(frequent)}
     kept = {
@@ -85,27 +79,18 @@ def used_names() -> tuple[np.ndarray, list[str], list[str]]:
 
 def _functions() -> Iterator[tuple[str, set[str]]]:
     """Each function, such as `json.decoder:12`, and the names in it."""
-    for path in _sources(sysconfig.get_paths()["stdlib"]):
-        with open(path, "rb") as file:
-            try:
-                tree = ast.parse(file.read())
-            except SyntaxError:
-                continue
-        place = os.path.relpath(path, sysconfig.get_paths()["stdlib"])
+    home = pathlib.Path(sysconfig.get_paths()["stdlib"])
+    for path in sorted(home.rglob("*.py")):
+        place = path.relative_to(home)
+        if _SKIPPED.intersection(place.parts):
+            continue
+        try:
+            tree = ast.parse(path.read_bytes())
+        except SyntaxError:
+            continue
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef):
                 yield f"{place}:{node.lineno}", set(_names(node))
-
-
-def _sources(home: str) -> Iterator[str]:
-    """The paths of the sources, in an order that is always the same."""
-    for folder, folders, files in os.walk(home):
-        folders[:] = sorted(set(folders) - _SKIPPED)
-        yield from (
-            os.path.join(folder, one)
-            for one in sorted(files)
-            if one.endswith(".py")
-        )
 
 
 def _names(function: ast.FunctionDef) -> Iterator[str]:

@@ -1,27 +1,24 @@
 """TFRecord files with random access: one seek for each record.
 
 A TFRecord file is a sequence of records: the length (8 bytes), its checksum
-(4), the content, and its checksum (4). The files are read through once for the
-offsets of their records, which are kept in a file beside them.
+(4), the content, and its checksum (4). At the start all files are read through,
+for the offsets of their records.
 """
 
-import json
-import os
 import struct
-import zlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from absl import logging
 
 from trainer import Examples, UserError
-from trainer.plugin_api import files, write_whole
+from trainer.plugin_api import files
 
 _LENGTH = struct.Struct("<Q")
-_CHECKSUM_BYTES = 4
+# A record is its content and this many bytes: its length and two checksums.
+_AROUND = _LENGTH.size + 4 + 4
 # Of remote files, where a request takes a while.
 _THREADS = 32
 # Records that are read at once for a batch.
@@ -38,7 +35,6 @@ class RecordExamples(Examples):
         files: paths, local or others that TensorFlow reads, such as `gs://`.
         parse: turns a serialized record, a string scalar, into an example. It
             is called inside a `tf.data` graph, and returns static shapes.
-        index: where the offsets are kept, beside the files; made if necessary.
         shuffle: whether training shuffles the records.
 
     Raises:
@@ -51,10 +47,10 @@ class RecordExamples(Examples):
         files: Sequence[str],
         parse: Callable[[tf.Tensor], Any],
         *,
-        index: str,
         shuffle: bool = True,
     ) -> None:
-        offsets = _offsets(files, index)
+        with ThreadPoolExecutor(_THREADS) as pool:
+            offsets = list(pool.map(find_offsets, files))
         counts = [len(one) for one in offsets]
         self.size = sum(counts)
         self.shuffle = shuffle
@@ -97,11 +93,11 @@ class RecordExamples(Examples):
         return self._parse(dataset.take(1).get_single_element())
 
 
-def find_offsets(path: str) -> np.ndarray:
+def find_offsets(path: str) -> list[int]:
     """Reads through a TFRecord file, from length to length.
 
     Returns:
-        Where each record begins, int64 `[records]`, in bytes.
+        Where each record begins, in bytes.
 
     Raises:
         UserError: the file cannot be read, is cut short or is not of this
@@ -114,13 +110,9 @@ def find_offsets(path: str) -> np.ndarray:
             position = 0
             while position < size:
                 found.append(position)
-                header = file.read(_LENGTH.size)
-                if len(header) < _LENGTH.size:
-                    break
-                (length,) = _LENGTH.unpack(header)
-                position += _LENGTH.size + length + 2 * _CHECKSUM_BYTES
-                if position < size:
-                    file.seek(position)
+                file.seek(position)
+                header = file.read(_LENGTH.size).ljust(_LENGTH.size, b"\xff")
+                position += _LENGTH.unpack(header)[0] + _AROUND
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error}") from None
     if position != size:
@@ -129,76 +121,11 @@ def find_offsets(path: str) -> np.ndarray:
             f"begins at byte {found[-1]} would end at {position}, and the "
             f"file ends at {size}."
         )
-    return np.asarray(found, np.int64)
-
-
-def _open(path: str) -> Any:
-    if _is_remote(path):
-        return tf.io.gfile.GFile(path, "rb")
-    # A buffer would read most of the file, for eight bytes of each record.
-    return open(path, "rb", buffering=0)
-
-
-def _is_remote(path: str) -> bool:
-    return "://" in path
-
-
-def _offsets(paths: Sequence[str], index: str) -> list[np.ndarray]:
-    """The offsets of the records of each file, from the index if it fits."""
-    with ThreadPoolExecutor(_THREADS) as pool:
-        try:
-            versions = list(pool.map(_version, paths))
-        except OSError as error:
-            raise UserError(f"Data cannot be read: {error}") from None
-        names = [os.path.basename(path) for path in paths]
-        described = [
-            [name, *version]
-            for name, version in zip(names, versions, strict=True)
-        ]
-        found = _load(index, described)
-        if found is None:
-            logging.info("Looking for the records of %d files.", len(paths))
-            found = list(pool.map(find_offsets, paths))
-            _store(index, described, found)
     return found
 
 
-def _version(path: str) -> tuple[int, int]:
-    """A file's size in bytes, and when it was written, in nanoseconds."""
-    if _is_remote(path):
-        with files.os_errors() as gfile:
-            found = gfile.stat(path)
-            return found.length, found.mtime_nsec
-    # TensorFlow's of a local file only counts whole seconds.
-    local = os.stat(path)
-    return local.st_size, local.st_mtime_ns
-
-
-def _load(index: str, described: list[Any]) -> list[np.ndarray] | None:
-    """The offsets in an index; `None` if it is not of these files."""
-    try:
-        stored, checksum = files.read_json(index)
-        if checksum != _checksum(stored) or stored[0] != described:
-            return None
-        return [np.asarray(one, np.int64) for one in stored[1]]
-    # Whatever is wrong with it, it is made again.
-    except (OSError, ValueError, TypeError, LookupError):
-        return None
-
-
-def _store(index: str, described: list[Any], offsets: list[np.ndarray]) -> None:
-    stored = [described, [one.tolist() for one in offsets]]
-    try:
-        write_whole(index, json.dumps([stored, _checksum(stored)]))
-    except OSError as error:
-        # The folder may well be read-only; this run has the offsets.
-        logging.warning(
-            "%s cannot be written, so the next run reads through all files "
-            "again: %s",
-            index,
-            error,
-        )
-
-
-def _checksum(stored: Any) -> int:
-    return zlib.crc32(json.dumps(stored).encode())
+def _open(path: str) -> Any:
+    if files.is_local(path):
+        # A buffer would read most of the file, for eight bytes of each record.
+        return open(path, "rb", buffering=0)
+    return tf.io.gfile.GFile(path, "rb")

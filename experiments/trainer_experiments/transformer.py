@@ -1,19 +1,22 @@
 """A small transformer that reads and writes text, character by character."""
 
 import textwrap
-from typing import Annotated, Any
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 from absl import logging
-from annotated_types import Gt, Le
 from keras import layers
 
 from trainer import Callback
-from trainer.plugin_api import Positive, Text, configurable
+from trainer.plugin_api import Positive, configurable
 from trainer_experiments.models import Width
 from trainer_experiments.python_text import VOCABULARY, decode, encode
+
+# What GeneratedText goes on from, how far, and what divides the logits before a
+# character is drawn.
+_PROMPT, _CHARACTERS, _TEMPERATURE = "The statement ", 200, 0.7
 
 
 @keras.saving.register_keras_serializable("trainer_experiments")
@@ -70,26 +73,9 @@ def transformer(
 
 @configurable(module="experiments")
 class GeneratedText(Callback):
-    """Goes on from a few words, character by character.
-
-    Args:
-        prompt: the first words.
-        characters: how many are added.
-        temperature: divides logits before a character is drawn.
-    """
+    """Goes on from a few words, character by character."""
 
     single = True
-
-    def __init__(
-        self,
-        prompt: Text = "The statement ",
-        characters: Positive = 200,
-        temperature: Annotated[float, Gt(0), Le(1e3)] = 0.7,
-    ) -> None:
-        super().__init__()
-        self.prompt = prompt
-        self.characters = characters
-        self.temperature = temperature
 
     def on_log(self, step: int, split: str, logs: dict[str, float]) -> None:
         """Logs the text once the eval split has been measured."""
@@ -110,8 +96,8 @@ class GeneratedText(Callback):
         length = model.input_shape[1]
         logits_of = tf.function(model, reduce_retracing=True)
         rng = np.random.default_rng(0)
-        numbers = list(encode(self.prompt))
-        for _ in range(self.characters):
+        numbers = list(encode(_PROMPT))
+        for _ in range(_CHARACTERS):
             seen = numbers[-length:]
             # What is to the right of the last character does not count.
             x = np.zeros((1, length), np.int32)
@@ -119,5 +105,5 @@ class GeneratedText(Callback):
             logits = logits_of(tf.constant(x))[0, len(seen) - 1].numpy()
             # The largest of these is a draw from the softmax.
             noise = rng.gumbel(size=logits.shape)
-            numbers.append(int(np.argmax(logits / self.temperature + noise)))
+            numbers.append(int(np.argmax(logits / _TEMPERATURE + noise)))
         return decode(np.array(numbers))

@@ -10,10 +10,28 @@ import tensorflow as tf
 from trainer import Callback, Trainer
 from trainer.plugin_api import configurable
 from trainer_experiments.models import Width
-from trainer_experiments.noise import StandardNormal
 
 _SHAPE = (28, 28, 1)
 _ROWS = 8
+
+
+@keras.saving.register_keras_serializable("trainer_experiments")
+class StandardNormal(keras.layers.Layer):
+    """Normal random numbers, in training and in evaluation.
+
+    A layer, and not a call of `tf.random`: the Trainer makes what layers draw
+    a function of the seed, the step and the replica.
+    """
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.seed_generator = keras.random.SeedGenerator()
+
+    def call(self, like: Any) -> Any:
+        """Numbers of the shape and type of `like`."""
+        return keras.random.normal(
+            keras.ops.shape(like), dtype=like.dtype, seed=self.seed_generator
+        )
 
 
 @configurable(module="experiments")

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from trainer import UserError
-from trainer_experiments.idx import read_idx
+from trainer_experiments.mnist import read_idx
 
 VALUES = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
 HEADER = struct.pack(">BBBBIII", 0, 0, 8, 3, 2, 3, 4)
@@ -34,9 +34,17 @@ def damaged_crc():
     [
         ("digits", b"", "begins with nothing"),
         ("digits", b"\x89PNG....", "begins with 89504e47"),
-        ("digits", b"\0\0\x0d" + CONTENT[3:], "not an IDX file of bytes"),
-        ("digits", CONTENT[:10], "cut short within its header"),
-        ("digits", b"\0\0\x08\x01" + CONTENT[4:], "1 dimensions, expected 3"),
+        (
+            "digits",
+            b"\0\0\x0d" + CONTENT[3:],
+            "not an IDX file of bytes in 3 dimensions",
+        ),
+        ("digits", CONTENT[:10], "and 3 sizes"),
+        (
+            "digits",
+            b"\0\0\x08\x01" + CONTENT[4:],
+            "begins with 00000801, not with 00000803",
+        ),
         ("digits", CONTENT[:-1], "promises 24 bytes .*holds 23"),
         ("digits", CONTENT + b"\0", "promises 24 bytes .*holds 25"),
         (
