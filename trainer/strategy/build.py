@@ -154,7 +154,6 @@ def build_parts(
                 trainable,
                 factory=recipe.optimizer or "adam",
                 learning_rate=recipe.learning_rate,
-                send=plugin.send,
             )
         # Keras callbacks read model.optimizer and model.stop_training. Without
         # auto_scale_loss=False, Keras would wrap the optimizer in a loss scale

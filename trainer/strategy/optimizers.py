@@ -1,7 +1,6 @@
 """Builds optimizers for a model's weights, under the strategy's scope."""
 
 import inspect
-from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -34,7 +33,6 @@ def build_optimizers(
     *,
     factory: Any,
     learning_rate: float | None,
-    send: Callable[[Any], Any],
 ) -> dict[str, keras.optimizers.Optimizer]:
     """Optimizers with their state, made for the present weights.
 
@@ -43,7 +41,6 @@ def build_optimizers(
         trainable: the weights.
         factory: `Trainer.optimizer`.
         learning_rate: `Trainer.learning_rate`.
-        send: see `StrategyPlugin.send`.
     """
     found = _make_optimizers(factory, learning_rate)
     for name, one in found.items():
@@ -53,7 +50,7 @@ def build_optimizers(
         one.build(trainable if is_single else _variables_of(model, name))
         if is_single:
             _take_state(one, factory)
-        replace_own_reduction(one, send)
+        replace_own_reduction(one)
         count_steps_natively(one)
     return found
 
@@ -84,7 +81,6 @@ def restart_optimizers(
         parts.trained,
         factory=factory,
         learning_rate=learning_rate,
-        send=lambda gradients: gradients,  # Never used: only its variables are.
     )
     for name, old in parts.optimizers.items():
         values = fresh[name].variables

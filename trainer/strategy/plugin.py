@@ -214,22 +214,6 @@ class StrategyPlugin(abc.ABC):
             self.strategy.distribute_datasets_from_function(per_pipeline)
         )
 
-    def send(
-        self, gradients: Sequence[tuple[Any, tf.Variable]]
-    ) -> Sequence[tuple[Any, tf.Variable]]:
-        """Takes gradients to where the variables are that they update.
-
-        Called on a replica while a step is traced, after clipping.
-
-        Args:
-            gradients: reduced gradients and their variables. A gradient may be
-                `None`, or an `IndexedSlices`.
-
-        Returns:
-            The same values and variables, in the same order.
-        """
-        return gradients
-
     def runner(self, step: Step, *, training: bool) -> Runner:
         """Makes what runs many steps in one call."""
         return GraphLoop(step, self.strategy)

@@ -359,22 +359,16 @@ def count_steps_natively(optimizer: keras.optimizers.Optimizer) -> None:
     )
 
 
-def replace_own_reduction(
-    optimizer: keras.optimizers.Optimizer, send: Callable[[Any], Any]
-) -> None:
+def replace_own_reduction(optimizer: keras.optimizers.Optimizer) -> None:
     """Makes `optimizer.apply` take gradients that are already reduced.
 
     Keras clips first and reduces across replicas afterwards; the step here
     reduces first, so that clipping sees the whole global batch's gradient.
-
-    Args:
-        optimizer: the optimizer.
-        send: is called in place of the reduction; see `StrategyPlugin.send`.
     """
     # A function, which a copy of the optimizer shares, where a method's object
     # would be copied as well.
     name = "_all_reduce_sum_gradients"
-    put(optimizer, name, lambda gradients: send(gradients))
+    put(optimizer, name, lambda gradients: gradients)
 
 
 # What is global in Keras.

@@ -6,15 +6,11 @@ count once: in the learning rate schedule, in checkpoints and in the position
 in the data.
 """
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 from absl import logging
-
-from trainer.plugin_api import graph_function, outside_graph
 
 # How the names of operations begin that change a variable.
 _CHANGES = ("Assign", "ResourceApply", "ResourceSparse", "ResourceScatter")
@@ -29,7 +25,6 @@ class StepCounts:
 
     def __init__(self) -> None:
         self._candidates: list[tf.Variable] = []
-        self._read: ReadAtOnce | None = None
 
     def note(self, create: Callable[..., Any], **options: Any) -> Any:
         """A variable creator that records variables that may count steps."""
@@ -40,9 +35,7 @@ class StepCounts:
 
     def values(self) -> list[int]:
         """Returns the current value of each candidate."""
-        if self._read is None or self._read.count < len(self._candidates):
-            self._read = ReadAtOnce(self._candidates)
-        return [int(value) for value in self._read()]
+        return [int(variable.numpy()) for variable in self._candidates]
 
     def correct(
         self,
@@ -91,57 +84,32 @@ class StepCounts:
             )
 
 
-class Staleness:
-    """The number of updates between a step's read and its own update.
-
-    It is added up on the server that counts the updates, and read once in a
-    host loop: to send it in each step would take as long as to send a small
-    weight.
+def with_staleness(
+    step: Callable[[], Any], updates: tf.Variable
+) -> tuple[Any, tf.Tensor]:
+    """Runs a step while it is traced, and counts its update.
 
     Args:
+        step: the step.
         updates: counts the updates of all workers; int64 scalar.
+
+    Returns:
+        What the step returned, and the number of updates of others between
+        its reads and its own update.
     """
-
-    def __init__(self, updates: tf.Variable) -> None:
-        self._updates = updates
-        # Not in the strategy's scope, which would place it on the next server.
-        # A step may be being traced.
-        with tf.init_scope(), tf.device(updates.device):
-            # The staleness of all updates, and their number.
-            self._sums = tf.Variable(
-                tf.zeros([2], tf.int64), trainable=False, name="staleness"
-            )
-        self._read = ReadAtOnce([self._sums])
-        self._taken = np.zeros(2, np.int64)
-
-    @contextlib.contextmanager
-    def measured(self) -> Iterator[None]:
-        """Surrounds a step while it is traced, and counts its update."""
-        updates = self._updates
-        with tf.device(updates.device):
-            before = tf.raw_ops.ReadVariableOp(
-                resource=updates.handle, dtype=updates.dtype
-            )
-        graph = tf.compat.v1.get_default_graph()
-        known = len(graph.get_operations())
-        yield
-        # The graph alone does not order the count after the update.
-        made = [
-            operation
-            for operation in graph.get_operations()[known:]
-            if _may_update(operation)
-        ]
-        with tf.device(updates.device), tf.control_dependencies(made):
-            after = updates.assign_add(1, read_value=True)
-            one = tf.constant(1, tf.int64)
-            # Without this step's own update.
-            self._sums.assign_add(tf.stack([after - before - one, one]))
-
-    def take(self) -> float:
-        """The mean over all updates since the last call."""
-        last, (self._taken,) = self._taken, self._read()
-        total, count = self._taken - last
-        return float(total / count) if count else 0.0
+    with tf.device(updates.device):
+        before = tf.raw_ops.ReadVariableOp(
+            resource=updates.handle, dtype=updates.dtype
+        )
+    graph = tf.compat.v1.get_default_graph()
+    known = len(graph.get_operations())
+    results = step()
+    # The graph alone does not order the count after the update.
+    made = [one for one in graph.get_operations()[known:] if _may_update(one)]
+    with tf.device(updates.device), tf.control_dependencies(made):
+        after = updates.assign_add(1, read_value=True)
+        # Without this step's own update.
+        return results, tf.cast(after - before - 1, tf.float32)
 
 
 def _may_update(operation: tf.Operation) -> bool:
@@ -151,37 +119,3 @@ def _may_update(operation: tf.Operation) -> bool:
     return operation.op_def.is_stateful and any(
         attribute.type == "func" for attribute in operation.op_def.attr
     )
-
-
-class ReadAtOnce:
-    """Reads variables in one message to each server.
-
-    While workers keep the servers busy, a message takes milliseconds, and
-    `Variable.numpy` takes several.
-
-    Args:
-        variables: what to read.
-
-    Attributes:
-        count: how many variables.
-    """
-
-    def __init__(self, variables: Sequence[tf.Variable]) -> None:
-        handles = [(one.handle, one.dtype) for one in variables]
-        self.count = len(handles)
-
-        def read() -> list[tf.Tensor]:
-            values = [
-                tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
-                for handle, dtype in handles
-            ]
-            # Here, not where the variable is, from where each would be fetched.
-            with tf.device("CPU:0"):
-                return [tf.identity(value) for value in values]
-
-        self._read = graph_function(read)
-
-    def __call__(self) -> list[np.ndarray]:
-        """The variables' present values."""
-        with outside_graph():
-            return [value.numpy() for value in self._read()]

@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import tensorflow as tf
@@ -32,9 +32,6 @@ from trainer_plugins.strategies.parameter_server.counters import StepCounts
 from trainer_plugins.strategies.parameter_server.serving import (
     departing,
     start_server,
-)
-from trainer_plugins.strategies.parameter_server.small_gradients import (
-    sent_together,
 )
 from trainer_plugins.strategies.parameter_server.worker_pool import (
     Closures,
@@ -69,9 +66,8 @@ class ParameterServer(ClusterStrategy):
         task_type: `"chief"`, `"worker"` or `"ps"`.
         task_index: this process's index within its job.
         steps_per_closure: steps that are scheduled as one unit; a unit that a
-            worker leaves unfinished is repeated. Defaults to an eighth of a
-            worker's share of a host loop, or to more where such a unit takes
-            less than a quarter of a second.
+            worker leaves unfinished is repeated. Defaults to a quarter of a
+            worker's share of a host loop.
         max_staleness: the most updates between reading the weights and
             applying the gradient, except in a closure that is repeated after
             a worker's death. 0 runs one worker at a time, `None` sets no
@@ -222,12 +218,6 @@ class ParameterServer(ClusterStrategy):
         if training:
             return self._worker_pool.distribute(make_pieces)
         return iter(make_pieces(range(1), is_kept=True))
-
-    def send(
-        self, gradients: Sequence[tuple[Any, tf.Variable]]
-    ) -> Sequence[tuple[Any, tf.Variable]]:
-        """Sends small gradients together; see `StrategyPlugin.send`."""
-        return sent_together(gradients)
 
     def runner(self, step: Step, *, training: bool) -> Runner:
         """Schedules steps on the workers, or evaluates on the chief."""

@@ -3,8 +3,6 @@
 import contextlib
 import functools
 import itertools
-import math
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,15 +20,15 @@ from trainer.plugin_api import (
 )
 from trainer_plugins.control_plane.agent import Agent
 from trainer_plugins.strategies.parameter_server.counters import (
-    Staleness,
     StepCounts,
+    with_staleness,
 )
 
 _worker_index = tf.distribute.coordinator.experimental_get_current_worker_index
 # How often the chief checks for lost servers while it waits for workers.
 _POLL_SECONDS = 0.5
-# A shorter closure costs much in comparison: scheduling it takes some 5 ms.
-_CLOSURE_SECONDS = 0.25
+# In a host loop. To schedule one takes some 5 ms.
+_CLOSURES_PER_WORKER = 4
 # The name under which its mean is logged.
 _STALENESS = "staleness"
 
@@ -41,7 +39,6 @@ def cut_into_rounds(
     num_workers: int,
     steps_per_closure: int | None,
     max_staleness: int | None,
-    step_seconds: float = math.inf,
 ) -> list[list[int]]:
     """Divides the steps of a host loop into rounds of closures.
 
@@ -54,16 +51,14 @@ def cut_into_rounds(
         num_workers: how many workers share them.
         steps_per_closure: see `ParameterServer`.
         max_staleness: see `ParameterServer`.
-        step_seconds: how long a worker takes for a step, as far as is known.
 
     Returns:
         For each round, the number of steps of each of its closures.
     """
     share = -(-num_steps // num_workers)
     # Several closures per worker, so that one that dies or is slow leaves
-    # only a small part of its share to the others.
-    pieces = int(min(8, max(1, share * step_seconds / _CLOSURE_SECONDS)))
-    size = steps_per_closure or max(1, share // pieces)
+    # only a part of its share to the others.
+    size = steps_per_closure or max(1, share // _CLOSURES_PER_WORKER)
     per_round = num_steps
     if max_staleness is not None:
         per_round = min(num_workers, max_staleness + 1)
@@ -103,7 +98,6 @@ class WorkerPool:
         self._counts = counts
         self._steps_per_closure = steps_per_closure
         self._max_staleness = max_staleness
-        self._step_seconds = math.inf
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(
             strategy
         )
@@ -114,11 +108,6 @@ class WorkerPool:
         # On a server, where all workers count in the same variable.
         with self._scope():
             return tf.Variable(0, dtype=tf.int64, trainable=False)
-
-    @functools.cached_property
-    def staleness(self) -> Staleness:
-        """How stale the gradients of these updates are."""
-        return Staleness(self.updates)
 
     @functools.cached_property
     def _have_gpus(self) -> bool:
@@ -174,16 +163,9 @@ class WorkerPool:
             num_workers=self._num_workers,
             steps_per_closure=self._steps_per_closure,
             max_staleness=self._max_staleness,
-            step_seconds=self._step_seconds,
         )
-        begin = time.perf_counter()
         for sizes in rounds:
             results += self._run(loop, iterator, sizes)
-        seconds = time.perf_counter() - begin
-        # The fewest: others had to trace, or to wait for a lost worker.
-        self._step_seconds = min(
-            self._step_seconds, seconds * self._num_workers / num_steps
-        )
         self._counts.correct(
             before,
             updates=self.updates,
@@ -236,7 +218,6 @@ class Closures:
     ) -> list[Sums]:
         """See `Runner.__call__`."""
         results = self._worker_pool.train(self._loop, iterator, num_steps)
-        staleness = self._worker_pool.staleness.take() * num_steps, num_steps
         layout = self._steps.layout
         assert layout is not None  # A worker has traced the step.
         found = []
@@ -247,10 +228,6 @@ class Closures:
             # sum depend on it.
             for of_step in itertools.chain.from_iterable(results):
                 row += of_step
-            for columns, value in zip(
-                layout.columns(_STALENESS), staleness, strict=True
-            ):
-                row[columns] += value
             found.append(Sums(layout, row[np.newaxis, np.newaxis]))
         return found
 
@@ -262,8 +239,8 @@ class Closures:
             )
 
     def _measured(self, iterator: Any) -> Any:
-        """Runs the step, and adds its staleness to that of all."""
-        # Only a place in the layout: it is known at the end of a host loop.
-        nothing = average(tf.constant(0.0), 0.0)
-        with self._worker_pool.staleness.measured():
-            return {**self._step(iterator), _STALENESS: nothing}
+        """Runs the step, and adds its staleness to the results."""
+        results, staleness = with_staleness(
+            lambda: self._step(iterator), self._worker_pool.updates
+        )
+        return {**results, _STALENESS: average(staleness, 1.0)}
