@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from trainer.runtime.files import write_whole
     from trainer.runtime.graph import graph_function, repeat
     from trainer.runtime.memory import peak_memory
+    from trainer.runtime.private_names import require
     from trainer.runtime.process_exit import give_up, skip_teardown
     from trainer.runtime.report import Row, Section, show
     from trainer.step.forms import StrategyOptions
@@ -94,6 +95,7 @@ __all__ = [
     "peak_memory",
     "read_number",
     "repeat",
+    "require",
     "resolve_cluster",
     "run_paths",
     "schema",

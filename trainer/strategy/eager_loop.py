@@ -1,8 +1,6 @@
 """`EagerLoop`: runs steps operation by operation, for a debugger."""
 
 import contextlib
-import pdb
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -101,7 +99,7 @@ class EagerLoop:
         if not self._needs_graph():
             return
         traced = GraphLoop(self._step, self._strategy)
-        with outside_graph(), _no_breakpoints():
+        with outside_graph():
             try:
                 self.layout = traced.lay_out(iterator)
             except (AttributeError, NotImplementedError, TypeError) as error:
@@ -115,18 +113,3 @@ class EagerLoop:
 
     def _first(self, value: Any) -> Any:
         return self._strategy.experimental_local_results(value)[0]
-
-
-@contextlib.contextmanager
-def _no_breakpoints() -> Iterator[None]:
-    """Passes over breakpoints in code, where there are no values to see."""
-    before = sys.breakpointhook, pdb.set_trace
-
-    def pass_over(*_: Any, **__: Any) -> None:
-        """Does nothing."""
-
-    sys.breakpointhook, pdb.set_trace = pass_over, pass_over
-    try:
-        yield
-    finally:
-        sys.breakpointhook, pdb.set_trace = before

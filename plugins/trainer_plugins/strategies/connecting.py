@@ -15,12 +15,21 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
-from tensorflow.python import pywrap_tfe
-from tensorflow.python.distribute import multi_worker_util
-from tensorflow.python.eager import context
+
+from trainer.plugin_api import require
 
 _LIBRARY = "libtensorflow_cc.so.2"
+_CONNECT = "TFE_EnableCollectiveOps"
+_binding = require("tensorflow.python", "pywrap_tfe")
+_connect = require(_binding, _CONNECT)
+_context = require("tensorflow.python.eager.context", "context")
+_coordination_leader = require(
+    "tensorflow.python.distribute.multi_worker_util", "coordination_leader"
+)
+_CoordinatedJob = require(
+    "tensorflow.compiler.xla.tsl.protobuf.coordination_config_pb2",
+    "CoordinatedJob",
+)
 
 
 @contextlib.contextmanager
@@ -29,12 +38,11 @@ def lock_released() -> Iterator[None]:
 
     Does nothing where TensorFlow's C function cannot be found.
     """
-    original = pywrap_tfe.TFE_EnableCollectiveOps
-    pywrap_tfe.TFE_EnableCollectiveOps = _without_lock() or original
+    setattr(_binding, _CONNECT, _without_lock() or _connect)
     try:
         yield
     finally:
-        pywrap_tfe.TFE_EnableCollectiveOps = original
+        setattr(_binding, _CONNECT, _connect)
 
 
 def configure_heartbeats(spec: tf.train.ClusterSpec, *, seconds: float) -> None:
@@ -44,17 +52,22 @@ def configure_heartbeats(spec: tf.train.ClusterSpec, *, seconds: float) -> None:
     control plane has lost the worker and can name it.
     """
     jobs = [
-        coordination_config_pb2.CoordinatedJob(
-            name=job, num_tasks=spec.num_tasks(job)
-        )
+        _CoordinatedJob(name=job, num_tasks=spec.num_tasks(job))
         for job in spec.jobs
     ]
-    context.context().configure_coordination_service(
+    _context().configure_coordination_service(
         "standalone",
-        service_leader=multi_worker_util.coordination_leader(spec),
+        service_leader=_coordination_leader(spec),
         coordinated_jobs=jobs,
         heartbeat_timeout_in_ms=int(1000 * seconds),
     )
+
+
+def abort_collectives(reason: str) -> None:
+    """Makes all collective operations here fail with a reason, for good."""
+    # An operation that waits for a lost peer has no other end, and the
+    # context that can abort it has no public name.
+    _context().abort_collective_ops(tf.errors.UNAVAILABLE, reason)
 
 
 @contextlib.contextmanager

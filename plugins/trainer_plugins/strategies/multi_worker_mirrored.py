@@ -24,6 +24,7 @@ from trainer.plugin_api import (
 )
 from trainer_plugins.control_plane.options import SILENCE_SECONDS, Options
 from trainer_plugins.strategies.connecting import (
+    abort_collectives,
     bounded,
     configure_heartbeats,
     lock_released,
@@ -31,7 +32,6 @@ from trainer_plugins.strategies.connecting import (
 from trainer_plugins.strategies.processes import (
     ClusterStrategy,
     WatchedLoop,
-    abort_collectives,
     server_def_resolver,
 )
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from tensorflow.python.eager import context
 
 from trainer import StartAgain, StrategyPlugin
 from trainer.plugin_api import Cluster, GraphLoop, Step, Sums, skip_teardown
@@ -145,13 +144,6 @@ def server_def_resolver(
         task_id=cluster.index,
         rpc_layer="grpc",
     )
-
-
-def abort_collectives(reason: str) -> None:
-    """Makes all collective operations here fail with a reason, for good."""
-    # An operation that waits for a lost peer has no other end, and the
-    # context that can abort it has no public name.
-    context.context().abort_collective_ops(tf.errors.UNAVAILABLE, reason)
 
 
 class WatchedLoop(GraphLoop):

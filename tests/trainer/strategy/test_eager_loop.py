@@ -117,7 +117,7 @@ class OnlyPython(Trainer):
 
 @pytest.mark.long
 def test_a_run_that_saves(tmp_path):
-    """It holds what only a graph shows; a breakpoint is passed over there."""
+    """It holds what only a graph shows."""
     for folder, eager in (("a", True), ("b", False)):
         trainer = make_trainer(net, run_eagerly=eager, jit_compile=False)
         where = str(tmp_path / folder)

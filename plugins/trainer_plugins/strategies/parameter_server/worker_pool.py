@@ -1,6 +1,5 @@
 """The chief schedules steps on free workers, as closures."""
 
-import contextlib
 import functools
 import itertools
 from collections.abc import Callable, Sequence
@@ -23,6 +22,7 @@ from trainer_plugins.strategies.parameter_server.counters import (
     StepCounts,
     with_staleness,
 )
+from trainer_plugins.strategies.processes import ClusterStrategy
 
 _worker_index = tf.distribute.coordinator.experimental_get_current_worker_index
 # How often the chief checks for lost servers while it waits for workers.
@@ -73,9 +73,7 @@ def cut_into_rounds(
 class WorkerPool:
     """Schedules loops of steps on workers, and waits for them.
 
-    `steps_per_closure` and `max_staleness` are those of `ParameterServer`,
-    `watched` and `scope` its contexts for calls that wait and for new
-    variables.
+    `steps_per_closure` and `max_staleness` are those of `ParameterServer`.
     """
 
     def __init__(
@@ -84,8 +82,7 @@ class WorkerPool:
         *,
         num_workers: int,
         agent: Agent,
-        watched: Callable[[], contextlib.AbstractContextManager[None]],
-        scope: Callable[[], contextlib.AbstractContextManager[None]],
+        plugin: ClusterStrategy,
         counts: StepCounts,
         steps_per_closure: int | None,
         max_staleness: int | None,
@@ -93,8 +90,7 @@ class WorkerPool:
         self.strategy = strategy
         self._num_workers = num_workers
         self._agent = agent
-        self._watched = watched
-        self._scope = scope
+        self._plugin = plugin
         self._counts = counts
         self._steps_per_closure = steps_per_closure
         self._max_staleness = max_staleness
@@ -106,7 +102,7 @@ class WorkerPool:
     def updates(self) -> tf.Variable:
         """The number of updates that the servers have applied in this run."""
         # On a server, where all workers count in the same variable.
-        with self._scope():
+        with self._plugin.scope():
             return tf.Variable(0, dtype=tf.int64, trainable=False)
 
     @functools.cached_property
@@ -179,7 +175,7 @@ class WorkerPool:
     ) -> list[Any]:
         """Runs a loop on free workers, once for each number of steps."""
         coordinator = self._coordinator
-        with self._watched(), outside_graph():
+        with self._plugin.watched(), outside_graph():
             # The number of steps as a tensor: each Python number would be
             # traced.
             scheduled = [
