@@ -28,7 +28,7 @@ from trainer.runtime.import_tensorflow import (
     without_collections,
 )
 from trainer.runtime.process_exit import last_words
-from trainer.runtime.run_paths import check_path, plain, refuse_files
+from trainer.runtime.run_paths import check_path, plain
 from trainer.runtime.standard_streams import require_output
 
 if TYPE_CHECKING:
@@ -79,7 +79,6 @@ def _execute(arguments: list[str], report: ExitReport) -> int:
     ]
     if request.is_run and request.model_dir is not None:
         check_path(plain(request.model_dir))
-        refuse_files(plain(request.model_dir))
     logging.use_absl_handler()
     logging.set_verbosity(request.verbosity)
     # `import models` in a gin file means a module in the current folder.

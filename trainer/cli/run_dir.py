@@ -28,7 +28,7 @@ from trainer.runtime.files import (
     write_whole,
 )
 from trainer.runtime.memory import peak_memory
-from trainer.runtime.run_paths import check_path, refuse_files
+from trainer.runtime.run_paths import check_path
 from trainer.strategy.plugin import StrategyPlugin
 
 _CONFIG = "config.gin"
@@ -79,7 +79,6 @@ class RunDir:
         """
         check_path(self.path)
         try:
-            refuse_files(self.path)
             there = is_directory(self.path)
             stored = self._stored().get("experiment")
         except ValueError:

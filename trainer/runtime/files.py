@@ -146,7 +146,10 @@ def write_whole(path: str, content: str | bytes) -> None:
     beside = f"{path}.{socket.gethostname()}-{os.getpid()}.tmp"
     try:
         if is_local(path):
-            with create(beside) as file:
+            # One that is there is not overwritten: that would change the file
+            # under its other names (hard links), too.
+            remove(beside)
+            with os.fdopen(os.open(beside, _NEW, 0o666), "wb") as file:
                 file.write(data)
                 file.flush()
                 # Otherwise the rename may reach the disk before the content
@@ -177,13 +180,6 @@ def append(path: str, text: str) -> None:
     # Objects are written whole; not every store's client hides that.
     before = read(path) if exists(path) else b""
     write_whole(path, before + text.encode())
-
-
-def create(path: str) -> BinaryIO:
-    """Opens a new local file; one that exists is removed, not overwritten."""
-    # Overwriting would change the file under its other names (hard links), too.
-    remove(path)
-    return os.fdopen(os.open(path, _NEW, 0o666), "wb")
 
 
 def open_to_append(path: str) -> BinaryIO:
@@ -241,15 +237,6 @@ def synchronize(path: str) -> None:
         os.close(descriptor)
 
 
-def rename(source: str, target: str) -> None:
-    """Renames a file or a directory; nothing has the new name."""
-    if is_local(target):
-        os.rename(source, target)
-        return
-    with os_errors() as gfile:
-        gfile.rename(source, target)
-
-
 def remove(path: str) -> None:
     """Removes a file, a link or a whole directory, if it exists."""
     # `tf.io.gfile.rmtree` would follow a link, and empty its target.
@@ -300,8 +287,8 @@ def replace_directory(source: str, target: str, *, last: str) -> None:
         old = f"{target}.old"
         # A directory cannot replace one that is not empty.
         if exists(target):
-            rename(target, old)
-        rename(source, target)
+            os.rename(target, old)
+        os.rename(source, target)
         synchronize(os.path.dirname(target) or ".")
         remove(old)
         return
@@ -323,7 +310,11 @@ def replace_directory(source: str, target: str, *, last: str) -> None:
 def set_aside(path: str, why: str) -> None:
     """Renames a file that cannot be used, with a warning."""
     other = _unused(path)
-    rename(path, other)
+    if is_local(path):
+        os.rename(path, other)
+    else:
+        with os_errors() as gfile:
+            gfile.rename(path, other)
     logging.warning(
         "%s cannot be used: %s. It was renamed to %s.", path, why, other
     )

@@ -6,10 +6,9 @@ from trainer.errors import UserError
 from trainer.runtime import files
 from trainer.runtime.files import is_local
 
-# The limits of Linux, and room for the longest name below a run directory.
-_PATH_BYTES = 4096
+# The limits of Linux, with room for the longest name below a run directory.
+_PATH_BYTES = 4096 - 256
 _NAME_BYTES = 255
-_ROOM_BYTES = 256
 
 
 def plain(path: str) -> str:
@@ -25,42 +24,25 @@ def check_path(path: str) -> None:
     """
     if not is_local(path):
         return
-    shown = ascii(path if len(path) < 200 else f"{path[:200]}...")
+    why, encoded, found = "", os.path.abspath(path).encode(errors="replace"), ""
     try:
-        encoded = os.fsencode(os.path.abspath(path))
         # Python can hold file names that are not UTF-8 as surrogates.
         path.encode()
+        found = os.path.abspath(path)
+        while not os.path.exists(found):
+            found = os.path.dirname(found)
     except UnicodeError:
-        raise UserError(
-            f"model_dir {shown} is not valid UTF-8, which TensorFlow needs. "
-            "Choose another --model_dir."
-        ) from None
-    if b"\0" in encoded:
-        raise UserError(f"model_dir {shown} contains a NUL character.")
+        why = "is not valid UTF-8, which TensorFlow needs"
+    if "\0" in path:
+        why = "contains a NUL character"
     longest = max(map(len, encoded.split(b"/")))
-    if longest > _NAME_BYTES or len(encoded) > _PATH_BYTES - _ROOM_BYTES:
-        raise UserError(
-            f"model_dir {shown} is too long: {len(encoded)} bytes, and "
-            f"{longest} in one name. The limits are "
-            f"{_PATH_BYTES - _ROOM_BYTES} and {_NAME_BYTES}."
-        )
-
-
-def refuse_files(path: str) -> None:
-    """Refuses a run directory that is a file, or leads through one.
-
-    Raises:
-        UserError: it does. Whether a path that is not local does is not known.
-    """
-    whole = os.path.abspath(path) if is_local(path) else ""
-    found = whole
-    while found and found != os.path.dirname(found):
-        if os.path.exists(found) and not os.path.isdir(found):
-            shown = (
-                "is a file" if found == whole else f"lies below a file, {found}"
-            )
-            raise UserError(f"model_dir {path} {shown}. Name a directory.")
-        found = os.path.dirname(found)
+    if longest > _NAME_BYTES or len(encoded) > _PATH_BYTES:
+        why = f"is too long: {len(encoded)} bytes, {longest} in one name"
+    if found and not why and not os.path.isdir(found):
+        why = f"leads through {found}, which is a file"
+    if why:
+        shown = ascii(path if len(path) < 200 else f"{path[:200]}...")
+        raise UserError(f"model_dir {shown} {why}. Choose another --model_dir.")
 
 
 def refuse_links(directory: str, name: str) -> None:

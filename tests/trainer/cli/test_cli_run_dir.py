@@ -87,9 +87,9 @@ def test_another_experiment_is_refused(configure, tmp_path):
 def test_a_file_is_refused(tmp_path):
     file = tmp_path / "file"
     file.write_text("")
-    with pytest.raises(UserError, match="is a file"):
+    with pytest.raises(UserError, match="which is a file"):
         make(file).check()
-    with pytest.raises(UserError, match="lies below a file"):
+    with pytest.raises(UserError, match="which is a file"):
         make(file / "run").check()
 
 

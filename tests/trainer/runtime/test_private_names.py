@@ -17,29 +17,17 @@ class Own(keras.Layer):
         (keras.Layer, "Layer"),
         (Own(), "Own"),
         (keras.losses, "keras.losses"),
-        ("keras.src.no_module", "keras.src.no_module"),
+        ("gin.no_module", "gin.no_module"),
     ],
 )
 def test_what_is_missing_is_named_with_the_versions_that_have_it(owner, place):
     with pytest.raises(UserError) as caught:
         require(owner, "_gone")
 
-    assert str(caught.value) == (
-        f"{place}._gone is missing from keras {keras.__version__}, and trainer "
-        "needs it: install keras >=3.12,<3.16."
-    )
-
-
-@pytest.mark.parametrize(
-    ("owner", "wanted"),
-    [
-        ("gin.no_module", "install gin >=0.5.0"),
-        ("tensorflow.no_module", "install tensorflow >=2.20,<2.22"),
-    ],
-)
-def test_other_packages_are_named_with_their_versions(owner, wanted):
-    with pytest.raises(UserError, match=wanted):
-        require(owner, "_gone")
+    said = str(caught.value)
+    assert said.startswith(f"{place}._gone is missing, and trainer needs it")
+    for wanted in ("keras<", "gin-config", "tensorflow<"):
+        assert wanted in said
 
 
 def test_what_is_there_is_returned():
