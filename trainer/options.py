@@ -3,7 +3,7 @@
 Flags, `run.*` in a gin file, the keyword arguments of `Trainer.train`, the
 documentation and `--mode=print_config` are made from this list; where an option
 acts, it is read from the object. Nothing here imports TensorFlow or Keras, so
-that mistakes in flags are told at once.
+that mistakes in flags show at once.
 """
 
 import dataclasses

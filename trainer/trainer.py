@@ -16,7 +16,6 @@ import tensorflow as tf
 from annotated_types import Ge, Gt, Lt
 
 from trainer.data import Batches
-from trainer.errors import UserError
 from trainer.loop.built import Built
 from trainer.loop.callback_list import CallbackList
 from trainer.loop.goodput import Accounts
@@ -39,23 +38,15 @@ from trainer.python.saving import save_model
 from trainer.python.splits import Splits
 from trainer.step.checks import check_losses
 from trainer.step.divergence_guard import Guard
-from trainer.step.forms import Form
 from trainer.step.measuring import log_in_step
 from trainer.step.methods import BaseStep
 from trainer.step.spec import OVERRIDABLE, AddedLosses, StepSpec
-from trainer.strategy.build import Recipe
 from trainer.strategy.checks import (
-    as_loss,
-    check_added_losses,
     check_against_strategy,
-    check_dtypes,
-    check_global_loss,
-    check_own_train_step,
-    check_steps_of_model,
 )
 from trainer.strategy.eager_loop import check_eager
-from trainer.strategy.given_model import GivenModel
 from trainer.strategy.plugin import StrategyPlugin
+from trainer.strategy.recipe import Recipe
 from trainer.strategy.registry import check_strategy, find_strategy, plugin_of
 from trainer.values.annotations import (
     JitCompile,
@@ -199,6 +190,9 @@ class Trainer(BaseStep):
         check_numerics: ends a run at the first operation of a training step
             that computes what is not finite, and names it; slow, and only
             for the form `"graph"`. See docs/debugging.md.
+        probe: whether steps that cut a batch, between several replicas or
+            into micro-batches, are tried on a few examples first: what
+            depends on the cut is refused. Layers are called several times.
 
     Attributes:
         batch_size: as given.
@@ -234,37 +228,33 @@ class Trainer(BaseStep):
         guard: Guard | None = None,
         run_eagerly: bool = False,
         check_numerics: bool = False,
+        probe: bool = True,
     ) -> None:
         # Refused here, before a model is built.
         if isinstance(strategy, str):
             check_strategy(strategy)
-        if self._has_own("train_step"):
-            check_own_train_step(
-                type(self).__name__,
-                accumulation_steps=accumulation_steps,
-                precision=precision,
-            )
-        self._accumulation_steps = accumulation_steps
-        self._check_class_weight(class_weight)
-        given = None
-        if isinstance(model, keras.Model):
-            given = GivenModel(model)
-            given.check_precision(precision)
         self._recipe = Recipe(
-            model=given or model,
-            given=given,
-            loss=tf.nest.map_structure(as_loss, loss),
+            name=type(self).__name__,
+            overridden=frozenset(filter(self._has_own, OVERRIDABLE)),
+            model=model,
+            loss=loss,
             loss_weights=loss_weights,
+            class_weight=class_weight,
             optimizer=optimizer,
-            learning_rate=learning_rate,
             metrics=metrics,
-            ema_momentum=ema_momentum,
-            sync_batch_norm=sync_batch_norm,
             seed=seed,
+            learning_rate=learning_rate,
             precision=precision,
-            guard=guard,
+            accumulation_steps=accumulation_steps,
+            ema_momentum=ema_momentum,
+            jit_compile=jit_compile,
+            sync_batch_norm=sync_batch_norm,
+            added_losses=added_losses,
             recompute=tuple(recompute),
-            own_step=self._has_own("train_step"),
+            guard=guard,
+            run_eagerly=run_eagerly,
+            check_numerics=check_numerics,
+            probe=probe,
         )
         self._splits = Splits(
             data,
@@ -275,21 +265,11 @@ class Trainer(BaseStep):
         self.seed = seed
         self.history = History()
         self._strategy = strategy
-        self._class_weight = class_weight
-        self._added_losses = added_losses
-        self._check_numerics = check_numerics
-        automatic = check_numerics and jit_compile == "auto"
-        self._jit_compile = "graph" if automatic else jit_compile
-        self._run_eagerly = False
         self._accounts = Accounts()
         # Of the call that is under way, or of the last one.
         self._run: Run | None = None
         # What a call has given: perhaps the only data to build a model with.
         self._first_batches: Batches | None = None
-        if run_eagerly:
-            self._use_eagerly()
-        if given is not None:
-            self._use_compiled(given.model)
 
     # What is built, on first use.
 
@@ -306,14 +286,13 @@ class Trainer(BaseStep):
     def _built(self) -> Built:
         # Before anything is built: a wrong batch_size shows at once.
         self._check_sizes()
-        if self._run_eagerly:
+        if self._recipe.run_eagerly:
             check_eager(self.plugin)
         built = Built(
             self.plugin,
             self._recipe,
             accounts=self._accounts,
             call_once=self._call_once,
-            use_compiled=self._use_compiled,
         )
         # Variables of research code, which Keras does not track.
         built.parts.untracked.offer_attributes(self)
@@ -325,15 +304,8 @@ class Trainer(BaseStep):
         Raises:
             UserError: something that was given does not fit.
         """
-        self._new_spec(self._class_weight).bind()
-        model = self._built.model
-        check_steps_of_model(
-            model,
-            own_step=self._has_own("train_step"),
-            own_eval_step=self._has_own("eval_step"),
-        )
-        check_added_losses(self._added_losses, model)
-        check_dtypes(self.plugin, model)
+        self._new_spec(self._recipe.class_weight).bind()
+        self._recipe.check_model(self._built.model, self.plugin)
         check_losses(self._spec)
 
     def new_run(self, model_dir: str | None = None) -> Run:
@@ -423,9 +395,9 @@ class Trainer(BaseStep):
             Diverged: the guard found no way back.
         """
         return self._train(
-            model_dir=model_dir,
             evaluate=False,
             train_steps=steps,
+            model_dir=model_dir,
             callbacks=callbacks,
             **options,
         )
@@ -458,9 +430,9 @@ class Trainer(BaseStep):
             Diverged: the guard found no way back.
         """
         return self._train(
-            model_dir=model_dir,
             evaluate=True,
             train_steps=steps,
+            model_dir=model_dir,
             callbacks=callbacks,
             **options,
         )
@@ -550,7 +522,7 @@ class Trainer(BaseStep):
         own = History()
         begin = self._steps_made()
         with self._splits.set_back_unless(lambda: self._steps_made() > begin):
-            self._check_class_weight(class_weight)
+            self._recipe.check_class_weight(class_weight)
             self._splits.take(data.given(), data.batch_size)
             self._check_sizes()
             self._train(
@@ -755,18 +727,18 @@ class Trainer(BaseStep):
         callbacks: Any,
         verbose: Verbosity = "auto",
         model_dir: str | os.PathLike[str] | None = None,
-        fit: FitEpochs | None = None,
         history: History | None = None,
         class_weight: ClassWeight | None = None,
+        fit: FitEpochs | None = None,
         **options: Any,
     ) -> dict[str, float]:
         """Runs a host loop, and notes its epochs."""
         called = as_callbacks(callbacks)
         own = History() if history is None else history
+        called = [*(with_defaults(called) if verbose else called), own]
         run = self.new_run(None if model_dir is None else os.fspath(model_dir))
         if class_weight is not None:
             run.spec = self._new_spec(class_weight)
-        called = [*(with_defaults(called) if verbose else called), own]
         loop = Loop(
             run,
             RunOptions(callbacks=called, **options),
@@ -804,56 +776,22 @@ class Trainer(BaseStep):
             self._first_batches = None
             self._run = before
 
-    def _check_class_weight(self, class_weight: ClassWeight | None) -> None:
-        if self._has_own("global_loss"):
-            check_global_loss(
-                type(self).__name__,
-                accumulation_steps=self._accumulation_steps,
-                class_weight=class_weight,
-            )
-
     def _check_sizes(self) -> None:
         check_against_strategy(
             self.plugin,
             batch_size=self.batch_size,
-            accumulation_steps=self._accumulation_steps,
-            form=self._form,
+            accumulation_steps=self._recipe.accumulation_steps,
+            form=self._recipe.form,
         )
 
-    @property
-    def _form(self) -> Form:
-        """What the steps are compiled as until a run chooses."""
-        return Form.of(self._jit_compile) or Form.GRAPH
-
     def _new_spec(self, class_weight: ClassWeight | None) -> StepSpec:
-        """What the steps of a call are made of.
-
-        Calls that are alike share one, and so what has been traced and tried.
-        """
-        weights = tuple(sorted((class_weight or {}).items()))
-        key = (self.batch_size, weights)
-        built = self._built
-        if key not in built.specs:
-            built.specs[key] = StepSpec(
-                methods=self,
-                overridden=frozenset(filter(self._has_own, OVERRIDABLE)),
-                parts=built.parts,
-                plugin=self.plugin,
-                batches=self.batches,
-                saves=lambda: self._run is not None and self._run.saves,
-                batch_size=self.batch_size,
-                accumulation_steps=self._accumulation_steps,
-                form=self._form,
-                may_choose_form=Form.of(self._jit_compile) is None,
-                guard=self._recipe.guard,
-                loss=self._recipe.loss,
-                loss_weights=self._recipe.loss_weights,
-                class_weight=class_weight,
-                added_losses=self._added_losses,
-                run_eagerly=self._run_eagerly,
-                check_numerics=self._check_numerics,
-            )
-        return built.specs[key]
+        return self._built.spec(
+            methods=self,
+            batches=self.batches,
+            saves=lambda: self._run is not None and self._run.saves,
+            batch_size=self.batch_size,
+            class_weight=class_weight,
+        )
 
     def _has_own(self, method: str) -> bool:
         """Whether a subclass overrides a method of the step."""
@@ -862,26 +800,6 @@ class Trainer(BaseStep):
     def _steps_made(self) -> int:
         """The step, without building what is not built."""
         return self._built.state.step if "_built" in vars(self) else 0
-
-    def _use_compiled(self, model: keras.Model) -> None:
-        """Takes what a model is compiled with where nothing else was given."""
-        if self._recipe.take_compiled(model):
-            self._use_eagerly()
-
-    def _use_eagerly(self) -> None:
-        """Runs steps as Python from now on.
-
-        Raises:
-            UserError: the strategy or the compiled form does not allow it.
-        """
-        if Form.of(self._jit_compile) not in (None, Form.GRAPH):
-            raise UserError(
-                "run_eagerly runs each operation by itself, but jit_compile = "
-                f"{self._jit_compile!r} compiles them. Leave one of them out."
-            )
-        if "plugin" in vars(self):
-            check_eager(self.plugin)
-        self._run_eagerly, self._jit_compile = True, "graph"
 
     def _call_once(self, model: keras.Model) -> None:
         """Calls a model that is built by its first batch."""

@@ -40,10 +40,7 @@ CONTENDERS = {
         {
             "": "rows are shuffled and batched by tf.data",
             "gather": "a batch is gathered at once",
-            "xla": "the step compiled by XLA, batched by tf.data",
-            "xla+gather": "the step compiled by XLA, gathered at once",
             "stacked": "XLA over 50 batches, gathered at once",
-            "stacked+device": "XLA over 100 batches, which gathers them",
         },
     ),
     "fit": Entry(
@@ -72,7 +69,6 @@ DEFAULT = (
     "bare",
     "bare:gather",
     "bare:stacked",
-    "bare:stacked+device",
     "fit",
     "fit:xla",
     "keras_jax",

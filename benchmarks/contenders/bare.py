@@ -3,10 +3,9 @@
 What a careful user writes for one device: Keras' layers and Adam, 100 steps in
 one call, loss and accuracy added up in the graph and read after each call. No
 checkpoints, no logs, no callbacks. Its forms are those in which TensorFlow can
-run such a loop: the graph as it is, the step compiled by XLA, or XLA over a
-stack of batches; the input is shuffled row by row, gathered batch by batch, or
-gathered by the compiled step itself, from arrays on its device. With all of
-them, the fastest is what no framework on top can beat.
+run such a loop: the graph as it is, or XLA over a stack of batches; the input
+is shuffled row by row, or gathered batch by batch. With all of them, the
+fastest is what no framework on top can beat.
 """
 
 import time
@@ -66,16 +65,12 @@ def _make_call(
     task: Task, spec: models.Spec
 ) -> tuple[Callable[[], list[float]], float]:
     """Makes what runs `task.unit` steps, and says how long its trace took."""
-    compiled, stacked = "xla" in task.form, "stacked" in task.form
-    on_device = task.form == "stacked+device"
+    stacked = task.form == "stacked"
     step = make_step(spec.make, models.BATCH)
     arrays = spec.arrays(task.examples)
     began = time.perf_counter()
-    in_stack = task.unit if on_device else min(_STACK, task.unit)
-    columns = [tf.constant(column) for column in arrays] if on_device else []
-    if on_device:
-        dataset = inputs.numbers(len(arrays[0]), models.BATCH, stack=in_stack)
-    elif stacked:
+    in_stack = min(_STACK, task.unit)
+    if stacked:
         dataset = inputs.gathered(arrays, models.BATCH, stack=in_stack)
     elif "gather" in task.form:
         dataset = inputs.gathered(arrays, models.BATCH)
@@ -83,8 +78,6 @@ def _make_call(
         dataset = inputs.rows(arrays, models.BATCH)
     del arrays  # The dataset has its own.
     iterator = iter(dataset)
-    if compiled:
-        step = tf.function(step, jit_compile=True)
 
     def add_up(count: Any, read: Callable[[tf.Tensor], Any]) -> tf.Tensor:
         sums = tf.zeros([2])
@@ -93,14 +86,10 @@ def _make_call(
         return sums
 
     if stacked:
-
-        def pick(parts: tuple[tf.Tensor, ...], i: tf.Tensor) -> Any:
-            if on_device:
-                return tuple(tf.gather(one, parts[0][i]) for one in columns)
-            return tuple(part[i] for part in parts)
-
         many = tf.function(
-            lambda *parts: add_up(in_stack, lambda i: pick(parts, i)),
+            lambda *parts: add_up(
+                in_stack, lambda i: tuple(part[i] for part in parts)
+            ),
             jit_compile=True,
         )
         many.get_concrete_function(*dataset.element_spec)

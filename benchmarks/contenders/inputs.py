@@ -38,17 +38,6 @@ def gathered(
     return _ready(read)
 
 
-def numbers(count: int, batch: int, *, stack: int) -> tf.data.Dataset:
-    """The numbers of the rows that `gathered` would gather, as `(rows,)`.
-
-    Args:
-        count: how many rows there are.
-        batch: how many of them are in a batch.
-        stack: how many batches an element holds, as its first dimension.
-    """
-    return _ready(lambda number: (_order(number, count, batch, stack),))
-
-
 def _order(
     number: tf.Tensor, count: int, batch: int, stack: int | None
 ) -> tf.Tensor:

@@ -115,6 +115,7 @@ class RunState:
             for key, value in untracked.items()
         }
         arrays |= {f"untracked/{key}": v for key, v in untracked.items()}
+        host["metrics_add_up"] = dict(parts.metrics.judged)
         if self.host is not None:
             of_loop, arrays_of_loop = self.host.capture(over=over)
             host |= of_loop
@@ -175,6 +176,11 @@ class RunState:
         parts.step.assign(snapshot.step)
         if groups is not None:
             return
+        # Whether a metric adds up was tried in the run's first attempt. Another
+        # answer now would change how the rest is rounded.
+        tried = snapshot.host.get("metrics_add_up")
+        if isinstance(tried, dict):
+            parts.metrics.judged |= tried
         if host is not None:
             host.load(snapshot, going_back=going_back)
 

@@ -24,7 +24,7 @@ _PURPOSES = (
     ("strategy/optimizers.py", "Trainer.optimizer"),
     ("step/metrics/", "a metric"),
     ("step/losses/", "a loss"),
-    ("step/trials/", "a trial before the first step"),
+    ("step/probe", "the probe before the first step"),
     ("step/", "a step"),
     ("loop/callback_list.py", "a callback"),
     ("data/", "Trainer.data"),

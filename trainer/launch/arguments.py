@@ -127,6 +127,11 @@ def parse(
         model_dir = default_path(experiment_name(request.gin_files))
         behind.append(f"--model_dir={model_dir}")
     model_dir = plain(model_dir)
+    if flags.min_workers is not None and flags.num_ps:
+        raise UserError(
+            "--min_workers is for workers without parameter servers: with "
+            "--num_ps, workers may come and go anyway."
+        )
     if flags.isolate and (task is not None or not is_local(model_dir)):
         raise UserError(
             "--isolate cuts tasks off from the network. It is for a cluster "

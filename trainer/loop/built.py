@@ -12,9 +12,10 @@ from trainer.data.batches import Batches
 from trainer.errors import UserError
 from trainer.loop.goodput import Accounts
 from trainer.step.spec import StepSpec
-from trainer.strategy.build import Recipe, build_model, build_parts
+from trainer.strategy.build import build_model, build_parts
 from trainer.strategy.optimizers import restart_optimizers
 from trainer.strategy.plugin import StrategyPlugin
+from trainer.strategy.recipe import Recipe
 
 
 class Built:
@@ -28,8 +29,6 @@ class Built:
         recipe: what everything is made of.
         accounts: where the time of the Trainer's runs goes.
         call_once: calls a model that is built by its first batch.
-        use_compiled: is called with a model that its function has compiled,
-            and may change the recipe.
 
     Attributes:
         plugin: as given.
@@ -54,7 +53,6 @@ class Built:
         *,
         accounts: Accounts,
         call_once: Callable[[keras.Model], None],
-        use_compiled: Callable[[keras.Model], None],
     ) -> None:
         self.plugin = plugin
         self.accounts = accounts
@@ -66,9 +64,7 @@ class Built:
         self._recipe = recipe
         self._call_once = call_once
         given = recipe.given
-        self.parts = build_parts(
-            plugin, recipe, call_once=call_once, use_compiled=use_compiled
-        )
+        self.parts = build_parts(plugin, recipe, call_once=call_once)
         self.state = RunState(self.parts, plugin)
         if given is not None and not given.model.built:
             # Now, as it cannot be given trained weights otherwise.
@@ -79,6 +75,33 @@ class Built:
     def model(self) -> keras.Model:
         """The model; its variables live in the strategy's scope."""
         return self.parts.model
+
+    def spec(
+        self,
+        *,
+        batch_size: int,
+        class_weight: dict[int, float] | None,
+        **of_call: Any,
+    ) -> StepSpec:
+        """What the steps of a call are made of.
+
+        Calls that are alike share one, and so what has been traced and tried.
+
+        Args:
+            batch_size: examples in a global batch.
+            class_weight: class number to weight.
+            **of_call: the rest of what a `StepSpec` needs, alike in all calls.
+        """
+        key = batch_size, tuple(sorted((class_weight or {}).items()))
+        if key not in self.specs:
+            self.specs[key] = self._recipe.spec(
+                parts=self.parts,
+                plugin=self.plugin,
+                batch_size=batch_size,
+                class_weight=class_weight,
+                **of_call,
+            )
+        return self.specs[key]
 
     def learning_rates(self) -> dict[str, float]:
         """The optimizers' present learning rates."""

@@ -14,8 +14,8 @@ from trainer.errors import UserError
 from trainer.step.eval_step import make_eval_step
 from trainer.step.logs import Totals
 from trainer.step.metrics.states import EVAL
+from trainer.step.prepare import prepare
 from trainer.step.spec import StepSpec
-from trainer.step.trials.prepare import prepare
 from trainer.strategy.eager_loop import EagerLoop
 from trainer.strategy.graph_loop import Runner
 from trainer.strategy.plugin import MakePieces, StrategyPlugin

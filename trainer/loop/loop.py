@@ -36,8 +36,8 @@ from trainer.runtime.run_paths import check_path, plain
 from trainer.step.divergence_guard import Fault
 from trainer.step.forms import Form
 from trainer.step.logs import DATA_WAIT, MISSES
+from trainer.step.prepare import prepare
 from trainer.step.reductions.sums import Growth
-from trainer.step.trials.prepare import prepare
 from trainer.strategy.checks import check_micro_batches
 from trainer.values.periods import (
     Period,

@@ -70,6 +70,8 @@ def measure(
         # compute in that.
         y = in_floatx(y)
         values = converted(spec.methods.per_example_loss)(x, y, y_pred)
+        if step_context.probe is not None:
+            step_context.probe.take_losses(values)
         weights = weight
         if training and spec.class_weight is not None:
             weights = weights_of_classes(y, weight, spec.class_weight)

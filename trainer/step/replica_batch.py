@@ -68,7 +68,8 @@ class ReplicaBatch:
         known = tf.nest.flatten(batch)[0].shape[0]
         self.rows = count_rows(batch) if known is None else known
         # A static shape without padding: as many examples on each replica.
-        self.is_even = self.real is None and known is not None
+        is_static = known is not None and not tf.executing_eagerly()
+        self.is_even = self.real is None and is_static
         self.may_be_empty = shares > 1 and not (self.is_even and known)
 
     @property

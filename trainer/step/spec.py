@@ -150,7 +150,8 @@ class StepSpec:
         added_losses: see `trainer.Trainer`.
         run_eagerly: whether steps run as Python.
         check_numerics: whether steps end at what is not finite.
-        tried: which trials have been made; see `trainer.step.trials`.
+        probes: whether the probe tries the step.
+        tried: for which steps it has done so.
         lookups: those of the training step, once it is traced.
     """
 
@@ -171,6 +172,7 @@ class StepSpec:
     added_losses: AddedLosses
     run_eagerly: bool = False
     check_numerics: bool = False
+    probes: bool = True
     tried: set[str] = dataclasses.field(default_factory=set)
     lookups: Lookups = dataclasses.field(default_factory=Lookups)
 

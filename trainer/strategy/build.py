@@ -1,15 +1,13 @@
 """Builds model, optimizers, metrics and state variables in the scope."""
 
-import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import keras
 import tensorflow as tf
 
 from trainer.errors import UserError
-from trainer.step.divergence_guard import Guard, Watch
+from trainer.step.divergence_guard import Watch
 from trainer.step.ema import MovingAverage
 from trainer.step.keras import batch_norm
 from trainer.step.keras.private import (
@@ -25,79 +23,9 @@ from trainer.step.loss_scale import LossScale
 from trainer.step.metrics.metric_set import build_metrics
 from trainer.step.rng import StepRandomness
 from trainer.step.spec import Parts
-from trainer.strategy.checks import as_loss
-from trainer.strategy.given_model import GivenModel, compiled_with
 from trainer.strategy.optimizers import build_optimizers
 from trainer.strategy.plugin import StrategyPlugin
-
-
-@dataclasses.dataclass(kw_only=True)
-class Recipe:
-    """What model, optimizers and metrics are made of; see `trainer.Trainer`.
-
-    Attributes:
-        model: returns a new model.
-        given: the model, if it was given as an object.
-        loss: Keras losses.
-        loss_weights: see `trainer.Trainer`, as those that follow.
-        optimizer: a function that returns one, an optimizer, a name, or a
-            dict of these.
-        learning_rate: replaces the optimizer's own.
-        metrics: Keras metrics, their names, or functions that return them.
-        ema_momentum: of the averaged weights.
-        sync_batch_norm: whether statistics are those of all replicas.
-        seed: for initial weights and dropout.
-        precision: a Keras dtype policy.
-        guard: what counts as divergence.
-        recompute: names of layers, see `trainer.Trainer`.
-        own_step: whether research code overrides `train_step`.
-    """
-
-    model: Callable[[], keras.Model]
-    given: GivenModel | None
-    loss: Any
-    loss_weights: Any
-    optimizer: Any
-    learning_rate: float | None
-    metrics: Any
-    ema_momentum: float | None
-    sync_batch_norm: bool
-    seed: int
-    precision: str | None
-    guard: Guard | None
-    recompute: tuple[str, ...]
-    own_step: bool
-
-    def take_compiled(self, model: keras.Model) -> bool:
-        """Takes what a model is compiled with where nothing else was given.
-
-        Returns:
-            Whether its steps are to run eagerly.
-
-        Raises:
-            UserError: it is compiled with what cannot be honored.
-        """
-        compiled = compiled_with(model)
-        for name in ("optimizer", "metrics"):
-            if getattr(self, name) is None:
-                setattr(self, name, compiled.get(name))
-        if not any(part is not None for part in tf.nest.flatten(self.loss)):
-            self.loss = tf.nest.map_structure(as_loss, compiled.get("loss"))
-            if self.loss_weights is None:
-                self.loss_weights = compiled.get("loss_weights")
-        return bool(compiled.get("run_eagerly"))
-
-    def objects(self) -> dict[str, Any]:
-        """What was given as an object with variables, by its argument."""
-        found = {
-            "model": self.given and self.given.model,
-            "optimizer": self.optimizer,
-        }
-        return {
-            name: one
-            for name, one in found.items()
-            if isinstance(one, keras.Model | keras.optimizers.Optimizer)
-        }
+from trainer.strategy.recipe import Recipe
 
 
 def build_parts(
@@ -105,7 +33,6 @@ def build_parts(
     recipe: Recipe,
     *,
     call_once: Callable[[keras.Model], None],
-    use_compiled: Callable[[keras.Model], None],
 ) -> Parts:
     """Makes what a recipe says under the strategy's scope.
 
@@ -113,8 +40,6 @@ def build_parts(
         plugin: owns the scope.
         recipe: what is made of what.
         call_once: calls a model that is not built yet on a batch.
-        use_compiled: is called with a model that its function has compiled,
-            and may change the recipe.
 
     Raises:
         UserError: a factory is not one, or an option cannot be honored.
@@ -131,8 +56,10 @@ def build_parts(
                 recipe.precision,
             )
             if made.compiled:
-                use_compiled(made)
-            half = _computes_in_half(made, own_step=recipe.own_step)
+                recipe.take_compiled(made, plugin)
+            half = _computes_in_half(
+                made, own_step=recipe.has_own("train_step")
+            )
             # Before the first call: it decides how a layer is traced.
             if recipe.sync_batch_norm and plugin.num_replicas > 1:
                 batch_norm.synchronize(made)
@@ -175,7 +102,9 @@ def build_parts(
         with tf.variable_creator_scope(ours):
             rest = {
                 "metrics": build_metrics(
-                    recipe.metrics or (), model=made, own_step=recipe.own_step
+                    recipe.metrics or (),
+                    model=made,
+                    own_step=recipe.has_own("train_step"),
                 ),
                 "step": tf.Variable(
                     0, dtype=tf.int64, trainable=False, name="step"

@@ -46,11 +46,13 @@ class Progress(Callback):
         )
         self._bar: Bar | None = None
         self._task = TaskID(0)
-        self._pace = Pace()
+        self._begin = (0, 0.0)
+        # Steps and seconds; `None` before the end of the first graph call.
+        self._timed: tuple[int, float] | None = None
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Starts the bar."""
-        self._pace = Pace()
+        self._timed = None
         if self._is_chief and self.verbose != 2:
             self._print([self.run.describe()])
         # A bar redraws itself with control codes, which would pile up in a
@@ -80,13 +82,19 @@ class Progress(Callback):
         self, batch: int, logs: dict[str, Any] | None = None
     ) -> None:
         """Starts the clock."""
-        self._pace.begin(self.run.step)
+        self._begin = (self.run.step, time.perf_counter())
 
     def on_train_batch_end(
         self, batch: int, logs: dict[str, Any] | None = None
     ) -> None:
         """Stops the clock and moves the bar."""
-        self._pace.end(self.run.step)
+        if self._timed is None:
+            # That graph call has included compiling.
+            self._timed = (0, 0.0)
+        else:
+            (step, began), (steps, seconds) = self._begin, self._timed
+            seconds += time.perf_counter() - began
+            self._timed = (steps + self.run.step - step, seconds)
         if self._bar is not None:
             self._bar.update(self._task, completed=self.run.step)
 
@@ -157,44 +165,16 @@ class Progress(Callback):
         return f"{step}/{self._total}" if self._total else str(step)
 
     def _remaining(self, step: int) -> list[str]:
-        pace = self._pace.seconds_per_step
-        if pace is None or self._total is None:
+        steps, seconds = self._timed or (0, 0.0)
+        if not steps or self._total is None:
             return []
-        return [f"eta {_clock(pace * (self._total - step))}"]
+        return [f"eta {_clock(seconds / steps * (self._total - step))}"]
 
     def _print(self, parts: list[str]) -> None:
         # Never wrapped: one log stays one line, however narrow the console.
         self._lines.print(
             "  ".join(parts), markup=False, highlight=False, soft_wrap=True
         )
-
-
-class Pace:
-    """Measures the time per training step, without the first graph call."""
-
-    def __init__(self) -> None:
-        self._steps = 0
-        self._seconds = 0.0
-        self._first_step = 0
-        self._begin = 0.0
-        self._compiled = False
-
-    @property
-    def seconds_per_step(self) -> float | None:
-        """The mean; `None` before the end of the second graph call."""
-        return self._seconds / self._steps if self._steps else None
-
-    def begin(self, step: int) -> None:
-        """Marks the start of a graph call, after `step` steps."""
-        self._first_step = step
-        self._begin = time.perf_counter()
-
-    def end(self, step: int) -> None:
-        """Marks the end of the graph call, after `step` steps."""
-        if self._compiled:
-            self._seconds += time.perf_counter() - self._begin
-            self._steps += step - self._first_step
-        self._compiled = True
 
 
 def _values(logs: dict[str, float]) -> list[str]:

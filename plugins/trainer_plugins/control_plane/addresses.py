@@ -129,18 +129,12 @@ def _claim(port: int, bind: Callable[[], _T], *, owner: str, advice: str) -> _T:
     while True:
         try:
             return bind()
-        except PermissionError:
-            raise UserError(
-                f"{owner}: this user may not listen on port {port}. Choose "
-                "one above 1023."
-            ) from None
         except OSError as error:
-            if error.errno != errno.EADDRINUSE:
-                raise
-            if time.monotonic() >= deadline:
+            is_taken = error.errno == errno.EADDRINUSE
+            if not is_taken or time.monotonic() >= deadline:
                 raise UserError(
-                    f"{owner}: port {port} of this machine is in use by "
-                    f"another program. End it, or {advice}."
+                    f"{owner} cannot listen on port {port} of this machine: "
+                    f"{error.strerror}. End what has it, or {advice}."
                 ) from None
         time.sleep(_RETRY_SECONDS)
 

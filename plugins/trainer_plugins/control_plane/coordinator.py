@@ -114,7 +114,7 @@ class Coordinator:
         self._server.close()
         self._admitting.cancel()
         if self._members is not None:
-            text = reason or f"{self._label(self._own.name)} ended"
+            text = reason or f"{label(self._own.name, self._tasks)} ended"
             self.end(text, well=reason is None)
         for channel in self._unknown:
             channel.abort()
@@ -224,7 +224,7 @@ class Coordinator:
                 self._channels[name].abort()
                 self._lost(name, "it was started again")
             self._channels[name] = channel
-            logging.warning("%s is back.", self._label(name))
+            logging.warning("%s is back.", label(name, self._tasks))
             channel.send(start=self._members)
             return True
         elif self._options.is_elastic and name not in (self._members or ()):
@@ -281,17 +281,19 @@ class Coordinator:
     def _give_up_barrier(self, number: int, seconds: float) -> None:
         here = self._barriers.get(number)
         if here is not None:
-            late = [self._label(n) for n in self._channels if n not in here]
+            late = [
+                label(n, self._tasks) for n in self._channels if n not in here
+            ]
             self.end(f"{listed(late)} did not reach a barrier in {seconds:g} s")
 
     def _left(self, name: str, reason: str | None) -> None:
         self._channels.pop(name, None)
-        text = reason or f"{self._label(name)} ended"
+        text = reason or f"{label(name, self._tasks)} ended"
         self._go_on_without(name, text, well=reason is None)
 
     def _lost(self, name: str, how: str) -> None:
         del self._channels[name]
-        text = f"lost {self._label(name)}"
+        text = f"lost {label(name, self._tasks)}"
         self._go_on_without(name, f"{text}: {how}" if how else text, lost=name)
 
     def _go_on_without(
@@ -307,9 +309,6 @@ class Coordinator:
             own = self._channels.get(self._own.name)
             if own is not None:
                 own.send(gone=name)
-
-    def _label(self, name: str) -> str:
-        return label(name, self._tasks)
 
     def _broadcast(self, **message: Any) -> None:
         for channel in list(self._channels.values()):

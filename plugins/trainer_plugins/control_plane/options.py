@@ -66,11 +66,6 @@ class Options:
             )
         if self.min_workers is None:
             return
-        if any(name.startswith("ps ") for name in tasks):
-            raise UserError(
-                "min_workers is for clusters without parameter servers: there "
-                "a worker may be lost anyway. Leave it out."
-            )
         if not 1 <= self.min_workers <= len(tasks):
             raise UserError(
                 f"min_workers is {self.min_workers}, but the cluster has "

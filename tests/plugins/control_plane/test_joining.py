@@ -62,7 +62,7 @@ def test_another_program_at_the_coordinators_port_is_named(cluster):
         assert f"(no answer at port {group.port})" in text
         code, text, _ = own[0].answer()
         assert code == 2
-        assert f"port {group.port} of this machine is in use" in text
+        assert f"cannot listen on port {group.port} of this machine" in text
         assert "TRAINER_COORDINATOR_PORT" in text
 
 

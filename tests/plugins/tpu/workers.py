@@ -163,7 +163,7 @@ def traces(cores):
 
     from trainer import Trainer
     from trainer.loop.loop import Loop
-    from trainer.step.trials.prepare import prepare
+    from trainer.step.prepare import prepare
 
     tf.config.set_logical_device_configuration(
         tf.config.list_physical_devices("CPU")[0],
@@ -199,7 +199,7 @@ def step(name, folder):
     import tensorflow as tf
 
     from trainer import Trainer
-    from trainer.step.trials.prepare import prepare
+    from trainer.step.prepare import prepare
     from trainer.tools.check.programs import RunPrograms
     from trainer_experiments.models import conv_net
     from trainer_plugins import TPU

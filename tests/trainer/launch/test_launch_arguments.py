@@ -107,6 +107,7 @@ def test_a_given_model_dir_stays(tmp_path):
         (["--restart_window=0"], ["--restart_window: '0'", "of 1 to"]),
         (["--restart_window=nan"], ["--restart_window: 'nan'"]),
         (["--evaluator=2"], ["--evaluator", "'2'"]),
+        (["--min_workers=1", "--num_ps=1"], ["without parameter servers"]),
         (["--num_worker=2"], ["'--num_workers'"]),
         (["--max_restart=1"], ["'--max_restarts'"]),
         ([GIN], ["-- --gin_file"]),

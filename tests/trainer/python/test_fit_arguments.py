@@ -63,7 +63,7 @@ def test_class_weights_and_refused_data_are_those_of_one_call():
     assert trainer.batch_size == 16
     assert trainer.evaluate() == measured
     trainer.fit(class_weight={0: 5.0}, verbose=0)
-    assert trainer._class_weight is None
+    assert trainer._recipe.class_weight is None
     # A whole pass in one batch: the loss of `train` is that of `evaluate`.
     trainer.fit(X, Y, batch_size=20, class_weight={0: 5.0}, verbose=0)
     before = trainer.evaluate(X, Y)["loss"]

@@ -235,9 +235,7 @@ def test_the_evaluator_starts_over(tmp_path, caplog, kind):
     train(tmp_path, 2)
     (tmp_path / "best").mkdir()
     damage(tmp_path / "best" / "best.json", kind)
-    values = follow(
-        make_trainer(linear), model_dir=str(tmp_path), train_steps=2
-    )
+    values = follow(make_trainer(linear).new_run(str(tmp_path)), train_steps=2)
     assert values["best_step"] == 2
     assert "best.json cannot be used" in caplog.text
     record = json.loads((tmp_path / "best" / "best.json").read_text())

@@ -144,7 +144,7 @@ def test_a_link_of_the_evaluator_is_refused(tmp_path, outside):
     (tmp_path / "run" / "best").symlink_to(outside / "run" / "checkpoints")
     with pytest.raises(UserError, match="best is a symbolic link"):
         follow(
-            make_trainer(linear), model_dir=str(tmp_path / "run"), train_steps=2
+            make_trainer(linear).new_run(str(tmp_path / "run")), train_steps=2
         )
 
 

@@ -124,7 +124,7 @@ def test_a_run_goes_on(tmp_path, monkeypatch, name):
     # Nothing went anywhere else.
     assert os.listdir(tmp_path) == [name.split("/")[0]]
     other = make_trainer(linear)
-    initialize_from(other.parts, str(model_dir))
+    initialize_from(other._built.parts, str(model_dir))
     np.testing.assert_array_equal(
         other.model.get_weights()[0], trainer.model.get_weights()[0]
     )

@@ -6,7 +6,8 @@ several replicas only. Here it is the mean of the squared differences, as it is
 on one device. Keras also makes five reductions for each layer; here are three.
 """
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -21,6 +22,30 @@ def synchronize(model: keras.Model) -> None:
     for layer in all_layers(model):
         if isinstance(layer, keras.layers.BatchNormalization):
             layer.synchronized = True
+
+
+@contextlib.contextmanager
+def synchronized(model: keras.Model) -> Iterator[None]:
+    """Lets every BatchNormalization be synchronized for a while."""
+    layers = [
+        layer
+        for layer in all_layers(model)
+        if isinstance(layer, keras.layers.BatchNormalization)
+    ]
+    before = [
+        (layer.synchronized, vars(layer).get("_moments")) for layer in layers
+    ]
+    synchronize(model)
+    for layer, (_, moments_before) in zip(layers, before, strict=True):
+        if moments_before is None:
+            replace_moments(layer, moments, masked_moments)
+    try:
+        yield
+    finally:
+        for layer, (was_synchronized, own) in zip(layers, before, strict=True):
+            layer.synchronized = was_synchronized
+            if own is None:
+                object.__delattr__(layer, "_moments")
 
 
 def replace_moments_of(model: keras.Model) -> None:

@@ -24,6 +24,7 @@ from trainer.step.replica_batch import ReplicaBatch
 _FIRST = tf.VariableAggregation.ONLY_FIRST_REPLICA
 _MEAN = tf.VariableAggregation.MEAN
 _SUM = tf.VariableAggregation.SUM
+_HOW = {_FIRST: "first", _MEAN: "mean", _SUM: "sum"}
 
 
 def portable_variables(
@@ -90,54 +91,33 @@ def count_by_examples(
 
 
 def _take_over(variable: tf.Variable, *, decided: bool) -> None:
-    def note(assigned: dict[str, Any], value: Any) -> Any:
+    # Replaced on this object: Keras calls them by name.
+    for name in ("assign", "assign_add", "assign_sub"):
+        own = getattr(variable, name)
+        setattr(variable, name, _by_examples(variable, name, own, decided))
+
+
+def _by_examples(
+    variable: tf.Variable, name: str, own: Callable[..., Any], decided: bool
+) -> Callable[..., Any]:
+    """An assignment whose value is weighed by the replica's examples."""
+
+    def assign(value: Any, *args: Any, **kwargs: Any) -> Any:
+        here, probe = step_context.batch, step_context.probe
+        if here is None or tf.distribute.in_cross_replica_context():
+            return own(value, *args, **kwargs)
         value = tf.convert_to_tensor(value, variable.dtype)
-        if not decided:
-            assigned[variable.name] = value, variable.read_value()
-        return value
+        if probe is not None:  # Which assigns nothing.
+            if name != "assign":
+                change = -value if name == "assign_sub" else value
+                value = probe.value_of(variable) + change
+            how = _HOW[variable.aggregation]
+            probe.take_assignment(variable, value, how, decided=decided)
+            return value
+        weighed = _value_of if name == "assign" else _delta_of
+        return own(weighed(variable, value, here), *args, **kwargs)
 
-    def noted(assigned: dict[str, Any]) -> tf.Tensor:
-        found = assigned.get(variable.name)
-        return variable.read_value() if found is None else found[0]
-
-    # Kept before they are replaced on this object: Keras calls them by name.
-    assign = variable.assign
-    increase = {"assign_add": variable.assign_add}
-    increase["assign_sub"] = variable.assign_sub
-
-    def assign_by_examples(value: Any, *args: Any, **kwargs: Any) -> Any:
-        if (notes := step_context.assigned) is not None:
-            return note(notes, value)
-        piece = _piece_at_work()
-        if piece is not None:
-            value = tf.convert_to_tensor(value, variable.dtype)
-            value = _value_of(variable, value, piece)
-        return assign(value, *args, **kwargs)
-
-    def increase_by_examples(name: str) -> Callable[..., Any]:
-        def call(delta: Any, *args: Any, **kwargs: Any) -> Any:
-            if (notes := step_context.assigned) is not None:
-                delta = tf.convert_to_tensor(delta, variable.dtype)
-                change = -delta if name == "assign_sub" else delta
-                return note(notes, noted(notes) + change)
-            piece = _piece_at_work()
-            if piece is not None:
-                delta = tf.convert_to_tensor(delta, variable.dtype)
-                delta = _delta_of(variable, delta, piece)
-            return increase[name](delta, *args, **kwargs)
-
-        return call
-
-    variable.assign = assign_by_examples
-    for name in increase:
-        setattr(variable, name, increase_by_examples(name))
-
-
-def _piece_at_work() -> ReplicaBatch | None:
-    """The piece in whose forward pass an assignment is made, if in one."""
-    if tf.distribute.in_cross_replica_context():
-        return None
-    return step_context.batch
+    return assign
 
 
 def _value_of(

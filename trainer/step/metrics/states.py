@@ -12,6 +12,7 @@ state, and its values travel as tensors:
 - `WholeSet`, in `trainer.step.metrics.whole_set`: what an evaluation gathers.
 """
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
@@ -226,3 +227,30 @@ def as_numbers(
             for i, value in enumerate(np.ravel(found))
         }
     return {name: float(found)}
+
+
+def declared(metric: keras.Metric) -> bool | None:
+    """What a metric says of itself: `additive`, see `trainer.additive`."""
+    said = getattr(metric, "additive", None)
+    return said if isinstance(said, bool) else None
+
+
+def is_sum(metric: keras.Metric) -> bool:
+    """Whether a metric says that it adds up, or is known to.
+
+    Of Keras' own those are, for outputs of rank 2 or more, but for one that
+    wraps a function, or reduces an axis that may be the batch's.
+    """
+    said, kind = declared(metric), type(metric)
+    if said is not None:
+        return said
+    # Exactly Keras' class: a subclass may override its update.
+    if vars(keras.metrics).get(kind.__name__) is not kind or kind in (
+        keras.metrics.MeanMetricWrapper,
+        keras.metrics.Mean,
+        keras.metrics.Sum,
+    ):
+        return False
+    if "axis" in inspect.signature(kind.__init__).parameters:
+        return getattr(metric, "axis", None) == -1
+    return kind is not keras.metrics.CosineSimilarity

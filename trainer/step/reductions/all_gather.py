@@ -93,7 +93,8 @@ class _Place:
     def __init__(self, part: tf.Tensor, context: Any) -> None:
         self._replicas = context.num_replicas_in_sync
         self._here = tf.convert_to_tensor(context.replica_id_in_sync_group)
-        self._slot = part.shape[0]
+        # Eager shapes are known, but may differ between replicas.
+        self._slot = None if tf.executing_eagerly() else part.shape[0]
         self._is_full = self._slot is not None  # As many on each replica.
         if self._is_full:
             self.offset = self._here * self._slot

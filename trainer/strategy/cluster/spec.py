@@ -1,7 +1,6 @@
 """The cluster spec: all tasks and their addresses, and which one this is."""
 
 import dataclasses
-import json
 from collections.abc import Collection
 from typing import Any
 
@@ -99,11 +98,6 @@ class Cluster:
         # Addresses are unique, and names change with the renumbering.
         index = jobs[self.job].index(self.address)
         return Cluster(jobs, self.job, index, self.source, origin=self)
-
-    def tf_config(self) -> str:
-        """Returns the cluster in the form of TensorFlow's `TF_CONFIG`."""
-        task: dict[str, Any] = {"type": self.job, "index": self.index}
-        return json.dumps({"cluster": self.jobs, "task": task})
 
     def describe(self) -> dict[str, Any]:
         """Returns the description for `run.json`."""

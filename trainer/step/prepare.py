@@ -1,0 +1,238 @@
+"""What is found out on the first batch, before a step is traced.
+
+Where steps cut a batch, the probe tries whether they may. Most Keras metrics
+are known to add up. Any other is tried, and if it does not add up, it is
+refused where a training batch is cut.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from trainer.errors import UserError
+from trainer.step.keras.private import is_built, symbolic_outputs
+from trainer.step.measuring import most_examples
+from trainer.step.metrics.metric_set import Measure
+from trainer.step.metrics.states import build, declared, is_sum
+from trainer.step.metrics.whole_set import WholeSetMetric
+from trainer.step.probe import Probe, adds_up
+from trainer.step.reductions.slots import Slots, write_slots
+from trainer.step.spec import StepSpec
+
+
+def prepare(spec: StepSpec, *, training: bool) -> None:
+    """Tries a step, and finds out how its metrics are measured.
+
+    The first batch is read at most once, and only if something must be tried.
+    All processes of a run call this at the same time.
+
+    Args:
+        spec: what the step is made of, perhaps restored.
+        training: whether to train or only to evaluate.
+
+    Raises:
+        UserError: something cannot be used under this strategy.
+    """
+
+    @functools.cache
+    def probe() -> Probe:
+        return Probe(
+            spec, first_batch(spec, training=training), training=training
+        )
+
+    is_cut = not spec.is_whole(training=training)
+    name = "training" if training else "evaluation"
+    if is_cut and spec.probes and name not in spec.tried:
+        spec.tried.add(name)
+        _require_alike(spec, probe().findings())
+    _prepare_metrics(spec, probe, training=training)
+
+
+def first_batch(spec: StepSpec, *, training: bool) -> Any:
+    """The first global batch of a split, whole."""
+    whole = spec.batches("train" if training else "eval").pieces(
+        start=0, replicas=range(1), num_replicas=1, micro=1
+    )
+    batch = next(iter(whole))
+    # As in `trainer.step.replica_batch.weighted`.
+    is_long = isinstance(batch, list | tuple) and len(batch) > 3
+    return (batch,) if is_long else batch
+
+
+def _require_alike(spec: StepSpec, found: Sequence[str]) -> None:
+    """Refuses what depends on how a batch is cut, in all processes."""
+    (is_bad,) = spec.plugin.any_of([bool(found)])
+    if is_bad:
+        raise UserError(
+            found[0]
+            if found
+            else "Another process has found that the step depends on how a "
+            "batch is cut: see its error message."
+        )
+
+
+def _prepare_metrics(
+    spec: StepSpec, probe: Callable[[], Probe], *, training: bool
+) -> None:
+    """Finds out how each metric is measured.
+
+    Raises:
+        UserError: a metric cannot be computed under this strategy.
+    """
+    metrics = spec.parts.metrics
+    if not training:
+        _check_whole_sets(spec)
+    metrics.in_pieces = not spec.is_whole(training=True)
+    y_pred = symbolic_outputs(spec.model)
+    if not metrics.is_bound:
+        given = keras.tree.flatten(metrics.given)
+        if y_pred is None or not all(map(_is_known, given)):
+            probe().measured()  # A step that is run binds them.
+        elif not spec.has_own("forward"):
+            metrics.bind(None, y_pred)
+        # Otherwise, with an overridden `forward`, the traced step binds them.
+    found = {
+        name: _adds_up(spec, probe, name)
+        for name, measure in metrics.measures.items()
+        if measure.adds_up is None and _is_open(spec, measure, y_pred)
+    }
+    # All processes must decide alike: what does not add up in one of them does
+    # not in any.
+    no_sums = spec.plugin.any_of([not added for added in found.values()])
+    for name, is_no_sum in zip(found, no_sums, strict=True):
+        metrics.judged[name] = not is_no_sum
+        metrics.measures[name].decide(adds_up=not is_no_sum)
+    for name, measure in metrics.measures.items():
+        if measure.adds_up is False:
+            _check_carried(spec, probe, name, training=training)
+    metrics.is_ready = True
+
+
+def _is_known(one: Any) -> bool:
+    """Whether a metric as it was given needs neither shapes nor a trial."""
+    return (
+        one is None
+        or isinstance(one, WholeSetMetric)
+        or (isinstance(one, keras.Metric) and is_sum(one) and is_built(one))
+    )
+
+
+def _check_whole_sets(spec: StepSpec) -> None:
+    given = keras.tree.flatten(spec.parts.metrics.given)
+    names = [one.name for one in given if isinstance(one, WholeSetMetric)]
+    if names and not spec.options.evaluates_here:
+        raise UserError(
+            f"The metric {names[0]!r} needs the predictions for a whole "
+            "evaluation set in this process, which does not get them under "
+            f"the strategy {spec.plugin.name!r}. Set --mode=train, and measure "
+            "with another --strategy: --mode=continuous_eval."
+        )
+
+
+def _is_open(spec: StepSpec, measure: Measure, y_pred: Any) -> bool:
+    """Whether a trial is needed to know how a metric is measured."""
+    metric, whole = measure.metric, spec.is_whole(training=True)
+    if measure.of_whole_set:
+        return False
+    if not is_sum(metric) or not is_built(metric):
+        # A layer's own Mean or Sum adds up over steps; over parts of a batch
+        # it depends on what the layer passes to it.
+        is_plain = type(metric) in (keras.metrics.Mean, keras.metrics.Sum)
+        return not (is_plain and measure.in_layer and whole)
+    if whole or declared(metric):
+        return False
+    if measure.in_layer:
+        return True
+    # Keras takes the mean over the last axis, which for outputs of rank 1 is
+    # the batch: that mean does not add up over parts of it.
+    return not spec.has_own("train_step") and (
+        y_pred is None
+        or any(len(one.shape) < 2 for one in keras.tree.flatten(y_pred))
+    )
+
+
+def _adds_up(spec: StepSpec, probe: Callable[[], Probe], name: str) -> bool:
+    """Whether a metric adds up; a stored answer saves the trial."""
+    metrics = spec.parts.metrics
+    measure = metrics.measures[name]
+    metric = measure.metric
+    whole, parts = probe().measured()
+    if name not in whole:
+        # Only the overridden step knows targets and outputs, or it failed.
+        if not is_built(metric):
+            raise UserError(
+                f"The metric {name!r} takes its shape from what it is first "
+                "updated by, which only the train_step knows. Update it there "
+                "with what Trainer.forward returns, or give it its shape."
+            )
+        return is_sum(metric)
+    if not whole[name]:  # A layer does not update it, such as one not used.
+        return True
+    with spec.plugin.scope():
+        build(metric, whole[name])
+    # Only now does the metric have variables.
+    measure.begin()
+    judged = metrics.judged.get(name)
+    # A resumed run must measure as before, even if rounding made the trial
+    # come out differently.
+    if isinstance(judged, bool):
+        return judged
+    said = declared(metric)
+    if said is not None:
+        return said
+    return adds_up(metric, whole[name], [one[name] for one in parts])
+
+
+def _check_carried(
+    spec: StepSpec, probe: Callable[[], Probe], name: str, *, training: bool
+) -> None:
+    """Refuses a metric that is no sum, where that is not possible.
+
+    Raises:
+        UserError: a training batch is cut; or an evaluation cannot gather what
+            the metric is updated by.
+    """
+    metrics = spec.parts.metrics
+    measure = metrics.measures[name]
+    kind = type(measure.metric).__name__
+    what = f"The state of the metric {name!r} ({kind}) does not add up"
+    if not spec.options.carries_states:
+        raise UserError(
+            f"{what}: it depends on the order and size of batches, which the "
+            f"strategy {spec.plugin.name!r} does not define. Valid are metrics "
+            "that sum over examples, such as those made of keras.metrics.Mean."
+        )
+    if training and not spec.is_whole(training=True):
+        raise UserError(
+            f"{what} over the parts that replicas or micro-batches make of a "
+            "training batch. Measure it in evaluations alone, by "
+            "trainer.WholeSetMetric, or train on one replica without "
+            "accumulation_steps. If it is a sum over examples, say so: "
+            "additive = True in its class, or trainer.additive(metric)."
+        )
+    if spec.is_whole(training=False) or spec.has_own("eval_step"):
+        return  # A step of research code is checked when it is traced.
+    most_examples(spec, training=False)
+    leaves = [
+        leaf
+        for leaf in tf.nest.flatten(
+            [tuple(call) for call in probe().measured()[0][name]]
+        )
+        if tf.is_tensor(leaf)
+    ]
+    if any(leaf.shape[:1] != [probe().rows] for leaf in leaves):
+        giver = "the model"
+        if measure.in_layer:
+            layer = metrics.in_layers.layer_of(measure.metric)
+            giver = f"the layer {layer!r}"
+        raise UserError(
+            f"{what} over parts of a batch, and {giver} does not give it "
+            "one row per example. Update it with one value for each "
+            "example, of shape [batch] or [batch, ...]."
+        )
+    # Written once now, so that a dtype that cannot travel is refused before
+    # the first step.
+    write_slots(leaves, Slots(tf.constant(0), 1, probe().rows))

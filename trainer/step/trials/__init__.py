@@ -1,1 +1,0 @@
-"""Trials of losses, layers and metrics on a few examples."""
