@@ -1,0 +1,136 @@
+"""Ratchets: what imports what, how large each room is, how long five walks are.
+
+Whoever makes a room larger raises its number here, in the same change.
+"""
+
+import ast
+import io
+import re
+import tokenize
+
+import pytest
+
+from tests.conftest import ROOT
+
+# From the top down. An import may only go down this list.
+LAYERS = (
+    *("tools", "launch", "cli", "experiment", "sidecar_evaluator"),
+    *("best_checkpoint", "trainer", "python", "loop", "options"),
+    *("checkpoint", "strategy", "step", "data", "values", "runtime"),
+    "errors",
+)
+# They gather names of all layers.
+FACADES = {"__init__", "__main__", "plugin_api"}
+# Lines of code: no blank lines, comments or docstrings.
+MOST_LINES = {
+    "trainer": 1453,
+    "trainer/checkpoint": 982,
+    "trainer/cli": 1707,
+    "trainer/data": 1369,
+    "trainer/launch": 848,
+    "trainer/loop": 2771,
+    "trainer/python": 537,
+    "trainer/runtime": 1195,
+    "trainer/step": 5284,
+    "trainer/strategy": 1571,
+    "trainer/tools": 663,
+    "trainer/values": 496,
+    "plugins/trainer_plugins": 45,
+    "plugins/trainer_plugins/callbacks": 886,
+    "plugins/trainer_plugins/control_plane": 1000,
+    "plugins/trainer_plugins/loggers": 675,
+    "plugins/trainer_plugins/strategies": 1993,
+    "experiments": 883,
+}
+LONGEST_MODULE = 448
+# Files in the numbered lists of docs/architecture.md.
+WALKS = {
+    "One step, in the order of the code": 18,
+    "A learning rate: `--gin.Adam.learning_rate=0.01`": 8,
+    "SIGTERM, to exit code 75": 7,
+    "A lost worker, to its restart": 8,
+    "A checkpoint": 7,
+}
+_NO_CODE = {
+    *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT),
+    *(tokenize.DEDENT, tokenize.ENDMARKER),
+}
+
+
+def code_lines(path):
+    """How many lines of a file are code."""
+    source = path.read_text()
+    lines = set()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type not in _NO_CODE:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, kinds) and ast.get_docstring(node) is not None:
+            first = node.body[0]
+            lines.difference_update(range(first.lineno, first.end_lineno + 1))
+    return len(lines)
+
+
+def sources(folder):
+    """The modules of a folder, and of those in it that have no own number."""
+    own = [ROOT / name for name in MOST_LINES if name != folder]
+    return [
+        path
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        if not any(
+            path.is_relative_to(one)
+            for one in own
+            if one.is_relative_to(ROOT / folder)
+        )
+    ]
+
+
+@pytest.mark.parametrize("folder", MOST_LINES)
+def test_a_room_is_no_larger_than_it_was(folder):
+    assert sum(map(code_lines, sources(folder))) <= MOST_LINES[folder]
+
+
+def test_every_module_is_in_a_room_and_none_is_longer_than_it_was():
+    counted = {path for folder in MOST_LINES for path in sources(folder)}
+    for home in ("trainer", "plugins", "experiments"):
+        for path in (ROOT / home).rglob("*.py"):
+            assert path in counted
+            assert code_lines(path) <= LONGEST_MODULE, path
+
+
+def layer_of(module):
+    """The layer of a module of the core; `None` for a facade."""
+    name = (module.split(".") + ["__init__"])[1]
+    return None if name in FACADES else LAYERS.index(name)
+
+
+def test_no_import_goes_up():
+    for path in sorted((ROOT / "trainer").rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        layer = layer_of(".".join(parts))
+        if layer is None:
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = []
+            if isinstance(node, ast.ImportFrom):
+                names = [node.module]
+            elif isinstance(node, ast.Import):
+                names = [one.name for one in node.names]
+            for name in names:
+                if name.startswith("trainer."):
+                    there = layer_of(name)
+                    assert there is None or there >= layer, (path, name)
+
+
+@pytest.mark.parametrize("title", WALKS)
+def test_a_walk_is_as_it_is_written_and_no_longer(title):
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    (part,) = (
+        one
+        for one in re.split(r"^## ", text, flags=re.M)
+        if one.startswith(title)
+    )
+    files = re.findall(r"`((?:trainer|plugins)/[\w/]+\.py)`", part)
+    assert all((ROOT / name).is_file() for name in files), files
+    assert 5 < len(set(files)) <= WALKS[title]
