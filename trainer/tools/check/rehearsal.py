@@ -14,13 +14,11 @@ from trainer.loop.evaluation_sets import EVAL
 from trainer.loop.loop import Loop
 from trainer.loop.run import Run
 from trainer.runtime.report import Row, Section
-from trainer.step.keras.private import all_layers
 from trainer.strategy.graph_loop import GraphLoop
 from trainer.tools.check.programs import RunPrograms
 
-# Steps in one call, and the seconds that one has to take to be timed by.
-_MOST_STEPS, _SECONDS = 64, 0.5
-_EVALUATED = 10
+# Steps in one call that is timed, and batches of an evaluation.
+_TIMED, _EVALUATED = 8, 10
 
 
 def rehearse(run: Run, loop: Loop, *, folder: str) -> list[Section]:
@@ -57,64 +55,47 @@ def _run(run: Run, loop: Loop) -> Section:
         Row("micro-batches", run.spec.accumulation_steps),
         Row("begins at step", run.step),
         Row("ends at step", loop.steps),
-        Row("steps per epoch", run.epochs.steps),
-        *_form(run, loop),
     ]
+    # A strategy that only compiles says what it compiles.
+    if loop.form is not None and run.plugin.why_only_checked is None:
+        form = str(run.spec.form)
+        rows.append(Row("compiled form", form, note=loop.form.why))
     return Section("run", rows)
 
 
-def _form(run: Run, loop: Loop) -> list[Row]:
-    # A strategy that only compiles says what it compiles.
-    if loop.form is None or run.plugin.why_only_checked is not None:
-        return []
-    form = str(run.spec.form)
-    return [Row("compiled form", form, note=loop.form.why)]
-
-
 def _model(run: Run) -> Section:
-    model = run.model
+    parts, model = run.parts, run.model
+    optimizers = [v for one in parts.optimizers.values() for v in one.variables]
+    average = parts.ema.variables if parts.ema else []
+    trainable = sum(math.prod(v.shape) for v in model.trainable_variables)
     return Section(
         "model",
         [
-            Row("layers", len(list(all_layers(model)))),
             Row("parameters", model.count_params()),
-            Row("trainable parameters", _count(model.trainable_variables)),
-            Row(
-                "non-trainable parameters",
-                _count(model.non_trainable_variables),
-            ),
-            *(
-                Row(f"{name} memory", size, "bytes")
-                for name, size in _memory_of(run).items()
-            ),
+            Row("trainable parameters", trainable),
+            Row("model memory", _bytes(model.variables), "bytes"),
+            Row("optimizer memory", _bytes(optimizers), "bytes"),
+            Row("moving average memory", _bytes(average), "bytes"),
         ],
     )
 
 
 def _steps(run: Run, loop: Loop) -> Section:
-    """Makes steps, until they take long enough to be timed."""
-    before, count = run.step, 1
+    """Makes steps; the first one is traced, and not timed."""
+    before = run.step
     left = max(loop.steps - before, 0)
     faults: list[str] = []
-    first, seconds = loop.try_steps(1, faults), loop.try_steps(1, faults)
-    # All processes of a run make as many, whatever their clocks say.
-    while count < _MOST_STEPS and not run.plugin.any_process(
-        seconds > _SECONDS
-    ):
-        count *= 2
-        seconds = loop.try_steps(count, faults)
-    rate = count / seconds
+    loop.try_steps(1, faults)
+    rate = _TIMED / loop.try_steps(_TIMED, faults)
     values = loop.reporter.epoch_values()
     runner = run.train_runner
     retraces = runner.traces - 1 if isinstance(runner, GraphLoop) else None
     rows = [
         Row("steps made", run.step - before),
         *(Row(name, value) for name, value in values.items()),
-        Row("first step", first, "s", "after tracing"),
         Row("retraces", retraces),
-        Row("steps a second", rate, "steps/s", f"over {count} steps"),
+        Row("steps a second", rate, "steps/s", f"over {_TIMED} steps"),
         Row("all that are left", left / rate, "s", f"{left:,} steps, alone"),
-        Row("examples a second", rate * run.spec.batch_size, "examples/s"),
     ]
     return Section("steps", rows, notes=faults)
 
@@ -178,24 +159,8 @@ def _exports(loop: Loop) -> list[Section]:
     return [Section("export", rows)] if rows else []
 
 
-def _memory_of(run: Run) -> dict[str, int]:
-    """The bytes of a run's variables on one device, by what they are for."""
-    parts = run.parts
-    optimizers = [v for one in parts.optimizers.values() for v in one.variables]
-    groups: dict[str, Sequence[Any]] = {
-        "model": parts.model.variables,
-        "gradients": parts.model.trainable_variables,
-        "optimizer": optimizers,
-        "moving average": parts.ema.variables if parts.ema else [],
-    }
-    return {
-        name: sum(
-            math.prod(one.shape) * tf.as_dtype(one.dtype).size
-            for one in variables
-        )
-        for name, variables in groups.items()
-    }
-
-
-def _count(variables: Sequence[Any]) -> int:
-    return sum(math.prod(variable.shape) for variable in variables)
+def _bytes(variables: Sequence[Any]) -> int:
+    """What variables take on one device."""
+    return sum(
+        math.prod(one.shape) * tf.as_dtype(one.dtype).size for one in variables
+    )

@@ -10,13 +10,8 @@ import tensorflow as tf
 from trainer.checkpoint import storage
 from trainer.errors import UserError
 from trainer.loop import rollback
-from trainer.runtime import files, run_paths
+from trainer.runtime import files
 from trainer.runtime.files import is_local
-from trainer.runtime.run_paths import plain
-
-# What a run reads at its start, beside its checkpoints.
-_READ = (rollback.FILE_NAME,)
-_CHECKPOINTS = "checkpoints"
 
 
 @contextlib.contextmanager
@@ -31,15 +26,14 @@ def scratch_directory(model_dir: str) -> Iterator[str]:
         `UserError` that leaves the context, it is the run directory's.
     """
     with tempfile.TemporaryDirectory(prefix="trainer-check-") as folder:
-        _take_links(plain(model_dir), folder)
-        for name in _READ:
-            path = os.path.join(model_dir, name)
-            if files.exists(path):
-                run_paths.refuse_links(model_dir, name)
-                files.write_whole(os.path.join(folder, name), files.read(path))
-        checkpoints = os.path.join(folder, _CHECKPOINTS)
-        found = storage.listing(os.path.join(model_dir, _CHECKPOINTS))
-        for path in [] if os.path.islink(checkpoints) else reversed(found):
+        # What a run reads at its start, beside its checkpoints.
+        path = os.path.join(model_dir, rollback.FILE_NAME)
+        if files.exists(path):
+            copy = os.path.join(folder, rollback.FILE_NAME)
+            files.write_whole(copy, files.read(path))
+        checkpoints = os.path.join(folder, "checkpoints")
+        found = storage.listing(os.path.join(model_dir, "checkpoints"))
+        for path in reversed(found):
             os.makedirs(checkpoints, exist_ok=True)
             copy = os.path.join(checkpoints, os.path.basename(path))
             if is_local(path):
@@ -56,23 +50,6 @@ def scratch_directory(model_dir: str) -> Iterator[str]:
                 for part in error.args
             )
             raise
-
-
-def _take_links(model_dir: str, folder: str) -> None:
-    """Puts links where the run directory has some, so that they are refused."""
-    if not is_local(model_dir):
-        return
-    for place, folders, names in os.walk(model_dir):
-        inside = os.path.join(folder, os.path.relpath(place, model_dir))
-        for name in (*folders, *names):
-            path = os.path.join(place, name)
-            if os.path.islink(path):
-                os.makedirs(inside, exist_ok=True)
-                target = os.path.join(os.path.abspath(place), os.readlink(path))
-                os.symlink(target, os.path.join(inside, name))
-        # Its own may be links.
-        if place == model_dir and _CHECKPOINTS in folders:
-            folders.remove(_CHECKPOINTS)
 
 
 def _is_copied(path: str, copy: str) -> bool:

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from tests.trainer.cli.tiny import HERE, TINY, run_trainer
-from trainer import Diverged, Guard, Trainer, UserError
+from trainer import Diverged, Guard, Trainer
 from trainer.experiment import build
-from trainer_plugins import Checkpoint, JsonLines, TensorBoard
+from trainer_plugins import Checkpoint
 
 SAVES = TINY + "run.callbacks = [@Checkpoint(), @JsonLines(), @Export()]\n"
 
@@ -201,28 +201,3 @@ def test_what_the_guard_finds(tmp_path):
         assert faults[0].endswith("A run would roll back.")
         with pytest.raises(Diverged, match="more often than Guard.max_roll"):
             run.loop.try_steps(1, faults * 9)
-
-
-@pytest.mark.parametrize(
-    ("name", "callback"),
-    [
-        ("checkpoints", Checkpoint),
-        ("metrics.jsonl", JsonLines),
-        ("tensorboard/train", TensorBoard),
-        ("run.lock", Checkpoint),
-    ],
-)
-def test_links_that_a_run_refuses(tmp_path, name, callback):
-    outside = tmp_path / "outside"
-    outside.mkdir()
-    link = tmp_path / "run" / name
-    link.parent.mkdir(parents=True)
-    link.symlink_to(outside)
-    x = np.zeros((32, 4), "float32")
-    message = f"^{link} is a symbolic link to {outside}, and"
-    with (
-        pytest.raises(UserError, match=message),
-        check(tmp_path, x, callbacks=[callback]),
-    ):
-        pass
-    assert not list(outside.iterdir())
