@@ -45,7 +45,12 @@ class RunPrograms:
 
     def evaluation(self) -> Program:
         """See `Programs.evaluation`."""
-        run, split = self._run, self._evaluated
+        run = self._run
+        split = run.sets[0] if run.sets else EVAL
+        piece = self._piece(split, run.spec)
+        if run.plugin.options.static_shapes:
+            rows = tf.nest.flatten(piece)[0].shape[0]
+            piece = Padded(piece, tf.TensorSpec([rows], tf.float32))
         spec = dataclasses.replace(
             run.spec, batches=lambda _: run.batches(split)
         )
@@ -54,7 +59,7 @@ class RunPrograms:
         return Program(
             name="evaluation step",
             function=lambda batch: step(Given([batch])),
-            inputs=(self._padded_piece(),),
+            inputs=(piece,),
             replicas=self._replicas,
             model=self._run.model,
         )
@@ -73,11 +78,6 @@ class RunPrograms:
             model=model,
         )
 
-    @property
-    def _evaluated(self) -> str:
-        """The split whose evaluation stands for all."""
-        return self._run.sets[0] if self._run.sets else EVAL
-
     def _piece(self, split: str, spec: StepSpec) -> Any:
         """The specs of a replica's full piece of a (micro-)batch."""
         micro = spec.accumulation_steps if split == "train" else 1
@@ -93,11 +93,3 @@ class RunPrograms:
             lambda one: tf.TensorSpec([rows, *one.shape[1:]], one.dtype),
             self._run.batches(split).element_spec,
         )
-
-    def _padded_piece(self) -> Any:
-        """The specs of a piece in an evaluation."""
-        piece = self._piece(self._evaluated, self._run.spec)
-        if not self._run.plugin.options.static_shapes:
-            return piece
-        rows = tf.nest.flatten(piece)[0].shape[0]
-        return Padded(piece, tf.TensorSpec([rows], tf.float32))
