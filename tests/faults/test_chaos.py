@@ -176,7 +176,7 @@ def test_parameter_servers_survive_kills(runs):
     launcher = runs.launch(
         *("--num_workers=4", "--num_ps=2"),
         # Many kills are the point here: no long back-off.
-        *("--max_restarts=200", "--restart_window=30"),
+        "--max_restarts=200",
         flags=(
             f"--train_steps={steps}",
             "--gin.run.steps_per_loop=50",

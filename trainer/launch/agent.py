@@ -336,7 +336,6 @@ class _Group:
                 task.kill(f"is still in a run that ended {seconds:g} s ago")
 
     def _restart_after(self, cause: End) -> None:
-        limits = self._limits
         try:
             after, number = self._policy.on_end(cause)
         except Failure as failure:
@@ -347,8 +346,8 @@ class _Group:
         when = f" in {after:g} s" if after else ""
         count = "which does not count"
         if number:
-            count = f"restart {number} of at most {limits.max_restarts} in "
-            count += f"{limits.window_seconds:g} s"
+            most = self._limits.max_restarts
+            count = f"restart {number} of at most {most} an hour"
         log(f"{cause}. It is restarted{others}{when} ({count}).")
 
     def _leave_out(self, failure: Failure) -> None:

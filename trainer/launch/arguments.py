@@ -31,10 +31,8 @@ Flags:
                      server.
   --log_dir=DIR      Where the log files go. Default: <model_dir>/logs, or a
                      new temporary folder if model_dir is remote, as in gs://.
-  --max_restarts=N   How often tasks are restarted within the window; with 0,
+  --max_restarts=N   How often tasks are restarted within an hour; with 0,
                      the first failure ends the launch. Default: 3.
-  --restart_window=SECONDS
-                     How long a restart counts. Default: 3600.
   --min_workers=N    The run may go on with as few as N workers while others
                      are absent. Default: all are needed.
 
@@ -57,7 +55,7 @@ import dataclasses
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from trainer.cli import flags as trainer_flags
 from trainer.cli.default_path import default_path, experiment_name
@@ -156,29 +154,23 @@ class _Parser(argparse.ArgumentParser):
 def _parse_own(arguments: Sequence[str]) -> argparse.Namespace:
     parser = _Parser(add_help=False, allow_abbrev=False)
     add = parser.add_argument
-    add("--num_workers", type=_number(int, 1))
-    add("--num_ps", type=_number(int, 0))
+    add("--num_workers", type=_number(1))
+    add("--num_ps", type=_number(0))
     add("--evaluator", action="store_true")
     add("--isolate", action="store_true")
     add("--log_dir")
-    add("--max_restarts", type=_number(int, 0), default=Limits.max_restarts)
-    add(
-        "--restart_window",
-        type=_number(float, 1),
-        default=Limits.window_seconds,
-    )
-    add("--min_workers", type=_number(int, 1))
+    add("--max_restarts", type=_number(0), default=Limits.max_restarts)
+    add("--min_workers", type=_number(1))
     flags, left_over = parser.parse_known_args(arguments)
     if left_over:
         raise UserError(_unknown(left_over[0], vars(flags)))
     return flags
 
 
-def _number(kind: type[int | float], least: int) -> Callable[[str], Any]:
-    def parse(text: str) -> int | float:
+def _number(least: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
         with contextlib.suppress(ValueError):
-            # Not a number is refused, too.
-            if least <= (value := kind(text)) <= _MOST:
+            if least <= (value := int(text)) <= _MOST:
                 return value
         raise argparse.ArgumentTypeError(
             f"{text!r} must be a number of {least} to {_MOST}"

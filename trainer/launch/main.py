@@ -56,23 +56,21 @@ def main(given: Sequence[str] | None = None) -> int:
 def _run(request: arguments.Request) -> int:
     """Starts the tasks; returns the exit code when the last one has ended."""
     flags = request.flags
-    limits = Limits(flags.max_restarts, flags.restart_window, flags.min_workers)
-    run_is_over = _record(request)
+    limits = Limits(flags.max_restarts, flags.min_workers)
+    # An evaluator may still have to evaluate the last checkpoint by then.
+    has_end = request.mode in TRAINING_MODES and is_local(request.model_dir)
+    run_is_over: Callable[[], bool] = (
+        # A record from before this launch does not count: the run may be
+        # about to continue.
+        RunIsOver(request.model_dir, start_seconds=math.inf)
+        if has_end
+        else lambda: False
+    )
     # The ports stay reserved until the end, since a restarted task listens on
     # its port again.
     with _task_specs(request) as specs:
         tasks = [Task(spec, log_dir=request.log_dir) for spec in specs]
         return Agent(tasks, limits=limits, run_is_over=run_is_over).run()
-
-
-def _record(request: arguments.Request) -> Callable[[], bool]:
-    """Returns a function: whether the run that is trained here is done."""
-    # An evaluator may still have to evaluate the last checkpoint by then.
-    if not is_local(request.model_dir) or request.mode not in TRAINING_MODES:
-        return lambda: False
-    # A record from before this launch does not count: the run may be about
-    # to continue.
-    return RunIsOver(request.model_dir, start_seconds=math.inf)
 
 
 @contextlib.contextmanager

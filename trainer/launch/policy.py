@@ -22,13 +22,16 @@ _MOST_EARLY_ENDS = 30
 _EARLY_SECONDS = 600.0
 
 
+# How long a restart counts.
+_WINDOW_SECONDS = 3600.0
+
+
 @dataclasses.dataclass(frozen=True)
 class Limits:
     """Limits of restarts, and time-outs after which a process is ended.
 
     Attributes:
-        max_restarts: the most restarts of a group within the window.
-        window_seconds: how long a restart counts.
+        max_restarts: the most restarts of a group within an hour.
         min_workers: how many workers are enough to go on without another one;
             `None` if all are needed.
         end_seconds: how long a task may take to end after a SIGTERM. More than
@@ -47,7 +50,6 @@ class Limits:
     """
 
     max_restarts: int = 3
-    window_seconds: float = 3600.0
     min_workers: int | None = None
     end_seconds: float = 30.0
     settle_seconds: float = 10.0
@@ -156,7 +158,7 @@ class RestartPolicy:
         Raises:
             Failure: there is no restart.
         """
-        limit, seconds = self._limits.max_restarts, self._limits.window_seconds
+        limit = self._limits.max_restarts
         # Compared with all of them: an end of another kind, such as a SIGKILL,
         # may lie between the two.
         is_repeated = any(map(end.is_same, self._ends))
@@ -171,7 +173,7 @@ class RestartPolicy:
             raise Failure(
                 end, f"It did not train in {_MOST_EARLY_ENDS} restarts."
             )
-        recent = [e for e in self._ends if end.at - e.at < seconds]
+        recent = [e for e in self._ends if end.at - e.at < _WINDOW_SECONDS]
         delay = _back_off(recent)
         if end.requests_restart:
             return Restart(delay, number=0)
@@ -180,8 +182,7 @@ class RestartPolicy:
             return Restart(delay, number)
         raise Failure(
             end,
-            f"That is once more than --max_restarts={limit} allows within "
-            f"{seconds:g} s.",
+            f"That is once more than --max_restarts={limit} allows an hour.",
             is_final=False,
         )
 

@@ -1,5 +1,6 @@
 """One task of a cluster, across all its restarts; it outlives no launcher."""
 
+import collections
 import contextlib
 import ctypes
 import dataclasses
@@ -18,8 +19,6 @@ from trainer.runtime.files import open_to_append
 
 # From <linux/prctl.h>.
 _PR_SET_PDEATHSIG = 1
-# More than the last lines need; the log of a long run may be huge.
-_TAIL_BYTES = 1 << 16
 # Lets a restarted task recognize the lease that its predecessor has left.
 _THIS_LAUNCHER = uuid.uuid4().hex
 
@@ -173,14 +172,11 @@ class Task:
     def last_lines(self, count: int) -> list[str]:
         """Returns the end of its log file; empty if it cannot be read."""
         try:
-            with open(self.log_path, "rb") as file:
-                size = file.seek(0, os.SEEK_END)
-                file.seek(max(size - _TAIL_BYTES, 0))
-                # The tail may begin in the middle of a character.
-                text = file.read().decode(errors="replace")
+            with open(self.log_path, errors="replace") as file:
+                lines = collections.deque(file, maxlen=count)
         except OSError:
             return []
-        return text.rstrip().splitlines()[-count:]
+        return [line.rstrip() for line in lines]
 
     def signal(self, number: int) -> None:
         """Sends a signal to the process and to those it has started."""

@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from trainer import StrategyPlugin
-from trainer.plugin_api import Names, Text, configurable
+from trainer.plugin_api import Names, configurable
 from trainer_plugins.strategies.devices import logical_devices
 
 
@@ -18,8 +18,6 @@ class CentralStorage(StrategyPlugin):
 
     Args:
         devices: such as `"gpu:0,gpu:1"`; defaults to all GPUs, else all CPUs.
-        parameter_device: where variables live, such as `"cpu:0"`; defaults
-            to the CPU, or to the only device.
 
     Raises:
         UserError: a device does not exist.
@@ -28,20 +26,11 @@ class CentralStorage(StrategyPlugin):
     name = "central_storage"
     takes_over = tf.distribute.experimental.CentralStorageStrategy
 
-    def __init__(
-        self,
-        *,
-        devices: Names | None = None,
-        parameter_device: Text | None = None,
-    ) -> None:
+    def __init__(self, *, devices: Names | None = None) -> None:
         self._devices = devices
-        self._parameter_device = parameter_device
 
     def create(self) -> tf.distribute.Strategy:
         """See `StrategyPlugin.create`."""
         devices = logical_devices(self._devices)
-        if self._parameter_device is not None:
-            (home,) = logical_devices([self._parameter_device])
-        else:
-            home = devices[0] if len(devices) == 1 else "cpu:0"
+        home = devices[0] if len(devices) == 1 else "cpu:0"
         return tf.distribute.experimental.CentralStorageStrategy(devices, home)

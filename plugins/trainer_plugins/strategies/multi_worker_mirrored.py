@@ -59,8 +59,6 @@ class MultiWorkerMirrored(ClusterStrategy):
         task_index: this process's index within its job.
         task_type: `"worker"` or `"chief"`.
         implementation: `"auto"`, `"ring"` or `"nccl"`.
-        bytes_per_pack: gradients are packed into transfers of about this
-            many bytes; 0 leaves the size to TensorFlow.
         timeout_seconds: a host loop, evaluation or start that takes longer
             than this is abandoned with exit code 75; so is a worker that is
             in a callback for this long after the others have given up.
@@ -92,7 +90,6 @@ class MultiWorkerMirrored(ClusterStrategy):
         task_index: Natural | None = None,
         task_type: Job | None = None,
         implementation: Literal["auto", "ring", "nccl"] = "auto",
-        bytes_per_pack: Natural = 0,
         timeout_seconds: Seconds = 600.0,
         start_seconds: Seconds = 120.0,
         silence_seconds: Seconds = SILENCE_SECONDS,
@@ -100,7 +97,6 @@ class MultiWorkerMirrored(ClusterStrategy):
     ) -> None:
         self._options = tf.distribute.experimental.CommunicationOptions(
             implementation=_IMPLEMENTATIONS[implementation],
-            bytes_per_pack=bytes_per_pack,
         )
         self._control = Options(
             start_seconds=start_seconds,

@@ -59,7 +59,7 @@ def test_a_killed_worker_is_restarted_alone(launch):
     assert code == 0
     assert err == (
         "worker 1 was killed by SIGKILL. It is restarted (restart 1 of at "
-        "most 3 in 3600 s).\n"
+        "most 3 an hour).\n"
     )
     assert out == ""
     assert (lives(one, "chief_0"), lives(one, "worker_1")) == (1, 2)
@@ -98,7 +98,7 @@ def test_a_killed_worker_restarts_its_peers(launch):
     assert code == 0
     assert err == (
         "worker 1 was killed by SIGKILL. It is restarted with its peers "
-        "(restart 1 of at most 1 in 3600 s).\n"
+        "(restart 1 of at most 1 an hour).\n"
     )
 
 

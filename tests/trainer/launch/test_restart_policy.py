@@ -95,7 +95,7 @@ def test_there_is_a_limit_within_the_window():
     assert decide(ends).number == 3
     found = refuse([*ends, end(-9, 5)])
     assert not found.is_final
-    assert "once more than --max_restarts=3 allows within 3600" in str(found)
+    assert "once more than --max_restarts=3 allows an hour" in str(found)
     assert decide([*ends, end(-9, 5)], max_restarts=4).number == 4
     # By then the first of the four is outside of the window.
     assert isinstance(decide([*ends, end(-9, 3601.0)]), Restart)

@@ -3,11 +3,10 @@
 import contextlib
 import os
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Any
 
 import tensorflow as tf
 from absl import logging
-from annotated_types import Ge, Le
 
 from trainer import UserError
 from trainer.plugin_api import (
@@ -72,9 +71,6 @@ class ParameterServer(ClusterStrategy):
             applying the gradient, except in a closure that is repeated after
             a worker's death. 0 runs one worker at a time, `None` sets no
             bound. The mean is logged as `staleness`.
-        inter_op_threads: TensorFlow's threads for independent operations;
-            defaults to the number of cores, or of workers plus one if that
-            is more. With one thread, the coordinator deadlocks.
         timeout_seconds: a host loop or evaluation that takes longer than
             this is abandoned with exit code 75; so is a chief that is in a
             callback for this long after a server was lost.
@@ -113,7 +109,6 @@ class ParameterServer(ClusterStrategy):
         task_index: Natural | None = None,
         steps_per_closure: Positive | None = None,
         max_staleness: Natural | None = None,
-        inter_op_threads: Annotated[int, Ge(2), Le(1024)] | None = None,
         timeout_seconds: Seconds = 600.0,
         start_seconds: Seconds = 120.0,
         silence_seconds: Seconds = SILENCE_SECONDS,
@@ -136,10 +131,9 @@ class ParameterServer(ClusterStrategy):
         self._num_workers = len(cluster.jobs["worker"])
         self._steps_per_closure = steps_per_closure
         self._max_staleness = max_staleness
-        # More threads than cores would only wait for each other's work.
-        self._threads = inter_op_threads or max(
-            os.cpu_count() or 1, self._num_workers + 1
-        )
+        # With one thread the coordinator deadlocks, and more than cores would
+        # only wait for each other's work.
+        self._threads = max(os.cpu_count() or 1, self._num_workers + 1)
         self._control = Options(
             start_seconds=start_seconds,
             silence_seconds=silence_seconds,
