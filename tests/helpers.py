@@ -10,7 +10,7 @@ import keras
 import numpy as np
 
 from trainer import Trainer
-from trainer.checkpoint import storage
+from trainer.plugin_api import storage
 
 _X = np.random.default_rng(0).normal(size=(64, 3)).astype("float32")
 ARRAYS = _X, _X[:, :1]

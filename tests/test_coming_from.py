@@ -1,6 +1,5 @@
 """Each row of docs/coming_from.md runs."""
 
-import json
 import re
 import shlex
 import subprocess
@@ -127,16 +126,6 @@ def test_what_a_trainer_takes(row):
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "row", [r for r in PYTHON if r not in OF_A_TRAINER], ids=label
-)
-def test_what_is_called(row, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "runs").mkdir()
-    run(code_of(row))
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
     "row", [r for r in OF_A_TRAINER if "optimizer=lambda" in r[2]], ids=label
 )
 def test_optimizers_train(row):
@@ -195,60 +184,3 @@ def test_flags_run_together(tmp_path):
     kept = sorted((tmp_path / "run" / "checkpoints").iterdir())
     assert [one.name for one in kept] == ["step_00000010", "step_00000020"]
     assert "step 10/20" in done.stdout
-
-
-@pytest.mark.long
-def test_flags_with_a_function_and_a_split_of_my_own(tmp_path):
-    (tmp_path / "mine.py").write_text(
-        """
-import gin
-import keras
-import numpy as np
-
-@gin.configurable
-def bleu(y, y_pred):
-    return float(len(y))
-
-@gin.configurable
-def pairs(split):
-    size = {"train": 64, "eval": 20, "test": 7}[split]
-    x = np.ones((size, 4), "float32")
-    return x, x[:, :1]
-
-@gin.configurable
-def line():
-    return keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
-"""
-    )
-    (tmp_path / "mine.gin").write_text(
-        """
-import mine
-Trainer.model = @line
-Trainer.loss = 'mse'
-Trainer.data = @pairs
-WholeSetMetric.function = @bleu
-run.callbacks = [@JsonLines()]
-run.train_steps = 20
-"""
-    )
-    flags = [
-        flag
-        for row in rows()
-        if row[0].startswith("T5X")
-        and code_of(row)
-        and code_of(row).startswith(NOT_TOGETHER[-2:])
-        for flag in shlex.split(code_of(row))
-    ]
-    assert len(flags) == 2
-    command = ["-m", "trainer", "--gin_file=mine.gin", "--model_dir=run"]
-    subprocess.run(
-        [sys.executable, *command, *flags],
-        cwd=tmp_path,
-        check=True,
-        timeout=300,
-    )
-    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
-    found = [one for one in map(json.loads, lines) if one["split"] != "train"]
-    assert [(one["split"], one["step"], one["bleu"]) for one in found] == [
-        *[("eval", 10, 20), ("eval", 20, 20), ("test", 20, 7)],
-    ]

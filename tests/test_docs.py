@@ -1,7 +1,6 @@
 """The pages under docs/, and the README, do what they say."""
 
 import inspect
-import os
 import re
 import shlex
 import subprocess
@@ -9,7 +8,6 @@ import sys
 
 import pytest
 
-from tests.conformance.conftest import MORE_STRATEGIES, STRATEGIES
 from tests.conftest import ROOT
 from tests.sets import long
 from trainer import Guard, Trainer
@@ -110,16 +108,6 @@ def anchors(page):
     return {title.replace(" ", "-") for title in kept}
 
 
-def test_the_table_of_strategies_is_in_the_order_of_its_command():
-    """So that its output can be pasted over it."""
-    command = "Made by `python -m tests.conformance.table`"
-    page = ROOT / "docs" / "strategies.md"
-    before = page.read_text().partition(command)[0]
-    rows = before.rpartition("| strategy |")[2].splitlines()[2:]
-    names = [row.split("|")[1].strip() for row in rows if row]
-    assert names == [*STRATEGIES, *MORE_STRATEGIES]
-
-
 def test_every_parameter_is_documented():
     text = (ROOT / "docs" / "parameters.md").read_text()
     row = re.compile(
@@ -168,18 +156,3 @@ def as_written(default):
     if isinstance(default, type):
         return f"`@{default.__name__}`"
     return f"`{default!r}`"
-
-
-def test_continuous_integration_runs_what_the_readme_says():
-    commands = "\n".join(
-        text for kind, _, text in blocks(ROOT / "README.md") if kind == "sh"
-    )
-    script = (ROOT / ".ci" / "run").read_text()
-    install = "python -m pip install {} -c .ci/constraints.txt"
-    assert install.format("-e '.[cpu,test]'") in commands
-    assert install.format('--quiet --no-compile -e "$1"') in script
-    assert "install '.[cpu,test]'" in script
-    tests = "python -m pytest -n 3 --dist loadfile"
-    assert tests in commands
-    assert tests in script
-    assert os.access(ROOT / ".ci" / "run", os.X_OK)

@@ -1,8 +1,6 @@
 """Runs of `python -m trainer`, as a user starts them."""
 
-import gzip
 import json
-import os
 import pathlib
 import shutil
 import subprocess
@@ -12,9 +10,7 @@ import time
 import numpy as np
 import pytest
 
-from tests.helpers import compare, read_lines
-from tests.helpers import lines as lines_of
-from trainer.checkpoint import storage
+from tests.helpers import read_lines
 
 _TIMEOUT = 300  # Seconds; a run here takes some ten of them.
 
@@ -109,15 +105,6 @@ def test_run_directory_keeps_the_contract(digits):
         assert events.stat().st_size > 1000
 
 
-def test_checkpoint_reads_with_tensorflow(digits):
-    import tensorflow as tf
-
-    newest = storage.listing(str(digits / "checkpoints"))[-1]
-    reader = tf.train.load_checkpoint(os.path.join(newest, "arrays"))
-    assert reader.get_tensor("step/0000") == 1000
-    assert reader.get_tensor("model/0000").shape == (3, 3, 1, 32)
-
-
 def test_exports_predict_what_was_measured(digits):
     import keras
     import tensorflow as tf
@@ -145,16 +132,6 @@ def test_eval_mode_measures_the_same(root, digits):
         assert float(printed[name]) == pytest.approx(expected, rel=1e-4)
 
 
-def test_export_mode_writes_the_exports_again(root, digits, tmp_path):
-    copy = tmp_path / "run"
-    shutil.copytree(digits, copy)
-    shutil.rmtree(copy / "export")
-    done = digits_again(root, copy, "--mode=export")
-    assert done.returncode == 0, done.stderr[-4000:]
-    assert (copy / "export" / "model.keras").is_file()
-    assert (copy / "export" / "saved_model" / "saved_model.pb").is_file()
-
-
 def test_a_finished_run_has_nothing_left_to_do(root, digits, tmp_path):
     copy = tmp_path / "run"
     shutil.copytree(digits, copy)
@@ -166,87 +143,6 @@ def test_a_finished_run_has_nothing_left_to_do(root, digits, tmp_path):
 
 
 # Resuming.
-
-_SLOW = """
-import gin
-import keras
-
-
-@gin.configurable
-def dropout_net():
-    return keras.Sequential(
-        [
-            keras.Input((8, 8, 1)),
-            keras.layers.Conv2D(8, 3, activation="relu"),
-            keras.layers.Flatten(),
-            keras.layers.Dropout(0.3),
-            keras.layers.Dense(10),
-        ]
-    )
-"""
-_CONFIG = """
-import trainer_experiments.digits
-import slow
-
-Trainer.model = @dropout_net
-Trainer.loss = @losses.SparseCategoricalCrossentropy()
-losses.SparseCategoricalCrossentropy.from_logits = True
-Trainer.metrics = [@metrics.SparseCategoricalAccuracy]
-Trainer.data = @digits
-Trainer.ema_momentum = 0.9
-run.log_every = 1
-run.eval_every = 11
-run.steps_per_loop = 1
-run.deterministic = True
-Checkpoint.every = 11
-run.callbacks = [@JsonLines(), @Checkpoint()]
-"""
-
-
-@pytest.fixture(scope="module")
-def resuming(tmp_path_factory):
-    """A folder with a config: shuffled data, dropout, averaged weights."""
-    folder = tmp_path_factory.mktemp("resuming")
-    (folder / "slow.py").write_text(_SLOW)
-    (folder / "slow.gin").write_text(_CONFIG)
-    return folder
-
-
-def train_to(steps, folder, name):
-    done = run(
-        "--gin_file=slow.gin",
-        f"--model_dir={name}",
-        f"--train_steps={steps}",
-        cwd=folder,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-
-
-@pytest.fixture(scope="module")
-def unbroken(resuming):
-    train_to(20, resuming, "unbroken")
-    return resuming / "unbroken"
-
-
-def assert_same_run(run_dir, expected):
-    compare(run_dir, expected)
-    found = storage.load_newest(str(run_dir / "checkpoints"))
-    assert found.step == 20
-    assert any(name.startswith("ema/") for name in found.arrays)
-
-
-def test_unbroken_run_logs_every_step(unbroken):
-    logged = [(line["step"], line["split"]) for line in lines_of(unbroken)]
-    steps = [(step, "train") for step in range(1, 21)]
-    evaluations = [(11, "eval"), (20, "eval")]
-    assert sorted(logged) == sorted(steps + evaluations)
-
-
-@pytest.mark.long
-def test_longer_run_goes_on_as_if_it_had_been_one(resuming, unbroken):
-    train_to(11, resuming, "longer")
-    train_to(20, resuming, "longer")
-    assert_same_run(resuming / "longer", unbroken)
 
 
 # MNIST.
@@ -269,24 +165,6 @@ def test_tpu_experiment_says_how_to_run_here(root, tmp_path):
 
 
 @pytest.mark.long
-def test_tpu_experiment_runs_on_virtual_devices(root, mnist_dir, tmp_path):
-    done = run(
-        f"--gin_file={root}/experiments/tpu_mnist.gin",
-        "--strategy=mirrored",
-        "--virtual_devices=4",
-        f"--data_dir={mnist_dir}",
-        "--train_steps=4",
-        "--model_dir=run",
-        cwd=tmp_path,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    assert last_evaluation(tmp_path / "run")["step"] == 4
-    record = json.loads((tmp_path / "run" / "run.json").read_text())
-    assert record["strategy"] == "mirrored"
-    assert len(record["devices"]) == 4
-
-
-@pytest.mark.long
 def test_mnist_reaches_its_accuracy(root, mnist_dir, tmp_path):
     done = run(
         f"--gin_file={root}/experiments/mnist.gin",
@@ -296,25 +174,3 @@ def test_mnist_reaches_its_accuracy(root, mnist_dir, tmp_path):
     )
     assert done.returncode == 0, done.stderr[-4000:]
     assert last_evaluation(tmp_path / "run")["accuracy"] >= 0.97
-
-
-@pytest.mark.parametrize("fault", ["missing", "corrupt"])
-def test_bad_data_files_are_named(root, mnist_dir, tmp_path, fault):
-    name = "train-images-idx3-ubyte.gz"
-    data = tmp_path / "data"
-    shutil.copytree(mnist_dir, data)
-    data.chmod(0o755)
-    (data / name).chmod(0o644)
-    if fault == "missing":
-        (data / name).unlink()
-    else:
-        pixels = gzip.decompress((data / name).read_bytes())
-        (data / name).write_bytes(gzip.compress(pixels[:-1], 1))
-    done = run(
-        f"--gin_file={root}/experiments/mnist.gin",
-        f"--data_dir={data}",
-        "--model_dir=run",
-        cwd=tmp_path,
-    )
-    assert_refused(done, "train-images-idx3-ubyte", str(data))
-    assert not (tmp_path / "run").exists()

@@ -115,17 +115,6 @@ def test_from_creating_a_tpu_to_deleting_it(cloud):
     assert not any("grpc" in word for call in others for word in call)
 
 
-def test_options_of_the_tpu(cloud):
-    account = "me@project.iam.gserviceaccount.com"
-    done = cloud.do("create", SPOT="1", SERVICE_ACCOUNT=account, TYPE="v4-8")
-    assert done.returncode == 0, done.stderr
-    call = cloud.calls()[0]
-    assert {"--spot", f"--service-account={account}"} < set(call)
-    assert "--runtime-version=tpu-ubuntu2204-base" in call
-    cloud.do("create", VERSION="tpu-vm-tf-2.18.0-pjrt")
-    assert "--runtime-version=tpu-vm-tf-2.18.0-pjrt" in cloud.calls()[-2]
-
-
 @pytest.mark.parametrize("state", ["FAILED", "SUSPENDED"])
 def test_a_tpu_that_is_not_granted_ends_the_script(cloud, state):
     cloud.answers(states=state)
@@ -135,34 +124,11 @@ def test_a_tpu_that_is_not_granted_ends_the_script(cloud, state):
     assert cloud.verbs() == ["queued-resources create", DELETE]
 
 
-def test_a_tpu_that_it_has_not_created_is_not_deleted(cloud):
-    # As gcloud ends with ALREADY_EXISTS.
-    cloud.answers(create=1)
-    assert cloud.do("all").returncode == 1
-    assert cloud.verbs() == ["queued-resources create"]
-
-
 def test_nothing_runs_where_the_preflight_fails(cloud):
     cloud.answers(preflight=2)
     assert cloud.do("all").returncode == 2
     assert not (cloud.folder / "run.sh").exists()
     assert cloud.verbs()[-1] == DELETE
-
-
-def test_the_preflight_gets_the_run_directory_as_it_is(cloud):
-    done = cloud.do("preflight", MODEL_DIR="gs://bucket/a run")
-    assert done.returncode == 0, done.stderr
-    (command,) = (
-        word for word in cloud.calls()[-1] if word.startswith("--command=")
-    )
-    assert shlex.split(command)[-1] == "--model_dir=gs://bucket/a run"
-
-
-def test_the_exit_code_is_that_of_the_run(cloud):
-    cloud.answers(codes="3")
-    done = cloud.do("all")
-    assert done.returncode == 3
-    assert cloud.verbs() == [*ONCE, DELETE]
 
 
 def test_a_run_that_has_left_in_order_starts_again(cloud):
@@ -212,14 +178,6 @@ def test_the_command_that_runs_there(cloud, hosts):
     ]
     assert library == f"library {'0' if several else ''}"
     assert (host / "run.code").read_text() == "75\n"
-
-
-def test_each_host_of_a_slice_serves_its_chips(cloud):
-    cloud.answers(hosts="10.0.0.1 10.0.0.2")
-    assert cloud.do("install").returncode == 0
-    servers = [call for call in cloud.calls() if "grpc_tpu" in " ".join(call)]
-    assert len(servers) == 1
-    assert "--worker=all" in servers[0]
 
 
 def test_what_is_missing_is_named(cloud):

@@ -3,7 +3,6 @@
 import functools
 import math
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -11,29 +10,22 @@ from scipy import linalg
 
 from tests.conftest import ROOT
 from tests.helpers import read_lines, run_module
-from trainer import Trainer
-from trainer_experiments import python_text, standard_library
+from trainer_experiments import standard_library
 from trainer_experiments.distillation import (
     Distillation,
     student_and_teacher,
 )
 from trainer_experiments.gan import (
-    GAN,
     frechet_distance,
-    gan,
-    thumbnail_distance,
 )
 from trainer_experiments.hub import vision_transformer
 from trainer_experiments.models import conv_net
 from trainer_experiments.resnet import resnet50_of_digits
-from trainer_experiments.transformer import GeneratedText, transformer
 from trainer_experiments.vae import VAE, vae
-from trainer_plugins import TensorBoard
 
 RNG = np.random.default_rng(0)
 IMAGES = RNG.random((20, 28, 28, 1)).astype("float32")
 LABELS = np.arange(20) % 10
-CROSS_ENTROPY = keras.losses.SparseCategoricalCrossentropy(True)
 
 
 def small(kind, model, **options):
@@ -90,74 +82,6 @@ def test_the_frechet_distance_is_that_of_scipy():
 
 
 @pytest.mark.long
-def test_both_optimizers_of_the_gan_train_their_own_network():
-    trainer = small(
-        GAN,
-        functools.partial(gan, filters=2, latent=3),
-        metrics=[thumbnail_distance],
-        optimizer={
-            "generator": keras.optimizers.SGD(0.0),
-            "critic": keras.optimizers.SGD(0.1),
-        },
-    )
-    before = {
-        name: trainer.model.get_layer(name).get_weights()
-        for name in ("generator", "critic")
-    }
-    logs = trainer.train_and_evaluate(2)
-    assert {"generator", "critic", "val_frechet"} <= set(logs)
-    for name, moves in (("generator", False), ("critic", True)):
-        part = trainer.model.get_layer(name)
-        kernels = (
-            (old, new)
-            for old, new in zip(before[name], part.get_weights(), strict=True)
-            if new.ndim > 1
-        )
-        assert all((old != new).any() == moves for old, new in kernels)
-
-
-@pytest.mark.long
-def test_a_transformer_sees_nothing_to_the_right():
-    model = transformer(length=8, width=8, blocks=2, heads=2)
-    one = RNG.integers(90, size=(1, 8))
-    other = one.copy()
-    other[0, 5:] = (other[0, 5:] + 1) % 90
-    a, b = (np.asarray(model(x)) for x in (one, other))
-    np.testing.assert_allclose(a[0, :5], b[0, :5], atol=1e-6)
-    assert np.abs(a[0, 5:] - b[0, 5:]).max() > 1e-3
-
-
-@pytest.mark.long
-def test_generated_text_is_in_tensorboard_after_each_evaluation(tmp_path):
-    trainer = small(
-        Trainer,
-        functools.partial(transformer, length=16, width=8, heads=2),
-        data=functools.partial(python_text.python_text, length=16),
-        loss=CROSS_ENTROPY,
-    )
-    callback = GeneratedText()
-    trainer.train_and_evaluate(
-        4,
-        eval_every=2,
-        eval_steps=2,
-        callbacks=[TensorBoard(), callback],
-        model_dir=str(tmp_path),
-    )
-    found = {
-        event.step: value.tensor.string_val[0].decode()
-        for path in sorted((tmp_path / "tensorboard" / "eval").iterdir())
-        for event in tf.compat.v1.train.summary_iterator(str(path))
-        for value in event.summary.value
-        if value.tag == "generated"
-    }
-    assert set(found) == {2, 4}
-    for text in found.values():
-        assert text.startswith("    The statement ")
-    # The same weights write the same text.
-    assert callback.generate(trainer.model) == callback.generate(trainer.model)
-
-
-@pytest.mark.long
 def test_a_student_learns_and_its_teacher_stays(tmp_path):
     teacher = conv_net(filters=2, units=4)
     path = str(tmp_path / "teacher.keras")
@@ -201,15 +125,6 @@ def test_half_of_the_pairs_are_names_that_a_function_uses():
 
 
 MODELS = {"resnet": resnet50_of_digits, "hub": vision_transformer}
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", MODELS)
-def test_classifiers_train(name):
-    if name == "hub":
-        pytest.importorskip("keras_hub")
-    trainer = small(Trainer, MODELS[name], loss=CROSS_ENTROPY)
-    assert math.isfinite(trainer.train_and_evaluate(2)["val_loss"])
 
 
 # By experiment: a value of the eval split, and the bound that it must reach.

@@ -30,19 +30,6 @@ def run(root, tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["mnist", "tpu_mnist"])
-def test_mnist_checks_out(run, tmp_path, mnist_dir, name):
-    done = run(
-        name,
-        f"--data_dir={mnist_dir}",
-        "--mode=check",
-        "--strategy=one_device",
-    )
-    assert done.returncode == 0, done.stderr
-    assert os.listdir(tmp_path / "run") == ["check.json"]
-
-
-@pytest.mark.long
 def test_mnist_without_a_network_says_what_to_do(run, tmp_path):
     nowhere = "http://127.0.0.1:9"
     done = run(

@@ -1,13 +1,10 @@
 import pathlib
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tests.experiments.records import write_image_records
-from tests.helpers import compare
 from trainer import UserError
 from trainer_experiments.image_records import image_records
 
@@ -50,35 +47,6 @@ def test_any_record_is_what_was_written(tmp_path, channels):
     assert spec[1:] == (SIZE, SIZE, 3)
 
 
-def test_the_middle_of_a_resized_image(tmp_path):
-    image = np.zeros((1, 8, 16, 3), np.uint8)
-    image[:, :, 4:12] = 200
-    write_image_records(str(tmp_path), "eval", image, np.array([0]))
-    examples = read(tmp_path, "eval", image_size=4)
-    assert not examples.shuffle
-    x, _ = examples.gather(tf.constant([0], tf.int64))
-    np.testing.assert_array_equal(x, np.full((1, 4, 4, 3), 200))
-
-
-def test_a_set_of_files_is_complete_and_the_only_one(tmp_path):
-    _, _, paths = write(tmp_path, files=3)
-    other = tmp_path / "train-00001-of-00002"
-    other.touch()
-    with pytest.raises(UserError, match="00001-of-00002 is none of them"):
-        read(tmp_path)
-    other.unlink()
-    assert read(tmp_path).size == 7
-    more = tmp_path / "train-00003-of-00003"
-    more.touch()
-    with pytest.raises(UserError, match="00003-of-00003 is none of them"):
-        read(tmp_path)
-    more.unlink()
-    pathlib.Path(paths[1]).unlink()
-    message = "3 files .* no others: train-00001-of-00003 is missing"
-    with pytest.raises(UserError, match=message):
-        read(tmp_path)
-
-
 def test_what_is_cut_short_or_damaged(tmp_path):
     *_, (path,) = write(tmp_path, files=1)
     path = pathlib.Path(path)
@@ -104,44 +72,3 @@ def test_mistakes_are_named(tmp_path):
         read(tmp_path, "eval")
     with pytest.raises(tf.errors.InvalidArgumentError, match="from 1 to 3"):
         read(tmp_path, num_classes=3).gather(tf.range(7, dtype=tf.int64))
-
-
-@pytest.mark.long
-def test_a_tiny_run_resumes_exactly(root, tmp_path):
-    for split, count in (("train", 22), ("eval", 6)):
-        write(tmp_path / "data", split, count=count, size=36)
-
-    def run(name, steps):
-        done = subprocess.run(
-            [
-                *(sys.executable, "-m", "trainer"),
-                "--gin_file=experiments/tpu_resnet50.gin",
-                f"--data_dir={tmp_path / 'data'}",
-                f"--model_dir={tmp_path / name}",
-                "--strategy=default",
-                "--deterministic",
-                f"--train_steps={steps}",
-                "--gin.image_size=36",
-                "--gin.resnet50.crop_size=32",
-                f"--gin.num_classes={CLASSES}",
-                "--batch_size=8",
-                "--gin.CosineDecay.warmup_steps=2",
-                "--gin.CosineDecay.decay_steps=4",
-                "--gin.run.callbacks=[@JsonLines(), @Checkpoint()]",
-                "--gin.run.log_every=1",
-                "--gin.run.steps_per_loop=1",
-                "--gin.run.eval_every=2",
-            ],
-            cwd=root,
-            capture_output=True,
-            text=True,
-            timeout=600,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr[-4000:]
-
-    # The second epoch begins after two steps; the short batch is used here.
-    run("whole", 6)
-    run("cut", 4)
-    run("cut", 6)
-    compare(tmp_path / "cut", tmp_path / "whole")

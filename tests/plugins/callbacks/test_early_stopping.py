@@ -1,109 +1,59 @@
-import json
-import math
-from types import SimpleNamespace
+"""`EarlyStopping` in runs whose values are set: by a metric of their own."""
 
-import keras
+import math
+
 import pytest
 
 from tests.helpers import linear, make_trainer
-from trainer_plugins import EarlyStopping
+from trainer import UserError, WholeSetMetric
+from trainer_plugins import Checkpoint, EarlyStopping
 
 
-def attach(callback):
-    trainer = SimpleNamespace(stop_reason=None)
-
-    def stop(reason):
-        trainer.stop_reason = reason
-
-    trainer.stop = stop
-    callback.run = trainer
-    return callback
-
-
-def stops_at(callback, values, split="eval", name="loss"):
-    """The number of the value after which training stops, or None."""
-    for number, value in enumerate(values):
-        callback.on_log(number, split, {name: value})
-        if callback.run.stop_reason:
-            return number
-    return None
+def run(values, *, steps=None, model_dir=None, **options):
+    """Evaluates after each step, to the values in turn; the trainer."""
+    left = iter(values)
+    callback = EarlyStopping("val_given", **options)
+    trainer = make_trainer(
+        linear, metrics=[WholeSetMetric(lambda y, p: next(left), name="given")]
+    )
+    trainer.train_and_evaluate(
+        steps or len(values),
+        model_dir=model_dir,
+        callbacks=[callback, *([Checkpoint()] if model_dir else [])],
+        eval_every=1,
+        verbose=0,
+    )
+    return trainer
 
 
 @pytest.mark.parametrize(
-    ("monitor", "values", "expected"),
+    ("values", "options", "end"),
     [
-        ("val_loss", [3, 2, 2.5, 2.1, 1], 3),
-        ("val_loss", [3, 2, 2.5, 1.9, 1], None),
-        ("val_accuracy", [0.1, 0.5, 0.4, 0.5, 0.9], 3),
-        ("val_accuracy", [0.1, 0.5, 0.4, 0.6, 0.5], None),
+        ([3, 2, 2.5, 2.1, 1], {"mode": "min"}, 4),
+        ([3, 2, 2.5, 1.9, 1], {"mode": "min"}, 5),
+        ([0.1, 0.5, 0.4, 0.5, 0.9], {"mode": "max"}, 4),
+        ([1.0, 0.95, 0.91, 0.9], {"mode": "min", "min_delta": 0.2}, 3),
+        ([0.9, 0.96, 0.97, 1], {"mode": "max", "stop_at": 0.97}, 3),
+        ([math.nan, math.nan, 1], {"mode": "min"}, 2),
     ],
 )
-def test_stops_after_patience_values_without_improvement(
-    monitor, values, expected
-):
-    callback = attach(EarlyStopping(monitor, patience=2))
-    name = monitor.removeprefix("val_")
-    assert stops_at(callback, values, name=name) == expected
+def test_when_it_stops(values, options, end):
+    assert run(values, patience=2, **options).step == end
 
 
-def test_min_delta_is_the_least_improvement_that_counts():
-    values = [1.0, 0.95, 0.91]
-    small = attach(EarlyStopping(patience=2, min_delta=0.01))
-    large = attach(EarlyStopping(patience=2, min_delta=0.2))
-    assert stops_at(small, values) is None
-    assert stops_at(large, values) == 2
+def test_its_state_goes_on_counting_and_stays_unless_patience_grows(tmp_path):
+    values, options = [2, 1, 1.5, 1.4, 1.3, 1.2], {"mode": "min"}
+    where = str(tmp_path)
+    first = run(values[:3], model_dir=where, patience=3, **options)
+    assert first.step == 3
+    second = run(values[3:], steps=9, model_dir=where, patience=3, **options)
+    assert second.step == 5
+    again = run([], steps=9, model_dir=where, patience=3, **options)
+    assert (again.step, again.stop_reason) == (5, second.stop_reason)
+    more = run(values[5:], steps=10, model_dir=where, patience=4, **options)
+    assert more.step == 6
 
 
-def test_stop_at_counts_also_below_min_delta():
-    callback = attach(
-        EarlyStopping("val_accuracy", stop_at=0.97, min_delta=0.05)
-    )
-    assert stops_at(callback, [0.9, 0.96, 0.97], name="accuracy") == 2
-    assert "reached stop_at = 0.97" in callback.run.stop_reason
-
-
-def test_nan_is_never_an_improvement():
-    callback = attach(EarlyStopping(patience=2))
-    assert stops_at(callback, [math.nan, math.nan]) == 1
-    assert callback.best is None
-
-
-def test_train_values_are_watched_without_the_prefix():
-    callback = attach(EarlyStopping("loss", patience=1))
-    assert stops_at(callback, [1, 2, 3], split="eval") is None
-    assert stops_at(callback, [1, 2], split="train") == 1
-
-
-def test_state_survives_json_and_goes_on_counting():
-    whole = attach(EarlyStopping(patience=3))
-    first = attach(EarlyStopping(patience=3))
-    second = attach(EarlyStopping(patience=3))
-    values = [2.0, 1.0, 1.5, 1.4, 1.3]
-    expected = stops_at(whole, values)
-    assert stops_at(first, values[:3]) is None
-    second.load_state(json.loads(json.dumps(first.state())))
-    assert second.best_step == 1
-    assert stops_at(second, values[3:]) == expected - 3
-
-
-def test_a_stopped_run_stays_stopped_unless_patience_grows():
-    stopped = attach(EarlyStopping(patience=2))
-    stops_at(stopped, [1.0, 2.0, 3.0])
-    same = attach(EarlyStopping(patience=2))
-    same.load_state(stopped.state())
-    same.on_train_begin()
-    assert same.run.stop_reason == stopped.run.stop_reason
-    patient = attach(EarlyStopping(patience=3))
-    patient.load_state(stopped.state())
-    patient.on_train_begin()
-    assert patient.run.stop_reason is None
-
-
-def test_with_the_trainer():
-    callback = EarlyStopping(patience=2)
-    # Nothing changes, so nothing improves.
-    trainer = make_trainer(linear, optimizer=keras.optimizers.SGD(0.0))
-    trainer.train_and_evaluate(20, callbacks=[callback], eval_every=4)
-    assert trainer.step == 12
-    assert "has not improved 2 times" in trainer.stop_reason
-    assert callback.best_step == 4
+def test_an_unknown_monitor_is_refused():
+    with pytest.raises(UserError, match="'val_los' does not tell whether"):
+        EarlyStopping("val_los")

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from trainer import Callback, Trainer, UserError
-from trainer.checkpoint import storage
+from trainer.plugin_api import storage
 from trainer_plugins import Checkpoint, Export, export_model
 
 
@@ -61,20 +61,6 @@ def close(left, right):
     np.testing.assert_allclose(left, right, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("examples", [1, 5])
-def test_both_formats_predict_as_the_model_does(tmp_path, examples):
-    model = functional()
-    written = export_model(model, str(tmp_path))
-    assert written == [
-        str(tmp_path / "saved_model"),
-        str(tmp_path / "model.keras"),
-    ]
-    x = np.random.default_rng(0).normal(size=(examples, 3)).astype("float32")
-    expected = x @ model.get_weights()[0] + model.get_weights()[1]
-    close(served(written[0])(x), expected)
-    close(keras.models.load_model(written[1])(x), expected)
-
-
 def test_a_newer_export_replaces_the_older_one(tmp_path):
     model = functional()
     export_model(model, str(tmp_path))
@@ -87,22 +73,6 @@ def test_a_newer_export_replaces_the_older_one(tmp_path):
     close(served(str(tmp_path / "saved_model"))(x), model(x))
     close(keras.models.load_model(tmp_path / "model.keras")(x), model(x))
     assert sorted(os.listdir(tmp_path)) == ["model.keras", "saved_model"]
-
-
-def test_a_failed_export_leaves_the_older_one(tmp_path, monkeypatch):
-    model = functional()
-    export_model(model, str(tmp_path))
-    x = np.ones((2, 3), "float32")
-    expected = model(x)
-
-    def fail(path, **_):
-        os.makedirs(path)
-        raise OSError("disk full")
-
-    monkeypatch.setattr(model, "export", fail)
-    with pytest.raises(OSError, match="disk full"):
-        export_model(model, str(tmp_path))
-    close(served(str(tmp_path / "saved_model"))(x), expected)
 
 
 def test_a_model_without_config_is_still_exported(tmp_path, caplog):

@@ -1,16 +1,13 @@
 """`Checkpoint(load_best=True)`: what a run ends with is its best."""
 
 import json
-import os
-import subprocess
-import sys
 
 import keras
 import numpy as np
 import pytest
 
-from tests.helpers import compare, make_trainer, read_lines, saved_steps
-from tests.trainer.cli.tiny import HERE, TINY, run_trainer
+from tests.helpers import make_trainer, read_lines, saved_steps
+from tests.trainer.cli.tiny import TINY, run_trainer
 from trainer_plugins import Checkpoint, JsonLines
 
 
@@ -75,21 +72,6 @@ def test_the_best_weights_are_there_at_the_end(tmp_path):
 
 
 @pytest.mark.long
-def test_a_run_that_goes_on_does_so_from_its_end(tmp_path):
-    for name, steps in (("parts", 11), ("parts", 14), ("whole", 14)):
-        train(tmp_path / name, steps, load_best=True)
-    compare(tmp_path / "parts", tmp_path / "whole")
-    assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
-
-
-@pytest.mark.long
-def test_a_finished_run_finds_its_best_again(tmp_path):
-    first = train(tmp_path, load_best=True)
-    again = train(tmp_path, load_best=True)
-    assert again.evaluate()["loss"] == first.evaluate()["loss"]
-
-
-@pytest.mark.long
 def test_a_damaged_best_is_passed_over(tmp_path):
     train(tmp_path, load_best=True, keep_best=2)
     values = losses(tmp_path)
@@ -136,36 +118,3 @@ def test_evaluation_and_export_take_the_best(tmp_path, strategy):
         np.testing.assert_array_equal(one, other)
     record = json.loads((tmp_path / "run" / "run.json").read_text())
     assert record["exit_reason"] == "done"
-
-
-@pytest.mark.long
-def test_two_workers_end_with_the_best(tmp_path):
-    (tmp_path / "tiny.gin").write_text(TEXT)
-    command = [
-        *(sys.executable, "-m", "trainer.launch", "--num_workers=2", "--"),
-        *("--gin_file=tiny.gin", "--model_dir=run"),
-        *("--strategy=multi_worker_mirrored", "--jit_compile=graph"),
-    ]
-    environ = {**os.environ, "PYTHONPATH": HERE}
-    for _ in range(2):  # The second time there is nothing to train.
-        done = subprocess.run(
-            command,
-            cwd=tmp_path,
-            env=environ,
-            capture_output=True,
-            text=True,
-            timeout=500,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        values = losses(tmp_path / "run")
-        best = min(values, key=values.get)
-        assert best == 8
-        assert values[14] > 10 * values[best]
-        exported = tmp_path / "run" / "export" / "model.keras"
-        model = keras.models.load_model(exported)
-        # The eval split of that experiment.
-        x = np.random.default_rng(4).random((64, 4), "float32")
-        y = x.sum(axis=1, keepdims=True)
-        loss = np.mean((model.predict(x, verbose=0) - y) ** 2)
-        assert loss == pytest.approx(values[best], rel=1e-4)
-        exported.unlink()

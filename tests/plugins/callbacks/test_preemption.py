@@ -86,32 +86,6 @@ def endless(tmp_path):
         one.process.wait()
 
 
-@pytest.mark.long
-def test_a_second_ctrl_c_ends_the_run_at_once(endless):
-    run = endless(pause=20.0, preemption={"grace_seconds": None})
-    run.wait_for_step(10)
-    run.signal(signal.SIGINT)
-    run.wait_for(lambda: "SIGINT: leaving" in run.log)
-    begin = time.monotonic()
-    run.signal(signal.SIGINT)
-    assert run.end() == 130
-    assert time.monotonic() - begin < 15
-    assert run.log.count("interrupted twice") == 1
-    assert "left in order" in run.log
-
-
-def test_what_takes_longer_than_the_grace_ends_with_75_all_the_same(endless):
-    run = endless(pause=1000.0, preemption={"grace_seconds": 1.0})
-    run.wait_for_step(10)
-    begin = time.monotonic()
-    run.signal(signal.SIGTERM)
-    assert run.end() == 75
-    assert time.monotonic() - begin < 20
-    assert "no step to save at within 1 s" in run.log
-    assert "last words SIGTERM" in run.log
-    assert "Thread" in run.log
-
-
 @pytest.mark.parametrize(
     ("number", "slow"),
     [
@@ -216,35 +190,3 @@ def test_a_vm_that_moves_only_saves(endless, metadata):
     run.wait_for(run.saved_steps)
     run.wait_for_step(run.step + 30)
     assert len(run.saved_steps()) == 1
-
-
-@pytest.mark.long
-def test_no_metadata_server_is_no_fault(endless):
-    options = {"metadata_url": "http://127.0.0.1:9", "poll_seconds": 0.1}
-    run = endless(pause=0.02, preemption=options).wait_for_step(50)
-    run.signal(signal.SIGTERM)
-    assert run.end() == 75
-    assert run.log.count("does not answer") == 1
-
-
-@pytest.mark.parametrize(
-    "place",
-    [
-        "checkpoint",
-        *(
-            pytest.param(p, marks=pytest.mark.long)
-            for p in ("step", "evaluation")
-        ),
-    ],
-)
-def test_the_watchdog_ends_what_hangs(endless, place):
-    run = endless(
-        hang=place,
-        watchdog={f"{place}_seconds": 3.0},
-        checkpoint={"every": 60},
-        loop={"eval_every": 60},
-    )
-    assert run.end() == 75, run.log[-3000:]
-    assert f"start again: a {place} has taken more than 3 s" in run.log
-    assert "endless_script.py" in run.log  # The stack that hangs.
-    assert run.saved_steps()[0] == 60

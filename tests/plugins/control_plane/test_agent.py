@@ -30,15 +30,6 @@ def running(cluster):
     return start
 
 
-def test_an_end_in_order_is_no_loss(running):
-    _, tasks = running(3)
-    for task in tasks.values():
-        task.send("barrier", {}, 20.0)
-    assert [task.answer()[:2] for task in tasks.values()] == [[0, None]] * 3
-    assert [task.close() for task in tasks.values()] == [0] * 3
-    assert [task.log() for task in tasks.values()] == [""] * 3
-
-
 @pytest.mark.parametrize("victim", [0, 2])
 def test_all_tasks_name_the_first_cause(running, victim):
     group, tasks = running(3)
@@ -80,16 +71,6 @@ def test_a_frozen_task_is_named_and_those_that_beat_are_not(running, victim):
     assert frozen.call("reason")[1] is not None
 
 
-def test_after_a_failed_operation_few_heartbeats_are_enough(running):
-    group, tasks = running(3, options={"silence_seconds": 60.0})
-    tasks["worker 2"].kill(signal.SIGSTOP)
-    since = time.monotonic()
-    # In another task than the coordinator's.
-    code, text = tasks["worker 1"].call("reason")
-    assert text.startswith(f"lost {group.label('worker 2')}: silent for ")
-    assert time.monotonic() - since < 15
-
-
 def test_a_call_that_waits_ends_with_the_run(running):
     group, tasks = running(2)
     tasks["worker 0"].send("watched", 60.0, 60.0)
@@ -123,17 +104,6 @@ def test_all_tasks_report_facts_that_differ(running):
         code, text, _ = task.answer()
         assert code == 2
         assert "step: 10 on worker 0, worker 1; 20 on worker 2" in text
-
-
-def test_a_task_that_misses_a_barrier_is_named(running):
-    group, tasks = running(3)
-    for number in (0, 1):
-        tasks[f"worker {number}"].send("barrier", {}, 0.5)
-    for number in (0, 1):
-        code, text, _ = tasks[f"worker {number}"].answer()
-        assert code == 75
-        late = group.label("worker 2")
-        assert text == f"{late} did not reach a barrier in 0.5 s"
 
 
 def test_an_expendable_task_may_be_lost_and_come_back(running):

@@ -1,8 +1,6 @@
 """Elastic clusters: fewer workers than given, as long as task 0 is there."""
 
-import time
-
-from tests.plugins.control_plane.tasks import refusals, until
+from tests.plugins.control_plane.tasks import until
 
 # Longer than a busy machine takes to start a task.
 LONG = 60.0
@@ -14,14 +12,6 @@ def elastic(least, settle=1.0, start=LONG):
         "settle_seconds": settle,
         "start_seconds": start,
     }
-
-
-def test_a_full_cluster_starts_at_once(cluster):
-    group = cluster(3, chief=1, options=elastic(1, LONG))
-    tasks = group.start("worker 2", "worker 0", "worker 1", "chief 0")
-    for task in tasks:
-        _, jobs = task.started()
-        assert jobs == group.jobs
 
 
 def test_the_tasks_that_are_present_form_a_cluster(cluster):
@@ -71,38 +61,3 @@ def test_a_run_ends_for_one_that_is_back_and_starts_with_all(cluster):
     for task in (*group.start_workers(0, 2), back):
         _, jobs = task.started()
         assert jobs == group.jobs
-
-
-def test_different_facts_end_the_start(cluster):
-    """The message is in the cluster's order, and not in that of arrival."""
-    group = cluster(3, options=elastic(2, LONG))
-    later = group.start_workers(1, facts={"config": "a"})
-    time.sleep(1.0)
-    tasks = [
-        *group.start_workers(0, facts={"config": "a"}),
-        *later,
-        *group.start_workers(2, facts={"config": "b"}),
-    ]
-    for text in refusals(tasks):
-        assert 'differ in config: "a" on worker 0, worker 1; "b"' in text
-
-
-def test_a_different_min_workers_is_a_difference(cluster):
-    group = cluster(2, options=elastic(1, LONG))
-    tasks = [
-        *group.start_workers(0),
-        *group.start_workers(1, min_workers=2),
-    ]
-    for text in refusals(tasks):
-        assert "differ in min_workers: 1 on worker 0; 2 on worker 1" in text
-
-
-def test_one_that_is_back_and_differs_does_not_end_the_run(cluster):
-    group = cluster(2, options=elastic(1, 0.5))
-    (task,) = group.start_workers(0)
-    task.started()
-    (back,) = group.start_workers(1, facts={"code": "x"})
-    code, text, _ = back.answer()
-    assert code == 2
-    assert "differ in code" in text
-    assert task.call("state") == [0, [None, None, 0]]

@@ -9,8 +9,6 @@ import time
 import pytest
 
 from tests.plugins.control_plane.tasks import refusals
-from trainer import UserError
-from trainer_plugins.control_plane.addresses import coordinator_port
 
 
 def test_all_tasks_join_and_the_late_one_is_waited_for(cluster):
@@ -79,15 +77,6 @@ def test_different_facts_name_the_worker_and_the_fact(cluster):
         ), text
         assert '"xyz" on worker 2' in text
         assert "keras" not in text
-
-
-def test_a_different_cluster_is_named(cluster):
-    group = cluster(2)
-    other = {"worker": [*group.jobs["worker"], "127.0.0.1:9"]}
-    tasks = [*group.start_workers(0), *group.start_workers(1, given=other)]
-    for text in refusals(tasks):
-        assert "differ in the address of worker 2: " in text
-        assert '"127.0.0.1:9" on worker 1' in text
 
 
 def test_two_processes_with_one_task_index_are_named(cluster):
@@ -174,19 +163,3 @@ def test_a_task_that_dies_before_the_start_may_come_back(cluster, victim):
     tasks |= {i: group.start_workers(i)[0] for i in (victim, 2)}
     for i, task in tasks.items():
         assert task.started() == [f"worker {i}", group.jobs]
-
-
-def test_where_the_coordinator_listens(monkeypatch):
-    monkeypatch.delenv("TRAINER_COORDINATOR_PORT", raising=False)
-    pair = {"worker 0": "n1:2222", "worker 1": "n2:2222"}
-    assert coordinator_port(pair) == 2252
-    many = {f"worker {i}": f"n1:{2222 + i}" for i in range(40)}
-    assert coordinator_port(many) == 2262
-    last = {"worker 0": "n1:65530", "worker 1": "n1:65529"}
-    assert coordinator_port(last) == 65528
-    monkeypatch.setenv("TRAINER_COORDINATOR_PORT", "2222")
-    with pytest.raises(UserError, match="is the port of worker"):
-        coordinator_port(pair)
-    monkeypatch.setenv("TRAINER_COORDINATOR_PORT", "65536")
-    with pytest.raises(UserError, match="from 1 to 65535"):
-        coordinator_port(pair)

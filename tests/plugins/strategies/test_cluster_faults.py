@@ -99,51 +99,6 @@ def cluster(tmp_path):
 
 
 @pytest.mark.long
-def test_frozen_worker_is_named_by_all_others(cluster):
-    count, victim = 3, 1
-    group = cluster(f"multi_worker_mirrored@{count}", "100000", "0.1")
-    group.start(*range(count))
-    others = set(range(count)) - {victim}
-    for other in others:
-        group.wait_for_step(other, 20)
-    group.tasks[victim].send_signal(signal.SIGSTOP)
-    since = time.monotonic()
-    for other in others:
-        said = group.said(other, 75, seconds=60)
-        assert said.startswith(f"lost worker {victim} (")
-    assert time.monotonic() - since < 30
-
-
-@pytest.mark.long
-def test_a_stop_within_the_limit_is_survived(cluster):
-    """It is longer than the limit of TensorFlow's own heartbeats."""
-    pair = cluster(
-        "multi_worker_mirrored@2", "100000", "0.1", "silence_seconds=40"
-    )
-    pair.start(0, 1)
-    pair.wait_for_step(0, 20)
-    pair.tasks[1].send_signal(signal.SIGSTOP)
-    time.sleep(14)
-    pair.tasks[1].send_signal(signal.SIGCONT)
-    reached = int(re.findall(r"step (\d+)", pair.log(0))[-1])
-    pair.wait_for_step(0, reached + 50)
-
-
-@pytest.mark.long
-def test_a_worker_that_freezes_in_the_rendezvous_is_named_by_all(cluster):
-    trio = cluster("multi_worker_mirrored@3", "10", "0")
-    trio.start(0, 2)
-    # Until both have joined.
-    trio.wait_until(lambda: "Waiting for worker 1 (" in trio.log(0))
-    trio.tasks[2].send_signal(signal.SIGSTOP)
-    # With this one, all are present.
-    trio.start(1)
-    for number in (0, 1):
-        said = trio.said(number, 75, seconds=60)
-        assert f"lost worker 2 ({trio.address(2)}): silent" in said
-
-
-@pytest.mark.long
 def test_steps_count_once_if_a_worker_dies_in_the_middle_of_one(cluster):
     """The optimizer has counted that step by then; the chief has not."""
     group = cluster("parameter_server@1+1", "50", "0", "slow=yes")

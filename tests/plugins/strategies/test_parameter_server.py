@@ -1,7 +1,5 @@
 """The parts of a parameter-server run that need no servers."""
 
-import time
-
 import pytest
 import tensorflow as tf
 
@@ -9,7 +7,6 @@ from trainer import UserError
 from trainer_plugins import ParameterServer
 from trainer_plugins.strategies.parameter_server.counters import (
     StepCounts,
-    with_staleness,
 )
 from trainer_plugins.strategies.parameter_server.worker_pool import (
     cut_into_rounds,
@@ -136,75 +133,3 @@ def test_each_counter_is_corrected_on_its_own(growth, losses):
 def test_other_variables_are_left_alone(growth, losses):
     steps = growth[0]
     assert counted(growth, num_steps=steps, losses=losses) == growth
-
-
-def test_a_variable_created_meanwhile_is_left_alone():
-    counts = StepCounts()
-    with tf.variable_creator_scope(counts.note):
-        updates = tf.Variable(0, dtype=tf.int64)
-        before = counts.values()
-        late = tf.Variable(0, dtype=tf.int64)
-    for variable in (updates, late):
-        variable.assign_add(3)
-    counts.correct(before, updates=updates, num_steps=2, losses=1)
-    assert (int(updates.numpy()), int(late.numpy())) == (2, 3)
-
-
-@pytest.fixture
-def updates():
-    return tf.Variable(5, dtype=tf.int64)
-
-
-def test_updates_of_others_in_between_are_counted(updates):
-    @tf.function
-    def step(others):
-        return with_staleness(lambda: updates.assign_add(others), updates)[1]
-
-    for others in (0, 3, 6):
-        assert step(tf.constant(others, tf.int64)) == others
-    assert int(updates.numpy()) == 5 + 9 + 3
-
-
-def assigned(weight, value):
-    weight.assign(value)
-
-
-def assigned_if_sound(weight, value):
-    def update():
-        weight.assign(value)
-        return 0
-
-    tf.cond(tf.reduce_sum(weight) < 1e9, update, lambda: 0)
-
-
-def assigned_in_a_function(weight, value):
-    tf.function(lambda: weight.assign(value))()
-
-
-def scattered(weight, value):
-    weight.scatter_sub(tf.IndexedSlices(value, tf.constant([0])))
-
-
-@pytest.mark.parametrize(
-    "update", [assigned, assigned_if_sound, assigned_in_a_function, scattered]
-)
-def test_an_update_is_counted_when_it_has_been_made(updates, update):
-    weight = tf.Variable([0.0])
-    seen = []
-
-    def slowly():
-        time.sleep(0.3)
-        seen.append(int(updates.numpy()))
-        return 1.0
-
-    def body():
-        value = tf.ensure_shape(tf.py_function(slowly, [], tf.float32), [])
-        update(weight, value[tf.newaxis])
-
-    @tf.function
-    def step():
-        return with_staleness(body, updates)[1]
-
-    assert step() == 0
-    assert seen == [5]
-    assert int(updates.numpy()) == 6

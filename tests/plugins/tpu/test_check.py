@@ -11,7 +11,6 @@ import sys
 
 import pytest
 
-from tests.plugins.tpu import tpu_models
 from tests.sets import one_in
 from trainer import UserError
 from trainer_plugins import TPU
@@ -20,7 +19,6 @@ HERE = os.path.dirname(__file__)
 needs_compiler = pytest.mark.skipif(
     importlib.util.find_spec("libtpu") is None, reason="needs [tpu-check]"
 )
-TOPOLOGIES = ("v5e:2x2", "v5p:2x2x1", "v6e:2x2")
 ODD = """
 import tpu_models
 Trainer.model = @odd_model
@@ -31,12 +29,6 @@ Trainer.data = @numbers
 Trainer.batch_size = 8
 run.strategy = 'tpu'
 run.callbacks = [@Checkpoint()]
-"""
-LARGE = """
-Trainer.loss = @losses.SparseCategoricalCrossentropy()
-losses.SparseCategoricalCrossentropy.from_logits = True
-Trainer.model = @{model}
-Trainer.data = @{data}
 """
 
 
@@ -104,67 +96,6 @@ def test_tpu_mnist_compiles(tmp_path, root, mnist_dir):
     assert step["all_reduce_time"] == pytest.approx(seconds)
 
 
-@needs_compiler
-@pytest.mark.long
-@pytest.mark.parametrize("topology", TOPOLOGIES)
-def test_resnet50_costs_what_it_must(tmp_path, topology):
-    live = {}
-    for precision in ("mixed_bfloat16", "float32"):
-        for rows in (128, 256):
-            run = f"{precision}_{rows}"
-            done = check_odd(
-                tmp_path,
-                "large",
-                f"--model_dir={run}",
-                f"--batch_size={4 * rows}",
-                f"--mixed_precision={precision}",
-                f"--gin.images.size={4 * rows}",
-                "--allow_unused_bindings",
-                text=LARGE.format(model="resnet50", data="images"),
-                topology=topology,
-            )
-            assert done.returncode == 0, done.stderr
-            training = programs(tmp_path / run, topology)[0]
-            live[precision, rows] = training["live"]
-            # Multiplications and additions of a forward pass, each counted:
-            # Keras strides in the first 1x1 convolution of a stage, as the
-            # paper does (He et al., 2015, table 1: 3.8e9 multiply-adds).
-            expected = 3 * 2 * 3.86e9 * rows
-            assert training["FLOP"] == pytest.approx(expected, rel=0.1)
-        # All but the variables and the program doubles.
-        assert 1.5 < live[precision, 256] / live[precision, 128] < 2.1
-    assert 1.3 < live["float32", 256] / live["mixed_bfloat16", 256] < 2.1
-
-
-@needs_compiler
-@pytest.mark.long
-@pytest.mark.parametrize("topology", TOPOLOGIES)
-def test_a_transformer_costs_what_it_must(tmp_path, topology):
-    done = check_odd(
-        tmp_path,
-        "large",
-        "--batch_size=32",
-        "--mixed_precision=mixed_bfloat16",
-        "--allow_unused_bindings",
-        text=LARGE.format(model="transformer", data="words"),
-        topology=topology,
-    )
-    assert done.returncode == 0, done.stderr
-    width, length, blocks, words = (
-        tpu_models.WIDTH,
-        tpu_models.LENGTH,
-        tpu_models.BLOCKS,
-        tpu_models.WORDS,
-    )
-    tokens = 32 // 4 * length
-    # Without the embedding, whose rows are looked up.
-    parameters = blocks * 12 * width**2 + width * words
-    attention = 12 * blocks * width * length * tokens
-    expected = 6 * parameters * tokens + attention
-    found = programs(tmp_path / "run", topology)[0]["FLOP"]
-    assert found == pytest.approx(expected, rel=0.1)
-
-
 # What must be in the sentence that ends the check.
 ODD_ONES = {
     "python": r"EagerPyFunc in the layer 'the_odd_one' .* Python code",
@@ -214,24 +145,9 @@ def test_what_is_no_slice(text, message):
         TPU(tpu_topology=text)
 
 
-@pytest.mark.parametrize(
-    ("text", "chips"), [("v5e:1x1", 1), ("v6e:16x16", 256), ("v5p:4x4x8", 128)]
-)
-def test_each_chip_of_a_slice_is_a_replica(text, chips, versions):
-    assert TPU(tpu_topology=text).num_replicas == chips
-
-
 def test_there_or_not_there():
     with pytest.raises(UserError, match="Leave one of them out"):
         TPU(tpu="local", tpu_topology="v5e:2x2")
-
-
-def test_a_tpu_that_is_not_there_is_only_for_checks(root):
-    done = check(
-        root, "experiments/digits.gin", "--strategy=tpu", "--mode=train"
-    )
-    assert done.returncode == 2
-    assert "names a TPU that is not here" in done.stderr
 
 
 @pytest.fixture

@@ -90,18 +90,6 @@ def test_order_of_calls_by_name_or_address(calls, monkeypatch, tpu):
     ]
 
 
-def test_nothing_is_shut_down_that_did_not_start(calls, monkeypatch):
-    def fail(resolver):
-        raise tf.errors.NotFoundError(None, None, "TPUs not found.\nmore")
-
-    monkeypatch.setattr(tf.tpu.experimental, "initialize_tpu_system", fail)
-    plugin = TPU(tpu="local")
-    with pytest.raises(UserError, match="'local' does not start: TPUs not f"):
-        plugin.create()
-    plugin.close()
-    assert calls == [("resolve", "local")]
-
-
 def test_a_tpu_that_is_being_created_is_waited_for(calls, monkeypatch):
     errors = [
         RuntimeError('TPU "my-slice" is not yet ready; state: "CREATING"'),
@@ -250,13 +238,6 @@ def refused(tpu):
     return message
 
 
-def test_without_a_tpu_the_flags_are_named():
-    message = refused("local")
-    for part in ("--tpu=local", "--tpu=NAME", "--tpu=grpc://HOST:PORT"):
-        assert part in message
-    assert "--strategy=mirrored --virtual_devices=4" in message
-
-
 @pytest.mark.parametrize(
     ("tpu", "suggestion"),
     [
@@ -296,20 +277,6 @@ def test_what_the_environment_says_is_found(monkeypatch):
     assert TPU.detect().found == "TPU_NAME=local"
     assert host.default_tpu() == "local"
     assert "environment has TPU_NAME=local" in refused(None)
-
-
-def test_chips_on_the_pci_bus_are_found(monkeypatch, tmp_path):
-    cards = {
-        "0000:00:04.0": ("0x1ae0", "0x0063"),  # A v5e chip.
-        "0000:00:05.0": ("0x1ae0", "0x0042"),  # A network card by Google.
-        "0000:00:06.0": ("0x10de", "0x0063"),  # Another maker's.
-    }
-    for slot, (vendor, device) in cards.items():
-        (tmp_path / slot).mkdir()
-        (tmp_path / slot / "vendor").write_text(f"{vendor}\n")
-        (tmp_path / slot / "device").write_text(f"{device}\n")
-    monkeypatch.setattr(host, "_PCI", str(tmp_path))
-    assert TPU.detect().found == "TPU chips: 0000:00:04.0"
 
 
 # As TensorFlow's library for TPUs does it.
@@ -376,60 +343,3 @@ def test_a_preflight(installed, tmp_path, capsys, monkeypatch, root):
     assert look(capsys)[0] == ["in use by process 7"]
     text = (root / "setup.cfg").read_text()
     assert f"\n    libtpu=={preflight.OLDEST_LIBTPU}\n" in text
-
-
-@pytest.mark.parametrize(
-    ("packages", "said"),
-    [
-        ({}, "no TensorFlow: a TPU needs tensorflow-tpu"),
-        (
-            {"tensorflow-tpu": "2.20.0", "tensorflow": "2.21.0"},
-            "tensorflow-tpu 2.20.0, tensorflow 2.21.0: a TPU needs",
-        ),
-        (
-            {"tensorflow-tpu": "2.20.0", "libtpu": "0.0.52"},
-            "libtpu 0.0.52: tensorflow-tpu 2.20 works with 0.0.14 to 0.0.31",
-        ),
-    ],
-)
-def test_packages_that_do_not_fit(installed, capsys, packages, said):
-    installed.clear()
-    installed.update(packages)
-    bad, _ = look(capsys, "--model_dir=gs://bucket/run")
-    assert any(line.startswith(said) for line in bad)
-    # TensorFlow is not imported then: it may end the process.
-    assert bad[-1] == "gs://bucket/run has not been tried"
-
-
-_CONNECT = """
-import tensorflow as tf
-from trainer import UserError
-from trainer_plugins import TPU
-
-server = tf.distribute.Server({"worker": ["127.0.0.1:PORT"]}, "worker")
-plugin = TPU(tpu=server.target)
-try:
-    plugin.create()
-except UserError as error:
-    print(error, flush=True)
-"""
-
-
-def test_a_tensorflow_server_without_a_tpu_is_told_apart(root):
-    # In another process, because it stays connected to the server.
-    with subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            _CONNECT.replace("PORT", str(closed_port())),
-        ],
-        cwd=root,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        try:
-            message = process.stdout.readline()
-        finally:
-            process.kill()
-    assert "does not start: " in message
-    assert "TPU" in message.partition("does not start: ")[2]

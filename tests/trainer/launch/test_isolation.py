@@ -4,14 +4,11 @@ import json
 import os
 import pathlib
 import re
-import shutil
 import socket
 import subprocess
 import sys
 
 import pytest
-
-from trainer.errors import EXIT_DONE
 
 ROOT = pathlib.Path(__file__).parents[3]
 # A cluster of one worker opens a port, too.
@@ -55,7 +52,7 @@ needs_namespaces = pytest.mark.skipif(
 
 def test_open_ports_are_named(tmp_path):
     done = launch(tmp_path)
-    assert done.returncode == EXIT_DONE, done.stderr
+    assert done.returncode == 0, done.stderr
     # The coordinator's and the worker's.
     named = re.search(
         r"ports open to the network .*?: (\d+), (\d+)\.", done.stdout
@@ -68,7 +65,7 @@ def test_open_ports_are_named(tmp_path):
 @needs_namespaces
 def test_isolated_tasks_train_and_name_what_is_missing(tmp_path):
     done = launch(tmp_path, "--isolate")
-    assert done.returncode == EXIT_DONE, done.stderr
+    assert done.returncode == 0, done.stderr
     assert "gs://" in done.stdout
     assert "metadata server" in done.stdout
     assert "ports open" not in done.stdout
@@ -110,17 +107,3 @@ print("reached", os.getuid())
 with open("/proc/net/dev") as file:
     print(*(line.split(":")[0] for line in file if ":" in line))
 """
-
-
-@needs_namespaces
-@pytest.mark.skipif(
-    os.getuid() != 0 or shutil.which("setpriv") is None,
-    reason="has no rights to give up",
-)
-def test_without_rights_a_user_namespace_gives_them():
-    dropped = ["--bounding-set=-sys_admin", "--inh-caps=-sys_admin"]
-    done = isolated_in_a_child(
-        "import os, socket; print(os.getuid()); socket.create_server(('', 0))",
-        prefix=["setpriv", *dropped],
-    )
-    assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr

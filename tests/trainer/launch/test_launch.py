@@ -21,11 +21,6 @@ from tests.trainer.launch.launching import (
 )
 
 GIN = "--gin_file=experiments/digits.gin"
-SLEEP = "import time; print('here', flush=True); time.sleep(60)"
-IGNORES = (
-    "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN);" + SLEEP
-)
-PID = "import os; print(f'pid={os.getpid()} ', flush=True);"
 CHILD = """
 import subprocess
 signal.signal(signal.SIGUSR1, lambda *_: print("saved", flush=True))
@@ -102,34 +97,6 @@ def test_a_killed_worker_restarts_its_peers(launch):
     )
 
 
-def test_a_stopped_chief_is_killed_and_restarted(launch):
-    """Its output is shown across restarts."""
-    program = LIFE + "if life == 1: os.kill(os.getpid(), signal.SIGSTOP)"
-    one = launch(("worker", 0, program), max_restarts=1, stopped_seconds=0.3)
-    code, out, err = one.result()
-    assert code == 0, err
-    assert [line.split()[0] for line in out.splitlines()] == [
-        "life=1",
-        "life=2",
-    ]
-    message = "worker 0 has been stopped (SIGSTOP) for 0.3 s: it is killed.\n"
-    assert err.startswith(message)
-    assert is_gone(pid_of(out))
-
-
-def test_a_reader_that_goes_away_does_not_stop_the_run(launch):
-    chatty = (
-        "import time\n"
-        "for i in range(5): print(i, flush=True); time.sleep(0.1)\n"
-    )
-    one = launch(("worker", 0, chatty))
-    assert one.process.stdout.readline() == "0\n"
-    one.process.stdout.close()
-    assert one.process.wait(timeout=20) == 0
-    assert one.process.stderr.read() == ""
-    assert one.log("worker_0").split()[-1] == "4"
-
-
 @pytest.mark.parametrize("redirection", [">&-", "2>&-", ">/dev/full 2>&1"])
 def test_a_terminal_that_is_gone_does_not_stop_the_run(tmp_path, redirection):
     """Nor does a log folder that is."""
@@ -189,26 +156,6 @@ def test_launch_answers_without_tensorflow(plain_starts):
     assert done.stderr.count("error: ") == 1
 
 
-def test_every_process_of_a_launch_runs_the_trainer(tmp_path):
-    """Each process finds the mistake, and the launcher returns its code."""
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "trainer.launch", "--num_workers=2"),
-            *("--", "--gin_file=none.gin", f"--model_dir={tmp_path}"),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 2
-    assert "none.gin" in done.stdout + done.stderr
-    assert "failed (exit code 2)" in done.stderr
-    assert sorted(os.listdir(tmp_path / "logs")) == [
-        "worker_0.log",
-        "worker_1.log",
-    ]
-
-
 def test_on_its_own_host_a_task_keeps_its_index(tmp_path):
     """With one launcher per host, only that host's task is started."""
     config = json.dumps(
@@ -246,30 +193,6 @@ def test_a_peer_that_trains_has_time_and_the_cause_is_the_failure(launch):
     assert (lives(one, "worker_0"), lives(one, "worker_1")) == (2, 2)
     assert err.count("worker 1 failed (exit code 1): ValueError: no") == 2
     assert "worker 0 requests" not in err
-
-
-def test_one_that_neither_leaves_nor_ends_is_killed(launch):
-    deaf = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-    one = launch(
-        ("worker", 0, LIFE + f"if life == 1:\n    {deaf}    time.sleep(60)"),
-        ("worker", 1, LIFE + "time.sleep(1)\nif life == 1: sys.exit(3)"),
-        max_restarts=3,
-        settle_seconds=0.5,
-        end_seconds=1.0,
-    )
-    code, _, err = one.result()
-    assert code == 0
-    assert "worker 0 is still in a run that ended 1.5 s ago" in err
-
-
-def test_a_users_mistake_ends_all(launch):
-    one = launch(
-        ("worker", 0, LIFE + AWAIT),
-        ("worker", 1, LIFE + "sys.exit(2)"),
-        max_restarts=3,
-    )
-    assert one.result()[0] == 2
-    assert (lives(one, "worker_0"), lives(one, "worker_1")) == (1, 1)
 
 
 def test_a_lost_server_restarts_chief_and_workers(launch):
@@ -318,52 +241,3 @@ def test_a_record_that_says_done_ends_a_task_without_peers(launch, text):
     one = launch(("worker", 1, LIFE + program), max_restarts=3)
     assert one.result()[0] == (1 if text else 0)
     assert lives(one, "worker_1") == 2
-
-
-@pytest.mark.parametrize(
-    ("end", "least", "code"),
-    [
-        ("sys.exit(3)", 1, 0),
-        # Not enough others; and one with a defect hides nothing.
-        ("sys.exit(3)", 2, 3),
-        ("fail('no', 4)", 1, 1),
-    ],
-)
-def test_an_elastic_worker_may_be_left_out(launch, end, least, code):
-    one = launch(
-        ("worker", 0, LIFE + "time.sleep(0.5 if life == 3 else 60)"),
-        ("worker", 1, LIFE + f"time.sleep(1)\n{end}"),
-        max_restarts=1,
-        min_workers=least,
-    )
-    found, _, err = one.result()
-    assert found == code, err
-    assert lives(one, "worker_1") == 2
-    assert ("go on without it: --min_workers=1." in err) is (code == 0)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("flags", "strategy"),
-    [
-        (["--num_workers=2"], "multi_worker_mirrored"),
-        (["--num_workers=1", "--num_ps=1"], "parameter_server"),
-    ],
-)
-def test_a_real_cluster_trains(root, tmp_path, flags, strategy):
-    pytest.importorskip("sklearn")
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "trainer.launch", *flags, "--"),
-            *("--gin_file=experiments/digits.gin", "--train_steps=20"),
-            f"--model_dir={tmp_path}",
-        ],
-        cwd=root,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    record = json.loads((tmp_path / "run.json").read_text())
-    assert (record["strategy"], record["exit_reason"]) == (strategy, "done")
-    assert record["cluster"]["cluster"]["source"] == "TF_CONFIG"

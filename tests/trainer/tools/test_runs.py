@@ -3,13 +3,9 @@
 import json
 import os
 import socket
-import subprocess
-import sys
 
 import pytest
 
-from tests.conftest import ROOT
-from tests.trainer.cli.tiny import TINY, run_trainer
 from trainer.tools.runs import main, resumed
 
 
@@ -124,45 +120,3 @@ def test_a_run_is_found_by_the_end_of_its_path(runs):
             *("--gin_file=a b.gin", "--train_steps=8", "--train_steps=9"),
             "--model_dir=runs/b/c",
         ]
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("plain_starts")
-def test_runs_of_the_trainer_are_read_and_go_on(tmp_path):
-    text = TINY + "run.callbacks = [@JsonLines(), @Checkpoint()]\n"
-    for rate in ("0.1", "0.01"):
-        done = run_trainer(
-            tmp_path,
-            f"--model_dir=runs/rates/{rate}",
-            f"--gin.SGD.learning_rate={rate}",
-            text=text,
-        )
-        assert done.returncode == 0, done.stderr
-
-    def tool(code, *arguments):
-        done = subprocess.run(
-            [sys.executable, *code, *arguments],
-            cwd=tmp_path,
-            env={
-                **os.environ,
-                "PYTHONPATH": f"{ROOT}:{ROOT / 'tests' / 'trainer' / 'cli'}",
-            },
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 0, done.stderr
-        return done
-
-    command = ("-m", "trainer.tools.runs")
-    for steps in (12, 16):
-        done = tool(command, "--resume=0.01", f"--train_steps={steps}")
-        assert "resumes: python -m trainer --gin_file=tiny.gin" in done.stderr
-    found = json.loads(tool(command, "--json").stdout)
-    assert {run["name"]: run["step"] for run in found} == {
-        **{"rates/0.1": 8, "rates/0.01": 16}
-    }
-    light = (
-        "import sys, trainer.tools.runs as runs; runs.main([]); "
-        "assert not {'tensorflow', 'keras'}.intersection(sys.modules)"
-    )
-    assert "0.01" in tool(("-c", light)).stdout

@@ -1,18 +1,13 @@
 """`--mode=check`: what it says of a run, and that it leaves no trace."""
 
-import functools
 import hashlib
 import json
-import os
-import subprocess
-import sys
 
 import keras
-import numpy as np
 import pytest
 
-from tests.trainer.cli.tiny import HERE, TINY, run_trainer
-from trainer import Diverged, Guard, Trainer
+from tests.trainer.cli.tiny import TINY, run_trainer
+from trainer import Trainer
 from trainer.experiment import build
 from trainer_plugins import Checkpoint
 
@@ -88,58 +83,6 @@ def test_a_run_that_has_begun_stays_as_it_is(tmp_path):
     assert after == before
 
 
-def test_what_would_not_start(tmp_path):
-    text = SAVES + "linear.units = 'x'\n"
-    done = run_trainer(tmp_path, "--mode=check", "--model_dir=run", text=text)
-    assert done.returncode in (1, 2)
-    assert report(tmp_path / "run")["would_start"] is False
-
-
-@pytest.mark.long
-def test_several_replicas(tmp_path):
-    done = run_trainer(
-        tmp_path,
-        "--mode=check",
-        "--model_dir=run",
-        "--strategy=mirrored",
-        "--virtual_devices=2",
-        "--allow_unused_bindings",
-        text=SAVES + "reduction.kind = 'sum'\n",
-    )
-    assert done.returncode == 0, done.stderr
-    found = report(tmp_path / "run")
-    assert found["run"]["replicas"] == 2
-    assert found["steps"]["retraces"] == 0
-    assert found["verdict"]["unused_bindings"] == 1
-    assert "reduction.kind (tiny.gin" in found["verdict"]["notes"][0]
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    "task", ["multi_worker_mirrored@2", "parameter_server@1+1"]
-)
-def test_a_cluster(tmp_path, task):
-    name, _, tasks = task.partition("@")
-    workers, _, servers = tasks.partition("+")
-    (tmp_path / "tiny.gin").write_text(SAVES)
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "trainer.launch"),
-            f"--num_workers={workers}",
-            *([f"--num_ps={servers}"] if servers else []),
-            *("--", "--gin_file=tiny.gin", "--mode=check"),
-            *("--model_dir=run", f"--strategy={name}"),
-        ],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": HERE},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    assert report(tmp_path / "run")["would_start"] is True
-
-
 def check(folder, x, *, callbacks=(Checkpoint,), **options):
     def trainer(strategy):
         return Trainer(
@@ -159,45 +102,3 @@ def check(folder, x, *, callbacks=(Checkpoint,), **options):
         strategy="default",
         callbacks=[one() for one in callbacks],
     )
-
-
-class Notes(keras.callbacks.Callback):
-    """A callback of Keras' kind, whose mistakes show in a check."""
-
-    def __init__(self, got):
-        super().__init__()
-        self.got = got
-
-    def set_model(self, model):
-        super().set_model(model)
-        self.got.append(model)
-
-
-def test_in_python(tmp_path):
-    # Keras' begins to write when it gets the model; to the check's folder.
-    board = functools.partial(keras.callbacks.TensorBoard, tmp_path / "board")
-    got = []
-    notes = functools.partial(Notes, got)
-    x = np.zeros((32, 4), "float32")
-    with check(tmp_path, x, callbacks=[Checkpoint, board, notes]) as run:
-        assert got == [run.call.model]
-        assert run.run() == {"parameters": 5.0, "train_steps": 1000.0}
-    titles = [section.title for section in run.tool.sections]
-    assert titles[:3] == ["run", "model", "steps"]
-    # Only the command line writes a report.
-    assert not list(tmp_path.iterdir())
-
-
-def test_what_the_guard_finds(tmp_path):
-    x = np.full((32, 4), np.nan, "float32")
-    message = "diverged after step 0.*loss is nan"
-    run = check(tmp_path, x, guard=Guard())
-    with run, pytest.raises(Diverged, match=message):
-        run.run()
-    with check(tmp_path, x, guard=Guard("roll_back", max_rollbacks=9)) as run:
-        faults = []
-        run.loop.try_steps(1, faults)
-        assert "loss is nan" in faults[0]
-        assert faults[0].endswith("A run would roll back.")
-        with pytest.raises(Diverged, match="more often than Guard.max_roll"):
-            run.loop.try_steps(1, faults * 9)
