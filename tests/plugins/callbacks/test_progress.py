@@ -3,18 +3,18 @@
 import io
 import re
 
-import keras
 from rich.console import Console
 
 from tests.helpers import linear, make_trainer
+from trainer import Callback
 from trainer_plugins import Progress
 
 
-class Enough(keras.callbacks.Callback):
-    """Stops a run by Keras' own means, as an early stop does."""
+class Enough(Callback):
+    """Stops a run as an early stop does."""
 
-    def on_epoch_end(self, epoch, logs=None):
-        self.model.stop_training = True
+    def on_log(self, step, split, logs):
+        self.run.stop("loss [does] not improve")
 
 
 def shown(*callbacks, terminal=False):
@@ -55,4 +55,5 @@ def test_a_terminal_gets_a_bar_with_lines_above():
 
 
 def test_an_early_stop_says_so():
-    assert "stopped  step 8/20" in shown(Enough())
+    text = shown(Enough())
+    assert "stopped  step 10/20  loss [does] not improve\n" in text
