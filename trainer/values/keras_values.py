@@ -57,30 +57,6 @@ def _is_weight(leaf: Any) -> bool:
     return is_number and math.isfinite(leaf)
 
 
-def _is_metric(leaf: Any) -> bool:
-    return isinstance(leaf, str) or callable(leaf)
-
-
-# What arrays, datasets of all kinds and `Examples` have. An iterator is refused
-# where data is read, with what to give instead.
-_OF_DATA = (
-    *("__array__", "to_numpy", "tocoo", "dense_shape", "pieces"),
-    *("element_spec", "num_batches", "gather", "__next__"),
-)
-
-
-def _is_data(value: Any) -> bool:
-    if isinstance(value, dict):
-        return any(map(_is_data, value.values()))
-    if isinstance(value, list | tuple):
-        return any(_is_data(v) or isinstance(v, list | tuple) for v in value)
-    return (
-        callable(value)
-        or any(hasattr(value, name) for name in _OF_DATA)
-        or type(value).__module__.partition(".")[0] == "torch"
-    )
-
-
 def _public(module: Any) -> list[str]:
     return [name for name in vars(module) if not name.startswith("_")]
 
@@ -103,7 +79,7 @@ MakeModel: TypeAlias = Annotated[
 ]
 Data: TypeAlias = Annotated[
     Any,
-    Predicate(lambda value: value is None or _is_data(value)),
+    # What can be read is known where it is read.
     Doc(
         "arrays (x, y), a tf.data.Dataset of batches, a dict of these by "
         "split, or a function of the split"
@@ -140,7 +116,6 @@ Optimizer: TypeAlias = Annotated[
 ]
 Metrics: TypeAlias = Annotated[
     Any,
-    _each(keras.Metric, fits=_is_metric),
     Doc(
         "a list of Keras metrics, their classes or names, or a list or dict of "
         "these by output"

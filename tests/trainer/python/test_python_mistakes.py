@@ -208,7 +208,7 @@ MISTAKES = {
         "can be read only once",
     ),
     "a path": (lambda: make().fit("train.csv", Y), "x is a str"),
-    "data is a number": (lambda: make(data=3), "Trainer.data = 3 must be"),
+    "data is a number": (lambda: make(data=3).train(1), "x is a int"),
     "four arrays": (
         lambda: make(data=(X, Y, Y, Y)),
         r"Give \(x, y\) or \(x, y, sample_weight\)",
