@@ -139,7 +139,6 @@ VALUES = {
     "Guard.action": set(),
     "Watchdog.step_seconds": SECONDS,
     "Preemption.grace_seconds": SECONDS | {NONE},
-    "Preemption.poll_seconds": SECONDS,
     "Progress.console": {NONE},
     "Adam.learning_rate": {"2.5"},
     "Adam.beta_1": {"0"},

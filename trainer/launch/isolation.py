@@ -26,7 +26,7 @@ _INTERFACE = "16sH14x"
 ISOLATED = (
     "isolated: the tasks have a network of their own. No one else can reach "
     "their ports, and they can reach nothing outside: no gs://, no downloads, "
-    "no metadata server that announces a preemption."
+    "no metadata server."
 )
 
 

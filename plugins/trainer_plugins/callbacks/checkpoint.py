@@ -18,7 +18,6 @@ from trainer.plugin_api import (
     Text,
     Ticker,
     configurable,
-    files,
     names_in_logs,
     run_paths,
     schema,
@@ -92,8 +91,6 @@ class Checkpoint(Callback):
         self._saved_step: int | None = None
         self._saved_at = 0.0
         self._saved_as_over = True
-        self._saved_digests: dict[str, str] | None = None
-        self._has_written = False
         self._failure: str | None = None
         # A single thread: saves must reach the disk in their order.
         self._writer = concurrent.futures.ThreadPoolExecutor(max_workers=1)
@@ -134,7 +131,7 @@ class Checkpoint(Callback):
             # A run that left before the events of its step saves it again
             # after them, because callbacks change their state there.
             if run.unfired_from is None:
-                self._note_saved(over=run.is_ending)
+                self._saved_step, self._saved_as_over = run.step, run.is_ending
         # Not from the present step: what an earlier attempt left unfired is
         # still due.
         self._ticker.start(run.fired_step)
@@ -289,24 +286,12 @@ class Checkpoint(Callback):
         if not self._finish():
             raise UserError(self._why_not_done())
 
-    def _note_saved(self, *, over: bool) -> None:
-        """Records what was saved, to know at the end whether it is complete."""
-        self._saved_step = self.run.step
-        self._saved_as_over = over
-        # Hashing reads every variable: only where a Keras callback may still
-        # change one.
-        if over and self.run.keras_ends:
-            self._saved_digests = self.run.state.digests()
-
     def _end_is_saved(self) -> bool:
-        """Whether nothing has changed since the last save.
-
-        Keras' `EarlyStopping` may restore the best weights at the end.
-        """
-        if self._saved_step != self.run.step or not self._saved_as_over:
+        """Whether nothing has changed since the last save."""
+        # Keras' `EarlyStopping` may restore the best weights at the end.
+        if self.run.keras_ends:
             return False
-        saved = self._saved_digests
-        return saved is None or saved == self.run.state.digests()
+        return self._saved_step == self.run.step and self._saved_as_over
 
     def _finish(self) -> bool:
         """Waits until the chief has written; returns whether it succeeded."""
@@ -346,7 +331,7 @@ class Checkpoint(Callback):
             self._saved_step = step
             return
         # Noted before it is written: `_wait` takes it back if that fails.
-        self._note_saved(over=over)
+        self._saved_step, self._saved_as_over = step, over
         snapshot = self.run.state.capture(over=over)
         self._writing = self._writer.submit(self._write, snapshot)
         if not self._asynchronous:
@@ -356,12 +341,7 @@ class Checkpoint(Callback):
         # The time is that of training, but the watchdog must see a save that
         # hangs.
         with self.run.accounts.aside("checkpoint"):
-            if self._has_written and not files.is_directory(self.directory):
-                logging.warning(
-                    "%s has vanished; it is created again.", self.directory
-                )
             storage.save(self.directory, snapshot)
-            self._has_written = True
             try:
                 # The new checkpoint is on disk: an old one that stays is no
                 # failed save.

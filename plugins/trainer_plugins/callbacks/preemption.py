@@ -2,19 +2,13 @@
 
 import _thread
 import contextlib
-import http.client
 import os
-import re
 import signal
 import sys
 import threading
-import urllib.error
-import urllib.request
-from typing import Annotated, Any, TypeAlias
+from typing import Any
 
 from absl import logging
-from annotated_types import Predicate
-from typing_extensions import Doc
 
 from trainer import Callback
 from trainer.plugin_api import Seconds, configurable, give_up, signals
@@ -25,15 +19,6 @@ _EXIT_INTERRUPTED = 130
 _LAST_SECONDS = 2.0
 _LEAVING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 _SAVING = (signal.SIGUSR1,)
-_METADATA_HOST = "metadata.google.internal"
-_METADATA_SECONDS = 3.0  # The time-out of a request.
-# After this many failures in a row, the server counts as absent.
-_MOST_FAILURES = 3
-Url: TypeAlias = Annotated[
-    str,
-    Predicate(re.compile(r"(https?://[^\s/]+(/\S*)?)?").fullmatch),
-    Doc("an address such as 'http://host:port', '' for none"),
-]
 
 
 @configurable(module="trainer_plugins.callbacks")
@@ -43,19 +28,13 @@ class Preemption(Callback):
     SIGTERM, SIGHUP (a closed terminal) and SIGINT (Ctrl-C) end the run after
     the graph call that is under way: all processes of the run save once, at
     one step, and exit with 75. A second SIGINT ends the process at once, with
-    130. SIGUSR1 saves, and training goes on. A Cloud VM's metadata server is
-    polled too: `preempted` and a `maintenance-event` that ends the VM are like
-    SIGTERM, one that moves it like SIGUSR1.
+    130. SIGUSR1 saves, and training goes on.
 
     Args:
         grace_seconds: a process that has not come to a step to save at so
             long after the signal exits with 75 all the same; the run then
             goes on from its last checkpoint. Ctrl-C waits, and so does
             `None`.
-        metadata_url: the metadata server's address. By default Google
-            Cloud's, or what the environment variable `GCE_METADATA_HOST`
-            says, and only if it answers; `""` polls none.
-        poll_seconds: how often it is polled.
 
     Raises:
         UserError: an argument is not valid.
@@ -63,17 +42,9 @@ class Preemption(Callback):
 
     single = True
 
-    def __init__(
-        self,
-        *,
-        grace_seconds: Seconds | None = 25.0,
-        metadata_url: Url | None = None,
-        poll_seconds: Seconds = 5.0,
-    ) -> None:
+    def __init__(self, *, grace_seconds: Seconds | None = 25.0) -> None:
         super().__init__()
         self._grace_seconds = grace_seconds
-        self._metadata_url = metadata_url
-        self._poll_seconds = poll_seconds
         self._listener = signals.Listener(
             (*_LEAVING, *_SAVING), self._on_signal, in_main=self._in_main
         )
@@ -82,12 +53,11 @@ class Preemption(Callback):
         self._is_leaving = False
         self._saves = True
         self._arrived = threading.Event()
-        self._closed = threading.Event()
 
     def setup(self) -> None:
-        """Takes the signals, and starts to poll the metadata server."""
-        # New ones for each run: threads of the last one may still wait on its.
-        self._closed, self._arrived = threading.Event(), threading.Event()
+        """Takes the signals."""
+        # A new one for each run: a thread of the last may still wait on its.
+        self._arrived = threading.Event()
         self._saves = self.run.steps is None or self.run.saves
         if not self._saves:
             logging.warning(
@@ -102,14 +72,6 @@ class Preemption(Callback):
                 "Preemption receives no signals: training is not in the "
                 "process's main thread."
             )
-        if self._metadata_url != "":
-            # A daemon: a request that hangs must not keep the process alive.
-            threading.Thread(
-                target=self._poll,
-                args=(self._closed,),
-                name="metadata",
-                daemon=True,
-            ).start()
 
     def on_leave(self, step: int) -> None:
         """The rest is the save, which nothing should cut short."""
@@ -121,7 +83,6 @@ class Preemption(Callback):
 
     def close(self) -> None:
         """Gives the signals back."""
-        self._closed.set()
         # Or the thread of the grace period would end the process later.
         self._arrived.set()
         # The echo of a second Ctrl-C may be on its way: it must not break off
@@ -150,10 +111,7 @@ class Preemption(Callback):
             raise KeyboardInterrupt
 
     def _leave_or_save(self, why: str, *, leave: bool) -> None:
-        """Called on any thread."""
-        # The metadata server's thread may still be in a request.
-        if self._closed.is_set():
-            return
+        """Called on the listener's thread."""
         if not leave:
             logging.warning("%s: saving at the next boundary.", why)
             self.run.save_soon()
@@ -183,67 +141,6 @@ class Preemption(Callback):
                 f"{why}; no step to save at within {seconds:g} s: make "
                 "run.steps_per_loop smaller or Preemption.grace_seconds longer"
             )
-
-    def _poll(self, closed: threading.Event) -> None:
-        """Polls a Cloud VM's metadata server; passes on each change once.
-
-        See cloud.google.com/compute/docs/metadata/predefined-metadata-keys.
-        """
-        host = os.environ.get("GCE_METADATA_HOST", _METADATA_HOST)
-        url = (self._metadata_url or f"http://{host}").rstrip("/")
-        last: dict[str, str] = {}
-        failures = 0
-        while not closed.is_set():
-            try:
-                for key in ("preempted", "maintenance-event"):
-                    value = _metadata(
-                        f"{url}/computeMetadata/v1/instance/{key}"
-                    )
-                    if value != last.get(key):
-                        last[key] = value
-                        self._on_metadata(key, value)
-                failures = 0
-            except (OSError, ValueError, http.client.HTTPException) as error:
-                failures += 1
-                # A server that has answered once exists, and will answer again.
-                if failures == _MOST_FAILURES and not last:
-                    # Not to be on Google Cloud is no reason to warn.
-                    if self._metadata_url is None:
-                        return
-                    logging.warning(
-                        "The metadata server %s does not answer (%s).",
-                        url,
-                        error,
-                    )
-            closed.wait(self._poll_seconds)
-
-    def _on_metadata(self, key: str, value: str) -> None:
-        # In full, the events are called TERMINATE_ON_HOST_MAINTENANCE and
-        # MIGRATE_ON_HOST_MAINTENANCE.
-        if key == "preempted" and value == "TRUE":
-            self._leave_or_save("the VM is preempted", leave=True)
-        elif value.startswith("TERMINATE"):
-            why = f"the VM is going to end ({value})"
-            self._leave_or_save(why, leave=True)
-        elif value.startswith("MIGRATE"):
-            why = f"the VM is going to move ({value})"
-            self._leave_or_save(why, leave=False)
-
-
-def _metadata(url: str) -> str:
-    # The server is link-local, and cannot be reached through a proxy; it
-    # refuses requests without this header.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    request = urllib.request.Request(url, headers={"Metadata-Flavor": "Google"})
-    try:
-        with opener.open(request, timeout=_METADATA_SECONDS) as answer:
-            # Values are a few words. Something else may answer, without end.
-            return str(answer.read(256).decode().strip().upper())
-    except urllib.error.HTTPError as error:
-        # Not every kind of VM has every key.
-        if error.code == 404:
-            return ""
-        raise
 
 
 def _end_at_once() -> None:

@@ -1,13 +1,11 @@
 """The callback Progress: a bar, or lines where there can be none."""
 
 import importlib.util
-import time
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn
 from rich.progress import Progress as Bar
-from rich.table import Table
 
 from trainer import Callback
 from trainer.plugin_api import configurable, peak_memory
@@ -20,12 +18,10 @@ _HIDDEN = ("examples_per_second", "steps_per_second", "learning_rate")
 class Progress(Callback):
     """Shows what runs, its newest values, speed and remaining time.
 
-    The remaining time counts training only, without evaluations, checkpoints
-    and the first graph call, which includes compiling. With a bar, and in a
-    notebook, a table of the newest values comes at the end. A bar in a
-    notebook needs the package ipywidgets. A run that is started from Python has
-    this callback by default; with `verbose=2` it prints a line for each epoch
-    and nothing else.
+    The remaining time is that of training at its newest speed, without
+    evaluations and checkpoints. A bar in a notebook needs the package
+    ipywidgets. A run that is started from Python has this callback by default;
+    with `verbose=2` it prints a line for each epoch and nothing else.
 
     Args:
         console: where to print; standard output if not given.
@@ -46,13 +42,9 @@ class Progress(Callback):
         )
         self._bar: Bar | None = None
         self._task = TaskID(0)
-        self._begin = (0, 0.0)
-        # Steps and seconds; `None` before the end of the first graph call.
-        self._timed: tuple[int, float] | None = None
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Starts the bar."""
-        self._timed = None
         if self._is_chief and self.verbose != 2:
             self._print([self.run.describe()])
         # A bar redraws itself with control codes, which would pile up in a
@@ -78,23 +70,10 @@ class Progress(Callback):
         bar.start()
         self._bar = bar
 
-    def on_train_batch_begin(
-        self, batch: int, logs: dict[str, Any] | None = None
-    ) -> None:
-        """Starts the clock."""
-        self._begin = (self.run.step, time.perf_counter())
-
     def on_train_batch_end(
         self, batch: int, logs: dict[str, Any] | None = None
     ) -> None:
-        """Stops the clock and moves the bar."""
-        if self._timed is None:
-            # That graph call has included compiling.
-            self._timed = (0, 0.0)
-        else:
-            (step, began), (steps, seconds) = self._begin, self._timed
-            seconds += time.perf_counter() - began
-            self._timed = (steps + self.run.step - step, seconds)
+        """Moves the bar."""
         if self._bar is not None:
             self._bar.update(self._task, completed=self.run.step)
 
@@ -106,7 +85,7 @@ class Progress(Callback):
         if split != "train":
             self._print([split, where, *_values(logs)])
             return
-        shown = _values(logs) + _speed(logs) + self._remaining(step)
+        shown = _values(logs) + _speed(logs) + self._remaining(step, logs)
         if self._bar is None:
             self._print([where, *shown])
         else:
@@ -124,7 +103,6 @@ class Progress(Callback):
             of = f"/{last}" if last else ""
             self._print([f"epoch {epoch + 1}{of}", *shown])
         elif self._bar is not None:
-            shown += self._remaining(self.run.step)
             self._bar.update(self._task, values="  ".join(shown))
 
     def on_roll_back(self, step: int) -> None:
@@ -134,10 +112,7 @@ class Progress(Callback):
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Ends the bar; prints why training ended early, and its cost."""
-        had_bar = self._bar is not None or self._console.is_jupyter
         self.close()
-        if had_bar and logs and self._is_chief and self.verbose != 2:
-            self._console.print(_table(logs))
         reason = self.run.stop_reason
         if reason and self._is_chief:
             where = f"step {self._position(self.run.step)}"
@@ -164,11 +139,12 @@ class Progress(Callback):
     def _position(self, step: int) -> str:
         return f"{step}/{self._total}" if self._total else str(step)
 
-    def _remaining(self, step: int) -> list[str]:
-        steps, seconds = self._timed or (0, 0.0)
-        if not steps or self._total is None:
+    def _remaining(self, step: int, logs: dict[str, float]) -> list[str]:
+        speed = logs.get("examples_per_second")
+        if not speed or self._total is None:
             return []
-        return [f"eta {_clock(seconds / steps * (self._total - step))}"]
+        examples = (self._total - step) * self.run.spec.batch_size
+        return [f"eta {_clock(examples / speed)}"]
 
     def _print(self, parts: list[str]) -> None:
         # Never wrapped: one log stays one line, however narrow the console.
@@ -183,24 +159,6 @@ def _values(logs: dict[str, float]) -> list[str]:
         for name, value in logs.items()
         if not name.startswith(_HIDDEN)
     ]
-
-
-def _table(logs: dict[str, float]) -> Table:
-    """Returns the newest values, training beside evaluation."""
-    evaluated = {
-        name.removeprefix("val_"): value
-        for name, value in logs.items()
-        if name.startswith("val_")
-    }
-    table = Table("", "train", *["eval"] * bool(evaluated))
-    for name in dict.fromkeys([*logs, *evaluated]):
-        if name.startswith("val_"):
-            continue
-        row = [logs.get(name), *([evaluated.get(name)] if evaluated else [])]
-        table.add_row(
-            name, *("" if value is None else _number(value) for value in row)
-        )
-    return table
 
 
 def _summary(accounts: dict[str, float]) -> list[str]:

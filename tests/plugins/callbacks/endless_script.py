@@ -53,7 +53,7 @@ def main(model_dir, options):
     )
     callbacks = [
         Report(),
-        Preemption(**{"metadata_url": "", **options.get("preemption", {})}),
+        Preemption(**options.get("preemption", {})),
         Checkpoint(**{"every": 1000, **options.get("checkpoint", {})}),
     ]
     try:

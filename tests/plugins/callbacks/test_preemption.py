@@ -1,12 +1,10 @@
 """Real signals, and a real HTTP server that says what Google Cloud's says."""
 
-import http.server
 import json
 import re
 import signal
 import subprocess
 import sys
-import threading
 import time
 
 import keras
@@ -15,7 +13,6 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.helpers import saved_steps
-from tests.sets import long
 from trainer import Trainer
 from trainer_plugins import Preemption
 
@@ -118,75 +115,5 @@ def test_a_run_that_nobody_saves_is_told_so(caplog):
         data=lambda split: (x, x[:, :1]),
         strategy="default",
     )
-    made.train(1, callbacks=[Preemption(metadata_url="")])
+    made.train(1, callbacks=[Preemption()])
     assert "Add @Checkpoint() to run.callbacks" in caplog.text
-
-
-@pytest.fixture
-def metadata():
-    """A metadata server whose answers a test sets."""
-    values = {"preempted": "FALSE", "maintenance-event": "NONE"}
-    asked = []
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            prefix = "/computeMetadata/v1/instance/"
-            asked.append(self.path)
-            if (
-                self.headers.get("Metadata-Flavor") != "Google"
-                or not self.path.startswith(prefix)
-                or self.path.removeprefix(prefix) not in values
-            ):
-                self.send_error(404)
-                return
-            body = values[self.path.removeprefix(prefix)].encode()
-            self.send_response(200)
-            self.send_header("Metadata-Flavor", "Google")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *arguments):
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    values["url"] = f"http://127.0.0.1:{server.server_port}"
-    values["asked"] = asked
-    yield values
-    server.shutdown()
-    server.server_close()
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("preempted", "TRUE"),
-        # `test_a_metadata_server_need_not_have_every_key` ends with it, too.
-        long("maintenance-event", "TERMINATE_ON_HOST_MAINTENANCE"),
-    ],
-)
-def test_a_vm_that_ends_is_like_sigterm(endless, metadata, key, value):
-    run = endless(
-        pause=0.02,
-        preemption={"metadata_url": metadata["url"], "poll_seconds": 0.1},
-    )
-    run.wait_for_step(30)
-    metadata[key] = value
-    assert run.end() == 75, run.log[-3000:]
-    assert "start again: the VM is" in run.log
-    assert run.saved_steps()[-1] == run.step
-
-
-def test_a_vm_that_moves_only_saves(endless, metadata):
-    run = endless(
-        pause=0.02,
-        checkpoint={"every": 10**9},
-        preemption={"metadata_url": metadata["url"], "poll_seconds": 0.1},
-    )
-    run.wait_for_step(30)
-    metadata["maintenance-event"] = "MIGRATE_ON_HOST_MAINTENANCE"
-    run.wait_for(run.saved_steps)
-    run.wait_for_step(run.step + 30)
-    assert len(run.saved_steps()) == 1

@@ -401,7 +401,7 @@ def test_a_caller_has_its_handlers_back(heard):
     signal.set_wakeup_fd(writing)
     try:
         made = make_trainer(linear)
-        made.train(2, callbacks=[Preemption(metadata_url="")])
+        made.train(2, callbacks=[Preemption()])
         assert signal.getsignal(signal.SIGTERM) is own
         signal.raise_signal(signal.SIGTERM)
         assert len(heard) == 1
