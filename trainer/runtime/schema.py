@@ -9,6 +9,7 @@ wants to do harm. A check takes a value and a name for it, and raises `Misfit`:
     check(state, "EarlyStopping")
 """
 
+import dataclasses
 import functools
 import math
 import re
@@ -28,11 +29,11 @@ class Misfit(ValueError):
     """A stored value is not what it must be; the message is a clause."""
 
 
+@dataclasses.dataclass
 class Check:
     """Checks values against an annotation; nothing is converted."""
 
-    def __init__(self, kind: Any) -> None:
-        self.kind = kind
+    kind: Any
 
     @functools.cached_property
     def _adapter(self) -> TypeAdapter[Any]:
@@ -65,10 +66,11 @@ def number(
     *, least: float = -math.inf, most: float = math.inf, finite: bool = True
 ) -> Check:
     """A number within bounds; NaN and infinities only if not `finite`."""
-    kind = Annotated[float, AllowInfNan(not finite)]
-    if (least, most) == (-math.inf, math.inf):
-        return Check(kind)
-    return Check(Annotated[kind, Ge(least), Le(most)])
+    return Check(
+        Annotated[float, AllowInfNan(not finite), Ge(least), Le(most)]
+        if finite
+        else Annotated[float, AllowInfNan(True)]
+    )
 
 
 def one_of(*valid: str) -> Check:

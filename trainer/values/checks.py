@@ -61,8 +61,8 @@ def why_not(value: Any, annotation: Any) -> str:
 
 @functools.cache
 def _adapter(annotation: Any) -> TypeAdapter[Any]:
-    # Only mypy can check some protocols.
-    if any(map(_is_static, parts_of(annotation))):
+    # Only mypy can check protocols.
+    if any(getattr(p, "_is_protocol", False) for p in parts_of(annotation)):
         annotation = Any
     return TypeAdapter(annotation, config=_STRICT)
 
@@ -77,9 +77,3 @@ def _without_numpy(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_without_numpy(part) for part in value]
     return value
-
-
-def _is_static(part: Any) -> bool:
-    return getattr(part, "_is_protocol", False) and not getattr(
-        part, "_is_runtime_protocol", False
-    )

@@ -301,8 +301,8 @@ for _ in range(100):
     os.close(reading), os.close(ready)
 print(set(codes))
 """
-    done = run(code)
-    assert (done.stdout, done.stderr) == ("{75}\n", "")
+    # Python may swallow what is raised, and then the process is given up.
+    assert run(code).stdout == "{75}\n"
 
 
 def test_where_python_swallows_exceptions_the_process_ends_all_the_same():
