@@ -2,8 +2,6 @@
 
 import re
 import shlex
-import subprocess
-import sys
 
 import keras
 import numpy as np
@@ -124,16 +122,6 @@ def test_what_a_trainer_takes(row):
         assert made.plugin.name in ("default", "mirrored", "one_device")
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(
-    "row", [r for r in OF_A_TRAINER if "optimizer=lambda" in r[2]], ids=label
-)
-def test_optimizers_train(row):
-    made = run(code_of(row))
-    made.train(2, verbose=0)
-    assert made.step == 2
-
-
 @pytest.mark.parametrize(
     "row",
     [r for r in rows() if code_of(r) and code_of(r).startswith("--")],
@@ -149,38 +137,3 @@ def test_flags_are_understood(row):
         assert name in flags.FLAGS or any(
             b.source == flag for b in request.bindings
         )
-
-
-# These choose what to do, or need files or hosts that are not here.
-NOT_TOGETHER = (
-    *("--mode=", "--init_from", "--data_dir", "--worker_hosts"),
-    # They need a function, and a third split.
-    "--gin.Trainer.metrics=[@WholeSetMetric]",
-    '--gin.run.eval_every="{',
-)
-
-
-@pytest.mark.long
-def test_flags_run_together(tmp_path):
-    """Those of T5X' table, in one command."""
-    (tmp_path / "experiments").symlink_to(ROOT / "experiments")
-    given = [
-        flag
-        for row in rows()
-        if row[0].startswith("T5X")
-        and code_of(row)
-        and not code_of(row).startswith(NOT_TOGETHER)
-        for flag in shlex.split(code_of(row))
-    ]
-    assert len(given) > 10
-    done = subprocess.run(
-        [sys.executable, "-m", "trainer", *given],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    kept = sorted((tmp_path / "run" / "checkpoints").iterdir())
-    assert [one.name for one in kept] == ["step_00000010", "step_00000020"]
-    assert "step 10/20" in done.stdout

@@ -77,20 +77,3 @@ def test_every_page_is_there(site, pages):
     assert "run.trainer = @VAE" in as_text(site / "experiments" / "vae.html")
     # What makes the site is no part of it.
     assert not (site / "site" / "hooks.py").exists()
-
-
-def test_links_lead_somewhere(site, pages):
-    for name, page in pages.items():
-        if name == "404.html":  # Its links begin at the server's root.
-            continue
-        for link in page.linked:
-            target, _, anchor = link.partition("#")
-            if re.match(r"[a-z]+:", link):
-                continue
-            path = ((site / name).parent / target).resolve()
-            path = path / "index.html" if path.is_dir() else path
-            path = path if target else site / name
-            assert path.exists(), (name, link)
-            there = pages.get(str(path.relative_to(site.resolve())))
-            if anchor and there is not None:
-                assert anchor in there.names, (name, link)

@@ -115,26 +115,11 @@ def test_from_creating_a_tpu_to_deleting_it(cloud):
     assert not any("grpc" in word for call in others for word in call)
 
 
-@pytest.mark.parametrize("state", ["FAILED", "SUSPENDED"])
-def test_a_tpu_that_is_not_granted_ends_the_script(cloud, state):
-    cloud.answers(states=state)
-    done = cloud.do("all")
-    assert done.returncode == 1
-    assert f"my-tpu: {state}" in done.stdout
-    assert cloud.verbs() == ["queued-resources create", DELETE]
-
-
 def test_nothing_runs_where_the_preflight_fails(cloud):
     cloud.answers(preflight=2)
     assert cloud.do("all").returncode == 2
     assert not (cloud.folder / "run.sh").exists()
     assert cloud.verbs()[-1] == DELETE
-
-
-def test_a_run_that_has_left_in_order_starts_again(cloud):
-    cloud.answers(codes="75\n\n0")
-    assert cloud.do("all").returncode == 0
-    assert cloud.verbs() == [*ONCE, *RUN, DELETE]
 
 
 def test_a_preempted_tpu_is_created_again(cloud):

@@ -1,9 +1,8 @@
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer_experiments.contrastive import SimCLR, encoder, nt_xent, two_views
+from trainer_experiments.contrastive import nt_xent
 
 
 def by_the_equation(views, temperature):
@@ -26,17 +25,3 @@ def test_the_loss_is_that_of_the_paper(temperature):
     assert float(found) == pytest.approx(
         by_the_equation(views, temperature), rel=1e-5
     )
-
-
-def test_views_of_a_digit_come_together():
-    pytest.importorskip("sklearn")
-    trainer = SimCLR(
-        model=encoder,
-        data=two_views,
-        loss={"probe": keras.losses.SparseCategoricalCrossentropy(True)},
-        optimizer=lambda: keras.optimizers.Adam(0.002),
-        batch_size=120,
-        strategy="default",
-    )
-    before = trainer.evaluate()["loss"]
-    assert trainer.train_and_evaluate(40)["val_loss"] < before - 0.5

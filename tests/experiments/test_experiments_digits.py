@@ -40,14 +40,6 @@ def test_the_two_splits_are_all_digits_once(raw):
     assert len(np.unique(both[:, :64], axis=0)) == len(labels)
 
 
-def test_a_fifth_of_every_class_is_for_evaluation(raw):
-    _, labels = raw
-    _, held_out = contents("eval")
-    assert len(held_out) == 360
-    shares = np.bincount(held_out) / np.bincount(labels)
-    np.testing.assert_allclose(shares, 0.2, atol=0.01)
-
-
 def test_without_scikit_learn(monkeypatch):
     for name in ("sklearn", "sklearn.datasets", "sklearn.model_selection"):
         monkeypatch.setitem(sys.modules, name, None)

@@ -10,16 +10,10 @@ from scipy import linalg
 
 from tests.conftest import ROOT
 from tests.helpers import read_lines, run_module
-from trainer_experiments import standard_library
-from trainer_experiments.distillation import (
-    Distillation,
-    student_and_teacher,
-)
 from trainer_experiments.gan import (
     frechet_distance,
 )
 from trainer_experiments.hub import vision_transformer
-from trainer_experiments.models import conv_net
 from trainer_experiments.resnet import resnet50_of_digits
 from trainer_experiments.vae import VAE, vae
 
@@ -79,49 +73,6 @@ def test_the_frechet_distance_is_that_of_scipy():
     expected += np.trace(one + other - 2 * np.real(linalg.sqrtm(one @ other)))
     found = frechet_distance(real, made)
     assert found == pytest.approx(expected, rel=1e-5)
-
-
-@pytest.mark.long
-def test_a_student_learns_and_its_teacher_stays(tmp_path):
-    teacher = conv_net(filters=2, units=4)
-    path = str(tmp_path / "teacher.keras")
-    teacher.save(path)
-    trainer = small(
-        Distillation,
-        functools.partial(
-            student_and_teacher, teacher=path, input_shape=(28, 28, 1)
-        ),
-        metrics={"student": ["accuracy"]},
-        learning_rate=0.01,
-    )
-    before = trainer.evaluate()["loss"]
-    logs = trainer.train_and_evaluate(30)
-    assert logs["val_loss"] < before
-    assert 0 <= logs["val_student_accuracy"] <= 1
-    kept = trainer.model.get_layer("conv_net").get_weights()
-    for own, its in zip(teacher.get_weights(), kept, strict=True):
-        np.testing.assert_array_equal(own, its)
-
-
-@pytest.mark.long
-def test_half_of_the_pairs_are_names_that_a_function_uses():
-    pairs, functions, names = standard_library.used_names()
-    used = set(map(tuple, pairs))
-    seen = {}
-    for split in ("train", "eval"):
-        x, y = standard_library.names_in_functions(split).arrays
-        rows = list(zip(x["function"], x["name"], strict=True))
-        assert [row in used for row in rows] == list(y[:, 0] == 1)
-        assert y.mean() == 0.5
-        seen[split] = {row for row in rows if row in used}
-    assert seen["train"] | seen["eval"] == used
-    assert not seen["train"] & seen["eval"]
-    assert pairs.min() >= 0
-    assert (pairs.max(0) == [len(functions) - 1, len(names) - 1]).all()
-    function = next(
-        i for i, one in enumerate(functions) if one.startswith("argparse.py:")
-    )
-    assert any(number == function for number, _ in used)
 
 
 MODELS = {"resnet": resnet50_of_digits, "hub": vision_transformer}

@@ -33,28 +33,18 @@ def damaged_crc():
     ("name", "content", "message"),
     [
         ("digits", b"", "begins with nothing"),
-        ("digits", b"\x89PNG....", "begins with 89504e47"),
         (
             "digits",
             b"\0\0\x0d" + CONTENT[3:],
             "not an IDX file of bytes in 3 dimensions",
         ),
-        ("digits", CONTENT[:10], "and 3 sizes"),
         (
             "digits",
             b"\0\0\x08\x01" + CONTENT[4:],
             "begins with 00000801, not with 00000803",
         ),
-        ("digits", CONTENT[:-1], "promises 24 bytes .*holds 23"),
         ("digits", CONTENT + b"\0", "promises 24 bytes .*holds 25"),
-        (
-            "digits",
-            # The product of these wraps around to 0 in 64 bits.
-            struct.pack(">BBBBIII", 0, 0, 8, 3, 2**31, 2**31, 4),
-            "promises 18446744073709551616 bytes",
-        ),
         ("digits.gz", gzip.compress(CONTENT, mtime=0)[:-12], "cannot be read"),
-        ("digits.gz", damaged_crc(), "cannot be read: CRC check failed"),
         ("digits.gz", CONTENT, "cannot be read: Not a gzipped file"),
     ],
 )

@@ -6,8 +6,6 @@ import socket
 import struct
 import time
 
-import pytest
-
 from tests.plugins.control_plane.tasks import refusals
 
 
@@ -49,19 +47,6 @@ def test_a_host_that_no_one_knows_is_named_before_tensorflow_waits(cluster):
         code, text, _ = task.answer()
         assert code == 75
         assert "does not find the host of worker 1 (no-such-host.inv" in text
-
-
-def test_another_program_at_the_coordinators_port_is_named(cluster):
-    group = cluster(2, options={"start_seconds": 1.0})
-    with socket.create_server(("127.0.0.1", group.port)):
-        other, own = group.start_workers(1), group.start_workers(0)
-        code, text, _ = other[0].answer()
-        assert code == 75
-        assert f"(no answer at port {group.port})" in text
-        code, text, _ = own[0].answer()
-        assert code == 2
-        assert f"cannot listen on port {group.port} of this machine" in text
-        assert "TRAINER_COORDINATOR_PORT" in text
 
 
 def test_different_facts_name_the_worker_and_the_fact(cluster):
@@ -151,15 +136,3 @@ def test_a_task_without_the_secret_does_not_count(cluster):
         code, text, _ = task.answer()
         assert code == 75
         assert text.startswith(f"peers missing after 3 s: {group.label(name)}")
-
-
-@pytest.mark.parametrize("victim", [0, 1])
-def test_a_task_that_dies_before_the_start_may_come_back(cluster, victim):
-    group = cluster(3)
-    tasks = {i: group.start_workers(i)[0] for i in range(2)}
-    group.connect().close()
-    time.sleep(0.5)
-    tasks[victim].kill()
-    tasks |= {i: group.start_workers(i)[0] for i in (victim, 2)}
-    for i, task in tasks.items():
-        assert task.started() == [f"worker {i}", group.jobs]

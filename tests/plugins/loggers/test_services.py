@@ -15,7 +15,6 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.helpers import linear, make_trainer
-from trainer import Guard, UserError
 from trainer_plugins import Checkpoint, MLflow
 
 SCRIPT = "tests.plugins.loggers.service_script"
@@ -67,19 +66,6 @@ def test_a_service_gets_each_step_once_also_after_a_refusal(tmp_path, caplog):
     assert second.done
     steps = [step for step, name in second.store if name == "train/loss"]
     assert steps == [4, 8, 12, 16]
-
-
-@pytest.mark.long
-def test_a_run_that_may_roll_back_is_refused(tmp_path):
-    pytest.importorskip("mlflow")
-    trainer = make_trainer(linear, guard=Guard("roll_back"))
-    with pytest.raises(UserError, match="cannot take back the steps"):
-        trainer.train(
-            8,
-            model_dir=str(tmp_path),
-            callbacks=[MLflow(), Checkpoint()],
-            verbose=0,
-        )
 
 
 def start(kind, model_dir, steps, kill_at, **more):

@@ -21,11 +21,12 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 def main(name, steps, pause, *options):
     from trainer import StartAgain, UserError
-    from trainer.strategy.registry import find_strategy
+    from trainer_plugins import MultiWorkerMirrored, ParameterServer
 
     given = dict(option.split("=") for option in options)
     tells, slow = given.pop("tell", None), given.pop("slow", None)
-    plugin = find_strategy(name, **{k: _number(v) for k, v in given.items()})
+    kind = {one.name: one for one in (MultiWorkerMirrored, ParameterServer)}
+    plugin = kind[name](**{k: _number(v) for k, v in given.items()})
     code = 0
     try:
         try:

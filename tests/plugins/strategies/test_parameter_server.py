@@ -119,17 +119,3 @@ def counted(growth, *, num_steps, losses):
 )
 def test_each_counter_is_corrected_on_its_own(growth, losses):
     assert counted(growth, num_steps=10, losses=losses) == [10, 10]
-
-
-@pytest.mark.parametrize(
-    ("growth", "losses"),
-    [
-        ([1, 2], 0),
-        ([10, 20], 1),
-        ([10, 0], 1),
-        ([10, 9], 1),
-    ],
-)
-def test_other_variables_are_left_alone(growth, losses):
-    steps = growth[0]
-    assert counted(growth, num_steps=steps, losses=losses) == growth

@@ -73,45 +73,6 @@ def calls(monkeypatch):
     return made
 
 
-@pytest.mark.parametrize("tpu", ["my-slice", "grpc://127.0.0.1:PORT"])
-def test_order_of_calls_by_name_or_address(calls, monkeypatch, tpu):
-    with answering(b"") as port:
-        monkeypatch.setenv("GCE_METADATA_HOST", f"127.0.0.1:{port}")
-        tpu = tpu.replace("PORT", str(port))
-        plugin = TPU(tpu=tpu)
-        assert plugin.strategy is not None
-    plugin.close()
-    assert calls == [
-        ("resolve", tpu),
-        ("connect", "resolver"),
-        ("initialize", "resolver"),
-        ("strategy", "resolver"),
-        ("shutdown", "resolver"),
-    ]
-
-
-def test_a_tpu_that_is_being_created_is_waited_for(calls, monkeypatch):
-    errors = [
-        RuntimeError('TPU "my-slice" is not yet ready; state: "CREATING"'),
-        tf.errors.UnavailableError(None, None, "failed to connect"),
-    ]
-    started = tf.tpu.experimental.initialize_tpu_system
-
-    def start(resolver):
-        if errors:
-            raise errors.pop(0)
-        return started(resolver)
-
-    monkeypatch.setattr(tf.tpu.experimental, "initialize_tpu_system", start)
-    monkeypatch.setattr(host, "require_tpu", lambda tpu: None)
-    monkeypatch.setattr(strategy, "_POLL_SECONDS", 0.01)
-    TPU(tpu="my-slice").create()
-    assert [call[0] for call in calls] == [
-        *["resolve", "connect"] * 3,
-        *["initialize", "strategy"],
-    ]
-
-
 def test_chips_that_are_in_use_are_waited_for(calls, monkeypatch):
     holder = "process 7 (python other.py), which holds /dev/accel0"
     monkeypatch.setattr(host, "holders", lambda: [holder])
@@ -148,15 +109,6 @@ def takes_text():
     text = keras.Input((3,), dtype="string", name="word")
     numbers = keras.ops.cast(keras.layers.Hashing(7)(text), "float32")
     return keras.Model(text, keras.layers.Dense(1)(numbers))
-
-
-def test_a_run_on_the_stand_in_trains_and_evaluates(calls):
-    trainer = trainer_on(TPU(tpu="local"))
-    values = trainer.train_and_evaluate(2)
-    assert trainer.batches("train").steps_per_epoch == 1
-    prediction = trainer.model(np.ones((1, 3), "float32"))
-    expected = (float(prediction[0, 0]) - 1) ** 2
-    assert values["val_loss"] == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -200,21 +152,6 @@ class Python(keras.layers.Layer):
 def ragged():
     x = tf.ragged.constant([[1.0], [1.0, 2.0]] * 8)
     return tf.data.Dataset.from_tensor_slices((x, tf.ones(16))).batch(16)
-
-
-def test_python_in_the_input_of_a_remote_tpu_is_refused(calls, monkeypatch):
-    def generated(split):
-        signature = tf.TensorSpec([3], tf.float32)
-        made = tf.data.Dataset.from_generator(
-            lambda: iter([(np.ones(3), np.ones(3))] * 16),
-            output_signature=(signature, signature),
-        )
-        return made.batch(16, drop_remainder=True)
-
-    monkeypatch.setattr(host, "require_tpu", lambda tpu: None)
-    trainer = trainer_on(TPU(tpu="my-slice"), data=generated)
-    with pytest.raises(UserError, match="hosts, which cannot run it"):
-        trainer.train(1)
 
 
 def test_a_lost_tpu_means_start_again(calls):

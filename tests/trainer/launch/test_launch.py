@@ -181,35 +181,6 @@ def test_on_its_own_host_a_task_keeps_its_index(tmp_path):
     assert os.listdir(tmp_path / "logs") == ["worker_1.log"]
 
 
-def test_a_peer_that_trains_has_time_and_the_cause_is_the_failure(launch):
-    """It leaves first, with 75; the other one says later what was wrong."""
-    one = launch(
-        ("worker", 0, LIFE + "train(4)\nsys.exit(75)"),
-        ("worker", 1, LIFE + "train(4)\ntime.sleep(2)\nfail('no', 4)"),
-        max_restarts=3,
-    )
-    code, _, err = one.result()
-    assert code == 1
-    assert (lives(one, "worker_0"), lives(one, "worker_1")) == (2, 2)
-    assert err.count("worker 1 failed (exit code 1): ValueError: no") == 2
-    assert "worker 0 requests" not in err
-
-
-def test_a_lost_server_restarts_chief_and_workers(launch):
-    leaves = "if life == 1: train(4); time.sleep(3); sys.exit(75)"
-    one = launch(
-        ("chief", 0, LIFE + f"{leaves}\n" + AWAIT),
-        ("worker", 0, LIFE + f"{leaves}\n" + AWAIT),
-        # This one is done, and the new chief needs it again.
-        ("worker", 1, LIFE + "if life == 1: sys.exit(0)\n" + AWAIT),
-        ("ps", 0, LIFE + "if life == 1: sys.exit(-9)\n" + AWAIT),
-        max_restarts=3,
-    )
-    for name in ("chief_0", "worker_0", "worker_1", "ps_0"):
-        one.wait_for(name, "life=2")
-    assert finish(one)[0] == 0
-
-
 def test_the_rest_is_ended_once_the_chief_is_done_but_an_evaluator(launch):
     one = launch(
         ("chief", 0, LIFE + "time.sleep(1)"),

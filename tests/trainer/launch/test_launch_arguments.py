@@ -77,19 +77,12 @@ def test_a_missing_model_dir_is_added_for_all(tmp_path, monkeypatch):
     ("given", "parts"),
     [
         (["--num_workers=0"], ["--num_workers: '0'", "of 1 to"]),
-        (["--num_ps=-1"], ["--num_ps: '-1'", "of 0 to"]),
         (["--num_workers=two"], ["'two'", "a number"]),
-        (["--num_workers=10000000"], ["--num_workers: '10000000'"]),
         (["--max_restarts"], ["--max_restarts", "expected one argument"]),
-        (["--evaluator=2"], ["--evaluator", "'2'"]),
         (["--min_workers=1", "--num_ps=1"], ["without parameter servers"]),
-        (["--num_worker=2"], ["'--num_workers'"]),
         (["--max_restart=1"], ["'--max_restarts'"]),
-        ([GIN], ["-- --gin_file"]),
         (["x"], ["'x'", "--"]),
-        (["--", "--train_steps=x"], ["--train_steps=x"]),
         (["--", "--model_dir=x"], ["--gin_file"]),
-        (["--", "--helpfull"], ["python -m trainer --help"]),
         (["--", "--strategy=help"], ["python -m trainer --strategy=help"]),
     ],
 )
@@ -113,25 +106,17 @@ def test_isolate_is_for_a_cluster_on_this_machine(behind, environ):
     ("behind", "environ", "task"),
     [
         ([], {}, None),
-        ([], WORKER, ("worker", 1)),
         (
             [],
             tf_config({"type": "chief"}, PAIR | {"chief": ["c:1"]}),
             ("chief", 0),
         ),
-        # A single process for which a cluster manager sets the variable.
-        ([], tf_config({"type": "worker", "index": 0}, {}), ("task", 0)),
         ([], {"TF_CONFIG": "{}"}, None),
-        ([], {"TF_CONFIG": " "}, None),
         # Ranks without a job.
         ([], SLURM, ("task", 3)),
-        ([], SLURM | {"TRAINER_NUM_PS": "1"}, ("worker", 1)),
         ([], SLURM | {"SLURM_STEP_NUM_TASKS": "1"}, None),
-        ([], SLURM | WORKER, ("worker", 1)),
         ([], POD, ("task", 2)),
-        ([], POD | {"TRAINER_NUM_WORKERS": "1"}, ("task", 0)),
         ([], {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, None),
-        (["--worker_hosts=a:1,b:1", "--task_index=1"], {}, ("worker", 1)),
         (
             ["--worker_hosts=a:1,b:1", "--ps_hosts=c:1", "--task_type=ps"]
             + ["--task_index=0"],

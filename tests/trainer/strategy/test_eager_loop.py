@@ -9,7 +9,6 @@ import tensorflow as tf
 
 from tests.helpers import linear, make_trainer
 from trainer import Guard, Trainer, UserError, average
-from trainer_plugins import Checkpoint
 
 
 def net():
@@ -107,29 +106,3 @@ def test_where_it_cannot_be():
         make_trainer(linear, run_eagerly=True, strategy="mirrored").build()
     with pytest.raises(UserError, match="jit_compile = True compiles"):
         make_trainer(linear, run_eagerly=True, jit_compile=True)
-
-
-class OnlyPython(Trainer):
-    def per_example_loss(self, x, y, y_pred):
-        float(tf.reduce_mean(y_pred).numpy())
-        return tf.square(y - y_pred)[:, 0]
-
-
-@pytest.mark.long
-def test_a_run_that_saves(tmp_path):
-    """It holds what only a graph shows."""
-    for folder, eager in (("a", True), ("b", False)):
-        trainer = make_trainer(net, run_eagerly=eager, jit_compile=False)
-        where = str(tmp_path / folder)
-        trainer.train(4, model_dir=where, callbacks=[Checkpoint()], verbose=0)
-        resumed = make_trainer(net, run_eagerly=eager, jit_compile=False)
-        resumed.train(6, model_dir=where, callbacks=[Checkpoint()], verbose=0)
-        assert resumed.step == 6
-    make_trainer(linear, kind=OnlyPython, run_eagerly=True).train(2, verbose=0)
-    with pytest.raises(UserError, match="cannot be traced"):
-        make_trainer(linear, kind=OnlyPython, run_eagerly=True).train(
-            2,
-            model_dir=str(tmp_path / "c"),
-            callbacks=[Checkpoint()],
-            verbose=0,
-        )

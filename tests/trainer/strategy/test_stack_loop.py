@@ -7,7 +7,6 @@ import tensorflow as tf
 
 from trainer import (
     ArrayExamples,
-    Diverged,
     Guard,
     Trainer,
     UserError,
@@ -154,29 +153,6 @@ def test_it_is_the_same_step_wherever_calls_end(way):
     for left, right in zip(arrays(whole), arrays(cut), strict=True):
         assert left.tobytes() == right.tobytes()
     assert cut._built.last._reporter.logs["loss"] == found["loss"]
-
-
-def test_a_guard_finds_the_same_step():
-    x = X.copy()
-    x[11] = np.nan
-    faults = []
-    for form in ("graph", "xla_stack"):
-        trainer = make(form, guard=Guard(), data=lambda split: (x, Y))
-        with pytest.raises(Diverged) as raised:
-            trainer.train(7)
-        faults.append(
-            (trainer._built.parts.watch.fault().step, str(raised.value))
-        )
-    assert faults[0] == faults[1]
-
-
-def test_one_program_serves_all_calls():
-    trainer = make("xla_stack")
-    for end in (3, 4, 20):
-        trainer.train(end)
-    loop = trainer._run.train_runner._loop
-    # One trace for batches of any size.
-    assert loop.experimental_get_tracing_count() == 1
 
 
 @pytest.mark.parametrize(

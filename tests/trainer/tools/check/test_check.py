@@ -3,13 +3,9 @@
 import hashlib
 import json
 
-import keras
 import pytest
 
 from tests.trainer.cli.tiny import TINY, run_trainer
-from trainer import Trainer
-from trainer.experiment import build
-from trainer_plugins import Checkpoint
 
 SAVES = TINY + "run.callbacks = [@Checkpoint(), @JsonLines(), @Export()]\n"
 
@@ -81,24 +77,3 @@ def test_a_run_that_has_begun_stays_as_it_is(tmp_path):
     after = digests(run)
     del after["check.json"]
     assert after == before
-
-
-def check(folder, x, *, callbacks=(Checkpoint,), **options):
-    def trainer(strategy):
-        return Trainer(
-            model=lambda: keras.Sequential(
-                [keras.Input((4,)), keras.layers.Dense(1)]
-            ),
-            loss="mse",
-            data=lambda split: (x, x[:, :1]),
-            strategy=strategy,
-            **options,
-        )
-
-    return build(
-        mode="check",
-        model_dir=str(folder / "run"),
-        trainer=trainer,
-        strategy="default",
-        callbacks=[one() for one in callbacks],
-    )
