@@ -1,6 +1,6 @@
 """Checks a Trainer's arguments, by themselves and against its strategy."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Any
 
 import keras
@@ -95,26 +95,6 @@ def check_micro_batches(
         )
 
 
-def check_own_train_step(
-    name: str, *, accumulation_steps: int, precision: str | None
-) -> None:
-    """Refuses options that an overridden `train_step` cannot have.
-
-    Raises:
-        UserError: an option needs the Trainer's own step.
-    """
-    if accumulation_steps > 1:
-        raise UserError(
-            f"{name} has a train_step of its own, so it must accumulate by "
-            "itself. Leave accumulation_steps at 1."
-        )
-    if precision == "mixed_float16":
-        raise UserError(
-            f"{name} has a train_step of its own, which the loss scale of "
-            "mixed_float16 cannot reach. Use mixed_bfloat16."
-        )
-
-
 def check_added_losses(kinds: AddedLosses, model: keras.Model) -> None:
     """Checks what is declared about the losses that layers add.
 
@@ -128,30 +108,6 @@ def check_added_losses(kinds: AddedLosses, model: keras.Model) -> None:
                 f"added_losses names {name!r}, which is not a layer of the "
                 f"model. {nearest(name, names)}"
             )
-
-
-def check_global_loss(
-    name: str,
-    *,
-    accumulation_steps: int,
-    class_weight: Mapping[int, float] | None,
-) -> None:
-    """Refuses options that a `global_loss` cannot have.
-
-    Raises:
-        UserError: an option would cut the batch, or weigh its examples.
-    """
-    if accumulation_steps > 1:
-        raise UserError(
-            f"{name} has a global_loss, which sees the whole global batch; "
-            f"accumulation_steps = {accumulation_steps} would cut it. Leave "
-            "it at 1."
-        )
-    if class_weight is not None:
-        raise UserError(
-            f"{name} has a global_loss, to which class_weight cannot be "
-            "applied. Weigh the classes there."
-        )
 
 
 # Methods of a model that `fit` would call, and what replaces them here.

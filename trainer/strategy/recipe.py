@@ -15,8 +15,6 @@ from trainer.strategy.checks import (
     as_loss,
     check_added_losses,
     check_dtypes,
-    check_global_loss,
-    check_own_train_step,
     check_steps_of_model,
 )
 from trainer.strategy.eager_loop import check_eager
@@ -60,12 +58,13 @@ class Recipe:
     given: GivenModel | None = None
 
     def __post_init__(self) -> None:
-        if self.has_own("train_step"):
-            check_own_train_step(
-                self.name,
-                accumulation_steps=self.accumulation_steps,
-                precision=self.precision,
-            )
+        for method in ("train_step", "global_loss"):
+            if self.accumulation_steps > 1 and self.has_own(method):
+                raise UserError(
+                    f"{self.name} has a {method} of its own, whose batch "
+                    f"accumulation_steps = {self.accumulation_steps} would "
+                    "cut. Leave it at 1."
+                )
         self.check_class_weight(self.class_weight)
         self.loss = tf.nest.map_structure(as_loss, self.loss)
         if self.check_numerics and self.jit_compile == "auto":
@@ -93,11 +92,10 @@ class Recipe:
         Raises:
             UserError: they cannot.
         """
-        if self.has_own("global_loss"):
-            check_global_loss(
-                self.name,
-                accumulation_steps=self.accumulation_steps,
-                class_weight=weights,
+        if weights is not None and self.has_own("global_loss"):
+            raise UserError(
+                f"{self.name} has a global_loss, to which class_weight cannot "
+                "be applied. Weigh the classes there."
             )
 
     def check_model(self, model: keras.Model, plugin: StrategyPlugin) -> None:
