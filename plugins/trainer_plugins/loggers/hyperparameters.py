@@ -1,9 +1,9 @@
 """The hyperparameters of a run: what was set, by gin or by flags."""
 
+import ast
 from typing import Any
 
 import gin
-from gin import config_parser
 
 Scalar = bool | int | float | str
 
@@ -13,43 +13,26 @@ def hyperparameters(run: Any) -> dict[str, Scalar]:
 
     Args:
         run: the call that trains.
-    """
-    return {
-        **literal_bindings(gin.config_str(max_line_length=1 << 20)),
-        **run.learning_rates(),
-        "batch_size": run.spec.batch_size,
-    }
-
-
-def literal_bindings(config: str) -> dict[str, Scalar]:
-    """Returns the scalar parameters in a gin configuration.
 
     Returns:
         Values by names such as `"Adam.learning_rate"`. Macros are replaced by
         their values; lists, `None` and references are left out.
     """
-    names = _Names()
-    found: dict[str, Scalar] = {}
-    for statement in config_parser.ConfigParser(config, names):
-        if not isinstance(statement, config_parser.BindingStatement):
-            continue
-        key = "/".join(filter(None, (statement.scope, statement.selector)))
-        if not statement.arg_name:
-            names.macros[key] = statement.value
-        elif isinstance(statement.value, bool | int | float | str):
-            found[f"{key}.{statement.arg_name}"] = statement.value
-    return found
-
-
-class _Names(config_parser.ParserDelegate):
-    """Resolves names for the parser: macros become their values."""
-
-    def __init__(self) -> None:
-        self.macros: dict[str, Any] = {}
-
-    def configurable_reference(self, name: str, evaluate: bool) -> None:
-        # Nothing is imported or called here: a reference is not a scalar.
-        return None
-
-    def macro(self, name: str) -> Any:
-        return self.macros.get(name)
+    found: dict[str, Any] = {}
+    # Macros come first. A value is on one line, however long it is.
+    for line in gin.config_str(max_line_length=1 << 20).splitlines():
+        name, _, value = line.partition(" = ")
+        try:
+            found[name] = ast.literal_eval(value)
+        # No literal, such as `@function`, or no binding.
+        except (ValueError, SyntaxError):
+            found[name] = found.get(value.removeprefix("%"))
+    return {
+        **{
+            name: value
+            for name, value in found.items()
+            if "." in name and isinstance(value, Scalar)
+        },
+        **run.learning_rates(),
+        "batch_size": run.spec.batch_size,
+    }

@@ -6,15 +6,8 @@ import os
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-import tensorflow as tf
-
 from trainer import Logger, UserError
-from trainer.plugin_api import (
-    Entry,
-    files,
-    run_paths,
-    write_whole,
-)
+from trainer.plugin_api import Entry, files, run_paths, write_whole
 
 # The step and the split of a line.
 Key = tuple[float, Any]
@@ -105,14 +98,17 @@ class LineFile(Logger):
                 # log.
                 if self.as_text([one]).encode() not in there
             ]
-        ends_whole = self._ends_whole
+        text = self.as_text(entries)
+        # Known after a write: the end of the file is not read for each line.
+        if not self._ends_whole:
+            # Only training may drop a torn line, in `take_back`. Otherwise a
+            # training process that is alive may be writing it.
+            lines = self.lines()
+            if lines and not lines[-1].endswith(b"\n"):
+                text = f"\n{text}"
         self._failed, self._ends_whole = True, False
         self.make_directory()
-        # Known after a write: the end of the file is not read for each line.
-        start = "" if ends_whole else self._line_break()
-        text = self.as_text(entries)
-        if text:
-            files.append(self.where, start + text)
+        files.append(self.where, text)
         self._failed, self._ends_whole = False, True
 
     def state(self) -> dict[str, Any]:
@@ -163,18 +159,3 @@ class LineFile(Logger):
         )
         if after != before:
             write_whole(self.where, after)
-
-    def _line_break(self) -> str:
-        """A line break if the last line is torn.
-
-        Only training may drop a torn line. Otherwise the file may be in use by
-        a training process that is still alive.
-        """
-        if not files.exists(self.where):
-            return ""
-        size = tf.io.gfile.stat(self.where).length
-        if not size:
-            return ""
-        with tf.io.gfile.GFile(self.where, "rb") as file:
-            file.seek(size - 1)
-            return "" if file.read(1) == b"\n" else "\n"

@@ -1,20 +1,22 @@
 """The logger TensorBoard: event files for each split, and hyperparameters."""
 
 import contextlib
-import functools
-import importlib
 import os
 import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from types import ModuleType
 from typing import Any
 
 import gin
 import numpy as np
 import tensorflow as tf
+from tensorboard.plugins.histogram.summary_v2 import histogram_pb
+from tensorboard.plugins.hparams.api_pb2 import STATUS_SUCCESS
+from tensorboard.plugins.hparams.summary import session_end_pb
+from tensorboard.plugins.hparams.summary_v2 import hparams_pb
+from tensorboard.plugins.scalar.summary_v2 import scalar_pb
 
-from trainer import Logger, UserError
+from trainer import Logger
 from trainer.plugin_api import (
     Entry,
     Media,
@@ -23,7 +25,7 @@ from trainer.plugin_api import (
     run_paths,
     write_whole,
 )
-from trainer_plugins.loggers.hyperparameters import Scalar, hyperparameters
+from trainer_plugins.loggers.hyperparameters import hyperparameters
 
 
 class _Message(Media):
@@ -51,21 +53,13 @@ class TensorBoard(Logger):
 
     Data that cannot be written, as on a full disk, is a warning: it is kept
     and written later.
-
-    Raises:
-        UserError: the `tensorboard` package is not installed.
     """
 
     takes = frozenset({"scalar", "image", "histogram", "text", "audio"})
 
     def __init__(self) -> None:
         super().__init__()
-        _plugin("hparams")
         self._writers: dict[str, tf.summary.SummaryWriter] = {}
-        self._hyperparameters: dict[str, Scalar] = {}
-        self._started = time.time()
-        self._session: str | None = None
-        self._logged: set[str] = set()
 
     def setup(self) -> None:
         """Refuses to write through a link.
@@ -85,11 +79,20 @@ class TensorBoard(Logger):
         super().on_train_begin(logs)
         if not self.writes:
             return
-        self._started = time.time()
-        self._hyperparameters = hyperparameters(self.run)
         text = gin.markdown(gin.operative_config_str())
         values = {"operative_config": Media("text", text)}
         self.on_values(self.run.fired_step, "train", values)
+        assert self.run.model_dir is not None
+        folder, name = os.path.split(self.run.model_dir.rstrip("/"))
+        start = hparams_pb(
+            hyperparameters(self.run),
+            # Rows of equal names are one row: by default that is a hash of the
+            # values, which two runs may have in common. The directory's own
+            # name comes first, as TensorBoard cuts long ones.
+            trial_id=f"{name} ({folder})" if folder else name,
+            start_time_secs=time.time(),
+        )
+        self._write_session(start)
 
     def on_log(self, step: int, split: str, logs: dict[str, float]) -> None:
         """Writes a split's scalars."""
@@ -97,10 +100,7 @@ class TensorBoard(Logger):
         if split == "train":
             for name, value in self.run.accounts.summary().items():
                 scalars[f"time/{name}"] = value
-        self._logged.add(split)
         super().on_log(step, split, scalars)
-        if split == "eval":
-            self._write_hyperparameters("eval")
 
     def on_final_log(
         self, step: int, split: str, logs: dict[str, float]
@@ -110,18 +110,12 @@ class TensorBoard(Logger):
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Marks the run as done in the HPARAMS tab."""
-        # A run that was already done when it was restarted has logged nothing.
-        if "train" in self._logged:
-            self._write_hyperparameters("train")
-        if self._session is not None:
-            self._write_summary(self._session, _session_end())
+        self._write_session(session_end_pb(STATUS_SUCCESS))
 
     def close(self) -> None:
         """Closes the event files."""
         self.flush()
         self._close_writers()
-        self._session = None
-        self._logged = set()
         self._waiting = []
 
     def write(self, entries: Sequence[Entry]) -> None:
@@ -182,29 +176,14 @@ class TensorBoard(Logger):
             )
         return self._writers[split]
 
-    def _write_hyperparameters(self, split: str) -> None:
-        """Starts the session of the HPARAMS tab, once per run."""
-        if self._session is None and self._hyperparameters:
-            self._session = split
-            assert self.run.model_dir is not None
-            folder, name = os.path.split(self.run.model_dir.rstrip("/"))
-            summary = _plugin("hparams").hparams_pb(
-                self._hyperparameters,
-                # Rows of equal names are one row: by default that is a hash of
-                # the values, which two runs may have in common. The directory's
-                # own name comes first, as TensorBoard cuts long ones.
-                trial_id=f"{name} ({folder})" if folder else name,
-                start_time_secs=self._started,
-            )
-            self._write_summary(split, summary)
-
-    def _write_summary(self, split: str, summary: Any) -> None:
-        if not self.writes:
-            return
-        message = _Message("text", summary.SerializeToString())
-        # At step 0, which `_hide_after` never discards.
-        self._waiting.append(Entry(0, split, {"": message}))
-        self.flush()
+    def _write_session(self, summary: Any) -> None:
+        """Writes to the HPARAMS tab, beside the metrics of the evaluation."""
+        if self.writes:
+            split = "eval" if "eval" in self.run.sets else "train"
+            message = _Message("text", summary.SerializeToString())
+            # At step 0, which `_hide_after` never discards.
+            self._waiting.append(Entry(0, split, {"": message}))
+            self.flush()
 
 
 def _write_values(values: Mapping[str, Any]) -> None:
@@ -217,7 +196,7 @@ def _write_values(values: Mapping[str, Any]) -> None:
         if isinstance(value, _Message):
             messages.append(value.data)
         elif not isinstance(value, Media):
-            one = _plugin("scalar").scalar_pb(name, value)
+            one = scalar_pb(name, value)
             messages.append(one.SerializeToString())
         elif value.kind == "histogram":
             messages.append(_histogram(name, value.data))
@@ -234,7 +213,7 @@ def _write_values(values: Mapping[str, Any]) -> None:
 
 def _histogram(name: str, buckets: np.ndarray) -> bytes:
     """The summary of a histogram that has its buckets already."""
-    summary = _plugin("histogram").histogram_pb(name, [])
+    summary = histogram_pb(name, [])
     tensor = tf.make_tensor_proto(buckets, dtype=tf.float64)
     summary.value[0].tensor.ParseFromString(tensor.SerializeToString())
     content: bytes = summary.SerializeToString()
@@ -270,21 +249,3 @@ def _hide_after(directory: str, step: int) -> None:
                 writer.write(event.SerializeToString())
         with open(records, "rb") as file:
             write_whole(path, file.read())
-
-
-@functools.cache
-def _plugin(name: str) -> ModuleType:
-    try:
-        return importlib.import_module(f"tensorboard.plugins.{name}.summary_v2")
-    except ImportError as error:
-        raise UserError(
-            f"TensorBoard cannot import tensorboard ({error}). "
-            "Install it (pip install tensorboard) or leave @TensorBoard() out "
-            "of run.callbacks."
-        ) from None
-
-
-def _session_end() -> Any:
-    from tensorboard.plugins.hparams import api_pb2, summary
-
-    return summary.session_end_pb(api_pb2.STATUS_SUCCESS)
