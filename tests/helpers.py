@@ -77,6 +77,11 @@ def saved_steps(model_dir):
     return [storage.step_of(path) for path in found]
 
 
+def newest(model_dir):
+    """The newest checkpoint of a run that can be read."""
+    return storage.load_newest(os.path.join(model_dir, "checkpoints"))
+
+
 def manifest_entry(path):
     """What a checkpoint's manifest says of a file, as it is documented."""
     content = path.read_bytes()
@@ -140,5 +145,5 @@ def compare(model_dir, expected_dir):
 def _without_times(snapshot):
     host = dict(snapshot.host)
     for name in ("times", "fingerprints"):
-        host.pop(name)
+        host.pop(name, None)
     return json.loads(json.dumps(host, default=np.ndarray.tolist))

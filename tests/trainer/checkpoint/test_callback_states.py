@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.helpers import linear, lines, make_trainer, read_lines
-from tests.trainer.runtime.test_schema import JSON
+from tests.json_values import JSON
 from trainer import Callback, UserError
 from trainer.checkpoint import keras_callbacks, storage
 from trainer.loop.callback_list import CallbackList

@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.helpers import linear, make_trainer, saved_steps
+from tests.json_values import JSON
 from tests.sets import one_in, ordinary
-from tests.trainer.runtime.test_schema import JSON
 from trainer import UserError
 from trainer.checkpoint import contents, storage
 from trainer.checkpoint.init_from import initialize_from

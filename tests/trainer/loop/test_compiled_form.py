@@ -371,9 +371,3 @@ def test_a_second_call_traces_nothing(tmp_path):
     before = Counted.calls
     made.train(SWITCH + 10)
     assert Counted.calls == before
-
-
-@pytest.mark.parametrize("value", ["fast", "True", 1, None])
-def test_no_other_form_can_be_named(value):
-    with pytest.raises(UserError, match=r"jit_compile.*'xla_stack'"):
-        make_trainer(linear, jit_compile=value)

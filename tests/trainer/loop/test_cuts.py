@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.helpers import newest
 from trainer import Callback, StartAgain, Trainer
-from trainer.checkpoint import storage
 from trainer_plugins import Checkpoint, EarlyStopping, JsonLines
 
 RNG = np.random.default_rng(2)
 X = RNG.normal(size=(90, 4)).astype("float32")
 Y = (X[:, :1] > 0).astype("float32")
-STEPS, EPOCH = 30, 12
+STEPS = 30
 OPTIONS = {"steps_per_loop": 5, "log_every": 10, "eval_every": 15}
 
 
@@ -84,7 +84,7 @@ def left(folder):
     lines = [json.loads(line) for line in text.splitlines()]
     for line in lines:
         line.pop("examples_per_second", None)
-    found = storage.load_newest(str(folder / "checkpoints"))
+    found = newest(folder)
     arrays = {n: np.asarray(a).tobytes() for n, a in found.arrays.items()}
     host = {key: found.host[key] for key in ("logs", "callbacks")}
     return lines, arrays, host
@@ -108,17 +108,6 @@ def compare(folder, whole, *, but=()):
     for name in but:
         assert host["callbacks"].pop(name) != theirs.pop(name)
     assert host == {**whole[2], "callbacks": theirs}
-
-
-def test_totals_are_not_cut(whole):
-    """There are some: the end is in the middle of an epoch."""
-    of_epoch = [n for n in whole[1] if n.startswith("totals/epoch/")]
-    assert len(of_epoch) > 4
-    steps = [(line["step"], line["split"]) for line in whole[0]]
-    assert steps == [
-        *((10, "train"), (15, "eval"), (20, "train")),
-        *((30, "train"), (30, "eval")),
-    ]
 
 
 def test_a_longer_run_goes_on_as_if_it_had_been_one(tmp_path, whole):
@@ -157,37 +146,6 @@ def test_a_run_may_leave_within_a_host_loop(tmp_path, whole):
     assert "left at step 14" in str(left_at.value)
     train(tmp_path)
     compare(tmp_path, whole)
-
-
-def test_a_second_call_of_train_goes_on(whole):
-    """On one object, which has all in memory."""
-    trainer, _ = train(None, 13)
-    _, used = train(None, trainer=trainer)
-    arrays = {
-        name: np.asarray(array).tobytes()
-        for totals in ("interval", "epoch")
-        for key, values in trainer._built.last._reporter.totals[totals]
-        .state()
-        .items()
-        for i, array in enumerate(values)
-        for name in [f"totals/{totals}/{key}/{i}"]
-    }
-    for i, variable in enumerate(trainer.model.variables):
-        arrays[f"model/{i:04d}"] = variable.numpy().tobytes()
-    for i, variable in enumerate(trainer.optimizer.variables):
-        arrays[f"optimizer/optimizer/{i:04d}"] = variable.numpy().tobytes()
-    assert arrays == {name: whole[1][name] for name in arrays}
-    assert {n for n in whole[1] if n.startswith("totals")} <= set(arrays)
-    assert trainer._built.last._reporter.logs == whole[2]["logs"]
-    assert used[-1].state() == whole[2]["callbacks"]["EarlyStopping"]
-
-
-def test_a_run_that_is_done_is_evaluated_as_it_is_now():
-    trainer, _ = train(None, 12)
-    before = trainer._built.last._reporter.logs["val_loss"]
-    trainer.model.set_weights([3 * w for w in trainer.model.get_weights()])
-    found = trainer.train_and_evaluate(12)
-    assert found["val_loss"] == trainer.evaluate()["loss"] != before
 
 
 def test_what_a_plugin_leaves_unseeded_has_the_runs_seed():

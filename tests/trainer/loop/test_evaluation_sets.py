@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from tests.conformance import running
-from tests.helpers import lines, read_lines
+from tests.helpers import lines
 from tests.trainer.loop.set_cases import (
     DATA,
     EVERY,
@@ -16,13 +16,9 @@ from tests.trainer.loop.set_cases import (
     train,
 )
 from trainer import Callback, UserError
-from trainer.loop.evaluation_sets import check_unambiguous, sets_of
-from trainer.loop.monitor import Monitor
-from trainer.sidecar_evaluator import follow
 from trainer_plugins import (
     Checkpoint,
     EarlyStopping,
-    JsonLines,
     TensorBoard,
 )
 
@@ -53,13 +49,6 @@ def test_each_set_has_its_period_and_a_resumed_run_the_same(tmp_path):
 
 
 def test_wrong_sets_and_monitors_are_refused():
-    with pytest.raises(UserError, match="those of training"):
-        sets_of({"train": 3})
-    with pytest.raises(UserError, match="'a/b'. Valid names of evaluation"):
-        sets_of({"a/b": 3})
-    with pytest.raises(UserError, match="as a value of the split 'rare' is"):
-        check_unambiguous(["eval", "rare"], ["loss", "rare/loss"])
-    check_unambiguous(["eval"], ["loss", "rare/loss"])
     trainer = make()
     with pytest.raises(UserError, match="or a dict of these by split"):
         trainer.train_and_evaluate(3, eval_every={"rare": "often"})
@@ -74,18 +63,6 @@ def test_wrong_sets_and_monitors_are_refused():
             3, eval_every={"rare": 2}, callbacks=[EarlyStopping("val_loss")]
         )
     assert trainer.step == 0
-
-
-def test_a_monitor_waits_for_its_own_set():
-    monitor = Monitor("val_rare/loss")
-    assert monitor.mode == "min"
-    # Not by the name of the set.
-    assert Monitor("val_loss_set/accuracy").mode == "max"
-    assert monitor.value({"val_loss": 1.0, "loss": 2.0}) is None
-    assert monitor.value({"val_loss": 1.0, "val_rare/loss": 3.0}) == 3.0
-    with pytest.raises(UserError, match="not measured"):
-        monitor.value({"val_rare/mae": 1.0})
-    assert Monitor("val_loss").value({"val_rare/loss": 3.0}) is None
 
 
 @pytest.mark.long
@@ -156,33 +133,6 @@ def test_fit_takes_sets_as_validation_data():
     own = make().fit(epochs=2, validation_freq={"rare": 2}, verbose=0)
     assert len(own.history["val_rare/loss"]) == 1
     assert "val_loss" not in own.history
-
-
-@pytest.mark.long
-def test_an_evaluator_beside_training_measures_every_set(tmp_path):
-    train(make(), 6, str(tmp_path))
-    options = {
-        "model_dir": str(tmp_path),
-        "train_steps": 6,
-        "eval_every": EVERY,
-        "timeout": "0.3s",
-    }
-    trainer = make()
-    with pytest.raises(UserError, match="begin with val_, val_rare/"):
-        follow(trainer, monitor="val_rar/loss", **options)
-    found = follow(
-        trainer,
-        monitor="val_rare/loss",
-        callbacks=[JsonLines(), TensorBoard()],
-        **options,
-    )
-    for split, prefix in (("eval", ""), ("rare", "rare/")):
-        for name, value in measured(trainer, split).items():
-            assert found[prefix + name] == pytest.approx(value, rel=1e-5)
-    assert found["best_val_rare/loss"] == found["rare/loss"]
-    logged = read_lines(tmp_path / "metrics_evaluator.jsonl")
-    assert [n["split"] for n in logged] == ["eval", "rare"]
-    assert (tmp_path / "tensorboard" / "evaluator_rare").is_dir()
 
 
 @pytest.mark.long

@@ -4,10 +4,9 @@ import keras
 import numpy as np
 import pytest
 
-from tests.helpers import make_trainer
+from tests.helpers import make_trainer, newest
 from tests.sets import long
 from trainer import Callback, StartAgain
-from trainer.checkpoint import storage
 from trainer_plugins import Checkpoint
 
 X = np.random.default_rng(0).normal(size=(64, 4)).astype("float32")
@@ -32,10 +31,6 @@ def train(folder, steps, *callbacks, **options):
         **{"steps_per_loop": 4, **options},
     )
     return made
-
-
-def newest(folder):
-    return storage.load_newest(str(folder / "checkpoints"))
 
 
 class At(Callback):
@@ -92,13 +87,6 @@ def test_what_an_epochs_begin_does_counts_once(tmp_path, left_at):
         np.testing.assert_array_equal(one, other)
 
 
-def test_a_longer_run_begins_its_next_epoch(tmp_path):
-    train(tmp_path, 16, decay())
-    assert train(tmp_path, 24, decay())._built.learning_rates() == {
-        "learning_rate": 0.0125
-    }
-
-
 def test_what_the_beginning_of_training_sets_is_not_set_again(tmp_path):
     class Warm(keras.callbacks.Callback):
         def on_train_begin(self, logs=None):
@@ -140,13 +128,12 @@ def test_the_last_checkpoint_holds_what_the_end_made_of_the_model(tmp_path):
     kernel = made.model.layers[-1].kernel.numpy()
     np.testing.assert_array_equal(found.arrays["model/0000"], kernel)
     assert found.host["times"]["accounts"]["saved_at"] is None
-    path = storage.listing(str(tmp_path / "checkpoints"))[-1]
-    inode = (tmp_path / "checkpoints" / path / "state.json").stat().st_ino
+    path = tmp_path / "checkpoints" / "step_00000016" / "state.json"
+    inode = path.stat().st_ino
     # Started again it changes nothing, and writes nothing.
     again = train(tmp_path, 80, best_weights())
     np.testing.assert_array_equal(again.model.layers[-1].kernel.numpy(), kernel)
-    now = (tmp_path / "checkpoints" / path / "state.json").stat().st_ino
-    assert now == inode
+    assert path.stat().st_ino == inode
 
 
 def test_a_run_that_was_stopped_goes_on_only_if_something_else_is_asked(
@@ -162,13 +149,6 @@ def test_a_run_that_was_stopped_goes_on_only_if_something_else_is_asked(
     assert train(tmp_path, 48).step == 48
 
 
-def test_a_run_that_was_stopped_at_an_epochs_end_begins_no_other(tmp_path):
-    rate = train(tmp_path, 40, stop_at(EPOCH), decay())._built.learning_rates()
-    assert rate == {"learning_rate": 0.05}
-    assert train(tmp_path, 40, decay())._built.learning_rates() == rate
-    assert newest(tmp_path).host["loop"]["begun_epoch"] == 0
-
-
 def test_a_run_that_is_asked_to_leave_at_its_start_takes_no_step(tmp_path):
     class Leave(Callback):
         def on_train_begin(self, logs=None):
@@ -179,58 +159,3 @@ def test_a_run_that_is_asked_to_leave_at_its_start_takes_no_step(tmp_path):
     whole = train(tmp_path / "whole", 16, decay())
     made = train(tmp_path, 16, decay())
     assert made._built.learning_rates() == whole._built.learning_rates()
-
-
-def test_more_steps_in_a_loop_are_taken_when_they_are_asked_for(tmp_path):
-    train(tmp_path, 8, steps_per_loop=2)
-    assert newest(tmp_path).host["loop"]["steps_per_loop"] == 2
-    assert train(tmp_path, 16, steps_per_loop=8)._built.last.steps_per_call == 8
-
-
-def test_a_period_in_seconds_goes_on_with_the_next_attempt(tmp_path):
-    """An hour has nearly passed before the run is cut."""
-    evaluated = []
-
-    class Evaluated(Callback):
-        def on_test_begin(self, logs=None):
-            evaluated.append(self.run.step)
-
-    class Age(Callback):
-        def on_train_batch_begin(self, batch, logs=None):
-            self.run.state.host._reporter.tickers["eval"].carry(3598.0)
-            self.run.state.host._reporter.tickers["eval"].start(0)
-
-    def attempt(*callbacks):
-        make().train_and_evaluate(
-            16,
-            model_dir=str(tmp_path),
-            callbacks=[Evaluated(), *callbacks, Checkpoint(every=4)],
-            steps_per_loop=4,
-            eval_every="1h",
-        )
-
-    with pytest.raises(StartAgain):
-        attempt(Age(), leave_at(4))
-    assert not evaluated
-
-    class Wait(Callback):
-        def on_train_batch_begin(self, batch, logs=None):
-            ticker = self.run.state.host._reporter.tickers["eval"]
-            while self.run.step == 8 and ticker.elapsed < 3600:
-                pass
-
-    attempt(Wait())
-    assert evaluated == [12, 16]
-
-
-def test_a_csv_log_has_one_header(tmp_path):
-    path = str(tmp_path / "log.csv")
-
-    def log():
-        return keras.callbacks.CSVLogger(path, append=True)
-
-    train(tmp_path, 16, log())
-    train(tmp_path, 32, log())
-    lines = (tmp_path / "log.csv").read_text().splitlines()
-    assert lines[0].startswith("epoch,")
-    assert [line[0] for line in lines[1:]] == ["0", "1", "2", "3"]

@@ -4,9 +4,8 @@ import keras
 import numpy as np
 import pytest
 
-from tests.helpers import compare, saved_steps
-from trainer import Callback, StartAgain, StrategyPlugin, Trainer
-from trainer.checkpoint import storage
+from tests.helpers import compare, newest, saved_steps
+from trainer import Callback, StartAgain, Trainer
 from trainer_plugins import Checkpoint, JsonLines
 
 X = np.random.default_rng(0).normal(size=(512, 4)).astype("float32")
@@ -123,54 +122,15 @@ def test_leaving_at_any_event_changes_nothing(tmp_path, whole, events):
     compare(tmp_path, whole)
 
 
-def test_it_leaves_for_another_process(tmp_path, monkeypatch):
-    """Such as one that is back."""
-    back = "worker 1 is back"
-    monkeypatch.setattr(StrategyPlugin, "why_start_again", lambda _: back)
-    with pytest.raises(StartAgain, match=f"{back}; left at step"):
-        train(tmp_path)
-
-
 def test_an_evaluation_is_given_up_and_done_again(tmp_path, whole):
     with pytest.raises(StartAgain, match="left at step 10"):
         train(tmp_path, Leave("test_begin", 10))
     text = (tmp_path / "metrics.jsonl").read_text()
     assert '"eval"' not in text
-    found = storage.load_newest(str(tmp_path / "checkpoints"))
+    found = newest(tmp_path)
     assert found.host["loop"]["unfired_from"] == 8
     train(tmp_path)
     compare(tmp_path, whole)
-
-
-def test_long_calls_are_halved_also_by_the_next_attempt(tmp_path):
-    made = train(tmp_path, steps_per_loop=8, loop_seconds=0.0)
-    assert made._built.last.steps_per_call == 1
-    found = storage.load_newest(str(tmp_path / "checkpoints"))
-    assert found.host["loop"]["steps_per_loop"] == 1
-    again = train(tmp_path, steps_per_loop=8)
-    assert again._built.last.steps_per_call == 1
-
-
-def test_a_run_that_was_stopped_stays_stopped(tmp_path):
-    """Killed after its last save, it is started again."""
-    stop = keras.callbacks.EarlyStopping("loss", patience=1, min_delta=1e9)
-
-    def stopped(folder):
-        made = trainer()
-        made.batches("train").steps_per_epoch = 6
-        made.train(
-            60,
-            model_dir=str(folder),
-            callbacks=[stop, JsonLines(), Checkpoint(every=6)],
-            steps_per_loop=6,
-            log_every=6,
-        )
-        return made
-
-    assert stopped(tmp_path / "whole").step == 12
-    assert stopped(tmp_path / "again").step == 12
-    assert stopped(tmp_path / "again").step == 12
-    compare(tmp_path / "again", tmp_path / "whole")
 
 
 def test_a_save_is_made_when_somebody_asks(tmp_path):

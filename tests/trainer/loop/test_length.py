@@ -2,36 +2,9 @@
 
 import time
 
-import pytest
-
 from tests.helpers import linear, lines, make_trainer, saved_steps
-from trainer import Callback, UserError
-from trainer.cli import flags
-from trainer.loop.schedule import Epochs
-from trainer.values.periods import Period, parse_length
+from trainer import Callback
 from trainer_plugins import Checkpoint, JsonLines
-
-
-@pytest.mark.parametrize(
-    ("value", "steps"),
-    [(7, 7), ("7", 7), ("2k steps", 2000), ("3 epochs", 24), ("1 epoch", 8)],
-)
-def test_a_length_is_a_number_of_steps(value, steps):
-    assert parse_length(value, name="steps", steps_per_epoch=8) == steps
-
-
-@pytest.mark.parametrize("value", ["3h", "10%", "three epochs", "0 epochs"])
-def test_what_is_no_length_is_refused(value):
-    with pytest.raises(UserError, match=r"steps = .*"):
-        parse_length(value, name="steps", steps_per_epoch=8)
-
-
-def test_epochs_may_begin_anywhere():
-    epochs = Epochs(4, begin=10, first=2)
-    assert [epochs.number(step) for step in (10, 13, 14, 18)] == [2, 2, 3, 4]
-    assert [epochs.next_end(step) for step in (10, 13, 14)] == [14, 14, 18]
-    assert Period(steps=4, begin=10).crossed(13, 14)
-    assert not Period(steps=4, begin=10).crossed(11, 13)
 
 
 def test_train_ends_after_so_many_epochs():
@@ -40,16 +13,6 @@ def test_train_ends_after_so_many_epochs():
     assert trainer.step == 16
     trainer.train("3 epochs", verbose=0)
     assert trainer.step == 24
-
-
-def test_flags_say_it_in_epochs_or_in_steps():
-    request = flags.parse(["--gin_file=a.gin", "--epochs=3", "--max_time=2h"])
-    assert [binding.text for binding in request.bindings] == [
-        "trainer.run.train_steps = '3 epochs'",
-        "trainer.run.max_time = '2h'",
-    ]
-    with pytest.raises(UserError, match="both say how long"):
-        flags.parse(["--gin_file=a.gin", "--epochs=3", "--train_steps=9"])
 
 
 class Slow(Callback):
@@ -91,16 +54,6 @@ def test_max_time_counts_all_attempts(tmp_path):
     assert again.step == second.step
     third = attempt(1000, spent + 20, stop_at=second.step + 2)
     assert third.step == second.step + 2
-
-
-def test_time_between_two_calls_does_not_count():
-    trainer = make_trainer(linear)
-    trainer.train(3, verbose=0)
-    spent = trainer._built.last._reporter.training_seconds
-    time.sleep(0.3)
-    assert trainer._built.last._reporter.training_seconds == spent
-    trainer.train(6, max_time="1000s", verbose=0)
-    assert trainer.step == 6
 
 
 def test_what_only_an_end_logs_is_marked_and_decides_nothing(tmp_path):

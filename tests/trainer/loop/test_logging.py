@@ -9,9 +9,7 @@ from tests.helpers import ARRAYS, linear, make_trainer, read_lines, run_worker
 from tests.sets import ordinary
 from tests.trainer.loop.logging_worker import OfStep
 from trainer import Callback, Logger, Trainer, UserError, WholeSetMetric
-from trainer.loop.logged import as_value, histogram
-from trainer.plugin_api import Media
-from trainer_plugins import CSV, Checkpoint, JsonLines
+from trainer_plugins import CSV, JsonLines
 
 KINDS = frozenset({"scalar", "image", "histogram", "text", "audio"})
 
@@ -155,67 +153,6 @@ def test_what_a_step_cannot_log_is_refused(arguments, options, message):
     assert trainer.step == 0
 
 
-class Once(Callback):
-    def __init__(self, *arguments, **options):
-        super().__init__()
-        self._call = arguments, options
-
-    def on_train_begin(self, logs=None):
-        arguments, options = self._call
-        self.run.log(*arguments, **options)
-
-
-@pytest.mark.parametrize(
-    ("value", "options", "message"),
-    [
-        (np.zeros((4, 4)), {}, "say kind="),
-        (object(), {}, "Valid: a number"),
-        (np.zeros((4, 4, 2)), {"kind": "image"}, "1, 3 or 4 channels"),
-        (np.full((4, 4), 7.0), {"kind": "image"}, "floats from 0 to 1"),
-        (np.full((4, 4), np.nan), {"kind": "image"}, "floats from 0 to 1"),
-        (np.zeros(4), {"kind": "audio"}, "needs a sample_rate"),
-        (np.full(4, 2.0), {"kind": "audio", "sample_rate": 8}, "from -1 to 1"),
-        (1.0, {"sample_rate": 8}, "nothing else has one"),
-        (1.0, {"kind": "text"}, "Valid: a number; a string"),
-    ],
-)
-def test_what_a_callback_cannot_log_is_refused(value, options, message):
-    with pytest.raises(UserError, match=message):
-        as_value("a", value, **{"kind": None, "sample_rate": None, **options})
-
-
-def test_values_that_are_too_close_share_a_bucket():
-    values = [1.0, float(np.nextafter(1.0, 2.0))]
-    assert histogram(values).tolist() == [[*values, 2.0]]
-
-
-@pytest.mark.long
-def test_media_are_normalized_and_dropped_in_a_sentence(tmp_path, caplog):
-    recorder = Recorder()
-    media = [
-        Once("i", np.ones((2, 4, 4, 3)), kind="image"),
-        Once("h", np.r_[0.0, 1.0, np.nan], kind="histogram"),
-        Once("t", "some text"),
-        Once("a", np.zeros(10), kind="audio", sample_rate=5),
-    ]
-    make_trainer(linear).train(
-        8, model_dir=str(tmp_path), callbacks=[recorder, *media], verbose=0
-    )
-    (image,), (histogram,), (text,), (audio,) = (
-        [one for *_, one in recorder.under(name)] for name in "ihta"
-    )
-    assert image.data.shape == (2, 4, 4, 3)
-    assert image.data.min() == 255
-    assert histogram.data[:, 2].sum() == 2
-    assert text == Media("text", "some text")
-    assert audio.data.shape == (10, 1)
-    make_trainer(linear).train(
-        8, model_dir=str(tmp_path), callbacks=[JsonLines(), *media], verbose=0
-    )
-    dropped = [m for m in caplog.messages if "No logger of this run" in m]
-    assert len(dropped) == 4
-
-
 @pytest.mark.long
 def test_outside_of_a_run_is_refused():
     trainer = make_trainer(linear)
@@ -247,33 +184,6 @@ class _OnTestEnd(Callback):
 
     def on_test_end(self, logs=None):
         self.run.log(self._name, 1.0, split=self._split)
-
-
-@pytest.mark.long
-def test_a_longer_run_holds_what_one_run_holds(tmp_path):
-    """Stopped between two logs, and longer then: as if it had been one."""
-
-    def run(steps, model_dir, recorder):
-        make_trainer(linear).train_and_evaluate(
-            steps,
-            model_dir=str(model_dir),
-            callbacks=[recorder, Everywhere(), CSV(), Checkpoint()],
-            log_every=12,
-            steps_per_loop=4,
-            verbose=0,
-        )
-        return (model_dir / "metrics.csv").read_text().splitlines()
-
-    whole, first, second = Recorder(), Recorder(), Recorder()
-    expected = run(24, tmp_path / "whole", whole)
-    run(16, tmp_path / "cut", first)
-    second.entries = first.entries
-    found = run(24, tmp_path / "cut", second)
-    names = {n for one in whole.entries for n in one.values}
-    # What these log is of an attempt, and of its end.
-    for name in names - {"train_begin", "train_end", "examples_per_second"}:
-        assert second.under(name) == whole.under(name), name
-    assert len(found) > len(expected) - 2
 
 
 @pytest.mark.long

@@ -144,28 +144,9 @@ def test_keras_callbacks_run_unmodified(tmp_path):
     assert np.isfinite(loaded.predict(X, verbose=0)).all()
 
 
-def test_a_keras_callback_can_stop_training():
-    class Stop(keras.callbacks.Callback):
-        def on_epoch_end(self, epoch, logs=None):
-            self.model.stop_training = epoch == 1
-
-    trainer = make()
-    trainer.train(700, callbacks=[Stop()])
-    assert trainer.step == 14
-
-
 def test_a_class_instead_of_a_callback_is_named():
     with pytest.raises(UserError, match=r"write Due\(\), with parentheses"):
         make().train(5, callbacks=[Due])
-
-
-def test_two_of_a_kind_that_may_be_there_once():
-    class Alone(Callback):
-        single = True
-
-    with pytest.raises(UserError, match="has 2 Alone callbacks.*Keep one"):
-        make().train(5, callbacks=[Alone(), Due(), Due(), Alone()])
-    make().train(5, callbacks=[Alone(), Due(), Due()])
 
 
 @pytest.mark.parametrize("options", [{"steps": 0}, {"steps_per_loop": 0}])

@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.helpers import as_numpy, lines, saved_steps, skipped_batches
-from tests.sets import one_in
+from tests.helpers import as_numpy, lines, newest, saved_steps, skipped_batches
 from trainer import ArrayExamples, Callback, Diverged, Guard, Trainer, UserError
-from trainer.checkpoint import storage
 from trainer_plugins import Checkpoint, JsonLines
 
 BATCH, BATCHES = 4, 20
@@ -59,10 +57,6 @@ def train(trainer, model_dir, steps=15, *, callbacks=(), every=3):
     )
 
 
-def newest(model_dir):
-    return storage.load_newest(str(model_dir / "checkpoints"))
-
-
 class Events(Callback):
     def __init__(self):
         super().__init__()
@@ -103,11 +97,6 @@ def test_stopping_saves_nothing_of_what_went_wrong(tmp_path):
         ("close", 9),
     ]
     assert not (tmp_path / "skipped_batches.json").exists()
-
-
-def test_stopping_needs_no_directory():
-    with pytest.raises(Diverged, match="There is no checkpoint"):
-        make(examples(arrays(1)), Guard()).train(5)
 
 
 @pytest.mark.parametrize("source", [examples, dataset])
@@ -152,38 +141,6 @@ def test_what_is_logged_and_saved_is_that_of_sound_data(tmp_path, source):
     assert trainer._run.train_runner.traces == 1
 
 
-class Counter(keras.callbacks.Callback):
-    """One of Keras' kind: its state is its attributes."""
-
-    def __init__(self):
-        super().__init__()
-        self.loops = 0
-
-    def on_train_batch_end(self, batch, logs=None):
-        self.loops += 1
-
-
-def test_what_came_between_checkpoint_and_fault_is_undone(tmp_path):
-    sound = tuple(np.delete(part, 10, 0) for part in arrays())
-    counters = {}
-    for name, data, guard in (
-        ("a", examples(arrays(10)), Guard("roll_back")),
-        ("b", examples(sound), None),
-    ):
-        counters[name] = Counter()
-        make(data, guard).train(
-            15,
-            model_dir=str(tmp_path / name),
-            steps_per_loop=3,
-            log_every=3,
-            callbacks=[counters[name], JsonLines(), Checkpoint(every=6)],
-        )
-    assert counters["a"].loops == counters["b"].loops == 5
-    assert lines(tmp_path / "a") == lines(tmp_path / "b")
-    steps = [line["step"] for line in lines(tmp_path / "a")]
-    assert steps == [3, 6, 9, 12, 15]
-
-
 def test_a_run_goes_back_to_its_very_beginning(tmp_path):
     trainer = make(examples(arrays(1)), Guard("roll_back"))
     train(trainer, tmp_path / "a", every=1000)
@@ -195,20 +152,6 @@ def test_a_run_goes_back_to_its_very_beginning(tmp_path):
     ):
         assert ours.tobytes() == theirs.tobytes()
     assert lines(tmp_path / "a") == lines(tmp_path / "b")
-
-
-@pytest.mark.long
-def test_a_run_that_moves_to_a_new_directory_saves_its_beginning(tmp_path):
-    trainer = make(examples(arrays(7)), Guard("roll_back"))
-    train(trainer, tmp_path / "a", steps=5)
-    train(trainer, tmp_path / "b", every=1000)
-    assert [entry["batch"] for entry in skipped_batches(tmp_path / "b")] == [7]
-    assert saved_steps(tmp_path / "b") == [5, 15]
-    sound = tuple(np.delete(part, 7, 0) for part in arrays())
-    train(make(examples(sound), None), tmp_path / "c")
-    ours, theirs = (as_numpy(newest(tmp_path / name)) for name in "bc")
-    for name in (n for n in theirs if n.startswith(("model", "optimizer"))):
-        assert ours[name].tobytes() == theirs[name].tobytes(), name
 
 
 def test_a_run_goes_back_so_often_and_no_more(tmp_path):
@@ -227,18 +170,6 @@ def test_a_run_goes_back_so_often_and_no_more(tmp_path):
     assert saved_steps(tmp_path)[-1] == 15
 
 
-@pytest.mark.long
-def test_batches_stay_left_out_when_the_guard_has_gone(tmp_path):
-    data = examples(arrays(7))
-    train(make(data, Guard("roll_back")), tmp_path / "a")
-    train(make(data, Guard("roll_back")), tmp_path / "b", steps=9)
-    train(make(data, None), tmp_path / "b")
-    ours, theirs = (as_numpy(newest(tmp_path / name)) for name in "ab")
-    assert {k: v.tobytes() for k, v in ours.items()} == {
-        k: v.tobytes() for k, v in theirs.items()
-    }
-
-
 def test_batches_of_another_size_are_not_left_out(tmp_path, caplog):
     """Their numbers mean other examples; nothing is skipped by mistake."""
     data = examples(arrays(7))
@@ -248,15 +179,6 @@ def test_batches_of_another_size_are_not_left_out(tmp_path, caplog):
     assert "1 of the batches in skipped_batches.json are not" in caplog.text
     found = [(e["batch_size"], e["batch"]) for e in skipped_batches(tmp_path)]
     assert found == [(BATCH, 7), (BATCH // 2, 15)]
-
-
-@pytest.mark.long
-def test_a_guard_may_come_later(tmp_path):
-    train(make(examples(arrays()), None), tmp_path, steps=6)
-    trainer = make(examples(arrays(7)), Guard("roll_back", max_growth=50.0))
-    train(trainer, tmp_path)
-    assert [entry["batch"] for entry in skipped_batches(tmp_path)] == [7]
-    assert "guard/0000" in newest(tmp_path).arrays
 
 
 def test_a_damaged_checkpoint_is_passed_over_and_goes(tmp_path):
@@ -291,15 +213,3 @@ def test_going_back_needs_checkpoints(tmp_path):
     trainer = make(examples(arrays()), Guard("roll_back"))
     with pytest.raises(UserError, match=r"add @Checkpoint\(\)"):
         trainer.train(5, model_dir=str(tmp_path), callbacks=[JsonLines()])
-
-
-@pytest.mark.parametrize(
-    "text", one_in(3, ["{", "[]", '{"skipped": [{"batch": "x"}]}'])
-)
-def test_a_damaged_list_is_set_aside(tmp_path, caplog, text):
-    (tmp_path / "skipped_batches.json").write_text(text)
-    train(make(examples(arrays()), None), tmp_path)
-    assert "no longer stepped over" in caplog.text
-    aside = tmp_path / "skipped_batches.json.damaged-1"
-    assert aside.read_text() == text
-    assert not (tmp_path / "skipped_batches.json").exists()

@@ -6,8 +6,6 @@ import pytest
 import tensorflow as tf
 
 from trainer import Trainer
-from trainer.plugin_api import graph_function, repeat
-from trainer.runtime.graph import converted, only_if
 
 X = np.arange(-4.0, 4.0, dtype=np.float32).reshape(8, 1)
 Y = np.ones((8, 1), np.float32)
@@ -51,7 +49,7 @@ class OwnStep(Trainer):
 
     def train_step(self, batch):
         logs = super().train_step(batch)
-        if self.parts.step.read_value() > 0:
+        if self.optimizer.iterations > 1:
             later = tf.constant(1.0)
         else:
             later = tf.constant(0.0)
@@ -92,47 +90,3 @@ def test_a_loss_of_ones_own():
 def test_a_step_of_ones_own():
     logs = make(OwnStep, loss="mse").train(4)
     assert logs["later"] == pytest.approx(0.75)
-
-
-def test_code_of_keras_and_of_the_package_is_left_alone():
-    assert converted(repeat) is repeat
-    loss = keras.losses.MeanSquaredError()
-    assert converted(loss.call) == loss.call
-    assert converted(loss) is loss
-    assert converted(Hinge().call) != Hinge().call
-
-
-def test_a_graph_repeats_and_decides():
-    noted = tf.Variable(0)
-
-    @graph_function
-    def add_up(count):
-        total = repeat(
-            lambda number, total: {"sum": total["sum"] + number},
-            {"sum": tf.constant(0)},
-            start=1,
-            stop=count,
-        )["sum"]
-        only_if(total > 5, lambda: noted.assign(1), lambda: noted.assign(2))
-        only_if(total > 100, lambda: noted.assign(3))
-        return total
-
-    assert [int(add_up(tf.constant(n))) for n in (0, 1, 5)] == [0, 0, 10]
-    assert int(noted) == 1
-    add_up(tf.constant(2))
-    assert int(noted) == 2
-    assert add_up.experimental_get_tracing_count() == 1
-
-
-def test_tensorflow_does_not_count_the_traces_of_many_trainers(caplog):
-    class Loop:
-        def __init__(self):
-            self.step = graph_function(self.steps)
-
-        def steps(self, x):
-            return x + 1
-
-    # One function to TensorFlow, as what names it is file and line.
-    for _ in range(8):
-        Loop().step(tf.constant(1))
-    assert "triggered tf.function retracing" not in caplog.text

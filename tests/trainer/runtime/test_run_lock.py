@@ -75,15 +75,6 @@ def test_a_second_run_is_refused_and_the_first_goes_on(tmp_path):
     assert saved_steps(tmp_path)[-1] == 10
 
 
-def test_it_is_given_back_by_a_run_that_fails(tmp_path):
-    def fail():
-        raise RuntimeError("no")
-
-    with pytest.raises(RuntimeError, match="no"):
-        train(tmp_path, 8, During(fail))
-    train(tmp_path, 8)
-
-
 def trained(root, model_dir, *arguments):
     return subprocess.Popen(
         [sys.executable, "-m", "trainer"]
@@ -169,34 +160,6 @@ def test_a_child_that_outlives_its_run_is_no_bar(root, tmp_path):
         os.kill(child, signal.SIGKILL)
 
 
-def test_a_child_does_not_give_it_back(tmp_path):
-    with locked(str(tmp_path)):
-        child = os.fork()
-        if child == 0:
-            os._exit(0)
-        os.waitpid(child, 0)
-        with pytest.raises(UserError, match="in use"), locked(str(tmp_path)):
-            pass
-
-
-def test_a_copy_of_the_directory_does_not_lose_it(tmp_path):
-    """POSIX locks go with the first descriptor that is closed."""
-    with locked(str(tmp_path)):
-        (tmp_path / FILE_NAME).read_bytes()
-        with pytest.raises(UserError, match="in use"), locked(str(tmp_path)):
-            pass
-
-
-def test_a_copy_by_hard_links_is_a_run_of_its_own(tmp_path):
-    (tmp_path / "a").mkdir()
-    (tmp_path / "b").mkdir()
-    with locked(str(tmp_path / "a")):
-        os.link(tmp_path / "a" / FILE_NAME, tmp_path / "b" / FILE_NAME)
-        os.link(tmp_path / "a" / FILE_NAME, tmp_path / "kept")
-    with locked(str(tmp_path / "b")):
-        assert (tmp_path / "b" / FILE_NAME).stat().st_nlink == 1
-
-
 @pytest.mark.parametrize(
     "content",
     [b"", long(b"\xff"), long(b"[1]"), b"{" * 100_000, long(b'{"pid": []}')],
@@ -207,14 +170,6 @@ def test_what_a_dead_run_left_does_not_matter(tmp_path, content):
         (tmp_path / FILE_NAME).write_bytes(content)
         with pytest.raises(UserError, match="in use"), locked(str(tmp_path)):
             pass
-
-
-@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
-def test_what_is_no_file_is_set_aside(tmp_path, make):
-    make(tmp_path / FILE_NAME)
-    with locked(str(tmp_path)):
-        assert holder_in(tmp_path)["pid"] == os.getpid()
-    assert os.listdir(tmp_path) == [f"{FILE_NAME}.damaged-1"]
 
 
 def test_a_link_is_refused(tmp_path):
@@ -325,26 +280,6 @@ def test_one_that_is_known_to_be_dead_is_not_waited_for(
     began = time.monotonic()
     with locked(lease_path):
         assert time.monotonic() - began < 10
-
-
-def test_of_two_that_begin_at_once_one_stays(lease_path):
-    write(lease_path, "")
-    entered, refused = [], []
-
-    def enter():
-        try:
-            with locked(lease_path):
-                entered.append(1)
-                time.sleep(1.0)
-        except UserError:
-            refused.append(1)
-
-    threads = [threading.Thread(target=enter) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert (len(entered), len(refused)) == (1, 1)
 
 
 def test_a_run_that_loses_its_lease_ends(quick):

@@ -1,6 +1,5 @@
 """Real processes and real signals, from the first line to the last."""
 
-import ctypes
 import functools
 import multiprocessing
 import os
@@ -66,59 +65,6 @@ def test_sigterm_before_tensorflow_is_imported_ends_it_at_once(runs):
     assert time.monotonic() - begin < 10
 
 
-@pytest.mark.parametrize(("place", "code"), [("hold", 75), ("end", 0)])
-def test_sigterm_in_the_first_and_the_last_call_is_no_traceback(place, code):
-    """The two ends of the time in which a signal raises `Terminated`."""
-    result = run(
-        """
-import time
-from trainer import __main__
-from trainer.runtime import signals
-def then_signal(f):
-    def call(*args, **kwargs):
-        f(*args, **kwargs)
-        os.kill(os.getpid(), signal.SIGTERM)
-        while not seen:
-            time.sleep(0.001)
-    return call
-seen = []
-handle = signals._interrupt
-def interrupt(number):
-    seen.append(number)
-    handle(number)
-signals._interrupt = interrupt
-if sys.argv[1] == "hold":
-    signals._Hold.__init__ = then_signal(signals._Hold.__init__)
-else:
-    signals.settle = then_signal(signals.settle)
-sys.argv[1:] = ["--help"]
-__main__.main()
-""",
-        place,
-    )
-    assert result.returncode == code, result.stderr
-    assert "Traceback" not in result.stderr
-    assert ("start again: SIGTERM" in result.stderr) == (code == 75)
-
-
-@pytest.mark.usefixtures("plain_starts")
-def test_all_threads_hold_it_and_then_the_main_thread_does_not(runs):
-    runs.plan("single import 0 hold", "single setup 0 hold")
-    process = runs.train()
-    process.wait_for(runs.is_held, "the import")
-    tasks = pathlib.Path(f"/proc/{process.pid}/task").iterdir()
-    held = [mask(f"{process.pid}/task/{one.name}") for one in tasks]
-    assert len(held) > 2
-    # The one that waits for it.
-    assert held.count(False) == 1
-    runs.release()
-    process.wait_for(runs.is_held, "the strategy")
-    assert not mask(process.pid)
-    assert mask(process.pid, "SigCgt")
-    process.signal(signal.SIGTERM)
-    must_leave(process)
-
-
 def listens(port):
     with socket.socket() as client:
         return client.connect_ex(("127.0.0.1", port)) == 0
@@ -165,23 +111,6 @@ def test_sigterm_while_tensorflow_connects_is_not_lost(runs, place):
         must_leave(tasks["worker_1"])
     tasks["worker_0"].must_end(75, seconds=60)
     tasks["worker_0"].sentence("start again:", "worker 1")
-
-
-@pytest.mark.long
-def test_sigterm_in_training_and_in_a_save_loses_nothing(runs):
-    """Both workers leave at one step; the last attempt ends the run."""
-    for point, step in (("step", 8), ("writing", 12)):
-        runs.plan(f"worker_0 {point} {step} SIGTERM")
-        for process in runs.tasks(**PAIR).values():
-            process.must_end(75)
-        newest = reading.newest(runs.model_dir)
-        assert newest >= step
-        found = reading.checkpoints(runs.model_dir)[newest]
-        assert reading.updates(found) == newest
-    runs.plan()
-    for process in runs.tasks(**PAIR).values():
-        process.must_end(0)
-    assert reading.newest(runs.model_dir) == 24
 
 
 @pytest.mark.long
@@ -351,40 +280,6 @@ except signals.Terminated as error:
     )
 
 
-def test_what_hangs_is_given_up():
-    code = """
-import time
-from trainer.runtime import signals
-signals._END_SECONDS = 0.5
-signals.hold()
-os.kill(os.getpid(), signal.SIGTERM)
-while True:
-    try:
-        time.sleep(100)
-    except Exception:
-        pass
-"""
-    done = run(code)
-    assert done.returncode == 75
-    assert "start again: SIGTERM; nothing more was saved" in done.stderr
-    assert "most recent call first" in done.stderr
-
-
-@BOTH
-def test_what_is_ignored_stays_ignored(name):
-    code = """
-from trainer.runtime import signals
-signal.signal(signal.NAME, signal.SIG_IGN)
-signals.hold()
-os.kill(os.getpid(), signal.NAME)
-with signals.handler_restored():
-    os.kill(os.getpid(), signal.NAME)
-print("there")
-"""
-    done = run(code.replace("NAME", name))
-    assert (done.returncode, done.stdout) == (0, "there\n")
-
-
 @pytest.fixture
 def heard():
     """Signals that reach this process's own handler, as in a notebook."""
@@ -416,27 +311,6 @@ def linear():
     import keras
 
     return keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
-
-
-def test_c_code_takes_no_handler_from_a_caller(heard):
-    libc = ctypes.CDLL(None)
-    libc.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
-    ignore = 1
-    with signals.handler_restored():
-        libc.signal(signal.SIGTERM, ignore)
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert heard == []
-    os.kill(os.getpid(), signal.SIGTERM)
-    assert len(heard) == 1
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [])
-    assert signal.SIGTERM not in blocked
-
-
-def test_a_python_handler_set_meanwhile_stays(heard):
-    with signals.handler_restored():
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    os.kill(os.getpid(), signal.SIGTERM)
-    assert heard == []
 
 
 def test_a_forked_child_that_is_asked_to_end_does_so_alone():

@@ -23,14 +23,6 @@ def contents(folder):
     }
 
 
-def test_appending_writes_the_whole_file():
-    tf.io.gfile.makedirs(FOLDER)
-    for text in ("a\n", "b\n"):
-        files.append(f"{FOLDER}/lines", text)
-    assert files.read(f"{FOLDER}/lines") == b"a\nb\n"
-    assert not [n for n in tf.io.gfile.listdir(FOLDER) if "tmp" in n]
-
-
 def test_the_file_that_readers_look_for_is_moved_last(monkeypatch):
     write("model/index.pb", "old")
     write("model/only_in_the_old_one", "old")
