@@ -1,7 +1,6 @@
 """Each row of docs/coming_from.md runs."""
 
 import re
-import shlex
 
 import keras
 import numpy as np
@@ -10,7 +9,6 @@ import tensorflow as tf
 
 from tests.conftest import ROOT
 from trainer import Guard, Trainer, WholeSetMetric
-from trainer.cli import flags
 from trainer_plugins import CSV, Checkpoint, JsonLines, TensorBoard
 
 PAGE = ROOT / "docs" / "coming_from.md"
@@ -120,20 +118,3 @@ def test_what_a_trainer_takes(row):
             assert found == eval(value)
     if "strategy=" in code_of(row):
         assert made.plugin.name in ("default", "mirrored", "one_device")
-
-
-@pytest.mark.parametrize(
-    "row",
-    [r for r in rows() if code_of(r) and code_of(r).startswith("--")],
-    ids=label,
-)
-def test_flags_are_understood(row):
-    given = shlex.split(code_of(row))
-    file = [] if "--gin_file" in code_of(row) else ["--gin_file=a.gin"]
-    request = flags.parse([*file, *given])
-    assert not request.left_over
-    for flag in given:
-        name = flag.removeprefix("--").partition("=")[0]
-        assert name in flags.FLAGS or any(
-            b.source == flag for b in request.bindings
-        )

@@ -61,20 +61,6 @@ def close(left, right):
     np.testing.assert_allclose(left, right, rtol=1e-6, atol=1e-6)
 
 
-def test_a_newer_export_replaces_the_older_one(tmp_path):
-    model = functional()
-    export_model(model, str(tmp_path))
-    model.set_weights([w + 1.0 for w in model.get_weights()])
-    # Left over by a process that was killed while it exported.
-    (tmp_path / "saved_model.new").mkdir()
-    (tmp_path / "saved_model.new" / "junk").write_text("")
-    export_model(model, str(tmp_path))
-    x = np.ones((2, 3), "float32")
-    close(served(str(tmp_path / "saved_model"))(x), model(x))
-    close(keras.models.load_model(tmp_path / "model.keras")(x), model(x))
-    assert sorted(os.listdir(tmp_path)) == ["model.keras", "saved_model"]
-
-
 def test_a_model_without_config_is_still_exported(tmp_path, caplog):
     model = NoConfig(keras.ops.tanh)
     x = np.ones((2, 3), "float32")

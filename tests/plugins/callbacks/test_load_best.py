@@ -71,17 +71,6 @@ def test_the_best_weights_are_there_at_the_end(tmp_path):
     assert trainer.step == saved_steps(tmp_path)[-1] == 14
 
 
-@pytest.mark.long
-def test_a_damaged_best_is_passed_over(tmp_path):
-    train(tmp_path, load_best=True, keep_best=2)
-    values = losses(tmp_path)
-    first, second = sorted(values, key=values.get)[:2]
-    path = tmp_path / "checkpoints" / f"step_{first:08d}" / "manifest.json"
-    path.write_text("{}")
-    trainer = train(tmp_path, load_best=True, keep_best=2)
-    assert trainer.evaluate()["loss"] == pytest.approx(values[second])
-
-
 # Learns for 8 steps, then with a rate that is far too high.
 TEXT = (
     TINY.replace("run.strategy = 'one_device'", "")

@@ -6,7 +6,6 @@ import time
 import pytest
 
 from tests.plugins.control_plane.tasks import until
-from tests.sets import long
 
 FROZEN = {"silence_seconds": 2.5}
 
@@ -52,23 +51,6 @@ def test_a_killed_task_is_named_by_all_others(running, victim):
         code, text = task.call("wait")
         assert (code, text) == (75, f"lost {group.label(name)}")
     assert time.monotonic() - since < 10
-
-
-@pytest.mark.parametrize("victim", [long(0), 1])
-def test_a_frozen_task_is_named_and_those_that_beat_are_not(running, victim):
-    group, tasks = running(3, options=FROZEN)
-    name = f"worker {victim}"
-    frozen = tasks.pop(name)
-    # Longer than the limit.
-    time.sleep(3.5)
-    frozen.kill(signal.SIGSTOP)
-    for task in tasks.values():
-        code, text = task.call("wait")
-        assert code == 75
-        assert text.startswith(f"lost {group.label(name)}: silent for ")
-    # It was suspended itself, and must not blame the others for that.
-    frozen.kill(signal.SIGCONT)
-    assert frozen.call("reason")[1] is not None
 
 
 def test_a_call_that_waits_ends_with_the_run(running):

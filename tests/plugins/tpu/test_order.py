@@ -8,7 +8,6 @@ import json
 import os
 import subprocess
 import sys
-import venv
 
 import pytest
 
@@ -52,38 +51,4 @@ def test_no_operation_runs_before_the_strategy(root, tmp_path, tpu, expected):
         str(tmp_path / "run"),
         folder=root,
     )
-    assert_order(said, expected)
-
-
-@pytest.fixture(scope="module")
-def tpu_python(root, tmp_path_factory):
-    """A Python with this project and its extra `tpu`, as on a TPU VM."""
-    if sys.platform != "linux" or os.uname().machine != "x86_64":
-        pytest.skip("tensorflow-tpu is for Linux on x86-64")
-    folder = tmp_path_factory.mktemp("tpu")
-    source = folder / "source"
-    # A copy: what pip builds would be left in the checkout.
-    subprocess.run(["git", "clone", "-q", root, source], check=True)
-    venv.create(folder / "venv", with_pip=True)
-    python = folder / "venv" / "bin" / "python"
-    install = [python, "-m", "pip", "install", "--quiet", f"{source}[tpu]"]
-    done = subprocess.run(install, capture_output=True, text=True, timeout=1800)
-    if "No matching distribution" in done.stderr or "Connection" in done.stderr:
-        pytest.skip("no package index with tensorflow-tpu can be reached")
-    assert done.returncode == 0, done.stderr[-4000:]
-    return str(python), source
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("tpu", "expected"), [("local", LOCAL), ("my-slice", REMOTE)]
-)
-def test_the_order_in_the_tensorflow_of_a_tpu_vm(
-    tpu_python, tmp_path, tpu, expected
-):
-    python, source = tpu_python
-    (said,) = run(
-        python, "order_worker", tpu, str(tmp_path / "run"), folder=source
-    )
-    assert said["tensorflow"].startswith("2.20.")
     assert_order(said, expected)

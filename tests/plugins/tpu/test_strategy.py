@@ -13,7 +13,7 @@ import tensorflow as tf
 from tests.plugins.strategies.sockets import answering, closed_port
 from trainer import StartAgain, Trainer, UserError
 from trainer_plugins import TPU
-from trainer_plugins.strategies.tpu import host, preflight, strategy
+from trainer_plugins.strategies.tpu import host, strategy
 
 
 @pytest.fixture(autouse=True)
@@ -175,18 +175,6 @@ def refused(tpu):
     return message
 
 
-@pytest.mark.parametrize(
-    ("tpu", "suggestion"),
-    [
-        ("10.0.0.2:8470", "'grpc://10.0.0.2:8470'"),
-        ("grpc://10.0.0.2:8470/", "'grpc://10.0.0.2:8470'"),
-        ("My TPU", "a name such as 'my-tpu-1'"),
-    ],
-)
-def test_what_is_no_address(tpu, suggestion):
-    assert f"Did you mean {suggestion}" in refused(tpu)
-
-
 def test_an_address_that_does_not_answer_is_said_at_once(monkeypatch):
     port = closed_port()
     with answering(b"") as first:
@@ -244,39 +232,3 @@ def test_the_process_that_uses_a_chip_is_found(tmp_path, monkeypatch, how):
     assert found.endswith(f"which holds {path}")
     # A process that was killed leaves its lock file, but not its lock.
     assert host.holders() == []
-
-
-@pytest.fixture
-def installed(monkeypatch):
-    """A TPU VM where all is well; returns what is installed there."""
-    found = {"tensorflow-tpu": "2.20.0", "libtpu": "0.0.14"}
-    monkeypatch.setattr(preflight, "_version", found.get)
-    monkeypatch.setattr(preflight, "require_tpu", lambda tpu: None)
-    monkeypatch.setattr(preflight, "local_chips", lambda: ["/dev/accel0"])
-    monkeypatch.setattr(preflight, "holders", list)
-    monkeypatch.setenv("TPU_LOAD_LIBRARY", "0")
-    monkeypatch.setenv("TPU_NAME", "local")
-    return found
-
-
-def look(capsys, *arguments):
-    code = preflight.main(arguments)
-    lines = capsys.readouterr().out.splitlines()
-    bad = [line[5:] for line in lines if line.startswith("BAD ")]
-    assert code == (2 if bad else 0)
-    return bad, lines
-
-
-def test_a_preflight(installed, tmp_path, capsys, monkeypatch, root):
-    folder = tmp_path / "run"
-    bad, lines = look(capsys, f"--model_dir={folder}")
-    assert bad == []
-    assert "TPU local: /dev/accel0" in lines[3]
-    assert list(folder.iterdir()) == []
-    (tmp_path / "file").write_text("")
-    bad, _ = look(capsys, f"--model_dir={tmp_path}/file/run")
-    assert "file/run cannot be written" in bad[0]
-    monkeypatch.setattr(preflight, "holders", lambda: ["process 7"])
-    assert look(capsys)[0] == ["in use by process 7"]
-    text = (root / "setup.cfg").read_text()
-    assert f"\n    libtpu=={preflight.OLDEST_LIBTPU}\n" in text

@@ -94,15 +94,6 @@ def test_mistakes_are_one_sentence(given, parts):
 
 
 @pytest.mark.parametrize(
-    ("behind", "environ"),
-    [(["--model_dir=/tmp/x"], WORKER), (["--model_dir=gs://bucket/x"], {})],
-)
-def test_isolate_is_for_a_cluster_on_this_machine(behind, environ):
-    with pytest.raises(UserError, match="--isolate cuts .* this machine"):
-        arguments.parse(["--isolate", "--", GIN, *behind], environ)
-
-
-@pytest.mark.parametrize(
     ("behind", "environ", "task"),
     [
         ([], {}, None),
@@ -131,17 +122,3 @@ def test_the_task_is_found_where_the_trainer_finds_it(behind, environ, task):
     assert found.task == task
     assert found.arguments == (*RUN, *behind)
     assert trainer_flags.parse(found.arguments).model_dir == "run"
-
-
-@pytest.mark.parametrize(
-    ("behind", "environ", "named"),
-    [
-        ([], {"TF_CONFIG": "{"}, "TF_CONFIG: Invalid JSON"),
-        ([], tf_config({"type": "worker", "index": 2}), "worker 2"),
-        (["--task_index=1"], {}, "--worker_hosts"),
-    ],
-)
-def test_a_cluster_that_contradicts_itself_is_refused(behind, environ, named):
-    """Once here, not once in every process."""
-    with pytest.raises(UserError, match=named):
-        arguments.parse(["--", *RUN, *behind], environ)
