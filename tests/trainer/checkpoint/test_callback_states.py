@@ -1,21 +1,13 @@
 """What a checkpoint says of callbacks is checked before it is believed."""
 
 import json
-import math
-from types import SimpleNamespace
 
 import keras
-import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from tests.helpers import linear, lines, make_trainer, read_lines
-from tests.json_values import JSON
 from trainer import Callback, UserError
-from trainer.checkpoint import keras_callbacks, storage
-from trainer.loop.callback_list import CallbackList
-from trainer.runtime.schema import Misfit
+from trainer.checkpoint import storage
 from trainer_plugins import Checkpoint, EarlyStopping, JsonLines
 
 CODE = "import os; os.system('touch harm')\n"
@@ -68,51 +60,6 @@ def crafted(saved, tmp_path, change):
     return tmp_path / "run"
 
 
-def assert_a_misfit(saved, change, name):
-    """Asserts that a changed state is refused, and that nothing changes."""
-    _, snapshot = saved
-    states = json.loads(json.dumps(snapshot.host["callbacks"]))
-    arrays = {
-        key.removeprefix("callbacks/"): value
-        for key, value in snapshot.arrays.items()
-    }
-    change(states, arrays)
-    given = CallbackList(callbacks(), SimpleNamespace(model_dir=None))
-    given.attach(linear(), {})
-    before = given.states()
-    with pytest.raises(Misfit, match=name):
-        given.load_states(keras_callbacks.join(states, arrays))
-    assert given.states() == before
-
-
-@pytest.mark.parametrize(
-    "waiting",
-    [
-        [CODE],
-        CODE,
-        [CODE + '{"step": 1, "split": "train", "loss": 1.0}\n'],
-        ['{"step": 1, "split": "train", "loss": 1.0}\n' + CODE],
-        ['{"step": 1, "split": "train", "loss": "text"}\n'],
-        ['{"step": 1, "split": "train", "loss": NaN}\n'],
-        ['{"step": 1, "split": "train", "loss": [1]}\n'],
-        ['{"step": -1, "split": "train"}\n'],
-        ['{"step": "1", "split": "train"}\n'],
-        ['{"step": 1, "split": "../other"}\n'],
-        ['{"split": "train"}\n'],
-        ["[" * 100_000],
-        ["null"],
-        [7],
-        {"0": "{}"},
-        None,
-    ],
-)
-def test_lines_that_wait_are_lines_of_ours(saved, waiting):
-    def change(states, arrays):
-        states["JsonLines"] = {"waiting": waiting}
-
-    assert_a_misfit(saved, change, "JsonLines")
-
-
 def test_code_that_waits_for_being_written_is_not(saved, tmp_path, caplog):
     def change(states, arrays):
         states["JsonLines"] = {"waiting": [CODE]}
@@ -123,95 +70,6 @@ def test_code_that_waits_for_being_written_is_not(saved, tmp_path, caplog):
     assert "Going on from step 8" in caplog.text
     assert [line["step"] for line in lines(model_dir)] == [10, 12]
     assert "import" not in (model_dir / "metrics.jsonl").read_text()
-
-
-def test_lines_that_wait_are_written_anew(saved, tmp_path):
-    given = ' {"loss": 0.5,\t"step" :10, "split":"train", "a": null}   \n\n'
-
-    def change(states, arrays):
-        states["JsonLines"] = {"waiting": [given]}
-
-    model_dir = crafted(saved, tmp_path, change)
-    train(model_dir, 12)
-    first = (model_dir / "metrics.jsonl").read_text().splitlines()[0]
-    assert first == '{"step": 10, "split": "train", "loss": 0.5, "a": null}'
-
-
-@settings(
-    max_examples=100,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
-@given(state=JSON | st.fixed_dictionaries({"waiting": st.lists(JSON)}))
-def test_no_state_of_any_kind_is_more_than_a_misfit(state):
-    for callback in (JsonLines(), EarlyStopping(), Checkpoint()):
-        callback.run = SimpleNamespace(model_dir=None)
-        before = callback.state()
-        try:
-            callback.load_state(state)
-        except (Misfit, ValueError):
-            assert callback.state() == before
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("best", "0.5"),
-        ("best", math.nan),
-        ("best", True),
-        ("best", None),
-        ("best_step", -1),
-        ("best_step", 1.5),
-        ("wait", -1),
-        ("wait", "many"),
-        ("wait", None),
-        ("wait", 10**30),
-    ],
-)
-def test_early_stopping(saved, key, value):
-    def change(states, arrays):
-        states["EarlyStopping"][key] = value
-
-    assert_a_misfit(saved, change, "Checkpoint|EarlyStopping")
-
-
-@pytest.mark.parametrize("values", [[], {"x": 1.0}, {"4": "1"}, {"4": None}, 7])
-def test_checkpoint(saved, values):
-    def change(states, arrays):
-        states["Checkpoint"] = {"values": values}
-
-    assert_a_misfit(saved, change, "Checkpoint|EarlyStopping")
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("wait", "many"),
-        ("wait", [1]),
-        ("wait", {"a": 1}),
-        ("stopped_epoch", True),
-        ("best_weights", 7),
-        ("best_weights", {"arrays": 3, "is_list": True}),
-        ("best_weights", {"arrays": -1, "is_list": False}),
-        ("best_weights", {"arrays": "2", "is_list": True}),
-        ("best_weights", {"arrays": 1, "is_list": True}),
-        ("best_weights", {"arrays": 10**15, "is_list": True}),
-    ],
-)
-def test_callbacks_of_keras(saved, key, value):
-    def change(states, arrays):
-        states["EarlyStopping_2"][key] = value
-
-    assert_a_misfit(saved, change, "Checkpoint|EarlyStopping")
-
-
-def test_weights_of_another_shape_are_not_the_best(saved):
-    def change(states, arrays):
-        name = "EarlyStopping_2/best_weights/0"
-        assert arrays[name].shape == (3, 1)
-        arrays[name] = np.zeros((5, 1), "float32")
-
-    assert_a_misfit(saved, change, "Checkpoint|EarlyStopping")
 
 
 def test_objects_of_keras_callbacks_stay(saved, tmp_path):
@@ -268,11 +126,3 @@ def test_where_none_fits_the_run_is_refused(tmp_path, monkeypatch):
         train(tmp_path / "run", 8, Picky())
     assert "step 4" in str(error.value)
     assert "KeyError: 'other'" in str(error.value)
-
-
-def test_a_value_of_another_kind_is_left_out(caplog):
-    callback = keras.callbacks.ReduceLROnPlateau("loss")
-    keras_callbacks.load(callback, {"wait": [1], "cooldown_counter": 3})
-    assert callback.wait == 0
-    assert callback.cooldown_counter == 3
-    assert "ReduceLROnPlateau.wait is not restored" in caplog.text

@@ -2,14 +2,11 @@
 
 import json
 import math
-import os
-import pathlib
 import shutil
 
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -18,10 +15,8 @@ from tests.json_values import JSON
 from tests.sets import one_in, ordinary
 from trainer import UserError
 from trainer.checkpoint import contents, storage
-from trainer.checkpoint.init_from import initialize_from
 from trainer.loop.callback_list import CallbackList
 from trainer.runtime.schema import Misfit
-from trainer.sidecar_evaluator import follow
 from trainer_plugins import Checkpoint, EarlyStopping, JsonLines
 
 
@@ -172,13 +167,6 @@ def test_arrays_that_do_not_fit(saved, tmp_path, caplog, kind):
     assert "Passing over the checkpoint of step 10" in caplog.text
 
 
-def test_values_of_another_kind_are_refused(saved, tmp_path):
-    integers = replaced("model/0000", np.zeros((3, 1), "int64"))
-    run = arrays_changed(saved, tmp_path, integers)
-    with pytest.raises(UserError, match="kernel has type float32, but int64"):
-        train(run, 12)
-
-
 def test_another_format_is_refused(saved, tmp_path):
     """To pass it over would lose what that version has done."""
     model_dir, _ = saved
@@ -235,41 +223,3 @@ def test_any_change_fits_or_is_a_misfit(saved, data, value, removes):
     except Misfit as error:
         said = str(error)
     assert len(said) < 400
-
-
-def test_the_evaluator_waits_for_one_that_fits(saved, tmp_path):
-    model_dir, _ = saved
-    shutil.copytree(model_dir, tmp_path / "run")
-    path = tmp_path / "run" / "checkpoints" / "step_00000010"
-    rewrite(path, without("variables"))
-    values = follow(
-        make_trainer(linear).new_run(str(tmp_path / "run")), train_steps=8
-    )
-    assert values["step"] == 8
-
-
-def test_starting_from_one_that_does_not_fit(saved, tmp_path):
-    model_dir, _ = saved
-    shutil.copytree(model_dir, tmp_path / "run")
-    path = tmp_path / "run" / "checkpoints" / "step_00000010"
-    rewrite(path, set_to("variables", value={"model": [{}]}))
-    with pytest.raises(UserError, match="not a usable checkpoint"):
-        initialize_from(make_trainer(linear)._built.parts, str(path))
-    assert initialize_from(
-        make_trainer(linear)._built.parts, str(tmp_path / "run")
-    )
-    # Any name will do for one that is named.
-    os.rename(path.with_name("step_00000008"), tmp_path / "mine")
-    assert initialize_from(
-        make_trainer(linear)._built.parts, str(tmp_path / "mine")
-    )
-
-
-def test_memory_is_not_taken_for_what_is_not_there(tmp_path):
-    """An index that declares a terabyte."""
-    small = storage.save(
-        str(tmp_path), storage.Snapshot(1, {"a": np.zeros(4)}, {})
-    )
-    with pytest.raises(ValueError, match="its arrays"):
-        storage._check_sizes(small, {"a": [2**40]}, {"a": tf.float64})
-    assert pathlib.Path(small).exists()

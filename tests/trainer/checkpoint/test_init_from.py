@@ -113,12 +113,6 @@ def test_any_source(trained, source, caplog):
         assert np.array_equal(mine, there)
 
 
-def test_a_near_name_is_named(tmp_path):
-    denses("encoder", "head").save_weights(tmp_path / "a.weights.h5")
-    with pytest.raises(UserError, match="Did you mean 'encoder/.'"):
-        init(make(lambda: denses("encodr")), tmp_path / "a.weights.h5")
-
-
 def test_names_that_keras_counted_up(tmp_path):
     first = make(linear, seed=1)
     first.train(3, model_dir=str(tmp_path), callbacks=[Checkpoint()])
@@ -213,11 +207,6 @@ def body():
 def refused(path, why):
     with pytest.raises(UserError, match=why):
         init(make(body), path)
-
-
-def test_what_is_not_there(tmp_path):
-    refused(tmp_path / "a.keras", "no such file")
-    refused(tmp_path / "nowhere", "holds no usable checkpoint")
 
 
 @pytest.mark.parametrize("suffix", [".keras", ".weights.h5"])

@@ -68,22 +68,6 @@ def test_plateau_and_early_stopping_go_on(tmp_path, cut):
         np.testing.assert_array_equal(one, other)
 
 
-def test_state_survives_being_split_and_joined():
-    states = {
-        "A": {"best": 0.5, "best_weights": [np.ones(3), np.zeros((2, 2))]},
-        "B": {"array": np.arange(4), "list": [1, 2], "none": None},
-    }
-    plain, arrays = keras_callbacks.split(states)
-    assert set(arrays) == {"A/best_weights/0", "A/best_weights/1", "B/array/0"}
-    joined = keras_callbacks.join(plain, arrays)
-    assert joined["A"]["best"] == 0.5
-    np.testing.assert_array_equal(
-        joined["A"]["best_weights"][1], np.zeros((2, 2))
-    )
-    np.testing.assert_array_equal(joined["B"]["array"], np.arange(4))
-    assert joined["B"]["list"] == [1, 2]
-
-
 def test_a_checkpoint_replaces_no_function():
     callback = keras.callbacks.EarlyStopping("loss")
     callback.monitor_op = max

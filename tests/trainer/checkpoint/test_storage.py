@@ -1,15 +1,13 @@
 """Checkpoints are complete or absent, kept as asked, and found again."""
 
-import json
 import os
-import pathlib
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.helpers import linear, make_trainer, saved_steps
+from tests.helpers import make_trainer, saved_steps
 from trainer import UserError
 from trainer.checkpoint import storage
 from trainer_plugins import Checkpoint
@@ -58,13 +56,6 @@ def test_a_failed_save_leaves_what_was_there(saved, monkeypatch):
     with pytest.raises(OSError, match="No space"):
         storage.save(saved, snapshot(30))
     assert sorted(os.listdir(saved)) == ["step_00000010", "step_00000020"]
-
-
-def test_leftovers_of_killed_saves_are_removed(saved):
-    os.mkdir(os.path.join(saved, "tmp_abc"))
-    storage.remove_leftovers(saved)
-    assert len(os.listdir(saved)) == 2
-    storage.remove_leftovers(saved + "_that_is_not_there")
 
 
 def test_keeps_the_last_and_the_best(tmp_path):
@@ -118,20 +109,6 @@ def test_another_model_is_named(tmp_path):
     other = make_trainer(lambda: model(units=5))
     with pytest.raises(UserError, match=r"body/kernel has shape \[3, 5\]"):
         other.train(4, model_dir=str(tmp_path), callbacks=[Checkpoint()])
-
-
-def test_names_counted_up_in_one_process_do_not_matter(tmp_path):
-    make_trainer(linear).train(
-        3, model_dir=str(tmp_path), callbacks=[Checkpoint()]
-    )
-    again = make_trainer(linear)
-    again.train(5, model_dir=str(tmp_path), callbacks=[Checkpoint()])
-    assert again.step == 5
-    path = storage.listing(str(tmp_path / "checkpoints"))[-1]
-    names = json.loads(pathlib.Path(path, "state.json").read_text())[
-        "variables"
-    ]["model"]
-    assert names[0]["path"].endswith("/kernel")
 
 
 def test_a_store_has_a_valid_checkpoint_at_any_moment(monkeypatch):

@@ -1,16 +1,13 @@
-import functools
-
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from trainer import UserError
 from trainer.data import (
-    ArrayExamples,
     DatasetBatches,
     IndexedBatches,
     as_batches,
 )
-from trainer.errors import UserError
 
 
 def resolve(data, split="train", **options):
@@ -62,29 +59,11 @@ def test_arrays_are_shuffled_for_training_only():
     assert (first_epoch(resolve(numbers, seed=2)) != train).any()
 
 
-def test_examples_may_refuse_to_be_shuffled():
-    batches = resolve(lambda split: ArrayExamples(np.arange(50), shuffle=False))
-    np.testing.assert_array_equal(first_epoch(batches), np.arange(50))
-
-
 @pytest.mark.parametrize(("split", "steps"), [("train", 2), ("eval", 3)])
 def test_only_training_drops_a_short_batch(split, steps):
     batches = resolve(lambda split: np.arange(9), split, drop_remainder=True)
     assert isinstance(batches, IndexedBatches)
     assert batches.steps_per_epoch == steps
-
-
-@pytest.mark.parametrize(
-    "made",
-    [
-        (np.arange(4), np.arange(4)),
-        [np.arange(4), np.arange(4)],
-        {"x": np.arange(4)},
-        tf.range(4),
-    ],
-)
-def test_arrays_in_any_structure(made):
-    assert resolve(lambda split: made).steps_per_epoch == 1
 
 
 def test_a_dataset_is_made_anew_for_each_iterator():
@@ -100,19 +79,6 @@ def test_a_dataset_is_made_anew_for_each_iterator():
     first_epoch(batches)
     first_epoch(batches)
     assert len(made) == before + 2
-
-
-def test_batches_are_taken_as_they_are():
-    own = IndexedBatches(ArrayExamples(np.arange(8)), batch_size=2)
-    assert resolve(lambda split: own) is own
-
-
-def test_a_partial_function_is_a_plugin():
-    def numbers(split, size):
-        return np.arange(size)
-
-    batches = resolve(functools.partial(numbers, size=8))
-    assert batches.steps_per_epoch == 2
 
 
 def test_a_plugin_that_reads_no_files_refuses_data_dir():

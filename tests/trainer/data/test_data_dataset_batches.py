@@ -6,8 +6,8 @@ import tensorflow as tf
 from absl import logging
 
 from tests.helpers import assert_same, linear, make_trainer
+from trainer import UserError
 from trainer.data import DatasetBatches, Resume
-from trainer.errors import UserError
 
 BATCHES = [np.r_[0:6], np.r_[6:12], np.r_[12:16]]
 
@@ -73,35 +73,6 @@ def test_several_pipelines_read_what_one_would():
         )
 
 
-@pytest.mark.parametrize("micro", [1, 2])
-def test_readers_can_take_turns(micro):
-    batches = DatasetBatches(dataset, batch_size=6)
-    for reader in range(2):
-        pieces = read(batches, 4 * micro, start=reader, every=2, micro=micro)
-        joined = [
-            np.concatenate(pieces[i : i + micro])
-            for i in range(0, len(pieces), micro)
-        ]
-        assert_same(joined, [BATCHES[(reader + 2 * i) % 3] for i in range(4)])
-
-
-@pytest.mark.parametrize("micro", [1, 2])
-def test_structures_are_kept(micro):
-    def structured():
-        x = tf.reshape(tf.range(24.0), [8, 3])
-        examples = ({"a": x, "b": tf.range(8)}, -tf.range(8))
-        return tf.data.Dataset.from_tensor_slices(examples).batch(4)
-
-    batches = DatasetBatches(structured, batch_size=4)
-    inputs, target = read(batches, 1, micro=micro)[0]
-    rows = 4 // micro
-    np.testing.assert_array_equal(
-        inputs["a"], np.arange(24.0).reshape(8, 3)[:rows]
-    )
-    np.testing.assert_array_equal(inputs["b"], np.r_[:rows])
-    np.testing.assert_array_equal(target, -np.r_[:rows])
-
-
 def test_an_epoch_of_unknown_length_is_counted():
     def unknown():
         return dataset().filter(lambda batch: batch[0] < 12)
@@ -115,19 +86,6 @@ def test_an_evaluation_of_a_run_that_is_done():
     assert trainer.train_and_evaluate(3) == trained | {
         f"val_{name}": value for name, value in trainer.evaluate().items()
     }
-
-
-def test_an_endless_dataset_has_no_epoch():
-    batches = DatasetBatches(lambda: dataset().repeat(), batch_size=6)
-    assert batches.steps_per_epoch is None
-    assert_same(read(batches, 2, start=3), BATCHES[:2])
-
-
-def test_the_result_is_endless():
-    pieces = DatasetBatches(dataset, batch_size=6).pieces(
-        start=0, replicas=range(1), num_replicas=1, micro=2
-    )
-    assert pieces.cardinality() == tf.data.INFINITE_CARDINALITY
 
 
 @pytest.mark.parametrize(
@@ -174,18 +132,6 @@ def test_a_never_ending_generator_is_read_as_far_as_the_run_goes():
     assert said.call_args.args[1:] == ("mine", 20)
     assert batches.steps_per_epoch is None
     assert len(read) < 30
-
-
-@pytest.mark.parametrize(("at_most", "length"), [(2, None), (3, 3), (9, 3)])
-def test_a_length_is_learned_as_far_as_it_matters(at_most, length):
-    def unknown():
-        return dataset().filter(lambda batch: batch[0] >= 0)
-
-    batches = DatasetBatches(unknown, batch_size=6)
-    batches.learn_length(at_most)
-    assert batches.steps_per_epoch == length
-    batches.learn_length(9)
-    assert batches.steps_per_epoch == 3
 
 
 def test_a_run_on_a_never_ending_generator_ends():

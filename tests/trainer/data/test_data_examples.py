@@ -4,11 +4,10 @@ import sys
 
 import numpy as np
 import pytest
-import scipy.sparse
 import tensorflow as tf
 
+from trainer import UserError
 from trainer.data import ArrayExamples, Examples, IndexedBatches
-from trainer.errors import UserError
 
 
 def gather(examples, numbers):
@@ -63,34 +62,6 @@ def test_rows_come_in_the_order_asked_for():
     np.testing.assert_array_equal(rows[1], [3, 0, 3])
     assert rows[0].dtype == np.float64
     assert rows[1].dtype == np.int32
-
-
-def test_no_rows_keep_their_shape():
-    rows = gather(ArrayExamples(np.zeros([4, 3], np.float32)), [])
-    assert rows.shape == (0, 3)
-
-
-def test_structures_are_kept():
-    arrays = ({"a": np.arange(3), "b": [np.arange(3) * 2]}, np.arange(3) * 3)
-    inputs, target = gather(ArrayExamples(arrays), [2])
-    assert inputs["a"] == [2]
-    assert inputs["b"][0] == [4]
-    assert target == [6]
-
-
-def test_lists_of_arrays_are_several_inputs():
-    rows = gather(ArrayExamples([np.arange(3), np.arange(3) + 10]), [1])
-    np.testing.assert_array_equal(rows, [[1], [11]])
-
-
-def test_transform_takes_the_parts_of_a_tuple():
-    examples = ArrayExamples(
-        (np.array([0, 51, 255], np.uint8), np.arange(3)),
-        transform=lambda x, y: (tf.cast(x, tf.float32) / 255, y),
-    )
-    x, y = gather(examples, [2, 1])
-    np.testing.assert_allclose(x, [1.0, 0.2], rtol=1e-6)
-    np.testing.assert_array_equal(y, [2, 1])
 
 
 @pytest.mark.parametrize("arrays", [np.arange(3), {"x": np.arange(3)}])
@@ -158,16 +129,3 @@ def test_one_copy_of_the_arrays_is_kept(transform):
     )
     # Neither the array that was given, nor one in each iterator.
     assert 0.9 < float(done.stdout) < 1.5
-
-
-def test_all_examples_stay_at_hand():
-    x, y = np.arange(6.0).reshape(3, 2), scipy.sparse.eye(3, format="csr")
-    examples = ArrayExamples({"x": x, "y": y})
-    for _ in range(2):
-        held = examples.arrays
-        np.testing.assert_array_equal(held["x"], x)
-        np.testing.assert_array_equal(
-            tf.sparse.to_dense(held["y"]), y.todense()
-        )
-        examples.columns()  # From now on they are tensors.
-    assert ArrayExamples(x, transform=tf.square).arrays is None

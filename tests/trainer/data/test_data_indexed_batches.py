@@ -6,8 +6,8 @@ import tensorflow as tf
 
 from tests.helpers import assert_same
 from tests.sets import long, ordinary
-from trainer.data import ArrayExamples, IndexedBatches, Resume
-from trainer.errors import UserError
+from trainer import UserError
+from trainer.data import ArrayExamples, IndexedBatches
 
 SIZE = 53  # No batch size below divides it.
 
@@ -61,15 +61,6 @@ def test_each_epoch_is_a_permutation_of_its_own(seed):
         assert (left != right).mean() > 0.8
 
 
-def test_seeds_choose_the_permutation():
-    seeds = (0, 1, 2, 12345, -1, -2)
-    orders = [epoch_order(make(shuffle=True, seed=seed), 1) for seed in seeds]
-    for left, right in itertools.combinations(orders, 2):
-        assert (left != right).mean() > 0.8
-    again = epoch_order(make(shuffle=True, seed=12345), 1)
-    np.testing.assert_array_equal(again, orders[3])
-
-
 def test_the_order_is_that_of_index_shuffle_one_by_one():
     found = epoch_order(make(shuffle=True, seed=9), 3)
     expected = [
@@ -77,13 +68,6 @@ def test_the_order_is_that_of_index_shuffle_one_by_one():
         for i in range(SIZE)
     ]
     np.testing.assert_array_equal(found, expected)
-
-
-def test_the_order_does_not_depend_on_the_batch_size():
-    orders = [
-        epoch_order(make(size, shuffle=True, seed=3), 2) for size in (1, 7, 53)
-    ]
-    assert_same(orders[:2], orders[1:])
 
 
 def test_positions_are_uniform_over_many_epochs():
@@ -107,26 +91,6 @@ def test_seeking_equals_reading_up_to_there(start, cut, drop_remainder):
         read(batches, 8 * per_step, start=start, **options),
         read(batches, (start + 8) * per_step, **options)[start * per_step :],
     )
-
-
-@pytest.mark.parametrize("num_replicas", [1, 3])
-def test_readers_can_take_turns(num_replicas):
-    batches = make(shuffle=True, seed=8)
-    whole = read(batches, 24 * num_replicas, num_replicas=num_replicas)
-    for reader in range(4):
-        mine = read(
-            batches,
-            5 * num_replicas,
-            start=3 + reader,
-            every=4,
-            num_replicas=num_replicas,
-        )
-        expected = [
-            whole[step * num_replicas + replica]
-            for step in range(3 + reader, 23, 4)
-            for replica in range(num_replicas)
-        ]
-        assert_same(mine, expected)
 
 
 def test_a_far_step_is_reached_at_once():
@@ -186,19 +150,6 @@ def test_several_pipelines_read_what_one_would(micro):
         assert_same(mine, expected)
 
 
-def test_unshuffled_batches_keep_the_order_and_end_short():
-    pieces = read(make(20), 4)
-    assert_same(pieces, [np.r_[0:20], np.r_[20:40], np.r_[40:53], np.r_[0:20]])
-
-
-def test_length_of_an_epoch():
-    assert make(8).steps_per_epoch == 7
-    assert make(8, drop_remainder=True).steps_per_epoch == 6
-    assert make(53).steps_per_epoch == 1
-    assert make(100).steps_per_epoch == 1
-    assert make(8).resume is Resume.SEEK
-
-
 def test_the_shape_is_static_where_every_piece_is_alike():
     def rows(batches, **cut):
         options = {"replicas": range(1), "num_replicas": 1, "micro": 1} | cut
@@ -209,11 +160,6 @@ def test_the_shape_is_static_where_every_piece_is_alike():
     assert rows(full, replicas=range(2), num_replicas=2, micro=2) == 2
     assert rows(full, replicas=range(3), num_replicas=3) is None
     assert rows(make(8)) is None
-
-
-def test_the_dataset_is_endless():
-    dataset = make().pieces(start=0, replicas=range(1), num_replicas=1, micro=1)
-    assert dataset.cardinality() == tf.data.INFINITE_CARDINALITY
 
 
 @pytest.mark.parametrize(

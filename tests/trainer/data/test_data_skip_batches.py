@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tests.sets import long, one_in
 from trainer.data import ArrayExamples, DatasetBatches, IndexedBatches
-from trainer.data.skip_batches import SteppingOver, position_of
+from trainer.data.skip_batches import SteppingOver
 
 SIZE, BATCH = 22, 4  # An epoch's sixth batch holds two examples.
 NUMBERS = np.arange(SIZE)
@@ -54,33 +54,3 @@ def test_the_batches_that_are_left(source, skipped, start, every):
     expected = left(batches, skipped, start=start, every=every)
     assert len(expected) == TAKEN
     assert read(over, TAKEN, start=start, every=every) == expected
-
-
-@pytest.mark.parametrize("source", SOURCES)
-def test_pieces_stay_together(source):
-    batches = SOURCES[source]()
-    cut = {"replicas": range(1, 3), "num_replicas": 4, "micro": 2}
-    per_step = 4
-    whole = read(batches, per_step * 10, **cut)
-    expected = whole[: 2 * per_step] + whole[3 * per_step : 7 * per_step]
-    found = read(SteppingOver(batches, [2, 7]), per_step * 6, **cut)
-    assert found == expected
-
-
-@pytest.mark.parametrize("source", SOURCES)
-def test_it_looks_like_its_source(source):
-    batches = SOURCES[source]()
-    over = SteppingOver(batches, [2])
-    for name in ("batch_size", "steps_per_epoch", "last_size", "resume"):
-        assert getattr(over, name) == getattr(batches, name)
-    before, after = (b.pieces(start=0, **ALL) for b in (batches, over))
-    assert after.element_spec == before.element_spec
-    infinite = tf.data.experimental.INFINITE_CARDINALITY
-    assert int(after.cardinality()) == infinite
-
-
-def test_position_of_a_step():
-    skipped = [7, 2, 3]
-    kept = [i for i in range(20) if i not in skipped]
-    for step, position in enumerate(kept):
-        assert position_of(step, skipped) == position

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from trainer import UserError
 from trainer.data import (
     ArrayExamples,
     DatasetBatches,
@@ -10,7 +11,6 @@ from trainer.data import (
     feeder,
     padded,
 )
-from trainer.errors import UserError
 
 X = np.arange(1.0, 11.0, dtype="float32")[:, None] * [1, 10]
 
@@ -78,11 +78,6 @@ def test_padding_repeats_the_example_seen_last():
     ]
 
 
-def test_padding_before_the_first_example_is_zero():
-    (batch, real), *_ = padded(varying([0, 1]), 2).take(1)
-    assert batch.numpy().tolist() == real.numpy().tolist() == [0, 0]
-
-
 def test_structures_of_every_dtype_are_kept():
     made = tf.data.Dataset.from_tensors(
         {"a": tf.constant([[True]]), "b": (tf.constant(["word"]), [7])}
@@ -94,20 +89,9 @@ def test_structures_of_every_dtype_are_kept():
     assert real.numpy().tolist() == [1, 0]
 
 
-@pytest.mark.parametrize("fit", [padded, exact])
-def test_the_result_is_endless(fit):
-    made = fit(varying([2]), 2)
-    assert made.cardinality() == tf.data.INFINITE_CARDINALITY
-
-
 def test_more_rows_than_a_full_piece_are_not_lost_silently():
     with pytest.raises(tf.errors.InvalidArgumentError, match="more than 2"):
         list(padded(varying([3]), 2).take(1))
-
-
-def test_exact_refuses_another_number_of_rows():
-    with pytest.raises(tf.errors.InvalidArgumentError):
-        list(exact(varying([2, 1]), 2).take(2))
 
 
 @pytest.mark.parametrize(
@@ -134,12 +118,6 @@ def test_what_has_no_fixed_shape_is_named(spec, message):
             fit(made, 2)
 
 
-def test_another_number_of_rows_in_every_piece_is_refused_at_once():
-    made = tf.data.Dataset.range(12).batch(4, drop_remainder=True).repeat()
-    with pytest.raises(UserError, match="has 4 rows per replica"):
-        exact(made, 2)
-
-
 def test_batches_must_be_cut_evenly():
     with pytest.raises(UserError, match="batch_size = 6 must be a multiple"):
         feeder(arrays(), start=0, num_replicas=4, micro=1, fit=padded)
@@ -162,12 +140,6 @@ def test_short_batches_of_a_dataset_are_dropped(start):
     got = [p.tolist() for p in make(range(2)).take(8).as_numpy_iterator()]
     halves = [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11]] * 3
     assert got == halves[2 * start : 2 * start + 8]
-
-
-def test_an_endless_dataset_stays_endless_without_its_short_batches():
-    made = tf.data.Dataset.range(8).batch(6).repeat()
-    batches = DatasetBatches(lambda: made, batch_size=6, drop_remainder=True)
-    assert batches.steps_per_epoch is None
 
 
 def test_a_dataset_of_short_batches_alone_is_refused():

@@ -5,9 +5,7 @@ import numpy as np
 import pytest
 
 from trainer import Trainer, UserError
-from trainer.data.given import GivenData
 from trainer.data.py_dataset import from_py_dataset
-from trainer.python.fit import FitData
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(12, 4)).astype("float32")
@@ -93,23 +91,3 @@ def test_the_weights_of_the_data_are_looked_at():
     compiled.compile(loss=BINARY)
     expected = compiled.evaluate(X, y, sample_weight=weight, verbose=0)
     assert found["loss"] == pytest.approx(expected, rel=1e-5)
-
-
-def test_an_output_without_weights_has_weights_of_one():
-    weight = np.arange(12, dtype="float32")
-    data = {"train": (X, {"a": Y, "b": Y}, {"a": weight, "b": None})}
-    batches = GivenData(data).batches(
-        "train", batch_size=12, seed=0, drop_remainder=False
-    )
-    _, _, weights = next(iter(batches.whole(0)))
-    assert sorted(weights["a"].numpy()) == list(range(12))
-    assert weights["b"].numpy().tolist() == [1.0] * 12
-
-
-def test_a_part_of_an_output_without_weights():
-    given = FitData(
-        x=X, y=[Y, Y], sample_weight=[X[:, 0], None], validation_split=0.25
-    ).given()
-    batches = given.batches("eval", batch_size=12, seed=0, drop_remainder=False)
-    _, _, weights = next(iter(batches.whole(0)))
-    assert weights[1].numpy().tolist() == [1.0] * 3

@@ -97,14 +97,3 @@ def test_evaluations_of_a_run_tell_their_batches():
         )
     assert noted[0].noted == noted[1].noted
     assert len(noted[0].noted) == 2 * 6
-
-
-def test_what_is_printed(pair, capsys):
-    _, trainer = pair
-    trainer.evaluate(X, Y)
-    trainer.predict(X, verbose=0)
-    assert not capsys.readouterr().out
-    values = trainer.evaluate(X, Y, verbose=2)
-    assert capsys.readouterr().out == f"eval  loss {values['loss']:.4g}\n"
-    trainer.predict(X, verbose=1)
-    assert capsys.readouterr().out == "predict  examples 10\n"

@@ -6,7 +6,6 @@ import pytest
 import tensorflow as tf
 
 from trainer import Trainer, UserError
-from trainer.loop.monitor import check_monitored
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(20, 4)).astype("float32")
@@ -118,18 +117,6 @@ def test_every_nth_epoch_is_evaluated_by_its_number():
     assert noted.epochs == [1, 3]
 
 
-def test_what_callbacks_counted_in_fit_is_not_of_the_run():
-    def never():
-        return keras.callbacks.EarlyStopping("loss", min_delta=100, patience=9)
-
-    trainer = make()
-    trainer.fit(X, Y, epochs=3, callbacks=never(), verbose=0)
-    counts = never()
-    trainer.train("5 epochs", callbacks=[counts], verbose=0)
-    # The first of its two epochs is the best that it has seen.
-    assert counts.wait == 1
-
-
 class StopsWithin(keras.callbacks.Callback):
     """Ends training after the first batches."""
 
@@ -163,18 +150,3 @@ def test_a_dict_with_a_split_is_one_of_splits(shared):
         shared.evaluate(data={"test": (X, Y)}, split="tests")
     # Any other data is that of the split that is asked for.
     assert shared.evaluate(data=(X, Y), split="test") == measured
-
-
-def test_functions_of_the_user_may_add_what_is_monitored():
-    def watched(others):
-        check_monitored(
-            [*others, keras.callbacks.EarlyStopping("f1", mode="max")],
-            measured={"loss"},
-            evaluated={"loss"},
-            sets=(),
-            may_add=False,
-        )
-
-    watched([keras.callbacks.LambdaCallback(on_epoch_end=print)])
-    with pytest.raises(UserError, match="'f1' is not measured"):
-        watched([keras.callbacks.TerminateOnNaN()])

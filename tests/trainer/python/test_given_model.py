@@ -126,25 +126,6 @@ def test_what_keras_saves_is_copied(kind):
     assert trainer.model is not given
 
 
-def test_what_changes_between_two_calls_counts():
-    given = model()
-    trainer = make(given, data=(X, Y))
-    fit(trainer)
-    given.set_weights([np.ones((4, 2)), np.arange(2.0)])
-    np.testing.assert_allclose(trainer.predict(X), given(X), rtol=1e-5)
-    given.layers[0].trainable = False
-    trainer.predict(X)
-    assert not trainer.model.trainable_variables
-
-
-def test_a_weight_that_is_set_in_the_copy_stays():
-    trainer = make(model(), data=(X, Y))
-    ones = [np.ones((4, 2)), np.arange(2.0)]
-    trainer.model.set_weights(ones)
-    trainer.predict(X)
-    np.testing.assert_array_equal(trainer.model.get_weights()[0], ones[0])
-
-
 def test_a_model_that_has_got_other_layers_is_refused():
     given = model()
     trainer = make(given)
@@ -196,20 +177,3 @@ def test_a_given_model_stays_compiled_as_it_was(tmp_path):
     loaded = keras.models.load_model(tmp_path / "a.keras")
     expected = loaded.evaluate(X, Y, verbose=0, return_dict=True)
     assert measured == pytest.approx(expected, rel=1e-5)
-
-
-def test_averages_are_saved_of_what_was_trained_before_it_was_frozen():
-    def two_layers():
-        return keras.Sequential(
-            [keras.Input((4,)), keras.layers.Dense(4), keras.layers.Dense(4)]
-        )
-
-    trainer = make(
-        two_layers(), "default", loss="mse", data=(X, X), ema_momentum=0.5
-    )
-    averages = trainer._built.parts.ema.variables
-    for number, average in enumerate(averages):
-        average.assign(tf.fill(average.shape, float(number)))
-    trainer.model.layers[0].trainable = False
-    copy = trainer._built.single_device_model()
-    assert [w.mean() for w in copy.get_weights()] == [0.0, 1.0, 2.0, 3.0]

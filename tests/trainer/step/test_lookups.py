@@ -11,7 +11,6 @@ from tests.helpers import saved_steps
 from trainer import Trainer, UserError
 from trainer.data import ArrayExamples, IndexedBatches
 from trainer.step.forms import Form
-from trainer.step.lookups import Lookups, position
 from trainer_plugins import Checkpoint
 
 ROWS = 10
@@ -112,47 +111,3 @@ def test_a_lookup_that_cannot_be_checked_is_not_compiled():
     trainer = make(arrays(), kind=Conditional)
     trainer.train(520, verbose=0)
     assert trainer._run.spec.form is Form.GRAPH
-
-
-@pytest.mark.parametrize(
-    ("look_up", "numbers", "count", "line"),
-    [
-        (lambda t, n: tf.gather(t, n), [[0, 4], [5, -1]], 2, "rows 0 to 4"),
-        (lambda t, n: tf.gather(t, n, axis=1), [0, 2, 3], 1, "rows 0 to 2"),
-        (
-            lambda t, n: tf.gather_nd(t, n),
-            [[0, 0], [4, 2], [5, 0], [0, 3]],
-            2,
-            "rows up to [4, 2]",
-        ),
-        (lambda t, n: tf.gather_nd(t, n), [[4], [7]], 1, "rows up to [4]"),
-    ],
-)
-def test_bounds_of_each_operation(look_up, numbers, count, line):
-    lookups = Lookups()
-    table = tf.reshape(tf.range(15.0), [5, 3])
-
-    @tf.function(jit_compile=True)
-    def misses(numbers):
-        earlier = tf.gather(table, numbers)  # Not of the step.
-        before = position()
-        look_up(table, numbers)
-        return lookups.misses(since=before), earlier
-
-    assert float(misses(tf.constant(numbers))[0]) == count
-    (found,) = lookups.found
-    assert found.endswith(line)
-
-
-def test_a_table_of_unknown_size_is_not_found():
-    lookups = Lookups()
-
-    @tf.function(input_signature=[tf.TensorSpec([None, 3])])
-    def trace(table):
-        tf.gather(table, [0])
-        assert lookups.misses(since=0) is None
-        return table
-
-    trace.get_concrete_function()
-    assert lookups.found == []
-    assert lookups.misses(since=position()) is None

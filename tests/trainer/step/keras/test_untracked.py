@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from tests.sets import one_in
-from trainer import Trainer, UserError, average
+from trainer import Trainer, UserError
 from trainer.checkpoint import storage
 from trainer_plugins import Checkpoint
 
@@ -157,12 +157,3 @@ def test_what_is_only_read_is_warned_of(act, tmp_path, caplog):
     train(layer_that(act), 1, tmp_path)
     assert "'acting' uses outside:0, which was made outside" in caplog.text
     assert newest(tmp_path)
-
-
-def test_a_step_of_ones_own_is_looked_through_too(tmp_path):
-    class Own(Trainer):
-        def train_step(self, batch):
-            return {"noise": average(tf.random.normal([]))}
-
-    with pytest.raises(UserError, match="The step draws random numbers"):
-        train(lambda: keras.layers.Dense(2), 1, tmp_path, Own)

@@ -181,19 +181,6 @@ def test_one_name_for_two_outputs_is_refused(options):
         make(shared, (X, [A, A]), **{"loss": "mse", **options}).train(1)
 
 
-def test_weights_for_one_output_alone():
-    """Keras takes no partial dict here: ones say the same."""
-    losses = {"loss": BY_NAME, "metrics": {"a": ["mae"], "b": ["mae"]}}
-    targets = {"a": A, "b": B}
-    partial = make(heads(dict), (X, targets, {"a": W}), **losses)
-    whole = make(
-        heads(dict), (X, targets, {"a": W, "b": np.ones_like(W)}), **losses
-    )
-    assert partial.train(3, log_every=3) == pytest.approx(
-        whole.train(3, log_every=3), rel=1e-6
-    )
-
-
 @pytest.mark.parametrize("one_hot", [long(False), True])
 def test_weights_by_class(one_hot):
     labels = RNG.integers(0, 3, SIZE)
@@ -205,31 +192,6 @@ def test_weights_by_class(one_hot):
         loss=name if one_hot else f"sparse_{name}",
         class_weight={0: 0.5, 2: 3.0},
     )
-
-
-def test_a_loss_by_the_name_of_the_only_output():
-    def model():
-        inputs = keras.Input((5,))
-        return keras.Model(inputs, keras.layers.Dense(3, name="only")(inputs))
-
-    compare(model, (X, B), loss={"only": "mse"}, metrics={"only": ["mae"]})
-
-
-def test_targets_of_float64():
-    class Squared(Trainer):
-        def per_example_loss(self, x, y, y_pred):
-            return tf.reduce_mean((y_pred - y) ** 2, 1)
-
-    def trainer(kind, **options):
-        return kind(
-            model=one,
-            data=lambda split: (X, B.astype("float64")),
-            strategy="default",
-            **options,
-        )
-
-    wanted = trainer(Trainer, loss="mse").train(2, log_every=1)
-    assert trainer(Squared).train(2, log_every=1) == pytest.approx(wanted)
 
 
 def sparse_inputs(source):
@@ -265,21 +227,6 @@ def test_sparse_inputs(source, micro):
     found = trainer.train_and_evaluate(5, log_every=5)
     for name, value in wanted.train_and_evaluate(5, log_every=5).items():
         assert found[name] == pytest.approx(value, rel=1e-5), name
-
-
-def test_callbacks_of_keras_need_no_mode(tmp_path):
-    path = str(tmp_path / "{epoch}.weights.h5")
-    best = keras.callbacks.ModelCheckpoint(
-        path,
-        monitor="val_mae",
-        save_best_only=True,
-        save_weights_only=True,
-    )
-    make(one, (X, B), loss="mse", metrics=["mae"]).train_and_evaluate(
-        6, callbacks=[best]
-    )
-    assert best.monitor_op == keras.ops.less
-    assert list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

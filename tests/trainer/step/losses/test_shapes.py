@@ -1,19 +1,14 @@
 """A loss in any form gives what `fit` gives on one device, or is refused."""
 
-import itertools
-
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.sets import long, one_in
+from tests.sets import long
 from trainer import ArrayExamples, Trainer, UserError
 from trainer.step.checks import check_rows
-from trainer.step.context import step_context
 from trainer.step.losses import loss_terms
-from trainer.step.losses.keras_losses import is_by_example
-from trainer.step.replica_batch import ReplicaBatch
 
 RNG = np.random.default_rng(11)
 SIZE, BATCH, TOKENS = 14, 8, 3
@@ -169,20 +164,6 @@ def normed():
     )
 
 
-@pytest.mark.parametrize(
-    "options",
-    one_in(
-        2,
-        [{"loss": noisy}, {"loss": None, "kind": Consistent, "model": normed}],
-    ),
-    ids=["noise", "normalization"],
-)
-def test_what_only_seems_to_mix_examples_trains(options, caplog):
-    trainer = trainer_of(**options)
-    assert np.isfinite(trainer.train(1, log_every=1)["loss"])
-    assert "could not be tried" not in caplog.text
-
-
 def test_what_cannot_be_tried_is_said(caplog):
     def of_whole_pieces(y, y_pred):
         pairs = tf.reshape(y - y_pred, [-1, 3])[:, :1]
@@ -195,31 +176,6 @@ def test_what_cannot_be_tried_is_said(caplog):
 
 def flat(y, y_pred):
     return tf.reshape(tf.square(y_pred), [-1])
-
-
-@pytest.mark.parametrize("steps", one_in(2, [1, 2]))
-def test_rows_are_counted_as_they_are_computed(steps):
-    model = tokens if steps == 1 else one
-    y = LABELS if steps == 1 else Y
-    trainer = trainer_of(flat, model=model, y=y, accumulation_steps=steps)
-    if steps == 2:
-        trainer.train(1)
-        return
-    before = trainer.model.get_weights()
-    with pytest.raises(UserError, match=r"tf.reshape\(values, \[batch, tok"):
-        trainer.train(1)
-    for left, right in zip(before, trainer.model.get_weights(), strict=True):
-        np.testing.assert_array_equal(left, right)
-
-
-def test_rows_are_counted_before_where_they_are_known():
-    def data(split):
-        arrays = tf.data.Dataset.from_tensor_slices((X, LABELS))
-        return arrays.batch(BATCH, drop_remainder=True)
-
-    trainer = trainer_of(flat, model=tokens, data=data, accumulation_steps=1)
-    with pytest.raises(UserError, match="Here it has 72 for 8"):
-        trainer.train(1)
 
 
 class OwnCall(keras.losses.Loss):
@@ -305,54 +261,3 @@ def in_pieces(loss, y, y_pred):
         )
         total, count = total + float(term.total), count + float(term.count)
     return total / count
-
-
-@pytest.mark.filterwarnings("ignore:In loss:SyntaxWarning")
-@pytest.mark.parametrize("name", KINDS)
-def test_every_loss_of_keras_on_every_shape(name):
-    """Equal in pieces to Keras on the whole, refused, or left to a trial."""
-    loss = KINDS[name]()
-    if not is_by_example(loss):
-        assert name in ("Circle", "Dice", "Tversky")
-        return
-    outcomes = set()
-    for target, output in itertools.product(SHAPES, SHAPES):
-        y = RNG.integers(0, 2, target).astype("float32")
-        if name == "CTC":
-            y = y + 1  # The class 0 is the blank.
-        y_pred = RNG.uniform(0.05, 0.95, output).astype("float32")
-        try:
-            expected = float(loss(y, y_pred))
-        except (ValueError, TypeError, tf.errors.OpError):
-            continue  # Keras cannot take it, either.
-        try:
-            found = in_pieces(loss, y, y_pred)
-        except (UserError, ValueError, tf.errors.OpError):
-            outcomes.add("refused")
-            continue
-        outcomes.add("equal")
-        assert found == pytest.approx(expected, rel=1e-5), (target, output)
-    assert "equal" in outcomes
-
-
-def test_a_piece_without_an_example_has_a_loss_of_no_rows():
-    """TensorFlow's own CTC loss cannot be had of none."""
-    specs = [tf.TensorSpec([None, 3]), tf.TensorSpec([None, 9, 4])]
-    loss = keras.losses.CTC()
-
-    @tf.function(input_signature=specs)
-    def values(y, y_pred):
-        batch = ReplicaBatch(y, shares=2)
-        with step_context.within(batch=batch), tf.GradientTape() as tape:
-            tape.watch(y_pred)
-            found = loss_terms.values_of(loss, y, y_pred)
-        return found, tape.gradient(found, y_pred)
-
-    y = RNG.integers(1, 4, (2, 3)).astype("float32")
-    y_pred = RNG.normal(size=(2, 9, 4)).astype("float32")
-    for size in (0, 2):
-        found, gradient = values(y[:size], y_pred[:size])
-        assert found.shape == (size,)
-        assert gradient.shape == (size, 9, 4)
-    np.testing.assert_allclose(found, loss.call(y, y_pred), rtol=1e-5)
-    assert np.isfinite(gradient).all()

@@ -6,12 +6,11 @@ import json
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from tests.exactness import metric_models as m
 from tests.helpers import linear, make_trainer, run_module
 from tests.sets import is_long, long
-from trainer import ArrayExamples, Trainer, UserError, additive, average
+from trainer import ArrayExamples, Trainer, UserError, additive
 from trainer_plugins import Checkpoint, Default
 
 
@@ -53,14 +52,6 @@ def test_metrics_of_keras(results, name, strategy):
     for make in m.made(name):
         wanted = m.expected(make, m.data(family), steps=3)
         close(logged(values, f"{family}_{make().name}"), wanted)
-
-
-@KERAS
-def test_auc_of_several_labels(results, strategy):
-    make = next(f for f in m.metrics_of("one_hot") if f().name == "multi_label")
-    wanted = m.expected(make, m.data("one_hot"), steps=3)
-    found = logged(results[strategy]["keras"], "one_hot_multi_label")
-    close(found, wanted)
 
 
 def found_of(values, name):
@@ -155,11 +146,6 @@ def test_training_on_a_batch_that_is_cut_takes_sums_alone(metric, is_sum):
         trainer.train(1)
     # As before, in evaluations.
     assert len(trainer.evaluate()) == 2
-
-
-def test_what_is_no_metric_cannot_be_additive():
-    with pytest.raises(UserError, match="additive.metric = 'accuracy' is not"):
-        make_trainer(linear, metrics=[additive("accuracy")]).train(1)
 
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation")
@@ -271,35 +257,6 @@ def test_a_state_that_is_under_way_goes_on(tmp_path):
     assert {"running_max", "decaying", "auc", "total", "first"} <= set(whole)
 
 
-def test_names_do_not_depend_on_what_was_made_before():
-    first, second = (
-        make_trainer(
-            lambda: with_layer(keras.layers.Dense(3)),
-            metrics=[keras.metrics.AUC, keras.metrics.AUC],
-        ).train(1)
-        for _ in range(2)
-    )
-    assert set(first) == set(second) == {"loss", "auc", "auc_1"}
-
-
-def test_names_of_metrics_that_fit_takes():
-    x = np.random.default_rng(0).normal(size=(64, 3)).astype("float32")
-    y = x[:, :1]
-
-    given = ["mae", "accuracy", error, keras.metrics.mean_squared_error]
-    model = with_layer(keras.layers.Dense(3))
-    model.compile(loss="mse", metrics=list(given))
-    wanted = model.evaluate(x, y, batch_size=8, return_dict=True, verbose=0)
-    trainer = make_trainer(
-        lambda: with_layer(keras.layers.Dense(3)), metrics=given
-    )
-    trainer.model.set_weights(model.get_weights())
-    found = trainer.evaluate()
-    assert set(found) == set(wanted)
-    for name, value in wanted.items():
-        assert found[name] == pytest.approx(value, rel=1e-5), name
-
-
 class Forgetful(Trainer):
     """Takes a step of its own that measures nothing."""
 
@@ -340,24 +297,3 @@ def test_what_a_step_leaves_out_is_not_logged(kind, measured, caplog):
     else:
         assert len(told) == 1
         assert "'mae', 'running_max'" in told[0]
-
-
-class Own(Trainer):
-    """Takes a step of its own, with its metrics."""
-
-    def train_step(self, batch):
-        x, y = batch
-        with tf.GradientTape() as tape:
-            y_pred = self.forward(x, training=True)
-            losses = keras.losses.mean_squared_error(y, y_pred)
-            loss = average(tf.reduce_sum(losses), len(losses))
-        weights = self.model.trainable_variables
-        self.apply_gradients(self.gradients(tape, loss, weights), weights)
-        return {"loss": loss} | self.metric_increments(y, y_pred)
-
-
-def test_what_depends_on_shapes_needs_the_step_of_a_trainer():
-    with pytest.raises(UserError, match="'accuracy' depends on the shapes"):
-        make_trainer(linear, kind=Own, metrics=["accuracy"]).build()
-    trainer = make_trainer(linear, kind=Own, metrics=["mae"])
-    assert trainer.train(1, log_every=1).keys() == {"loss", "mae"}

@@ -10,12 +10,10 @@ from tests.trainer.step.metrics.whole_set_cases import (
     X,
     in_order,
     make,
-    rank_correlation,
     wanted,
 )
 from trainer import Trainer, UserError, WholeSetMetric
-from trainer.plugin_api import StrategyOptions
-from trainer_plugins import Default, EarlyStopping
+from trainer_plugins import EarlyStopping
 
 
 def test_values_are_those_of_numpy():
@@ -56,46 +54,6 @@ def test_what_cannot_be_measured_is_refused():
         make(metrics=[WholeSetMetric(in_order)]).train_and_evaluate(
             1, callbacks=[EarlyStopping("in_order", mode="min")]
         )
-
-
-def test_it_needs_an_evaluation_in_this_process():
-    plugin = Default()
-    plugin.options = StrategyOptions(evaluates_here=False)
-    with pytest.raises(UserError, match="Set --mode=train"):
-        make(plugin).evaluate()
-
-
-@pytest.mark.long
-def test_outputs_of_a_model_and_half_precision():
-    x = X[:20]
-    inputs = keras.Input((4,))
-    outputs = {
-        "a": keras.layers.Dense(1, name="a")(inputs),
-        "b": keras.layers.Dense(2, name="b")(inputs),
-    }
-    seen = []
-
-    def kind(y, y_pred):
-        seen.append((y_pred.dtype, y_pred.shape, y.shape))
-        return 0.0
-
-    trainer = Trainer(
-        lambda: keras.Model(inputs, outputs),
-        loss={"a": "mse", "b": "mse"},
-        metrics={"a": [WholeSetMetric(rank_correlation)], "b": [kind_of(kind)]},
-        data=(x, {"a": x[:, :1], "b": x[:, :2]}),
-        strategy="default",
-        precision="mixed_bfloat16",
-        batch_size=8,
-    )
-    found = trainer.evaluate(split="train")
-    assert -1 <= found["a_rank_correlation"] <= 1
-    assert found["b_kind"] == 0.0
-    assert seen == [(np.float32, (20, 2), (20, 2))]
-
-
-def kind_of(function):
-    return WholeSetMetric(function, name="kind")
 
 
 @pytest.mark.long
