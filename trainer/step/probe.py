@@ -521,6 +521,10 @@ def _apart(
             and one.shape[axis] * count == size * whole.shape[axis]
             for one, size in zip(others, sizes, strict=True)
         ):
+            shapes = {np.delete(one.shape, axis).tobytes() for one in others}
+            if shapes != {np.delete(whole.shape, axis).tobytes()}:
+                # Such as one value for each pair of examples.
+                return np.inf, False
             is_row = axis == 0 and len(whole) == count
             if is_row:
                 whole, *others = (_sampled(one) for one in (whole, *others))
