@@ -148,6 +148,7 @@ def follow(
             time.sleep(min(poll_seconds, longest - waited))
     finally:
         called.close()
+        run.take_value = None
     # After one evaluation at least, a timeout is an ordinary end.
     if best.last_step < 0:
         raise UserError(

@@ -97,7 +97,7 @@ def dataset(parts):
 
 def result(trainer, values):
     assert trainer.shapes
-    pieces = REPLICAS * trainer.accumulation_steps
+    pieces = REPLICAS * trainer._recipe.accumulation_steps
     for shape in trainer.shapes:
         assert shape.is_fully_defined(), shape
         assert shape[0] == BATCH // pieces, shape
