@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-if TYPE_CHECKING:  # They read the context.
-    from trainer.step.probe_runs import Run
+if TYPE_CHECKING:  # It reads the context.
     from trainer.step.replica_batch import ReplicaBatch
 
 
@@ -50,7 +49,8 @@ class StepContext(threading.local):
         metric_calls: takes the updates that layers make, by the metric's id.
         gradient_norms: takes the norms of the gradients that are applied; for
             a guard of an overridden `train_step`.
-        probe: takes what the step would do, while it is only tried.
+        probe: a `trainer.step.probe_runs.Run`, which takes what the step would
+            do while it is only tried.
         replica: stands for the replica context, while the step is tried.
         recomputing: whether a layer is called once more for its gradient.
         added_losses: what each layer has passed to `add_loss`.
@@ -63,7 +63,7 @@ class StepContext(threading.local):
     logged: dict[str, Any] | None = None
     metric_calls: dict[int, list[Any]] | None = None
     gradient_norms: list[tf.Tensor] | None = None
-    probe: "Run | None" = None
+    probe: Any = None
     replica: Any = None
     recomputing = False
 
