@@ -155,6 +155,6 @@ def test_sums_that_nobody_decided_on_are_refused(results):
     )
     assert "Trainer.added_losses = {'summing': 'sum'}" in str(found["added"])
     for dtype in ("float", "int"):
-        assert "keeps a sum over the batch" in str(found[dtype])
+        assert "keeps what is no mean over the batch" in str(found[dtype])
         assert "aggregation='sum'" in str(found[dtype])
     assert not str(found["decided"])
