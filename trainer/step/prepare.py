@@ -207,7 +207,7 @@ def _check_carried(
         )
     if training and not spec.is_whole(training=True):
         raise UserError(
-            f"{what} over the parts that replicas or micro-batches make of a "
+            f"{what} over the pieces that replicas or micro-batches make of a "
             "training batch. Measure it in evaluations alone, by "
             "trainer.WholeSetMetric, or train on one replica without "
             "accumulation_steps. If it is a sum over examples, say so: "
@@ -229,7 +229,7 @@ def _check_carried(
             layer = metrics.in_layers.layer_of(measure.metric)
             giver = f"the layer {layer!r}"
         raise UserError(
-            f"{what} over parts of a batch, and {giver} does not give it "
+            f"{what} over the pieces of a batch, and {giver} does not give it "
             "one row per example. Update it with one value for each "
             "example, of shape [batch] or [batch, ...]."
         )

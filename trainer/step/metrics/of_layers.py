@@ -49,7 +49,7 @@ class LayerMetrics:
 
         def update_state(*arguments: Any, **options: Any) -> None:
             calls = step_context.metric_calls
-            # Outside a step, such as in predict; and in `stateless.updated`,
+            # Outside a step, such as in predict; and in `states.updated`,
             # which needs the metric's own update.
             if calls is None:
                 own_update(*arguments, **options)

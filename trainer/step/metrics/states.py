@@ -20,6 +20,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from trainer.step.context import step_context
 from trainer.step.keras.private import native, tensors_apart
 
 METRIC = "metric:"  # The prefix of lists of increments.
@@ -170,10 +171,13 @@ def updated(
 ) -> list[tf.Tensor]:
     """The state after some updates."""
     values = [tf.convert_to_tensor(v) for v in state]
-    for call in calls:
-        values = metric.stateless_update_state(
-            values, *call.arguments, **call.options
-        )
+    # The metric's own update, which must not be taken for one more of its
+    # layer's; see `LayerMetrics`.
+    with step_context.within(metric_calls=None):
+        for call in calls:
+            values = metric.stateless_update_state(
+                values, *call.arguments, **call.options
+            )
     return [tf.convert_to_tensor(v) for v in values]
 
 

@@ -13,9 +13,6 @@ from tests.sets import is_long, long
 from trainer import ArrayExamples, Trainer, UserError, additive
 from trainer_plugins import Checkpoint, Default
 
-# Over a minute of tracing; AUC over 3 replicas has failed there.
-pytestmark = pytest.mark.long
-
 
 @pytest.fixture(scope="module")
 def results(request, tmp_path_factory, root):
