@@ -69,7 +69,7 @@ class StepContext(threading.local):
 
     # threading.local calls this once in every thread.
     def __init__(self) -> None:
-        self.added_losses: weakref.WeakKeyDictionary[Any, list[Any]] = (
+        self.added_losses: weakref.WeakKeyDictionary[Any, Any] = (
             weakref.WeakKeyDictionary()
         )
 

@@ -211,31 +211,42 @@ def function_of_loss(
     return loss.fn, dict(require(loss, "_fn_kwargs"))
 
 
-class _ThreadList:
-    """A list with separate contents in each thread.
+class _ThreadOwn:
+    """A list or a set with separate contents in each thread.
 
-    It has those methods of a list that Keras uses on `Layer._losses`.
+    It has those methods that Keras uses on `Layer._losses` and `_loss_ids`.
+
+    Args:
+        kind: what it is in each thread.
     """
 
+    def __init__(self, kind: type[list[Any]] | type[set[Any]]) -> None:
+        self._kind = kind
+
     @property
-    def _items(self) -> list[Any]:
-        return step_context.added_losses.setdefault(self, [])
+    def _items(self) -> Any:
+        return step_context.added_losses.setdefault(self, self._kind())
 
     def __getitem__(self, index: Any) -> Any:
         return self._items[index]
 
-    def __getattr__(self, name: str) -> Any:  # append, extend and clear.
+    def __contains__(self, item: Any) -> bool:
+        return item in self._items
+
+    def __getattr__(self, name: str) -> Any:  # append, add, extend and clear.
         return getattr(self._items, name)
 
 
 def separate_added_losses(model: keras.Model) -> None:
     """Keeps apart what replicas, which trace in threads, pass to `add_loss`.
 
-    A layer has one list, and a replica that waits for others in a reduction
-    would then find their losses among its own.
+    A layer has one list, and one set of what is in it while its variables are
+    not assigned to; a replica that waits for others in a reduction would then
+    find their losses among its own, or its own no more.
     """
     for layer in all_layers(model):
-        put(layer, "_losses", _ThreadList())
+        put(layer, "_losses", _ThreadOwn(list))
+        put(layer, "_loss_ids", _ThreadOwn(set))
 
 
 def added_losses(model: keras.Model) -> list[tuple[str, tf.Tensor]]:
@@ -248,59 +259,6 @@ def added_losses(model: keras.Model) -> list[tuple[str, tf.Tensor]]:
         for layer in all_layers(model)
         for value in layer._get_own_losses()
     ]
-
-
-# Of trials.
-
-
-@contextlib.contextmanager
-def noting_added_losses(
-    model: keras.Model,
-) -> Iterator[list[tuple[str, tf.Tensor]]]:
-    """Notes what layers pass to `add_loss`, with their names, for a trial."""
-    noted: list[tuple[str, tf.Tensor]] = []
-    layers = list(all_layers(model))
-
-    def note_for(layer: keras.Layer) -> Callable[[Any], None]:
-        return lambda loss: noted.extend(
-            (layer.name, value) for value in keras.tree.flatten(loss)
-        )
-
-    for layer in layers:
-        # Not through Keras' own __setattr__, which would track functions.
-        object.__setattr__(layer, "add_loss", note_for(layer))
-    try:
-        yield noted
-    finally:
-        for layer in layers:
-            object.__delattr__(layer, "add_loss")
-
-
-@contextlib.contextmanager
-def without_batch_statistics(model: keras.Model) -> Iterator[None]:
-    """Lets BatchNormalization use its moving statistics while training."""
-    norm = keras.layers.BatchNormalization
-    layers = [one for one in all_layers(model) if isinstance(one, norm)]
-    # What `replace_moments` may have put there, to be put back.
-    before = [vars(layer).get("_moments") for layer in layers]
-
-    def moments_of(layer: Any) -> Callable[..., Any]:
-        def take(inputs: Any, mask: Any) -> Any:
-            kept = layer.moving_mean, layer.moving_variance
-            return tuple(keras.ops.cast(one, inputs.dtype) for one in kept)
-
-        return take
-
-    for layer in layers:
-        object.__setattr__(layer, "_moments", moments_of(layer))
-    try:
-        yield
-    finally:
-        for layer, own in zip(layers, before, strict=True):
-            if own is None:
-                object.__delattr__(layer, "_moments")
-            else:
-                object.__setattr__(layer, "_moments", own)
 
 
 # Metrics.
