@@ -159,16 +159,6 @@ class CallbackList:
             )
         }
 
-    def states_of_ours(self) -> dict[str, dict[str, Any]]:
-        """The states of the callbacks derived from `trainer.Callback`."""
-        ours = {
-            key: c.state()
-            for key, c in self._keyed().items()
-            if isinstance(c, Callback)
-        }
-        # A copy, because the callbacks log on before it is saved.
-        return copy.deepcopy({key: s for key, s in ours.items() if s})
-
     def load_states(self, states: Mapping[str, dict[str, Any]]) -> None:
         """Restores callbacks' states; unknown ones are ignored.
 

@@ -150,10 +150,6 @@ class Reporter:
         ends.append(self._epochs.next_end(step))
         return min((end for end in ends if end is not None), default=None)
 
-    def evaluation_period(self, split: str) -> Period:
-        """The period of a split's evaluations."""
-        return self._evaluations[split].period
-
     def epoch_of(self, step: int) -> int:
         """How many epochs are complete after a step."""
         return self._epochs.number(step)
