@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import errno
+import ipaddress
 import itertools
 import os
 import socket
@@ -58,28 +59,44 @@ def coordinator_port(tasks: Mapping[str, str]) -> int:
 def listen(tasks: Mapping[str, str]) -> socket.socket:
     """Returns a socket on which the coordinator, in the first task, listens.
 
-    It listens on all interfaces unless the cluster is on this machine. A name
-    may resolve to another address here than elsewhere (Debian maps a machine's
-    own name to 127.0.1.1), and an address may be translated on the way.
-
     Raises:
         UserError: another program has the port, or it may not be used.
     """
     owner, address = next(iter(tasks.items()))
     host, port = split_address(address)[0], coordinator_port(tasks)
-    is_local = host == "localhost" or host.startswith("127.")
-    # One socket for both versions: other tasks may use either.
-    dual = socket.has_dualstack_ipv6() and not is_local
     return _claim(
         port,
-        lambda: socket.create_server(
-            (connectable(host) if is_local else "", port),
-            family=socket.AF_INET6 if dual else socket.AF_INET,
-            dualstack_ipv6=dual,
-            backlog=BACKLOG,
-        ),
+        lambda: _server(connectable(host), port),
         owner=owner,
         advice=f"set {COORDINATOR_PORT} to a free one",
+    )
+
+
+def _server(host: str, port: int) -> socket.socket:
+    """Listens on an address of this machine, and else on all interfaces.
+
+    A name may resolve to another address here than elsewhere (Debian maps a
+    machine's own name to 127.0.1.1), and an address may be translated on the
+    way.
+    """
+    with contextlib.suppress(ValueError):
+        version = ipaddress.ip_address(host).version
+        family = socket.AF_INET6 if version == 6 else socket.AF_INET
+        try:
+            return socket.create_server(
+                (host, port), family=family, backlog=BACKLOG
+            )
+        except OSError as error:
+            # EAFNOSUPPORT: this machine has no IPv6.
+            if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+                raise
+    # One socket for both versions: other tasks may use either.
+    dual = socket.has_dualstack_ipv6()
+    return socket.create_server(
+        ("", port),
+        family=socket.AF_INET6 if dual else socket.AF_INET,
+        dualstack_ipv6=dual,
+        backlog=BACKLOG,
     )
 
 
