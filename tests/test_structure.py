@@ -30,7 +30,7 @@ MOST_LINES = {
     "trainer/launch": 840,
     "trainer/loop": 2762,
     "trainer/python": 537,
-    "trainer/runtime": 1197,
+    "trainer/runtime": 1223,
     "trainer/step": 5256,
     "trainer/strategy": 1539,
     "trainer/tools": 611,

@@ -27,6 +27,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -42,6 +43,8 @@ _HELD = (signal.SIGTERM,)
 _ENDING = (*_HELD, signal.SIGHUP)
 # To tell the peers and to close files; there is nothing to save.
 _END_SECONDS = 10.0
+# Until a callback that has swallowed `Terminated` has returned.
+_AGAIN_SECONDS = 0.01
 # More than C's `struct sigaction` takes anywhere.
 _ACTION_BYTES = 256
 # They start processes past the hooks of `os.register_at_fork`.
@@ -60,7 +63,15 @@ class Terminated(BaseException):
     Like `KeyboardInterrupt` it is not an `Exception`: the code that it
     interrupts, such as an import that may fail, must not handle it as an
     error of its own and go on.
+
+    Args:
+        number: the signal's.
     """
+
+    def __init__(self, number: int) -> None:
+        name = signal.Signals(number).name
+        super().__init__(f"{name}; nothing more was saved")
+        self.number = number
 
 
 class Listener:
@@ -197,6 +208,7 @@ def hold() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, _HELD)
     Listener(_ENDING, _enforce_end, in_main=_interrupt).start()
     _hold = _Hold()
+    sys.unraisablehook = _raise_again(sys.unraisablehook)
     for module, name in _STARTS:
         start = getattr(module, name, None)
         # A second call of `hold` must not wrap it again.
@@ -253,16 +265,50 @@ def _interrupt(number: int) -> None:
     """Raises `Terminated`; only once, so that nothing interrupts the end."""
     global _interruption
     if _interruption is None and not _is_settled:
-        name = signal.Signals(number).name
-        _interruption = StartAgain(f"{name}; nothing more was saved")
-        raise Terminated(_interruption.args[0])
+        terminated = Terminated(number)
+        _interruption = StartAgain(str(terminated))
+        raise terminated
+
+
+def _raise_again(
+    report: Callable[[Any], Any],
+) -> Callable[[Any], Any]:
+    """Makes a hook for what Python cannot raise.
+
+    That is what is raised within a `__del__`, or in a callback of a weak
+    reference or of the garbage collector: Python reports it and goes on, as
+    if no signal had come.
+
+    Args:
+        report: the hook until now, for everything else.
+    """
+
+    def hook(unraisable: Any) -> None:
+        global _interruption
+        error = unraisable.exc_value
+        if not isinstance(error, Terminated):
+            report(unraisable)
+            return
+        _interruption = None
+        # Not from here, where it would be swallowed again.
+        again = threading.Timer(_AGAIN_SECONDS, _send_again, [error.number])
+        again.daemon = True
+        again.start()
+
+    return hook
+
+
+def _send_again(number: int) -> None:
+    """Sends a signal to the main thread, from another one."""
+    if _hold is None:
+        # As it came: it ends a system call, such as a sleep.
+        signal.pthread_kill(threading.main_thread().ident or 0, number)
+    else:
+        _thread.interrupt_main(signal.Signals(number))
 
 
 def _enforce_end(number: int) -> None:
-    """Ends the process if the main thread does not get to do so.
-
-    It may hang, or Python has swallowed what was raised, as in a `__del__`.
-    """
+    """Ends the process if the main thread does not get to do so."""
     # Most often the process ends meanwhile, and this thread with it.
     time.sleep(_END_SECONDS)
     give_up(

@@ -230,30 +230,99 @@ for _ in range(100):
     os.close(reading), os.close(ready)
 print(set(codes))
 """
-    # Python may swallow what is raised, and then the process is given up.
-    assert run(code).stdout == "{75}\n"
+    done = run(code)
+    assert (done.stdout, done.stderr) == ("{75}\n", "")
 
 
-def test_where_python_swallows_exceptions_the_process_ends_all_the_same():
+SWALLOWING = {
+    "garbage collection": """
+import gc
+gc.callbacks.append(send)
+gc.collect()
+""",
+    "weak reference": """
+import weakref
+class Thing: pass
+thing = Thing()
+reference = weakref.ref(thing, send)
+del thing
+""",
+    "finalizer": """
+class Thing:
+    __del__ = send
+Thing()
+""",
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        ("SIGTERM", "garbage collection"),
+        ("SIGHUP", "weak reference"),
+        ("SIGTERM", "finalizer"),
+    ],
+)
+def test_where_python_swallows_exceptions_it_is_raised_again(name, place):
     """As in JAX's callback of the garbage collector."""
-    code = """
-import gc, time
+    code = f"""
+import time
 from trainer.runtime import signals
-signals._END_SECONDS = 0.5
+signals._END_SECONDS = 60
 signals.hold()
 sent = []
 def send(*ignored):
     if not sent:
-        sent.append(os.kill(os.getpid(), signal.SIGTERM))
+        sent.append(os.kill(os.getpid(), signal.{name}))
         for _ in range(20):
             time.sleep(0.01)
-gc.callbacks.append(send)
-gc.collect()
-time.sleep(30)
+try:
+    {SWALLOWING[place].replace(chr(10), chr(10) + "    ")}
+    for _ in range(400):
+        time.sleep(0.01)
+except signals.Terminated as error:
+    print(error, "|", signals.interruption())
 """
     done = run(code)
-    assert done.returncode == 75
-    assert "start again: SIGTERM; nothing more was saved" in done.stderr
+    line = f"{name}; nothing more was saved"
+    assert (done.stdout, done.stderr) == (f"{line} | {line}\n", "")
+
+
+@pytest.mark.parametrize("place", SWALLOWING)
+def test_what_is_raised_again_ends_a_system_call(place):
+    """Once the main thread gets signals itself, as it does in training."""
+    code = f"""
+import time
+from trainer.runtime import signals
+signals._END_SECONDS = 60
+signals.hold()
+with signals.handler_restored():
+    pass
+sent = []
+def send(*ignored):
+    if not sent:
+        sent.append(os.kill(os.getpid(), signal.SIGTERM))
+begin = time.monotonic()
+try:
+    {SWALLOWING[place].replace(chr(10), chr(10) + "    ")}
+    time.sleep(30)
+except signals.Terminated as error:
+    print(time.monotonic() - begin < 5)
+"""
+    done = run(code)
+    assert (done.stdout, done.stderr) == ("True\n", "")
+
+
+def test_what_else_python_swallows_is_reported_as_ever():
+    code = """
+from trainer.runtime import signals
+signals.hold()
+class Thing:
+    def __del__(self):
+        raise ValueError("of mine")
+Thing()
+"""
+    assert "ValueError: of mine" in run(code).stderr
 
 
 @BOTH
