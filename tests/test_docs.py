@@ -12,7 +12,7 @@ from tests.conftest import ROOT
 from tests.sets import long
 from trainer import Guard, Trainer
 from trainer.experiment import build
-from trainer.options import facts_of
+from trainer.options import RunOptions, declared_in
 from trainer.strategy.registry import load_plugins
 from trainer.values.configurable import types_of
 from trainer.values.words import describe
@@ -116,9 +116,10 @@ def test_every_parameter_is_documented():
     found = {name: facts for name, *facts, _ in row.findall(text)}
     assert len(found) == len(row.findall(text))
     assert found == parameters()
+    options = declared_in(RunOptions)
     for name, *_, about in row.findall(text):
         owner, _, option = name.partition(".")
-        assert owner != "run" or about == facts_of(option).about
+        assert owner != "run" or about == options[option][1].about
 
 
 def parameters():

@@ -11,44 +11,24 @@ from trainer.runtime.import_tensorflow import load_tensorflow
 from trainer.runtime.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from trainer.data import (
-        ArrayExamples,
-        Batches,
-        DatasetBatches,
-        Examples,
-        IndexedBatches,
-    )
-    from trainer.errors import Diverged, StartAgain, UserError
-    from trainer.experiment import run
-    from trainer.loop.callback import Callback
-    from trainer.loop.logger import Logger
-    from trainer.step.divergence_guard import Guard
-    from trainer.step.metrics.factories import additive
-    from trainer.step.metrics.whole_set import WholeSetMetric
-    from trainer.step.reductions.sums import Average, average
-    from trainer.strategy.plugin import StrategyPlugin
-    from trainer.trainer import Trainer
-
-__all__ = [
-    "ArrayExamples",
-    "Average",
-    "Batches",
-    "Callback",
-    "DatasetBatches",
-    "Diverged",
-    "Examples",
-    "Guard",
-    "IndexedBatches",
-    "Logger",
-    "StartAgain",
-    "StrategyPlugin",
-    "Trainer",
-    "UserError",
-    "WholeSetMetric",
-    "additive",
-    "average",
-    "run",
-]
+    from trainer.data import ArrayExamples as ArrayExamples
+    from trainer.data import Batches as Batches
+    from trainer.data import DatasetBatches as DatasetBatches
+    from trainer.data import Examples as Examples
+    from trainer.data import IndexedBatches as IndexedBatches
+    from trainer.errors import Diverged as Diverged
+    from trainer.errors import StartAgain as StartAgain
+    from trainer.errors import UserError as UserError
+    from trainer.experiment import run as run
+    from trainer.loop.callback import Callback as Callback
+    from trainer.loop.logger import Logger as Logger
+    from trainer.step.divergence_guard import Guard as Guard
+    from trainer.step.metrics.factories import additive as additive
+    from trainer.step.metrics.whole_set import WholeSetMetric as WholeSetMetric
+    from trainer.step.reductions.sums import Average as Average
+    from trainer.step.reductions.sums import average as average
+    from trainer.strategy.plugin import StrategyPlugin as StrategyPlugin
+    from trainer.trainer import Trainer as Trainer
 
 
 def _load_tensorflow(home: str) -> None:

@@ -17,15 +17,7 @@ from trainer.errors import BadValue, UserError
 from trainer.loop.evaluation_sets import sets_of, unprefixed
 from trainer.loop.loop import Loop
 from trainer.loop.run import Run
-from trainer.options import (
-    MODES,
-    TRAINING_MODES,
-    RunOptions,
-    facts_of,
-    one_of,
-    taking,
-    types,
-)
+from trainer.options import TRAINING_MODES, Mode, RunOptions, taking
 from trainer.runtime import fingerprints
 from trainer.runtime.run_paths import plain
 from trainer.runtime.run_status import RunIsOver
@@ -81,10 +73,10 @@ def run(**arguments: Any) -> dict[str, float]:
 
 # In gin it is `run`: what a gin file sets there describes a run.
 @configurable("run", module="trainer", denylist=["mode", "model_dir"])
-@taking([name for name in types() if facts_of(name).in_gin])
+@taking(lambda facts: facts.in_gin)
 def build(
     *,
-    mode: one_of(*MODES),  # type: ignore[valid-type]
+    mode: Mode,
     model_dir: Text,
     **options: Any,
 ) -> "BuiltRun":

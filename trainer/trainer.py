@@ -22,7 +22,7 @@ from trainer.loop.goodput import Accounts
 from trainer.loop.logged import Kind, check_words, numbers_of
 from trainer.loop.loop import FitEpochs, Loop
 from trainer.loop.run import Run, outside_of_a_run
-from trainer.options import IN_PYTHON, RunOptions, taking
+from trainer.options import RunOptions, taking
 from trainer.python.brief import brief_errors
 from trainer.python.callbacks import as_callbacks, with_defaults
 from trainer.python.fit import (
@@ -365,7 +365,7 @@ class Trainer(BaseStep):
     # Running.
 
     @checked
-    @taking(IN_PYTHON["train"])
+    @taking(lambda facts: facts.in_python == "train")
     def train(
         self,
         steps: Length,
@@ -403,7 +403,7 @@ class Trainer(BaseStep):
         )
 
     @checked
-    @taking(IN_PYTHON["evaluate"])
+    @taking(lambda facts: bool(facts.in_python))
     def train_and_evaluate(
         self,
         steps: Length,

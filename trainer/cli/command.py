@@ -1,10 +1,12 @@
-"""The command of a run: as it is recorded, and as it is started.
+"""The command of a run, and the name and folder that it has by default.
 
 Nothing here imports TensorFlow.
 """
 
+import os
 import shlex
 import sys
+import time
 from collections.abc import Sequence
 
 START = ["python", "-m", "trainer"]
@@ -18,3 +20,19 @@ def recorded(arguments: Sequence[str]) -> str:
 def started(arguments: Sequence[str]) -> tuple[str, ...]:
     """The command with these arguments, for a process of this Python."""
     return (sys.executable, *START[1:], *arguments)
+
+
+def experiment_name(gin_files: Sequence[str]) -> str:
+    """Returns the name of the first gin file, without its suffix."""
+    return os.path.splitext(os.path.basename(gin_files[0]))[0]
+
+
+def default_path(experiment: str) -> str:
+    """Returns a new path `runs/<experiment>/<YYYYmmdd-HHMMSS>`, local time."""
+    path = os.path.join("runs", experiment, time.strftime("%Y%m%d-%H%M%S"))
+    # Two runs may start within the same second.
+    unique, count = path, 1
+    while os.path.exists(unique):
+        count += 1
+        unique = f"{path}-{count}"
+    return unique

@@ -1,12 +1,9 @@
 """What `--help` and `--strategy=help` print."""
 
 import inspect
-import textwrap
-from typing import Literal, get_args, get_origin
 
-from trainer.cli.flags import FLAGS, Flag
+from trainer.cli import flags
 from trainer.errors import UserError
-from trainer.values.words import parts_of
 
 _USAGE = """\
 Trains and evaluates a Keras model on any tf.distribute strategy.
@@ -35,42 +32,13 @@ There is nothing to run yet. What next?
   python -m trainer --help             all flags
   python -m trainer.tools.runs         compare the runs in runs/
 """
-_GROUPS = (
-    *("What to run", "Training", "Devices", "Clusters", "Debugging"),
-    "Help and messages",
-)
-_INDENT = 26
 
 
 def help_text() -> str:
     """Returns the output of `--help`: usage, all flags, an example."""
-    parts = [_USAGE]
-    for group in _GROUPS:
-        lines = [f"{group}:"]
-        for flag in FLAGS.values():
-            if flag.group == group:
-                lines += _describe(flag)
-        parts.append("\n".join(lines) + "\n")
-    return "\n".join([*parts, _PRECEDENCE])
-
-
-def _describe(flag: Flag) -> list[str]:
-    kinds = list(parts_of(flag.kind))
-    shown = "=N" if int in kinds else "=X" if float in kinds else "=VALUE"
-    left = f"  --{flag.name}{'' if flag.is_switch else shown}"
-    choices = [
-        str(choice)
-        for kind in kinds
-        if get_origin(kind) is Literal
-        for choice in get_args(kind)
-    ]
-    text = f"{flag.about} One of: {', '.join(choices)}."
-    wrapped = textwrap.wrap(text if choices else flag.about, 79 - _INDENT)
-    if len(left) < _INDENT:
-        lines = [left.ljust(_INDENT) + wrapped[0]]
-    else:
-        lines = [left, " " * _INDENT + wrapped[0]]
-    return lines + [" " * _INDENT + line for line in wrapped[1:]]
+    values = flags.define()
+    listed = map(values.module_help, flags.GROUPS)
+    return "\n".join([_USAGE.rstrip(), *listed, "", _PRECEDENCE])
 
 
 def print_strategies() -> None:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from absl import logging
 
 from trainer.cli import ending, flags
+from trainer.cli.command import default_path, experiment_name
 from trainer.cli.config.paths import locate
-from trainer.cli.default_path import default_path, experiment_name
 from trainer.cli.help import WHAT_NEXT, help_text, print_strategies
 from trainer.errors import (
     EXIT_DONE,
@@ -74,9 +74,7 @@ def _execute(arguments: list[str], report: ExitReport) -> int:
         return EXIT_USER_ERROR
     _check_working_directory()
     request = flags.parse(arguments)
-    gin_files = [
-        locate(path, request.gin_search_path) for path in request.gin_files
-    ]
+    gin_files = [locate(path, request.search_path) for path in request.gin_file]
     if request.is_run and request.model_dir is not None:
         check_path(plain(request.model_dir))
     logging.use_absl_handler()
@@ -90,7 +88,7 @@ def _execute(arguments: list[str], report: ExitReport) -> int:
     from trainer.cli.config import reader
 
     reader.check_syntax(
-        gin_files, request.bindings, search_path=request.gin_search_path
+        gin_files, request.bindings, search_path=request.search_path
     )
     # A process that had other things to do before may want to see what it has
     # collected.
@@ -99,9 +97,9 @@ def _execute(arguments: list[str], report: ExitReport) -> int:
         register()
     brief.turn_off()
     origins = reader.load(
-        gin_files, request.bindings, search_path=request.gin_search_path
+        gin_files, request.bindings, search_path=request.search_path
     )
-    if request.full_help:
+    if request.helpfull:
         _print(f"{help_text()}\n{flags.help_of_modules()}")
         return EXIT_DONE
     # Only now: what a gin file imports may define flags of its own.
@@ -171,7 +169,7 @@ def _run(
     from trainer.cli.config.unused import check_all_used
     from trainer.cli.run_dir import RunDir
 
-    name = experiment_name(request.gin_files)
+    name = experiment_name(request.gin_file)
     path = plain(request.model_dir or default_path(name))
     run_dir = RunDir(path, experiment=name, arguments=arguments)
     # continuous_eval may start before the run that it follows.

@@ -58,7 +58,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
 from trainer.cli import flags as trainer_flags
-from trainer.cli.default_path import default_path, experiment_name
+from trainer.cli.command import default_path, experiment_name
 from trainer.cli.flags import HELP_FLAGS
 from trainer.errors import UserError, did_you_mean
 from trainer.launch.policy import Limits
@@ -122,7 +122,7 @@ def parse(
             )
         # Chosen here, because the default depends on the time and every process
         # would choose another one.
-        model_dir = default_path(experiment_name(request.gin_files))
+        model_dir = default_path(experiment_name(request.gin_file))
         behind.append(f"--model_dir={model_dir}")
     model_dir = plain(model_dir)
     if flags.min_workers is not None and flags.num_ps:
@@ -201,13 +201,11 @@ def _own_task(
     environ: Mapping[str, str],
 ) -> tuple[str, int] | None:
     """Returns this host's task of an existing cluster, if there is one."""
-    given: dict[str, object] = {}
-    for binding in request.bindings:
-        name = (binding.parameter or "").removeprefix("run.")
-        if name in CLUSTER_FLAGS:
-            # The source is the flag as given, such as `--task_index=1`.
-            text = binding.source.partition("=")[2]
-            given[name] = int(text) if name == "task_index" else text
+    given = {
+        name: request.named[name]
+        for name in CLUSTER_FLAGS
+        if name in request.named
+    }
     # Each of these starts a cluster here, whatever the environment says.
     here = [
         name
@@ -224,7 +222,7 @@ def _own_task(
         )
     if here or not is_described(given, environ):
         return None
-    cluster = resolve_cluster(environ=environ, **given)  # type: ignore[arg-type]
+    cluster = resolve_cluster(environ=environ, **given)
     if cluster is None:
         return "task", 0
     # Slurm and Kubernetes assign no jobs, and only the task knows whether its

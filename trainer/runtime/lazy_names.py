@@ -13,8 +13,9 @@ def lazy_names(
 ) -> Callable[[str], Any]:
     """Returns a module's `__getattr__`, see PEP 562.
 
-    The module lists its names as imports under `if TYPE_CHECKING:`, where
-    type checkers and editors find them, too.
+    The module lists its names under `if TYPE_CHECKING:`, as imports of the form
+    that exports a name to type checkers, `from home import name as name`. They
+    are its `__all__`, too.
 
     Args:
         module: the `__name__` of the module.
@@ -27,14 +28,15 @@ def lazy_names(
         tree = ast.parse(inspect.getsource(sys.modules[module]))
         return {
             alias.name: node.module
-            for block in tree.body
-            if isinstance(block, ast.If)
-            for node in block.body
+            for node in ast.walk(tree)
             if isinstance(node, ast.ImportFrom) and node.module
             for alias in node.names
+            if alias.asname == alias.name
         }
 
     def load(name: str) -> Any:
+        if name == "__all__":
+            return list(homes())
         # What Python itself looks for, such as `__path__`, needs no parsing.
         home = None if name.startswith("__") else homes().get(name)
         if home is None:

@@ -104,7 +104,7 @@ class _Reader:
             self._read_file(path)
         for binding in bindings:
             self._read_text(binding.text, binding.source, by_line=False)
-            owner, _, name = (binding.parameter or "").partition(".")
+            owner, _, name = binding.parameter.partition(".")
             if owner == "Trainer":
                 self._override_subclasses(name, binding.source)
 
