@@ -2,26 +2,23 @@
 
 Python runs a handler in the main thread, which may be inside TensorFlow for
 minutes; and with a multi-worker strategy TensorFlow installs a handler of its
-own, which ignores SIGTERM. So `python -m trainer` goes through three phases:
+own, which ignores SIGTERM. So `python -m trainer` uses
 
-    hold              The first line. SIGTERM is blocked in this thread and in
-                      all that it starts, so that no handler of C code can run.
-                      One thread takes it, in `sigwait`, and passes it on to
-                      Python's handler.
-    handler_restored  Around the creation of the strategy. Our handler is back
-                      then, and the main thread unblocks the signal.
-    Listener          In training and in serving, where there is something to
-                      save: its callback runs on a thread of its own, at once.
+    hold      On the first line. SIGTERM is blocked in this thread and in all
+              that it starts, so that no handler of C code can run. One thread
+              takes it, in `sigwait`, and passes it on to Python's handler.
+    Listener  In training and in serving, where there is something to save: its
+              callback runs on a thread of its own, at once.
 
 Without a listener SIGTERM raises `Terminated` in the main thread, and so does
 SIGHUP. A program that does not call `hold`, such as a notebook, keeps its own
-handlers, except while a listener is at work.
+handlers, except while a listener is at work; `handler_restored` puts them back
+where TensorFlow takes them.
 """
 
 import _posixsubprocess
 import _thread
 import contextlib
-import ctypes
 import functools
 import os
 import signal
@@ -29,7 +26,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any
@@ -41,12 +37,13 @@ _HELD = (signal.SIGTERM,)
 # A terminal that is closed sends SIGHUP. No C code takes its handler away, so
 # it need not be held.
 _ENDING = (*_HELD, signal.SIGHUP)
+# Ends a system call of the main thread, such as a sleep, so that Python runs
+# what is due there. By itself it does nothing.
+_WAKING = signal.SIGURG
 # To tell the peers and to close files; there is nothing to save.
 _END_SECONDS = 10.0
 # Until a callback that has swallowed `Terminated` has returned.
 _AGAIN_SECONDS = 0.01
-# More than C's `struct sigaction` takes anywhere.
-_ACTION_BYTES = 256
 # They start processes past the hooks of `os.register_at_fork`.
 _STARTS = (
     (subprocess, "_fork_exec"),
@@ -149,47 +146,16 @@ class Listener:
             while numbers := hearing.recv(64):
                 for number in numbers:
                     # The descriptor gets those of other handlers, too.
-                    if number in self._numbers:
-                        self._on_signal(number)
-
-
-class _Hold:
-    """A thread that takes SIGTERM while all others block it."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._is_over = False
-        self._taker = threading.Thread(
-            target=self._take, name="sigterm", daemon=True
-        )
-        self._taker.start()
-
-    def _take(self) -> None:
-        is_over = False
-        while not is_over:
-            signal.sigwait(_HELD)
-            with self._lock:
-                is_over = self._is_over
-                # `end` sends one of its own to wake this thread. If another
-                # one is pending then, one of the two is real.
-                is_real = not is_over or signal.SIGTERM in signal.sigpending()
-            if is_real:
-                # No C code can be in the way of this one.
-                _thread.interrupt_main(signal.SIGTERM)
-
-    def end(self) -> None:
-        """Lets the main thread, which calls this, have the signal again."""
-        with self._lock:
-            self._is_over = True
-            signal.pthread_kill(self._taker.ident or 0, signal.SIGTERM)
-        try:
-            self._taker.join()
-        finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, _HELD)
+                    if number not in self._numbers:
+                        continue
+                    if self._in_main is not None:
+                        # What `interrupt_main` sends wakes nobody.
+                        main = threading.main_thread().ident or 0
+                        signal.pthread_kill(main, _WAKING)
+                    self._on_signal(number)
 
 
 _listeners: list[Listener] = []
-_hold: _Hold | None = None
 _has_held = False
 _is_settled = False
 _interruption: StartAgain | None = None
@@ -201,13 +167,14 @@ def hold() -> None:
     Threads inherit what is blocked, so there must be no other thread yet. Not
     for what a spawned process imports: it has nobody to end the hold.
     """
-    global _hold, _has_held
+    global _has_held
     if signal.getsignal(signal.SIGTERM) is signal.SIG_IGN:
         return
     _has_held = True
     signal.pthread_sigmask(signal.SIG_BLOCK, _HELD)
+    signal.signal(_WAKING, lambda number, frame: None)
     Listener(_ENDING, _enforce_end, in_main=_interrupt).start()
-    _hold = _Hold()
+    threading.Thread(target=_take, name="sigterm", daemon=True).start()
     sys.unraisablehook = _raise_again(sys.unraisablehook)
     for module, name in _STARTS:
         start = getattr(module, name, None)
@@ -216,32 +183,28 @@ def hold() -> None:
             setattr(module, name, _unblocked(start))
 
 
+def _take() -> None:
+    """Takes SIGTERM while all other threads block it."""
+    while True:
+        signal.sigwait(_HELD)
+        # It calls Python's handler, whatever C code has put in its place.
+        _thread.interrupt_main(signal.SIGTERM)
+
+
 @contextlib.contextmanager
 def handler_restored() -> Iterator[None]:
-    """Restores what SIGTERM does, whatever is created inside.
-
-    After `hold` no signal is lost meanwhile. The hold ends here: the main
-    thread, and all that it starts later, no longer block SIGTERM.
-    """
-    global _hold
-    libc = ctypes.CDLL(None)
-    action = ctypes.create_string_buffer(_ACTION_BYTES)
-    # In C, because Python does not notice handlers that C code installs.
-    libc.sigaction(signal.SIGTERM, None, action)
-    handler = signal.getsignal(signal.SIGTERM)
-    if _hold is not None:
+    """Restores what SIGTERM does, whatever C code does to it inside."""
+    if _has_held:
         # A start of multiprocessing's resource tracker unblocks it.
         signal.pthread_sigmask(signal.SIG_BLOCK, _HELD)
     try:
         yield
     finally:
-        # A handler that was set in Python is there to stay.
-        if signal.getsignal(signal.SIGTERM) == handler:
-            libc.sigaction(signal.SIGTERM, action, None)
+        handler = signal.getsignal(signal.SIGTERM)
         in_main = threading.current_thread() is threading.main_thread()
-        if _hold is not None and in_main:
-            ending, _hold = _hold, None
-            ending.end()
+        # Python does not notice that C code has installed another one.
+        if in_main and handler is not None:
+            signal.signal(signal.SIGTERM, handler)
 
 
 def settle() -> None:
@@ -291,38 +254,33 @@ def _raise_again(
             return
         _interruption = None
         # Not from here, where it would be swallowed again.
-        again = threading.Timer(_AGAIN_SECONDS, _send_again, [error.number])
-        again.daemon = True
-        again.start()
+        _call_later(_AGAIN_SECONDS, _thread.interrupt_main, error.number)
 
     return hook
 
 
-def _send_again(number: int) -> None:
-    """Sends a signal to the main thread, from another one."""
-    if _hold is None:
-        # As it came: it ends a system call, such as a sleep.
-        signal.pthread_kill(threading.main_thread().ident or 0, number)
-    else:
-        _thread.interrupt_main(signal.Signals(number))
-
-
 def _enforce_end(number: int) -> None:
     """Ends the process if the main thread does not get to do so."""
-    # Most often the process ends meanwhile, and this thread with it.
-    time.sleep(_END_SECONDS)
-    give_up(
+    why = (
         f"{signal.Signals(number).name}; nothing more was saved, and what was "
         f"under way has not ended within {_END_SECONDS:g} s"
     )
+    # Most often the process ends meanwhile, and this thread with it.
+    _call_later(_END_SECONDS, give_up, why)
+
+
+def _call_later(
+    seconds: float, act: Callable[[Any], None], given: object
+) -> None:
+    timer = threading.Timer(seconds, act, (given,))
+    timer.daemon = True
+    timer.start()
 
 
 def _unblocked(start: Callable[..., Any]) -> Callable[..., Any]:
     """Makes a function start processes that do not block SIGTERM.
 
-    `Popen.terminate` would do nothing to one that does. It is needed after the
-    hold, too: threads that were started before its end block the signal for
-    good, and TensorFlow runs user code in some, such as a data generator.
+    `Popen.terminate` would do nothing to one that does.
     """
 
     @functools.wraps(start)
@@ -347,12 +305,12 @@ def _after_fork() -> None:
 
 def _after_fork_in_child() -> None:
     """A child has none of the threads here, and dies of SIGTERM."""
-    global _hold, _interruption, _is_settled
+    global _interruption, _is_settled
     # Innermost first, as each one puts back what it found; `stop` takes it off
     # the list, hence the copy.
     for listener in reversed(_listeners.copy()):
         listener.stop()
-    _hold = _interruption = None
+    _interruption = None
     _is_settled = False
     signal.pthread_sigmask(
         signal.SIG_SETMASK, _mask.before - ({*_HELD} if _has_held else set())
