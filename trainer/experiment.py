@@ -19,8 +19,7 @@ from trainer.loop.loop import Loop
 from trainer.loop.run import Run
 from trainer.options import TRAINING_MODES, Mode, RunOptions, taking
 from trainer.runtime import fingerprints
-from trainer.runtime.run_paths import plain
-from trainer.runtime.run_status import RunIsOver
+from trainer.runtime.run_paths import RunIsOver, plain
 from trainer.sidecar_evaluator import follow
 from trainer.strategy.plugin import StrategyPlugin
 from trainer.strategy.registry import find_strategy

@@ -250,7 +250,7 @@ def _open_file(stack: contextlib.ExitStack, path: str) -> list[_Stored]:
     """The variables in a Keras file, without optimizer and metrics."""
     if not files.exists(path):
         raise UserError(f"init_from = {path!r}: there is no such file.")
-    if files.is_local(path) and not files.is_file(path):
+    if files.is_local(path) and not os.path.isfile(path):
         raise UserError(f"init_from = {path!r} is not a file.")
     found: list[_Stored] = []
 

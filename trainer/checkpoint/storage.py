@@ -264,7 +264,7 @@ def find_fault(path: str) -> str | None:
     for name, expected in sorted(manifest.items()):
         file = os.path.join(path, name)
         # Reading anything else, such as a pipe, might never end.
-        if is_local(file) and not files.is_file(file):
+        if is_local(file) and not os.path.isfile(file):
             return f"{name} is missing or not a file"
         try:
             found = _fingerprint(file)

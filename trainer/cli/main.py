@@ -22,12 +22,11 @@ from trainer.errors import (
 from trainer.options import TRAINING_MODES
 from trainer.python import brief
 from trainer.runtime import signals
-from trainer.runtime.exit_report import ExitReport, headline
 from trainer.runtime.import_tensorflow import (
     load_tensorflow,
     without_collections,
 )
-from trainer.runtime.process_exit import last_words
+from trainer.runtime.process_exit import ExitReport, headline, last_words
 from trainer.runtime.run_paths import check_path, plain
 from trainer.runtime.standard_streams import require_output
 

@@ -1,11 +1,9 @@
 """Runs this host's tasks from the first start to the last end."""
 
-import contextlib
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from types import FrameType
 
 from trainer.errors import EXIT_DONE, EXIT_START_AGAIN, EXIT_USER_ERROR
 from trainer.launch.policy import (
@@ -15,7 +13,7 @@ from trainer.launch.policy import (
     RestartPolicy,
     signal_name,
 )
-from trainer.launch.task import Task, log
+from trainer.launch.task import ENDING, SIGNALS, Task, log
 
 # Also how far the chief's output on the terminal lags behind.
 _POLL_SECONDS = 0.05
@@ -27,9 +25,6 @@ _KILL_SECONDS = 10.0
 _MOST_SECONDS = 2.0
 # Enough for the end of a traceback.
 _LAST_LINES = 30
-# Ctrl-C, a supervisor or job manager, and a terminal that is closed.
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_FORWARDED = (signal.SIGUSR1,)
 
 
 class Agent:
@@ -58,9 +53,12 @@ class Agent:
         self._time = 0.0
         self._over_at: float | None = None
         self._groups = [_Group(some, limits) for some in _grouped(tasks)]
-        # Signals that this process has received.
-        self._ending: list[int] = []
-        self._to_forward: list[int] = []
+        # One that is ignored on purpose, as under nohup, stays ignored.
+        self._signals = {
+            number
+            for number in SIGNALS
+            if signal.getsignal(number) is not signal.SIG_IGN
+        }
 
     def run(self) -> int:
         """Starts the tasks, and returns when the last one has ended.
@@ -71,27 +69,42 @@ class Agent:
             requests a restart, 0 if the run was done by then, else 128 plus
             the signal's number.
         """
-        # Before the first process starts, so that no signal can orphan one.
-        with self._collected_signals():
-            try:
-                self._supervise()
-                if self._ending:
-                    return self._end_on_signal(self._ending[0])
-            except Failure as failure:
-                self._report(failure)
-                self._end_all(signal.SIGTERM, _AFTER_FAILURE_SECONDS)
-                return failure.end.exit_code
-            finally:
-                self._end_all(signal.SIGKILL, _KILL_SECONDS)
+        # Until the end: they stay pending until `_pause` looks for them. Before
+        # the first process starts, so that none can orphan one.
+        signal.pthread_sigmask(signal.SIG_BLOCK, self._signals)
+        try:
+            if number := self._supervise():
+                return self._end_on_signal(number)
+        except Failure as failure:
+            self._report(failure)
+            self._end_all(signal.SIGTERM, _AFTER_FAILURE_SECONDS)
+            return failure.end.exit_code
+        finally:
+            self._end_all(signal.SIGKILL, _KILL_SECONDS)
         return EXIT_DONE
 
-    def _supervise(self) -> None:
+    def _pause(self) -> int:
+        """Waits a moment; returns a signal that ends the launch, or 0."""
+        time.sleep(_POLL_SECONDS)
+        for number in signal.sigpending() & self._signals:
+            signal.sigwait({number})
+            if number in ENDING:
+                return number
+            for task in self._tasks:
+                task.forward(number)
+        return 0
+
+    def _supervise(self) -> int:
         """Runs until all tasks have ended, or a signal requests the end.
+
+        Returns:
+            The signal; 0 for none.
 
         Raises:
             Failure: a task has failed for good.
         """
-        while not self._ending:
+        number = 0
+        while not number:
             now = self._now()
             self._start_due(now)
             ends = self._poll(now)
@@ -101,8 +114,9 @@ class Agent:
                 group.end_stuck(now)
             self._end_overdue(now)
             if not any(group.is_active for group in self._groups):
-                return
-            time.sleep(_POLL_SECONDS)
+                break
+            number = self._pause()
+        return number
 
     def _now(self) -> float:
         """Returns the seconds during which this process was running.
@@ -126,12 +140,7 @@ class Agent:
                 group.due = now
 
     def _poll(self, now: float) -> list[End]:
-        """Forwards output and signals; returns how tasks have just failed."""
-        while self._to_forward:
-            # A handler may append at any time, so take one after the other.
-            number = self._to_forward.pop(0)
-            for task in self._tasks:
-                task.forward(number)
+        """Shows the chief's output; returns how tasks have just failed."""
         ends = [end for task in self._tasks if (end := task.poll(now))]
         # After the ends: a restart may replace the process in the next round,
         # and output that was not read by then would not be shown.
@@ -201,15 +210,14 @@ class Agent:
         """
         for task in self._tasks:
             task.signal(number)
-        # The signal that led here is in this list already.
-        received = len(self._ending)
         deadline = self._now() + seconds
-        while self._now() <= deadline and len(self._ending) == received:
+        while self._now() <= deadline:
             # The ends are not handled: nothing is restarted any more.
             self._poll(self._now())
             if not any(task.is_running for task in self._tasks):
                 return
-            time.sleep(_POLL_SECONDS)
+            if self._pause():
+                return
 
     def _report(self, failure: Failure) -> None:
         """Prints how a task failed, and the end of its log file."""
@@ -220,31 +228,6 @@ class Agent:
             return
         lines = "".join(f"\n  {line}" for line in task.last_lines(_LAST_LINES))
         log(f"{failure} The end of {task.log_path}:{lines}")
-
-    @contextlib.contextmanager
-    def _collected_signals(self) -> Iterator[None]:
-        """Records signals instead of being killed by them.
-
-        Signals that this process was started to ignore, as under nohup, stay
-        ignored.
-        """
-
-        def note(number: int, frame: FrameType | None) -> None:
-            # A handler may run between any two instructions, so it only
-            # records the signal; the loop acts on it.
-            is_ending = number in _ENDING
-            (self._ending if is_ending else self._to_forward).append(number)
-
-        previous = {
-            number: signal.signal(number, note)
-            for number in (*_ENDING, *_FORWARDED)
-            if signal.getsignal(number) is not signal.SIG_IGN
-        }
-        try:
-            yield
-        finally:
-            for number, handler in previous.items():
-                signal.signal(number, handler)
 
 
 class _Group:
@@ -374,7 +357,7 @@ def _grouped(tasks: Sequence[Task]) -> Iterator[list[Task]]:
     # With parameter servers, a worker may be lost and come back while the
     # others go on.
     alone = {"evaluator"}
-    if tasks[0].spec.job == "chief":
+    if tasks[0].job == "chief":
         alone.add("worker")
-    yield [t for t in tasks if t is tasks[0] or t.spec.job not in alone]
-    yield from ([t] for t in tasks[1:] if t.spec.job in alone)
+    yield [t for t in tasks if t is tasks[0] or t.job not in alone]
+    yield from ([t] for t in tasks[1:] if t.job in alone)

@@ -6,10 +6,15 @@ it. Nothing here imports TensorFlow.
 """
 
 import contextlib
+import functools
 import itertools
+import json
 import math
+import os
+import secrets
+import socket
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from trainer.cli.command import started
 from trainer.cli.flags import HELP_FLAGS
@@ -17,12 +22,11 @@ from trainer.errors import EXIT_DONE, EXIT_USER_ERROR, UserError
 from trainer.launch import arguments
 from trainer.launch.agent import Agent
 from trainer.launch.isolation import ISOLATED, isolate, open_ports
-from trainer.launch.local_cluster import held_ports, make_cluster
 from trainer.launch.policy import Limits
-from trainer.launch.task import Task, TaskSpec, log
+from trainer.launch.task import Task, log
 from trainer.options import TRAINING_MODES
 from trainer.runtime.files import is_local
-from trainer.runtime.run_status import RunIsOver
+from trainer.runtime.run_paths import RunIsOver
 
 
 def main(given: Sequence[str] | None = None) -> int:
@@ -68,22 +72,22 @@ def _run(request: arguments.Request) -> int:
     )
     # The ports stay reserved until the end, since a restarted task listens on
     # its port again.
-    with _task_specs(request) as specs:
-        tasks = [Task(spec, log_dir=request.log_dir) for spec in specs]
+    with _tasks(request) as tasks:
         return Agent(tasks, limits=limits, run_is_over=run_is_over).run()
 
 
 @contextlib.contextmanager
-def _task_specs(request: arguments.Request) -> Iterator[list[TaskSpec]]:
+def _tasks(request: arguments.Request) -> Iterator[list[Task]]:
     """Yields this host's task of a cluster, or a cluster on this machine."""
     command, flags = started(request.arguments), request.flags
     environ = {}
     if flags.min_workers is not None:
         environ["TRAINER_MIN_WORKERS"] = str(flags.min_workers)
+    make = functools.partial(Task, command=command, log_dir=request.log_dir)
     if request.task is not None:
         # No TF_CONFIG: the task finds its cluster as it would without a
         # launcher.
-        yield [TaskSpec(*request.task, command, environ)]
+        yield [make(*request.task, environ=environ)]
         return
     # In this order: the first task leads, and its output is shown. Without
     # parameter servers, worker 0 is the chief.
@@ -93,8 +97,71 @@ def _task_specs(request: arguments.Request) -> Iterator[list[TaskSpec]]:
         "ps": flags.num_ps,
         "evaluator": int(flags.evaluator),
     }
-    with held_ports(1 + sum(counts.values()) - counts["evaluator"]) as ports:
+    # One for the coordinator, and one for each task but an evaluator.
+    with _held_ports(1 + sum(counts.values()) - counts["evaluator"]) as ports:
         sys.stdout.write(
             f"{ISOLATED if flags.isolate else open_ports(ports)}\n"
         )
-        yield make_cluster(command, counts, ports, environ)
+        yield [
+            make(job, index, environ={**environ, **own})
+            for job, index, own in cluster_environ(counts, ports)
+        ]
+
+
+def cluster_environ(
+    counts: Mapping[str, int], ports: Sequence[int]
+) -> Iterator[tuple[str, int, dict[str, str]]]:
+    """Yields job, index and environment of each task, the chief first.
+
+    Args:
+        counts: how many tasks each job has.
+        ports: the coordinator's, and one for each task but an evaluator.
+    """
+    coordinator, *rest = ports
+    left = iter(rest)
+    cluster = {
+        job: [f"127.0.0.1:{next(left)}" for _ in range(count)]
+        for job, count in counts.items()
+        if count and job != "evaluator"
+    }
+    shared = {
+        "TRAINER_COORDINATOR_PORT": str(coordinator),
+        # A process that does not have it is no task of this cluster.
+        "TRAINER_COORDINATOR_SECRET": secrets.token_hex(16),
+        # The processes share this machine's GPUs: none may take all the memory.
+        "TF_FORCE_GPU_ALLOW_GROWTH": os.environ.get(
+            "TF_FORCE_GPU_ALLOW_GROWTH", "true"
+        ),
+    }
+    for job, count in counts.items():
+        for index in range(count):
+            config = {"cluster": cluster, "task": {"type": job, "index": index}}
+            yield job, index, {**shared, "TF_CONFIG": json.dumps(config)}
+
+
+@contextlib.contextmanager
+def _held_ports(count: int) -> Iterator[list[int]]:
+    """Reserves free ports of 127.0.0.1.
+
+    They stay bound without a listener. A program that sets SO_REUSEADDR, as
+    TensorFlow does, can still listen on them.
+
+    Raises:
+        UserError: there are not that many.
+    """
+    with contextlib.ExitStack() as stack:
+        ports = []
+        try:
+            for _ in range(count):
+                holder = stack.enter_context(socket.socket())
+                holder.bind(("127.0.0.1", 0))
+                # Not before `bind`: the kernel could give two one port.
+                holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                ports.append(holder.getsockname()[1])
+        # Such as too many open files.
+        except OSError as error:
+            raise UserError(
+                f"--num_workers: {count} ports cannot be reserved: "
+                f"{error.strerror}."
+            ) from None
+        yield ports

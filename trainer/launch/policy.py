@@ -5,7 +5,9 @@ failure at the same step twice is a defect, which a restart cannot repair.
 """
 
 import dataclasses
+import itertools
 import signal
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from trainer.errors import EXIT_START_AGAIN, EXIT_USER_ERROR
@@ -20,8 +22,6 @@ _HEALTHY_SECONDS = 60.0
 # other hosts for good.
 _MOST_EARLY_ENDS = 30
 _EARLY_SECONDS = 600.0
-
-
 # How long a restart counts.
 _WINDOW_SECONDS = 3600.0
 
@@ -91,6 +91,11 @@ class End:
         return (
             self.returncode if self.returncode >= 0 else 128 - self.returncode
         )
+
+    def is_early(self) -> bool:
+        """Whether it left in order, and before it trained."""
+        has_trained = self.step is not None or self.ran >= _EARLY_SECONDS
+        return self.requests_restart and not has_trained
 
     def is_same(self, other: "End") -> bool:
         """Whether two ends are the same failure."""
@@ -169,12 +174,17 @@ class RestartPolicy:
             raise Failure(
                 end, "The same failure at the same step twice: a defect."
             )
-        if self._count_early_ends() > _MOST_EARLY_ENDS:
+        if _count_last(self._ends, End.is_early) > _MOST_EARLY_ENDS:
             raise Failure(
                 end, f"It did not train in {_MOST_EARLY_ENDS} restarts."
             )
         recent = [e for e in self._ends if end.at - e.at < _WINDOW_SECONDS]
-        delay = _back_off(recent)
+        # The first one has no end before it that would begin a series.
+        quick = _count_last(recent[1:], lambda e: e.ran < _HEALTHY_SECONDS)
+        # The exponent is limited: in a long series the power would be too
+        # large for a float.
+        delay = _FIRST_DELAY * 2.0 ** min(quick - 1, 10) if quick else 0.0
+        delay = min(delay, _MOST_DELAY)
         if end.requests_restart:
             return Restart(delay, number=0)
         number = sum(not e.requests_restart for e in recent)
@@ -190,14 +200,10 @@ class RestartPolicy:
         """No longer counts the ends of a task that is left out."""
         self._ends = [end for end in self._ends if end.task != task]
 
-    def _count_early_ends(self) -> int:
-        count = 0
-        for end in reversed(self._ends):
-            is_early = end.step is None and end.ran < _EARLY_SECONDS
-            if not (is_early and end.requests_restart):
-                break
-            count += 1
-        return count
+
+def _count_last(ends: Sequence[End], fits: Callable[[End], bool]) -> int:
+    """Returns how many ends, from the last one back, fit without a break."""
+    return sum(1 for _ in itertools.takewhile(fits, reversed(ends)))
 
 
 def signal_name(number: int) -> str:
@@ -206,18 +212,3 @@ def signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
-
-
-def _back_off(ends: list[End]) -> float:
-    """Returns the seconds to wait: none after the first of some quick ends."""
-    series = 0
-    # An end continues the series of the one before it; the first has none to
-    # continue.
-    for end in reversed(ends[1:]):
-        if end.ran >= _HEALTHY_SECONDS:
-            break
-        series += 1
-    # The exponent is limited: in a long series the power would be too large for
-    # a float.
-    delay = _FIRST_DELAY * 2.0 ** min(series - 1, 10)
-    return min(delay, _MOST_DELAY) if series else 0.0

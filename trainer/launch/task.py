@@ -3,20 +3,23 @@
 import collections
 import contextlib
 import ctypes
-import dataclasses
 import os
 import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from trainer.errors import EXIT_START_AGAIN, UserError
 from trainer.launch.policy import End
-from trainer.runtime import exit_report
 from trainer.runtime.files import open_to_append
+from trainer.runtime.process_exit import LAUNCHER, REPORT, read_report
 
+# Ctrl-C, a supervisor or job manager, and a terminal that is closed.
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# The launcher blocks them, and takes them when it looks for them.
+SIGNALS = {*ENDING, signal.SIGUSR1}
 # From <linux/prctl.h>.
 _PR_SET_PDEATHSIG = 1
 # Lets a restarted task recognize the lease that its predecessor has left.
@@ -29,27 +32,6 @@ def log(sentence: str) -> None:
     sys.stderr.flush()
 
 
-@dataclasses.dataclass(frozen=True)
-class TaskSpec:
-    """A process to start.
-
-    Attributes:
-        job: `"chief"`, `"worker"`, `"ps"` or `"evaluator"`; `"task"` where
-            only the task itself knows.
-        index: its number within the job.
-        command: the program and its arguments.
-        environ: variables to set in addition to the launcher's environment;
-            not shown, because one is a secret.
-    """
-
-    job: str
-    index: int
-    command: tuple[str, ...]
-    environ: Mapping[str, str] = dataclasses.field(
-        default_factory=dict, repr=False
-    )
-
-
 class Task:
     """A task and the process that currently runs it.
 
@@ -57,8 +39,17 @@ class Task:
     blocks, whatever happens to the launcher. It leads its own session, so a
     terminal's Ctrl-C reaches it only through the launcher.
 
+    Args:
+        job: `"chief"`, `"worker"`, `"ps"` or `"evaluator"`; `"task"` where
+            only the task itself knows.
+        index: its number within the job.
+        command: the program and its arguments.
+        environ: variables to set in addition to the launcher's environment.
+        log_dir: where its log file goes.
+
     Attributes:
-        spec: what to start.
+        job: see above.
+        environ: see above.
         name: such as `"worker 1"`.
         log_path: the log file, shared by all restarts.
         left_out: whether the others go on without it.
@@ -68,10 +59,20 @@ class Task:
     All times are on the agent's clock.
     """
 
-    def __init__(self, spec: TaskSpec, *, log_dir: str) -> None:
-        self.spec = spec
-        self.name = f"{spec.job} {spec.index}"
-        stem = os.path.join(log_dir, f"{spec.job}_{spec.index}")
+    def __init__(
+        self,
+        job: str,
+        index: int,
+        command: Sequence[str],
+        *,
+        environ: Mapping[str, str],
+        log_dir: str,
+    ) -> None:
+        self.job = job
+        self.environ = environ
+        self.name = f"{job} {index}"
+        self._command = command
+        stem = os.path.join(log_dir, f"{job}_{index}")
         self.log_path = f"{stem}.log"
         # Absolute: the process may change its working directory.
         self._report_path = os.path.abspath(f"{stem}.exit.json")
@@ -87,7 +88,7 @@ class Task:
     @property
     def is_needed(self) -> bool:
         """Whether the run needs it; an evaluator only reads checkpoints."""
-        return self.spec.job != "evaluator"
+        return self.job != "evaluator"
 
     @property
     def is_running(self) -> bool:
@@ -131,12 +132,13 @@ class Task:
         if self._popen is None or not self.is_running:
             return None
         # WNOWAIT leaves a zombie, which keeps the number in use.
-        options = os.WEXITED | os.WNOHANG | os.WNOWAIT
-        if not os.waitid(os.P_PID, self._popen.pid, options):
-            # A process that a debugger has stopped does not count.
-            if self._status().get("State", "").split()[:1] != ["T"]:
-                self._stopped_at = None
-            elif self._stopped_at is None:
+        options = os.WEXITED | os.WSTOPPED | os.WNOHANG | os.WNOWAIT
+        found = os.waitid(os.P_PID, self._popen.pid, options)
+        if found is None:
+            self._stopped_at = None
+            return None
+        if found.si_code == os.CLD_STOPPED:
+            if self._stopped_at is None:
                 self._stopped_at = now
             return None
         # Kill its children before it is reaped: until then, no other process
@@ -185,16 +187,11 @@ class Task:
                 os.killpg(self._popen.pid, number)
 
     def forward(self, number: int) -> None:
-        """Sends a signal to the process alone, if it has a handler for it.
+        """Sends a signal to the process alone, if it trains.
 
-        A process that is still importing modules has none yet, and would be
-        killed by the signal.
+        Before that it may have no handler yet, and be killed by the signal.
         """
-        # A hexadecimal mask, in which the lowest bit is signal 1; unknown
-        # outside Linux.
-        mask = int(self._status().get("SigCgt", "0"), 16)
-        catches = mask >> (number - 1) & 1 or sys.platform != "linux"
-        if self._popen is not None and self.returncode is None and catches:
+        if self._popen is not None and self.is_running and self.is_training:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._popen.pid, number)
 
@@ -214,15 +211,15 @@ class Task:
 
     def _open(self, output: Any) -> "subprocess.Popen[bytes]":
         return subprocess.Popen(
-            self.spec.command,
+            self._command,
             env={
                 **os.environ,
                 # Without this, Python buffers output to a file, and the log
                 # lags behind.
                 "PYTHONUNBUFFERED": "1",
-                **self.spec.environ,
-                exit_report.VARIABLE: self._report_path,
-                exit_report.LAUNCHER: _THIS_LAUNCHER,
+                **self.environ,
+                REPORT: self._report_path,
+                LAUNCHER: _THIS_LAUNCHER,
             },
             # Several tasks would compete for what is typed on the terminal.
             stdin=subprocess.DEVNULL,
@@ -231,7 +228,7 @@ class Task:
             # Also makes it a group leader, so that its children can be
             # signalled.
             start_new_session=True,
-            preexec_fn=_die_with_parent(),
+            preexec_fn=_before_exec(),
         )
 
     def _report(self) -> dict[str, Any]:
@@ -239,32 +236,22 @@ class Task:
             return {}
         # The number excludes the report of a child process, which inherits the
         # variable.
-        return exit_report.read(self._report_path, pid=self._popen.pid)
-
-    def _status(self) -> dict[str, str]:
-        """Returns what Linux says about the process; empty elsewhere."""
-        if self._popen is not None:
-            with (
-                contextlib.suppress(OSError),
-                open(
-                    f"/proc/{self._popen.pid}/status", errors="replace"
-                ) as status,
-            ):
-                return dict(line.split(":", 1) for line in status)
-        return {}
+        return read_report(self._report_path, pid=self._popen.pid)
 
 
-def _die_with_parent() -> Callable[[], None] | None:
-    """Makes Linux kill the child when its launcher is killed."""
-    if sys.platform != "linux":
-        return None
+def _before_exec() -> Callable[[], None]:
+    """What a child does first: it takes signals, and dies with its launcher."""
     # Python has no `prctl`, and `setpriv --pdeathsig` is missing in older
     # util-linux. Between fork and exec another thread's locks may be held
     # forever, so everything that could need one is done here, in the parent.
-    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    is_linux = sys.platform == "linux"
+    prctl = ctypes.CDLL(None, use_errno=True).prctl if is_linux else None
     parent = os.getpid()
 
     def prepare() -> None:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+        if prctl is None:
+            return
         # The kernel sends the signal when the thread that forked ends. The
         # launcher starts every process from its main thread.
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

@@ -13,7 +13,7 @@ from trainer.errors import UserError
 from trainer.loop.callback import Callback
 from trainer.loop.monitor import Monitor
 from trainer.loop.run import Run
-from trainer.runtime.exit_report import headline
+from trainer.runtime.process_exit import headline
 from trainer.runtime.schema import Misfit
 
 # Callbacks of Keras that need its own fit, and what a run has in their place.

@@ -19,7 +19,7 @@ from trainer.data.stacks import is_like_pieces
 from trainer.errors import UserError
 from trainer.loop.run import Run
 from trainer.loop.training_input import training_input
-from trainer.runtime.exit_report import headline
+from trainer.runtime.process_exit import headline
 from trainer.step.form_rule import Facts, form_of, other_numbers, types_of
 from trainer.step.forms import Form
 from trainer.step.keras.private import all_layers

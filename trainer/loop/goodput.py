@@ -2,7 +2,6 @@
 
 import contextlib
 import itertools
-import os
 import sys
 import threading
 import time
@@ -10,7 +9,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from trainer.runtime.processes import age
+from trainer.runtime.process_exit import own_age
 
 # In the order of a run. "other" is the time of callbacks and of the loop;
 # "lost" is the time between a checkpoint and the start that resumed it.
@@ -61,7 +60,7 @@ class Accounts:
         # Wall time for what another process will read, a monotonic clock for
         # what is measured here.
         is_first = next(_made) == 0 and not hasattr(sys, "ps1")
-        before = (age(os.getpid()) or 0.0) if is_first else 0.0
+        before = own_age() if is_first else 0.0
         self._started_at = time.time() - before
         self._last_change = time.monotonic() - before
         self._base = "start_up"

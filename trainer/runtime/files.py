@@ -64,15 +64,6 @@ def os_errors() -> Iterator[Any]:
         raise OSError(code, error.message) from error
 
 
-def is_file(path: str) -> bool:
-    """Whether a local path is a regular file, or a link to one."""
-    try:
-        return stat.S_ISREG(os.stat(path).st_mode)
-    # Python raises ValueError for a NUL character.
-    except (OSError, ValueError):
-        return False
-
-
 def is_directory(path: str) -> bool:
     """Whether a path is a directory, or a link to one."""
     if is_local(path):

@@ -34,7 +34,7 @@ from absl import logging
 
 from trainer.errors import UserError
 from trainer.runtime import files
-from trainer.runtime.exit_report import LAUNCHER
+from trainer.runtime.process_exit import LAUNCHER
 from trainer.runtime.run_paths import prepare_file
 
 FILE_NAME = "run.lock"
@@ -113,6 +113,20 @@ def locked(model_dir: str | None) -> Iterator[Callable[[], None]]:
             # This stops at the first that is not empty.
             for directory in made:
                 os.rmdir(directory)
+
+
+def is_held(model_dir: str) -> bool:
+    """Whether a run has the lock of a local directory, as far as is known."""
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        with os.fdopen(os.open(os.path.join(model_dir, FILE_NAME), flags)) as f:
+            # For less time than a run that starts now would wait for it.
+            fcntl.flock(f, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False
 
 
 def _lock(path: str) -> int | None:

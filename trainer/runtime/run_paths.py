@@ -1,14 +1,23 @@
-"""Paths of a run directory: what no run can use is refused in a sentence."""
+"""A run directory: where it may be, what may be in it, and whether it is done.
 
+What no run can use is refused in a sentence. Nothing here imports TensorFlow
+where the run directory is local.
+"""
+
+import errno
 import os
+import time
+from typing import Any
 
 from trainer.errors import UserError
 from trainer.runtime import files
 from trainer.runtime.files import is_local
 
-# The limits of Linux, with room for the longest name below a run directory.
-_PATH_BYTES = 4096 - 256
-_NAME_BYTES = 255
+# Room for the longest name below a run directory.
+_BELOW = "x" * 240
+# By then a training process that starts together with the evaluator, and first
+# imports TensorFlow and builds its graphs, has replaced an older run.json.
+_START_SECONDS = 60.0
 
 
 def plain(path: str) -> str:
@@ -24,25 +33,23 @@ def check_path(path: str) -> None:
     """
     if not is_local(path):
         return
-    why, encoded, found = "", os.path.abspath(path).encode(errors="replace"), ""
     try:
-        # Python can hold file names that are not UTF-8 as surrogates.
         path.encode()
-        found = os.path.abspath(path)
-        while not os.path.exists(found):
-            found = os.path.dirname(found)
+        os.lstat(os.path.join(os.path.abspath(path), _BELOW))
+        return
+    # Python can hold file names that are not UTF-8 as surrogates.
     except UnicodeError:
         why = "is not valid UTF-8, which TensorFlow needs"
-    if "\0" in path:
+    except ValueError:
         why = "contains a NUL character"
-    longest = max(map(len, encoded.split(b"/")))
-    if longest > _NAME_BYTES or len(encoded) > _PATH_BYTES:
-        why = f"is too long: {len(encoded)} bytes, {longest} in one name"
-    if found and not why and not os.path.isdir(found):
-        why = f"leads through {found}, which is a file"
-    if why:
-        shown = ascii(path if len(path) < 200 else f"{path[:200]}...")
-        raise UserError(f"model_dir {shown} {why}. Choose another --model_dir.")
+    except NotADirectoryError:
+        why = "leads through a file"
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            return
+        why = "is too long"
+    shown = ascii(path if len(path) < 200 else f"{path[:200]}...")
+    raise UserError(f"model_dir {shown} {why}. Choose another --model_dir.")
 
 
 def refuse_links(directory: str, name: str) -> None:
@@ -72,7 +79,7 @@ def prepare_file(directory: str, name: str) -> None:
     """
     refuse_links(directory, name)
     path = os.path.join(directory, name)
-    if is_local(path) and os.path.exists(path) and not files.is_file(path):
+    if is_local(path) and os.path.exists(path) and not os.path.isfile(path):
         _set_aside(path, "it is not a regular file")
 
 
@@ -106,3 +113,39 @@ def _set_aside(path: str, why: str) -> None:
         raise UserError(
             f"{path} cannot be used ({why}) and cannot be renamed: {error}"
         ) from None
+
+
+class RunIsOver:
+    """Reads `run.json`, which the training process writes.
+
+    A record from before this process counts only after a delay, because the
+    run may be about to continue with more steps.
+
+    Args:
+        path: the run directory; it need not exist yet.
+        start_seconds: the delay.
+    """
+
+    def __init__(
+        self, path: str, *, start_seconds: float = _START_SECONDS
+    ) -> None:
+        self._path = os.path.join(path, "run.json")
+        self._trust_after = time.monotonic() + start_seconds
+        # Compared as a whole, since a later attempt differs at least in
+        # `start`.
+        self._first = self._read()
+
+    def __call__(self) -> bool:
+        """Whether the run has ended well and is not about to continue."""
+        record = self._read()
+        if record.get("exit_reason") != "done":
+            return False
+        return record != self._first or time.monotonic() >= self._trust_after
+
+    def _read(self) -> dict[str, Any]:
+        """Returns the record; empty if it cannot be read at the moment."""
+        try:
+            found = files.read_json(self._path)
+        except (OSError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}

@@ -26,6 +26,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any
@@ -146,13 +147,8 @@ class Listener:
             while numbers := hearing.recv(64):
                 for number in numbers:
                     # The descriptor gets those of other handlers, too.
-                    if number not in self._numbers:
-                        continue
-                    if self._in_main is not None:
-                        # What `interrupt_main` sends wakes nobody.
-                        main = threading.main_thread().ident or 0
-                        signal.pthread_kill(main, _WAKING)
-                    self._on_signal(number)
+                    if number in self._numbers:
+                        self._on_signal(number)
 
 
 _listeners: list[Listener] = []
@@ -186,9 +182,17 @@ def hold() -> None:
 def _take() -> None:
     """Takes SIGTERM while all other threads block it."""
     while True:
-        signal.sigwait(_HELD)
-        # It calls Python's handler, whatever C code has put in its place.
-        _thread.interrupt_main(signal.SIGTERM)
+        _send_to_main(signal.sigwait(_HELD))
+
+
+def _send_to_main(number: int) -> None:
+    """Has Python's handler called, whatever C code has put in its place."""
+    _thread.interrupt_main(signal.Signals(number))
+    main = threading.main_thread().ident or 0
+    # Not only once: it may be about to begin the system call.
+    for seconds in (0.0, 0.1, 1.0):
+        time.sleep(seconds)
+        signal.pthread_kill(main, _WAKING)
 
 
 @contextlib.contextmanager
@@ -254,7 +258,7 @@ def _raise_again(
             return
         _interruption = None
         # Not from here, where it would be swallowed again.
-        _call_later(_AGAIN_SECONDS, _thread.interrupt_main, error.number)
+        _call_later(_AGAIN_SECONDS, _send_to_main, error.number)
 
     return hook
 

@@ -24,7 +24,7 @@ from trainer.errors import UserError, did_you_mean, nearest
 from trainer.loop.evaluation_sets import names_in_logs
 from trainer.runtime import standard_streams
 from trainer.runtime.files import read
-from trainer.runtime.processes import is_alive
+from trainer.runtime.run_lock import FILE_NAME, is_held
 from trainer.values.direction import direction_of
 
 _HELP = """\
@@ -181,8 +181,8 @@ def read_run(name: str, path: str) -> Run:
     record = _json(path, "run.json", notes)
     state = str(record.get("exit_reason", "not recorded"))
     if state == "running":
-        lock, here = _json(path, "run.lock", notes), socket.gethostname()
-        if lock.get("host", here) == here and not is_alive(lock.get("pid")):
+        lock, here = _json(path, FILE_NAME, notes), socket.gethostname()
+        if lock.get("host", here) == here and not is_held(path):
             state = "killed"
     elif state != "done" and record.get("exit_message"):
         notes.append(str(record["exit_message"]))

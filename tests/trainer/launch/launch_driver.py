@@ -7,7 +7,7 @@ import sys
 
 from trainer.launch.agent import Agent
 from trainer.launch.policy import Limits
-from trainer.launch.task import Task, TaskSpec
+from trainer.launch.task import Task
 from trainer.runtime import standard_streams
 
 
@@ -21,7 +21,10 @@ def main():
     over = os.path.join(given["log_dir"], "over")
     tasks = [
         Task(
-            TaskSpec(job, index, (sys.executable, "-c", program)),
+            job,
+            index,
+            (sys.executable, "-c", program),
+            environ={},
             log_dir=given["log_dir"],
         )
         for job, index, program in given["tasks"]

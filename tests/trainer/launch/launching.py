@@ -18,7 +18,7 @@ life = os.path.getsize(path)
 print(f"life={life} pid={os.getpid()} ", flush=True)
 def train(step):
     import types
-    from trainer.runtime.exit_report import ExitReport
+    from trainer.runtime.process_exit import ExitReport
     report = ExitReport()
     report.begin(types.SimpleNamespace(step=step))
     print("trains", flush=True)

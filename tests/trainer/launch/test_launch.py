@@ -23,6 +23,7 @@ from tests.trainer.launch.launching import (
 GIN = "--gin_file=experiments/digits.gin"
 CHILD = """
 import subprocess
+train(0)
 signal.signal(signal.SIGUSR1, lambda *_: print("saved", flush=True))
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
 print(f"child pid={child.pid} ", flush=True)
@@ -42,7 +43,7 @@ def test_a_killed_worker_is_restarted_alone(launch):
     assert shown[1] == "b\n"
     one.wait_for("worker_1", "child")
     _, task, child = one.log("worker_1").split("pid=")
-    # The chief has no handler yet, and SIGUSR1 would kill it; also the child.
+    # The chief does not train yet, and SIGUSR1 would kill it; also the child.
     one.process.send_signal(signal.SIGUSR1)
     one.wait_for("worker_1", "saved")
     assert os.path.exists(f"/proc/{int(child.split()[0])}")

@@ -18,7 +18,7 @@ import pytest
 from tests.helpers import linear, lines, make_trainer, saved_steps
 from tests.sets import long
 from trainer import UserError
-from trainer.runtime import exit_report, run_lock
+from trainer.runtime import process_exit, run_lock
 from trainer.runtime.run_lock import FILE_NAME, locked
 from trainer_plugins import Checkpoint, JsonLines
 
@@ -214,7 +214,7 @@ def quick(monkeypatch):
         ("_LEASE_SECONDS", 1.0),
     ):
         monkeypatch.setattr(run_lock, name, seconds)
-    monkeypatch.delenv(exit_report.LAUNCHER, raising=False)
+    monkeypatch.delenv(process_exit.LAUNCHER, raising=False)
 
 
 @pytest.fixture
@@ -276,7 +276,7 @@ def test_one_that_is_known_to_be_dead_is_not_waited_for(
 ):
     left_behind(lease_path, **changes)
     monkeypatch.setattr(run_lock, "_LEASE_SECONDS", 60.0)
-    monkeypatch.setenv(exit_report.LAUNCHER, "mine")
+    monkeypatch.setenv(process_exit.LAUNCHER, "mine")
     began = time.monotonic()
     with locked(lease_path):
         assert time.monotonic() - began < 10

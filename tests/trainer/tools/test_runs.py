@@ -1,5 +1,6 @@
 """`python -m trainer.tools.runs`: any run directory is read, none changed."""
 
+import fcntl
 import json
 import os
 import runpy
@@ -67,14 +68,16 @@ def test_the_best_comes_first_with_what_differs(runs, capsys):
 
 def test_any_state_is_read_and_said(tmp_path, capsys):
     write_run(tmp_path / "failed", exit_reason="error", exit_message="no disk")
-    for name, pid, host in (
-        ("gone", 2**22 + 1, socket.gethostname()),
-        ("lives", os.getpid(), socket.gethostname()),
-        ("far", 2**22 + 1, "elsewhere"),
+    for name, host in (
+        ("gone", socket.gethostname()),
+        ("lives", socket.gethostname()),
+        ("far", "elsewhere"),
     ):
         folder = write_run(tmp_path / name, exit_reason="running")
-        lock = json.dumps({"host": host, "pid": pid})
+        lock = json.dumps({"host": host, "pid": os.getpid()})
         (folder / "run.lock").write_text(lock)
+    lives = (tmp_path / "lives" / "run.lock").open()
+    fcntl.flock(lives, fcntl.LOCK_EX)
     torn = write_run(tmp_path / "torn", [1.0, 2.0], split="rare")
     with (torn / "metrics.jsonl").open("ab") as file:
         file.write(b'\xff\n[[]]\n{"step": 1e400, "split": "eval"}\n{"step": 3')
