@@ -25,7 +25,7 @@ FACADES = {"__init__", "__main__", "plugin_api"}
 MOST_LINES = {
     "trainer": 1383,
     "trainer/checkpoint": 982,
-    "trainer/cli": 1624,
+    "trainer/cli": 1561,
     "trainer/data": 1369,
     "trainer/launch": 809,
     "trainer/loop": 2762,
@@ -33,7 +33,7 @@ MOST_LINES = {
     "trainer/runtime": 1180,
     "trainer/step": 5256,
     "trainer/strategy": 1539,
-    "trainer/tools": 611,
+    "trainer/tools": 606,
     "trainer/values": 474,
     "plugins/trainer_plugins": 31,
     "plugins/trainer_plugins/callbacks": 761,

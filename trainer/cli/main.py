@@ -10,7 +10,6 @@ from absl import logging
 
 from trainer.cli import ending, flags
 from trainer.cli.command import default_path, experiment_name
-from trainer.cli.config.paths import locate
 from trainer.cli.help import WHAT_NEXT, help_text, print_strategies
 from trainer.errors import (
     EXIT_DONE,
@@ -73,7 +72,6 @@ def _execute(arguments: list[str], report: ExitReport) -> int:
         return EXIT_USER_ERROR
     _check_working_directory()
     request = flags.parse(arguments)
-    gin_files = [locate(path, request.search_path) for path in request.gin_file]
     if request.is_run and request.model_dir is not None:
         check_path(plain(request.model_dir))
     logging.use_absl_handler()
@@ -87,7 +85,7 @@ def _execute(arguments: list[str], report: ExitReport) -> int:
     from trainer.cli.config import reader
 
     reader.check_syntax(
-        gin_files, request.bindings, search_path=request.search_path
+        request.gin_file, request.bindings, search_path=request.search_path
     )
     # A process that had other things to do before may want to see what it has
     # collected.
@@ -96,7 +94,7 @@ def _execute(arguments: list[str], report: ExitReport) -> int:
         register()
     brief.turn_off()
     origins = reader.load(
-        gin_files, request.bindings, search_path=request.search_path
+        request.gin_file, request.bindings, search_path=request.search_path
     )
     if request.helpfull:
         _print(f"{help_text()}\n{flags.help_of_modules()}")

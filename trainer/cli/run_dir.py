@@ -1,18 +1,23 @@
 """The run directory: its configuration, its record, and how it ended."""
 
+import datetime
+import importlib.metadata
 import json
 import os
 import platform
 import socket
+import subprocess
 import sys
 from typing import Any
 
 import gin
+import keras
+import tensorflow as tf
 from absl import logging
 
-from trainer.cli import command, provenance
-from trainer.cli.config import diff
-from trainer.cli.config.names import sentence
+from trainer.cli import command
+from trainer.cli.config.names import sentence, strategies_in_gin
+from trainer.cli.config.written import bindings_of
 from trainer.errors import UserError
 from trainer.loop.goodput import Accounts
 from trainer.runtime import schema
@@ -42,6 +47,8 @@ _STORED = schema.record(
         "previous": schema.list_of(schema.record({})),
     },
 )
+# git can hang on a dead network file system, and a run must not.
+_GIT_SECONDS = 10.0
 
 
 class RunDir:
@@ -115,15 +122,11 @@ class RunDir:
             UserError: the directory cannot be written.
         """
         try:
-            record = self._new_record(plugin)
-            record["data_resume"] = data_resume
+            record = self._new_record(plugin) | {"data_resume": data_resume}
             make_directory(self.path)
             self._warn_of_changes()
-            # What was configured is known now; what was used changes until the
-            # end, so `finish` writes that file again.
             self._write(_CONFIG, gin.config_str())
-            self._write(_OPERATIVE, gin.operative_config_str())
-            self._write(_RUN, _as_json(record))
+            self._write_record(record)
             # Last: `finish` must not write where `start` could not.
             self._record, self._accounts = record, accounts
         except OSError as error:
@@ -138,7 +141,7 @@ class RunDir:
         if self._record is None:
             return
         self._record |= {
-            "end": provenance.now(),
+            "end": now(),
             "exit_reason": reason,
             "exit_message": message,
             "peak_memory": peak_memory(),
@@ -149,16 +152,17 @@ class RunDir:
                 for name, value in self._accounts.summary().items()
             }
         try:
-            self._write(_OPERATIVE, gin.operative_config_str())
-            self._write(_RUN, _as_json(self._record))
+            self._write_record(self._record)
         except OSError as error:
             logging.error("%s", self._unwritable(error))
 
     def why_not_writable(self) -> UserError | None:
         """Tries to write to the directory; returns `None` if that works."""
         # Permissions do not tell: root, network file systems and full disks all
-        # behave differently from what the mode bits say.
-        probe = os.path.join(self.path, f".probe-{_process()}")
+        # behave differently from what the mode bits say. Several processes of a
+        # cluster may try the same directory at once.
+        process = f"{socket.gethostname()}-{os.getpid()}"
+        probe = os.path.join(self.path, f".probe-{process}")
         try:
             make_directory(self.path)
             write_whole(probe, "")
@@ -185,25 +189,12 @@ class RunDir:
         _STORED(stored, "it")
         return stored
 
-    def _previous(self) -> dict[str, Any]:
-        """As `_stored`, but sets a damaged file aside."""
-        try:
-            return self._stored()
-        except ValueError as error:
-            set_aside(os.path.join(self.path, _RUN), str(error))
-            return {}
-
     def _warn_of_changes(self) -> None:
-        path = os.path.join(self.path, _CONFIG)
-        if not exists(path):
-            return
         try:
-            before = read(path).decode()
-        except (NotAFile, UnicodeError) as error:
-            set_aside(path, str(error))
+            before = read(os.path.join(self.path, _CONFIG)).decode()
+        except (FileNotFoundError, NotAFile, UnicodeError):
             return
-        changes = diff.changes(before, gin.config_str())
-        if changes:
+        if changes := changes_of(before, gin.config_str()):
             logging.warning(
                 "%s continues with another configuration:\n%s",
                 self.path,
@@ -211,7 +202,11 @@ class RunDir:
             )
 
     def _new_record(self, plugin: StrategyPlugin) -> dict[str, Any]:
-        previous = self._previous()
+        try:
+            previous = self._stored()
+        except ValueError as error:
+            set_aside(os.path.join(self.path, _RUN), str(error))
+            previous = {}
         # One flat list; otherwise each attempt would contain all earlier ones.
         attempts = previous.pop("previous", [])
         if previous:
@@ -223,8 +218,14 @@ class RunDir:
         return {
             "experiment": self._experiment,
             "command": command.recorded(self._arguments),
-            "versions": provenance.versions(),
-            "git": provenance.git(),
+            "versions": {
+                "python": platform.python_version(),
+                "tensorflow": tf.__version__,
+                "keras": keras.__version__,
+                "gin": importlib.metadata.version("gin-config"),
+                "trainer": importlib.metadata.version("keras-trainer-plugins"),
+            },
+            "git": git(),
             # The same facts that the tasks compare in the rendezvous.
             "fingerprints": dict(plugin.facts),
             "strategy": cluster.pop("strategy", plugin.name),
@@ -233,7 +234,7 @@ class RunDir:
             "hosts": [socket.gethostname()],
             "platform": platform.platform(),
             "executable": sys.executable,
-            "start": provenance.now(),
+            "start": now(),
             "end": None,
             "exit_reason": "running",
             "exit_message": None,
@@ -241,15 +242,61 @@ class RunDir:
             "previous": attempts,
         }
 
+    def _write_record(self, record: dict[str, Any]) -> None:
+        # Each time, because what was used changes until the end.
+        self._write(_OPERATIVE, gin.operative_config_str())
+        # What a strategy plugin describes may be of any type.
+        self._write(_RUN, json.dumps(record, indent=2, default=str) + "\n")
+
     def _write(self, name: str, text: str) -> None:
         write_whole(os.path.join(self.path, name), text)
 
 
-def _process() -> str:
-    # Several processes of a cluster may try the same directory at once.
-    return f"{socket.gethostname()}-{os.getpid()}"
+def now() -> str:
+    """Returns the time in UTC, as ISO 8601 to the second."""
+    time = datetime.datetime.now(datetime.UTC)
+    return time.isoformat(timespec="seconds")
 
 
-def _as_json(record: dict[str, Any]) -> str:
-    # What a strategy plugin describes may be of any type.
-    return json.dumps(record, indent=2, default=str) + "\n"
+def git(directory: str = ".") -> dict[str, Any] | None:
+    """Returns the git commit of a directory.
+
+    Returns:
+        `{"commit": hash, "dirty": whether tracked files differ}`, or `None`
+        outside of a checkout or without git.
+    """
+    # The hash, whatever tags there are, with "-dirty" behind it.
+    describe = ("describe", "--always", "--dirty", "--abbrev=64", "--exclude=*")
+    try:
+        done = subprocess.run(
+            ["git", "-C", directory, *describe],
+            capture_output=True,
+            text=True,
+            timeout=_GIT_SECONDS,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    commit, _, dirty = done.stdout.strip().partition("-")
+    return {"commit": commit, "dirty": bool(dirty)}
+
+
+def changes_of(before: str, after: str) -> list[str]:
+    """Returns the bindings that were added, removed or changed.
+
+    Bindings of `run` and of strategy plugins do not count, because the length
+    of a run and its devices may change between attempts.
+
+    Returns:
+        Lines that start with `"- "` (before) or `"+ "` (after).
+    """
+    ignored = {name.split(".")[-1] for name in strategies_in_gin()} | {"run"}
+    old, new = bindings_of(before), bindings_of(after)
+    return [
+        f"{sign} {name} = {found[name]}"
+        for name in sorted(old.keys() | new.keys())
+        if ignored.isdisjoint(name.split("/")[-1].split(".")[:-1])
+        if old.get(name) != new.get(name)
+        for sign, found in (("-", old), ("+", new))
+        if name in found
+    ]

@@ -8,7 +8,6 @@ import dataclasses
 import json
 import math
 import os
-import re
 import shlex
 import socket
 import sys
@@ -20,6 +19,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from trainer.cli import command
+from trainer.cli.config.written import bindings_of
 from trainer.errors import UserError, did_you_mean, nearest
 from trainer.loop.evaluation_sets import names_in_logs
 from trainer.runtime import standard_streams
@@ -35,11 +36,8 @@ configurations. With --resume, a run goes on with the command in its run.json.
   python -m trainer.tools.runs --resume=NAME [flags of python -m trainer]
 """
 _HOME = "runs"
-_START = ["python", "-m", "trainer"]
 # Any of these makes a folder a run directory.
 _FILES = {"run.json", "metrics.jsonl"}
-# A statement of gin's own text, which wraps long ones by indentation.
-_BINDING = re.compile(r"^([\w./]+) =(.*(?:\n +.*)*)", re.MULTILINE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,9 +88,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         if given and given[0].startswith("--resume="):
-            command = resumed(given[0].partition("=")[2], given[1:])
-            sys.stderr.write(f"resumes: {shlex.join(_START + command)}\n")
-            os.execv(sys.executable, [sys.executable, *_START[1:], *command])
+            again = resumed(given[0].partition("=")[2], given[1:])
+            sys.stderr.write(f"resumes: {command.recorded(again)}\n")
+            os.execv(sys.executable, command.started(again))
         _compare(given)
         standard_streams.require_output()
     except UserError as error:
@@ -193,11 +191,7 @@ def read_run(name: str, path: str) -> Run:
         wrong = sum(not _add(line, values) for line in lines)
         if wrong:
             notes.append(f"{wrong} lines of {file} are not logs of a run.")
-    bindings = _BINDING.findall(_text(path, "config.gin", notes))
-    configuration = {
-        name: " ".join(text.replace("\\\n", " ").split())
-        for name, text in bindings
-    }
+    configuration = bindings_of(_text(path, "config.gin", notes))
     return Run(name, path, state, values, configuration, notes)
 
 
@@ -289,12 +283,12 @@ def resumed(name: str, arguments: Sequence[str]) -> list[str]:
         words = shlex.split(str(_json(path, "run.json", []).get("command")))
     except ValueError:
         words = []
-    if words[: len(_START)] != _START:
+    if words[:3] != command.START:
         raise UserError(
             f"{path}/run.json does not say how the run was started: give its "
             f"--gin_file and --model_dir={path}."
         )
-    return [*words[len(_START) :], *arguments, f"--model_dir={path}"]
+    return [*words[3:], *arguments, f"--model_dir={path}"]
 
 
 def _directory(name: str) -> str:

@@ -6,9 +6,7 @@ import gin
 import pytest
 
 from tests.trainer.cli.tiny import IMPORT
-from trainer.cli import provenance
-from trainer.cli.config import diff
-from trainer.cli.run_dir import RunDir
+from trainer.cli.run_dir import RunDir, changes_of, git
 from trainer.errors import UserError
 from trainer.strategy.registry import find_strategy
 
@@ -87,9 +85,9 @@ def test_another_experiment_is_refused(configure, tmp_path):
 def test_a_file_is_refused(tmp_path):
     file = tmp_path / "file"
     file.write_text("")
-    with pytest.raises(UserError, match="which is a file"):
+    with pytest.raises(UserError, match="leads through a file"):
         make(file).check()
-    with pytest.raises(UserError, match="which is a file"):
+    with pytest.raises(UserError, match="leads through a file"):
         make(file / "run").check()
 
 
@@ -139,16 +137,16 @@ def test_another_configuration_warns_with_the_lines(
 def test_changes_joins_long_statements():
     before = "A.b = \\\n    ['x',\n     'y']\nA.c = 1\n"
     after = "A.b = ['x', 'y']\na/b/A.c = 1\n"
-    assert diff.changes(before, after) == [
+    assert changes_of(before, after) == [
         "- A.c = 1",
         "+ a/b/A.c = 1",
     ]
 
 
 def test_git_says_commit_and_dirty(tmp_path):
-    assert provenance.git(str(tmp_path)) is None
+    assert git(str(tmp_path)) is None
 
-    def git(*arguments):
+    def run(*arguments):
         settings = ["-c", "user.name=t", "-c", "user.email=t@localhost"]
         return subprocess.run(
             ["git", *settings, *arguments],
@@ -158,11 +156,11 @@ def test_git_says_commit_and_dirty(tmp_path):
             text=True,
         ).stdout.strip()
 
-    git("init")
+    run("init")
     (tmp_path / "file").write_text("1")
-    git("add", "file")
-    git("commit", "-m", "first")
-    head = git("rev-parse", "HEAD")
-    assert provenance.git(str(tmp_path)) == {"commit": head, "dirty": False}
+    run("add", "file")
+    run("commit", "-m", "first")
+    head = run("rev-parse", "HEAD")
+    assert git(str(tmp_path)) == {"commit": head, "dirty": False}
     (tmp_path / "file").write_text("2")
-    assert provenance.git(str(tmp_path)) == {"commit": head, "dirty": True}
+    assert git(str(tmp_path)) == {"commit": head, "dirty": True}

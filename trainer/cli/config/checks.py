@@ -5,7 +5,6 @@ Keras `trainer.cli.config.keras_names`. What a function returns is only known
 when gin calls it: `trainer.values.configurable` checks it then.
 """
 
-import graphlib
 from typing import Any
 
 from gin.config import ConfigurableReference
@@ -42,7 +41,9 @@ def check(origins: Origins) -> None:
             place = origins.get((scope, selector, name), "gin")
             for reference in references(value):
                 _check_macro(reference.config_key, place)
-    _check_circles(origins)
+    seen: set[Key] = set()
+    for key in BOUND:
+        _check_circle(key, origins, (), seen)
     for (scope, selector), values in BOUND.items():
         target = REGISTRY[selector].wrapped
         types = types_of(target) or {}
@@ -81,35 +82,28 @@ def _check_macro(key: Key, where: str) -> None:
         )
 
 
-def _check_circles(origins: Origins) -> None:
-    """Refuses values that need themselves."""
-    needs: dict[Key, list[Key]] = {}
-    waiting = list(BOUND)
-    while waiting:
-        key = waiting.pop()
-        if key in needs:
-            continue
-        scope, selector = key
-        # A call in a scope takes what is set there, else further outside.
-        values: dict[str, Any] = {}
-        for outer in enclosing(scope):
-            values |= BOUND.get((outer, selector), {})
-        called = [one.config_key for one in references(values) if one.evaluate]
-        needs[key] = [(inner or scope, needed) for inner, needed in called]
-        waiting += needs[key]
-    try:
-        graphlib.TopologicalSorter(needs).prepare()
-    except graphlib.CycleError as error:
-        # It lists each one before the one that needs it.
-        circle = error.args[1][::-1]
-        places = (
-            origins.get((*key, name))
-            for key in circle
-            for name in BOUND.get(key, {})
-        )
+def _check_circle(
+    key: Key, origins: Origins, above: tuple[Key, ...], seen: set[Key]
+) -> None:
+    """Refuses a value that needs itself, through those `above`."""
+    if key in above:
+        circle = [*above[above.index(key) :], key]
+        where = next((origins[one] for one in origins if one[:2] in circle), "")
         shown = " -> ".join(map(_as_written, circle))
-        where = next(filter(None, places), "gin")
-        raise UserError(f"{where}: it needs itself: {shown}.") from None
+        raise UserError(f"{where}: it needs itself: {shown}.")
+    if key in seen:
+        return
+    seen.add(key)
+    scope, selector = key
+    # A call in a scope takes what is set there, else further outside.
+    values: dict[str, Any] = {}
+    for outer in enclosing(scope):
+        values |= BOUND.get((outer, selector), {})
+    for one in references(values):
+        if one.evaluate:
+            inner, needed = one.config_key
+            called = inner or scope, needed
+            _check_circle(called, origins, (*above, key), seen)
 
 
 def _as_written(key: Key) -> str:

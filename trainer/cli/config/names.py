@@ -31,6 +31,19 @@ def minimal(selector: str) -> str:
     return str(REGISTRY.minimal_selector(selector))
 
 
+def strategies_in_gin() -> set[str]:
+    """Returns the complete selectors of strategy plugins."""
+    # Not at the top, because it imports TensorFlow.
+    from trainer.strategy.plugin import StrategyPlugin
+
+    return {
+        selector
+        for selector, one in REGISTRY.items()
+        if inspect.isclass(one.wrapped)
+        and issubclass(one.wrapped, StrategyPlugin)
+    }
+
+
 def why_unknown(selector: str, error: Exception) -> str:
     """Says what is wrong with the name of a configurable.
 

@@ -10,18 +10,14 @@ folder in a path such as `experiments/digits.gin`.
 import functools
 import importlib.metadata
 import os
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 
 from trainer.errors import UserError, did_you_mean
+from trainer.runtime import files
+from trainer.runtime.files import is_local
 from trainer.runtime.import_tensorflow import load_tensorflow
 
 GROUP = "trainer.gin_files"
-
-
-def is_remote(path: str) -> bool:
-    """Returns whether a path is a URL such as `gs://bucket/file`."""
-    return "://" in path
 
 
 def locate(
@@ -34,8 +30,7 @@ def locate(
     """Returns the path of a gin file.
 
     Args:
-        path: as given. A remote path is not checked before TensorFlow is
-            imported, which that would need.
+        path: as given.
         search_path: the folders of `--gin_search_path`.
         folder: the folder of the including file, if there is one.
         included_by: the place of the include, if it is one.
@@ -43,62 +38,47 @@ def locate(
     Raises:
         UserError: there is no such file.
     """
-    if is_remote(path) or os.path.isabs(path):
+    if not is_local(path) or os.path.isabs(path):
         candidates = [path]
     else:
         folders = [folder, "", *search_path]
         candidates = [os.path.join(one, path) for one in folders]
         candidates += _installed(path)
     for candidate in candidates:
-        if _is_file(candidate):
+        if _is_gin_file(candidate):
             return candidate
     raise _missing(candidates[0], included_by)
 
 
-def read(path: str, *, included_by: str = "") -> str:
+def read(path: str) -> str:
     """Reads a gin file, which may be remote.
 
     Raises:
-        UserError: it is missing, or not text.
+        UserError: it cannot be read, or is not text.
     """
     try:
-        if is_remote(path):
-            return _read_remote(path, included_by).decode()
-        if not os.path.exists(path) or os.path.isdir(path):
-            raise _missing(path, included_by)
-        with open(path, "rb") as file:
-            return file.read().decode()
+        return files.read(path).decode()
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error}") from None
     except UnicodeDecodeError:
         raise UserError(f"{path} is not a gin file: it is not text.") from None
 
 
-def _read_remote(path: str, included_by: str) -> bytes:
-    load_tensorflow()
-    import tensorflow as tf
-
-    try:
-        if not tf.io.gfile.exists(path) or tf.io.gfile.isdir(path):
-            raise _missing(path, included_by)
-        with tf.io.gfile.GFile(path, "rb") as file:
-            return bytes(file.read())
-    except tf.errors.OpError as error:
-        raise OSError(str(error)) from None
-
-
-def _is_file(path: str) -> bool:
-    if not is_remote(path):
+def _is_gin_file(path: str) -> bool:
+    if is_local(path):
         return os.path.isfile(path)
-    gfile = "tensorflow" in sys.modules and sys.modules["tensorflow"].io.gfile
-    return not gfile or (gfile.exists(path) and not gfile.isdir(path))
+    load_tensorflow()
+    try:
+        return files.exists(path) and not files.is_directory(path)
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error}") from None
 
 
 def _missing(path: str, included_by: str) -> UserError:
     where = f"{included_by}: " if included_by else ""
     if os.path.isdir(path):
         return UserError(f"{where}{path} is a directory, not a gin file.")
-    hint = "" if is_remote(path) else did_you_mean(path, _known(path))
+    hint = did_you_mean(path, _known(path)) if is_local(path) else ""
     return UserError(f"{where}No such gin file: {path}.{hint}")
 
 

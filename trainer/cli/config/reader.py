@@ -10,6 +10,7 @@ import os
 import pkgutil
 import re
 import tokenize
+import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -84,15 +85,18 @@ def check_syntax(
         UserError: there is no such file, it is not gin, or files include each
             other.
     """
-    _SyntaxReader(search_path, _NoNames()).read(files, bindings)
+    # It makes nothing of references and macros.
+    no_names = types.SimpleNamespace(
+        configurable_reference=lambda name, evaluate: None,
+        macro=lambda name: None,
+    )
+    _SyntaxReader(search_path, no_names).read(files, bindings)
 
 
 class _Reader:
     """Reads statement by statement, binds, and keeps the origins."""
 
-    def __init__(
-        self, search_path: Sequence[str], delegate: gin.config.ParserDelegate
-    ) -> None:
+    def __init__(self, search_path: Sequence[str], delegate: Any) -> None:
         self.origins: Origins = {}
         self._search_path = search_path
         self._delegate = delegate
@@ -101,22 +105,26 @@ class _Reader:
 
     def read(self, files: Iterable[str], bindings: Iterable[Binding]) -> None:
         for path in files:
-            self._read_file(path)
+            self._read_file(path, folder="")
         for binding in bindings:
             self._read_text(binding.text, binding.source, by_line=False)
             owner, _, name = binding.parameter.partition(".")
             if owner == "Trainer":
                 self._override_subclasses(name, binding.source)
 
-    def _read_file(self, path: str, *, included_by: str = "") -> None:
-        text = paths.read(path, included_by=included_by)
+    def _read_file(
+        self, path: str, *, folder: str, included_by: str = ""
+    ) -> None:
+        path = paths.locate(
+            path, self._search_path, folder=folder, included_by=included_by
+        )
         # Two names of one file would be opened in turn without end.
         path = os.path.normpath(path) if is_local(path) else path
         if path in self._open:
             chain = " -> ".join([*self._open, path])
             raise UserError(f"Gin files include each other: {chain}.")
         self._open.append(path)
-        self._read_text(text, path)
+        self._read_text(paths.read(path), path)
         self._open.pop()
 
     def _read_text(
@@ -139,13 +147,8 @@ class _Reader:
             _import(statement, context, where)
         elif isinstance(statement, IncludeStatement):
             folder = os.path.dirname(self._open[-1]) if self._open else ""
-            path = paths.locate(
-                statement.filename,
-                self._search_path,
-                folder=folder,
-                included_by=where,
-            )
-            self._read_file(path, included_by=where)
+            path = statement.filename
+            self._read_file(path, folder=folder, included_by=where)
         # Else a block, `NAME:`, whose bindings follow with that name.
 
     def _bind(self, statement: BindingStatement, where: str) -> None:
@@ -207,20 +210,8 @@ class _Names(gin.config.ParserDelegate):
             raise UserError(why_unknown(name, error)) from None
 
 
-class _NoNames(gin.config.ParserDelegate):
-    """Makes nothing of references and macros."""
-
-    def configurable_reference(
-        self, scoped_selector: str, evaluate: bool
-    ) -> None:
-        """Called by gin's parser for `@scope/name` and `@scope/name()`."""
-
-    def macro(self, name: str) -> None:
-        """Called by gin's parser for `%name`."""
-
-
 def _parsed(
-    text: str, delegate: gin.config.ParserDelegate, where: Callable[[int], str]
+    text: str, delegate: Any, where: Callable[[int], str]
 ) -> Iterator[Any]:
     """Yields the statements of a text.
 

@@ -15,7 +15,7 @@ from trainer.cli.config.gin_private import (
     operative,
     references,
 )
-from trainer.cli.config.names import minimal
+from trainer.cli.config.names import minimal, strategies_in_gin
 from trainer.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
@@ -91,16 +91,13 @@ def _used() -> Iterator[tuple[str, str, str]]:
 
 def _of_idle_strategies(selected: "StrategyPlugin") -> set[Key]:
     """Returns the keys of other strategies, and all that they refer to."""
-    # Not at the top, because it imports TensorFlow.
-    from trainer.strategy.plugin import StrategyPlugin
-
     found: set[Key] = set()
+    plugins = strategies_in_gin()
     waiting = [
         key
         for key in BOUND
-        if isinstance(target := REGISTRY[key[1]].wrapped, type)
-        and issubclass(target, StrategyPlugin)
-        and not isinstance(selected, target)
+        if key[1] in plugins
+        and not isinstance(selected, REGISTRY[key[1]].wrapped)
     ]
     while waiting:
         key = waiting.pop()

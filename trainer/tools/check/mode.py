@@ -10,7 +10,7 @@ from typing import Any
 import keras
 from absl import logging
 
-from trainer.cli import provenance
+from trainer.cli import run_dir
 from trainer.errors import UserError
 from trainer.loop.loop import Loop
 from trainer.loop.run import Run
@@ -105,6 +105,6 @@ def _write(model_dir: str, found: dict[str, Any]) -> None:
     files.make_directory(path)
     run_paths.refuse_links(path, FILE_NAME)
     text = json.dumps(
-        {"checked": provenance.now(), **found}, indent=2, allow_nan=False
+        {"checked": run_dir.now(), **found}, indent=2, allow_nan=False
     )
     files.write_whole(os.path.join(path, FILE_NAME), text + "\n")
