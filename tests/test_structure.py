@@ -26,7 +26,7 @@ MOST_LINES = {
     "trainer": 1383,
     "trainer/checkpoint": 982,
     "trainer/cli": 1561,
-    "trainer/data": 1369,
+    "trainer/data": 1113,
     "trainer/launch": 809,
     "trainer/loop": 2762,
     "trainer/python": 537,

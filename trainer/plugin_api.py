@@ -10,6 +10,7 @@ from trainer.runtime.lazy_names import lazy_names as lazy_names
 
 if TYPE_CHECKING:
     from trainer.checkpoint import storage as storage
+    from trainer.data import Cut as Cut
     from trainer.data import Padded as Padded
     from trainer.errors import EXIT_START_AGAIN as EXIT_START_AGAIN
     from trainer.errors import nearest as nearest
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
     from trainer.strategy.cluster.resolve import (
         resolve_cluster as resolve_cluster,
     )
-    from trainer.strategy.cluster.spec import JOBS as JOBS
     from trainer.strategy.cluster.spec import Cluster as Cluster
     from trainer.strategy.cluster.spec import split_address as split_address
     from trainer.strategy.graph_loop import GraphLoop as GraphLoop

@@ -154,7 +154,7 @@ class Trainer(BaseStep):
         data: `(x, y)` or `(x, y, sample_weight)` of arrays, a
             `tf.data.Dataset` of batches, a dict of these by split (`"train"`,
             `"eval"`, and others to evaluate), or a function of `split`; see
-            `trainer.data.as_batches`.
+            `trainer.data.sources.as_source`.
         strategy: a strategy plugin, its name, or a `tf.distribute.Strategy`
             of this process.
         batch_size: examples in a global batch, over all replicas and

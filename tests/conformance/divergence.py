@@ -115,8 +115,7 @@ def without_poison(arrays, *, shuffle):
     source = IndexedBatches(
         ArrayExamples(arrays), batch_size=models.BATCH, shuffle=shuffle
     )
-    pieces = source.pieces(start=0, replicas=range(1), num_replicas=1, micro=1)
-    found = list(pieces.take(BATCHES).as_numpy_iterator())
+    found = list(source.read(start=0).take(BATCHES).as_numpy_iterator())
     sound = [bool(np.isfinite(x).all()) for x, _ in found]
     kept = [batch for batch, good in zip(found, sound, strict=True) if good]
     taken = np.flatnonzero(sound)[STEPS - 1]

@@ -8,11 +8,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from trainer.data.rows import is_sparse
+from trainer.data.examples import is_sparse
 from trainer.errors import UserError
-
-# Kinds of NumPy dtypes that a tensor can have; "O" is none of them.
-_TEXT = ("S", "U")
 
 
 def as_arrays(part: Any, name: str) -> Any:
@@ -39,30 +36,7 @@ def as_arrays(part: Any, name: str) -> Any:
         return tuple(
             as_arrays(one, f"{name}[{i}]") for i, one in enumerate(part)
         )
-    if isinstance(part, list | tuple):
-        return _cast(_of_numbers(_of_list(part, name), name))
-    if hasattr(part, "to_numpy"):
-        return _cast(_of_frame(part, name))
-    if not hasattr(part, "__array__"):
-        raise UserError(_not_data(part, name))
-    if np.ma.is_masked(part):
-        raise UserError(
-            f"{name} is a masked array, and no tensor has a mask: the values "
-            "under it would count. Fill them, as with x.filled(0), and give "
-            "examples that do not count a sample_weight of 0."
-        )
-    is_tensor = isinstance(part, tf.Tensor)
-    if is_tensor and part.shape.rank:
-        return _cast_tensor(part)
-    array = part.numpy() if is_tensor else np.asarray(part)
-    if not is_tensor and array.dtype == object:
-        array = _of_objects(array, name)
-    if not np.ndim(array):
-        raise UserError(
-            f"{name} is a single value ({np.asarray(array).item()!r}); "
-            "examples need an array with one row each."
-        )
-    return _cast(_of_numbers(array, name))
+    return _as_array(part, name)
 
 
 def check_rows(parts: Mapping[str, Any]) -> None:
@@ -90,71 +64,6 @@ def check_rows(parts: Mapping[str, Any]) -> None:
         raise UserError(f"{next(iter(rows))} has no examples.")
 
 
-def _is_of_numbers(part: Any) -> bool:
-    """Whether lists hold plain values, and no arrays; looks at the first."""
-    while isinstance(part, list | tuple):
-        if not part:
-            return True
-        part = part[0]
-    return isinstance(part, bool | int | float | str | bytes | np.number)
-
-
-def _of_list(part: Any, name: str) -> np.ndarray:
-    try:
-        return np.asarray(part)
-    except ValueError:
-        lengths = sorted({len(row) for row in part if hasattr(row, "__len__")})
-        raise UserError(
-            f"The rows of {name} have different lengths ("
-            f"{', '.join(map(str, lengths[:4]))}, ...). Pad them to one, such "
-            "as with keras.utils.pad_sequences."
-        ) from None
-
-
-def _of_frame(frame: Any, name: str) -> np.ndarray:
-    array = frame.to_numpy()
-    if array.dtype != object:
-        return _of_numbers(array, name)
-    if getattr(frame, "dtypes", None) is not None and array.ndim == 2:
-        odd = [
-            str(column)
-            for column, kind in frame.dtypes.items()
-            if getattr(kind, "kind", "O") not in "biuf"
-        ]
-        # Columns of numbers that may be missing are objects, too.
-        if odd:
-            raise UserError(
-                f"{name} has columns that are not numbers: {', '.join(odd)}. "
-                "Encode them, such as with pandas.get_dummies or "
-                "keras.utils.FeatureSpace, or leave them out."
-            )
-    return _of_objects(array, name)
-
-
-def _of_numbers(array: np.ndarray, name: str) -> np.ndarray:
-    """The array, if a tensor can hold what it holds."""
-    if array.dtype.kind in "mM":
-        raise UserError(
-            f"{name} holds times ({array.dtype}), which no tensor can hold. "
-            "Make them numbers, such as seconds: (t - t.min()) / "
-            "numpy.timedelta64(1, 's')."
-        )
-    if array.dtype.names:
-        raise UserError(
-            f"{name} has the fields {', '.join(array.dtype.names)} in each "
-            "row, and a tensor has none. Give a dict of arrays, {field: "
-            f"{name}[field]}}, or numpy.lib.recfunctions."
-            f"structured_to_unstructured({name})."
-        )
-    try:
-        tf.as_dtype(_cast(array).dtype)
-    except TypeError:
-        raise UserError(
-            f"{name} has the dtype {array.dtype}, which no tensor can have."
-        ) from None
-    return array
-
-
 def weights_of_all(weights: Any, rows: int) -> Any:
     """Sample weights by output, 1 where an output has none, as in Keras.
 
@@ -172,6 +81,93 @@ def weights_of_all(weights: Any, rows: int) -> Any:
     )
 
 
+def _is_of_numbers(part: Any) -> bool:
+    """Whether lists hold plain values, and no arrays; looks at the first."""
+    while isinstance(part, list | tuple):
+        if not part:
+            return True
+        part = part[0]
+    return isinstance(part, bool | int | float | str | bytes | np.number)
+
+
+def _as_array(part: Any, name: str) -> np.ndarray:
+    """An array of what a tensor can hold."""
+    if isinstance(part, list | tuple):
+        array = _of_list(part, name)
+    elif hasattr(part, "to_numpy"):
+        array = _of_frame(part, name)
+    elif not hasattr(part, "__array__"):
+        raise UserError(_not_data(part, name))
+    elif np.ma.is_masked(part):
+        raise UserError(
+            f"{name} is a masked array, and no tensor has a mask: the values "
+            "under it would count. Fill them, as with x.filled(0), and give "
+            "examples that do not count a sample_weight of 0."
+        )
+    else:
+        array = np.asarray(part)
+    if array.dtype == object:
+        array = _of_objects(array, name)
+    if not array.ndim:
+        raise UserError(
+            f"{name} is a single value ({array.item()!r}); examples need an "
+            "array with one row each."
+        )
+    if array.dtype.kind in "mM":
+        raise UserError(
+            f"{name} holds times ({array.dtype}), which no tensor can hold. "
+            "Make them numbers, such as seconds: (t - t.min()) / "
+            "numpy.timedelta64(1, 's')."
+        )
+    if array.dtype.names:
+        raise UserError(
+            f"{name} has the fields {', '.join(array.dtype.names)} in each "
+            "row, and a tensor has none. Give a dict of arrays, {field: "
+            f"{name}[field]}}, or numpy.lib.recfunctions."
+            f"structured_to_unstructured({name})."
+        )
+    # NumPy knows bfloat16 as an extension, which is of no kind.
+    if array.dtype.kind == "f" or array.dtype.name == "bfloat16":
+        array = array.astype(keras.config.floatx(), copy=False)
+    try:
+        tf.as_dtype(array.dtype)
+    except TypeError:
+        raise UserError(
+            f"{name} has the dtype {array.dtype}, which no tensor can have."
+        ) from None
+    return array
+
+
+def _of_list(part: Any, name: str) -> np.ndarray:
+    try:
+        return np.asarray(part)
+    except ValueError:
+        lengths = sorted({len(row) for row in part if hasattr(row, "__len__")})
+        raise UserError(
+            f"The rows of {name} have different lengths ("
+            f"{', '.join(map(str, lengths[:4]))}, ...). Pad them to one, such "
+            "as with keras.utils.pad_sequences."
+        ) from None
+
+
+def _of_frame(frame: Any, name: str) -> np.ndarray:
+    array: np.ndarray = frame.to_numpy()
+    if array.dtype == object and array.ndim == 2:
+        odd = [
+            str(column)
+            for column, kind in frame.dtypes.items()
+            if getattr(kind, "kind", "O") not in "biuf"
+        ]
+        # Columns of numbers that may be missing are objects, too.
+        if odd:
+            raise UserError(
+                f"{name} has columns that are not numbers: {', '.join(odd)}. "
+                "Encode them, such as with pandas.get_dummies or "
+                "keras.utils.FeatureSpace, or leave them out."
+            )
+    return array
+
+
 def _of_objects(array: np.ndarray, name: str) -> np.ndarray:
     """Objects that are all numbers, or all text, as such an array."""
     try:
@@ -186,26 +182,6 @@ def _of_objects(array: np.ndarray, name: str) -> np.ndarray:
             "array of numbers: rows of one length, and no None."
         )
     return found
-
-
-def _cast(array: np.ndarray) -> np.ndarray:
-    if array.dtype.kind == "f" and array.dtype != keras.config.floatx():
-        return array.astype(keras.config.floatx())
-    return array
-
-
-def _cast_tensor(part: tf.Tensor) -> tf.Tensor:
-    floatx = keras.config.floatx()
-    if part.dtype.is_floating and part.dtype.name != floatx:
-        return tf.cast(part, floatx)
-    return part
-
-
-def is_text(part: Any) -> bool:
-    """Whether an array holds text."""
-    if isinstance(part, tf.Tensor):
-        return bool(part.dtype == tf.string)
-    return getattr(getattr(part, "dtype", None), "kind", "") in _TEXT
 
 
 def _not_data(part: Any, name: str) -> str:

@@ -1,20 +1,17 @@
 """The contract of a data source: global batches, addressed by step."""
 
 import abc
+import bisect
+import copy
+import dataclasses
 import enum
 import functools
-from collections.abc import Callable
+from collections.abc import Collection
 from typing import Any
 
 import tensorflow as tf
 
-from trainer.data.sharding import even_piece
-from trainer.data.stacks import (
-    READY,
-    stack_pieces,
-    stack_size,
-    why_not_stacked,
-)
+from trainer.data.stacks import NOT_NUMBERS, Stacks, stack_batches
 from trainer.errors import UserError
 
 
@@ -25,23 +22,92 @@ class Resume(enum.StrEnum):
     SKIP = "skip"  # In O(n): reads and drops n batches of the same sequence.
 
 
+@dataclasses.dataclass(frozen=True)
+class Cut:
+    """How a global batch is cut, and which parts an input pipeline reads.
+
+    A global batch is divided into micro-batches, and each of these into one
+    batch per replica: contiguous, in order, and as even as possible. So every
+    strategy sees the same examples in the same micro-batch, and one is empty
+    only if there are fewer examples than micro-batches.
+
+    Attributes:
+        micro: micro-batches per global batch.
+        num_replicas: how many replicas share a micro-batch.
+        replicas: those whose batches are read.
+    """
+
+    micro: int = 1
+    num_replicas: int = 1
+    replicas: range = range(1)
+
+    @property
+    def reads(self) -> int:
+        """How many replica batches are read of a global batch."""
+        return self.micro * len(self.replicas)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether global batches stay as they are."""
+        return self.micro * self.num_replicas == 1
+
+    def even_size(self, batch_size: int) -> int | None:
+        """Examples in each replica batch; `None` if some have more."""
+        size, rest = divmod(batch_size, self.micro * self.num_replicas)
+        return None if rest else size
+
+    def bounds(self, size: Any, number: Any) -> tuple[Any, Any]:
+        """Where replica batches begin and end within a global batch.
+
+        Args:
+            size: integer scalar, the number of examples in the global batch.
+            number: integers of any shape, each in `[0, reads)`: replica
+                batches in the order (micro-batch, replica). Like `size`, an
+                array or a tensor.
+
+        Returns:
+            Two arrays or tensors of the shape of `number`: begin and end.
+        """
+        # Only operators, so that it works on arrays and in a graph alike.
+        micro = number // len(self.replicas)
+        replica = self.replicas.start + number % len(self.replicas)
+        begin = _share(size, micro, self.micro)
+        count = _share(size, micro + 1, self.micro) - begin
+        return (
+            begin + _share(count, replica, self.num_replicas),
+            begin + _share(count, replica + 1, self.num_replicas),
+        )
+
+
+WHOLE = Cut()
+
+
+def _share(count: Any, index: Any, parts: int) -> Any:
+    """Where part `index` begins if `count` examples are divided evenly.
+
+    Rounds up, so that the first part is never a smaller one: of 3 examples on
+    8 replicas, the first, third and sixth get one.
+    """
+    return -(-count * index // parts)
+
+
 class Batches(abc.ABC):
     """The global batches of one split, in an order that all readers share.
-
-    A global batch is divided into `micro` micro-batches, and each of these into
-    one piece per replica, contiguous and as even as possible. So every
-    strategy sees the same examples in the same micro-batch.
 
     Attributes:
         batch_size: examples in a full global batch; `None` if unknown.
         steps_per_epoch: batches in one pass; `None` if endless.
-        resume: how `pieces` reaches its first step.
+        resume: how `read` reaches its first step.
         last_size: examples in an epoch's last batch; `None` if unknown.
         arrays: all examples, where they are held in memory as they are.
+        can_skip: whether `read` leaves out the batches at `skipped`.
+        skipped: positions of batches that no step takes; see `without`.
     """
 
     last_size: int | None = None
     arrays: Any = None
+    can_skip: bool = False
+    skipped: tuple[int, ...] = ()
     batch_size: int | None
     steps_per_epoch: int | None
     resume: Resume
@@ -54,169 +120,93 @@ class Batches(abc.ABC):
         """
 
     @abc.abstractmethod
-    def pieces(
-        self,
-        *,
-        start: int,
-        every: int = 1,
-        replicas: range,
-        num_replicas: int,
-        micro: int,
+    def read(
+        self, *, start: int, every: int = 1, cut: Cut = WHOLE
     ) -> tf.data.Dataset:
-        """Returns the pieces for the replicas in `replicas`, from a step on.
+        """Returns the batches of replicas, from a step on.
 
         Args:
-            start: the number of global batches to pass over.
-            every: take only every n-th batch, beginning with `start`.
-            replicas: the replicas that this input pipeline feeds.
-            num_replicas: how many replicas share a global batch.
-            micro: micro-batches per global batch.
+            start: the step that takes the first batch.
+            every: read only every n-th batch, beginning with `start`.
+            cut: how each batch is cut; by default not at all.
 
         Returns:
-            An endless dataset of pieces in the order (step, micro-batch,
-            replica). A short global batch still yields all pieces, but some
-            hold fewer examples or none.
+            An endless dataset of replica batches in the order (step,
+            micro-batch, replica). A short global batch still yields all of
+            them, but some hold fewer examples or none.
         """
-
-    def columns(self) -> Any:
-        """All examples as tensors whose rows a step may gather by itself.
-
-        Returns:
-            Tensors of shape `[examples, ...]`, in the structure of a batch;
-            `None` if batches have to be read by the input pipeline.
-        """
-        return None
-
-    def why_not_stacked(self) -> str | None:
-        """Why no stacks can be made; `None` if they can."""
-        return why_not_stacked(self.element_spec, short=False)
-
-    def stack_size(self) -> int:
-        """How many batches a stack holds."""
-        spec = self.element_spec
-        rows = tf.nest.flatten(spec)[0].shape[0]
-        return stack_size(spec, batch_size=rows, full_batches=None)
 
     @functools.cached_property
     def element_spec(self) -> Any:
         """The structure of a whole global batch, of `tf.TypeSpec`s."""
-        return self.whole(0).element_spec
+        return self.read(start=0).element_spec
 
-    def whole(self, start: int) -> tf.data.Dataset:
-        """The global batches from a step on, in one piece each."""
-        return self.pieces(
-            start=start, replicas=range(1), num_replicas=1, micro=1
-        )
+    def without(self, skipped: Collection[int]) -> "Batches":
+        """The same batches, some of which no step takes.
 
-    def stacks(self, *, start: int, stop: int | None = None) -> tf.data.Dataset:
-        """The global batches in stacks, for a single replica.
-
-        Where there are `columns`, stacks hold numbers of their rows.
+        The batch of a step depends only on its number and on these positions,
+        so that a restarted run continues exactly. Epochs are still counted in
+        steps, and have as many batches as before.
 
         Args:
-            start: the number of global batches to pass over.
-            stop: how many batches are wanted after these; `None` means all.
+            skipped: positions of batches, from zero.
 
-        Returns:
-            A dataset of `trainer.data.stacks.Stack`; endless without `stop`.
+        Raises:
+            UserError: this source cannot leave any out.
         """
-        made = stack_pieces(
-            self.whole(start), size=self.stack_size(), stop=stop
-        )
-        return made.prefetch(READY)
+        if not self.can_skip:
+            raise UserError(
+                f"{type(self).__name__} cannot leave out batches on which "
+                "training diverged: give arrays, Examples or a tf.data.Dataset,"
+                " or set Guard.action = 'stop'."
+            )
+        left = copy.copy(self)
+        left.skipped = tuple(sorted(set(skipped)))
+        return left
+
+    def why_not_stacked(self) -> str | None:
+        """Why no stacks can be made; `None` if they can."""
+        for leaf in tf.nest.flatten(self.element_spec):
+            if not isinstance(leaf, tf.TensorSpec):
+                return f"the data holds a {type(leaf).__name__}, not a tensor"
+            if leaf.dtype in NOT_NUMBERS:
+                return f"the data holds a tensor of {leaf.dtype.name}"
+            if leaf.shape.rank == 0:
+                return "the data yields single examples"
+            # A source that knows of a short batch makes it a stack of its own.
+            knows_last = self.last_size is not None
+            shape = leaf.shape[1:] if knows_last else leaf.shape
+            if not shape.is_fully_defined():
+                return (
+                    f"the data has batches of the shape {leaf.shape}, which "
+                    "does not say how large they are"
+                )
+        return None
+
+    def stacks(self, *, start: int) -> Stacks:
+        """The global batches in stacks, for a single replica.
+
+        Args:
+            start: the step that takes the first batch.
+        """
+        return stack_batches(self.read(start=start))
 
 
-def feeder(
-    batches: Batches,
-    *,
-    start: int,
-    num_replicas: int,
-    micro: int,
-    fit: Callable[[tf.data.Dataset, int], tf.data.Dataset] | None = None,
-) -> Callable[..., tf.data.Dataset]:
-    """Returns what a strategy plugin needs to feed its replicas.
+def position_of(step: int, skipped: Collection[int]) -> int:
+    """The position of the batch that a step takes.
+
+    That is the `step`-th batch that is not skipped.
 
     Args:
-        batches: the global batches.
-        start: the number of global batches to pass over.
-        num_replicas: how many replicas share a global batch.
-        micro: micro-batches per global batch.
-        fit: gives all pieces the same shape, see `trainer.data.static_shapes`;
-            `None` leaves them unchanged.
-
-    Returns:
-        A function of the range of replicas. Optionally, it passes over
-        `offset` batches first, and takes only every n-th one (`every`). With
-        `is_kept=True` it returns a dataset that must live for as long as its
-        iterators, as `iter(dataset)` sees to; arrays are then read where they
-        are, instead of copied for each iterator.
-
-    Raises:
-        UserError: pieces need a fixed shape, and the batches cannot be divided
-            evenly.
+        step: the number of steps before it.
+        skipped: positions of batches, from zero.
     """
-    size = (
-        0
-        if fit is None
-        else _one_size(batches, micro=micro, num_replicas=num_replicas)
-    )
-
-    def make_pieces(
-        replicas: range,
-        *,
-        offset: int = 0,
-        every: int = 1,
-        is_kept: bool = False,
-    ) -> tf.data.Dataset:
-        pieces = batches.pieces(
-            start=start + offset,
-            every=every,
-            replicas=replicas,
-            num_replicas=num_replicas,
-            micro=micro,
-        )
-        if fit is not None:
-            pieces = fit(pieces, size)
-        return pieces if is_kept else _outlived(pieces)
-
-    return make_pieces
+    return step + bisect.bisect_right(first_steps_after(skipped), step)
 
 
-def _outlived(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """Makes a dataset whose iterators may outlive it.
-
-    An iterator owns the graph that tf.data rewrites for it. Where nothing is
-    rewritten it only points to the dataset, and those of `tf.distribute`, which
-    do not keep it, read freed memory.
-    """
-    optimization = dataset.options().experimental_optimization
-    if optimization.apply_default_optimizations is not False:
-        return dataset
-    options = tf.data.Options()
-    # Any rewriting will do; this one changes no dataset of a user.
-    options.experimental_optimization.noop_elimination = True
-    return dataset.with_options(options)
-
-
-def _one_size(batches: Batches, *, micro: int, num_replicas: int) -> int:
-    """Returns the size of every piece of a full batch."""
-    if batches.batch_size is None:
-        raise UserError(
-            "The size of the data's batches is unknown, but this strategy "
-            "needs fixed shapes. Set its batch_size."
-        )
-    # Uneven pieces would need padding in every batch, and one shape could not
-    # be declared.
-    size = even_piece(
-        batches.batch_size, micro=micro, num_replicas=num_replicas
-    )
-    if size is None:
-        raise UserError(
-            f"The data's batch_size = {batches.batch_size} must be a multiple "
-            f"of {micro * num_replicas}, because this strategy divides a "
-            "batch into that many pieces."
-        )
-    return size
+def first_steps_after(skipped: Collection[int]) -> list[int]:
+    """For each batch that is skipped, in order, the first step after it."""
+    return [one - i for i, one in enumerate(sorted(set(skipped)))]
 
 
 def endless(dataset: tf.data.Dataset) -> tf.data.Dataset:
@@ -228,3 +218,30 @@ def endless(dataset: tf.data.Dataset) -> tf.data.Dataset:
             tf.data.experimental.INFINITE_CARDINALITY
         )
     )
+
+
+def count_rows(batch: Any) -> tf.Tensor:
+    """Returns the number of examples in a batch, as an int64 scalar."""
+    part = tf.nest.flatten(batch)[0]
+    # `tf.shape` does not take a sparse tensor.
+    if isinstance(part, tf.SparseTensor):
+        return part.dense_shape[0]
+    return tf.shape(part, tf.int64)[0]
+
+
+def take_rows(batch: Any, begin: Any, end: Any) -> Any:
+    """Returns the examples of a batch from `begin` up to `end`."""
+
+    def cut(part: Any) -> Any:
+        if not isinstance(part, tf.SparseTensor):
+            return part[begin:end]
+        first = tf.cast(begin, tf.int64)
+        last = tf.minimum(tf.cast(end, tf.int64), part.dense_shape[0])
+        start = tf.concat([[first], tf.zeros_like(part.dense_shape[1:])], 0)
+        size = tf.concat([[last - first], part.dense_shape[1:]], 0)
+        taken = tf.sparse.slice(part, start, size)
+        # Slicing loses the static shape of the examples.
+        taken.set_shape([None, *part.shape[1:]])
+        return taken
+
+    return tf.nest.map_structure(cut, batch)

@@ -6,9 +6,16 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from trainer.data.batches import Batches, Resume, endless
-from trainer.data.rows import count_rows, take_rows
-from trainer.data.sharding import piece_bounds
+from trainer.data.batches import (
+    WHOLE,
+    Batches,
+    Cut,
+    Resume,
+    count_rows,
+    endless,
+    position_of,
+    take_rows,
+)
 from trainer.errors import UserError
 from trainer.runtime.graph import plain
 
@@ -26,11 +33,10 @@ class DatasetBatches(Batches):
     Args:
         make_dataset: returns the dataset of global batches, one epoch long
             or endless.
-        batch_size: the required size of a full batch; `None` does not check.
+        batch_size: the required size of a full batch; without one it is that
+            of the first.
         name: the name of the data in error messages.
-        drop_remainder: leave out smaller batches. To count the full ones, one
-            epoch is read, unless the dataset was batched with
-            `drop_remainder=True`.
+        drop_remainder: whether smaller batches are refused.
 
     A dataset of unknown length, such as one made by `filter` or
     `from_generator`, is read to count its batches, but no further than the run
@@ -41,6 +47,7 @@ class DatasetBatches(Batches):
     """
 
     resume = Resume.SKIP
+    can_skip = True
 
     def __init__(
         self,
@@ -53,26 +60,32 @@ class DatasetBatches(Batches):
         dataset = make_dataset()
         # Known without reading if the dataset was batched with
         # `drop_remainder=True`.
-        static_size = _static_batch_size(dataset, name)
-        # A wrong size must show now, and not in the middle of a run.
-        if batch_size and not static_size:
-            first = _first_size(dataset, batch_size, name)
-            if drop_remainder and first < batch_size:
-                raise UserError(f"{name} yields no full batches.")
-        self.batch_size = static_size or batch_size
-        if batch_size and self.batch_size != batch_size:
+        size = _static_batch_size(dataset, name)
+        if size is None and drop_remainder:
             raise UserError(
-                f"{name} yields batches of {self.batch_size} examples, but "
-                f"batch_size = {batch_size}. Make them equal."
+                f"{name} may yield batches of different sizes, and this "
+                "strategy compiles its step for one. Batch it with dataset."
+                "batch(batch_size, drop_remainder=True)."
             )
+        # A wrong size must show now, and not in the middle of a run.
+        if size is None:
+            sizes = [int(count_rows(one)) for one in dataset.take(2)]
+            if not sizes:
+                raise UserError(f"{name} yields no batches.")
+            # The only batch of an epoch may be short.
+            is_short = len(sizes) == 1 and sizes[0] < (batch_size or 0)
+            size = batch_size if is_short else sizes[0]
+        if batch_size and size != batch_size:
+            raise UserError(
+                f"{name} yields batches of {size} examples, but batch_size = "
+                f"{batch_size}. Make them equal."
+            )
+        self.batch_size = size
         self._make_dataset = make_dataset
-        if drop_remainder and batch_size and not static_size:
-            self._make_dataset = lambda: _full(make_dataset(), batch_size)
         self._name = name
-        self._kind = "full batches" if drop_remainder else "batches"
         self._length: int | None = None
         self._counted_to = 0
-        cardinality = int(self._make_dataset().cardinality())
+        cardinality = int(dataset.cardinality())
         self._is_unknown = cardinality == tf.data.UNKNOWN_CARDINALITY
         if cardinality >= 0:
             self._set_length(cardinality)
@@ -107,43 +120,38 @@ class DatasetBatches(Batches):
 
     def _set_length(self, count: int) -> None:
         if count == 0:
-            raise UserError(f"{self._name} yields no {self._kind}.")
+            raise UserError(f"{self._name} yields no batches.")
         self._length, self._is_unknown = count, False
 
-    def pieces(
-        self,
-        *,
-        start: int,
-        every: int = 1,
-        replicas: range,
-        num_replicas: int,
-        micro: int,
+    def read(
+        self, *, start: int, every: int = 1, cut: Cut = WHOLE
     ) -> tf.data.Dataset:
-        """See `Batches.pieces`."""
+        """See `Batches.read`."""
 
-        def cut(*batch: Any) -> tf.data.Dataset:
+        def replica_batches(*batch: Any) -> tf.data.Dataset:
             element = batch[0] if len(batch) == 1 else batch
-            size = count_rows(element)
-            bounds = piece_bounds(
-                size,
-                tf.range(micro * len(replicas), dtype=tf.int64),
-                micro=micro,
-                replicas=replicas,
-                num_replicas=num_replicas,
-            )
+            numbers = tf.range(cut.reads, dtype=tf.int64)
+            bounds = cut.bounds(count_rows(element), numbers)
             return tf.data.Dataset.from_tensor_slices(bounds).map(
                 lambda begin, end: take_rows(element, begin, end)
             )
 
         # Repeat first: the position may lie several epochs ahead.
-        dataset = self._make_dataset().repeat().skip(start)
+        first = position_of(start, self.skipped)
+        dataset = self._make_dataset().repeat().skip(first)
+        if self.skipped:
+            dataset = (
+                dataset.enumerate(first)
+                .filter(lambda n, _: tf.reduce_all(n != self.skipped))
+                .map(lambda _, batch: batch)
+            )
         if every > 1:
             # Counted from `start`, up to which has been skipped.
             dataset = dataset.shard(every, 0)
         # A batch that is not cut keeps its static shape, and needs no nested
         # dataset.
-        if micro * num_replicas > 1:
-            dataset = dataset.flat_map(plain(cut))
+        if not cut.is_whole:
+            dataset = dataset.flat_map(plain(replica_batches))
         return endless(dataset).prefetch(tf.data.AUTOTUNE)
 
 
@@ -156,37 +164,3 @@ def _static_batch_size(dataset: tf.data.Dataset, name: str) -> int | None:
         )
     size = leaves[0].shape[0] if leaves[0].shape.rank else None
     return None if size is None else int(size)
-
-
-def _first_size(dataset: tf.data.Dataset, batch_size: int, name: str) -> int:
-    """Returns the size of the first batch.
-
-    Raises:
-        UserError: there is no batch, or it has another size.
-    """
-    sizes = (int(count_rows(element)) for element in dataset)
-    first = next(sizes, None)
-    if first is None:
-        raise UserError(f"{name} yields no batches.")
-    # The only batch of an epoch may be short; the first of several may not.
-    if first > batch_size or (
-        first < batch_size and next(sizes, None) is not None
-    ):
-        raise UserError(
-            f"{name} yields batches of {first} examples, but batch_size = "
-            f"{batch_size}. Make them equal."
-        )
-    return first
-
-
-def _full(dataset: tf.data.Dataset, batch_size: int) -> tf.data.Dataset:
-    """Returns the dataset without its short batches."""
-
-    def is_full(*batch: Any) -> tf.Tensor:
-        return count_rows(batch) == batch_size
-
-    # `filter` makes the cardinality unknown, and an endless source must not be
-    # counted.
-    endless_source = dataset.cardinality() == tf.data.INFINITE_CARDINALITY
-    full = dataset.filter(plain(is_full))
-    return endless(full) if endless_source else full

@@ -9,7 +9,6 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from trainer.data.rows import SparseRows, is_sparse
 from trainer.errors import UserError
 from trainer.runtime.graph import converted
 
@@ -37,21 +36,6 @@ class Examples(abc.ABC):
             A structure of tensors of shape `[n, ...]`: `x`, `(x, y)` or
             `(x, y, sample_weight)`.
         """
-
-    def gather_batches(self, numbers: tf.Tensor, spec: Any) -> Any:
-        """Reads several batches of one size.
-
-        Args:
-            numbers: int64 indices of shape `[batches, n]`.
-            spec: the structure that `gather` returns, of `tf.TensorSpec`s.
-
-        Returns:
-            The same structure, of shape `[batches, n, ...]`.
-        """
-        # One by one: what `gather` does to a batch may depend on all of it.
-        return tf.map_fn(
-            converted(self.gather), numbers, fn_output_signature=spec
-        )
 
     def columns(self) -> Any:
         """All examples as tensors, if `gather` does nothing but take rows.
@@ -87,11 +71,11 @@ class ArrayExamples(Examples):
         shuffle: bool = True,
     ) -> None:
         # Of a sparse matrix, `np.asarray` would make a single object.
-        leaves = [
+        leaves: list[Any] = [
             SparseRows(leaf) if is_sparse(leaf) else np.asarray(leaf)
             for leaf in tf.nest.flatten(arrays)
         ]
-        lengths = [_length(leaf) for leaf in leaves]
+        lengths = [len(leaf) if leaf.ndim else 0 for leaf in leaves]
         if not leaves or len(set(lengths)) != 1 or not lengths[0]:
             raise UserError(
                 "Arrays of examples need one row per example and equal "
@@ -102,7 +86,7 @@ class ArrayExamples(Examples):
         self._transform = transform
         # Without the arrays, which need not be kept once there are columns.
         self._structure = tf.nest.map_structure(lambda _: 0, arrays)
-        self._leaves: list[Any] = leaves
+        self._leaves = leaves
         if any(
             getattr(leaf, "dtype", None) == np.dtype(object) for leaf in leaves
         ):
@@ -143,27 +127,17 @@ class ArrayExamples(Examples):
         ]
         return tf.nest.pack_sequence_as(self._structure, leaves)
 
-    def gather_batches(self, numbers: tf.Tensor, spec: Any) -> Any:
-        """See `Examples.gather_batches`."""
-        if self._takes_rows:
-            # Rows are rows, in however many batches.
-            return self.gather(numbers)
-        return super().gather_batches(numbers, spec)
-
     def columns(self) -> Any:
         """See `Examples.columns`."""
-        if not self._takes_rows or any(
-            isinstance(column, SparseRows) for column in self._columns
+        is_own = type(self).gather is not ArrayExamples.gather
+        if (
+            is_own
+            or self._transform is not None
+            or any(isinstance(column, SparseRows) for column in self._columns)
         ):
             return None
         columns = tf.nest.pack_sequence_as(self._structure, self._columns)
         return keras.tree.lists_to_tuples(columns)
-
-    @property
-    def _takes_rows(self) -> bool:
-        """Whether a batch holds rows of the arrays as they are."""
-        is_own = type(self).gather is not ArrayExamples.gather
-        return self._transform is None and not is_own
 
     def gather(self, numbers: tf.Tensor) -> Any:
         """See `Examples.gather`."""
@@ -183,7 +157,52 @@ class ArrayExamples(Examples):
         return keras.tree.lists_to_tuples(batch)
 
 
-def _length(rows: SparseRows | np.ndarray) -> int:
-    if isinstance(rows, SparseRows):
-        return rows.size
-    return len(rows) if rows.ndim else 0
+def is_sparse(part: Any) -> bool:
+    """Returns whether an array is a sparse matrix of TensorFlow or SciPy."""
+    return isinstance(part, tf.SparseTensor) or hasattr(part, "tocoo")
+
+
+class SparseRows:
+    """A sparse matrix with random access to its rows.
+
+    Args:
+        matrix: a `tf.SparseTensor` of rank 2, or a SciPy matrix.
+    """
+
+    ndim = 2
+
+    def __init__(self, matrix: Any) -> None:
+        if not isinstance(matrix, tf.SparseTensor):
+            coo = matrix.tocoo()
+            indices = tf.stack([coo.row, coo.col], axis=1)
+            matrix = tf.SparseTensor(
+                tf.cast(indices, tf.int64), coo.data, coo.shape
+            )
+        # Row ids must be sorted for a ragged tensor, and SciPy does not promise
+        # that.
+        matrix = tf.sparse.reorder(matrix)
+        rows, columns = tf.unstack(matrix.indices, axis=1)
+        self._size, self._width = map(int, matrix.shape)
+        # Ragged, because gathering rows of a `SparseTensor` takes time
+        # proportional to the whole matrix.
+        self._columns, self._values = (
+            tf.RaggedTensor.from_value_rowids(part, rows, nrows=self._size)
+            for part in (columns, matrix.values)
+        )
+
+    def __len__(self) -> int:
+        return self._size
+
+    def gather(self, numbers: tf.Tensor) -> tf.SparseTensor:
+        """Returns the rows with these indices, as a sparse matrix."""
+        columns = tf.gather(self._columns, numbers)
+        values = tf.gather(self._values, numbers)
+        indices = tf.stack([columns.value_rowids(), columns.values], axis=1)
+        count = tf.shape(numbers, tf.int64)[0]
+        made = tf.SparseTensor(indices, values.values, [count, self._width])
+        made.set_shape([None, self._width])
+        return made
+
+    def matrix(self) -> tf.SparseTensor:
+        """Returns all rows, as a sparse matrix."""
+        return self.gather(tf.range(self._size, dtype=tf.int64))

@@ -5,17 +5,25 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from trainer.data.batches import Batches, Resume, endless
+from trainer.data.batches import (
+    WHOLE,
+    Batches,
+    Cut,
+    Resume,
+    endless,
+    first_steps_after,
+    position_of,
+)
 from trainer.data.examples import ArrayExamples, Examples
-from trainer.data.sharding import even_piece, piece_bounds
 from trainer.data.stacks import (
+    MOST_OF_NUMBERS,
+    MOST_ROWS,
     READERS,
     READY,
     Stack,
+    Stacks,
     fit_on_device,
-    row_stack_size,
     stack_size,
-    why_not_stacked,
 )
 from trainer.errors import UserError
 from trainer.runtime.graph import converted, plain
@@ -24,6 +32,8 @@ from trainer.values.configurable import checked
 
 # A step that no run reaches.
 _FAR = 2**62
+# What `tf.random.experimental.index_shuffle` puts before its two seeds.
+_FIRST_SEED = 498247692
 
 
 @checked
@@ -51,6 +61,7 @@ class IndexedBatches(Batches):
     steps_per_epoch: int
     last_size: int
     resume = Resume.SEEK
+    can_skip = True
 
     def __init__(
         self,
@@ -62,7 +73,9 @@ class IndexedBatches(Batches):
         drop_remainder: bool = False,
     ) -> None:
         whole, rest = divmod(examples.size, batch_size)
-        self.steps_per_epoch = whole + (rest > 0 and not drop_remainder)
+        self._has_short = rest > 0 and not drop_remainder
+        self._full_batches = whole
+        self.steps_per_epoch = whole + self._has_short
         if not self.steps_per_epoch:
             raise UserError(
                 f"batch_size = {batch_size} is larger than the {examples.size} "
@@ -73,48 +86,38 @@ class IndexedBatches(Batches):
         self.examples = examples
         self._seed = seed
         self._shuffle = shuffle
-        self.last_size = batch_size if rest == 0 or drop_remainder else rest
+        self.last_size = rest if self._has_short else batch_size
 
-    def pieces(
-        self,
-        *,
-        start: int,
-        every: int = 1,
-        replicas: range,
-        num_replicas: int,
-        micro: int,
+    def read(
+        self, *, start: int, every: int = 1, cut: Cut = WHOLE
     ) -> tf.data.Dataset:
-        """See `Batches.pieces`."""
-        per_step = micro * len(replicas)
+        """See `Batches.read`."""
         # A static size, if all batches have it: XLA and TPUs need the shape.
-        piece_size = (
-            even_piece(self.batch_size, micro=micro, num_replicas=num_replicas)
-            if self.last_size == self.batch_size
-            else None
-        )
-        begins, ends = self._bounds(
-            micro=micro, replicas=replicas, num_replicas=num_replicas
-        )
+        even = None if self._has_short else cut.even_size(self.batch_size)
+        # Of a full batch, and of the last one of an epoch.
+        numbers = np.arange(cut.reads)
+        sizes = (self.batch_size, self.last_size)
+        bounds = np.stack([cut.bounds(size, numbers) for size in sizes], -1)
+        with tf.device("CPU:0"):
+            begins, ends = tf.unstack(tf.constant(bounds, tf.int64))
+            gaps = tf.constant(first_steps_after(self.skipped), tf.int64)
 
         def read(number: tf.Tensor) -> Any:
-            step = start + number // per_step * every
-            piece = number % per_step
-            epoch = step // self.steps_per_epoch
-            batch = step % self.steps_per_epoch
-            is_last = tf.cast(batch == self.steps_per_epoch - 1, tf.int64)
-            # The bounds in the last batch follow those in a full one.
-            row = is_last * per_step + piece
-            first = batch * self.batch_size
-            positions = tf.range(
-                first + tf.gather(begins, row), first + tf.gather(ends, row)
-            )
-            positions = tf.ensure_shape(positions, [piece_size])
+            position = start + number // cut.reads * every
+            if self.skipped:
+                position += tf.searchsorted(
+                    gaps, position[None], "right", tf.int64
+                )[0]
+            is_last = position % self.steps_per_epoch == self._full_batches
+            at = tf.stack([number % cut.reads, tf.cast(is_last, tf.int64)])
+            rows = tf.range(tf.gather_nd(begins, at), tf.gather_nd(ends, at))
+            rows = tf.ensure_shape(rows, [even])
             return converted(self.examples.gather)(
-                self._order(epoch, positions)
+                self._numbers(position, rows)
             )
 
-        # Count pieces, not steps: a nested dataset for each step (flat_map)
-        # costs more than reading a small batch.
+        # Count replica batches, not steps: a nested dataset for each step
+        # (flat_map) costs more than reading a small batch.
         dataset = tf.data.Dataset.counter().map(
             # Deterministic, because the order is part of the run.
             plain(read),
@@ -130,67 +133,57 @@ class IndexedBatches(Batches):
             return self.examples.arrays
         return None
 
-    def columns(self) -> Any:
-        """See `Batches.columns`."""
-        if self._has_own_pieces:
-            return super().columns()
-        columns = self.examples.columns()
-        return columns if fit_on_device(columns) else None
-
     def why_not_stacked(self) -> str | None:
         """See `Batches.why_not_stacked`."""
-        if self._has_own_pieces:
-            return super().why_not_stacked()
-        return why_not_stacked(self.element_spec, short=True)
+        if type(self).read is not IndexedBatches.read:
+            return f"{type(self).__name__} reads its batches in its own way"
+        return super().why_not_stacked()
 
-    def stack_size(self) -> int:
-        """See `Batches.stack_size`."""
-        if self._has_own_pieces:
-            return super().stack_size()
-        # A short batch cannot be in the middle of a stack.
-        full = self._full_batches if self._has_short else None
-        if self.columns() is not None:
-            return row_stack_size(batch_size=self.batch_size, full_batches=full)
-        return stack_size(
-            self.element_spec, batch_size=self.batch_size, full_batches=full
-        )
-
-    def stacks(self, *, start: int, stop: int | None = None) -> tf.data.Dataset:
+    def stacks(self, *, start: int) -> Stacks:
         """See `Batches.stacks`; a short batch is a stack of its own."""
-        if self._has_own_pieces:
-            return super().stacks(start=start, stop=stop)
-        size = self.stack_size()
-        # Where there is no end, one that no run reaches.
-        end = _FAR if stop is None else start + stop
-        # Full batches between two short ones, and the stacks that they make.
+        columns = self.examples.columns()
+        by_number = fit_on_device(columns)
+        if by_number:
+            size = min(MOST_OF_NUMBERS, max(MOST_ROWS // self.batch_size, 1))
+        else:
+            size = stack_size(self.element_spec, self.batch_size)
+        # A short batch cannot be in the middle of a stack.
         full = self._full_batches if self._has_short else _FAR
-        per_round = -(-full // size) + self._has_short
+        if self._has_short:
+            # As even as can be: fewer batches are read to be thrown away.
+            size = max(-(-full // -(-full // size)), 1) if full else 1
+        with tf.device("CPU:0"):
+            skipped = tf.constant([*self.skipped, _FAR], tf.int64)
 
-        def stack_of(step: int) -> int:
-            rounds, batch = divmod(step, full + self._has_short)
-            return rounds * per_round + (
-                per_round - 1 if batch == full else batch // size
-            )
+        def next_stack(position: tf.Tensor, _: tf.Tensor) -> Any:
+            left = full - position % self.steps_per_epoch
+            count = tf.clip_by_value(left, 1, size)
+            # It ends before a batch that is skipped, of which one is made that
+            # has none.
+            after = tf.searchsorted(skipped, position[None])[0]
+            count = tf.minimum(count, tf.gather(skipped, after) - position)
+            return position + tf.maximum(count, 1), (position, count)
 
-        def read(number: tf.Tensor) -> Stack:
-            rounds, inside = number // per_round, number % per_round
-            first = tf.minimum(inside * size, full)
-            is_short = first == full
-            count = tf.where(is_short, one, tf.minimum(full - first, size))
-            shape: Any = [size, self.batch_size]
+        def read(position: tf.Tensor, count: tf.Tensor) -> Stack:
+            inside = tf.range(tf.constant(size, tf.int64))
+            # The last one is repeated.
+            inside = tf.minimum(inside, tf.maximum(count - 1, 0))
+            rows = tf.range(tf.constant(self.batch_size, tf.int64))
             if self._has_short:
-                shape = tf.where(is_short, [1, self.last_size], shape)
-            step = rounds * (full + self._has_short) + first
-            use = tf.clip_by_value(
-                tf.constant([start, end], tf.int64) - step, 0, count
-            )
-            batches = self._stack(step, shape)
-            return Stack(batches, *tf.unstack(tf.cast(use, tf.int32)))
+                is_short = position % self.steps_per_epoch == full
+                inside = inside[: tf.where(is_short, 1, size)]
+                rows = rows[
+                    : tf.where(is_short, self.last_size, self.batch_size)
+                ]
+            batches = self._numbers((position + inside)[:, None], rows)
+            if not by_number:
+                batches = self._gather(batches, columns)
+            return Stack(batches, tf.cast(count, tf.int32))
 
-        one = tf.constant(1, tf.int64)
-        last = _FAR if stop is None else stack_of(max(end - 1, start)) + 1
-        return _as_it_is(
-            tf.data.Dataset.range(stack_of(start), last)
+        first = tf.constant(position_of(start, self.skipped), tf.int64)
+        dataset = (
+            tf.data.Dataset.counter()
+            .scan(first, plain(next_stack))
             .map(
                 plain(read),
                 num_parallel_calls=READERS,
@@ -198,85 +191,51 @@ class IndexedBatches(Batches):
             )
             .prefetch(READY)
         )
+        return Stacks(_as_it_is(dataset), columns if by_number else None)
 
-    @property
-    def _has_own_pieces(self) -> bool:
-        """Whether a subclass reads in another way than this class does."""
-        return type(self).pieces is not IndexedBatches.pieces
+    def _gather(self, numbers: tf.Tensor, columns: Any) -> Any:
+        """Reads several batches of one size."""
+        if columns is not None:
+            # Rows are rows, in however many batches.
+            return self.examples.gather(numbers)
+        # One by one: what is done to a batch may depend on all of it.
+        return tf.map_fn(
+            converted(self.examples.gather),
+            numbers,
+            fn_output_signature=self.element_spec,
+        )
 
-    @property
-    def _has_short(self) -> bool:
-        """Whether an epoch ends with a short batch."""
-        return self.last_size < self.batch_size
-
-    @property
-    def _full_batches(self) -> int:
-        """How many full batches an epoch has."""
-        return self.steps_per_epoch - self._has_short
-
-    def _stack(self, step: tf.Tensor, shape: Any) -> Any:
-        """Reads consecutive batches of one size, or numbers their rows.
+    def _numbers(self, positions: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
+        """Returns the numbers of the examples in batches.
 
         Args:
-            step: int64 scalar, that of the first batch.
-            shape: how many batches, and how many examples in each.
+            positions: int64, of the batches.
+            rows: int64, within each of them; shapes broadcast.
         """
-        epoch = step // self.steps_per_epoch
-        begin = step % self.steps_per_epoch * self.batch_size
-        count = tf.reduce_prod(tf.cast(shape, tf.int64))
-        # An epoch's examples, but for those that are left out of every epoch.
-        of_epoch = tf.constant(
-            self._full_batches * self.batch_size
-            + self._has_short * self.last_size,
-            tf.int64,
-        )
-
-        def of_one_epoch(number: tf.Tensor, numbers: tf.TensorArray) -> Any:
-            first = tf.where(number == 0, begin, tf.zeros_like(begin))
-            last = tf.minimum(begin + count - number * of_epoch, of_epoch)
-            order = self._order(epoch + number, tf.range(first, last))
-            return number + 1, numbers.write(tf.cast(number, tf.int32), order)
-
-        epochs = -(-(begin + count) // of_epoch)
-        numbers = tf.TensorArray(
-            tf.int64,
-            tf.cast(epochs, tf.int32),
-            infer_shape=False,
-            element_shape=[None],
-        )
-        _, numbers = tf.while_loop(
-            lambda number, _: number < epochs,
-            of_one_epoch,
-            (tf.constant(0, tf.int64), numbers),
-        )
-        rows = tf.reshape(numbers.concat(), shape)
-        if self.columns() is not None:
-            return rows
-        return converted(self.examples.gather_batches)(rows, self.element_spec)
-
-    def _bounds(self, **cut: Any) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns begin and end of the pieces of a full and the last batch."""
-        pieces = np.arange(cut["micro"] * len(cut["replicas"]))
-        rows = [
-            piece_bounds(size, pieces, **cut)
-            for size in (self.batch_size, self.last_size)
-        ]
-        begins, ends = np.concatenate(rows, axis=1)
-        with tf.device("CPU:0"):
-            return tf.constant(begins, tf.int64), tf.constant(ends, tf.int64)
-
-    def _order(self, epoch: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
-        """Returns the examples at these positions of an epoch."""
+        places = positions % self.steps_per_epoch * self.batch_size + rows
         if not self._shuffle:
-            return positions
+            return places
+        epochs = positions // self.steps_per_epoch + tf.zeros_like(rows)
+        index, epochs = tf.reshape(places, [-1]), tf.reshape(epochs, [-1])
         # `index_shuffle` takes 32-bit seeds; a negative one wraps around.
-        key = tf.constant(self._seed & 0xFFFFFFFF, tf.uint32)
-        seed = tf.stack([key, tf.cast(epoch, tf.uint32)])
-        last = tf.constant(self.examples.size - 1, tf.int64)
-        # The operation rejects an empty vector, so add one index.
-        padded = tf.pad(positions, [[0, 1]])
-        order = tf.random.experimental.index_shuffle(padded, seed, last)
-        return order[:-1]
+        keys = tf.constant([_FIRST_SEED, self._seed & 0xFFFFFFFF], tf.uint32)
+        seeds = tf.concat(
+            [
+                tf.broadcast_to(keys, [tf.size(index), 2]),
+                tf.cast(epochs, tf.uint32)[:, None],
+            ],
+            axis=1,
+        )
+        # The operation itself, for `index_shuffle` takes one epoch only. It
+        # rejects an empty vector, so add one index.
+        order = tf.raw_ops.RandomIndexShuffle(
+            index=tf.pad(index, [[0, 1]]),
+            seed=tf.pad(seeds, [[0, 1], [0, 0]]),
+            max_index=tf.constant(self.examples.size - 1, tf.int64),
+            rounds=4,
+        )
+        order = tf.reshape(order[:-1], tf.shape(places))
+        return tf.ensure_shape(order, places.shape)
 
 
 def _as_it_is(dataset: tf.data.Dataset) -> tf.data.Dataset:

@@ -15,7 +15,6 @@ import numpy as np
 from absl import logging
 
 from trainer.data import Batches, Resume
-from trainer.data.stacks import is_like_pieces
 from trainer.errors import UserError
 from trainer.loop.run import Run
 from trainer.loop.training_input import training_input
@@ -207,8 +206,6 @@ class CompiledForm:
         try:
             self._use(form)
             iterator = self._trace()
-            if form is Form.XLA_STACK and not is_like_pieces(self._batches):
-                return [], "the data gives other batches in a stack"
             others = _others(run.train_runner) if form.uses_xla else []
             if others:
                 return [], f"XLA draws other numbers for {', '.join(others)}"

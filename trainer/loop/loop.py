@@ -233,7 +233,7 @@ class Loop:
                 run.spec.guard,
                 run,
                 self.callbacks,
-                batch_size=self.batches.batch_size,
+                self.batches,
             )
         # A request of an earlier call of `train` is not for this one.
         run.model.stop_training = False

@@ -9,8 +9,7 @@ from typing import Any
 from absl import logging
 
 from trainer.checkpoint import storage
-from trainer.data.batches import Batches
-from trainer.data.skip_batches import SteppingOver, position_of
+from trainer.data.batches import Batches, position_of
 from trainer.errors import Diverged, UserError
 from trainer.loop.callback_list import CallbackList
 from trainer.loop.run import Run
@@ -119,7 +118,7 @@ def without_skipped(
         )
     if not positions or not by_step:
         return batches
-    return SteppingOver(batches, positions)
+    return batches.without(positions)
 
 
 class Rollback:
@@ -129,10 +128,11 @@ class Rollback:
         guard: says what counts as bad, and what then happens.
         run: whose run it is.
         callbacks: of the run.
-        batch_size: that of the training data; `None` if unknown.
+        batches: the training data.
 
     Raises:
-        UserError: the guard rolls back, and there are no checkpoints.
+        UserError: the guard rolls back, and there are no checkpoints, or the
+            data cannot leave out a batch.
     """
 
     def __init__(
@@ -140,13 +140,12 @@ class Rollback:
         guard: Guard,
         run: Run,
         callbacks: CallbackList,
-        *,
-        batch_size: int | None,
+        batches: Batches,
     ) -> None:
         self._guard = guard
         self._run = run
         self._callbacks = callbacks
-        self._batch_size = batch_size
+        self._batch_size = batches.batch_size
         if not guard.rolls_back:
             return
         if run.model_dir is None or not callbacks.save:
@@ -155,6 +154,8 @@ class Rollback:
                 "add @Checkpoint() to run.callbacks, and set --model_dir; or "
                 "choose 'stop'."
             )
+        if run.plugin.options.batches_by_step:
+            batches.without(())  # Refused now if it cannot be done later.
 
     @property
     def needs_a_checkpoint(self) -> bool:

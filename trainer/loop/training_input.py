@@ -23,7 +23,7 @@ def training_input(run: Run, batches: Batches, *, start: int) -> Any:
         batches, run.model_dir, by_step=plugin.options.batches_by_step
     )
     if run.spec.form is Form.XLA_STACK:
-        return StackReader(wanted.stacks(start=start), columns=wanted.columns())
+        return StackReader(wanted.stacks(start=start))
     pieces = feeder(
         wanted,
         start=start,

@@ -12,7 +12,7 @@ import tensorflow as tf
 from trainer.data.arrays import as_arrays, check_rows, weights_of_all
 from trainer.data.batches import Batches
 from trainer.data.examples import Examples
-from trainer.data.given import GivenData, is_by_split
+from trainer.data.sources import GivenData, as_data, is_by_split
 from trainer.errors import UserError
 from trainer.loop.loop import FitEpochs
 from trainer.options import EvalEvery
@@ -189,8 +189,8 @@ def evaluated_batches(
                 "Trainer's own has the Trainer's batch_size. Leave it out."
             )
         return None
-    given = GivenData.of(data)
-    if given is None:
+    given = as_data(data)
+    if not isinstance(given, GivenData):
         raise UserError(
             "evaluate(data=...) is a function. Give what it returns, such as "
             "(x, y)."

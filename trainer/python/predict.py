@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.data.batches import Batches
-from trainer.data.given import GivenData
+from trainer.data.sources import GivenData
 from trainer.errors import outside_graph
 from trainer.loop.evaluator import count_of
 from trainer.loop.run import Run
@@ -108,7 +108,7 @@ def _collect(
     found = []
     event("on_predict_begin", {})
     with outside_graph():
-        for number, batch in enumerate(batches.whole(0).take(count)):
+        for number, batch in enumerate(batches.read(start=0).take(count)):
             event("on_predict_batch_begin", number, {})
             inputs, _, _ = keras.utils.unpack_x_y_sample_weight(batch)
             outputs = keras.tree.map_structure(

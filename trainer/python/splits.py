@@ -6,10 +6,8 @@ from typing import Any
 
 import keras
 
-from trainer.data import Batches, as_batches
-from trainer.data.adapters import takes_split
-from trainer.data.given import GivenData
-from trainer.data.rows import take_rows
+from trainer.data.batches import Batches, take_rows
+from trainer.data.sources import Data, as_data
 from trainer.errors import UserError
 
 _BATCH_SIZE = 32  # As in Keras.
@@ -36,11 +34,10 @@ class Splits:
         seed: int,
         data_dir: str | None,
     ) -> None:
-        self._data = GivenData.of(data) or data
-        size = getattr(self._data, "batch_size", None)
+        self._data = as_data(data, data_dir)
+        size = self._data and self._data.batch_size
         self.batch_size: int = batch_size or size or _BATCH_SIZE
         self._seed = seed
-        self._data_dir = data_dir
         self._made: dict[str, Batches] = {}
         self._example: Any = None
 
@@ -56,27 +53,20 @@ class Splits:
         """
         # Kept: counting a dataset of unknown length may take a while.
         if split not in self._made:
-            self._made[split] = self._make(split, drop_remainder)
+            if self._data is None:
+                raise UserError(
+                    f"There is no {split} data: pass Trainer(data=...), or "
+                    "give it to the call, as in fit(x, y)."
+                )
+            self._made[split] = self._data.batches(
+                split,
+                batch_size=self.batch_size,
+                seed=self._seed,
+                drop_remainder=drop_remainder,
+            )
         return self._made[split]
 
-    def _make(self, split: str, drop_remainder: bool) -> Batches:
-        if self._data is None:
-            raise UserError(
-                f"There is no {split} data: pass Trainer(data=...), or give it "
-                "to the call, as in fit(x, y)."
-            )
-        options: dict[str, Any] = {
-            "batch_size": self.batch_size,
-            "seed": self._seed,
-            "drop_remainder": drop_remainder,
-        }
-        if isinstance(self._data, GivenData):
-            return self._data.batches(split, **options)
-        return as_batches(
-            self._data, split=split, data_dir=self._data_dir, **options
-        )
-
-    def take(self, given: GivenData | None, batch_size: int | None) -> None:
+    def take(self, given: Data | None, batch_size: int | None) -> None:
         """Takes what `fit` was given in place of what there is.
 
         Args:
@@ -109,9 +99,7 @@ class Splits:
     @property
     def has_eval(self) -> bool:
         """Whether there is an eval split, or may be."""
-        if isinstance(self._data, GivenData):
-            return "eval" in self._data
-        return self._data is not None and takes_split(self._data)
+        return self._data is not None and self._data.has_eval
 
     def example(
         self, given: Batches | None, batches: Callable[[str], Batches]
@@ -125,14 +113,12 @@ class Splits:
         # Kept: later copies of the model are built by the same.
         if self._example is None:
             found = given or batches(self._any_split())
-            one = found.pieces(
-                start=0, replicas=range(1), num_replicas=1, micro=1
-            )
-            x, _, _ = keras.utils.unpack_x_y_sample_weight(next(iter(one)))
+            first = next(iter(found.read(start=0)))
+            x, _, _ = keras.utils.unpack_x_y_sample_weight(first)
             self._example = take_rows(x, 0, 1)
         return self._example
 
     def _any_split(self) -> str:
         """The split that training reads, or else one that is there."""
-        splits = list(getattr(self._data, "splits", ()))
+        splits = self._data.splits if self._data else ()
         return "train" if "train" in splits or not splits else splits[0]

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from trainer.data.static_shapes import Padded
+from trainer.data.feeding import Padded
 from trainer.runtime.graph import converted
 from trainer.step.keras import untracked
 from trainer.step.logs import StepLogs

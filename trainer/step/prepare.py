@@ -53,10 +53,8 @@ def prepare(spec: StepSpec, *, training: bool) -> None:
 
 def first_batch(spec: StepSpec, *, training: bool) -> Any:
     """The first global batch of a split, whole."""
-    whole = spec.batches("train" if training else "eval").pieces(
-        start=0, replicas=range(1), num_replicas=1, micro=1
-    )
-    batch = next(iter(whole))
+    batches = spec.batches("train" if training else "eval")
+    batch = next(iter(batches.read(start=0)))
     # As in `trainer.step.replica_batch.weighted`.
     is_long = isinstance(batch, list | tuple) and len(batch) > 3
     return (batch,) if is_long else batch

@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from trainer.data.rows import take_rows
+from trainer.data.batches import take_rows
 from trainer.errors import UserError
 from trainer.step.losses.loss_terms import kind_of_added
 from trainer.step.metrics.states import initial_state, updated

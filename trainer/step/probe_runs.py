@@ -20,7 +20,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from trainer.data.rows import take_rows
+from trainer.data.batches import take_rows
 from trainer.runtime.private_names import require
 from trainer.step.context import step_context
 from trainer.step.gradient_sums import GradientSums, measure

@@ -16,8 +16,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from trainer.data.rows import count_rows
-from trainer.data.static_shapes import Padded
+from trainer.data.batches import count_rows
+from trainer.data.feeding import Padded
 from trainer.step.gradients import reduce_sum
 from trainer.step.reductions.sums import Average
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from trainer.data.stacks import Rows, Stack
+from trainer.data.stacks import Rows, Stack, Stacks
 from trainer.errors import outside_graph
 from trainer.runtime.graph import graph_function, repeat
 from trainer.step.reductions.sums import Layout, Sums, stacked
@@ -18,16 +18,14 @@ class StackReader:
     """Hands out the batches of stacks, as many as a call has steps.
 
     Args:
-        stacks: a dataset of `Stack`s.
-        columns: whose rows they number, see `Batches.columns`; `None` if they
-            hold the batches themselves.
+        stacks: of the batches, from the first one to hand out.
     """
 
-    def __init__(self, stacks: tf.data.Dataset, columns: Any = None) -> None:
-        self._spec = stacks.element_spec.batches
-        self._columns = columns
+    def __init__(self, stacks: Stacks) -> None:
+        self._spec = stacks.dataset.element_spec.batches
+        self._columns = stacks.columns
         self._placed: Any = None
-        self._stacks = iter(stacks)
+        self._stacks = iter(stacks.dataset)
         self._batches: Any = None
         self._next = self._end = 0
 
@@ -50,7 +48,7 @@ class StackReader:
         while self._next == self._end:
             stack: Stack = next(self._stacks)
             self._batches = self._rows_of(stack.batches, lambda part: part)
-            self._next, self._end = int(stack.begin), int(stack.end)
+            self._next, self._end = 0, int(stack.count)
         waited = time.perf_counter() - begin
         first = self._next
         self._next = min(first + most, self._end)

@@ -100,11 +100,7 @@ class Export(Callback):
             # The data may be missing where only a checkpoint was copied to.
             # Then Keras has to guess.
             return None
-        # For one replica, as the model is outside of any strategy.
-        pieces = batches.pieces(
-            start=0, replicas=range(1), num_replicas=1, micro=1
-        )
-        x, _, _ = keras.utils.unpack_x_y_sample_weight(pieces.element_spec)
+        x, _, _ = keras.utils.unpack_x_y_sample_weight(batches.element_spec)
         # `keras.InputSpec` cannot describe a sparse part.
         dense = all(isinstance(s, tf.TensorSpec) for s in tf.nest.flatten(x))
         return x if dense else None

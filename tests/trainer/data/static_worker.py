@@ -91,8 +91,8 @@ def examples(parts):
 
 
 def dataset(parts):
-    made = tf.data.Dataset.from_tensor_slices(parts).batch(BATCH)
-    return lambda split: made
+    rows = tf.data.Dataset.from_tensor_slices(parts)
+    return lambda split: rows.batch(BATCH, drop_remainder=split == "train")
 
 
 def result(trainer, values):

@@ -158,10 +158,7 @@ def test_what_a_plugin_leaves_unseeded_has_the_runs_seed():
             model=keras.Sequential, data=unseeded, batch_size=8, seed=seed
         )
         batches = trainer.batches("train")
-        pieces = batches.pieces(
-            start=0, replicas=range(1), num_replicas=1, micro=1
-        )
-        return next(iter(pieces)).numpy()
+        return next(iter(batches.read(start=0))).numpy()
 
     def unseeded(split):
         order = np.random.permutation(90)

@@ -33,7 +33,7 @@ class Slots(NamedTuple):
 
 
 def slot_rows(batch_size: int, *, micro: int, num_replicas: int) -> int:
-    """The most examples in a piece, as `trainer.data.sharding` cuts a batch."""
+    """The most examples that `trainer.data.Cut` gives a replica."""
     # -(-a // b) rounds up.
     of_a_micro_batch = -(-batch_size // micro)
     return -(-of_a_micro_batch // num_replicas)

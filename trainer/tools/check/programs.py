@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from trainer.data.static_shapes import Padded
+from trainer.data.feeding import Padded
 from trainer.errors import UserError
 from trainer.loop.evaluation_sets import EVAL
 from trainer.loop.run import Run

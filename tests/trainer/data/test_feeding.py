@@ -2,15 +2,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer import UserError
-from trainer.data import (
-    ArrayExamples,
-    DatasetBatches,
-    IndexedBatches,
-    exact,
-    feeder,
-    padded,
-)
+from trainer import ArrayExamples, DatasetBatches, IndexedBatches, UserError
+from trainer.data import exact, feeder, padded
 
 X = np.arange(1.0, 11.0, dtype="float32")[:, None] * [1, 10]
 
@@ -121,30 +114,3 @@ def test_what_has_no_fixed_shape_is_named(spec, message):
 def test_batches_must_be_cut_evenly():
     with pytest.raises(UserError, match="batch_size = 6 must be a multiple"):
         feeder(arrays(), start=0, num_replicas=4, micro=1, fit=padded)
-
-
-def test_batches_must_say_their_size():
-    source = DatasetBatches(
-        lambda: tf.data.Dataset.range(10).batch(4), batch_size=None
-    )
-    with pytest.raises(UserError, match="Set its batch_size"):
-        feeder(source, start=0, num_replicas=1, micro=1, fit=exact)
-
-
-@pytest.mark.parametrize("start", [0, 1, 2])
-def test_short_batches_of_a_dataset_are_dropped(start):
-    made = tf.data.Dataset.range(16).batch(6)
-    batches = DatasetBatches(lambda: made, batch_size=6, drop_remainder=True)
-    assert batches.steps_per_epoch == 2
-    make = feeder(batches, start=start, num_replicas=2, micro=1, fit=exact)
-    got = [p.tolist() for p in make(range(2)).take(8).as_numpy_iterator()]
-    halves = [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11]] * 3
-    assert got == halves[2 * start : 2 * start + 8]
-
-
-def test_a_dataset_of_short_batches_alone_is_refused():
-    made = tf.data.Dataset.range(5).batch(6)
-    with pytest.raises(UserError, match="mine yields no full batches"):
-        DatasetBatches(
-            lambda: made, batch_size=6, name="mine", drop_remainder=True
-        )
