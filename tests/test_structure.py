@@ -15,7 +15,7 @@ from tests.conftest import ROOT
 # From the top down. An import may only go down this list.
 LAYERS = (
     *("tools", "launch", "cli", "experiment", "sidecar_evaluator"),
-    *("best_checkpoint", "trainer", "python", "loop", "options"),
+    *("trainer", "python", "loop", "options"),
     *("checkpoint", "strategy", "step", "data", "values", "runtime"),
     "errors",
 )
@@ -23,7 +23,7 @@ LAYERS = (
 FACADES = {"__init__", "__main__", "plugin_api"}
 # Lines of code: no blank lines, comments or docstrings.
 MOST_LINES = {
-    "trainer": 1383,
+    "trainer": 1311,
     "trainer/checkpoint": 982,
     "trainer/cli": 1561,
     "trainer/data": 1113,

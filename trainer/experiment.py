@@ -5,9 +5,8 @@ import dataclasses
 import functools
 import importlib.metadata
 import os
-import sys
-from collections.abc import Callable
-from typing import Any, Protocol, Self
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
 
 import tensorflow as tf
 
@@ -27,7 +26,6 @@ from trainer.trainer import Trainer
 from trainer.values.annotations import Text
 from trainer.values.configurable import configurable
 from trainer.values.keras_values import Callbacks
-from trainer.values.periods import in_epochs, parse_length
 from trainer.values.words import shown
 
 
@@ -73,21 +71,26 @@ def run(**arguments: Any) -> dict[str, float]:
 # In gin it is `run`: what a gin file sets there describes a run.
 @configurable("run", module="trainer", denylist=["mode", "model_dir"])
 @taking(lambda facts: facts.in_gin)
+@contextlib.contextmanager
 def build(
     *,
     mode: Mode,
     model_dir: Text,
     **options: Any,
-) -> "BuiltRun":
+) -> Iterator["BuiltRun"]:
     """Builds a run: strategy, Trainer and host loop. In gin it is `run`.
 
     The evaluator of a cluster follows the checkpoints
     (`"continuous_eval"`) where the other tasks train. The chief evaluates
     too, unless its mode is `"train"`. Parameter servers and their workers
-    serve here, and return when the run is over.
+    serve here, and have done so when the run is over.
 
-    Returns:
-        The run, which has to be entered as a context before it is run.
+    In the context weights are restored and steps are traced: whatever the run
+    can be refused for shows by then, and nothing has been written yet. Leaving
+    it closes callbacks, and releases devices and peers.
+
+    Yields:
+        The run.
 
     Raises:
         UserError: the configuration is not valid, or cannot be honored.
@@ -102,15 +105,12 @@ def build(
     # operation.
     _configure_runtime(asked)
     plugin = _find_plugin(asked, mode)
-    with contextlib.ExitStack() as exits:
-        # After an error as well, so that peers learn why this process ends.
-        exits.callback(plugin.close)
-        made = functools.partial(
-            BuiltRun, options=asked, plugin=plugin, model_dir=model_dir
-        )
+    # Closed after an error as well, so that peers learn why this process ends.
+    with contextlib.closing(plugin), contextlib.ExitStack() as exits:
         # Parameter servers and their workers do nothing else.
         if plugin.serve():
-            return made("serve", is_over=is_over, exits=exits.pop_all())
+            yield BuiltRun("serve", asked, plugin)
+            return
         trainer = _make_trainer(asked.trainer or Trainer, plugin)
         if mode in TRAINING_MODES and plugin.is_evaluator:
             mode = "continuous_eval"
@@ -120,26 +120,46 @@ def build(
             given = tool.folder(model_dir, asked.callbacks)
             folder = exits.enter_context(given)
         call = trainer.new_run(folder)
-        follows = mode == "continuous_eval"
+        if mode == "continuous_eval":
+            follows = functools.partial(follow, call, asked, is_over=is_over)
+            yield BuiltRun(mode, asked, plugin, trainer, call, follows=follows)
+            return
         evaluates = mode in ("train_and_eval", "check")
-        return made(
-            mode,
-            is_over=is_over,
-            trainer=trainer,
-            call=call,
-            tool=tool,
-            loop=None if follows else Loop(call, asked, evaluate=evaluates),
-            exits=exits.pop_all(),
-        )
+        loop = Loop(call, asked, evaluate=evaluates)
+        with _restored(mode, asked, call, loop, model_dir):
+            yield BuiltRun(mode, asked, plugin, trainer, call, loop, tool)
+        # None may leave while another still evaluates or exports.
+        plugin.finish()
+
+
+@contextlib.contextmanager
+def _restored(
+    mode: str, asked: RunOptions, call: Run, loop: Loop, model_dir: str
+) -> Iterator[None]:
+    """Gives a run the weights and the state that it begins with."""
+    checkpoints = os.path.join(model_dir, "checkpoints")
+    if mode in ("eval", "export"):
+        if not call.state.restore_newest(checkpoints):
+            raise UserError(
+                f"{checkpoints} holds no usable checkpoint. Train first with "
+                "the same --model_dir."
+            )
+        for callback in loop.callbacks.ours:
+            callback.load_best_weights()
+        yield
+        return
+    # Only a new run: a resumed one has these weights and more.
+    if asked.init_from and next(usable(checkpoints), None) is None:
+        initialize_from(call.parts, asked.init_from, only=asked.init_only)
+        # One may have slots that begin at the weights.
+        call.built.restart_optimizers()
+    with loop.ready():
+        yield
 
 
 @dataclasses.dataclass(frozen=True)
 class BuiltRun:
     """A run in one mode whose strategy, Trainer and host loop exist.
-
-    Entering it as a context restores weights and traces steps: whatever it
-    can be refused for shows by then, and nothing has been written yet.
-    Leaving it closes callbacks, and releases devices and peers.
 
     Attributes:
         mode: what this process does: what was asked for, but
@@ -147,66 +167,26 @@ class BuiltRun:
             `"serve"` in a task that serves others, and has done so.
         options: of the run.
         plugin: the strategy plugin.
-        model_dir: where the run lives; a check has a scratch directory, too.
-        exits: what leaving it does.
-        loop_exits: that of them which ends the host loop.
-        is_over: whether the run that is followed has ended well.
         trainer: `None` in `"serve"`.
         call: what the Trainer does; `None` in `"serve"`.
         loop: the host loop; `None` in `"serve"` and `"continuous_eval"`.
         tool: does what the mode says, if that is not the core's.
+        follows: evaluates what another process trains.
     """
 
     mode: str
     options: RunOptions
     plugin: StrategyPlugin
-    model_dir: str
-    exits: contextlib.ExitStack
-    is_over: Callable[[], bool]
     trainer: Trainer | None = None
     call: Run | None = None
     loop: Loop | None = None
     tool: Tool | None = None
-    loop_exits: contextlib.ExitStack = dataclasses.field(
-        default_factory=contextlib.ExitStack
-    )
+    follows: Callable[[], dict[str, float]] | None = None
 
     @property
     def trains(self) -> bool:
         """Whether this process trains."""
         return self.mode in TRAINING_MODES
-
-    def __enter__(self) -> Self:
-        try:
-            if self.call is not None and self.loop is not None:
-                self._prepare(self.call, self.loop)
-        except BaseException:
-            self.exits.__exit__(*sys.exc_info())
-            raise
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self.exits.__exit__(*error)
-
-    def _prepare(self, call: Run, loop: Loop) -> None:
-        checkpoints = os.path.join(self.model_dir, "checkpoints")
-        if self.mode in ("eval", "export"):
-            if not call.state.restore_newest(checkpoints):
-                raise UserError(
-                    f"{checkpoints} holds no usable checkpoint. Train first "
-                    "with the same --model_dir."
-                )
-            for callback in loop.callbacks.ours:
-                callback.load_best_weights()
-            return
-        source = self.options.init_from
-        # Only a new run: a resumed one has these weights and more.
-        if source is not None and next(usable(checkpoints), None) is None:
-            initialize_from(call.parts, source, only=self.options.init_only)
-            # One may have slots that begin at the weights.
-            call.built.restart_optimizers()
-        self.exits.enter_context(self.loop_exits)
-        self.loop_exits.enter_context(loop.ready())
 
     def run(self) -> dict[str, float]:
         """Does what the mode says; once, within the context.
@@ -214,46 +194,18 @@ class BuiltRun:
         Returns:
             The newest values; evaluation's as `val_*` where the mode trains.
         """
-        if self.trainer is None or self.call is None:
+        if self.follows is not None:
+            return self.follows()
+        if self.trainer is None or self.call is None or self.loop is None:
             return {}
-        if self.loop is None:
-            return self._follow(self.trainer, self.call)
         if self.mode == "eval":
-            values = self._evaluate(self.trainer)
-        elif self.mode == "export":
-            values = _export(self.loop)
-        elif self.tool is not None:
+            return self._evaluate(self.trainer)
+        if self.mode == "export":
+            return _export(self.loop)
+        if self.tool is not None:
             folder = self.call.model_dir or ""
-            values = self.tool.run(self.call, self.loop, folder)
-        else:
-            values = self.loop.train()
-            self.loop_exits.close()
-        # None may leave while another still evaluates or exports.
-        self.plugin.finish()
-        return values
-
-    def _follow(self, trainer: Trainer, call: Run) -> dict[str, float]:
-        """Evaluates each checkpoint of a run that another process trains."""
-        asked = self.options
-        per_epoch = None
-        if in_epochs(asked.train_steps):
-            per_epoch = trainer.batches("train").steps_per_epoch
-        return follow(
-            call,
-            train_steps=parse_length(
-                asked.train_steps,
-                name="run.train_steps",
-                steps_per_epoch=per_epoch,
-            ),
-            eval_every=asked.eval_every,
-            eval_steps=asked.eval_steps,
-            callbacks=asked.callbacks,
-            timeout=asked.eval_timeout,
-            poll_seconds=asked.eval_poll_seconds,
-            monitor=asked.best_monitor,
-            monitor_mode=asked.best_mode,
-            is_over=self.is_over,
-        )
+            return self.tool.run(self.call, self.loop, folder)
+        return self.loop.train()
 
     def _evaluate(self, trainer: Trainer) -> dict[str, float]:
         """Measures each set, or the only one of `run.eval_split`."""

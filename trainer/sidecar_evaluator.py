@@ -1,16 +1,27 @@
-"""The side-car evaluator: follows the checkpoints of a training process."""
+"""The side-car evaluator: follows the checkpoints of a training process.
 
+It evaluates each as it comes, and keeps the best one:
+
+    best/step_00000100/    one checkpoint, in the same form as in checkpoints/
+    best/best.json         its value, and the progress of the evaluator
+
+The record is written last, so that an evaluator that is killed at any moment
+can continue from it.
+"""
+
+import json
+import math
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import keras
 from absl import logging
 
-from trainer.best_checkpoint import Best
 from trainer.checkpoint import contents, storage
 from trainer.checkpoint.stateful import EVALUATED
-from trainer.errors import UserError
+from trainer.errors import UserError, nearest
 from trainer.loop.callback_list import CallbackList, has_event
 from trainer.loop.evaluation_sets import (
     EVAL,
@@ -22,48 +33,55 @@ from trainer.loop.evaluation_sets import (
 from trainer.loop.monitor import Monitor
 from trainer.loop.reporter import Reporter
 from trainer.loop.run import Run
-from trainer.options import EvalEvery
+from trainer.options import RunOptions
+from trainer.runtime import schema
+from trainer.runtime.files import (
+    exists,
+    make_directory,
+    read_json,
+    set_aside,
+    write_whole,
+)
 from trainer.runtime.run_paths import prepare_directory
-from trainer.values.annotations import Direction, Positive, Seconds, Text
-from trainer.values.configurable import checked
-from trainer.values.keras_values import Callbacks
-from trainer.values.periods import Period, Time, parse_period
+from trainer.values.periods import (
+    Period,
+    in_epochs,
+    parse_length,
+    parse_period,
+)
 
 # What an evaluation calls.
 _EVENTS = (
     *("on_test_begin", "on_test_batch_begin", "on_test_batch_end"),
     "on_test_end",
 )
+_RECORD = schema.record(
+    {
+        "evaluated_step": schema.integer(-1),
+        "monitor": schema.text,
+        "mode": schema.one_of("min", "max"),
+        "step": schema.optional(schema.integer()),
+        "value": schema.optional(schema.number()),
+    }
+)
 
 
-@checked
 def follow(
-    run: Run,
-    *,
-    train_steps: Positive,
-    eval_every: EvalEvery | None = None,
-    eval_steps: Positive | None = None,
-    callbacks: Callbacks = (),
-    timeout: Time = "1h",
-    poll_seconds: Seconds = 10.0,
-    monitor: Text = "val_loss",
-    monitor_mode: Direction = "auto",
-    is_over: Callable[[], bool] = lambda: False,
+    run: Run, asked: RunOptions, *, is_over: Callable[[], bool]
 ) -> dict[str, float]:
     """Evaluates each new checkpoint of a run that another process trains.
 
     It always takes the newest checkpoint: of those written during an
     evaluation, the older ones are skipped. No step is evaluated twice, even
     if the evaluator is killed and restarted. The best checkpoint is kept in
-    `best/`, see `trainer.best_checkpoint`; use it with
-    `--init_from=<model_dir>/best`.
+    `best/`; use it with `--init_from=<model_dir>/best`.
 
     All sets of `eval_every` are evaluated at each of these checkpoints; their
     periods are those of the training process.
 
     It ends when a checkpoint of `train_steps` has been evaluated, when the run
     has ended well and its last checkpoint has been evaluated, or when there
-    was no new checkpoint for `timeout`.
+    was no new checkpoint for `eval_timeout`.
 
     Callbacks that do something in `on_test_*` are called as in the training
     process, and what they add to the values in `on_test_end`, or log, is kept.
@@ -75,30 +93,34 @@ def follow(
     callbacks whose `only_watches` is set, and these then write to files of
     their own (`metrics_evaluator.jsonl`, `tensorboard/evaluator`).
 
-    Most arguments are those of `run` in a gin file; `monitor` is its
-    `best_monitor`. The Trainer may have another strategy than that of the run.
+    Args:
+        run: built; its Trainer may have another strategy than that which is
+            followed.
+        asked: the options of that run.
+        is_over: whether it has ended well.
 
     Returns:
         The newest step and its values, those of other sets than `"eval"` as
         `rare/*`; the best step and its value.
 
     Raises:
-        UserError: an argument is invalid, the checkpoints do not fit the
-            model, or there was none in time.
+        UserError: the checkpoints do not fit the model, or there was none in
+            time.
     """
-    # Long by its parameters, which `run.*` of a gin file sets.
-    model_dir = run.model_dir
-    assert model_dir is not None
-    longest = parse_period(timeout, name="run.eval_timeout").seconds
-    assert longest is not None, timeout
-    prepare_directory(model_dir, "best")
-    best = Best(os.path.join(model_dir, "best"), Monitor(monitor, monitor_mode))
-    sets = run.sets = tuple(sets_of(eval_every))
+    assert run.model_dir is not None
+    checkpoints = os.path.join(run.model_dir, "checkpoints")
+    longest = parse_period(asked.eval_timeout, name="run.eval_timeout").seconds
+    assert longest is not None
+    last = _last_step(run, asked)
+    prepare_directory(run.model_dir, "best")
+    monitor = Monitor(asked.best_monitor, asked.best_mode)
+    best = _Best(os.path.join(run.model_dir, "best"), monitor)
+    sets = run.sets = tuple(sets_of(asked.eval_every))
     for split in sets:
         # Mistakes show up before waiting.
         run.evaluator(run.batches(split)).trace()
-    _check_monitor(monitor, run, sets)
-    called = CallbackList(list(filter(_takes_part, callbacks)), run)
+    _check_monitor(monitor.name, run, sets)
+    called = CallbackList(list(filter(_takes_part, asked.callbacks)), run)
     for callback in called.ours:
         callback.following = True
     called.attach(run.model, {"verbose": 0, "epochs": None, "steps": None})
@@ -107,30 +129,30 @@ def follow(
         called,
         log=Period(),
         evaluations=dict.fromkeys(sets, Period()),
-        eval_steps=eval_steps,
+        eval_steps=asked.eval_steps,
     )
     evaluated: dict[str, float] = {}
     try:
         called.call("setup")
         waiting_since = time.monotonic()
         # From best.json, so that a restarted evaluator goes on where it was.
-        while best.last_step < train_steps:
+        while best.last_step < last:
             # Checked before the listing, so that a checkpoint that was written
             # just before the end is not missed.
             over = is_over()
             snapshot = storage.load_newer(
-                os.path.join(model_dir, "checkpoints"),
-                best.last_step,
-                contents.check,
+                checkpoints, best.last_step, contents.check
             )
             if snapshot is not None:
-                values = {}
                 # The optimizer's state and the callbacks' belong to the
                 # training process.
                 run.state.restore(snapshot, groups=EVALUATED)
-                for split in sets:
-                    values[split] = reporter.evaluate(split)
-                _note(snapshot, values, best, called)
+                values = {split: reporter.evaluate(split) for split in sets}
+                best.offer(snapshot, all_in_logs(values))
+                for split, its in values.items():
+                    for callback in called.ours:
+                        if callback.only_watches:
+                            callback.on_log(snapshot.step, split, its)
                 reporter.hand_over()
                 # Last: an evaluator that is killed before it repeats this step,
                 # so that no log is lost.
@@ -142,35 +164,137 @@ def follow(
                 continue
             waited = time.monotonic() - waiting_since
             if over or waited >= longest:
-                why = "the run has ended" if over else f"timeout {timeout}"
+                timeout = f"timeout {asked.eval_timeout}"
+                why = "the run has ended" if over else timeout
                 logging.info("No more checkpoints: %s.", why)
                 break
-            time.sleep(min(poll_seconds, longest - waited))
+            time.sleep(min(asked.eval_poll_seconds, longest - waited))
     finally:
         called.close()
         run.take_value = None
     # After one evaluation at least, a timeout is an ordinary end.
     if best.last_step < 0:
         raise UserError(
-            f"{model_dir}/checkpoints has no usable checkpoint after "
-            f"{timeout}. Is the run training there, with @Checkpoint() in "
-            "run.callbacks? run.eval_timeout sets how long to wait."
+            f"{checkpoints} has no usable checkpoint after "
+            f"{asked.eval_timeout}. Is the run training there, with "
+            "@Checkpoint() in run.callbacks? run.eval_timeout sets how long to "
+            "wait."
         )
     return {"step": best.last_step} | evaluated | best.describe()
 
 
-def _note(
-    snapshot: storage.Snapshot,
-    values: Mapping[str, dict[str, float]],
-    best: Best,
-    called: CallbackList,
-) -> None:
-    """Keeps the snapshot if it is the best, and logs its values by split."""
-    best.offer(snapshot, all_in_logs(values))
-    for split, its in values.items():
-        for callback in called.ours:
-            if callback.only_watches:
-                callback.on_log(snapshot.step, split, its)
+def _last_step(run: Run, asked: RunOptions) -> int:
+    per_epoch = None
+    if in_epochs(asked.train_steps):
+        per_epoch = run.batches("train").steps_per_epoch
+    return parse_length(
+        asked.train_steps, name="run.train_steps", steps_per_epoch=per_epoch
+    )
+
+
+class _Best:
+    """The best checkpoint of a run, by an evaluated value.
+
+    Args:
+        directory: where it is kept; created with the first checkpoint.
+        monitor: the value to compare, as `val_*`, and its direction.
+    """
+
+    def __init__(self, directory: str, monitor: Monitor) -> None:
+        self._directory = directory
+        self._monitor = monitor
+        self._path = os.path.join(directory, "best.json")
+        self._record: dict[str, Any] = {
+            "evaluated_step": -1,
+            "monitor": monitor.name,
+            "mode": monitor.mode,
+            "step": None,
+            "value": None,
+        }
+        # An evaluator may have been killed while it saved.
+        storage.remove_leftovers(directory)
+        found = self._read()
+        wanted = monitor.name, monitor.mode
+        by = found.get("monitor"), found.get("mode")
+        # The progress still counts, but values of two kinds cannot be compared.
+        if found.get("step") is not None and by != wanted:
+            logging.warning(
+                "%s holds the best checkpoint by %s (%s). The best by %s (%s) "
+                "is searched for among newer checkpoints only.",
+                *(directory, *by, *wanted),
+            )
+            found = {"evaluated_step": found["evaluated_step"]}
+        self._record |= found
+
+    @property
+    def last_step(self) -> int:
+        """The newest step that was evaluated; -1 if none was."""
+        return int(self._record["evaluated_step"])
+
+    def offer(
+        self, snapshot: storage.Snapshot, values: dict[str, float]
+    ) -> None:
+        """Writes a snapshot to disk if it is the best so far.
+
+        It takes effect only with `commit`.
+
+        Args:
+            snapshot: what was evaluated.
+            values: evaluation values as `val_*`.
+
+        Raises:
+            UserError: the monitored value was not measured.
+        """
+        name, best = self._monitor.name, self._record["value"]
+        if name not in values:
+            raise UserError(
+                f"run.best_monitor = {name!r} is not measured. "
+                f"{nearest(name, values)}"
+            )
+        value = float(values[name])
+        # Also of a step that is not the best: it has been evaluated.
+        self._record["evaluated_step"] = snapshot.step
+        # NaN is never the best value, and JSON has no infinity.
+        if math.isfinite(value) and (
+            best is None or self._monitor.better(value, best)
+        ):
+            # Beside the recorded one, which `commit` deletes only after
+            # recording this one.
+            storage.save(self._directory, snapshot)
+            self._record |= {"step": snapshot.step, "value": value}
+
+    def commit(self) -> None:
+        """Records the best checkpoint, and deletes the previous one."""
+        # There may be no checkpoint yet, as when the first value is NaN.
+        make_directory(self._directory)
+        text = json.dumps(self._record, allow_nan=False)
+        write_whole(self._path, text + "\n")
+        # After the record: if the evaluator is killed here, a checkpoint too
+        # many stays until the next `commit`, but never one too few.
+        for path in storage.listing(self._directory):
+            if self._record["step"] not in (None, storage.step_of(path)):
+                storage.remove(path)
+
+    def describe(self) -> dict[str, float]:
+        """Returns `best_step` and the best value; empty if there is none."""
+        step, value = self._record["step"], self._record["value"]
+        if step is None:
+            return {}
+        return {"best_step": step, f"best_{self._monitor.name}": value}
+
+    def _read(self) -> dict[str, Any]:
+        """The record of an earlier process; empty without one."""
+        if not exists(self._path):
+            return {}
+        try:
+            found: dict[str, Any] = read_json(self._path)
+            _RECORD(found, "it")
+        # Only damage: an error of a remote store goes up, because starting over
+        # would lose the record.
+        except ValueError as error:
+            set_aside(self._path, f"{error}; the evaluator starts over")
+            return {}
+        return found
 
 
 def _check_monitor(name: str, run: Run, sets: Sequence[str]) -> None:

@@ -1,7 +1,6 @@
 """What the evaluator beside a training process does, in one process."""
 
 import logging
-import os
 import shutil
 import threading
 
@@ -9,11 +8,10 @@ import keras
 import numpy as np
 import pytest
 
-from tests.helpers import best_of, read_lines
+from tests.helpers import best_of, newest, read_lines
 from tests.sets import one_in
-from trainer import Callback, Trainer, UserError
-from trainer.checkpoint import storage
-from trainer.sidecar_evaluator import follow
+from trainer import Callback, Trainer, UserError, run
+from trainer.plugin_api import storage
 from trainer_plugins import (
     Checkpoint,
     EarlyStopping,
@@ -53,13 +51,15 @@ def write_checkpoint(model_dir, step, weight):
     )
 
 
-def follow_to(model_dir, train_steps, **options):
-    defaults = {"timeout": "0.3s", "poll_seconds": 0.05}
-    trainer = options.pop("trainer", None) or make_trainer()
-    return follow(
-        trainer.new_run(str(model_dir)),
+def follow_to(model_dir, train_steps, *, trainer=None, **options):
+    made = make_trainer() if trainer is None else trainer
+    return run(
+        mode="continuous_eval",
+        model_dir=str(model_dir),
+        trainer=lambda strategy: made,
+        strategy="default",
         train_steps=train_steps,
-        **defaults | options,
+        **{"eval_timeout": "0.3s", "eval_poll_seconds": 0.05} | options,
     )
 
 
@@ -81,7 +81,7 @@ def test_the_best_is_kept_when_it_gets_worse(tmp_path, mode, expected):
     weights = {1: 3.0, 2: 1.0, 3: 2.0}
     for step, weight in weights.items():
         write_checkpoint(tmp_path, step, weight)
-        found = follow_to(tmp_path, step, monitor_mode=mode)
+        found = follow_to(tmp_path, step, best_mode=mode)
         # The training process keeps few checkpoints.
         shutil.rmtree(tmp_path / "checkpoints")
     assert found["step"] == 3
@@ -96,13 +96,19 @@ def test_the_best_is_kept_when_it_gets_worse(tmp_path, mode, expected):
 
 
 def test_the_best_starts_a_new_run(tmp_path):
-    from trainer.checkpoint.init_from import initialize_from
-
     write_checkpoint(tmp_path, 5, 4.0)
     follow_to(tmp_path, 5)
-    trainer = make_trainer()
-    initialize_from(trainer._built.parts, str(tmp_path / "best"))
-    assert trainer.model.get_weights()[0] == 4.0
+    new = tmp_path / "new"
+    run(
+        mode="train",
+        model_dir=str(new),
+        trainer=lambda strategy: make_trainer(learning_rate=0.0),
+        strategy="default",
+        train_steps=1,
+        init_from=str(tmp_path / "best"),
+        callbacks=[Checkpoint()],
+    )
+    assert newest(new).arrays["model/0000"] == 4.0
 
 
 def test_a_value_that_is_not_finite_is_never_best(tmp_path):
@@ -125,16 +131,20 @@ def test_a_step_is_evaluated_once_over_restarts(tmp_path):
     assert len(read_lines(tmp_path / "metrics_evaluator.jsonl")) == 1
 
 
-def test_ends_with_the_run_after_its_last_checkpoint(tmp_path):
+def test_ends_with_the_run_after_its_last_checkpoint(tmp_path, monkeypatch):
     write_checkpoint(tmp_path, 1, 1.0)
+    load_newer = storage.load_newer
 
-    def is_over():
+    def load(*arguments):
+        found = load_newer(*arguments)
         # The last checkpoint appears between the last look and the end.
-        if not os.path.exists(tmp_path / "checkpoints" / "step_00000002"):
+        if found is None and not (tmp_path / "run.json").exists():
             write_checkpoint(tmp_path, 2, 2.0)
-        return True
+            (tmp_path / "run.json").write_text('{"exit_reason": "done"}')
+        return found
 
-    found = follow_to(tmp_path, 9, timeout="1h", is_over=is_over)
+    monkeypatch.setattr(storage, "load_newer", load)
+    found = follow_to(tmp_path, 9, eval_timeout="1h")
     assert found["step"] == 2
 
 
@@ -146,10 +156,10 @@ def test_no_checkpoint_in_time_is_the_users_error(tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"timeout": "10 steps"}, "follow.timeout"),
-        ({"poll_seconds": 0.0}, "follow.poll_seconds"),
-        ({"monitor": "val_accuracy"}, "'val_accuracy' is not measured"),
-        ({"monitor": "loss"}, "Did you mean 'val_loss'"),
+        ({"eval_timeout": "10 steps"}, "run.eval_timeout"),
+        ({"eval_poll_seconds": 0.0}, "run.eval_poll_seconds"),
+        ({"best_monitor": "val_accuracy"}, "'val_accuracy' is not measured"),
+        ({"best_monitor": "loss"}, "Did you mean 'val_loss'"),
     ],
 )
 def test_what_the_user_gave_is_checked(tmp_path, options, words):
@@ -306,8 +316,8 @@ def test_what_callbacks_add_to_an_evaluation_is_kept(tmp_path):
             step,
             trainer=trainer,
             callbacks=callbacks,
-            monitor="val_norm",
-            monitor_mode="min",
+            best_monitor="val_norm",
+            best_mode="min",
         )
         lines = read_lines(tmp_path / "metrics_evaluator.jsonl")
         assert lines[-1]["norm"] == found["norm"] == abs(weight)
