@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from trainer.loop.logger import Logger as Logger
     from trainer.step.divergence_guard import Guard as Guard
     from trainer.step.metrics.factories import additive as additive
-    from trainer.step.metrics.whole_set import WholeSetMetric as WholeSetMetric
+    from trainer.step.metrics.states import WholeSetMetric as WholeSetMetric
     from trainer.step.reductions.sums import Average as Average
     from trainer.step.reductions.sums import average as average
     from trainer.strategy.plugin import StrategyPlugin as StrategyPlugin

@@ -38,9 +38,6 @@ if TYPE_CHECKING:
     from trainer.step.forms import StrategyOptions as StrategyOptions
     from trainer.step.programs import Program as Program
     from trainer.step.programs import Programs as Programs
-    from trainer.step.reductions.slots import (
-        BETWEEN_REPLICAS as BETWEEN_REPLICAS,
-    )
     from trainer.step.reductions.sums import Sums as Sums
     from trainer.strategy.cluster.ranks import read_number as read_number
     from trainer.strategy.cluster.resolve import (

@@ -41,10 +41,7 @@ from trainer.step.divergence_guard import Guard
 from trainer.step.measuring import log_in_step
 from trainer.step.methods import BaseStep
 from trainer.step.spec import OVERRIDABLE, AddedLosses, StepSpec
-from trainer.strategy.checks import (
-    check_against_strategy,
-)
-from trainer.strategy.eager_loop import check_eager
+from trainer.strategy.checks import check_against_strategy, check_eager
 from trainer.strategy.plugin import StrategyPlugin
 from trainer.strategy.recipe import Recipe
 from trainer.strategy.registry import check_strategy, find_strategy, plugin_of
@@ -108,7 +105,7 @@ class Trainer(BaseStep):
        batch, which sees the outputs of all replicas.
 
            class Contrastive(Trainer):
-               def global_loss(self, x, y, y_pred):
+               def global_loss(self, y, y_pred):
                    return keras.losses.Circle()(y, y_pred)
 
     4. Override `train_step`: several optimizers, losses over pairs of

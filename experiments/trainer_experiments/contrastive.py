@@ -62,7 +62,7 @@ class SimCLR(Trainer):
         super().__init__(**kwargs)
         self.temperature = temperature
 
-    def global_loss(self, x: Any, y: Any, y_pred: Any) -> tf.Tensor:
+    def global_loss(self, y: Any, y_pred: Any) -> tf.Tensor:
         """See `Trainer.global_loss`."""
         views = y_pred["views"] if isinstance(y_pred, dict) else y_pred
         return nt_xent(views, self.temperature)

@@ -429,7 +429,7 @@ def counts(strategy, directory):
         strategy, data=in_order((x[:whole], y[:whole]))
     )
     logs = trainer.train(400, log_every=1000, steps_per_loop=100)
-    totals = trainer._built.last._reporter.totals["interval"]
+    totals = trainer._built.last._reporter.intervals["interval"]
     metric_count = totals.state()["metric:mean_absolute_error"][1].sum()
     return {
         "counts.steps": np.array(trainer._built.parts.step),

@@ -33,7 +33,7 @@ def test_a_loss_over_the_global_batch(results):
 def test_metrics_that_need_the_batches_order(results):
     case = results.case("metrics_in_order")
     assert "'decaying' (Decaying) does not add up" in str(case["refused"])
-    assert ("not_evaluated" in case) is not bool(results["carries_states"])
+    assert ("not_evaluated" in case) is not bool(results["evaluates_here"])
     if "not_evaluated" in case:
         return
     _, y, weight = models.regression_data()

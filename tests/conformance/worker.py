@@ -54,7 +54,7 @@ def main():
     else:
         results = run_all(plugin, arguments.directory, arguments.only)
     results["num_replicas"] = np.array(plugin.num_replicas)
-    results["carries_states"] = np.array(plugin.options.carries_states)
+    results["evaluates_here"] = np.array(plugin.options.evaluates_here)
     if plugin.is_chief:
         np.savez(os.path.join(arguments.directory, "results.npz"), **results)
     plugin.finish()

@@ -142,7 +142,7 @@ class _OwnStep(Trainer):
 
 
 class _Global(Trainer):
-    def global_loss(self, x, y, y_pred):
+    def global_loss(self, y, y_pred):
         return ops.mean(ops.square(y_pred - ops.mean(y_pred)))
 
 

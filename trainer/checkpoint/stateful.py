@@ -296,8 +296,8 @@ class RunState:
             groups["ema"] = list(parts.ema.variables)
         if parts.loss_scale is not None:
             groups["loss_scale"] = list(parts.loss_scale.variables)
-        if parts.watch is not None and parts.watch.variables:
-            groups[GUARD] = parts.watch.variables
+        if parts.guard is not None and parts.guard.variables:
+            groups[GUARD] = parts.guard.variables
         return groups
 
 

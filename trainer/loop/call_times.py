@@ -1,7 +1,7 @@
 """Times graph calls, and splits their time into phases of `goodput`."""
 
 import math
-from typing import Any
+from collections.abc import Callable
 
 from absl import logging
 
@@ -34,22 +34,24 @@ class Calls:
         self._count = 0
         self._first = (0, 0.0)
         self._fastest = math.inf
-        self._before: tuple[float, Any] | None = None
+        self._before: tuple[float, Callable[[], float]] | None = None
         self._seconds = self._waited = 0.0
 
-    def book(self, steps: int, *, seconds: float, waited: Any) -> None:
+    def book(
+        self, steps: int, *, seconds: float, waited: Callable[[], float]
+    ) -> None:
         """Accounts for one call.
 
         Args:
             steps: how many it made.
             seconds: how long it took.
-            waited: how many of these it waited for data; to be read by `float`.
+            waited: says how many of these it waited for data.
         """
         # One call later: fetching a value waits for its device, which by then
         # works on the next call.
         if self._before is not None:
-            took, wait = self._before
-            wait = min(float(wait), took)
+            took, says = self._before
+            wait = min(says(), took)
             self._accounts.move(wait, source="step", to="data_wait")
             self._seconds += took
             self._waited += wait

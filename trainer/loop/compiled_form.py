@@ -26,7 +26,6 @@ from trainer.step.logs import LOSS_PART
 from trainer.step.lookups import TYPES
 from trainer.strategy.checks import why_not_in_form
 from trainer.strategy.graph_loop import GraphLoop, Runner
-from trainer.strategy.stack_loop import StackLoop
 
 # Steps before this one are a graph under "auto": about as many as XLA needs
 # to make good for its compilation. A host loop ends here.
@@ -184,6 +183,9 @@ class CompiledForm:
         if reason is None and form.uses_xla and plugin.num_replicas > 1:
             reason = _why_not_on_each_replica(run)
         if reason is None and form is Form.XLA_STACK:
+            for name, measure in run.parts.metrics.measures.items():
+                if measure.adds_up is False:
+                    return f"the host updates the metric {name!r} in each step"
             reason = self._batches.why_not_stacked()
             return reason and f"{form} needs batches of a known shape: {reason}"
         return reason
@@ -230,7 +232,7 @@ class CompiledForm:
 
 def _others(runner: Runner) -> list[str]:
     """The operations of a program for XLA that draw other numbers."""
-    if not isinstance(runner, GraphLoop | StackLoop):
+    if not isinstance(runner, GraphLoop):
         return []
     return other_numbers(types_of(runner.step_graph))
 
@@ -261,14 +263,12 @@ def _why_not_on_each_replica(run: Run) -> str | None:
 def _without_trace(run: Run) -> Iterator[None]:
     """Sets everything back that steps change, whatever happens."""
     parts, step = run.parts, run.step
-    carried = parts.metrics.carried_variables
-    before = [variable.numpy() for variable in carried]
+    states = {name: {**its} for name, its in parts.metrics.states.items()}
     try:
         with run.state.unchanged():
             yield
     finally:
-        for variable, value in zip(carried, before, strict=True):
-            variable.assign(value)
-        if parts.watch is not None:
-            parts.watch.forget()
+        parts.metrics.states = states
+        if parts.guard is not None:
+            parts.guard.forget()
         run.step = step

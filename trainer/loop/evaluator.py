@@ -11,13 +11,12 @@ import tensorflow as tf
 from trainer.data import Batches, feeder, padded
 from trainer.data.dataset_batches import MOST_COUNTED
 from trainer.errors import UserError
-from trainer.step.eval_step import make_eval_step
-from trainer.step.logs import Totals
+from trainer.step.logs import Interval
 from trainer.step.metrics.states import EVAL
 from trainer.step.prepare import prepare
 from trainer.step.spec import StepSpec
-from trainer.strategy.eager_loop import EagerLoop
-from trainer.strategy.graph_loop import Runner
+from trainer.step.train_step import make_eval_step
+from trainer.strategy.graph_loop import EagerLoop, Runner
 from trainer.strategy.plugin import MakePieces, StrategyPlugin
 
 # Batches in one graph call: between two calls a run may leave, so that it does
@@ -101,9 +100,9 @@ class Evaluator:
         steps = count_of(self._batches, steps, name="steps, or run.eval_steps")
         prepare(self._spec, training=False)
         iterator = self._input()
-        totals = Totals(self._spec.parts.metrics, EVAL)
-        # Carried states are in variables, which still hold the last evaluation.
-        totals.reset()
+        interval = Interval(self._spec.parts.metrics, EVAL)
+        # An evaluation that was abandoned has left states of metrics.
+        interval.reset()
         per_call = _BATCHES_PER_CALL if event is None else 1
         with self._averaged_weights():
             for start in range(0, steps, per_call):
@@ -114,14 +113,14 @@ class Evaluator:
                 count = min(per_call, steps - start)
                 if event is not None:
                     event("on_test_batch_begin", start, {})
-                (totals.sums,) = self.runner(iterator, count, [totals.sums])
+                (interval.sums,) = self.runner(iterator, count, [interval.sums])
                 if event is not None:
                     # What is over a whole set is not known yet.
-                    values = totals.values(whole_sets=False)
+                    values = interval.values(whole_sets=False)
                     event("on_test_batch_end", start, values)
-        values = totals.values()
+        values = interval.values()
         # What metrics have gathered may be large.
-        totals.reset()
+        interval.reset()
         return values
 
     def trace(self) -> None:

@@ -6,6 +6,7 @@ to bottom.
 
 import contextlib
 import dataclasses
+import functools
 import time
 from collections.abc import Iterator
 from typing import Any, NoReturn
@@ -37,7 +38,7 @@ from trainer.step.divergence_guard import Fault
 from trainer.step.forms import Form
 from trainer.step.logs import DATA_WAIT, MISSES
 from trainer.step.prepare import prepare
-from trainer.step.reductions.sums import Growth
+from trainer.step.reductions.sums import Sums, added
 from trainer.strategy.checks import check_micro_batches
 from trainer.values.periods import (
     Period,
@@ -354,10 +355,6 @@ class Loop:
         )
         self.form.take()
         run.built.form = self.form
-        # Restored sums of metrics wait for this: by now `prepare` has said how
-        # each metric is measured, and no trial is to come.
-        for totals in self.reporter.totals.values():
-            totals.give_states()
         if iterator is None or run.spec.form is Form.XLA_STACK:
             iterator = training_input(
                 run, self.batches, start=run.step + self._ahead
@@ -387,8 +384,8 @@ class Loop:
 
     def _measured(self) -> set[str]:
         """The names of the values that a training step gives."""
-        layout = getattr(self._run.train_runner, "layout", None)
-        traced = [] if layout is None else layout.names
+        packing = getattr(self._run.train_runner, "packing", None)
+        traced = [] if packing is None else packing.names
         rates = self._run.learning_rates()
         measures = self._run.spec.parts.metrics.measures
         return {
@@ -405,8 +402,6 @@ class Loop:
 
     def _change_form(self) -> None:
         """Gives the next steps another form, as a run that is resumed here."""
-        for totals in self.reporter.totals.values():
-            totals.load_state(totals.state())
         with self._run.accounts.phase("compile"):
             self._iterator = self._trace(self._iterator)
 
@@ -514,24 +509,24 @@ class Loop:
             run.step += count
             # Reading the fault waits for the device. Without a guard, the next
             # call can be prepared while this one runs.
-            watch = run.parts.watch
-            fault = None if watch is None else watch.fault()
-            if MISSES in after[0].layout:
-                self._require_no_miss(Growth(MISSES, before[0], after[0]))
+            guard = run.parts.guard
+            fault = None if guard is None else guard.fault()
+            if MISSES in after[0].packing.names:
+                self._require_no_miss(before[0], after[0])
             seconds = time.perf_counter() - begin
             self.reporter.take(after, seconds=seconds)
         # Only noted here: reading it would wait for the device.
-        waited = Growth(DATA_WAIT, before[0], after[0])
+        waited = functools.partial(added, DATA_WAIT, before[0], after[0])
         self._calls.book(count, seconds=seconds, waited=waited)
         return fault
 
-    def _require_no_miss(self, misses: Growth) -> None:
+    def _require_no_miss(self, before: Sums | None, after: Sums) -> None:
         """Does what XLA leaves out; waits for the device.
 
         Raises:
             UserError: a lookup had a number without a row.
         """
-        count = int(float(misses))
+        count = int(added(MISSES, before, after))
         if count:
             raise UserError(
                 f"The batches up to step {self._run.step} hold numbers "

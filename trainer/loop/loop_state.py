@@ -73,8 +73,8 @@ class LoopState:
             },
             "totals": {},
         }
-        for name, totals in self._reporter.totals.items():
-            state = totals.state()
+        for name, interval in self._reporter.intervals.items():
+            state = interval.state()
             host["totals"][name] = {key: len(state[key]) for key in state}
             for key, values in state.items():
                 for i, value in enumerate(values):
@@ -122,7 +122,7 @@ class LoopState:
         if "loop" in host:
             self._load_position(host["loop"], step=snapshot.step)
         for name, counts in host.get("totals", {}).items():
-            self._reporter.totals[name].load_state(
+            self._reporter.intervals[name].load_state(
                 {
                     key: [
                         snapshot.arrays[f"totals/{name}/{key}/{i}"]
@@ -164,8 +164,8 @@ class LoopState:
             # Research code may have changed the weights since.
             self._reporter.forget_evaluation()
         self._reporter.load_times(last._reporter.times())
-        for name, totals in last._reporter.totals.items():
-            self._reporter.totals[name].load_state(totals.state())
+        for name, interval in last._reporter.intervals.items():
+            self._reporter.intervals[name].load_state(interval.state())
 
     def _load_position(self, position: Mapping[str, Any], *, step: int) -> None:
         self._run.unfired_from = position["unfired_from"]

@@ -25,7 +25,7 @@ from trainer.loop.logged import Value, numbers_of
 from trainer.loop.logger import missing_kinds
 from trainer.loop.run import Run
 from trainer.loop.schedule import Ticker
-from trainer.step.logs import Totals
+from trainer.step.logs import Interval
 from trainer.step.metrics.states import TRAINING
 from trainer.step.reductions.sums import Sums
 from trainer.values.periods import Period
@@ -48,7 +48,7 @@ class Reporter:
     Attributes:
         eval_steps: as given.
         logs: the newest training values, and evaluation values as `val_*`.
-        totals: sums since the last log and since the epoch's begin.
+        intervals: sums since the last log and since the epoch's begin.
         interval_seconds: what the steps since the last log took.
         tickers: when logs and evaluations are due.
         begun_epoch: the last epoch whose `on_epoch_begin` has been called,
@@ -71,9 +71,8 @@ class Reporter:
     ) -> None:
         self.logs: dict[str, float] = {}
         self.logged = run.logged
-        self.totals = {
-            kept_for: Totals(run.parts.metrics, kept_for)
-            for kept_for in TRAINING
+        self.intervals = {
+            name: Interval(run.parts.metrics, name) for name in TRAINING
         }
         self.interval_seconds = 0.0
         self.begun_epoch: int | None = None
@@ -157,17 +156,17 @@ class Reporter:
     @property
     def sums(self) -> list[Sums | None]:
         """What a graph call goes on from."""
-        return [totals.sums for totals in self.totals.values()]
+        return [one.sums for one in self.intervals.values()]
 
     def take(self, sums: Sequence[Sums], *, seconds: float) -> None:
         """Takes what a graph call returned: `sums` with its steps added."""
-        for totals, one in zip(self.totals.values(), sums, strict=True):
-            totals.sums = one
+        for interval, its in zip(self.intervals.values(), sums, strict=True):
+            interval.sums = its
         self.interval_seconds += seconds
 
     def epoch_values(self) -> dict[str, float]:
         """Training values since the epoch's begin."""
-        return self.totals["epoch"].values()
+        return self.intervals["epoch"].values()
 
     def log(self, name: str, value: Value, split: str | None) -> None:
         """Takes a value of `trainer.log`, outside of a step.
@@ -288,7 +287,7 @@ class Reporter:
             # A log that is only for the end leaves the interval open, so that
             # a longer run logs the values that it would have logged without
             # the earlier end.
-            self.totals["interval"].reset()
+            self.intervals["interval"].reset()
             self.interval_seconds = 0.0
         if ending:
             self._log_end(step, evaluated, logged=(["train"] * log_due) + due)
@@ -404,7 +403,7 @@ class Reporter:
         return self._run.control.agree(self._run.plugin).restart
 
     def _log_training(self, step: int, *, final: bool) -> None:
-        interval = self.totals["interval"]
+        interval = self.intervals["interval"]
         values = interval.values()
         own = self.logged.take_numbers(step, "train", final=final)
         for name in own:
@@ -450,7 +449,7 @@ class Reporter:
         values = self.epoch_values() | validation
         measured = tuple(values)
         values = self.logged.of_epoch | values
-        self.totals["epoch"].reset()
+        self.intervals["epoch"].reset()
         self.logged.of_epoch = {}
         with self._opened("epoch", values, measured=measured):
             self._callbacks.call("on_epoch_end", epoch, values)

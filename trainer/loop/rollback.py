@@ -178,7 +178,7 @@ class Rollback:
                 there is nothing to go back to.
         """
         run, guard = self._run, self._guard
-        assert run.parts.watch is not None
+        assert run.parts.guard is not None
         # First, saves that are under way are finished, in all processes: the
         # newest checkpoint must be the same for all.
         self._callbacks.call("on_divergence", run.step)
@@ -202,7 +202,7 @@ class Rollback:
         run.plugin.any_process(False)
         if not run.state.restore_newest(self._directory, going_back=True):
             raise Diverged(f"{story}. {self._newest()}")
-        run.parts.watch.forget()
+        run.parts.guard.forget()
         run.state.check_alike()
         logging.warning("%s. Going on from step %d.", story, run.step)
         # No `on_train_begin` follows, after which Keras' callbacks get theirs.
@@ -220,14 +220,14 @@ class Rollback:
             Diverged: the run would end.
         """
         run, guard = self._run, self._guard
-        assert run.parts.watch is not None
+        assert run.parts.guard is not None
         skipped = Skipped(run.model_dir, self._batch_size)
         story = _story(self._entry(fault, skipped), fault)
         if not guard.rolls_back:
             raise Diverged(story + ".")
         if len(skipped.entries) + earlier >= guard.max_rollbacks:
             raise Diverged(f"{story}, more often than Guard.max_rollbacks.")
-        run.parts.watch.forget()
+        run.parts.guard.forget()
         return story + ". A run would roll back."
 
     def _entry(self, fault: Fault, skipped: Skipped) -> dict[str, Any]:

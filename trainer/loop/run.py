@@ -21,8 +21,7 @@ from trainer.step.forms import Form
 from trainer.step.spec import Parts, StepSpec
 from trainer.step.train_step import make_train_step
 from trainer.strategy.checks import check_trainable
-from trainer.strategy.eager_loop import EagerLoop
-from trainer.strategy.graph_loop import Runner
+from trainer.strategy.graph_loop import EagerLoop, Runner
 from trainer.strategy.plugin import StrategyPlugin
 from trainer.values.periods import Period, PeriodLike, parse_period
 

@@ -6,7 +6,7 @@ from trainer.data import Batches, exact, feeder
 from trainer.loop.rollback import without_skipped
 from trainer.loop.run import Run
 from trainer.step.forms import Form
-from trainer.strategy.stack_loop import StackReader
+from trainer.strategy.graph_loop import StackReader
 
 
 def training_input(run: Run, batches: Batches, *, start: int) -> Any:

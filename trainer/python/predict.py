@@ -17,7 +17,7 @@ from trainer.python.fit import yields_batches
 from trainer.runtime.graph import converted, graph_function
 from trainer.step.checks import check_inputs
 from trainer.step.spec import StepSpec
-from trainer.strategy.eager_loop import eagerly
+from trainer.strategy.graph_loop import eagerly
 
 # Keeps the random numbers apart from those of training, evaluation and trials.
 _STREAM = 3

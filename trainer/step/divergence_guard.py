@@ -7,7 +7,7 @@ per step.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
@@ -15,8 +15,6 @@ import tensorflow as tf
 from annotated_types import Gt, Le
 
 from trainer.runtime.graph import only_if
-from trainer.step.context import step_context
-from trainer.step.gradients import Gradient, global_norm
 from trainer.values.annotations import Finite, Positive
 from trainer.values.configurable import configurable
 
@@ -118,7 +116,7 @@ class Guard:
         )
 
 
-class Watch:
+class GuardState:
     """A guard's part in the step, and its variables.
 
     Create it in the strategy's scope.
@@ -138,9 +136,8 @@ class Watch:
     @property
     def variables(self) -> list[tf.Variable]:
         """What a checkpoint must hold."""
-        if self._guard.max_growth is None:
-            return []
-        return [self._usual]
+        # Without max_growth the usual norm is neither used nor saved.
+        return [] if self._guard.max_growth is None else [self._usual]
 
     def apply_if_sound(
         self,
@@ -164,33 +161,39 @@ class Watch:
         Returns:
             Whether it was applied, a boolean scalar.
         """
+        loss, norm = measured
         usual, count = tf.unstack(self._usual.read_value())
-        loss_is_sound = self._loss_is_sound(measured)
-        sound = loss_is_sound & self._gradient_is_sound(measured, usual, count)
+        most = _at_most(self._guard.max_gradient_norm)
+        if self._guard.max_growth is not None:
+            # A usual norm of zero would make every growth infinite.
+            known = (count >= WARM_UP) & (usual > 0)
+            growth = usual * self._guard.max_growth
+            most = tf.where(known, tf.minimum(growth, most), most)
+        # A loss of minus infinity is below any limit, so that is not enough.
+        loss_is_sound = tf.math.is_finite(loss) & (
+            loss <= _at_most(self._guard.max_loss)
+        )
+        # False for a norm of NaN, too.
+        sound = loss_is_sound & (norm <= most)
 
         def go_on() -> None:
             apply()
-            self._accept(measured, usual, count)
+            if self._guard.max_growth is not None:
+                # The plain mean of the first WINDOW norms, then an exponential
+                # one.
+                good = tf.minimum(count + 1, WINDOW)
+                mean = usual + (norm - usual) / good
+                self._usual.assign(tf.stack([mean, good]))
 
         def stop() -> None:
             # A gradient that overflows while the loss is sound is the loss
             # scale's business: the step is left out, the scale is halved, and
             # nothing is noted.
             is_fault = ~(loss_is_sound & overflowed)
-            only_if(is_fault, lambda: self._note(measured, usual, step))
+            only_if(is_fault, lambda: self._note([loss, norm, usual], step))
 
         only_if(sound, go_on, stop)
         return sound
-
-    def note(self, gradients: Sequence[Gradient]) -> None:
-        """Takes note of gradients that are about to be applied.
-
-        Args:
-            gradients: see `trainer.step.gradients.global_norm`.
-        """
-        norms = step_context.gradient_norms
-        if norms is not None:
-            norms.append(global_norm(gradients))
 
     def fault(self) -> Fault | None:
         """The first bad step since `forget`; waits for the device."""
@@ -204,42 +207,10 @@ class Watch:
         """Waits for the next fault."""
         self._fault_step.assign(-1)
 
-    def _loss_is_sound(self, measured: Measured) -> tf.Tensor:
-        most = _at_most(self._guard.max_loss)
-        # A loss of minus infinity is below any limit, so the limit is not
-        # enough.
-        return tf.math.is_finite(measured.loss) & (measured.loss <= most)
-
-    def _gradient_is_sound(
-        self, measured: Measured, usual: tf.Tensor, count: tf.Tensor
-    ) -> tf.Tensor:
-        most = _at_most(self._guard.max_gradient_norm)
-        if self._guard.max_growth is not None:
-            # A usual norm of zero would make every growth infinite.
-            known = (count >= WARM_UP) & (usual > 0)
-            growth = usual * self._guard.max_growth
-            most = tf.where(known, tf.minimum(growth, most), most)
-        # False for NaN, too.
-        return measured.gradient_norm <= most
-
-    def _accept(
-        self, measured: Measured, usual: tf.Tensor, count: tf.Tensor
-    ) -> None:
-        # Without max_growth the usual norm is neither used nor saved.
-        if self._guard.max_growth is None:
-            return
-        count = tf.minimum(count + 1, WINDOW)
-        # The plain mean of the first WINDOW norms, then an exponential one.
-        usual += (measured.gradient_norm - usual) / count
-        self._usual.assign(tf.stack([usual, count]))
-
-    def _note(
-        self, measured: Measured, usual: tf.Tensor, step: tf.Tensor
-    ) -> None:
+    def _note(self, fault: list[tf.Tensor], step: tf.Tensor) -> None:
         """Keeps the first fault: later ones may be its consequences."""
         before, noted = self._fault_step.read_value(), self._fault.read_value()
-        fault = tf.stack([*measured, usual])
-        self._fault.assign(tf.where(before < 0, fault, noted))
+        self._fault.assign(tf.where(before < 0, tf.stack(fault), noted))
         self._fault_step.assign(tf.where(before < 0, step, before))
 
 

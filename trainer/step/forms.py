@@ -58,10 +58,10 @@ class StrategyOptions:
             `StrategyPlugin.distribute` was given them.
         takes_stacks: a single replica in this process, whose steps over a
             stack of batches can be one program of XLA.
-        carries_states: each step sees what the one before it left, so that
-            metrics may depend on the order of batches.
+        carries_states: each training step sees what the one before it left, so
+            that metrics may depend on the order of batches.
         evaluates_here: evaluation steps run in this process, so that it can
-            hold the predictions for a whole evaluation set.
+            hold predictions, and states of metrics that are no sums.
     """
 
     # The defaults are those of a strategy whose replicas run in this process

@@ -1,4 +1,4 @@
-"""`Totals`: sums of logs over an interval, and the values they give."""
+"""What steps log: the names of their results, and values over an interval."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,34 +15,31 @@ MISSES = "_misses"  # Counts numbers without a row; see `lookups`.
 LOSS_PART = "loss:"  # Averages under this prefix are summands of "loss".
 STATE = "state:"  # In a checkpoint: states of metrics that do not add up.
 
+# What travels with the values but is not one.
+_NO_VALUES = (EXAMPLES, DATA_WAIT, MISSES)
+
 # A step's result: `Average`s and lists of metric increments, by name.
 StepLogs = dict[str, Any]
 
 
-# What travels with the values but is not one.
-_NO_VALUES = (EXAMPLES, DATA_WAIT, MISSES)
-
-
-class Totals:
+class Interval:
     """Holds the sums over an interval, in float64.
 
     Float32 sums of counts stop growing at 2**24; these do not. Results are
     fetched from the device only when a value is read.
 
     Args:
-        metrics: computes results from the increments, and holds the states
-            that do not add up.
-        kept_for: which of these states is this interval's.
+        metrics: compute results, and hold the states that are no sums.
+        name: such as `"epoch"`.
 
     Attributes:
         sums: what the next graph call goes on from; `None` before a step.
     """
 
-    def __init__(self, metrics: MetricSet, kept_for: str) -> None:
+    def __init__(self, metrics: MetricSet, name: str) -> None:
         self._metrics = metrics
-        self._kept_for = kept_for
+        self._name = name
         self.sums: Sums | None = None
-        self._stored: dict[str, list[np.ndarray]] = {}
 
     @property
     def examples(self) -> int:
@@ -57,43 +54,35 @@ class Totals:
         """
         if self.sums is None:
             return {}
-        values = {}
-        parts = []
-        sums = self.sums.total()  # Here the device is waited for.
-        for name, value in sums.items():
-            if not isinstance(value, Average) or name in _NO_VALUES:
-                continue
-            mean = float(value.total / value.count) if value.count else 0.0
-            if name.startswith(LOSS_PART):
-                parts.append(mean)
-            else:
-                values[name] = mean
+        values, parts, increments = {}, [], {}
+        # Here the device is waited for.
+        for name, value in self.sums.total().items():
+            if name.startswith(METRIC):
+                increments[name.removeprefix(METRIC)] = value
+            elif name not in _NO_VALUES:
+                mean = float(value.total / value.count) if value.count else 0.0
+                if name.startswith(LOSS_PART):
+                    parts.append(mean)
+                else:
+                    values[name] = mean
         if parts:
-            # Each group of terms has a denominator of its own, so only their
-            # means can be added.
+            # Each part has a denominator of its own, so only their means can
+            # be added.
             values = {"loss": sum(parts), **values}
-        increments = {
-            name.removeprefix(METRIC): value
-            for name, value in sums.items()
-            if name.startswith(METRIC)
-        }
         return values | self._metrics.results(
-            increments, self._kept_for, whole_sets=whole_sets
+            increments, self._name, whole_sets=whole_sets
         )
 
     def reset(self) -> None:
         """Starts a new interval."""
-        self.sums, self._stored = None, {}
-        self._metrics.reset(self._kept_for)
+        self.sums = None
+        self._metrics.states.pop(self._name, None)
 
     def state(self) -> dict[str, list[np.ndarray]]:
         """What a checkpoint must hold of an interval that is under way.
 
         The first axis of each sum counts replicas.
         """
-        # Nothing has run since the restore: hand back exactly what was read.
-        if self._stored:
-            return dict(self._stored)
         if self.sums is None:
             return {}
         found = {
@@ -103,36 +92,22 @@ class Totals:
             # checkpoints. And a run with a miss saves nothing.
             if name not in (DATA_WAIT, MISSES)
         }
-        carried = self._metrics.states(self._kept_for)
+        states = self._metrics.states.get(self._name, {})
         return found | {
-            f"{STATE}{name}": arrays for name, arrays in carried.items()
+            f"{STATE}{name}": arrays for name, arrays in states.items()
         }
 
     def load_state(self, state: Mapping[str, list[np.ndarray]]) -> None:
         """Takes back what `state` returned."""
-        # First: it fails on a bad structure before anything is set.
-        _averages(state)
+        sums = {
+            name: arrays if name.startswith(METRIC) else Average(*arrays)
+            for name, arrays in state.items()
+            if not name.startswith(STATE)
+        }
         self.reset()
-        self._stored = dict(state)
-        # Metrics get their variables with the first batch, after the restore.
-        if self._metrics.is_ready:
-            self.give_states()
-
-    def give_states(self) -> None:
-        """Gives metrics what `load_state` was given, once they are known."""
-        stored, self._stored = self._stored, {}
-        if not stored:
-            return
-        sums: StepLogs = dict(_averages(stored))
-        of_metrics = {n: a for n, a in stored.items() if n not in sums}
-        self.sums = Sums.of(
-            sums | self._metrics.load(of_metrics, self._kept_for)
-        )
-
-
-def _averages(state: Mapping[str, list[np.ndarray]]) -> dict[str, Average]:
-    return {
-        name: Average(*arrays)
-        for name, arrays in state.items()
-        if not name.startswith((METRIC, STATE))
-    }
+        self.sums = Sums.of(sums) if sums else None
+        self._metrics.states[self._name] = {
+            name.removeprefix(STATE): arrays
+            for name, arrays in state.items()
+            if name.startswith(STATE)
+        }

@@ -2,11 +2,11 @@
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
-from absl import logging
 
 from trainer.errors import UserError
 from trainer.step.context import current_graph, step_context
@@ -14,12 +14,10 @@ from trainer.step.gradients import reduce_sum
 from trainer.step.keras.private import all_layers, losses_left_whole
 from trainer.step.logs import DATA_WAIT, EXAMPLES, MISSES, StepLogs
 from trainer.step.lookups import position
-from trainer.step.reductions.slots import Slots, slot_rows
+from trainer.step.metrics.states import VALUES
 from trainer.step.reductions.sums import Average, average
 from trainer.step.replica_batch import ReplicaBatch
 from trainer.step.spec import StepSpec
-
-_LOW = 2**32 - 1
 
 
 def replica_batch(
@@ -35,16 +33,11 @@ def replica_batch(
     micro = spec.accumulation_steps if training else 1
     # Collectives between processes need one shape for all steps: there, each
     # part is padded to the most examples that a replica can get.
-    most_rows = None
+    most = None
     if not spec.plugin.is_alone:
-        most_rows = functools.partial(
-            most_examples,
-            spec,
-            training=training,
-            why="all_gather exchanges examples between processes",
-        )
+        most = functools.partial(most_rows, spec, training=training)
     shares = spec.plugin.num_replicas * micro
-    return ReplicaBatch(batch, shares=shares, most_rows=most_rows)
+    return ReplicaBatch(batch, shares=shares, most_rows=most)
 
 
 @contextlib.contextmanager
@@ -89,7 +82,7 @@ def in_step(
             _check_names(logged, logs)
             metrics = parts.metrics
             found = logs | logged | metrics.logs(metrics.layer_calls(calls))
-            found = _gathered(spec, found, batch, training=training)
+            found = metrics.gathered(found, here, training=training)
             if training:
                 layers = {layer.name for layer in all_layers(spec.model)}
                 misses = spec.lookups.misses(since=before, layers=layers)
@@ -107,6 +100,8 @@ def _adding_up(
     complete: StepLogs = {}
     for name, value in logs.items():
         value = average(value) if isinstance(value, tf.Tensor) else value
+        if name.startswith(VALUES):
+            continue
         if isinstance(value, Average):
             complete[name] = here.or_nothing(value)
         else:
@@ -116,7 +111,9 @@ def _adding_up(
         # Replicas wait together, and what they log is summed.
         part = waited / spec.plugin.num_replicas
         complete[DATA_WAIT] = average(part, 0.0)
-    return reduce_sum(complete) if spec.options.reduces_logs else complete
+    if spec.options.reduces_logs:
+        complete = reduce_sum(complete)
+    return complete | {n: v for n, v in logs.items() if n.startswith(VALUES)}
 
 
 def log_in_step(name: str, value: Any, **given: Any) -> bool:
@@ -191,104 +188,21 @@ def _check_names(logged: StepLogs, logs: StepLogs) -> None:
         )
 
 
-def warn_of_unmeasured(
-    spec: StepSpec, logs: StepLogs, *, training: bool
-) -> None:
-    """Warns of metrics that no step measures.
-
-    One that is only measured in evaluations is none of them: it may cost too
-    much for each training step.
-
-    Args:
-        spec: what the step is made of.
-        logs: what an overridden step returned.
-        training: whether it is the training step.
-    """
-    names = spec.parts.metrics.unmeasured(logs, training=training)
-    if names:
-        logging.warning(
-            "Neither train_step nor eval_step measures the metrics %s. Return "
-            "metric_increments(y, y_pred) with the rest.",
-            ", ".join(map(repr, names)),
-        )
-
-
-def carry(spec: StepSpec, logs: StepLogs, kept_for: Sequence[str]) -> StepLogs:
-    """Updates the metrics that do not add up, in cross-replica context.
+def hand_over(spec: StepSpec, logs: StepLogs, *intervals: str) -> StepLogs:
+    """Updates the metrics that are no sums, in cross-replica context.
 
     Returns:
         The rest of the step's results.
     """
-    strategy = spec.plugin.strategy
-
-    def reduce(values: Any) -> Any:
-        if not spec.options.reduces_logs:
-            values = strategy.run(_sum_by_type, args=(values,))
-        # Equal on all replicas by now, so the first one's will do.
-        return tf.nest.map_structure(
-            lambda value: strategy.experimental_local_results(value)[0], values
-        )
-
-    return spec.parts.metrics.carry(logs, kept_for, reduce)
+    local = spec.plugin.strategy.experimental_local_results
+    # Equal on all replicas by now, so the first one's will do.
+    return spec.parts.metrics.hand_over(
+        logs, intervals, lambda value: local(value)[0]
+    )
 
 
-def _sum_by_type(values: Any) -> Any:
-    """Sums over replicas, with numbers of one type in a call."""
-    leaves = tf.nest.flatten(values)
-    # Processes do not pack different types, and a mirrored strategy does not
-    # reduce integers on several devices.
-    floats = [as_floats(leaf) for leaf in leaves]
-    flat = tf.nest.flatten(floats)
-    found: list[Any] = [None] * len(flat)
-    for dtype in dict.fromkeys(part.dtype for part in flat):
-        chosen = [i for i, part in enumerate(flat) if part.dtype == dtype]
-        summed = reduce_sum([flat[i] for i in chosen])
-        for i, part in zip(chosen, summed, strict=True):
-            found[i] = part
-    whole = [
-        from_floats(parts, leaf.dtype)
-        for parts, leaf in zip(
-            tf.nest.pack_sequence_as(floats, found), leaves, strict=True
-        )
-    ]
-    return tf.nest.pack_sequence_as(values, whole)
-
-
-def as_floats(leaf: tf.Tensor) -> list[tf.Tensor]:
-    """Floats whose sums over replicas are exact."""
-    if leaf.dtype.is_floating:
-        return [leaf]
-    if leaf.dtype.size < 8:
-        return [tf.cast(leaf, tf.float64)]
-    # A float64 holds integers of 53 bits.
-    low = tf.bitwise.bitwise_and(leaf, tf.cast(_LOW, leaf.dtype))
-    high = tf.bitwise.right_shift(leaf, tf.cast(32, leaf.dtype))
-    return [tf.cast(high, tf.float64), tf.cast(low, tf.float64)]
-
-
-def from_floats(parts: Sequence[tf.Tensor], dtype: tf.DType) -> tf.Tensor:
-    """What `as_floats` has made floats of."""
-    if len(parts) == 1:
-        return tf.cast(parts[0], dtype)
-    high, low = (tf.cast(part, dtype) for part in parts)
-    return high * tf.cast(_LOW + 1, dtype) + low
-
-
-def most_examples(
-    spec: StepSpec,
-    *,
-    training: bool,
-    why: str = (
-        "The state of a metric does not add up, so replicas must exchange "
-        "their batches"
-    ),
-) -> int:
+def most_rows(spec: StepSpec, *, training: bool) -> int:
     """The most examples that a replica gets of a (micro-)batch.
-
-    Args:
-        spec: whose batches they are.
-        training: of training or of evaluation.
-        why: what needs the number, for the error message.
 
     Raises:
         UserError: the data does not say.
@@ -296,33 +210,10 @@ def most_examples(
     batch_size = spec.batches("train" if training else "eval").batch_size
     if batch_size is None:
         raise UserError(
-            f"{why}, and the data does not say how many a batch holds: set its "
-            "batch_size."
+            "all_gather exchanges examples between processes, and the data "
+            "does not say how many a batch holds: set its batch_size."
         )
-    return slot_rows(
-        batch_size,
-        micro=spec.accumulation_steps if training else 1,
-        num_replicas=spec.plugin.num_replicas,
-    )
-
-
-def _gathered(
-    spec: StepSpec, logs: StepLogs, batch: Any, *, training: bool
-) -> StepLogs:
-    metrics, replicas = spec.parts.metrics, spec.plugin.num_replicas
-    if not metrics.has_carried:
-        return logs
-
-    def slots() -> Slots:
-        # None where a model is tried, outside of strategy.run.
-        context = tf.distribute.get_replica_context()
-        return Slots(
-            number=tf.convert_to_tensor(
-                context.replica_id_in_sync_group if context else 0
-            ),
-            pieces=replicas,
-            rows=most_examples(spec, training=False),
-        )
-
-    # Training with such metrics is refused where a batch is cut.
-    return metrics.complete(logs, batch, None if training else slots)
+    micro = spec.accumulation_steps if training else 1
+    # As `trainer.data.Cut` does.
+    of_micro_batch = math.ceil(batch_size / micro)
+    return math.ceil(of_micro_batch / spec.plugin.num_replicas)

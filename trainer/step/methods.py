@@ -1,27 +1,51 @@
 """What a step does on a replica: the methods that research code overrides.
 
-`trainer.Trainer` is a `BaseStep`; `trainer.step.train_step` calls it.
+`trainer.Trainer` is a `BaseStep`; `trainer.step.train_step` calls it: sums on
+each replica, one reduction, one division. See
+`trainer.step.losses.loss_terms` for the equation.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
 
+from trainer.errors import UserError
+from trainer.runtime.graph import converted
 from trainer.step import gradients as grads
 from trainer.step.context import step_context
-from trainer.step.gradient_sums import (
-    GradientSums,
-    Reduced,
-    gradient_sums,
-    measure,
-    reduce_gradients,
-)
 from trainer.step.logs import StepLogs
 from trainer.step.losses import loss_terms
+from trainer.step.losses.loss_terms import global_term
+from trainer.step.losses.outputs import in_floatx, weights_of_classes
+from trainer.step.measuring import replica_batch
 from trainer.step.reductions.all_gather import Gathered, all_gather
 from trainer.step.reductions.sums import Average
 from trainer.step.spec import StepSpec
+
+
+class GradientSums(NamedTuple):
+    """What one replica's batch adds to loss and gradient, before the division.
+
+    Attributes:
+        gradients: by denominator, variable number to gradient sum.
+        loss: by denominator, the sum and the count.
+    """
+
+    gradients: dict[str, dict[int, Any]]
+    loss: dict[str, Average]
+
+
+class Reduced(NamedTuple):
+    """What all replicas agree on, equal on each.
+
+    Attributes:
+        gradients: variable number to the gradient of the global loss.
+        loss: float32 scalar, the loss of the global batch.
+    """
+
+    gradients: dict[int, grads.Gradient]
+    loss: tf.Tensor
 
 
 class BaseStep:
@@ -63,16 +87,16 @@ class BaseStep:
         """
         return loss_terms.per_example(self._spec, y, y_pred)
 
-    def global_loss(self, x: Any, y: Any, y_pred: Any) -> tf.Tensor:
+    def global_loss(self, y: Any, y_pred: Any) -> tf.Tensor:
         """A loss over the global batch, such as one over pairs of examples.
 
         Every replica computes it, from the same numbers. It is added to the
         per-example losses, if there are any. It cannot be combined with sample
-        weights or micro-batches.
+        weights or micro-batches. What it needs of the inputs the data has to
+        yield among the targets: these travel between replicas.
 
         Args:
-            x: inputs of the global batch.
-            y: its targets.
+            y: targets of the global batch.
             y_pred: the model's outputs for it.
 
         Returns:
@@ -83,8 +107,8 @@ class BaseStep:
     def train_step(self, batch: Any) -> StepLogs:
         """One optimizer step on one replica.
 
-        Runs in replica context on the replica's piece of the global batch;
-        pieces of a short batch may be smaller, or empty.
+        Runs in replica context on the replica's part of the global batch; of
+        a short batch it may be smaller than others, or empty.
 
         Args:
             batch: `x`, `(x, y)`, `(x, y, sample_weight)`, or whatever the
@@ -119,7 +143,41 @@ class BaseStep:
         Returns:
             The sums, and what the step returns for the batch.
         """
-        return gradient_sums(self._spec, batch)
+        spec = self._spec
+        # The tape watches the tf.Variables inside Keras variables.
+        variables = [v.value for v in self.model.trainable_variables]
+        here = replica_batch(spec, batch, training=True)
+        # Persistent: each denominator needs a gradient of its own, as they are
+        # only known after the reduction.
+        with tf.GradientTape(persistent=True) as tape:
+            loss, logs = measure(spec, batch, training=True)
+            if not loss:
+                raise UserError(
+                    "There is no loss: pass loss=..., override "
+                    "per_example_loss or global_loss, or call add_loss in the "
+                    "model."
+                )
+            # Within the tape, so that the float16 gradients themselves are
+            # scaled.
+            scaled = {
+                name: one.total * _loss_factor(spec)
+                for name, one in loss.items()
+            }
+        found = {}
+        for name, total in scaled.items():
+            # A replica without examples computes NaNs, which the sum would
+            # spread.
+            local = here.or_zeros(tape.gradient(total, variables))
+            # The micro-batches' sparse gradients have different numbers of
+            # rows, which a tf.while_loop cannot carry.
+            if spec.accumulation_steps > 1 or not spec.options.reduces_sparse:
+                local = grads.densify(local)
+            found[name] = {
+                i: gradient
+                for i, gradient in enumerate(local)
+                if gradient is not None
+            }
+        return GradientSums(found, loss), logs
 
     def reduce_gradients(self, sums: GradientSums) -> Reduced:
         """The gradients of the global loss: one SUM, then the division.
@@ -129,9 +187,26 @@ class BaseStep:
 
         Returns:
             `gradients`, variable number to gradient, equal on every replica
-            and including the regularizers'; and what a guard must know.
+            and including the regularizers'; and the loss.
         """
-        return reduce_gradients(self._spec, sums)
+        sums = grads.reduce_sum(sums)
+        scale = _loss_factor(self._spec)
+        loss, of_penalty = _regularization(self.model)
+        gradients: dict[int, grads.Gradient] = {}
+        for name, found in sums.gradients.items():
+            total, count = sums.loss[name]
+            # A batch that a mask or the weights leave nothing of has a loss of
+            # zero.
+            loss += tf.math.divide_no_nan(total, count)
+            # One scalar factor for each denominator: division and loss scale
+            # in one pass over the gradient.
+            factor = tf.math.divide_no_nan(1.0, count)
+            for i, gradient in found.items():
+                divided = grads.scale(gradient, factor / scale)
+                gradients[i] = grads.add(gradients.get(i), divided)
+        for i, gradient in of_penalty.items():
+            gradients[i] = grads.add(gradients.get(i), gradient)
+        return Reduced(gradients, loss)
 
     def gradients(
         self, tape: tf.GradientTape, loss: Average, variables: list[Any]
@@ -195,8 +270,8 @@ class BaseStep:
         )
         # Clipping and moments need each row's whole gradient.
         true = grads.rows_once(gradients, dense=self._spec.form.uses_xla)
-        if self._spec.parts.watch is not None:
-            self._spec.parts.watch.note(true)
+        if step_context.gradient_norms is not None:
+            step_context.gradient_norms.append(grads.global_norm(true))
         if not grads.takes_rows_as_they_come(chosen):
             gradients = true
         # All replicas assign the same here, so nothing must be weighed by
@@ -210,3 +285,72 @@ class BaseStep:
         """What a batch adds to each metric; a step returns it."""
         metrics = self._spec.parts.metrics
         return metrics.logs(metrics.calls(y, y_pred, sample_weight))
+
+
+def measure(
+    spec: StepSpec, batch: Any, *, training: bool
+) -> tuple[dict[str, Average], StepLogs]:
+    """Runs the model on a replica's batch.
+
+    Args:
+        spec: whose step it is.
+        batch: `x`, `(x, y)` or `(x, y, sample_weight)`.
+        training: whether to train or to evaluate.
+
+    Returns:
+        The sums of the loss by denominator, and what a step returns.
+    """
+    x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
+    here = replica_batch(spec, batch, training=training)
+    with step_context.within(batch=here):
+        y_pred = converted(spec.methods.forward)(x, training=training)
+        # As `fit` does. NumPy targets are often float64, and a loss would
+        # compute in that.
+        y = in_floatx(y)
+        values = converted(spec.methods.per_example_loss)(x, y, y_pred)
+        if step_context.probe is not None:
+            step_context.probe.take_losses(values)
+        weights = weight
+        if training and spec.class_weight is not None:
+            weights = weights_of_classes(y, weight, spec.class_weight)
+        terms, by_output = loss_terms.terms(
+            spec, values, y_pred=y_pred, sample_weight=weights, here=here
+        )
+        if spec.has_own("global_loss"):
+            terms.append(global_term(spec, y, y_pred, here=here))
+    terms += loss_terms.added_terms(spec.model, here, spec.added_losses)
+    sums = loss_terms.sums_of(terms)
+    logs = loss_terms.loss_logs(spec.model, sums, here.examples) | by_output
+    increments = converted(spec.methods.metric_increments)
+    return sums, logs | increments(y, y_pred, weight)
+
+
+def _loss_factor(spec: StepSpec) -> tf.Tensor:
+    """What the loss is multiplied by, so that float16 gradients fit."""
+    loss_scale = spec.parts.loss_scale
+    if loss_scale is None:
+        return tf.constant(1.0)
+    # The sum of a batch would overflow where its mean does not.
+    return loss_scale.value / spec.batch_size
+
+
+def _regularization(
+    model: keras.Model,
+) -> tuple[tf.Tensor, dict[int, grads.Gradient]]:
+    """The penalty and its gradient, by the numbers of the variables.
+
+    Equal on every replica, so never reduced: it counts once.
+    """
+    variables = loss_terms.regularized_variables(model)
+    if not variables:
+        return tf.constant(0.0), {}
+    numbers = {id(v): i for i, v in enumerate(model.trainable_variables)}
+    # A tape of its own, after the reduction: the penalty is equal on every
+    # replica, and a SUM would count it once for each.
+    with tf.GradientTape() as tape:
+        penalty = loss_terms.regularization(variables)
+    found = tape.gradient(penalty, [v.value for v in variables])
+    return penalty, {
+        numbers[id(v)]: gradient
+        for v, gradient in zip(variables, found, strict=True)
+    }

@@ -14,12 +14,11 @@ import tensorflow as tf
 
 from trainer.errors import UserError
 from trainer.step.keras.private import is_built, symbolic_outputs
-from trainer.step.measuring import most_examples
+from trainer.step.measuring import most_rows
 from trainer.step.metrics.metric_set import Measure
-from trainer.step.metrics.states import build, declared, is_sum
-from trainer.step.metrics.whole_set import WholeSetMetric
+from trainer.step.metrics.states import WholeSetMetric, build, declared, is_sum
 from trainer.step.probe import Probe, adds_up
-from trainer.step.reductions.slots import Slots, write_slots
+from trainer.step.reductions.all_gather import as_part
 from trainer.step.spec import StepSpec
 
 
@@ -83,7 +82,7 @@ def _prepare_metrics(
     metrics = spec.parts.metrics
     if not training:
         _check_whole_sets(spec)
-    metrics.in_pieces = not spec.is_whole(training=True)
+    metrics.is_cut = not spec.is_whole(training=True)
     y_pred = symbolic_outputs(spec.model)
     if not metrics.is_bound:
         given = keras.tree.flatten(metrics.given)
@@ -106,7 +105,6 @@ def _prepare_metrics(
     for name, measure in metrics.measures.items():
         if measure.adds_up is False:
             _check_carried(spec, probe, name, training=training)
-    metrics.is_ready = True
 
 
 def _is_known(one: Any) -> bool:
@@ -197,7 +195,13 @@ def _check_carried(
     measure = metrics.measures[name]
     kind = type(measure.metric).__name__
     what = f"The state of the metric {name!r} ({kind}) does not add up"
-    if not spec.options.carries_states:
+    if not spec.options.evaluates_here:
+        raise UserError(
+            f"{what}, so this process must see whole batches, which it does "
+            f"not get under the strategy {spec.plugin.name!r}. Measure it "
+            "with another --strategy: --mode=continuous_eval."
+        )
+    if training and not spec.options.carries_states:
         raise UserError(
             f"{what}: it depends on the order and size of batches, which the "
             f"strategy {spec.plugin.name!r} does not define. Valid are metrics "
@@ -205,7 +209,7 @@ def _check_carried(
         )
     if training and not spec.is_whole(training=True):
         raise UserError(
-            f"{what} over the pieces that replicas or micro-batches make of a "
+            f"{what} over the parts that replicas or micro-batches make of a "
             "training batch. Measure it in evaluations alone, by "
             "trainer.WholeSetMetric, or train on one replica without "
             "accumulation_steps. If it is a sum over examples, say so: "
@@ -213,9 +217,10 @@ def _check_carried(
         )
     if spec.is_whole(training=False) or spec.has_own("eval_step"):
         return  # A step of research code is checked when it is traced.
-    most_examples(spec, training=False)
+    if not spec.plugin.is_alone:
+        most_rows(spec, training=False)
     leaves = [
-        leaf
+        as_part(leaf)
         for leaf in tf.nest.flatten(
             [tuple(call) for call in probe().measured()[0][name]]
         )
@@ -227,10 +232,7 @@ def _check_carried(
             layer = metrics.in_layers.layer_of(measure.metric)
             giver = f"the layer {layer!r}"
         raise UserError(
-            f"{what} over the pieces of a batch, and {giver} does not give it "
+            f"{what} over the parts of a batch, and {giver} does not give it "
             "one row per example. Update it with one value for each "
             "example, of shape [batch] or [batch, ...]."
         )
-    # Written once now, so that a dtype that cannot travel is refused before
-    # the first step.
-    write_slots(leaves, Slots(tf.constant(0), 1, probe().rows))

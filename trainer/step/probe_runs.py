@@ -23,10 +23,10 @@ import tensorflow as tf
 from trainer.data.batches import take_rows
 from trainer.runtime.private_names import require
 from trainer.step.context import step_context
-from trainer.step.gradient_sums import GradientSums, measure
 from trainer.step.keras import batch_norm
 from trainer.step.keras.private import added_losses, native
 from trainer.step.measuring import in_step
+from trainer.step.methods import GradientSums, measure
 from trainer.step.replica_batch import ReplicaBatch
 from trainer.step.spec import StepSpec
 

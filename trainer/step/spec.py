@@ -3,27 +3,29 @@
 import dataclasses
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, ClassVar, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeAlias
 
 import keras
 import tensorflow as tf
 
 from trainer.data.batches import Batches
-from trainer.step.divergence_guard import Guard, Watch
+from trainer.step.divergence_guard import Guard, GuardState
 from trainer.step.ema import MovingAverage
 from trainer.step.forms import Form, StrategyOptions
 from trainer.step.keras.untracked import Untracked
-from trainer.step.logs import StepLogs
 from trainer.step.lookups import Lookups
 from trainer.step.loss_scale import LossScale
 from trainer.step.metrics.metric_set import MetricSet
 from trainer.step.rng import StepRandomness
 
+if TYPE_CHECKING:  # Its methods read the spec.
+    from trainer.step.methods import BaseStep
+
 # Whether layers add means or sums: all of them, or by layer; see `Trainer`.
 AddedLosses: TypeAlias = (
     Literal["mean", "sum"] | dict[str, Literal["mean", "sum"]] | None
 )
-# What research code may override; the other `StepMethods` call these.
+# What research code may override; the other methods of a step call these.
 OVERRIDABLE = (
     "forward",
     "per_example_loss",
@@ -31,44 +33,6 @@ OVERRIDABLE = (
     "train_step",
     "eval_step",
 )
-
-
-class StepMethods(Protocol):
-    """The methods of a step that research code may override.
-
-    They are those of `trainer.Trainer`, which describes them.
-    """
-
-    _spec: "StepSpec"
-
-    def forward(self, x: Any, *, training: bool) -> Any:
-        """Calls the model on a replica's inputs."""
-
-    def per_example_loss(self, x: Any, y: Any, y_pred: Any) -> Any:
-        """The loss of each example, before weights and division."""
-
-    def global_loss(self, x: Any, y: Any, y_pred: Any) -> tf.Tensor:
-        """A loss over the global batch."""
-
-    def metric_increments(
-        self, y: Any, y_pred: Any, sample_weight: Any = None
-    ) -> StepLogs:
-        """What a batch adds to each metric."""
-
-    def gradient_sums(self, batch: Any) -> Any:
-        """A replica's sums of loss and gradients, undivided."""
-
-    def reduce_gradients(self, sums: Any) -> Any:
-        """The gradients of the global loss from the replicas' sums."""
-
-    def apply_gradients(self, gradients: Any) -> None:
-        """Clips reduced gradients as the optimizer says, and applies them."""
-
-    def train_step(self, batch: Any) -> StepLogs:
-        """One optimizer step on one replica."""
-
-    def eval_step(self, batch: Any) -> StepLogs:
-        """Measures one replica's batch."""
 
 
 class StepStrategy(Protocol):
@@ -112,7 +76,7 @@ class Parts:
         randomness: gives each replica its random numbers.
         loss_scale: set where a layer computes in float16.
         ema: set where averaged weights are wanted.
-        watch: set where there is a guard.
+        guard: its state; set where there is a guard.
         untracked: what else the steps may touch, and checkpoints hold.
     """
 
@@ -124,7 +88,7 @@ class Parts:
     randomness: StepRandomness
     loss_scale: LossScale | None
     ema: MovingAverage | None
-    watch: Watch | None
+    guard: GuardState | None
     untracked: Untracked
 
 
@@ -155,7 +119,7 @@ class StepSpec:
         lookups: those of the training step, once it is traced.
     """
 
-    methods: StepMethods
+    methods: "BaseStep"
     overridden: frozenset[str]
     parts: Parts
     plugin: StepStrategy

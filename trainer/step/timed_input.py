@@ -33,10 +33,14 @@ class Given:
 
     Args:
         batches: of one step, in their order.
+        waited: float32 scalar, the seconds that it waited for them.
     """
 
-    def __init__(self, batches: Sequence[Any]) -> None:
+    def __init__(
+        self, batches: Sequence[Any], waited: tf.Tensor | float = 0.0
+    ) -> None:
         self._batches = iter(batches)
+        self.waited = tf.convert_to_tensor(waited)
 
     def __next__(self) -> Any:
         return next(self._batches)
@@ -59,7 +63,9 @@ def read(iterator: Any, count: int = 1) -> tuple[tuple[Any, ...], tf.Tensor]:
     if isinstance(iterator, OneOfStack):
         assert count == 1, "a stack holds whole batches"
         return (one_of(iterator.batches, iterator.index),), iterator.waited
-    if isinstance(iterator, Given) or config.is_op_determinism_enabled():
+    if isinstance(iterator, Given):
+        return tuple(next(iterator) for _ in range(count)), iterator.waited
+    if config.is_op_determinism_enabled():
         return tuple(next(iterator) for _ in range(count)), tf.constant(0.0)
     # On the host: an accelerator's clock has another zero.
     with tf.device("CPU:0"):

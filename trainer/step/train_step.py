@@ -26,30 +26,44 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
+from trainer.data.feeding import Padded
 from trainer.runtime.graph import converted, graph_function, only_if, repeat
 from trainer.step import timed_input
 from trainer.step.context import step_context
 from trainer.step.divergence_guard import Measured
 from trainer.step.forms import Form
-from trainer.step.gradient_sums import GradientSums, Reduced
-from trainer.step.gradients import all_finite, reduce_sum
+from trainer.step.gradients import (
+    all_finite,
+    global_norm,
+    reduce_sum,
+    rows_once,
+)
 from trainer.step.keras import untracked
 from trainer.step.logs import LOSS_PART, StepLogs
-from trainer.step.measuring import carry, in_step, warn_of_unmeasured
-from trainer.step.metrics.states import TRAINING
+from trainer.step.measuring import hand_over, in_step
+from trainer.step.methods import GradientSums, Reduced
+from trainer.step.metrics.states import EVAL, TRAINING
+from trainer.step.replica_batch import weighted
 from trainer.step.spec import StepSpec
 
+# Keeps the random numbers of evaluation apart from those of training steps,
+# which have the same step numbers.
+_EVALUATION = 1
 # Calls a function on the replicas: `run(f, args=(...))`.
 Run: TypeAlias = Callable[..., Any]
 # From the number of a micro-batch to the micro-batch and the seconds spent
 # waiting for it.
 ReadMicroBatch: TypeAlias = Callable[[tf.Tensor], tuple[Any, tf.Tensor]]
+# From the input iterator to what a step logs, and whether the weights changed.
+Update: TypeAlias = Callable[[Any], tuple[StepLogs, tf.Tensor | bool]]
 
 
 def make_train_step(spec: StepSpec) -> Callable[[Any], StepLogs]:
     """The step of a run, as a function of the input iterator."""
     parts = spec.parts
     update = _as_one_program(spec) if _is_one(spec) else _around_replicas(spec)
+    if _compiles_all(spec):
+        update = _compiled(update, count=spec.accumulation_steps)
 
     def train_step(iterator: Any) -> StepLogs:
         spec.bind()
@@ -60,7 +74,7 @@ def make_train_step(spec: StepSpec) -> Callable[[Any], StepLogs]:
             # Here, in cross-replica context, as it updates every replica's
             # copy. After a refused update the averages stay, too.
             _where(applied, parts.ema.update)
-        logs = carry(spec, logs, TRAINING)
+        logs = hand_over(spec, logs, *TRAINING)
         # Counted whether or not the update was made: the step has used up its
         # batch.
         parts.step.assign_add(1)
@@ -68,7 +82,6 @@ def make_train_step(spec: StepSpec) -> Callable[[Any], StepLogs]:
             parts.untracked,
             parts.model,
             before,
-            known=parts.metrics.carried_variables,
             training=True,
             # Only a run that saves can be resumed wrongly.
             refuse=spec.saves(),
@@ -76,6 +89,38 @@ def make_train_step(spec: StepSpec) -> Callable[[Any], StepLogs]:
         return logs
 
     return train_step
+
+
+def make_eval_step(spec: StepSpec) -> Callable[[Any], StepLogs]:
+    """`Trainer.eval_step` on each replica, as a function of the iterator.
+
+    Under a strategy with static shapes a batch is always `(x, y,
+    sample_weight)`, whatever the data yields: padding has weight zero.
+    """
+    parts, strategy = spec.parts, spec.plugin.strategy
+
+    def replica_step(batch: Any) -> StepLogs:
+        if isinstance(batch, Padded):
+            batch = weighted(batch)
+        with in_step(
+            spec, batch, stream=_EVALUATION, training=False
+        ) as complete:
+            logs = converted(spec.methods.eval_step)(batch)
+            return complete(logs)
+
+    # A named function, not a lambda: TPU clusters are named after it.
+    def eval_step(iterator: Any) -> StepLogs:
+        spec.bind()
+        # What the graph has captured before the step is the strategy's, such as
+        # the input iterator; everything after it is the step's and is checked
+        # below.
+        before = untracked.captured()
+        logs = strategy.run(replica_step, args=(next(iterator),))
+        logs = hand_over(spec, logs, EVAL)
+        untracked.check(parts.untracked, parts.model, before)
+        return logs
+
+    return eval_step
 
 
 def optimizer_step(
@@ -126,12 +171,10 @@ def _sums_of_micro_batches(
         # replicas can add.
         return run(add, args=(total, of_micro_batch(micro)))
 
-    # In the other cases the caller compiles the whole step: a compiled function
-    # within a compiled function would gain nothing.
-    whole = _compiles_program(spec) or _compiles_at_once(spec)
     compiled = (
         graph_function(local_sums, jit_compile=True)
-        if spec.form is Form.XLA and not whole
+        # Else the whole step is compiled.
+        if spec.form is Form.XLA and not _compiles_all(spec)
         else local_sums
     )
     total = of_micro_batch(tf.constant(0))
@@ -158,23 +201,32 @@ def _apply_if_sound(
         gradients = (reduced.gradients,)
         run(converted(spec.methods.apply_gradients), args=gradients)
 
-    finite: tf.Tensor | bool = True
+    def examine(reduced: Reduced) -> dict[str, Any]:
+        gradients = [*reduced.gradients.values()]
+        found: dict[str, Any] = {}
+        if parts.loss_scale is not None:
+            found["finite"] = all_finite(gradients)
+        if parts.guard is not None:
+            # A sparse gradient may hold several summands of one row: the norm
+            # needs their sum. XLA has no tf.unique, so it gets a dense one.
+            true = rows_once(gradients, dense=spec.form.uses_xla)
+            found["measured"] = Measured(reduced.loss, global_norm(true))
+        return found
+
+    if parts.loss_scale is None and parts.guard is None:
+        apply()
+        return True
+    found = _one_of(spec, run(examine, args=(reduced,)), run)
+    applied = finite = found.get("finite", True)
     overflowed: tf.Tensor | bool = False
     if parts.loss_scale is not None:
-        found = run(
-            lambda gradients: all_finite(list(gradients.values())),
-            args=(reduced.gradients,),
-        )
-        finite = _one_of(spec, found, run)
         # At a scale of 1 the gradient itself is not finite: that is a fault.
         overflowed = ~finite & (parts.loss_scale.value > 1.0)
-    if parts.watch is None:
-        applied = finite
-        _where(applied, apply)
+    if parts.guard is None:
+        _where(finite, apply)
     else:
-        (measured,) = reduced.measured
-        applied = parts.watch.apply_if_sound(
-            _one_of(spec, measured, run),
+        applied = parts.guard.apply_if_sound(
+            found["measured"],
             step=parts.step.read_value(),
             apply=apply,
             overflowed=overflowed,
@@ -189,59 +241,57 @@ def _is_one(spec: StepSpec) -> bool:
     if spec.parts.loss_scale is not None:
         return False  # The scale is adjusted in cross-replica context.
     own = spec.has_own("train_step")
-    guarded = spec.parts.watch is not None and not own
+    guarded = spec.parts.guard is not None and not own
     # A loop or a condition around the reduction; see the top of this file.
     surrounded = spec.accumulation_steps > 1 or guarded
     return spec.options.loops_on_replicas or not surrounded
 
 
-def _as_one_program(spec: StepSpec) -> Callable[[Any], Any]:
+def _as_one_program(spec: StepSpec) -> Update:
     """The step inside `strategy.run`."""
     strategy = spec.plugin.strategy
     count = spec.accumulation_steps
-    own, guard = spec.has_own("train_step"), spec.parts.watch
+    own, guard = spec.has_own("train_step"), spec.parts.guard
 
     def program(waited: tf.Tensor, *batches: Any) -> Any:
         if own:
             return _own_step(spec, batches[0], waited)
-        if count == 1:
-            return updated(lambda _: (batches[0], waited))
         # [micro-batches, batch, ...]: a loop can index a tensor, not a tuple.
-        stacked = tf.nest.map_structure(lambda *same: tf.stack(same), *batches)
+        stacked = count > 1 and tf.nest.map_structure(
+            lambda *same: tf.stack(same), *batches
+        )
 
         def read(micro: tf.Tensor) -> tuple[Any, tf.Tensor]:
+            if count == 1:
+                return batches[0], waited
             batch = tf.nest.map_structure(lambda part: part[micro], stacked)
             return batch, waited / count
 
-        return updated(read)
-
-    def updated(read: ReadMicroBatch) -> tuple[StepLogs, tuple[tf.Tensor, ...]]:
         logs, applied = optimizer_step(spec, read, _call)
         # A replica can only return tensors: not the plain True of a step
         # without a guard.
         return logs, () if guard is None else (tf.convert_to_tensor(applied),)
 
-    compiled = (
-        graph_function(program, jit_compile=True)
-        if _compiles_program(spec)
-        else program
-    )
-
     def update(iterator: Any) -> tuple[StepLogs, tf.Tensor | bool]:
         batches, waited = timed_input.read(iterator, count)
-        logs, result = strategy.run(compiled, args=(waited, *batches))
+        logs, result = strategy.run(program, args=(waited, *batches))
         if guard is None:
             return logs, True
         # Of an overridden step, what was measured; else what was decided.
         (found,) = _one_of(spec, result, strategy.run)
-        return logs, _look_back(spec, found) if own else found
+        if not own:
+            return logs, found
+        # Its update has been made already. If it was not sound, the averages
+        # stay where they are.
+        return logs, guard.apply_if_sound(
+            found, step=spec.parts.step.read_value(), apply=lambda: None
+        )
 
     return update
 
 
-def _around_replicas(spec: StepSpec) -> Callable[[Any], Any]:
+def _around_replicas(spec: StepSpec) -> Update:
     """The step with `strategy.run` for each of its phases."""
-    run = spec.plugin.strategy.run
 
     def update(iterator: Any) -> tuple[StepLogs, tf.Tensor | bool]:
         def read(micro: tf.Tensor) -> tuple[Any, tf.Tensor]:
@@ -249,49 +299,51 @@ def _around_replicas(spec: StepSpec) -> Callable[[Any], Any]:
             (batch,), waited = timed_input.read(iterator)
             return batch, waited
 
-        if not _compiles_at_once(spec):
-            return optimizer_step(spec, read, run)
-
-        def at_once(batch: Any, waited: tf.Tensor) -> Any:
-            return optimizer_step(spec, lambda _: (batch, waited), run)
-
-        # XLA cannot compile the iterator's ops: the input is read outside.
-        compiled = graph_function(at_once, jit_compile=True)
-        return compiled(*read(tf.constant(0)))
+        return optimizer_step(spec, read, spec.plugin.strategy.run)
 
     return update
 
 
-def _compiles_program(spec: StepSpec) -> bool:
-    """Whether XLA compiles what a replica runs, and that is the whole step."""
-    # XLA cannot compile a reduction over the replicas of `tf.distribute`.
-    return spec.form is Form.XLA and _is_one(spec) and _is_alone(spec)
+def _compiles_all(spec: StepSpec) -> bool:
+    """Whether XLA can compile all of a step together."""
+    # It cannot compile a reduction over the replicas of `tf.distribute`.
+    is_alone = spec.plugin.num_replicas == 1
+    is_plain = spec.accumulation_steps == 1 and spec.parts.loss_scale is None
+    return spec.form is Form.XLA and is_alone and (is_plain or _is_one(spec))
 
 
-def _compiles_at_once(spec: StepSpec) -> bool:
-    """Whether XLA can compile all phases of a step together."""
-    plain = spec.accumulation_steps == 1 and spec.parts.loss_scale is None
-    return spec.form is Form.XLA and plain and _is_alone(spec)
+def _compiled(update: Update, *, count: int) -> Update:
+    """An update that XLA compiles, of so many micro-batches."""
 
+    def on_batches(waited: tf.Tensor, *batches: Any) -> Any:
+        logs, applied = update(timed_input.Given(batches, waited))
+        # A graph returns tensors only.
+        return logs, () if applied is True else (applied,)
 
-def _is_alone(spec: StepSpec) -> bool:
-    """Whether there is a single replica."""
-    return spec.plugin.num_replicas == 1
+    function = graph_function(on_batches, jit_compile=True)
+
+    def compiled(iterator: Any) -> tuple[StepLogs, tf.Tensor | bool]:
+        # XLA cannot compile the iterator's ops: the input is read outside.
+        batches, waited = timed_input.read(iterator, count)
+        logs, applied = function(waited, *batches)
+        return logs, applied[0] if applied else True
+
+    return compiled
 
 
 def _own_step(
     spec: StepSpec, batch: Any, waited: tf.Tensor
 ) -> tuple[StepLogs, tuple[Measured, ...]]:
     """An overridden `train_step`, and what a guard must know of it."""
-    norms: list[tf.Tensor] = []
+    guarded = spec.parts.guard is not None
+    norms: list[tf.Tensor] | None = [] if guarded else None
     with (
         in_step(spec, batch) as complete,
         step_context.within(gradient_norms=norms),
     ):
         logs = converted(spec.methods.train_step)(batch)
-        warn_of_unmeasured(spec, logs, training=True)
         logs = complete(logs, waited)
-    if spec.parts.watch is None:
+    if norms is None:
         return logs, ()
     # Only what the step returns is known of its loss, under "loss" or in parts.
     losses = {
@@ -304,18 +356,6 @@ def _own_step(
     loss = sum((one.value for one in losses.values()), tf.constant(0.0))
     # The norm over all optimizers' gradients; 0.0 stands in if there are none.
     return logs, (Measured(loss, tf.norm([0.0, *norms])),)
-
-
-def _look_back(spec: StepSpec, measured: Measured) -> tf.Tensor:
-    """Checks an overridden step, whose update has been made already.
-
-    Returns:
-        Whether it was sound: if not, the averages stay where they are.
-    """
-    assert spec.parts.watch is not None
-    return spec.parts.watch.apply_if_sound(
-        measured, step=spec.parts.step.read_value(), apply=lambda: None
-    )
 
 
 def _call(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:

@@ -1,13 +1,12 @@
 """Builds model, optimizers, metrics and state variables in the scope."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import keras
 import tensorflow as tf
 
 from trainer.errors import UserError
-from trainer.step.divergence_guard import Watch
+from trainer.step.divergence_guard import GuardState
 from trainer.step.ema import MovingAverage
 from trainer.step.keras import batch_norm
 from trainer.step.keras.private import (
@@ -94,29 +93,23 @@ def build_parts(
             },
             auto_scale_loss=False,
         )
-        weights = [native(v) for v in trainable]
-        momentum = recipe.ema_momentum
         # Variables that this framework makes are either in checkpoints, or
         # need not be.
         ours = NotedVariables()
         with tf.variable_creator_scope(ours):
-            rest = {
-                "metrics": build_metrics(
-                    recipe.metrics or (),
-                    model=made,
-                    own_step=recipe.has_own("train_step"),
-                ),
-                "step": tf.Variable(
-                    0, dtype=tf.int64, trainable=False, name="step"
-                ),
-                "loss_scale": LossScale() if half else None,
-                "ema": None
-                if momentum is None
-                else MovingAverage(
-                    weights, momentum=momentum, strategy=plugin.strategy
-                ),
-                "watch": None if recipe.guard is None else Watch(recipe.guard),
-            }
+            metrics = build_metrics(
+                recipe.metrics or (),
+                model=made,
+                own_step=recipe.has_own("train_step"),
+            )
+            step = tf.Variable(0, dtype=tf.int64, trainable=False, name="step")
+            loss_scale = LossScale() if half else None
+            ema = recipe.ema_momentum and MovingAverage(
+                [native(v) for v in trainable],
+                momentum=recipe.ema_momentum,
+                strategy=plugin.strategy,
+            )
+            guard = None if recipe.guard is None else GuardState(recipe.guard)
         saved = [made, *optimizers.values()]
         known = [v for one in saved for v in one.variables] + ours.variables
         randomness = StepRandomness(made, recipe.seed)
@@ -124,10 +117,14 @@ def build_parts(
         return Parts(
             model=made,
             optimizers=optimizers,
+            metrics=metrics,
             trained=list(trainable),
+            step=step,
             randomness=randomness,
+            loss_scale=loss_scale,
+            ema=ema or None,
+            guard=guard,
             untracked=Untracked(noted.variables, known=known),
-            **rest,
         )
 
 
@@ -139,28 +136,19 @@ def build_model(
     Raises:
         UserError: it does not return a model.
     """
-    with _dtype_policy(precision):
+    # The policy is global: other models of this process keep theirs.
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(precision or before)
+    try:
         model = factory()
+    finally:
+        keras.config.set_dtype_policy(before)
     if not isinstance(model, keras.Model):
         raise UserError(
             f"The model function {getattr(factory, '__name__', factory)} "
             f"returned a {type(model).__name__}, not a keras.Model."
         )
     return model
-
-
-@contextmanager
-def _dtype_policy(precision: str | None) -> Iterator[None]:
-    if precision is None:
-        yield
-        return
-    # The policy is global: other models of this process keep theirs.
-    before = keras.config.dtype_policy()
-    keras.config.set_dtype_policy(precision)
-    try:
-        yield
-    finally:
-        keras.config.set_dtype_policy(before)
 
 
 def _computes_in_half(model: keras.Model, *, own_step: bool) -> bool:

@@ -54,6 +54,23 @@ def why_not_in_form(
     return reason
 
 
+def check_eager(plugin: StrategyPlugin) -> None:
+    """Checks that steps can be run eagerly under a strategy.
+
+    Raises:
+        UserError: its replicas are threads or processes of their own.
+    """
+    # What this option says is what is needed: a single replica, in this
+    # process.
+    if not plugin.options.takes_stacks:
+        raise UserError(
+            f"run_eagerly: the replicas of the strategy {plugin.name!r} are "
+            "threads, processes or programs of their own, which a debugger "
+            "cannot step through. Set strategy to 'default' or 'one_device'; "
+            "the mathematics is the same."
+        )
+
+
 def check_dtypes(plugin: StrategyPlugin, model: keras.Model) -> None:
     """Checks that a strategy's devices support the dtypes of layers.
 

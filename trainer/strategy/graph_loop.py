@@ -1,14 +1,18 @@
-"""`GraphLoop`: runs many steps in one graph call."""
+"""Runs many steps in one call: as a graph, as one XLA program, as Python."""
 
-from collections.abc import Callable, Sequence
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import tensorflow as tf
 
-from trainer.errors import outside_graph
+from trainer.data.stacks import Rows, Stack, Stacks
+from trainer.errors import UserError, outside_graph
 from trainer.runtime.graph import graph_function, repeat
 from trainer.step.gradients import among_zeros, reduce_sum
-from trainer.step.reductions.sums import Layout, Sums, stacked
+from trainer.step.reductions.sums import Packing, Sums, stacked
+from trainer.step.timed_input import OneOfStack
 
 # One optimizer or evaluation step in cross-replica context: takes the
 # iterator, returns a structure of per-replica tensors that add up over steps.
@@ -48,8 +52,7 @@ class GraphLoop:
     waits for a metric.
 
     Attributes:
-        layout: the positions of a step's results in the sums; known once the
-            step has been traced.
+        packing: of a step's results; known once the step has been traced.
     """
 
     def __init__(self, step: Step, strategy: tf.distribute.Strategy) -> None:
@@ -59,7 +62,7 @@ class GraphLoop:
         # to find out what it returns.
         self._step = graph_function(self._packed)
         self._loop = graph_function(self.many_steps)
-        self.layout: Layout | None = None
+        self.packing: Packing | None = None
         self._traced: Any = None
 
     def __call__(
@@ -70,24 +73,25 @@ class GraphLoop:
     ) -> list[Sums]:
         """See `Runner.__call__`."""
         with outside_graph():
-            layout = self.layout or self.lay_out(iterator)
-            sums = self._loop(
-                iterator,
-                # A tensor: a Python number would be traced once per value.
-                tf.constant(num_steps, tf.int64),
-                tf.convert_to_tensor(stacked(carried, layout, self._num_rows)),
-            )
-            return [Sums(layout, sums, i) for i in range(len(carried))]
+            packing = self.packing or self.trace_step(iterator)
+            before = stacked(carried, packing, self._num_rows)
+            sums = self._run(iterator, num_steps, tf.convert_to_tensor(before))
+            return [Sums(packing, sums, i) for i in range(len(carried))]
+
+    def _run(self, iterator: Any, num_steps: int, sums: tf.Tensor) -> tf.Tensor:
+        """Adds steps to sums, see `many_steps`."""
+        # A tensor: a Python number would be traced once per value.
+        return self._loop(iterator, tf.constant(num_steps, tf.int64), sums)
 
     def trace(self, iterator: Any) -> None:
         """See `Runner.trace`."""
         with outside_graph():
-            layout = self.lay_out(iterator)
+            packing = self.trace_step(iterator)
             self._loop.get_concrete_function(
                 iterator,
                 tf.constant(1, tf.int64),
                 # [any number of sums, replicas, size]: training keeps several.
-                tf.TensorSpec([None, self._num_rows, layout.size], tf.float64),
+                tf.TensorSpec([None, self._num_rows, packing.size], tf.float64),
             )
 
     @property
@@ -108,7 +112,7 @@ class GraphLoop:
         Args:
             iterator: see `Runner.__call__`.
             num_steps: int64 scalar.
-            carried: float64 of shape `[sums, replicas, layout.size]`.
+            carried: float64 of shape `[sums, replicas, packing.size]`.
 
         Returns:
             The new sums, shaped like `carried`, equal in all processes.
@@ -130,36 +134,38 @@ class GraphLoop:
         """Runs steps of a single replica; only called while traced.
 
         Returns:
-            The results of each: float64 of shape `[num_steps, layout.size]`.
+            The results of each: float64 of shape `[num_steps, packing.size]`.
         """
-        layout = self.layout or self.lay_out(iterator)
+        packing = self.packing or self.trace_step(iterator)
         count = tf.cast(num_steps, tf.int32)
         # All results, not their sum: the coordinator adds them up in order.
-        results = tf.TensorArray(tf.float64, count, element_shape=[layout.size])
+        results = tf.TensorArray(
+            tf.float64, count, element_shape=[packing.size]
+        )
 
         def one_more(i: tf.Tensor, results: tf.TensorArray) -> tf.TensorArray:
             return results.write(i, self._first(self._step(iterator)))
 
         return repeat(one_more, results, stop=count).stack()
 
-    def lay_out(self, iterator: Any) -> Layout:
-        """Traces the step, and lays out what it returns."""
+    def trace_step(self, iterator: Any) -> Packing:
+        """Traces the step, which shows what it returns."""
         self._traced = self._step.get_concrete_function(iterator)
-        assert self.layout is not None
-        return self.layout
+        assert self.packing is not None
+        return self.packing
 
     def _packed(self, iterator: Any) -> Any:
         """The step's results as one vector per replica."""
         results = self._given(iterator)
-        if self.layout is None:
-            self.layout = Layout(tf.nest.map_structure(self._first, results))
+        if self.packing is None:
+            self.packing = Packing(tf.nest.map_structure(self._first, results))
         return self._pack(results)
 
     def _pack(self, results: Any) -> Any:
-        assert self.layout is not None
+        assert self.packing is not None
         # On the replicas, and before the function returns them: what it returns
         # goes by way of the first device.
-        return self._strategy.run(self.layout.pack, args=(results,))
+        return self._strategy.run(self.packing.pack, args=(results,))
 
     @property
     def _num_rows(self) -> int:
@@ -189,3 +195,222 @@ def _all_rows(sums: tf.Tensor) -> tf.Tensor:
     own = among_zeros(sums, context.replica_id_in_sync_group, count)
     # [replicas, sums, size] -> [sums, replicas, size]
     return tf.transpose(reduce_sum(own), [1, 0, 2])
+
+
+class StackReader:
+    """Hands out the batches of stacks, as many as a call has steps.
+
+    Args:
+        stacks: of the batches, from the first one to hand out.
+    """
+
+    def __init__(self, stacks: Stacks) -> None:
+        self._spec = stacks.dataset.element_spec.batches
+        self._columns = stacks.columns
+        self._placed: Any = None
+        self._stacks = iter(stacks.dataset)
+        self._batches: Any = None
+        self._next = self._end = 0
+
+    def spec(self) -> Any:
+        """What the batches of a stack look like."""
+        return self._rows_of(self._spec, tf.TensorSpec.from_tensor)
+
+    def take(self, most: int) -> tuple[Any, int, int, float]:
+        """The next batches, all from one stack.
+
+        Args:
+            most: how many steps want one, at least one.
+
+        Returns:
+            A stack's batches, or `Rows` on the device of the caller; the
+            first one to use, the one after the last to use, and the seconds
+            that it took to get them.
+        """
+        begin = time.perf_counter()
+        while self._next == self._end:
+            stack: Stack = next(self._stacks)
+            self._batches = self._rows_of(stack.batches, lambda part: part)
+            self._next, self._end = 0, int(stack.count)
+        waited = time.perf_counter() - begin
+        first = self._next
+        self._next = min(first + most, self._end)
+        return self._batches, first, self._next, waited
+
+    def _rows_of(self, held: Any, as_part: Callable[[Any], Any]) -> Any:
+        """What a stack holds, with the columns that it numbers the rows of."""
+        if self._columns is None:
+            return held
+        if self._placed is None:
+            # On the device of the step, once; where they are there already,
+            # nothing is copied.
+            self._placed = tf.nest.map_structure(tf.identity, self._columns)
+        return Rows(tf.nest.map_structure(as_part, self._placed), held)
+
+
+class StackLoop(GraphLoop):
+    """Runs a step n times, in one XLA program for each stack of batches.
+
+    The program's loop begins and ends where it is told, so a step is the same
+    program wherever a call begins or ends: no result depends on it. For a
+    single replica.
+
+    Args:
+        step: see `Step`.
+        strategy: of that replica.
+        device: where it is.
+    """
+
+    def __init__(
+        self, step: Step, strategy: tf.distribute.Strategy, device: str
+    ) -> None:
+        super().__init__(step, strategy)
+        self._device = device
+        self._step = graph_function(
+            lambda batches, index, waited: self._packed(
+                OneOfStack(batches, index, waited)
+            )
+        )
+        self._loop = graph_function(self._many_steps, jit_compile=True)
+
+    def __call__(
+        self,
+        iterator: StackReader,
+        num_steps: int,
+        carried: Sequence[Sums | None] = (None,),
+    ) -> list[Sums]:
+        """See `Runner`."""
+        with tf.device(self._device):
+            return super().__call__(iterator, num_steps, carried)
+
+    def _run(
+        self, iterator: StackReader, num_steps: int, sums: tf.Tensor
+    ) -> tf.Tensor:
+        while num_steps:
+            batches, begin, end, waited = iterator.take(num_steps)
+            sums = self._loop(
+                batches,
+                tf.constant([begin, end]),
+                # Waited for once, and so counted once.
+                tf.constant(waited, tf.float32),
+                sums,
+            )
+            num_steps -= end - begin
+        return sums
+
+    def trace(self, iterator: StackReader) -> None:
+        """See `Runner`."""
+        with outside_graph(), tf.device(self._device):
+            packing = self.packing or self.trace_step(iterator)
+            self._loop.get_concrete_function(
+                iterator.spec(),
+                tf.TensorSpec([2], tf.int32),
+                tf.TensorSpec([], tf.float32),
+                tf.TensorSpec([None, 1, packing.size], tf.float64),
+            )
+
+    def trace_step(self, iterator: StackReader) -> Packing:
+        """See `GraphLoop.trace_step`."""
+        self._traced = self._step.get_concrete_function(
+            iterator.spec(),
+            tf.TensorSpec([], tf.int32),
+            tf.TensorSpec([], tf.float32),
+        )
+        assert self.packing is not None
+        return self.packing
+
+    def _many_steps(
+        self,
+        batches: Any,
+        bounds: tf.Tensor,
+        waited: tf.Tensor,
+        carried: tf.Tensor,
+    ) -> tf.Tensor:
+        """The loop itself; only called while it is traced.
+
+        Args:
+            batches: a structure of tensors of shape `[size, batch, ...]`, or
+                `Rows`.
+            bounds: int32 of shape `[2]`: the first batch, and the one after
+                the last.
+            waited: float32 scalar, seconds.
+            carried: float64 of shape `[sums, 1, packing.size]`.
+
+        Returns:
+            The new sums, shaped like `carried`.
+        """
+
+        def one_more(number: tf.Tensor, sums: tf.Tensor) -> tf.Tensor:
+            at_first = tf.where(number == bounds[0], waited, 0.0)
+            return sums + self._step(batches, number, at_first)
+
+        return repeat(one_more, carried, start=bounds[0], stop=bounds[1])
+
+
+@contextlib.contextmanager
+def eagerly() -> Iterator[None]:
+    """Lets functions of TensorFlow run as Python."""
+    before = tf.config.functions_run_eagerly()
+    tf.config.run_functions_eagerly(True)
+    try:
+        yield
+    finally:
+        tf.config.run_functions_eagerly(before)
+
+
+class EagerLoop(GraphLoop):
+    """Runs a step of a single replica n times, as Python.
+
+    Args:
+        step: see `GraphLoop`.
+        strategy: see `GraphLoop`.
+        needs_graph: whether a graph has to be traced all the same: only that
+            shows what a step touches beside the model, which a checkpoint has
+            to hold.
+    """
+
+    def __init__(
+        self,
+        step: Step,
+        strategy: tf.distribute.Strategy,
+        *,
+        needs_graph: Callable[[], bool] = lambda: False,
+    ) -> None:
+        super().__init__(step, strategy)
+        self._needs_graph = needs_graph
+
+    def __call__(
+        self,
+        iterator: Any,
+        num_steps: int,
+        carried: Sequence[Sums | None] = (None,),
+    ) -> list[Sums]:
+        """See `Runner`."""
+        with outside_graph(), eagerly():
+            # The first step shows what there is to add up.
+            results = [self._step(iterator) for _ in range(num_steps)]
+            assert self.packing is not None
+            sums = tf.convert_to_tensor(stacked(carried, self.packing, 1))
+            for one in results:
+                sums += one
+        return [Sums(self.packing, sums, i) for i in range(len(carried))]
+
+    def trace(self, iterator: Any) -> None:
+        """Traces a graph only where a run saves; see the class.
+
+        Raises:
+            UserError: it does, and the step only runs as Python.
+        """
+        if not self._needs_graph():
+            return
+        try:
+            with outside_graph():
+                self.trace_step(iterator)
+        except (AttributeError, NotImplementedError, TypeError) as error:
+            why = str(error).partition("\n")[0]
+            raise UserError(
+                "run_eagerly: a run that saves traces its step once, to find "
+                "all that a checkpoint must hold, and this step cannot be "
+                f"traced ({why}). Leave out the callback that saves, or what "
+                "only works eagerly."
+            ) from error

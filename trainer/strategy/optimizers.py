@@ -42,30 +42,23 @@ def build_optimizers(
         factory: `Trainer.optimizer`.
         learning_rate: `Trainer.learning_rate`.
     """
-    found = _make_optimizers(factory, learning_rate)
-    for name, one in found.items():
-        # Built now: replicas cannot create variables, and a checkpoint is
-        # restored before the first step.
-        is_single = len(found) == 1
-        one.build(trainable if is_single else _variables_of(model, name))
-        if is_single:
-            _take_state(one, factory)
-        replace_own_reduction(one)
-        count_steps_natively(one)
-    return found
-
-
-def _make_optimizers(
-    factory: Any, learning_rate: float | None
-) -> dict[str, keras.optimizers.Optimizer]:
-    if not isinstance(factory, dict):
-        return {"optimizer": _make_optimizer(factory, learning_rate)}
-    if learning_rate is not None:
+    if isinstance(factory, dict) and learning_rate is not None:
         raise UserError(
             f"learning_rate = {learning_rate}: there are several optimizers "
             f"({', '.join(factory)}). Set each one's own learning rate."
         )
-    return {name: _make_optimizer(one, None) for name, one in factory.items()}
+    given = factory if isinstance(factory, dict) else {"optimizer": factory}
+    found = {}
+    for name, one in given.items():
+        made = found[name] = _make_optimizer(one, learning_rate)
+        # Built now: replicas cannot create variables, and a checkpoint is
+        # restored before the first step.
+        is_single = len(given) == 1
+        made.build(trainable if is_single else _variables_of(model, name))
+        _take_state(made, factory)
+        replace_own_reduction(made)
+        count_steps_natively(made)
+    return found
 
 
 def restart_optimizers(
@@ -106,28 +99,25 @@ def _make_optimizer(
     if isinstance(factory, str):
         # Only its class is of use: this object has the default learning rate.
         factory = type(keras.optimizers.get(factory))
-    if isinstance(factory, keras.optimizers.Optimizer):
-        optimizer = _made_again(factory, learning_rate)
-    elif learning_rate is None:
-        optimizer = factory()
-    # Passed to the constructor where that is possible: an optimizer may derive
-    # other values from it.
-    elif "learning_rate" in inspect.signature(factory).parameters:
-        # Keras takes no whole number for it.
-        optimizer = factory(learning_rate=float(learning_rate))
-    else:
-        optimizer = factory()
-        try:
-            optimizer.learning_rate = learning_rate
-        # Keras sets no rate where there is a schedule.
-        except TypeError:
-            optimizer = _made_again(optimizer, learning_rate)
+    optimizer, rate = factory, learning_rate
+    if not isinstance(factory, keras.optimizers.Optimizer):
+        options = {}
+        # Passed to the constructor where that is possible: an optimizer may
+        # derive other values from it.
+        if rate is not None and (
+            "learning_rate" in inspect.signature(factory).parameters
+        ):
+            # Keras takes no whole number for it.
+            options, rate = {"learning_rate": float(rate)}, None
+        optimizer = factory(**options)
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise UserError(
             f"Trainer.optimizer = {shown(factory)} returned "
             f"{shown(optimizer)}, not a Keras optimizer."
         )
     _refuse_own_versions(optimizer)
+    if optimizer is factory or rate is not None:
+        optimizer = _made_again(optimizer, rate)
     # Keras sees what a function returns for it only when a step is traced.
     rate = optimizer.learning_rate
     if not (keras.ops.is_tensor(rate) or isinstance(rate, _NUMBERS)):
@@ -142,8 +132,6 @@ def _made_again(
     given: keras.optimizers.Optimizer, learning_rate: float | None
 ) -> keras.optimizers.Optimizer:
     """An optimizer as the given one, whose variables are made in this scope."""
-    # Some have no configuration of their own, as they hold others.
-    _refuse_own_versions(given)
     try:
         config = given.get_config()
         if learning_rate is not None:

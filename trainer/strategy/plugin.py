@@ -20,8 +20,7 @@ from trainer.runtime.report import Section
 from trainer.step.forms import StrategyOptions
 from trainer.step.keras.variables import portable_variables
 from trainer.step.programs import Programs
-from trainer.strategy.graph_loop import GraphLoop, Runner, Step
-from trainer.strategy.stack_loop import StackLoop
+from trainer.strategy.graph_loop import GraphLoop, Runner, StackLoop, Step
 
 # See `trainer.data.feeder`: returns the pieces of the global batches for a
 # range of replicas, in the order (step, micro-batch, replica).
@@ -223,7 +222,7 @@ class StrategyPlugin(abc.ABC):
 
         Called only where `StrategyOptions.takes_stacks` says so.
         """
-        return StackLoop(step, self.devices()[0])
+        return StackLoop(step, self.strategy, self.devices()[0])
 
     def serve(self) -> bool:
         """Serves other tasks if that is this process's role in a cluster.

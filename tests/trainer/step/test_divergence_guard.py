@@ -68,9 +68,9 @@ def take(trainer, steps):
     )
     iterator = trainer.plugin.distribute(pieces, training=True)
     run.train_runner(iterator, steps)
-    watch = trainer._built.parts.watch
+    guard = trainer._built.parts.guard
     weight = trainer.model.weights[0].numpy()
-    return weight, watch and watch.fault()
+    return weight, guard and guard.fault()
 
 
 def reference(arrays, is_bad):

@@ -74,7 +74,7 @@ WAYS = {
         "optimizer": lambda: keras.optimizers.Adam(
             keras.optimizers.schedules.CosineDecay(0.1, 20)
         ),
-        "metrics": [keras.metrics.MeanAbsoluteError, Largest],
+        "metrics": [keras.metrics.MeanAbsoluteError],
     },
     "momentum_and_norm": {
         "model": hidden(keras.layers.BatchNormalization),
@@ -158,6 +158,7 @@ def test_it_is_the_same_step_wherever_calls_end(way):
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
+        ({"metrics": [Largest]}, "the host updates the metric 'largest'"),
         ({"accumulation_steps": 2}, "cannot be combined with accumulation"),
         ({"strategy": "mirrored"}, "'mirrored' takes no stacks of batches"),
         (
@@ -169,7 +170,7 @@ def test_it_is_the_same_step_wherever_calls_end(way):
             r"known shape: the data has batches of the shape \(None, 4\)",
         ),
     ],
-    ids=["accumulation", "strategy", "data"],
+    ids=["metric", "accumulation", "strategy", "data"],
 )
 def test_it_is_refused_before_the_first_step(options, reason):
     trainer = make("xla_stack", **options)

@@ -78,10 +78,6 @@ class Untracked:
             if isinstance(value, tf.Variable | keras.Variable):
                 self._offer(name, native(value))
 
-    def know(self, variables: Sequence[Any]) -> None:
-        """Adds variables that are saved anyway."""
-        self._known |= {key for one in variables for key in _handles(one)}
-
     def require_nothing_lost(self) -> None:
         """Checks that checkpoints can hold all that training leaves.
 
@@ -167,7 +163,6 @@ def check(
     model: keras.Model,
     before: set[int],
     *,
-    known: Sequence[tf.Variable],
     training: bool = False,
     refuse: bool = False,
 ) -> None:
@@ -178,7 +173,6 @@ def check(
         model: whose layers are named.
         before: what `captured` returned at the beginning of the step: these
             are the strategy's.
-        known: what is saved, or need not be, beside what `untracked` knows.
         training: whether it is a training step. What an evaluation leaves is
             never refused.
         refuse: whether the run saves.
@@ -190,7 +184,6 @@ def check(
         return
     graph = tf.compat.v1.get_default_graph()
     layers = {layer.name for layer in all_layers(model)}
-    untracked.know(known)
     lost: list[str] = []
     warned: list[str] = []
     for outer, inner in graph.captures:

@@ -10,7 +10,7 @@ contributes undivided sums; the division comes after the reduction. See
 `keras.losses.Loss` for the meaning of each reduction.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -20,7 +20,7 @@ from trainer.errors import UserError
 from trainer.runtime.graph import converted
 from trainer.step.checks import check_alike, check_rows
 from trainer.step.context import step_context
-from trainer.step.keras.private import added_losses, keras_mask
+from trainer.step.keras.private import added_losses, keras_mask, tensors_apart
 from trainer.step.logs import LOSS_PART, StepLogs
 from trainer.step.losses.keras_losses import KerasLoss
 from trainer.step.losses.outputs import (
@@ -29,23 +29,25 @@ from trainer.step.losses.outputs import (
     losses_of,
     numbered_names,
 )
-from trainer.step.reductions.sums import average
-from trainer.step.replica_batch import ReplicaBatch, align
+from trainer.step.reductions.all_gather import all_gather
+from trainer.step.reductions.sums import Average, average
+from trainer.step.replica_batch import ReplicaBatch, align, is_weighted
 from trainer.step.spec import AddedLosses, StepSpec
 
-EXAMPLES = "examples"  # The group of terms divided by the example count.
+EXAMPLES = "examples"  # The denominator that counts examples.
+_STREAM = 3  # Random numbers other than those of the forward pass.
 
 
 class Term(NamedTuple):
     """One summand of the loss on one replica, before the division.
 
     Attributes:
-        group: terms of equal group have equal denominators.
+        denominator: its name; terms with one of equal name share it.
         total: float32 scalar, sum of w_i * l_i.
         count: float32 scalar, this replica's part of the denominator.
     """
 
-    group: str
+    denominator: str
     total: tf.Tensor
     count: tf.Tensor
 
@@ -56,7 +58,7 @@ def loss_term(
     name: str,
     reduction: str | None,
     examples: tf.Tensor,
-    parts: int,
+    shares: int,
     sample_weight: tf.Tensor | None = None,
     mask: tf.Tensor | None = None,
     real: tf.Tensor | None = None,
@@ -70,7 +72,7 @@ def loss_term(
         reduction: a Keras loss reduction; `None` means
             `"sum_over_batch_size"`.
         examples: float32 scalar, the real examples on this replica.
-        parts: how many replica pieces make a global batch; they share the
+        shares: how many replica batches make a global batch; they share the
             denominator of `"sum"`, which is one.
         sample_weight: broadcasts against `values` as in Keras.
         mask: boolean, marks the values that count, as the output's mask does.
@@ -89,9 +91,8 @@ def loss_term(
     weighted, weight_sum = _weigh(values, sample_weight, mask)
     total = tf.reduce_sum(weighted)
     if reduction == "sum":
-        # The denominator is 1, and each of the `parts` pieces contributes its
-        # part.
-        return Term(f"{name}/sum", total, tf.constant(1.0 / parts))
+        # The denominator is 1, of which each contributes its share.
+        return Term(f"{name}/sum", total, tf.constant(1.0 / shares))
     if reduction == "mean_with_sample_weight" and weight_sum is not None:
         return Term(f"{name}/weights", total, weight_sum)
     if mask is not None:
@@ -134,128 +135,162 @@ def terms(
         UserError: a loss does not have one row for each example.
     """
     outputs = Outputs.of(spec.model, y_pred)
+    own = spec.has_own("per_example_loss")
+    listed = _by_position(outputs, values, own=own)
+    losses = losses_of(spec.loss, listed.outputs)
+    factors = loss_weights_of(spec.loss_weights, listed.outputs)
     predicted = keras.tree.flatten(y_pred)
-    given = outputs.tensors(sample_weight, what="sample_weight")
-    found, logs = [], {}
-    listed = _by_position(spec, outputs, values, y_pred, here.rows)
+    weights = outputs.tensors(sample_weight, what="sample_weight")
+    present = [i for i, value in enumerate(listed.values) if value is not None]
     # As in Keras, but two outputs of one layer do not share a log.
-    labels = numbered_names([f"{one.label}_loss" for one in listed])
-    for one, label in zip(listed, labels, strict=True):
-        mask, weight = None, one.sample_weight(sample_weight)
-        if one.output is not None:
-            mask, weight = keras_mask(predicted[one.output]), given[one.output]
+    labels = numbered_names(
+        [f"{listed.outputs.labels[i]}_loss" for i in present]
+    )
+    found, logs = [], {}
+    for i, label in zip(present, labels, strict=True):
+        name, output = listed.names[i], listed.positions[i]
+        if output is not None:
+            mask, weight = keras_mask(predicted[output]), weights[output]
+        else:
+            mask, weight = None, _weight_of(name, sample_weight)
+        rowed = check_rows(
+            listed.values[i],
+            name=name,
+            rows=here.rows,
+            loss=None if own else losses[i],
+            y_pred=None if output is None else predicted[output],
+        )
         term = loss_term(
-            one.values,
-            name=one.name,
-            reduction=getattr(one.loss, "reduction", None),
+            rowed,
+            name=name,
+            reduction=getattr(losses[i], "reduction", None),
             examples=here.examples,
-            parts=here.shares,
+            shares=here.shares,
             sample_weight=weight,
             mask=mask,
             real=here.real,
         )
         # As `fit` does: with one loss nothing but "loss" is logged.
-        if len(listed) > 1:
+        if len(present) > 1:
             logs[label] = average(term.total, term.count)
-        if one.weight is not None:
-            total = term.total * one.weight
-            term = Term(term.group, total, term.count)
+        factor = factors[i]
+        if factor is not None:
+            term = term._replace(total=term.total * factor)
         found.append(term)
     return found, logs
 
 
-class _Values(NamedTuple):
-    """The values of one loss.
+class _Listed(NamedTuple):
+    """Losses by position.
 
     Attributes:
-        name: the output's, or what `per_example_loss` calls it.
-        label: likewise, for logs.
-        values: with one row for each example.
-        loss: the Keras loss whose reduction counts, if any.
-        weight: a factor, if any.
-        output: the position of the output whose mask and sample weights count;
-            `None` for values of research code that are for none.
+        outputs: what losses and weights are for: the model's, or those that
+            `per_example_loss` names.
+        names: of the losses.
+        values: with one row for each example; `None` for an output without.
+        positions: of the output whose mask and sample weights count; `None`
+            for values of research code that are for none.
     """
 
-    name: str
-    label: str
-    values: tf.Tensor
-    loss: Any
-    weight: float | None
-    output: int | None
-
-    def sample_weight(self, given: Any) -> Any:
-        """Its weights where it is for no output."""
-        if isinstance(given, Mapping):
-            return given.get(self.name)
-        return None if keras.tree.is_nested(given) else given
+    outputs: Outputs
+    names: list[str]
+    values: list[Any]
+    positions: list[int | None]
 
 
-def checked(
-    spec: StepSpec, values: Any, *, y_pred: Any, rows: int | tf.Tensor
-) -> dict[str, tf.Tensor]:
-    """What `per_example_loss` returned, by name.
-
-    Raises:
-        UserError: a loss has another number of rows.
-    """
-    outputs = Outputs.of(spec.model, y_pred)
-    listed = _by_position(spec, outputs, values, y_pred, rows)
-    return {one.name: one.values for one in listed}
-
-
-def _by_position(
-    spec: StepSpec,
-    outputs: Outputs,
-    values: Any,
-    y_pred: Any,
-    rows: int | tf.Tensor,
-) -> list[_Values]:
-    own, several = spec.has_own("per_example_loss"), len(outputs.names) > 1
-    parts, names = outputs, outputs.names
-    positions: list[int | None] = [*range(len(names))]
+def _by_position(outputs: Outputs, values: Any, *, own: bool) -> _Listed:
+    """What `per_example_loss` returned, as a list."""
+    names, several = outputs.names, len(outputs.names) > 1
     if own and isinstance(values, Mapping) and values:
         # Research code may have other names than those of outputs.
-        parts, listed = Outputs(values), keras.tree.flatten(values)
-        names = parts.names
-        if several or len(names) > 1:
-            numbers = {name: i for i, name in enumerate(outputs.names)}
-            positions = [numbers.get(name) for name in names]
-    elif isinstance(values, Mapping):
+        given = Outputs(values)
+        numbers = {name: i for i, name in enumerate(names)}
+        positions = [numbers.get(name) for name in given.names]
+        if not several and len(positions) == 1:
+            positions = [0]
+        flat = keras.tree.flatten(values)
+        return _Listed(given, given.names, flat, positions)
+    if isinstance(values, Mapping):
         listed = [values.get(name) for name in names]
     elif isinstance(values, list | tuple):
         listed = list(values)
     else:
-        listed, names = [values], ["loss"]
-        positions = [None] if several else [0]
+        return _Listed(outputs, ["loss"], [values], [None if several else 0])
     if len(listed) != len(names):
         raise UserError(
             f"per_example_loss returned {len(listed)} losses for the outputs "
             f"{', '.join(names)}. Return one tensor, one for each output, or a "
             "dict by names of your own."
         )
-    losses = losses_of(spec.loss, parts)
-    weights = loss_weights_of(spec.loss_weights, parts)
-    predicted = keras.tree.flatten(y_pred)
-    found = []
-    for i, (name, value) in enumerate(zip(names, listed, strict=True)):
-        if value is None:
-            continue
-        output = positions[i]
-        rowed = check_rows(
-            value,
-            name=name,
-            rows=rows,
-            loss=None if own else losses[i],
-            y_pred=None if output is None else predicted[output],
+    return _Listed(outputs, names, listed, [*range(len(names))])
+
+
+def _weight_of(name: str, sample_weight: Any) -> Any:
+    """The sample weights of a loss that is for no output."""
+    if isinstance(sample_weight, Mapping):
+        return sample_weight.get(name)
+    return None if keras.tree.is_nested(sample_weight) else sample_weight
+
+
+def global_term(
+    spec: StepSpec, y: Any, y_pred: Any, *, here: ReplicaBatch
+) -> Term:
+    """What `Trainer.global_loss` adds to the loss, on one replica.
+
+    Every replica computes it from the outputs of all replicas, and weighs it by
+    its share of the examples. So the replicas' losses add up to the loss, and
+    their gradients to its gradient.
+
+    Args:
+        spec: whose loss it is.
+        y: targets.
+        y_pred: outputs.
+        here: the replica's batch.
+
+    Raises:
+        UserError: there are sample weights or padding, which it would not
+            honor, or it is not a scalar.
+    """
+    name = f"{type(spec.methods).__name__}.global_loss"
+    _check_batch(spec, here, name)
+    tensors, put_back = tensors_apart((y, y_pred))
+    whole = put_back(all_gather(tensors).values)
+    # All replicas draw what the first one draws, or they would compute
+    # different losses.
+    step = spec.parts.step.read_value()
+    with spec.parts.randomness.at(step, 0, _STREAM, replica=0):
+        found = converted(spec.methods.global_loss)(*whole)
+    value = tf.convert_to_tensor(found)
+    if value.shape.rank != 0:
+        raise UserError(
+            f"{name} returned the shape {value.shape}. Return a scalar, such "
+            "as tf.reduce_mean(...)."
         )
-        label = parts.labels[i]
-        found.append(_Values(name, label, rowed, losses[i], weights[i], output))
-    return found
+    # Divided by the examples of all replicas after the reduction.
+    total = tf.cast(value, tf.float32) * here.examples
+    return Term(EXAMPLES, here.or_zeros(total), here.examples)
+
+
+def _check_batch(spec: StepSpec, here: ReplicaBatch, name: str) -> None:
+    if is_weighted(here.batch):
+        raise UserError(
+            f"The data has sample weights, which {name} does not get. Yield "
+            "them among the targets, and apply them there."
+        )
+    data = spec.batches("eval")
+    # Where all batches are full there is no padding, in spite of the static
+    # shapes.
+    is_full = data.last_size is not None and data.last_size == data.batch_size
+    if here.real is not None and not is_full:
+        raise UserError(
+            f"{name} cannot tell examples from padding, which the last "
+            f"evaluation batch gets under the strategy {spec.plugin.name!r}."
+            " Choose a batch_size that divides the evaluation data."
+        )
 
 
 def added_terms(
-    model: keras.Model, piece: ReplicaBatch, kinds: AddedLosses = None
+    model: keras.Model, here: ReplicaBatch, kinds: AddedLosses = None
 ) -> list[Term]:
     """What `add_loss` and activity regularizers added in a forward pass.
 
@@ -264,7 +299,7 @@ def added_terms(
 
     Args:
         model: whose layers added them.
-        piece: the examples that they were added for.
+        here: the batch that they were added for.
         kinds: what is a sum over the batch instead, see `Trainer`.
     """
     sums: list[tf.Tensor] = []
@@ -274,12 +309,12 @@ def added_terms(
         (sums if is_sum else means).append(tf.cast(value, tf.float32))
     terms = []
     if means:
-        total = piece.or_zeros(tf.add_n(means) * piece.examples)
-        terms.append(Term(EXAMPLES, total, piece.examples))
+        total = here.or_zeros(tf.add_n(means) * here.examples)
+        terms.append(Term(EXAMPLES, total, here.examples))
     if sums:
-        total = piece.or_zeros(tf.add_n(sums))
-        # As for the reduction "sum": a denominator of 1, shared by the pieces.
-        terms.append(Term("added/sum", total, tf.constant(1.0 / piece.shares)))
+        total = here.or_zeros(tf.add_n(sums))
+        # As for the reduction "sum": a denominator of 1, which is shared.
+        terms.append(Term("added/sum", total, tf.constant(1.0 / here.shares)))
     return terms
 
 
@@ -288,26 +323,23 @@ def kind_of_added(kinds: AddedLosses, layer: str) -> str | None:
     return kinds.get(layer) if isinstance(kinds, dict) else kinds
 
 
-def merge_terms(terms: list[Term]) -> list[Term]:
-    """Adds up the terms that have one denominator."""
-    merged: dict[str, Term] = {}
-    for term in terms:
-        if term.group in merged:
-            # Terms of a group have the same count: it is not added up.
-            total = merged[term.group].total + term.total
-            term = Term(term.group, total, term.count)
-        merged[term.group] = term
-    return list(merged.values())
+def sums_of(terms: Sequence[Term]) -> dict[str, Average]:
+    """The loss of a replica's batch: a sum for each denominator."""
+    sums: dict[str, Average] = {}
+    for name, total, count in terms:
+        # Terms of one denominator have the same count: it is not added up.
+        before = sums.get(name)
+        sums[name] = average(
+            total if before is None else before.total + total, count
+        )
+    return sums
 
 
 def loss_logs(
-    model: keras.Model, terms: list[Term], examples: tf.Tensor
+    model: keras.Model, sums: Mapping[str, Average], examples: tf.Tensor
 ) -> StepLogs:
     """The summands of the logged loss, regularization among them."""
-    logs: StepLogs = {
-        LOSS_PART + term.group: average(term.total, term.count)
-        for term in merge_terms(terms)
-    }
+    logs: StepLogs = {LOSS_PART + name: one for name, one in sums.items()}
     # Equal on all replicas, and logs are summed over them: weighed by examples,
     # the sum is the penalty itself.
     penalty = regularization(regularized_variables(model))
@@ -366,10 +398,9 @@ def values_of(loss: keras.losses.Loss, y: Any, y_pred: Any) -> tf.Tensor:
 
     y = keras.tree.map_structure(convert, y)
     y_pred = keras.tree.map_structure(convert, y_pred)
-    known, piece = KerasLoss.of(loss), step_context.batch
+    known, here = KerasLoss.of(loss), step_context.batch
     check_alike(known, y, y_pred)
-    # Outside of a step, as in a trial, there is no piece.
-    may_be_empty = piece is not None and piece.may_be_empty
+    may_be_empty = here is not None and here.may_be_empty
     if not may_be_empty or known is None or known.targets != "numbers":
         return converted(loss.call)(y, y_pred)
 

@@ -2,19 +2,20 @@
 
 In training metrics are sums: those of Keras that are known to be, those that
 say so (`additive = True`, or `trainer.additive`), and those that are found to
-be. Any other kind is carried from step to step where every step sees its global
-batch whole, and refused where a batch is cut, by replicas or micro-batches. In
-an evaluation replicas exchange what such a metric is updated by, so that it is
-exact under every strategy. See `trainer.step.metrics.states`.
+be. Any other kind goes from step to step where every step sees its global batch
+whole, and is refused where a batch is cut, by replicas or micro-batches. In an
+evaluation all are exact. See `trainer.step.metrics.states`.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from trainer.errors import UserError
 from trainer.step.context import step_context
@@ -23,22 +24,18 @@ from trainer.step.losses.outputs import Outputs, numbered_names
 from trainer.step.metrics.factories import by_shape, is_by_shape, make_metric
 from trainer.step.metrics.of_layers import LayerMetrics
 from trainer.step.metrics.states import (
-    METRIC,
+    EVAL,
     VALUES,
     Call,
-    Carried,
+    Ordered,
     Summed,
+    WholeSet,
+    WholeSetMetric,
     as_numbers,
     initial_state,
 )
-from trainer.step.metrics.whole_set import WholeSet, WholeSetMetric
-from trainer.step.reductions.slots import (
-    Slots,
-    check_rows,
-    read_slots,
-    write_slots,
-)
-from trainer.step.replica_batch import count_examples, is_weighted, real_rows
+from trainer.step.reductions.all_gather import all_gather
+from trainer.step.replica_batch import ReplicaBatch, is_weighted
 
 _MARKS = f"{VALUES}_marks"  # Which rows of such values are examples.
 
@@ -65,7 +62,7 @@ class Measure:
     in_layer: bool = False
     adds_up: bool | None = None
     initial: list[np.ndarray] = dataclasses.field(init=False)
-    state: Summed | Carried | WholeSet = dataclasses.field(init=False)
+    state: Summed | Ordered = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
         self.begin()
@@ -74,7 +71,7 @@ class Measure:
         """Takes the state that the variables have as the initial one."""
         self.initial = initial_state(self.metric)
         if isinstance(self.metric, WholeSetMetric):
-            self.state = WholeSet(self.metric)
+            self.state = WholeSet(self.metric, self.initial)
         else:
             self.state = Summed(self.metric, self.initial)
 
@@ -87,15 +84,7 @@ class Measure:
         """Says how its state is kept, once that is known."""
         self.adds_up = adds_up
         if not adds_up:
-            self.state = Carried(self.metric, self.initial)
-
-    def fits(self, key: str, arrays: Sequence[np.ndarray]) -> bool:
-        """Whether stored arrays may be its state."""
-        by_replica = key.startswith(METRIC)
-        shapes = [np.shape(array)[by_replica:] for array in arrays]
-        return by_replica is isinstance(self.state, Summed) and (
-            [one.shape for one in self.initial] == shapes
-        )
+            self.state = Ordered(self.metric, self.initial)
 
 
 class MetricSet:
@@ -113,8 +102,9 @@ class MetricSet:
         measures: the metrics, by the name under which they are logged.
         in_layers: those that layers update.
         is_bound: whether it is known which metric is for which output.
-        in_pieces: whether a training step sees its batch in several pieces.
-        is_ready: whether it is known how each is measured.
+        is_cut: whether a training step sees its batch in several parts.
+        states: what the host keeps of metrics that are no sums, by the
+            interval that is measured over and the metric's name.
         judged: the metrics that were tried, and whether they add up. A
             checkpoint holds it: another answer in a resumed run would change
             how sums are rounded.
@@ -130,10 +120,11 @@ class MetricSet:
         self.in_layers = LayerMetrics(model)
         self.measures: dict[str, Measure] = {}
         self.judged: dict[str, bool] = {}
-        self.is_ready = self.in_pieces = False
+        self.states: dict[str, dict[str, Any]] = {}
+        self.is_cut = False
         self._model = model
-        # What overridden steps leave out: in training, or not.
-        self._left_out: dict[bool, set[str]] = {True: set(), False: set()}
+        # By a step that was traced; or it has been said that none does.
+        self._measured: set[str] = set()
         # Without metrics of outputs there is nothing to bind.
         self.is_bound = own_step or not keras.tree.flatten(given)
         if own_step:
@@ -221,7 +212,7 @@ class MetricSet:
                 for part in parts
             )
             rank = getattr(getattr(predicted, "shape", None), "rank", None)
-            if measure.adds_up is None and self.in_pieces and rank == 1:
+            if measure.adds_up is None and self.is_cut and rank == 1:
                 raise UserError(
                     f"The metric {name!r} gets outputs of shape [batch], of "
                     "which it takes one mean per batch. Give it [batch, 1]."
@@ -250,137 +241,101 @@ class MetricSet:
         if step_context.probe is not None:
             step_context.probe.measured |= calls
             return {}
+        self._measured.update(calls)
         states = {name: self.measures[name].state for name in calls}
         return {
             f"{state.prefix}{name}": state.of(calls[name])
             for name, state in states.items()
         }
 
-    def complete(
-        self, logs: Logs, batch: Any, slots: Callable[[], Slots] | None
+    def gathered(
+        self, logs: Logs, here: ReplicaBatch, *, training: bool
     ) -> Logs:
-        """Makes a step's results such that they add up over replicas.
+        """Puts together what the host gets of a global batch, on each replica.
 
         Args:
             logs: what a step returns on a replica.
-            batch: the replica's piece of the global batch.
-            slots: where the piece is in a global batch that is evaluated;
-                `None` in training.
+            here: its batch.
+            training: whether it is a training step: these see whole batches.
 
         Raises:
-            UserError: the data has sample weights that a function of a whole
-                set ignores.
+            UserError: replicas cannot exchange it, or the data has sample
+                weights that a function of a whole set ignores.
         """
-        if slots is None:
-            # What only evaluations gather. What is left is of a whole batch.
-            return {
-                key: value
-                for key, value in logs.items()
-                if not self._is_of_whole_set(key)
-            }
-        values = [key for key in logs if key.startswith(VALUES)]
-        for key in filter(self._is_of_whole_set, values):
-            name = key.removeprefix(VALUES)
-            if is_weighted(batch):
-                metric = self.measures[name].metric
-                _check_takes_weights(name, metric, "data has sample weights")
-        real = real_rows(batch)
-        # Increments add up as they are. What other states are updated by does
-        # so once each piece is in a slot of its own.
-        if not values or ((at := slots()).pieces == 1 and real is None):
+        values = {k: v for k, v in logs.items() if k.startswith(VALUES)}
+        of_whole_sets = {k for k in values if self._of(k).of_whole_set}
+        if training:
+            return {k: v for k, v in logs.items() if k not in of_whole_sets}
+        if of_whole_sets and is_weighted(here.batch):
+            for key in of_whole_sets:
+                _check_takes_weights(
+                    key.removeprefix(VALUES),
+                    self._of(key).metric,
+                    "data has sample weights",
+                )
+        if not values or (here.shares == 1 and here.real is None):
             return logs
-        # A short piece leaves the end of its slot empty: the marks tell that
-        # from examples.
-        if real is None:
-            real = tf.ones([tf.cast(count_examples(batch), tf.int32)])
-        for key in values:
-            check_rows(logs[key], real, key.removeprefix(VALUES))
-        written = {key: write_slots(logs[key], at) for key in values}
-        return logs | written | {_MARKS: write_slots([real], at)}
+        for key, leaves in values.items():
+            check_rows(leaves, here.rows, key.removeprefix(VALUES))
+        if here.real is not None:
+            values[_MARKS] = [here.real]
+        return logs | all_gather(values).values
 
-    def _is_of_whole_set(self, key: str) -> bool:
-        measure = self.measures.get(key.removeprefix(VALUES))
-        return measure is not None and measure.of_whole_set
+    def _of(self, key: str) -> Measure:
+        return self.measures[key.removeprefix(VALUES)]
 
-    def carry(
-        self,
-        logs: Logs,
-        kept_for: Sequence[str],
-        reduce: Callable[[Any], Any],
+    def hand_over(
+        self, logs: Logs, intervals: Sequence[str], first: Callable[[Any], Any]
     ) -> Logs:
-        """Updates the carried states by a step, in cross-replica context.
+        """Updates what the host keeps by a step, in cross-replica context.
 
         Args:
             logs: what the step returned.
-            kept_for: which of the states.
-            reduce: sums over replicas.
+            intervals: what is measured over.
+            first: gives the first replica's part, of what is equal on all.
 
         Returns:
             The logs without what was used here.
         """
         values = {n: v for n, v in logs.items() if n.startswith(VALUES)}
-        if not values:
-            return logs
-        whole = reduce(values)
-        marks = whole.pop(_MARKS, None)
-        for key, leaves in whole.items():
-            state = self.measures[key.removeprefix(VALUES)].state
-            assert not isinstance(state, Summed)
-            if marks is not None:
-                # The examples of all pieces in the order of the global batch,
-                # without gaps.
-                leaves = read_slots(leaves, marks[0], state.dtypes)
-            state.update(kept_for, leaves)
-        return {n: v for n, v in logs.items() if n not in values}
+        marks = [first(one) for one in values.pop(_MARKS, [])]
+        for key, leaves in values.items():
+            # Stateful, so that batches come in the order of the steps.
+            tf.numpy_function(
+                functools.partial(
+                    self._update,
+                    key.removeprefix(VALUES),
+                    intervals,
+                    len(marks),
+                ),
+                [*marks, *(first(leaf) for leaf in leaves)],
+                Tout=[],
+            )
+        return {n: v for n, v in logs.items() if not n.startswith(VALUES)}
 
-    def unmeasured(self, logs: Logs, *, training: bool) -> list[str]:
-        """Metrics that neither training nor evaluation measures.
-
-        Args:
-            logs: what an overridden step returned.
-            training: whether it is the training step.
-
-        Returns:
-            Their names, once both steps are known; each is named once.
-        """
-        measured = {key.rpartition(":")[2] for key in logs}
-        before = self._left_out[True] & self._left_out[False]
-        self._left_out[training] = {
-            name
-            for name, measure in self.measures.items()
-            if not measure.in_layer and name not in measured
-        }
-        if not training:  # Training never measures a whole set.
-            self._left_out[True] |= {
-                name for name, m in self.measures.items() if m.of_whole_set
-            } & self._left_out[False]
-        return sorted(self._left_out[True] & self._left_out[False] - before)
+    def _update(
+        self,
+        name: str,
+        intervals: Sequence[str],
+        has_marks: int,
+        *given: np.ndarray,
+    ) -> None:
+        # Copied: TensorFlow owns what it passes.
+        arrays = [np.array(one) for one in given[has_marks:]]
+        if has_marks:
+            arrays = [one[given[0] > 0] for one in arrays]
+        for interval in intervals:
+            states = self.states.setdefault(interval, {})
+            state = self.measures[name].state
+            assert isinstance(state, Ordered)
+            states[name] = state.after(states.get(name), arrays)
 
     # Between steps.
 
-    @property
-    def _kept_here(self) -> dict[str, Carried | WholeSet]:
-        """The states that are not sums, by the metric's name."""
-        return {
-            name: measure.state
-            for name, measure in self.measures.items()
-            if not isinstance(measure.state, Summed)
-        }
-
-    @property
-    def has_carried(self) -> bool:
-        """Whether there are states that are not sums."""
-        return bool(self._kept_here)
-
-    @property
-    def carried_variables(self) -> list[tf.Variable]:
-        """What holds the states that are carried from step to step."""
-        return [v for one in self._kept_here.values() for v in one.variables]
-
     def results(
         self,
-        sums: dict[str, list[np.ndarray]],
-        kept_for: str,
+        sums: Mapping[str, Sequence[np.ndarray]],
+        interval: str,
         *,
         whole_sets: bool = True,
     ) -> dict[str, float]:
@@ -388,68 +343,32 @@ class MetricSet:
 
         Args:
             sums: metric name to the increments summed over a whole interval.
-            kept_for: which of the carried states.
+            interval: which one it is.
             whole_sets: also those over a whole set.
         """
         values: dict[str, float] = {}
+        kept = self.states.get(interval, {})
         for name, measure in self.measures.items():
             if measure.of_whole_set and not whole_sets:
                 continue
-            found = measure.state.result(kept_for, sums.get(name))
+            is_sum = isinstance(measure.state, Summed)
+            found = measure.state.result((sums if is_sum else kept).get(name))
             if found is not None:  # Else a step of research code leaves it out.
                 values |= as_numbers(name, found, values)
+        if interval == EVAL and whole_sets:
+            self._warn_of_unmeasured()
         return values
 
-    def reset(self, kept_for: str) -> None:
-        """Sets carried states back to what they were before any update."""
-        for state in self._kept_here.values():
-            state.reset(kept_for)
-
-    def states(self, kept_for: str) -> dict[str, list[np.ndarray]]:
-        """The carried states, for a checkpoint."""
-        return {
-            name: state.state(kept_for)
-            for name, state in self._kept_here.items()
-            if isinstance(state, Carried)
-        }
-
-    def load(
-        self, stored: Mapping[str, list[np.ndarray]], kept_for: str
-    ) -> dict[str, list[np.ndarray]]:
-        """Restores the carried states of a checkpoint.
-
-        Keras numbers unnamed metrics within a process, so the same metrics may
-        have other names now: then they are matched by order and shape.
-
-        Args:
-            stored: states and sums, by a prefix that ends with a colon, and
-                the metric's name.
-            kept_for: which of the carried states.
-
-        Returns:
-            The sums, under the names that they have now.
-        """
-        names = [key.partition(":")[2] for key in stored]
-        left = [name for name in self.measures if name not in names]
-        sums = {}
-        for key, arrays in stored.items():
-            name = key.partition(":")[2]
-            candidates = [name] if name in self.measures else left
-            fitting = [
-                one
-                for one in candidates
-                if self.measures[one].fits(key, arrays)
-            ]
-            if not fitting:
-                continue
-            if fitting[0] in left:
-                left.remove(fitting[0])
-            state = self.measures[fitting[0]].state
-            if isinstance(state, Carried):
-                state.load(kept_for, arrays)
-            else:
-                sums[f"{METRIC}{fitting[0]}"] = arrays
-        return sums
+    def _warn_of_unmeasured(self) -> None:
+        """Names the metrics that research code has left out of its steps."""
+        left_out = self.measures.keys() - self._measured
+        if left_out:
+            self._measured |= left_out
+            logging.warning(
+                "Neither train_step nor eval_step measures the metrics %s. "
+                "Return metric_increments(y, y_pred) with the rest.",
+                ", ".join(map(repr, sorted(left_out))),
+            )
 
 
 def build_metrics(
@@ -491,3 +410,25 @@ def _mask_weight(weight: Any, mask: tf.Tensor | None) -> Any:
     if weight.shape.rank == mask.shape.rank - 1:
         weight = weight[..., tf.newaxis]
     return weight * mask
+
+
+def check_rows(
+    leaves: Sequence[Any], rows: int | tf.Tensor, metric: str
+) -> None:
+    """Checks that there is one row for each example.
+
+    Raises:
+        UserError: it is known while tracing that there is not.
+    """
+    message = (
+        f"The state of the metric {metric!r} does not add up, so replicas must "
+        "exchange what it is updated by, example by example. Give it one row "
+        "for each example."
+    )
+    for leaf in leaves:
+        known = leaf.shape[0] if leaf.shape.rank else -1
+        if known == -1 or (isinstance(rows, int) and known not in (None, rows)):
+            raise UserError(message)
+        # Where tracing cannot tell, each step checks.
+        found = tf.shape(leaf, tf.int64)[0]
+        tf.debugging.assert_equal(found, tf.cast(rows, tf.int64), message)

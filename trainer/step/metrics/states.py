@@ -1,18 +1,17 @@
-"""What a metric has measured, as numbers that steps return and add up.
+"""The states of metrics: sums that steps return, and others on the host.
 
 A Keras metric updates its variables by reading and writing them, and replicas
 that do so at once lose updates. Here the variables only define the shape of a
-state, and its values travel as tensors:
+state, and what updates add to it travels as tensors: over replicas,
+micro-batches and steps these add up.
 
-- `Summed`: the increments from the initial state are added up over replicas,
-  micro-batches and steps, which is exact for a metric whose state is a sum.
-- `Carried`: any other state goes from one whole global batch to the next, in
-  variables of this process, outside of the strategy. Every process updates its
-  own by the same batch, so all hold the same.
-- `WholeSet`, in `trainer.step.metrics.whole_set`: what an evaluation gathers.
+What a metric that is no sum is updated by is gathered from all replicas, in the
+order of the examples and without padding, and handed to the host of every
+process, which keeps the states. So a value is exact under every strategy.
 """
 
 import inspect
+import numbers
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
@@ -20,12 +19,16 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from trainer.errors import UserError
 from trainer.step.context import step_context
 from trainer.step.keras.private import native, tensors_apart
+from trainer.values.annotations import Text
+from trainer.values.configurable import configurable
 
 METRIC = "metric:"  # The prefix of lists of increments.
-VALUES = "values:"  # The prefix of what other states are updated by.
-# The intervals that states are kept for: since the last log, since the start of
+VALUES = "values:"  # The prefix of what other metrics are updated by.
+_WEIGHTS = "sample_weight"
+# What is measured over: the steps since the last log, those since the start of
 # the epoch, and an evaluation.
 INTERVAL, EPOCH, EVAL = "interval", "epoch", "eval"
 TRAINING = (INTERVAL, EPOCH)
@@ -66,8 +69,8 @@ class Summed:
         after = updated(self._metric, start, calls)
         return [b - a for a, b in zip(start, after, strict=True)]
 
-    def result(self, kept_for: str, total: Sequence[Any] | None) -> Any:
-        """What the metric makes of a sum; `None` without one."""
+    def result(self, total: Sequence[Any] | None) -> Any:
+        """What the metric makes of a sum; `None` of none."""
         if total is None:
             return None
         # Increments are summed in float64. NumPy casts a number in a hundredth
@@ -79,15 +82,66 @@ class Summed:
         return result(self._metric, [tf.convert_to_tensor(v) for v in state])
 
 
-class Carried:
-    """The states of a metric that depend on the order and size of batches.
+@configurable(module="trainer")
+class WholeSetMetric(keras.Metric):
+    """A function of all targets and predictions of an evaluation set.
+
+    For what is not a mean over examples: a rank correlation, BLEU, a Fréchet
+    distance, retrieval. It is measured in evaluations only, exactly under
+    every strategy: each example once, in the order of the data.
+
+    Every process holds all targets and outputs of the set in the memory of its
+    host, twice while the function runs. A device holds those of one global
+    batch.
+
+    Args:
+        function: called as `function(y, y_pred)`, or, if it has such a
+            parameter, with `sample_weight`. It gets NumPy arrays of shape
+            `[examples, ...]`, floats of 32 bits or more, and returns a
+            number. Without weights in the data, `sample_weight` is ones.
+        name: by default that of the function.
+
+    Raises:
+        UserError: the function does not take two arguments.
+    """
+
+    def __init__(
+        self, function: Callable[..., Any], *, name: Text | None = None
+    ) -> None:
+        given = getattr(function, "__name__", type(function).__name__)
+        super().__init__(name=name or given)
+        self.function = function
+        try:
+            signature = inspect.signature(function)
+            self.takes_weights = _WEIGHTS in signature.parameters
+            options = {_WEIGHTS: None} if self.takes_weights else {}
+            signature.bind(None, None, **options)
+        except (TypeError, ValueError):
+            raise UserError(
+                f"WholeSetMetric.function = {given} cannot be called with y "
+                "and y_pred. Give a function of these two, and of "
+                f"{_WEIGHTS} if it needs that."
+            ) from None
+
+    def update_state(self, *arguments: Any, **options: Any) -> None:
+        """Refuses: there is no state between batches."""
+        raise UserError(
+            f"The metric {self.name!r} needs a whole evaluation set, which "
+            "Keras' own fit and evaluate do not give it: use those of "
+            "trainer.Trainer."
+        )
+
+    result = update_state
+
+
+class Ordered:
+    """A metric whose state depends on the order and size of batches.
+
+    A state is a list of arrays, and `None` before the first batch.
 
     Args:
         metric: a built metric.
         initial: its state before any update.
-
-    Attributes:
-        dtypes: of the tensors that it is updated by.
     """
 
     prefix: ClassVar[str] = VALUES
@@ -96,59 +150,105 @@ class Carried:
         self, metric: keras.Metric, initial: Sequence[np.ndarray]
     ) -> None:
         self._metric, self._initial = metric, initial
-        self._states = {
-            kept_for: [tf.Variable(v, trainable=False) for v in initial]
-            for kept_for in (*TRAINING, EVAL)
-        }
-        # Which of them any traced step updates.
-        self._updated: set[str] = set()
         self._rebuild: Callable[[Sequence[Any]], Any] = list
-        self.dtypes: list[tf.DType] = []
 
     def of(self, calls: Sequence[Call]) -> list[Any]:
-        """What a step returns of some updates, in the form `update` takes."""
+        """The tensors that a replica's calls are made of."""
         # All replicas make the same calls, so the last one to be traced may
         # say how they are rebuilt.
         leaves, self._rebuild = tensors_apart([tuple(call) for call in calls])
-        self.dtypes = [leaf.dtype for leaf in leaves]
         return leaves
 
-    def update(
-        self, kept_for: Sequence[str], leaves: Sequence[tf.Tensor]
-    ) -> None:
-        """Updates states by a global batch, in cross-replica context."""
+    def after(self, state: Any, arrays: Sequence[np.ndarray]) -> Any:
+        """The state after one more batch, whose tensors have these values."""
+        leaves = [tf.convert_to_tensor(array) for array in arrays]
         calls = [Call(*call) for call in self._rebuild(leaves)]
-        self._updated.update(kept_for)
-        for one in kept_for:
-            state = self._states[one]
-            before = [v.read_value() for v in state]
-            after = updated(self._metric, before, calls)
-            for variable, value in zip(state, after, strict=True):
-                variable.assign(value)
+        before = self._initial
+        # One of a checkpoint may be that of another metric of this name.
+        if state is not None and _shapes(state) == _shapes(before):
+            before = state
+        return [v.numpy() for v in updated(self._metric, before, calls)]
 
-    @property
-    def variables(self) -> list[tf.Variable]:
-        """What holds all its states."""
-        return [v for state in self._states.values() for v in state]
+    def result(self, state: Any) -> Any:
+        """What the metric makes of a state; `None` of none."""
+        return None if state is None else result(self._metric, state)
 
-    def result(self, kept_for: str, total: Sequence[Any] | None) -> Any:
-        """What the metric makes of a state; `None` if no step updates it."""
-        if kept_for not in self._updated:
+
+def _shapes(arrays: Sequence[np.ndarray]) -> list[tuple[int, ...]]:
+    return [np.shape(array) for array in arrays]
+
+
+class WholeSet(Ordered):
+    """A `WholeSetMetric`; its state are the batches so far."""
+
+    _metric: WholeSetMetric
+    _structure: Any = None
+
+    def of(self, calls: Sequence[Call]) -> list[Any]:
+        """See `Ordered.of`."""
+        (call,) = calls
+        takes = self._metric.takes_weights
+        weight = call.options.get(_WEIGHTS) if takes else None
+        parts = (*call.arguments, weight)
+        # Only which parts there are: tensors would keep the graph alive.
+        self._structure = tf.nest.map_structure(
+            lambda part: None if part is None else ..., parts
+        )
+        return [
+            _widened(tf.convert_to_tensor(part))
+            for part in tf.nest.flatten(parts)
+            if part is not None
+        ]
+
+    def after(self, state: Any, arrays: Sequence[np.ndarray]) -> Any:
+        """See `Ordered.after`."""
+        return [*(state or ()), arrays]
+
+    def result(self, state: Any) -> float | None:
+        """See `Ordered.result`.
+
+        Raises:
+            UserError: it returns no number, or batches differ in shape.
+        """
+        if state is None:
             return None
-        return result(self._metric, self._states[kept_for])
+        columns = [self._joined(parts) for parts in zip(*state, strict=True)]
+        given = iter(columns)
+        y, y_pred, weight = tf.nest.map_structure(
+            lambda part: None if part is None else next(given),
+            self._structure,
+        )
+        options = {}
+        if self._metric.takes_weights:
+            ones = np.ones(len(columns[0]), "float32")
+            options = {_WEIGHTS: ones if weight is None else weight}
+        found = self._metric.function(y, y_pred, **options)
+        is_number = np.ndim(found) == 0 and isinstance(
+            np.asarray(found).item(), numbers.Real
+        )
+        if not is_number:
+            raise UserError(
+                f"The metric {self._metric.name!r} returned a "
+                f"{type(found).__name__}. Return a number; for several, give "
+                "several metrics."
+            )
+        return float(found)
 
-    def reset(self, kept_for: str) -> None:
-        """Sets a state back to what it was before any update."""
-        self.load(kept_for, self._initial)
+    def _joined(self, parts: Sequence[np.ndarray]) -> np.ndarray:
+        shapes = sorted({part.shape[1:] for part in parts})
+        if len(shapes) > 1:
+            raise UserError(
+                f"The metric {self._metric.name!r} gets batches of different "
+                f"shapes: [batch, *{shapes[0]}] and [batch, *{shapes[1]}]. Pad "
+                "the data, so that all examples have one shape."
+            )
+        return np.concatenate(parts)
 
-    def state(self, kept_for: str) -> list[np.ndarray]:
-        """A state, for a checkpoint."""
-        return [v.numpy() for v in self._states[kept_for]]
 
-    def load(self, kept_for: str, arrays: Sequence[Any]) -> None:
-        """Takes back what `state` returned."""
-        for variable, array in zip(self._states[kept_for], arrays, strict=True):
-            variable.assign(tf.cast(array, variable.dtype))
+def _widened(leaf: tf.Tensor) -> tf.Tensor:
+    # As Keras' metrics do: NumPy would sum float16 in float16.
+    narrow = leaf.dtype.is_floating and leaf.dtype.size < 4
+    return tf.cast(leaf, tf.float32) if narrow else leaf
 
 
 def initial_state(metric: keras.Metric) -> list[np.ndarray]:

@@ -53,7 +53,7 @@ def all_gather(structure: Any) -> Gathered:
             "all_gather was called outside of a replica's step. Call it in "
             "train_step, eval_step, per_example_loss or a layer."
         )
-    parts = [_checked(part) for part in tf.nest.flatten(structure)]
+    parts = [as_part(part) for part in tf.nest.flatten(structure)]
     if context.num_replicas_in_sync == 1:
         return Gathered(structure, tf.constant(0))
     place = _Place(parts[0], context)
@@ -165,7 +165,12 @@ class _Place:
         return tf.reshape(slots, tf.concat([[rows], tf.shape(part)[1:]], 0))
 
 
-def _checked(part: Any) -> tf.Tensor:
+def as_part(part: Any) -> tf.Tensor:
+    """A tensor as it is gathered.
+
+    Raises:
+        UserError: it cannot be.
+    """
     if isinstance(part, keras.Variable | tf.Variable) or not tf.is_tensor(part):
         part = tf.convert_to_tensor(part)
     if not isinstance(part, tf.Tensor):

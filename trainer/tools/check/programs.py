@@ -11,12 +11,11 @@ from trainer.data.feeding import Padded
 from trainer.errors import UserError
 from trainer.loop.evaluation_sets import EVAL
 from trainer.loop.run import Run
-from trainer.step.eval_step import make_eval_step
 from trainer.step.prepare import prepare
 from trainer.step.programs import Program
 from trainer.step.spec import StepSpec
 from trainer.step.timed_input import Given
-from trainer.step.train_step import make_train_step
+from trainer.step.train_step import make_eval_step, make_train_step
 
 
 class RunPrograms:

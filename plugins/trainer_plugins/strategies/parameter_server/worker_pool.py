@@ -214,17 +214,16 @@ class Closures:
     ) -> list[Sums]:
         """See `Runner.__call__`."""
         results = self._worker_pool.train(self._loop, iterator, num_steps)
-        layout = self._steps.layout
-        assert layout is not None  # A worker has traced the step.
+        packing = self._steps.packing
+        assert packing is not None  # A worker has traced the step.
         found = []
         for sums in carried:
-            sums = sums or Sums.nothing(layout)
-            row = np.array(sums.fitted(layout, 1)[0])
+            row = packing.rows(sums.by_replica() if sums else {}, 1)[0]
             # In the order of scheduling, not of finishing: the last bits of a
             # sum depend on it.
             for of_step in itertools.chain.from_iterable(results):
                 row += of_step
-            found.append(Sums(layout, row[np.newaxis, np.newaxis]))
+            found.append(Sums(packing, row[np.newaxis, np.newaxis]))
         return found
 
     def trace(self, iterator: Any) -> None:

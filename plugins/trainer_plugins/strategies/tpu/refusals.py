@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from trainer import UserError
-from trainer.plugin_api import BETWEEN_REPLICAS, Padded
+from trainer.plugin_api import Padded
 
 # They call back into the Python process that made them.
 _PYTHON_OPS = ("EagerPyFunc", "PyFunc", "PyFuncStateless")
@@ -138,9 +138,6 @@ def check_step(graph: tf.Graph) -> None:
     # Beside the program of the cores, TPUStrategy has operations on the host.
     has_host = any(one.on_core for one in operations)
     for one in operations:
-        between = BETWEEN_REPLICAS in one.name and not one.on_core
-        if one.kind in _DATA_DEPENDENT and between:
-            continue
         why = _REFUSED.get(one.kind)
         computed = one.on_core or not has_host
         if why is None and computed and one.kind not in _MAY_HOLD_TEXT:

@@ -70,6 +70,7 @@ class TPU(StrategyPlugin):
         # TensorFlow has no sparse update of a variable on a TPU.
         reduces_sparse=False,
         # A step with Python code in it, also on the host, is refused.
+        carries_states=False,
         evaluates_here=False,
     )
 
@@ -285,11 +286,11 @@ class HostLoop(GraphLoop):
         self, iterator: Any, num_steps: tf.Tensor, carried: tf.Tensor
     ) -> tf.Tensor:
         """The loop of steps, to be traced."""
-        layout = self.layout or self.lay_out(iterator)
+        packing = self.packing or self.trace_step(iterator)
 
         def one_more(_: tf.Tensor, sums: tf.Tensor) -> tf.Tensor:
             logs = tf.nest.map_structure(self._first, self._step(iterator))
-            return sums + layout.pack(logs)
+            return sums + packing.pack(logs)
 
         sums = repeat(one_more, carried[:, 0], stop=num_steps)
         return sums[:, tf.newaxis]

@@ -257,7 +257,7 @@ def in_pieces(loss, y, y_pred):
             name="loss",
             reduction=loss.reduction,
             examples=tf.constant(float(len(y[part]))),
-            parts=2,
+            shares=2,
         )
         total, count = total + float(term.total), count + float(term.count)
     return total / count

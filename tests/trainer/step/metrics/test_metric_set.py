@@ -118,7 +118,7 @@ class SaysNot(SumOfErrors):
     additive = False
 
 
-CUT = "does not add up over the pieces .* trainer.additive"
+CUT = "does not add up over the parts .* trainer.additive"
 
 
 @pytest.mark.parametrize(

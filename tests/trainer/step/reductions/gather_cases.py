@@ -35,7 +35,7 @@ def model():
 class OfKeras(Trainer):
     """Losses of Keras over pairs, and over all of a batch."""
 
-    def global_loss(self, x, y, y_pred):
+    def global_loss(self, y, y_pred):
         return of_keras(y, y_pred)
 
 
@@ -91,10 +91,10 @@ class Numbered(Trainer):
 class Random(Trainer):
     """Draws in the loss: all replicas must compute the same."""
 
-    def global_loss(self, x, y, y_pred):
+    def global_loss(self, y, y_pred):
         drop = self.model.get_layer("drop")
         return tf.reduce_sum(drop(tf.ones([64]), training=True)) + 0 * (
-            tf.reduce_sum(y_pred) + tf.cast(tf.shape(x)[0], tf.float32)
+            tf.reduce_sum(y_pred) + tf.cast(tf.shape(y)[0], tf.float32)
         )
 
 

@@ -127,7 +127,7 @@ def test_what_cuts_or_weighs_the_batch_is_refused():
 
 def test_a_global_loss_that_is_no_scalar_is_refused():
     class Rows(Trainer):
-        def global_loss(self, x, y, y_pred):
+        def global_loss(self, y, y_pred):
             return y_pred
 
     with pytest.raises(UserError, match=r"Rows.global_loss .* a scalar"):
@@ -142,7 +142,7 @@ def test_what_cannot_be_gathered_is_refused(part):
 
 def test_it_is_added_to_losses_by_example():
     class Both(Trainer):
-        def global_loss(self, x, y, y_pred):
+        def global_loss(self, y, y_pred):
             return tf.reduce_sum(y_pred) * 0 + 3.0
 
     zero = keras.losses.MeanSquaredError()
