@@ -1,6 +1,7 @@
 """Periods and lengths as users write them: steps, epochs, time or percent."""
 
 import dataclasses
+import functools
 import re
 from typing import Annotated, Any, TypeAlias
 
@@ -9,30 +10,15 @@ from typing_extensions import Doc
 
 from trainer.errors import UserError
 
-_UNITS = {
-    "": "steps",
-    "step": "steps",
-    "steps": "steps",
-    "epoch": "epochs",
-    "epochs": "epochs",
-    "s": "seconds",
-    "sec": "seconds",
-    "second": "seconds",
-    "seconds": "seconds",
-    "m": "minutes",
-    "min": "minutes",
-    "minute": "minutes",
-    "minutes": "minutes",
-    "h": "hours",
-    "hour": "hours",
-    "hours": "hours",
-    "%": "percent",
-    "percent": "percent",
-}
 _SECONDS = {"seconds": 1.0, "minutes": 60.0, "hours": 3600.0}
-# A number, "k" for thousands, and a unit.
 _MOST = 1e15  # Steps or seconds.
-_PATTERN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(k?)\s*([a-z%]*)\s*")
+# A number, "k" for thousands, and a unit.
+_PATTERN = re.compile(
+    r"\s*(?P<number>\d+(?:\.\d+)?)\s*(?P<thousands>k?)\s*"
+    r"(?:(?P<steps>|steps?)|(?P<epochs>epochs?)|(?P<percent>%|percent)"
+    r"|(?P<seconds>s|sec|seconds?)|(?P<minutes>m|min|minutes?)"
+    r"|(?P<hours>h|hours?))\s*"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,13 +83,13 @@ def parse_period(
     if isinstance(value, Period):
         return value
     match = _PATTERN.fullmatch(str(value).lower())
-    unit = _UNITS.get(match.group(3)) if match else None
-    if match is None or unit is None:
+    if match is None:
         raise UserError(
             f"{name} = {value!r} is not a period. Valid: 100, '10k steps', "
             "'2 epochs', '30s', '30m', '1h', '5%'."
         )
-    number = float(match.group(1)) * (1000 if match.group(2) else 1)
+    unit = match.lastgroup or ""
+    number = float(match["number"]) * (1000 if match["thousands"] else 1)
     if not 0 < number <= _MOST:
         raise UserError(
             f"{name} = {value!r} must be greater than zero, and at most "
@@ -152,19 +138,12 @@ def _need(length: int | None, name: str, value: object, what: str) -> int:
     return length
 
 
-def _is_period(value: Any) -> bool:
+def _is_period(value: Any, *, seconds: bool = False) -> bool:
     try:
-        parse_period(value, name="", steps_per_epoch=1, total_steps=1)
+        found = parse_period(value, name="", steps_per_epoch=1, total_steps=1)
     except UserError:
         return False
-    return True
-
-
-def _is_time(value: str) -> bool:
-    return _is_period(value) and (
-        parse_period(value, name="", steps_per_epoch=1, total_steps=1).seconds
-        is not None
-    )
+    return not seconds or found.seconds is not None
 
 
 def _is_length(value: Any) -> bool:
@@ -188,5 +167,7 @@ PeriodLike: TypeAlias = Annotated[
     Doc("a period, such as 100, '2 epochs', '10m' or '5%'"),
 ]
 Time: TypeAlias = Annotated[
-    str, Predicate(_is_time), Doc("a time, such as '30s', '10m' or '1h'")
+    str,
+    Predicate(functools.partial(_is_period, seconds=True)),
+    Doc("a time, such as '30s', '10m' or '1h'"),
 ]

@@ -17,6 +17,8 @@ from trainer.strategy.cluster import kubernetes, slurm, tf_config
 from trainer.strategy.cluster.spec import Cluster
 
 _SOURCE = "The flags of the cluster"
+# The first one that says anything decides.
+_ENVIRONMENTS = (tf_config, slurm, kubernetes)
 
 
 def resolve_cluster(
@@ -51,12 +53,9 @@ def resolve_cluster(
     given = (worker_hosts, ps_hosts, task_type, task_index)
     if given != (None, None, None, None):
         cluster = _from_flags(*given)
-    elif tf_config.detect(environ):
-        cluster = tf_config.resolve(environ)
-    if cluster is None and slurm.detect(environ):
-        cluster = slurm.resolve(environ, ps=ps)
-    if cluster is None and kubernetes.detect(environ):
-        cluster = kubernetes.resolve(environ, ps=ps)
+    for source in _ENVIRONMENTS:
+        if cluster is None and source.detect(environ):
+            cluster = source.resolve(environ, ps=ps)
     if cluster is not None:
         logging.info(
             "Cluster from %s: this is %s of %s.",
@@ -71,9 +70,8 @@ def is_described(
     given: Mapping[str, Any], environ: Mapping[str, str] = os.environ
 ) -> bool:
     """Returns whether a cluster is described, even one of a single worker."""
-    sources = (tf_config, slurm, kubernetes)
     return any(value is not None for value in given.values()) or any(
-        source.detect(environ) for source in sources
+        source.detect(environ) for source in _ENVIRONMENTS
     )
 
 

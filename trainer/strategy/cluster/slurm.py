@@ -8,11 +8,10 @@ process checks the result against the node that it runs on.
 import itertools
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from trainer.errors import UserError
 from trainer.strategy.cluster.ranks import (
-    MOST_TASKS,
     cluster_of_ranks,
     number_of_ps,
     read_number,
@@ -34,9 +33,12 @@ _SLOTS = 600
 # The distance between the slots of two steps of one job. It shares no divisor
 # with _SLOTS, so that the first 600 steps of a job all get different slots.
 _STEP_SLOTS = 97
-_COUNT = re.compile(r"(?P<count>\d+)(?:\(x(?P<times>\d+)\))?")
-_RANGE = re.compile(r"(?P<first>\d+)(?:-(?P<last>\d+))?")
-# A comma outside of brackets.
+# Such as "2(x3),1". The lengths of numbers bound what they expand to.
+_COUNT = r"([1-9]\d{0,5})(?:\(x([1-9]\d{0,4})\))?"
+_ALL_COUNTS = re.compile(f"{_COUNT}(?:,{_COUNT})*")
+# Such as "n[2,10-11]", of a node list that is split at its outer commas.
+_RANGES = r"\[\d{1,9}(?:-\d{1,9})?(?:,\d{1,9}(?:-\d{1,9})?)*\]"
+_NODE = re.compile(rf"(?:[^\[\],\s]|{_RANGES})+")
 _OUTER_COMMA = re.compile(r",(?![^\[\]]*\])")
 
 
@@ -108,18 +110,15 @@ def expand_nodes(text: str) -> list[str]:
     """
     nodes: list[str] = []
     for name in _OUTER_COMMA.split(text.strip()):
-        # The text outside and inside of brackets, in turn.
-        parts = re.split(r"\[([^\[\]]*)\]", name)
-        choices = [
-            _expand_range(part) if i % 2 else [part]
-            for i, part in enumerate(parts)
-        ]
-        is_wrong = any(re.search(r"[\[\]\s]", part) for part in parts[::2])
-        if not name or is_wrong or not all(choices):
+        if not _NODE.fullmatch(name):
             raise UserError(
                 f"{_NODES}={text!r} is not a node list, such as n[1-3,7],m1."
             )
-        nodes += ["".join(one) for one in itertools.product(*choices)]
+        choices = [
+            list(_expand_ranges(part)) if part.startswith("[") else [part]
+            for part in re.split(f"({_RANGES})", name)
+        ]
+        nodes += map("".join, itertools.product(*choices))
     return nodes
 
 
@@ -129,32 +128,24 @@ def expand_counts(text: str) -> list[int]:
     Raises:
         UserError: it is empty or has another form.
     """
-    counts: list[int] = []
-    for part in text.strip().split(","):
-        match = _COUNT.fullmatch(part)
-        times = int(match["times"] or 1) if match else 0
-        if match is None or not 0 < times <= MOST_TASKS or part[0] == "0":
-            raise UserError(
-                f"{_COUNTS}={text!r} is not a list of task counts, such as "
-                "2(x3),1."
-            )
-        counts += [int(match["count"])] * times
-    return counts
+    if not _ALL_COUNTS.fullmatch(text.strip()):
+        raise UserError(
+            f"{_COUNTS}={text!r} is not a list of task counts, such as 2(x3),1."
+        )
+    return [
+        int(count)
+        for count, times in re.findall(_COUNT, text)
+        for _ in range(int(times or 1))
+    ]
 
 
-def _expand_range(inside: str) -> list[str]:
-    """Returns the numbers of one bracket; none if it is no list of numbers."""
-    numbers: list[str] = []
-    for part in inside.split(","):
-        match = _RANGE.fullmatch(part)
-        first = int(match["first"]) if match else 1
-        last = int(match["last"] or first) if match else 0
-        if match is None or not 0 <= last - first < MOST_TASKS:
-            return []
-        # Slurm writes leading zeros: n[08-10] is n08, n09, n10.
-        width = len(match["first"])
-        numbers += [str(n).zfill(width) for n in range(first, last + 1)]
-    return numbers
+def _expand_ranges(brackets: str) -> Iterator[str]:
+    """Yields the numbers of one bracket."""
+    for part in brackets[1:-1].split(","):
+        first, _, last = part.partition("-")
+        for number in range(int(first), int(last or first) + 1):
+            # Slurm writes leading zeros: n[08-10] is n08, n09, n10.
+            yield str(number).zfill(len(first))
 
 
 def _port_base(environ: Mapping[str, str], *, largest: int) -> int:

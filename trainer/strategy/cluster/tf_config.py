@@ -31,8 +31,10 @@ def detect(environ: Mapping[str, str] = os.environ) -> bool:
     return environ.get(_NAME, "").strip() not in ("", "{}")
 
 
-def resolve(environ: Mapping[str, str] = os.environ) -> Cluster | None:
-    """Reads `TF_CONFIG`.
+def resolve(
+    environ: Mapping[str, str] = os.environ, *, ps: bool = False
+) -> Cluster | None:
+    """Reads `TF_CONFIG`, which says itself which tasks are parameter servers.
 
     Returns:
         The cluster as given, even if it has a single task; `None` if
