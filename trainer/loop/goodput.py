@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from trainer.runtime.process_exit import own_age
+from trainer.runtime.import_tensorflow import STARTED
 
 # In the order of a run. "other" is the time of callbacks and of the loop;
 # "lost" is the time between a checkpoint and the start that resumed it.
@@ -48,9 +48,9 @@ class Accounts:
     from the first attempt's start to now. Time between a checkpoint and the
     start that resumed it, downtime included, is `"lost"`.
 
-    The first accounts of a process begin when it began, so that imports are
-    part of `"start_up"`. Later ones, and those of an interactive process, begin
-    when they are made.
+    The first accounts of a process begin when it first imported this package,
+    so that its imports are part of `"start_up"`. Later ones, and those of an
+    interactive process, begin when they are made.
     """
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class Accounts:
         # Wall time for what another process will read, a monotonic clock for
         # what is measured here.
         is_first = next(_made) == 0 and not hasattr(sys, "ps1")
-        before = own_age() if is_first else 0.0
+        before = time.monotonic() - STARTED if is_first else 0.0
         self._started_at = time.time() - before
         self._last_change = time.monotonic() - before
         self._base = "start_up"

@@ -7,9 +7,13 @@ import importlib.util
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 
 from trainer.errors import UserError
+
+# About when the process began: nothing of this package is imported before.
+STARTED = time.monotonic()
 
 
 def load_tensorflow() -> None:

@@ -19,7 +19,6 @@ import os
 import re
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
@@ -185,16 +184,3 @@ def read_report(path: str, *, pid: int) -> dict[str, Any]:
         return {}
     is_its = isinstance(found, dict) and found.get("pid") == pid
     return found if is_its else {}
-
-
-def own_age() -> float:
-    """Seconds since this process began; 0 where that is not known."""
-    try:
-        with open("/proc/self/stat") as file:
-            # Field 22 of proc(5), in clock ticks since boot. Field 2 is the
-            # name, which may contain anything.
-            ticks = int(file.read().rpartition(")")[2].split()[19])
-        begin = ticks / os.sysconf("SC_CLK_TCK")
-        return max(time.clock_gettime(time.CLOCK_BOOTTIME) - begin, 0.0)
-    except (OSError, AttributeError):
-        return 0.0

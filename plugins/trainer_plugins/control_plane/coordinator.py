@@ -169,7 +169,7 @@ class Coordinator:
         channel.send(challenge=challenge)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_HELLO_SECONDS):
-                message = await channel.receive(beats=False)
+                message = await channel.receive()
             hello = Hello.parse(message)
             given = (message or {}).get("proof")
             if hello is not None and is_proof(given, f"task {challenge}"):

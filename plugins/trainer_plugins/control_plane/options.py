@@ -7,14 +7,20 @@ and the limits that no one needs to change; all are in seconds.
 import dataclasses
 import math
 from collections.abc import Collection
+from typing import Annotated, TypeAlias
+
+from annotated_types import Ge
 
 from trainer import UserError
+from trainer.plugin_api import Finite
 
 # Both ends of a connection send a heartbeat this often.
 HEARTBEAT_SECONDS = 1.0
 # Longer than a healthy process ever blocks its other threads: tracing and
 # compiling release Python's lock now and then.
 SILENCE_SECONDS = 15.0
+# A few heartbeats at least.
+Silence: TypeAlias = Annotated[Finite, Ge(2 * HEARTBEAT_SECONDS)]
 # After an operation has failed, a few missed heartbeats are evidence enough.
 SUSPECT_SILENCE_SECONDS = 4.0
 # A name server, or the coordinator's answer.
@@ -56,17 +62,9 @@ class Options:
         """Checks the options against the names of all tasks.
 
         Raises:
-            UserError: one is impossible.
+            UserError: there are too few tasks.
         """
-        least = 2 * HEARTBEAT_SECONDS
-        if self.silence_seconds < least:
-            raise UserError(
-                f"silence_seconds = {self.silence_seconds:g} must be at least "
-                f"{least:g}: a heartbeat is sent every second."
-            )
-        if self.min_workers is None:
-            return
-        if not 1 <= self.min_workers <= len(tasks):
+        if self.min_workers is not None and self.min_workers > len(tasks):
             raise UserError(
                 f"min_workers is {self.min_workers}, but the cluster has "
                 f"{len(tasks)} workers. Choose 1 to {len(tasks)}."

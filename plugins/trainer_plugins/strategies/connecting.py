@@ -9,8 +9,6 @@ import contextlib
 import ctypes
 import faulthandler
 import os
-import signal
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -72,27 +70,15 @@ def abort_collectives(reason: str) -> None:
 
 @contextlib.contextmanager
 def bounded(seconds: float) -> Iterator[None]:
-    """Ends the process with SIGALRM, and all stacks, if this takes longer.
+    """Ends the process, with all stacks, if this takes longer.
 
-    Where Python's lock is kept after all, only the kernel can do so.
-
-    Args:
-        seconds: the limit. Outside the main thread there is none.
+    It does so even while Python's lock is kept.
     """
-    # Python sets handlers in the main thread only.
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    handler = signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    # In C, and so without Python's lock: all stacks, and then the end.
-    faulthandler.register(signal.SIGALRM, chain=True)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    faulthandler.dump_traceback_later(seconds, exit=True)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        faulthandler.unregister(signal.SIGALRM)
-        signal.signal(signal.SIGALRM, handler)
+        faulthandler.cancel_dump_traceback_later()
 
 
 def _without_lock() -> Callable[[Any, bytes], None] | None:

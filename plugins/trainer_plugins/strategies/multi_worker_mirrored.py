@@ -22,7 +22,11 @@ from trainer.plugin_api import (
     read_number,
     resolve_cluster,
 )
-from trainer_plugins.control_plane.options import SILENCE_SECONDS, Options
+from trainer_plugins.control_plane.options import (
+    SILENCE_SECONDS,
+    Options,
+    Silence,
+)
 from trainer_plugins.strategies.connecting import (
     abort_collectives,
     bounded,
@@ -92,7 +96,7 @@ class MultiWorkerMirrored(ClusterStrategy):
         implementation: Literal["auto", "ring", "nccl"] = "auto",
         timeout_seconds: Seconds = 600.0,
         start_seconds: Seconds = 120.0,
-        silence_seconds: Seconds = SILENCE_SECONDS,
+        silence_seconds: Silence = SILENCE_SECONDS,
         min_workers: Positive | None = None,
     ) -> None:
         self._options = tf.distribute.experimental.CommunicationOptions(

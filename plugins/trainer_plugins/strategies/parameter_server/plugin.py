@@ -25,7 +25,11 @@ from trainer.plugin_api import (
     resolve_cluster,
     signals,
 )
-from trainer_plugins.control_plane.options import SILENCE_SECONDS, Options
+from trainer_plugins.control_plane.options import (
+    SILENCE_SECONDS,
+    Options,
+    Silence,
+)
 from trainer_plugins.strategies.connecting import bounded
 from trainer_plugins.strategies.parameter_server.counters import StepCounts
 from trainer_plugins.strategies.parameter_server.serving import (
@@ -111,7 +115,7 @@ class ParameterServer(ClusterStrategy):
         max_staleness: Natural | None = None,
         timeout_seconds: Seconds = 600.0,
         start_seconds: Seconds = 120.0,
-        silence_seconds: Seconds = SILENCE_SECONDS,
+        silence_seconds: Silence = SILENCE_SECONDS,
     ) -> None:
         cluster = resolve_cluster(
             worker_hosts=worker_hosts,
