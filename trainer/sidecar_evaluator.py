@@ -14,7 +14,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import keras
 from absl import logging
@@ -57,11 +57,11 @@ _EVENTS = (
 )
 _RECORD = schema.record(
     {
-        "evaluated_step": schema.integer(-1),
-        "monitor": schema.text,
-        "mode": schema.one_of("min", "max"),
-        "step": schema.optional(schema.integer()),
-        "value": schema.optional(schema.number()),
+        "evaluated_step": schema.Count | Literal[-1],
+        "monitor": str,
+        "mode": Literal["min", "max"],
+        "step": schema.Count | None,
+        "value": schema.Number | None,
     }
 )
 

@@ -5,84 +5,76 @@ ignored: a later version may add some.
 """
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any
 
 import tensorflow as tf
+from annotated_types import Ge, Le
 
 from trainer.checkpoint.storage import Snapshot
 from trainer.errors import UserError
 from trainer.runtime.schema import (
+    Count,
     Misfit,
-    boolean,
-    integer,
-    list_of,
-    mapping_of,
-    number,
-    optional,
+    Number,
+    Positive,
+    Word,
     record,
-    text,
-    word,
 )
 
 # The upper bound, some 30,000 years, keeps sums of times finite.
-_SECONDS = number(least=0.0, most=1e12)
+_SECONDS = Annotated[Number, Ge(0.0), Le(1e12)]
 _STOPPED = record(
     {
-        "reason": optional(text),
-        "by_model": boolean,
-        "steps": integer(1),
-        "configuration": optional(text),
+        "reason": str | None,
+        "by_model": bool,
+        "steps": Positive,
+        "configuration": str | None,
     },
-    {"max_time": optional(text)},
+    {"max_time": str | None},
 )
 # A loss may be any float, NaN and infinity included.
-_NUMBERS = mapping_of(number(finite=False))
-_LOGGED = list_of(
-    record({"step": integer(), "split": word, "values": _NUMBERS})
-)
+_NUMBERS = dict[str, float]
+_LINE = record({"step": Count, "split": Word, "values": _NUMBERS})
+_LOGGED = list[_LINE.kind]  # type: ignore[name-defined]
 _LOOP = record(
     {
-        "unfired_from": optional(integer()),
-        "begun_epoch": optional(integer()),
-        "stopped": optional(_STOPPED),
+        "unfired_from": Count | None,
+        "begun_epoch": Count | None,
+        "stopped": _STOPPED.kind | None,
     },
     {
-        "is_within": boolean,
-        "compared": mapping_of(text),
+        "is_within": bool,
+        "compared": dict[str, str],
         "logged": record(
             {},
             {"waiting": _LOGGED, "final": _LOGGED, "of_epoch": _NUMBERS},
-        ),
-        "final": list_of(word),
-        "steps_per_loop": integer(1),
-        "asked_steps_per_loop": integer(1),
+        ).kind,
+        "final": list[Word],
+        "steps_per_loop": Positive,
+        "asked_steps_per_loop": Positive,
     },
 )
 _ACCOUNTS = record(
-    {
-        "id": text,
-        "seconds": mapping_of(_SECONDS),
-        "saved_at": optional(_SECONDS),
-    }
+    {"id": str, "seconds": dict[str, _SECONDS], "saved_at": _SECONDS | None}
 )
 _TIMES = record(
     {
         "interval_seconds": _SECONDS,
-        "elapsed": mapping_of(_SECONDS),
-        "accounts": _ACCOUNTS,
+        "elapsed": dict[str, _SECONDS],
+        "accounts": _ACCOUNTS.kind,
     }
 )
 _OF_LOOP = {
-    "callbacks": mapping_of(record({})),
+    "callbacks": dict[str, dict[str, Any]],
     "logs": _NUMBERS,
-    "loop": _LOOP,
-    "times": _TIMES,
-    "totals": mapping_of(mapping_of(integer())),
+    "loop": _LOOP.kind,
+    "times": _TIMES.kind,
+    "totals": dict[str, dict[str, Count]],
 }
-_VARIABLE = record({"path": text, "shape": list_of(integer())})
+_VARIABLE = record({"path": str, "shape": list[Count]})
 _HOST = record(
-    {"variables": mapping_of(list_of(_VARIABLE))},
-    {"untracked": mapping_of(list_of(integer())), **_OF_LOOP},
+    {"variables": dict[str, list[_VARIABLE.kind]]},  # type: ignore[name-defined]
+    {"untracked": dict[str, list[Count]], **_OF_LOOP},
 )
 
 

@@ -14,9 +14,7 @@ import numpy as np
 from trainer.runtime import schema
 from trainer.runtime.schema import Misfit
 
-_ARRAYS = schema.record(
-    {"arrays": schema.integer(1), "is_list": schema.boolean}
-)
+_ARRAYS = schema.record({"arrays": schema.Positive, "is_list": bool})
 
 _NOT_STATE = {
     # Set by the loop at each start.
@@ -119,7 +117,7 @@ def join(
     Raises:
         Misfit: it is not what `split` returns.
     """
-    schema.mapping_of(schema.record({}))(plain, "callbacks")
+    schema.Check(dict[str, dict])(plain, "callbacks")
     joined: dict[str, dict[str, Any]] = {}
     for key, state in plain.items():
         joined[key] = dict(state)

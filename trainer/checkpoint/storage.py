@@ -46,7 +46,7 @@ _DATA = "arrays.data-00000-of-00001"
 _FILES = {"state.json", "arrays.index", _DATA}
 _CHUNK = 1 << 20
 FORMAT = 2
-_STATE = schema.record({"step": schema.integer(), "format": schema.integer()})
+_STATE = schema.record({"step": schema.Count, "format": schema.Count})
 # What TensorFlow takes for a glob pattern.
 _PATTERN = re.compile(r"[\[\]*?\\{}]")
 # Errors that invalid content causes when it is read.

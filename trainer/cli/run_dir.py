@@ -41,11 +41,7 @@ _OPERATIVE = "operative_config.gin"
 _RUN = "run.json"
 _STORED = schema.record(
     {},
-    {
-        "experiment": schema.text,
-        "exit_reason": schema.text,
-        "previous": schema.list_of(schema.record({})),
-    },
+    {"experiment": str, "exit_reason": str, "previous": list[dict]},
 )
 # git can hang on a dead network file system, and a run must not.
 _GIT_SECONDS = 10.0

@@ -15,9 +15,10 @@ from trainer.loop.logged import Kind, Media, Value
 from trainer.runtime import schema
 from trainer.runtime.schema import Misfit
 
-_STATE = schema.record({}, {"waiting": schema.list_of(schema.text)})
-_KEYS = {"step": schema.integer(), "split": schema.word}
-_VALUES = schema.mapping_of(schema.optional(schema.number()))
+_STATE = schema.record({}, {"waiting": list[str]})
+_KEYS = {"step": schema.Count, "split": schema.Word}
+_LINE = schema.record(_KEYS)
+_VALUES = schema.Check(dict[str, schema.Number | None])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +62,7 @@ class Entry:
             found = json.loads(line)
         except (ValueError, RecursionError):
             raise Misfit(f"{name} is not JSON") from None
-        schema.record(_KEYS)(found, name)
+        _LINE(found, name)
         # Only a boolean is the mark; a metric of the name is a number.
         final = found.get("final") is True
         values = {

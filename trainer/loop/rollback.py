@@ -21,11 +21,13 @@ FILE_NAME = "skipped_batches.json"
 _ENTRY = schema.record(
     {},
     {
-        "batch": schema.integer(),
-        "batch_size": schema.optional(schema.integer(1)),
+        "batch": schema.Count,
+        "batch_size": schema.Positive | None,
     },
 )
-_CONTENT = schema.record({"skipped": schema.list_of(_ENTRY)})
+_CONTENT = schema.record(
+    {"skipped": list[_ENTRY.kind]}  # type: ignore[name-defined]
+)
 
 
 class Skipped:

@@ -29,9 +29,7 @@ _DEFAULT_STEPS = 1000  # Between saves, if the length of an epoch is unknown.
 # second, most of the time would go into saving.
 _DEFAULT_SECONDS = 30.0
 # Not only finite values: a diverging run has a NaN loss, and goes on with it.
-_STATE = schema.record(
-    {"values": schema.mapping_of(schema.number(finite=False))}
-)
+_STATE = schema.record({"values": dict[str, float]})
 
 
 @configurable(module="trainer_plugins.callbacks")

@@ -20,9 +20,9 @@ from trainer.plugin_api import (
 
 _STATE = schema.record(
     {
-        "best": schema.optional(schema.number()),
-        "best_step": schema.optional(schema.integer()),
-        "wait": schema.integer(),
+        "best": schema.Number | None,
+        "best_step": schema.Count | None,
+        "wait": schema.Count,
     }
 )
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from trainer.plugin_api import Entry, configurable, schema
 from trainer_plugins.loggers.line_file import Key, LineFile
 
-_LINE = schema.record({"step": schema.number()})
+_LINE = schema.record({"step": schema.Number})
 
 
 @configurable(module="trainer_plugins.callbacks")

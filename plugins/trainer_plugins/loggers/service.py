@@ -18,9 +18,7 @@ from trainer.plugin_api import (
 )
 from trainer_plugins.loggers.hyperparameters import hyperparameters
 
-_FILE = schema.record(
-    {"id": schema.text}, {"last": schema.mapping_of(schema.integer())}
-)
+_FILE = schema.record({"id": str}, {"last": dict[str, schema.Count]})
 
 
 class Service(Logger):
