@@ -20,8 +20,9 @@ from trainer.loop.built import Built
 from trainer.loop.callback_list import CallbackList
 from trainer.loop.goodput import Accounts
 from trainer.loop.logged import Kind, check_words, numbers_of
-from trainer.loop.loop import FitEpochs, Loop
+from trainer.loop.loop import Loop
 from trainer.loop.run import Run, outside_of_a_run
+from trainer.loop.schedule import FitEpochs
 from trainer.options import RunOptions, taking
 from trainer.python.brief import brief_errors
 from trainer.python.callbacks import as_callbacks, with_defaults
@@ -30,10 +31,10 @@ from trainer.python.fit import (
     epochs_of,
     evaluated_batches,
     evaluations_of,
-    steps_first,
+    predicted_batches,
 )
 from trainer.python.history import History
-from trainer.python.predict import predict, predicted_batches
+from trainer.python.predict import predict
 from trainer.python.saving import save_model
 from trainer.python.splits import Splits
 from trainer.step.checks import check_losses
@@ -551,8 +552,7 @@ class Trainer(BaseStep):
         """Measures a split, with the averaged weights if there are any.
 
         Args:
-            x: arrays to measure in place of a split of the Trainer's data. (A
-                number is `steps`.)
+            x: arrays to measure in place of a split of the Trainer's data.
             y: their targets.
             sample_weight: a weight for each example.
             data: in place of these, whatever `Trainer(data=...)` takes, such
@@ -573,7 +573,6 @@ class Trainer(BaseStep):
         Raises:
             UserError: something that was given does not fit.
         """
-        x, steps = steps_first(x, steps)
         batches = evaluated_batches(
             x,
             y,
@@ -627,9 +626,7 @@ class Trainer(BaseStep):
         Raises:
             UserError: `x` does not fit the model.
         """
-        batches = predicted_batches(
-            x, batch_size=batch_size, default_batch_size=self.batch_size
-        )
+        batches = predicted_batches(x, batch_size, self.batch_size)
         with self._calling(
             callbacks, batches, steps=steps, verbose=verbose
         ) as (run, called):

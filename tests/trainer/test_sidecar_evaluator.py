@@ -300,7 +300,7 @@ class Noted(Callback):
     def on_test_end(self, logs=None):
         assert self.following
         self.run.log("twice", 2 * logs["loss"])
-        self.run.log("of", f"the set {self.run.evaluated_split}")
+        self.run.log("of", f"the set {self.run.evaluating}")
 
     def on_log(self, step, split, logs):
         raise AssertionError("it may act on the run that trains")

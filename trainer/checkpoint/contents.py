@@ -45,11 +45,7 @@ _LOOP = record(
     {
         "is_within": bool,
         "compared": dict[str, str],
-        "logged": record(
-            {},
-            {"waiting": _LOGGED, "final": _LOGGED, "of_epoch": _NUMBERS},
-        ).kind,
-        "final": list[Word],
+        "logged": record({}, {"waiting": _LOGGED, "of_epoch": _NUMBERS}).kind,
         "steps_per_loop": Positive,
         "asked_steps_per_loop": Positive,
     },

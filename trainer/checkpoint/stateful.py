@@ -266,22 +266,28 @@ class RunState:
 
     @contextlib.contextmanager
     def unchanged(self) -> Iterator[None]:
-        """Sets all variables back, at the end, to what they are now.
+        """Sets step and variables back, at the end, to what they are now.
 
         For events of callbacks that are called a second time in a resumed
-        run: what they did the first time is in the checkpoint.
+        run: what they did the first time is in the checkpoint. And for steps
+        that are tried.
         """
+        parts = self._parts
         variables = sum(self._variables().values(), [])
         # On the host: the event may assign any of the variables.
         values = [_on_host(variable) for variable in variables]
-        untracked = self._parts.untracked
-        before = untracked.state()
+        before = self.step, parts.untracked.state()
+        metrics = {name: {**its} for name, its in parts.metrics.states.items()}
         try:
             yield
         finally:
-            untracked.load(before)
+            self.step, untracked = before
+            parts.untracked.load(untracked)
             for variable, value in zip(variables, values, strict=True):
                 variable.assign(value)
+            parts.metrics.states = metrics
+            if parts.guard is not None:
+                parts.guard.forget()
 
     def _variables(self) -> dict[str, list[Any]]:
         """Every variable of a run, in groups that a checkpoint keeps apart."""

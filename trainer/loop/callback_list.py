@@ -1,5 +1,6 @@
 """Calls callbacks in order, and closes all of them whatever happens."""
 
+import collections
 import contextlib
 import copy
 from collections.abc import Callable, Mapping, Sequence
@@ -46,35 +47,36 @@ class CallbackList:
     """
 
     def __init__(
-        self,
-        callbacks: Sequence[keras.callbacks.Callback],
-        run: Run,
+        self, callbacks: Sequence[keras.callbacks.Callback], run: Run
     ) -> None:
-        for one in callbacks:
-            for kind, why in _REFUSED.items():
-                if isinstance(one, kind):
-                    raise UserError(f"{type(one).__name__} {why}")
-        single = [type(c) for c in callbacks if getattr(c, "single", False)]
-        for kind in single:
-            if single.count(kind) > 1:
-                raise UserError(
-                    f"run.callbacks has {single.count(kind)} {kind.__name__} "
-                    "callbacks, which would get in each other's way. Keep one."
-                )
+        _check(callbacks)
         # A stable sort: apart from savers, the user's order is kept.
         self.all = sorted(callbacks, key=_runs_last)
         self.ours = [c for c in self.all if isinstance(c, Callback)]
+        self.savers = [c for c in self.ours if c.runs_last]
         for callback in self.ours:
             callback.run = run
+        # By class name, numbered where there are several. The names must be
+        # those of the next process: no ids, no addresses.
+        self._keyed: dict[str, keras.callbacks.Callback] = {}
+        counts: collections.Counter[str] = collections.Counter()
+        for callback in self.all:
+            name = type(callback).__name__
+            counts[name] += 1
+            number = f"_{counts[name]}" if counts[name] > 1 else ""
+            self._keyed[name + number] = callback
         # Restored states of Keras' callbacks, until `on_train_begin` is over.
         self._waiting: dict[str, dict[str, Any]] = {}
         # Values for each batch are only computed if a callback may read them.
-        self.wants_batch_logs = any(map(_reads_batches, self.all))
+        self.wants_batch_logs = any(
+            map(self.keras_has, ("on_train_batch_end", "on_batch_end"))
+        )
 
     def attach(self, model: keras.Model, params: dict[str, Any]) -> None:
         """Gives every callback the model, as `fit` does."""
         for callback in self.all:
-            _choose_mode(callback)
+            if not isinstance(callback, Callback):
+                _choose_mode(callback)
             callback.set_model(model)
             callback.set_params(params)
 
@@ -88,14 +90,8 @@ class CallbackList:
 
     def call_savers(self, event: str, *arguments: Any) -> None:
         """Calls an event of the callbacks that save."""
-        # Ours, so they have all events.
-        for callback in filter(_runs_last, self.all):
+        for callback in self.savers:
             getattr(callback, event)(*arguments)
-
-    @property
-    def save(self) -> bool:
-        """Whether any callback saves."""
-        return any(map(_runs_last, self.all))
 
     def have(self, event: str) -> bool:
         """Whether any callback does something in an event."""
@@ -103,11 +99,8 @@ class CallbackList:
 
     def keras_has(self, event: str) -> bool:
         """Whether a callback of Keras' kind does something in an event."""
-        return any(
-            has_event(callback, event)
-            for callback in self.all
-            if not isinstance(callback, Callback)
-        )
+        others = (c for c in self.all if not isinstance(c, Callback))
+        return any(has_event(callback, event) for callback in others)
 
     @property
     def batch_events(self) -> Callable[..., None] | None:
@@ -115,16 +108,9 @@ class CallbackList:
         looks = map(self.have, ("on_test_batch_begin", "on_test_batch_end"))
         return self.call if any(looks) else None
 
-    def repeat(self, event: str, *arguments: Any) -> None:
-        """Calls an event a second time, and sets states back afterwards."""
-        # A callback may return an object that it changes in the event.
-        states = copy.deepcopy(self.states())
-        self.call(event, *arguments)
-        keyed = self._keyed()
-        self.load_states(
-            {k: s for k, s in states.items() if has_event(keyed[k], event)}
-        )
-        self.give_states()
+    def steps_per_loop(self, asked: int) -> int:
+        """The most steps in a host loop of a run with these callbacks."""
+        return asked
 
     def next_due(self, step: int) -> int | None:
         """The first step at which a callback must act."""
@@ -137,11 +123,19 @@ class CallbackList:
         # Only now: their `on_train_begin` resets them.
         self.give_states()
 
-    def give_states(self) -> None:
-        """Restores the states of Keras' callbacks from `load_states`."""
-        for key, values in self._waiting.items():
-            keras_callbacks.load(self._keyed()[key], values)
-        self._waiting = {}
+    def repeat(self, event: str, *arguments: Any) -> None:
+        """Calls an event a second time, and sets states back afterwards."""
+        # A callback may return an object that it changes in the event.
+        states = copy.deepcopy(self.states())
+        self.call(event, *arguments)
+        self.load_states(
+            {
+                key: state
+                for key, state in states.items()
+                if has_event(self._keyed[key], event)
+            }
+        )
+        self.give_states()
 
     def states(self) -> dict[str, dict[str, Any]]:
         """What a checkpoint must hold of the callbacks.
@@ -149,15 +143,13 @@ class CallbackList:
         JSON values, and for Keras' own callbacks also NumPy arrays and lists
         of these.
         """
-        return {
-            key: state
-            for key, c in self._keyed().items()
-            if (
-                state := c.state()
-                if isinstance(c, Callback)
-                else keras_callbacks.state_of(c)
-            )
+        found = {
+            key: callback.state()
+            if isinstance(callback, Callback)
+            else keras_callbacks.state_of(callback)
+            for key, callback in self._keyed.items()
         }
+        return {key: state for key, state in found.items() if state}
 
     def load_states(self, states: Mapping[str, dict[str, Any]]) -> None:
         """Restores callbacks' states; unknown ones are ignored.
@@ -167,33 +159,35 @@ class CallbackList:
         """
         # So that a checkpoint that does not fit leaves no trace, and the one
         # before it can be tried.
-        before = copy.deepcopy(self.states()), self._waiting
-        try:
-            self._load_states(states)
-        except Misfit:
-            for key, state in before[0].items():
-                callback = self._keyed()[key]
-                if isinstance(callback, Callback):
-                    # A callback may refuse even its own state: the first error
-                    # is the one to raise.
-                    with contextlib.suppress(Misfit):
-                        _load(key, callback, state)
-            self._waiting = before[1]
-            raise
+        before, waiting = copy.deepcopy(self.states()), dict(self._waiting)
+        for key in [one for one in states if one in self._keyed]:
+            try:
+                self._load(key, states[key])
+            except Exception as error:
+                for other in before:
+                    # A callback may refuse even its own state.
+                    with contextlib.suppress(Exception):
+                        self._load(other, before[other])
+                self._waiting = waiting
+                if isinstance(error, Misfit):
+                    raise
+                why = f"{key} does not take its state ({headline(error)})"
+                raise Misfit(why) from error
 
-    def _load_states(self, states: Mapping[str, dict[str, Any]]) -> None:
-        keyed = self._keyed()
-        waiting = dict(self._waiting)
-        for key, state in states.items():
-            callback = keyed.get(key)
-            if isinstance(callback, Callback):
-                _load(key, callback, state)
-            elif callback is not None:
-                # Checked now, when a misfit can still be refused, and set in
-                # `begin`.
-                keras_callbacks.check(callback, state)
-                waiting[key] = state
-        self._waiting = waiting
+    def _load(self, key: str, state: dict[str, Any]) -> None:
+        callback = self._keyed[key]
+        if isinstance(callback, Callback):
+            callback.load_state(state)
+        else:
+            # Checked now, when a misfit can still be refused, and set later.
+            keras_callbacks.check(callback, state)
+            self._waiting[key] = state
+
+    def give_states(self) -> None:
+        """Restores the states of Keras' callbacks from `load_states`."""
+        for key, values in self._waiting.items():
+            keras_callbacks.load(self._keyed[key], values)
+        self._waiting = {}
 
     def end(
         self, logs: dict[str, float], before_savers: Callable[[], None]
@@ -204,69 +198,49 @@ class CallbackList:
             logs: the newest values.
             before_savers: called before the callbacks that save.
         """
-        savers = list(filter(_runs_last, self.all))
-        others = [one for one in self.all if one not in savers]
+        others = [one for one in self.all if one not in self.savers]
         try:
-            self._call_all(others, "on_train_end", logs)
+            _call_all(others, "on_train_end", logs)
         finally:
             before_savers()
-            self._call_all(savers, "on_train_end", logs)
+            _call_all(self.savers, "on_train_end", logs)
 
     def close(self) -> None:
         """Closes every callback, also after one's close failed."""
-        self._call_all(self.ours, "close")
-
-    def _call_all(
-        self,
-        callbacks: Sequence[keras.callbacks.Callback],
-        event: str,
-        *arguments: Any,
-    ) -> None:
-        """Calls an event of all, then raises the first error, if any."""
-        failed: Exception | None = None
-        for callback in callbacks:
-            try:
-                getattr(callback, event)(*arguments)
-            # Not the KeyboardInterrupt of a second Ctrl-C, which ends all of
-            # it.
-            except Exception as error:
-                if failed is None:
-                    failed = error
-                    continue
-                name = type(callback).__name__
-                logging.exception("%s.%s failed, too", name, event)
-        if failed is not None:
-            raise failed
-
-    def _keyed(self) -> dict[str, keras.callbacks.Callback]:
-        """Callbacks by class name, numbered where there are several.
-
-        The names must be those of the next process: no ids, no addresses.
-        """
-        keyed: dict[str, keras.callbacks.Callback] = {}
-        for callback in self.all:
-            name = key = type(callback).__name__
-            number = 1
-            while key in keyed:
-                number += 1
-                key = f"{name}_{number}"
-            keyed[key] = callback
-        return keyed
+        _call_all(self.ours, "close")
 
 
-def _load(key: str, callback: Callback, state: dict[str, Any]) -> None:
-    """Restores a callback's state; any error becomes a `Misfit`.
+def _check(callbacks: Sequence[keras.callbacks.Callback]) -> None:
+    for one in callbacks:
+        for kind, why in _REFUSED.items():
+            if isinstance(one, kind):
+                raise UserError(f"{type(one).__name__} {why}")
+    single = [type(c) for c in callbacks if getattr(c, "single", False)]
+    for kind, count in collections.Counter(single).items():
+        if count > 1:
+            raise UserError(
+                f"run.callbacks has {count} {kind.__name__} callbacks, which "
+                "would get in each other's way. Keep one."
+            )
 
-    Raises:
-        Misfit: it does not take it.
-    """
-    try:
-        callback.load_state(state)
-    except Misfit:
-        raise
-    except Exception as error:
-        why = headline(error)
-        raise Misfit(f"{key} does not take its state ({why})") from error
+
+def _call_all(
+    callbacks: Sequence[keras.callbacks.Callback], event: str, *arguments: Any
+) -> None:
+    """Calls an event of all, then raises the first error, if any."""
+    failed: Exception | None = None
+    for callback in callbacks:
+        try:
+            getattr(callback, event)(*arguments)
+        # Not the KeyboardInterrupt of a second Ctrl-C, which ends all of it.
+        except Exception as error:
+            if failed is None:
+                failed = error
+                continue
+            name = type(callback).__name__
+            logging.exception("%s.%s failed, too", name, event)
+    if failed is not None:
+        raise failed
 
 
 def _choose_mode(callback: keras.callbacks.Callback) -> None:
@@ -275,25 +249,14 @@ def _choose_mode(callback: keras.callbacks.Callback) -> None:
     They would look for the metric in the model, which has none here.
     """
     name = getattr(callback, "monitor", None)
-    is_open = getattr(callback, "mode", None) == "auto"
-    if isinstance(callback, Callback) or not isinstance(name, str):
-        return
-    if is_open:
+    if isinstance(name, str) and getattr(callback, "mode", None) == "auto":
         # If the name does not tell, Keras refuses it itself.
         with contextlib.suppress(UserError):
             callback.mode = Monitor(name).mode
 
 
 def _runs_last(callback: keras.callbacks.Callback) -> bool:
-    return bool(getattr(callback, "runs_last", False))
-
-
-def _reads_batches(callback: keras.callbacks.Callback) -> bool:
-    """Whether a callback of Keras' kind looks at single batches."""
-    return not isinstance(callback, Callback) and any(
-        has_event(callback, event)
-        for event in ("on_train_batch_end", "on_batch_end")
-    )
+    return isinstance(callback, Callback) and callback.runs_last
 
 
 def has_event(callback: keras.callbacks.Callback, event: str) -> bool:

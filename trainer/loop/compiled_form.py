@@ -6,18 +6,16 @@ nothing, and no clock and no earlier attempt decides what is computed: a run
 that is resumed, lengthened or repeated has the forms of one that was not.
 """
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import keras
 import numpy as np
 from absl import logging
 
-from trainer.data import Batches, Resume
+from trainer.data import Batches, Resume, exact, feeder
 from trainer.errors import UserError
+from trainer.loop.rollback import without_skipped
 from trainer.loop.run import Run
-from trainer.loop.training_input import training_input
 from trainer.runtime.process_exit import headline
 from trainer.step.form_rule import Facts, form_of, other_numbers, types_of
 from trainer.step.forms import Form
@@ -25,7 +23,7 @@ from trainer.step.keras.private import all_layers
 from trainer.step.logs import LOSS_PART
 from trainer.step.lookups import TYPES
 from trainer.strategy.checks import why_not_in_form
-from trainer.strategy.graph_loop import GraphLoop, Runner
+from trainer.strategy.graph_loop import GraphLoop, StackReader
 
 # Steps before this one are a graph under "auto": about as many as XLA needs
 # to make good for its compilation. A host loop ends here.
@@ -38,9 +36,8 @@ class CompiledForm:
     """Gives a run the form that its next steps have.
 
     Args:
-        run: built, and prepared for tracing.
+        run: whose steps.
         batches: its training data.
-        last: of the steps before, or of the call of `train` before this one.
         compared: by form, why its first losses rule it out, or an empty
             string; kept in checkpoints, so that the answer is that of the
             run's first attempt.
@@ -50,33 +47,14 @@ class CompiledForm:
     """
 
     def __init__(
-        self,
-        run: Run,
-        batches: Batches,
-        *,
-        last: "CompiledForm | None",
-        compared: dict[str, str],
+        self, run: Run, batches: Batches, *, compared: dict[str, str]
     ) -> None:
         self._run = run
         self._batches = batches
         self._compared = compared
         self._asked = None if run.spec.may_choose_form else run.spec.form
-        self._chosen: Form | None = None
+        self._is_early = True
         self.why = f"steps before {FIRST_CHOSEN} are not compiled"
-        # What was found out about a step holds while that is the same.
-        self._about = (
-            run.spec.tried,
-            [id(variable) for variable in run.model.trainable_variables],
-            str(batches.element_spec),
-            batches.resume,
-            batches.why_not_stacked(),
-        )
-        if last is not None and last._is_about(self._about):
-            self._chosen, self.why = last._chosen, last.why
-
-    def _is_about(self, about: tuple[Any, ...]) -> bool:
-        # Every spec has a set of its own, and those of two are often equal.
-        return self._about[0] is about[0] and self._about[1:] == about[1:]
 
     def next_change(self, step: int) -> int | None:
         """The first step after `step` from which steps may differ in form."""
@@ -85,39 +63,33 @@ class CompiledForm:
 
     def is_due(self, step: int) -> bool:
         """Whether the steps after this one may have another form."""
-        is_open = self._asked is None and step >= FIRST_CHOSEN
-        return is_open and self._run.spec.form is not self._chosen
+        return self._is_early and self.next_change(step) is None
 
     def take(self) -> None:
-        """Gives the run the form of the steps that come next.
+        """Gives the run, which is prepared, the form of its next steps.
 
         Raises:
             UserError: the form that was asked for cannot be had.
         """
-        step = self._run.step
-        if self._asked is None and step < FIRST_CHOSEN:
-            self._use(Form.GRAPH)
+        run, batches = self._run, self._batches
+        self._is_early = self.next_change(run.step) is not None
+        if self._is_early:
+            run.use_form(Form.GRAPH)
             return
-        if self._chosen is None:
-            chosen = self._choose() if self._asked is None else self._required()
-            self._chosen = chosen
-            if self._asked is None:
-                logging.info(
-                    "From step %d on the steps are compiled as %s, because %s.",
-                    FIRST_CHOSEN,
-                    chosen,
-                    self.why,
-                )
-        self._use(self._chosen)
+        # What was found out about a step holds while all of this is the same.
+        key = (
+            *("form", self._asked, id(run.spec.tried), run.trains),
+            *(str(batches.element_spec), batches.resume),
+            batches.why_not_stacked(),
+        )
+        find = self._choose if self._asked is None else self._required
+        form, self.why = run.runner(key, find)
+        run.use_form(form)
 
-    def _use(self, form: Form) -> None:
-        self._run.use_form(form)
-
-    def _required(self) -> Form:
+    def _required(self) -> tuple[Form, str]:
         """Makes sure that the form that was asked for can be had."""
         asked = self._asked
         assert asked is not None
-        self.why = "it was asked for"
         reason = self._why_not(asked)
         if reason is None and asked.uses_xla:
             _, reason = self._tried(asked)
@@ -126,26 +98,28 @@ class CompiledForm:
                 f"jit_compile: the step cannot be compiled as {asked}: "
                 f"{reason}. A run whose --jit_compile is graph needs no XLA."
             )
-        return asked
+        return asked, "it was asked for"
 
-    def _choose(self) -> Form:
-        form, self.why = self._by_rule()
-        if form is Form.GRAPH:
-            return form
-        self._use(form)
-        is_compared = form in self._compared
-        reason: str | None = self._compared.get(form) or None
-        if reason is None:
-            losses, reason = self._tried(form)
-            if reason is None and not is_compared:
-                self._use(Form.GRAPH)
+    def _choose(self) -> tuple[Form, str]:
+        """The form by the rule, unless it cannot be had, and why."""
+        form, why = self._by_rule()
+        if form is not Form.GRAPH:
+            found = self._compared.get(form)
+            # What was compared is only compiled.
+            losses, reason = ([], found) if found else self._tried(form)
+            if found is None and reason is None:
                 reason = _differ(form, losses, self._tried(Form.GRAPH)[0])
                 self._compared[form] = reason or ""
-        if reason is None:
-            return form
-        logging.warning("The steps stay a graph: %s.", reason)
-        self.why = reason
-        return Form.GRAPH
+            if reason is not None:
+                logging.warning("The steps stay a graph: %s.", reason)
+                form, why = Form.GRAPH, reason
+        logging.info(
+            "From step %d on the steps are compiled as %s, because %s.",
+            FIRST_CHOSEN,
+            form,
+            why,
+        )
+        return form, why
 
     def _by_rule(self) -> tuple[Form, str]:
         run, plugin = self._run, self._run.plugin
@@ -162,7 +136,7 @@ class CompiledForm:
             legal.remove(Form.XLA_STACK)
         if legal == [Form.GRAPH]:
             return Form.GRAPH, "nothing else is possible here"
-        self._use(Form.GRAPH)
+        run.use_form(Form.GRAPH)
         self._trace()
         graph = run.train_runner
         if not isinstance(graph, GraphLoop):
@@ -206,17 +180,19 @@ class CompiledForm:
         """
         run = self._run
         try:
-            self._use(form)
+            run.use_form(form)
             iterator = self._trace()
-            others = _others(run.train_runner) if form.uses_xla else []
-            if others:
+            others: list[str] = []
+            if isinstance(run.train_runner, GraphLoop):
+                others = other_numbers(types_of(run.train_runner.step_graph))
+            if others and form.uses_xla:
                 return [], f"XLA draws other numbers for {', '.join(others)}"
             # What cannot be set back must not be changed.
             if run.parts.untracked.lost:
                 return [], None
-            with _without_trace(run):
+            with run.state.unchanged():
                 (sums,) = run.train_runner(iterator, _COMPARED)
-                totals = sums.total()
+                totals = sums.total
         # XLA, TensorFlow, Keras and research code raise whatever they like: all
         # of it means that this form cannot be had.
         except Exception as error:
@@ -230,11 +206,29 @@ class CompiledForm:
         ], None
 
 
-def _others(runner: Runner) -> list[str]:
-    """The operations of a program for XLA that draw other numbers."""
-    if not isinstance(runner, GraphLoop):
-        return []
-    return other_numbers(types_of(runner.step_graph))
+def training_input(run: Run, batches: Batches, *, start: int) -> Any:
+    """Makes what the train runner reads.
+
+    Args:
+        run: whose steps take it.
+        batches: the training data. Batches that a guard has skipped are left
+            out.
+        start: the step that takes the first batch.
+    """
+    plugin = run.plugin
+    wanted = without_skipped(
+        batches, run.model_dir, by_step=plugin.options.batches_by_step
+    )
+    if run.spec.form is Form.XLA_STACK:
+        return StackReader(wanted.stacks(start=start))
+    pieces = feeder(
+        wanted,
+        start=start,
+        num_replicas=plugin.num_replicas,
+        micro=run.spec.accumulation_steps,
+        fit=exact if plugin.options.static_shapes else None,
+    )
+    return plugin.distribute(pieces, training=True)
 
 
 def _differ(
@@ -257,18 +251,3 @@ def _why_not_on_each_replica(run: Run) -> str | None:
         if isinstance(layer, norm):
             return f"the layer {layer.name!r} reduces over replicas"
     return None
-
-
-@contextlib.contextmanager
-def _without_trace(run: Run) -> Iterator[None]:
-    """Sets everything back that steps change, whatever happens."""
-    parts, step = run.parts, run.step
-    states = {name: {**its} for name, its in parts.metrics.states.items()}
-    try:
-        with run.state.unchanged():
-            yield
-    finally:
-        parts.metrics.states = states
-        if parts.guard is not None:
-            parts.guard.forget()
-        run.step = step

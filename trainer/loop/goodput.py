@@ -23,8 +23,7 @@ PHASES = (
     "other",
     "lost",
 )
-
-
+_TRAINING = ("data_wait", "step", "evaluation", "checkpoint", "other")
 # How many accounts this process has made. A counter of itertools is atomic.
 _made = itertools.count()
 
@@ -88,10 +87,25 @@ class Accounts:
         finally:
             del self._aside[thread]
 
-    def started(self) -> None:
-        """Ends start-up: from now on time outside any phase is `"other"`."""
+    @contextlib.contextmanager
+    def training(self) -> Iterator[None]:
+        """While it is open, time outside any phase is not `"start_up"`."""
         self._book()
         self._base = "other"
+        try:
+            yield
+        finally:
+            self._book()
+            self._base = "start_up"
+
+    @property
+    def training_seconds(self) -> float:
+        """How long all attempts have trained, evaluated and saved.
+
+        Without start-up and compilation, and without what was lost.
+        """
+        self._book()
+        return sum(self._seconds[name] for name in _TRAINING)
 
     def move(self, seconds: float, *, source: str, to: str) -> None:
         """Books time that turned out to be another phase's."""
@@ -152,7 +166,7 @@ class Accounts:
         Start-up and compilation are not repeated, and so are not lost.
         """
         self._book()
-        for name in ("data_wait", "step", "evaluation", "checkpoint", "other"):
+        for name in _TRAINING:
             spent = self._seconds[name] - state["seconds"].get(name, 0.0)
             self.move(spent, source=name, to="lost")
 

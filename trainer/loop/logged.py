@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -175,43 +175,31 @@ class Logged:
     def __init__(self) -> None:
         self.of_epoch: dict[str, float] = {}
         self._waiting: dict[tuple[int, str], dict[str, Value]] = {}
-        self._final: dict[tuple[int, str], dict[str, float]] = {}
 
     def add(self, step: int, split: str, name: str, value: Value) -> None:
         """Keeps a value; the newest of a name and a step."""
         self._waiting.setdefault((step, split), {})[name] = value
 
     def take_numbers(
-        self, step: int, split: str, *, final: bool = False
+        self, step: int, split: str, *, keep: bool = False
     ) -> dict[str, float]:
-        """Removes and returns the numbers of a step.
-
-        Args:
-            step: the optimizer steps that were done.
-            split: whose numbers.
-            final: whether a run that goes on has to log them once more.
-        """
+        """Returns the numbers of a step, and removes them unless kept."""
         waiting = self._waiting.get((step, split), {})
         found = _numbers(waiting)
-        for name in found:
+        for name in () if keep else found:
             del waiting[name]
-        if final and found:
-            self._final[step, split] = dict(found)
         return found
 
     def take_all(self) -> list[tuple[int, str, dict[str, Value]]]:
         """Removes and returns what is left, in the order of its steps."""
-        found = [
-            (*key, values) for key, values in self._waiting.items() if values
-        ]
+        found = [(*k, values) for k, values in self._waiting.items() if values]
         self._waiting = {}
         return sorted(found, key=lambda one: one[0])
 
     def forget(self, split: str) -> None:
         """Drops what will be logged again."""
-        self._waiting = {
-            k: v for k, v in self._waiting.items() if k[1] != split
-        }
+        kept = {k: v for k, v in self._waiting.items() if k[1] != split}
+        self._waiting = kept
 
     def warn_of_lost(self) -> None:
         """Says which media a run takes with it that leaves here."""
@@ -230,44 +218,20 @@ class Logged:
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint must hold, as JSON values; media are left out."""
-        found = {
-            "waiting": _as_json(self._waiting),
-            "final": _as_json(self._final),
-            "of_epoch": dict(self.of_epoch),
-        }
-        return {name: part for name, part in found.items() if part}
+        waiting = [
+            {"step": step, "split": split, "values": numbers}
+            for (step, split), values in self._waiting.items()
+            if (numbers := _numbers(values))
+        ]
+        return {"waiting": waiting, "of_epoch": dict(self.of_epoch)}
 
-    def load_state(self, state: Mapping[str, Any], *, goes_on: bool) -> None:
-        """Takes back what `state` returned; a misfit was refused before.
-
-        Args:
-            state: what it returned.
-            goes_on: whether there are steps to come, so that what an earlier
-                end has logged is still to be logged.
-        """
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Takes back what `state` returned; a misfit was refused before."""
         self.of_epoch = dict(state.get("of_epoch", {}))
-        self._waiting = _from_json(state.get("waiting", []))
-        self._final = {}
-        final = _from_json(state.get("final", []))
-        if not goes_on:
-            self._final = final
-            return
-        for key, values in final.items():
-            self._waiting[key] = self._waiting.get(key, {}) | values
-
-
-def _as_json(
-    logged: Mapping[tuple[int, str], Mapping[str, Value]],
-) -> list[dict[str, Any]]:
-    return [
-        {"step": step, "split": split, "values": numbers}
-        for (step, split), values in logged.items()
-        if (numbers := _numbers(values))
-    ]
-
-
-def _from_json(entries: Sequence[Mapping[str, Any]]) -> dict[Any, Any]:
-    return {(one["step"], one["split"]): dict(one["values"]) for one in entries}
+        self._waiting = {
+            (one["step"], one["split"]): dict(one["values"])
+            for one in state.get("waiting", [])
+        }
 
 
 def _numbers(values: Mapping[str, Value]) -> dict[str, float]:

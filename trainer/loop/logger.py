@@ -6,19 +6,23 @@ import dataclasses
 import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from absl import logging
 
 from trainer.loop.callback import Callback
 from trainer.loop.logged import Kind, Media, Value
 from trainer.runtime import schema
-from trainer.runtime.schema import Misfit
 
-_STATE = schema.record({}, {"waiting": list[str]})
-_KEYS = {"step": schema.Count, "split": schema.Word}
-_LINE = schema.record(_KEYS)
-_VALUES = schema.Check(dict[str, schema.Number | None])
+_ENTRY = schema.record(
+    {
+        "step": schema.Count,
+        "split": schema.Word,
+        "values": dict[str, float],
+        "final": bool,
+    }
+)
+_STATE = schema.record({"waiting": list[_ENTRY.kind]})  # type: ignore[name-defined]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,34 +55,6 @@ class Entry:
         # metrics of these names.
         return json.dumps(key | values | key, allow_nan=False) + "\n"
 
-    @classmethod
-    def from_json(cls, line: str, name: str) -> Self:
-        """Reads what `as_json` has made.
-
-        Raises:
-            ValueError: it contains anything else.
-        """
-        try:
-            found = json.loads(line)
-        except (ValueError, RecursionError):
-            raise Misfit(f"{name} is not JSON") from None
-        _LINE(found, name)
-        # Only a boolean is the mark; a metric of the name is a number.
-        final = found.get("final") is True
-        values = {
-            key: v
-            for key, v in found.items()
-            if key not in _KEYS and not (final and key == "final")
-        }
-        _VALUES(values, name)
-        nothing = math.nan  # This is written as null.
-        return cls(
-            found["step"],
-            found["split"],
-            {key: nothing if v is None else v for key, v in values.items()},
-            final,
-        )
-
 
 class Logger(Callback, abc.ABC):
     """A callback that records what a run logs, in files or with a service.
@@ -106,8 +82,8 @@ class Logger(Callback, abc.ABC):
         super().__init__()
         self._waiting: list[Entry] = []
         self._thread: concurrent.futures.Executor | None = None
-        self._under_way: concurrent.futures.Future[None] | None = None
-        self._handed: list[Entry] = []
+        # What the thread writes, and what it refuses.
+        self._writing: concurrent.futures.Future[list[Entry]] | None = None
         # Between a restore and `on_train_begin`: what is in the way is not yet
         # taken back, and another checkpoint may be tried.
         self._is_restored = False
@@ -124,12 +100,12 @@ class Logger(Callback, abc.ABC):
         """
 
     @abc.abstractmethod
-    def take_back(self, step: int, splits: Sequence[str]) -> None:
+    def take_back(self, step: int, *, final: bool) -> None:
         """Forgets what an earlier attempt has written of steps to come.
 
         Args:
             step: the last step that stays.
-            splits: those whose entries of this very step go, too.
+            final: whether entries go whose `final` is set, as the run goes on.
         """
 
     @property
@@ -146,19 +122,20 @@ class Logger(Callback, abc.ABC):
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Takes back the steps that will be repeated."""
         self._is_restored = False
+        last, final = self.run.fired_step, not self.run.is_ending
+        # What was refused is not written, but may be of such steps.
+        self._waiting = [
+            one
+            for one in self._waiting
+            if one.step <= last and not (final and one.final)
+        ]
         if self.writes:
-            self.take_back(self.run.fired_step, self.run.taken_back)
+            self.take_back(last, final=final)
             self.flush()
 
     def on_roll_back(self, step: int) -> None:
         """Takes back the steps that will be repeated."""
-        self._is_restored = False
-        last = self.run.fired_step
-        # Entries that were refused are not written, but may be of such steps.
-        self._waiting = [one for one in self._waiting if one.step <= last]
-        if self.writes:
-            self.take_back(last, self.run.taken_back)
-            self.flush()
+        Logger.on_train_begin(self)
 
     def on_log(self, step: int, split: str, logs: dict[str, float]) -> None:
         """Writes the scalars of a split."""
@@ -200,43 +177,32 @@ class Logger(Callback, abc.ABC):
         """
         if not self.writes or self._is_restored:
             return
-        if self._is_over(wait=wait) and self._waiting:
-            self._handed, self._waiting = self._waiting, []
-            self._under_way = self._start(self._handed)
-            self._is_over(wait=wait or not self.in_background)
+        if self._writing is not None and (wait or self._writing.done()):
+            writing, self._writing = self._writing, None
+            self._waiting = writing.result() + self._waiting
+        if self._writing is not None or not self._waiting:
+            return
+        entries, self._waiting = self._waiting, []
+        if wait or not self.in_background:
+            self._waiting = self._write(entries)
+            return
+        if self._thread is None:
+            self._thread = concurrent.futures.ThreadPoolExecutor(1)
+        self._writing = self._thread.submit(self._write, entries)
 
-    def _start(self, entries: list[Entry]) -> "concurrent.futures.Future[None]":
-        if self.in_background:
-            if self._thread is None:
-                self._thread = concurrent.futures.ThreadPoolExecutor(1)
-            return self._thread.submit(self.write, entries)
-        done: concurrent.futures.Future[None] = concurrent.futures.Future()
+    def _write(self, entries: list[Entry]) -> list[Entry]:
+        """Writes entries, and returns those that were refused."""
         try:
             self.write(entries)
         except self.refused as error:
-            done.set_exception(error)
-        else:
-            done.set_result(None)
-        return done
-
-    def _is_over(self, *, wait: bool) -> bool:
-        """Whether no write is under way; takes back what was refused."""
-        if self._under_way is None:
-            return True
-        if not wait and not self._under_way.done():
-            return False
-        done, self._under_way = self._under_way, None
-        try:
-            done.result()
-        except self.refused as error:
-            self._waiting = self._handed + self._waiting
             logging.warning(
                 "%s cannot be written; %d entries are kept for later. %s",
                 self.where,
-                len(self._waiting),
+                len(entries),
                 error,
             )
-        return True
+            return entries
+        return []
 
     def state(self) -> dict[str, Any]:
         """Writes what it can; the numbers of the rest.
@@ -244,22 +210,26 @@ class Logger(Callback, abc.ABC):
         What is in a checkpoint has been written by then, or is in it.
         """
         self.flush(wait=True)
-        waiting = [
-            one.as_json()
+        numbers = [
+            {
+                name: v
+                for name, v in one.values.items()
+                if kind_of(v) == "scalar"
+            }
             for one in self._waiting
-            if any(kind_of(value) == "scalar" for value in one.values.values())
         ]
-        return {"waiting": waiting} if waiting else {}
+        return {
+            "waiting": [
+                vars(one) | {"values": values}
+                for one, values in zip(self._waiting, numbers, strict=True)
+                if values
+            ]
+        }
 
     def load_state(self, state: dict[str, Any]) -> None:
         """See `Callback.load_state`."""
-        name = type(self).__name__
-        _STATE(state, name)
-        # Parsed, so that no arbitrary text of a checkpoint gets into a file.
-        self._waiting = [
-            Entry.from_json(line, f"{name}.waiting")
-            for line in state.get("waiting", [])
-        ]
+        _STATE(state, type(self).__name__)
+        self._waiting = [Entry(**one) for one in state["waiting"]]
         self._is_restored = True
 
     def close(self) -> None:
@@ -273,20 +243,3 @@ class Logger(Callback, abc.ABC):
 def kind_of(value: Value) -> Kind:
     """What a value is."""
     return value.kind if isinstance(value, Media) else "scalar"
-
-
-def missing_kinds(
-    callbacks: Sequence[Any], values: Mapping[str, Value]
-) -> dict[str, list[str]]:
-    """The kinds that no logger takes, with the names of their values."""
-    taken = {
-        kind
-        for one in callbacks
-        if isinstance(one, Logger)
-        for kind in one.takes
-    }
-    found: dict[str, list[str]] = {}
-    for name, value in values.items():
-        if kind_of(value) not in taken:
-            found.setdefault(kind_of(value), []).append(name)
-    return found

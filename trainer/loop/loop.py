@@ -5,68 +5,31 @@ to bottom.
 """
 
 import contextlib
-import dataclasses
-import functools
 import time
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
-from trainer.data import Resume
 from trainer.errors import StartAgain, UserError
-from trainer.loop.call_times import Calls
 from trainer.loop.callback_list import CallbackList
-from trainer.loop.compiled_form import CompiledForm
-from trainer.loop.control import Requests
-from trainer.loop.evaluation_sets import (
-    EVAL,
-    check_unambiguous,
-    sets_of,
-)
+from trainer.loop.compiled_form import CompiledForm, training_input
+from trainer.loop.evaluation_sets import sets_of
 from trainer.loop.evaluator import Interrupted, count_of
 from trainer.loop.loop_state import LoopState
-from trainer.loop.monitor import check_monitored
+from trainer.loop.monitor import check_names
 from trainer.loop.profiler import Profiler
 from trainer.loop.reporter import Reporter
-from trainer.loop.rollback import Rollback, Skipped
-from trainer.loop.run import Run
-from trainer.loop.schedule import Epochs
-from trainer.loop.training_input import training_input
+from trainer.loop.rollback import Rollback, read_skipped
+from trainer.loop.run import Requests, Run
+from trainer.loop.schedule import FitEpochs, fresh_pass, length_of
 from trainer.options import RunOptions
 from trainer.runtime.run_lock import locked
 from trainer.runtime.run_paths import check_path, plain
 from trainer.step.divergence_guard import Fault
 from trainer.step.forms import Form
-from trainer.step.logs import DATA_WAIT, MISSES
+from trainer.step.logs import MISSES
 from trainer.step.prepare import prepare
-from trainer.step.reductions.sums import Sums, added
 from trainer.strategy.checks import check_micro_batches
-from trainer.values.periods import (
-    Period,
-    PeriodLike,
-    in_epochs,
-    parse_length,
-    parse_period,
-)
-
-
-@dataclasses.dataclass(frozen=True)
-class FitEpochs:
-    """The epochs of a call of `Trainer.fit`.
-
-    Attributes:
-        epochs: the number of the epoch before which it ends.
-        initial_epoch: the number of the first one.
-        steps_per_epoch: `None` for one pass over the data.
-    """
-
-    epochs: int
-    initial_epoch: int = 0
-    steps_per_epoch: int | None = None
-
-    @property
-    def count(self) -> int:
-        """How many epochs it trains."""
-        return self.epochs - self.initial_epoch
+from trainer.values.periods import Period, parse_period
 
 
 class Loop:
@@ -92,9 +55,8 @@ class Loop:
         batches: the training data.
         callbacks: of this run.
         reporter: evaluates, logs and ends epochs.
-        form: gives steps their compiled form; `None` before it is known.
         state: where the loop is, as checkpoints hold it.
-        form: gives steps their compiled form; `None` before it is known.
+        form: gives steps their compiled form.
 
     Raises:
         UserError: an argument is not valid.
@@ -111,19 +73,26 @@ class Loop:
     ) -> None:
         self._run = run
         self._verbose = verbose
-        self._max_time = options.max_time
+        self._options = options
         self.batches = run.batches("train")
         check_micro_batches(
             run.model,
             self.batches.last_size,
             accumulation_steps=run.spec.accumulation_steps,
         )
-        run.epochs, self.steps = self._length(options.train_steps, fit)
+        # `_ahead` is how many batches the data is ahead of the steps.
+        if fit is None:
+            run.epochs, self.steps = length_of(
+                self.batches, options.train_steps
+            )
+            self._ahead = 0
+        else:
+            run.epochs, self.steps = fit.length(self.batches, begin=run.step)
+            self._ahead = fresh_pass(self.batches, begin=run.step)
         run.steps = self.steps
-        # How many batches the data is ahead of the steps.
-        self._ahead = 0 if fit is None else self._fresh_pass()
-        self.callbacks = CallbackList(options.callbacks, run)
-        run.saves = self.callbacks.save
+        profiled = [Profiler(options.profile)] if options.profile else []
+        self.callbacks = CallbackList([*profiled, *options.callbacks], run)
+        run.saves = bool(self.callbacks.savers)
         run.keras_ends = self.callbacks.keras_has("on_train_end")
         periods = sets_of(options.eval_every) if evaluate else {}
         run.sets = tuple(periods)
@@ -132,7 +101,7 @@ class Loop:
             self.callbacks,
             log=run.period(options.log_every, "log_every"),
             evaluations={
-                split: self._eval_period(split, every)
+                split: run.evaluation_period(split, every)
                 for split, every in periods.items()
             },
             eval_steps=options.eval_steps,
@@ -147,62 +116,27 @@ class Loop:
             run.check_data(batches)
         self.state = LoopState(
             run,
-            steps_per_loop=self._length_of_loop(options.steps_per_loop),
+            options,
             reporter=self.reporter,
             callbacks=self.callbacks,
-            max_time=options.max_time,
             is_fit=fit is not None,
+        )
+        self.form = CompiledForm(
+            run, self.batches, compared=self.state.compared
         )
         self._rollback: Rollback | None = None
         self._iterator: Any = None
-        self._calls = Calls(run.accounts, longest_seconds=options.loop_seconds)
+        # Of the fastest graph call, as a single delay does not make steps slow;
+        # the first one after a trace includes what is left to compile.
+        self._seconds_per_step = 0.0
+        self._is_first_call = True
         # From here on checkpoints see this loop, and the next one may go on
         # from it once it has ended well.
         self._last, run.built.last = run.built.last, None
-        self.form: CompiledForm | None = None
         run.state.host = self.state
         if run.model_dir is not None:
             run.model_dir = plain(run.model_dir)
             check_path(run.model_dir)
-        self._profiler = Profiler(
-            options.profile,
-            is_chief=run.plugin.is_chief,
-            model_dir=run.model_dir,
-            last_step=self.steps,
-        )
-
-    def _length(
-        self, steps: int | str, fit: FitEpochs | None
-    ) -> tuple[Epochs, int]:
-        """The epochs of this call, and the step at which it ends."""
-        batches = self.batches
-        if fit is not None:
-            per_epoch = fit.steps_per_epoch or batches.steps_per_epoch
-            if per_epoch is None:
-                raise UserError(
-                    "The data does not say how many batches an epoch has: "
-                    "pass steps_per_epoch."
-                )
-            epochs = Epochs(
-                per_epoch, begin=self._run.step, first=fit.initial_epoch
-            )
-            return epochs, epochs.begin + fit.count * per_epoch
-        # A dataset of unknown length is counted, but no further than needed.
-        if not in_epochs(steps):
-            batches.learn_length(at_most=parse_length(steps, name="steps"))
-        epochs = Epochs(batches.steps_per_epoch)
-        return epochs, parse_length(
-            steps, name="train_steps", steps_per_epoch=epochs.steps
-        )
-
-    def _fresh_pass(self) -> int:
-        """How many batches to pass over, so that a new pass begins now."""
-        begin, length = self._run.epochs.begin, self.batches.steps_per_epoch
-        # What is shuffled here gets an order that no earlier pass had. A
-        # dataset's order is its own, and to pass over batches takes time.
-        if self.batches.resume is Resume.SEEK and length:
-            return -begin % length
-        return -begin
 
     def run(self) -> dict[str, float]:
         """Trains to the end, or to where a callback stops it.
@@ -242,8 +176,8 @@ class Loop:
         writes_to = run.model_dir if run.plugin.is_chief else None
         with locked(writes_to) as self._check_lock:
             try:
-                if writes_to is not None:
-                    Skipped(writes_to, self.batches.batch_size).mend()
+                # Before anything reads what is in it.
+                read_skipped(writes_to, sets_aside=True)
                 self._attach()
                 if self._last is not None:
                     self.state.continue_from(self._last)
@@ -254,36 +188,35 @@ class Loop:
                 # collectives would not meet.
                 run.state.check_alike()
                 # After restoring: the input starts at the restored step.
-                self._iterator = self.trace()
+                self._iterator = self._trace()
                 yield
             finally:
                 # On every exit: no thread or file of a callback may outlive the
                 # run.
                 self.callbacks.close()
-                self._iterator = None
+                self._iterator = run.take_value = None
 
     def train(self) -> dict[str, float]:
         """Trains a run that is `ready`; see `run`."""
         run = self._run
-        run.accounts.started()
-        self._begin()
-        # A fault in the very first steps must have something to go back to.
-        if self._rollback and self._rollback.needs_a_checkpoint:
-            self._run.save_now = True
-            logs = dict(self.reporter.logs)
-            self.callbacks.call("on_save", run.step, logs)
-        # The run was complete before: only its evaluation is returned.
-        if self._run.sets and self._run.fired_step >= self.steps:
-            self.reporter.evaluate_again()
-        try:
+        with run.accounts.training():
+            self._begin()
+            # A fault in the very first steps must have something to go back
+            # to.
+            if self._rollback and self._rollback.needs_a_checkpoint:
+                run.save_now = True
+                logs = dict(self.reporter.logs)
+                self.callbacks.call("on_save", run.step, logs)
+            # The run was complete before: only its evaluation is returned.
+            if run.sets and run.fired_step >= self.steps:
+                try:
+                    self.reporter.evaluate_again()
+                except Interrupted:
+                    self._leave(run.unfired_from)
             self._train()
-        finally:
-            self.reporter.end()
-            self._profiler.stop()
-        self._calls.report_waiting()
-        logs = dict(self.reporter.logs)
-        self.callbacks.call_savers("before_end", logs)
-        self.callbacks.end(logs, before_savers=self.reporter.hand_over)
+            logs = dict(self.reporter.logs)
+            self.callbacks.call_savers("before_end", logs)
+            self.callbacks.end(logs, before_savers=self.reporter.hand_over)
         run.built.last = self.state
         return self.reporter.newest
 
@@ -298,15 +231,14 @@ class Loop:
             self.callbacks.begin()
 
     def _attach(self) -> None:
-        epochs = None
-        if self._run.epochs.steps:
-            steps = self.steps - self._run.epochs.begin
-            epochs = self._run.epochs.first - (-steps // self._run.epochs.steps)
+        epochs, of = None, self._run.epochs
+        if of.steps:
+            epochs = of.first - (-(self.steps - of.begin) // of.steps)
         # As in `fit`; verbose 0, because progress is shown by a callback of
         # ours.
         self.callbacks.attach(
             self._run.model,
-            {"verbose": 0, "epochs": epochs, "steps": self._run.epochs.steps},
+            {"verbose": 0, "epochs": epochs, "steps": of.steps},
         )
         for callback in self.callbacks.ours:
             callback.verbose = self._verbose
@@ -334,76 +266,37 @@ class Loop:
             faults.append(self._rollback.judge(fault, earlier=len(faults)))
         return seconds
 
-    def trace(self) -> Any:
+    def _trace(self, iterator: Any = None) -> Any:
         """Builds every graph of a new run, so that errors show early.
+
+        Args:
+            iterator: the training input, if there is one already.
 
         Returns:
             The training input, at the trainer's step.
         """
-        with self._run.accounts.phase("compile"):
-            return self._trace()
-
-    def _trace(self, iterator: Any = None) -> Any:
         run = self._run
-        run.follow_trainable()
-        prepare(run.spec, training=True)
-        self.form = CompiledForm(
-            run,
-            self.batches,
-            last=run.built.form,
-            compared=self.state.compared,
-        )
-        self.form.take()
-        run.built.form = self.form
-        if iterator is None or run.spec.form is Form.XLA_STACK:
-            iterator = training_input(
-                run, self.batches, start=run.step + self._ahead
-            )
-        run.train_runner.trace(iterator)
-        # The step checks this when it is traced, but an earlier call of
-        # `train`, which did not save, may have traced it.
-        if self.callbacks.save:
-            run.parts.untracked.require_nothing_lost()
-        measured = self._measured()
-        evaluated = {*measured, *run.parts.metrics.measures}
-        check_unambiguous(self._run.sets, evaluated)
-        check_monitored(
-            self.callbacks.all,
-            measured=measured,
-            evaluated=evaluated,
-            sets=self._run.sets,
-            # What runs as Python shows its values only once it has run.
-            may_add=run.spec.has_own("eval_step") or run.spec.run_eagerly,
-        )
-        # A resumed run has evaluated before, so nothing new can be wrong: it
-        # traces when an evaluation is due.
-        if not run.step:
-            for split in self._run.sets:
-                run.evaluator(run.batches(split)).trace()
+        with run.accounts.phase("compile"):
+            run.follow_trainable()
+            prepare(run.spec, training=True)
+            self.form.take()
+            if iterator is None or run.spec.form is Form.XLA_STACK:
+                iterator = training_input(
+                    run, self.batches, start=run.step + self._ahead
+                )
+            run.train_runner.trace(iterator)
+            self._is_first_call = True
+            # The step checks this when it is traced, but an earlier call of
+            # `train`, which did not save, may have traced it.
+            if run.saves:
+                run.parts.untracked.require_nothing_lost()
+            check_names(run, self.callbacks.all)
+            # A resumed run has evaluated before, so nothing new can be wrong:
+            # it traces when an evaluation is due.
+            if not run.step:
+                for split in run.sets:
+                    run.evaluator(run.batches(split)).trace()
         return iterator
-
-    def _measured(self) -> set[str]:
-        """The names of the values that a training step gives."""
-        packing = getattr(self._run.train_runner, "packing", None)
-        traced = [] if packing is None else packing.names
-        rates = self._run.learning_rates()
-        measures = self._run.spec.parts.metrics.measures
-        return {
-            "loss",
-            # Parts of the loss have a prefix, what is no value an underscore.
-            *(n for n in traced if ":" not in n and not n.startswith("_")),
-            *(n for n, m in measures.items() if not m.of_whole_set),
-            *rates,
-        }
-
-    def _length_of_loop(self, asked: int) -> int:
-        """The most steps in a host loop with this run's callbacks."""
-        return asked
-
-    def _change_form(self) -> None:
-        """Gives the next steps another form, as a run that is resumed here."""
-        with self._run.accounts.phase("compile"):
-            self._iterator = self._trace(self._iterator)
 
     def _train(self) -> None:
         """Trains to the end, going back as often as the guard says so."""
@@ -421,18 +314,14 @@ class Loop:
         run, begin = self._run, self._run.fired_step
         if begin >= self.steps:
             return None
-        if begin == run.step:
-            # A request may have come during start-up, or in an earlier attempt
-            # that was killed after its last save.
-            requests = self._agree()
-            if requests.restart:
-                self._leave(None)
-            if requests.stop:
-                return None
+        # A request may have come during start-up, or in an earlier attempt
+        # that was killed after its last save.
+        if begin == run.step and self._agree().stop:
+            return None
         # From `begin`, not from the present step: what an earlier attempt left
         # unfired is due now, before the next step.
         self.reporter.start(begin)
-        self.reporter.begin_epoch(self.reporter.epoch_of(begin))
+        self.reporter.begin_epoch(run.epochs.number(begin))
         # An earlier attempt left after a graph call: first what was due then.
         stopping = begin < run.step and self._after_steps(begin)
         checked_for = None
@@ -442,15 +331,15 @@ class Loop:
                 run.check_still_trainable()
                 checked_for = self.reporter.begun_epoch
             first = run.step
-            assert self.form is not None
             if self.form.is_due(first):
-                self._change_form()
+                # As in a run that is resumed here.
+                self._iterator = self._trace(self._iterator)
             fault = self._run_steps(self._next_boundary(first))
             if fault is not None:
                 return fault
             stopping = self._after_steps(first)
         # Without epochs the whole run is one, which ends here.
-        if self._run.epochs.steps is None:
+        if run.epochs.steps is None:
             self.callbacks.call("on_epoch_end", 0, self.reporter.newest)
             self.reporter.hand_over()
         return None
@@ -465,34 +354,31 @@ class Loop:
             StartAgain: a process has to leave.
             UserError: another run has taken the directory.
         """
-        run = self._run
+        run, state = self._run, self.state
         # A run that left within a host loop has begun its batch already.
-        if not self.state.is_within:
+        if not state.is_within:
             # Keras numbers batches from the beginning of the epoch.
             in_epoch = self._in_epoch(run.step)
             self.callbacks.call("on_train_batch_begin", in_epoch, {})
-            self.state.is_within = True
-        self._profiler.before(run.step)
+            state.is_within = True
         while True:
-            count = min(self.state.steps_per_call, end - run.step)
-            with self._profiler.call(run.step):
-                fault = self._call(count)
-            if fault is not None:
-                self.state.is_within = False
-                return fault
-            if run.step >= end:
+            fault = self._call(min(state.steps_per_call, end - run.step))
+            if fault is not None or run.step >= end:
                 break
-            self._between_calls()
-        self.state.is_within = False
-        if self._profiler.is_over(run.step):
-            self.reporter.epoch_values()  # Waits for the device.
-            self._profiler.stop()
-        # Computing values waits for the device: only if a callback reads them.
-        wanted = self.callbacks.wants_batch_logs
-        logs = self.reporter.epoch_values() if wanted else {}
-        last = self._in_epoch(end - 1)
-        self.callbacks.call("on_train_batch_end", last, logs)
-        return None
+            requests = self._agree_after_call(None)
+            # A stop waits for the end of the host loop: a checkpoint from here
+            # would hold a stopped run in the middle of it.
+            if not requests.stop:
+                self._save(requests, only_savers=True)
+        state.is_within = False
+        if fault is None:
+            # Computing values waits for the device: only if a callback reads
+            # them.
+            wanted = self.callbacks.wants_batch_logs
+            logs = self.reporter.epoch_values() if wanted else {}
+            last = self._in_epoch(end - 1)
+            self.callbacks.call("on_train_batch_end", last, logs)
+        return fault
 
     def _in_epoch(self, step: int) -> int:
         return (step - self._run.epochs.begin) % (
@@ -500,92 +386,85 @@ class Loop:
         )
 
     def _call(self, count: int) -> Fault | None:
-        """One graph call; returns what the guard found."""
-        run = self._run
-        begin = time.perf_counter()
-        with run.accounts.phase("step"):
-            before = self.reporter.sums
-            after = run.train_runner(self._iterator, count, before)
-            run.step += count
-            # Reading the fault waits for the device. Without a guard, the next
-            # call can be prepared while this one runs.
-            guard = run.parts.guard
-            fault = None if guard is None else guard.fault()
-            if MISSES in after[0].packing.names:
-                self._require_no_miss(before[0], after[0])
-            seconds = time.perf_counter() - begin
-            self.reporter.take(after, seconds=seconds)
-        # Only noted here: reading it would wait for the device.
-        waited = functools.partial(added, DATA_WAIT, before[0], after[0])
-        self._calls.book(count, seconds=seconds, waited=waited)
-        return fault
-
-    def _require_no_miss(self, before: Sums | None, after: Sums) -> None:
-        """Does what XLA leaves out; waits for the device.
+        """One graph call; returns what the guard found.
 
         Raises:
             UserError: a lookup had a number without a row.
         """
-        count = int(added(MISSES, before, after))
-        if count:
+        run, reporter = self._run, self.reporter
+        begin = time.perf_counter()
+        with run.accounts.phase("step"):
+            sums = run.train_runner(self._iterator, count, reporter.sums)
+            run.state.step += count
+            # Reading the fault waits for the device. Without a guard, the next
+            # call can be prepared while this one runs.
+            guard = run.parts.guard
+            fault = None if guard is None else guard.fault()
+            seconds = time.perf_counter() - begin
+            reporter.take(sums, seconds=seconds)
+            # Does what XLA leaves out; waits for the device, if there is a
+            # lookup.
+            misses = int(reporter.intervals["interval"].total(MISSES))
+        if misses:
             raise UserError(
-                f"The batches up to step {self._run.step} hold numbers "
-                f"({count}) that are out of bounds of a lookup: "
-                f"{'; '.join(self._run.spec.lookups.found)}. Nothing after "
-                "the last checkpoint is kept. --jit_compile=graph stops at "
-                "the number itself."
+                f"The batches up to step {run.step} hold numbers ({misses}) "
+                "that are out of bounds of a lookup: "
+                f"{'; '.join(run.spec.lookups.found)}. Nothing after the last "
+                "checkpoint is kept. --jit_compile=graph stops at the number "
+                "itself."
             )
+        if self._is_first_call:
+            run.accounts.move(seconds, source="step", to="compile")
+            self._is_first_call = False
+        else:
+            each = seconds / count
+            fastest = self._seconds_per_step or each
+            self._seconds_per_step = min(each, fastest)
+        return fault
 
-    def _between_calls(self) -> None:
-        """Lets a run leave or save within a host loop.
+    def _agree_after_call(self, first: int | None) -> Requests:
+        """Agrees with the other processes on what comes next.
+
+        Args:
+            first: the step before the host loop that has ended, if it has.
 
         Raises:
             StartAgain: a process has to leave.
             UserError: another run has taken the directory.
         """
-        requests = self._agree_after_call()
-        if requests.restart:
-            self._leave(None)
-        # A stop waits for the end of the host loop: a checkpoint from here
-        # would hold a stopped run in the middle of it.
-        if not requests.stop:
-            self._run.save_now = requests.save
-            self._save(only_savers=True)
-
-    def _agree_after_call(self) -> Requests:
         # Another run may have taken the directory while this one was suspended.
         self._check_lock()
-        requests = self._agree(shorter=self._calls.too_long)
+        state = self.state
+        seconds = self._seconds_per_step * state.steps_per_call
+        is_slow = seconds > self._options.loop_seconds
+        requests = self._agree(first, shorter=is_slow)
         # Agreed on by all processes, whose graph calls must have equal lengths.
-        if requests.shorter and self.state.steps_per_call > 1:
-            self.state.steps_per_call //= 2
+        if requests.shorter and state.steps_per_call > 1:
+            state.steps_per_call //= 2
         return requests
 
-    def _agree(self, *, shorter: bool = False) -> Requests:
-        self._check_time()
-        return self._run.control.agree(
-            self._run.plugin,
-            stopped=self._run.is_stopped,
-            shorter=shorter,
-        )
+    def _agree(
+        self, unfired_from: int | None = None, *, shorter: bool = False
+    ) -> Requests:
+        run, max_time = self._run, self._options.max_time
+        if max_time is not None and run.stop_reason is None:
+            limit = parse_period(max_time, name="max_time").seconds
+            if limit is not None and run.accounts.training_seconds >= limit:
+                run.stop(f"max_time = {max_time!r} is over")
+        requests = run.agree(shorter=shorter)
+        if requests.restart:
+            self._leave(unfired_from)
+        return requests
 
-    def _check_time(self) -> None:
-        """Stops a run that has trained for `max_time`."""
-        if self._max_time is None or self._run.stop_reason is not None:
-            return
-        limit = parse_period(self._max_time, name="max_time").seconds
-        if limit is not None and self.reporter.training_seconds >= limit:
-            self._run.stop(f"max_time = {self._max_time!r} is over")
-
-    def _save(self, *, only_savers: bool = False) -> None:
-        logs = dict(self.reporter.logs)
-        event = "on_save", self._run.step, logs
+    def _save(self, requests: Requests, *, only_savers: bool = False) -> None:
+        run, logs = self._run, dict(self.reporter.logs)
+        run.save_now = requests.save
         if only_savers:
-            self.callbacks.call_savers(*event)
+            self.callbacks.call_savers("on_save", run.step, logs)
         else:
-            self.callbacks.call(*event)
-        if self._run.save_now:
-            self._run.control.save_requested = False
+            self.callbacks.call("on_save", run.step, logs)
+        if requests.save:
+            run.save_requested = False
 
     def _after_steps(self, first: int) -> bool:
         """Calls what is due after a host loop.
@@ -600,24 +479,19 @@ class Loop:
             StartAgain: a process has to leave.
             UserError: another run has taken the directory.
         """
+        run = self._run
         # Leaving comes first: evaluation and logs may take longer than the
         # time that is left. They are due again at the next start.
-        requests = self._agree_after_call()
-        if requests.restart:
-            self._leave(first)
-        self._run.save_now = requests.save
-        ending = self._run.step >= self.steps or requests.stop
+        requests = self._agree_after_call(first)
+        ending = run.step >= self.steps or requests.stop
         try:
             self.reporter.fire(first, ending=ending)
         except Interrupted:
             self._leave(first)
-        self._run.unfired_from = None
-        self._save()
+        run.unfired_from = None
+        self._save(requests)
         # Again: evaluation and saving took time, and callbacks may request it.
-        requests = self._agree()
-        if requests.restart:
-            self._leave(None)
-        return requests.stop
+        return self._agree().stop
 
     def _leave(self, unfired_from: int | None) -> NoReturn:
         """Lets callbacks save, and ends this attempt.
@@ -626,14 +500,14 @@ class Loop:
             unfired_from: the step before the last host loop, if what is due
                 after it has not been called yet.
         """
-        self._run.unfired_from = unfired_from
-        control, plugin = self._run.control, self._run.plugin
-        reason = control.why_restart(plugin) or "another process has to leave"
+        run = self._run
+        run.unfired_from = unfired_from
+        reason = run.why_restart() or "another process has to leave"
         # The savers' last chance: the machine may be gone in seconds.
-        self.callbacks.call("on_leave", self._run.step)
-        self.reporter.logged.warn_of_lost()
-        self._run.built.last = self.state
-        raise StartAgain(f"{reason}; left at step {self._run.step}")
+        self.callbacks.call("on_leave", run.step)
+        run.logged.warn_of_lost()
+        run.built.last = self.state
+        raise StartAgain(f"{reason}; left at step {run.step}")
 
     def _next_boundary(self, step: int) -> int:
         # Multiples of steps_per_loop, not steps from here: boundaries are the
@@ -642,21 +516,7 @@ class Loop:
             self.steps,
             Period(steps=self.state.steps_per_loop).next_step(step),
             self.callbacks.next_due(step),
-            self._profiler.next_due(step),
             self.reporter.next_step(step),
-            None if self.form is None else self.form.next_change(step),
+            self.form.next_change(step),
         ]
         return min(end for end in ends if end is not None)
-
-    def _eval_period(self, split: str, every: PeriodLike | None) -> Period:
-        if every is None:
-            # Without epochs, evaluation is due at the end.
-            return Period(
-                steps=self._run.epochs.steps or self.steps,
-                begin=self._run.epochs.begin,
-            )
-        name = "eval_every" if split == EVAL else f"eval_every[{split!r}]"
-        period = self._run.period(every, name)
-        # As in Keras: every n-th by their numbers, not from the first one on.
-        earlier = self._run.epochs.first * (self._run.epochs.steps or 0)
-        return dataclasses.replace(period, begin=period.begin - earlier)

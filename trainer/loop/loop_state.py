@@ -12,6 +12,7 @@ from trainer.checkpoint.storage import Snapshot
 from trainer.loop.callback_list import CallbackList
 from trainer.loop.reporter import Reporter
 from trainer.loop.run import Run
+from trainer.options import RunOptions
 from trainer.runtime.schema import Misfit
 
 
@@ -20,13 +21,13 @@ class LoopState:
 
     Args:
         run: whose loop it is.
-        steps_per_loop: the most steps in one host loop.
+        options: of the run.
         reporter: keeps the logs.
         callbacks: of the run.
-        max_time: how long the run may train, as it was given.
         is_fit: whether it has epochs of its own, as `Trainer.fit` makes them.
 
     Attributes:
+        steps_per_loop: the most steps in one host loop.
         steps_per_call: the most steps in one graph call.
         is_within: whether a host loop has begun and not ended.
         compared: see `trainer.loop.compiled_form.CompiledForm`.
@@ -35,23 +36,26 @@ class LoopState:
     def __init__(
         self,
         run: Run,
+        options: RunOptions,
         *,
-        steps_per_loop: int,
         reporter: Reporter,
         callbacks: CallbackList,
-        max_time: str | None,
         is_fit: bool,
     ) -> None:
-        assert run.steps is not None
-        self.steps = run.steps
-        self.steps_per_loop = self.steps_per_call = steps_per_loop
+        self.steps_per_loop = callbacks.steps_per_loop(options.steps_per_loop)
+        self.steps_per_call = self.steps_per_loop
         self.is_within = False
         self.compared: dict[str, str] = {}
         self._run = run
         self._is_fit = is_fit
         self._reporter = reporter
         self._callbacks = callbacks
-        self._max_time = max_time
+        # What a user changes to make a stopped run go on.
+        self._asked = {
+            "steps": run.steps,
+            "configuration": run.plugin.facts.get("configuration"),
+            "max_time": options.max_time,
+        }
 
     def capture(self, *, over: bool) -> tuple[dict[str, Any], dict[str, Any]]:
         """See `trainer.checkpoint.stateful.HostState`."""
@@ -66,9 +70,13 @@ class LoopState:
         host: dict[str, Any] = {
             "callbacks": callbacks,
             "logs": self._reporter.logs,
-            "loop": self.position(),
+            "loop": self._position(),
             "times": {
-                **self._reporter.times(),
+                "interval_seconds": self._reporter.interval_seconds,
+                "elapsed": {
+                    name: ticker.elapsed
+                    for name, ticker in self._reporter.tickers.items()
+                },
                 "accounts": self._run.accounts.state(over=over),
             },
             "totals": {},
@@ -81,26 +89,24 @@ class LoopState:
                     arrays[f"totals/{name}/{key}/{i}"] = value
         return host, arrays
 
-    def position(self) -> dict[str, Any]:
+    def _position(self) -> dict[str, Any]:
         """The loop's position between two graph calls, as JSON values."""
-        stopped = None
-        if self._run.is_stopped:
+        run, stopped = self._run, None
+        if run.is_stopped:
             stopped = {
-                "reason": self._run.control.stop_reason,
-                "by_model": bool(self._run.model.stop_training),
-                **self._wanted(),
+                "reason": run.stop_reason,
+                "by_model": bool(run.model.stop_training),
+                **self._asked,
             }
-        logged = self._reporter.logged.state()
         return {
-            **({"logged": logged} if logged else {}),
-            **({"compared": {**self.compared}} if self.compared else {}),
-            "unfired_from": self._run.unfired_from,
+            "unfired_from": run.unfired_from,
             "begun_epoch": self._reporter.begun_epoch,
             "is_within": self.is_within,
             "steps_per_loop": self.steps_per_call,
             "asked_steps_per_loop": self.steps_per_loop,
+            "compared": dict(self.compared),
+            "logged": run.logged.state(),
             "stopped": stopped,
-            "final": self._reporter.final_splits,
         }
 
     def load_callbacks(self, snapshot: Snapshot) -> None:
@@ -117,11 +123,13 @@ class LoopState:
     def load(self, snapshot: Snapshot, *, going_back: bool) -> None:
         """See `trainer.checkpoint.stateful.HostState`."""
         host = snapshot.host
-        self._reporter.logs = dict(host.get("logs", {}))
-        # A snapshot that was taken outside of a loop has none.
-        if "loop" in host:
-            self._load_position(host["loop"], step=snapshot.step)
-        for name, counts in host.get("totals", {}).items():
+        # A snapshot that was taken outside of a loop has nothing of one.
+        if "loop" not in host:
+            return
+        self._reporter.logs = dict(host["logs"])
+        self._load_position(host["loop"])
+        self._load_stop(host["loop"]["stopped"])
+        for name, counts in host["totals"].items():
             self._reporter.intervals[name].load_state(
                 {
                     key: [
@@ -131,11 +139,12 @@ class LoopState:
                     for key, count in counts.items()
                 }
             )
-        if "times" not in host:
-            return
+        times = host["times"]
+        self._reporter.interval_seconds = times["interval_seconds"]
+        for name, ticker in self._reporter.tickers.items():
+            ticker.carry(times["elapsed"].get(name, 0.0))
         # Last: what is added to accounts cannot be undone.
-        self._reporter.load_times(host["times"])
-        then = host["times"]["accounts"]
+        then = times["accounts"]
         if going_back:
             self._run.accounts.lose_since(then)
         else:
@@ -153,45 +162,27 @@ class LoopState:
         """
         if self._is_fit or last._is_fit or last._run.epochs != self._run.epochs:
             return
-        step = self._run.step
-        position = {**last.position(), "stopped": None}
+        host, arrays = last.capture(over=True)
+        host["loop"]["stopped"] = None
+        snapshot = Snapshot(self._run.step, arrays, host)
         # States are matched by class name: another class may have the same.
         with contextlib.suppress(Misfit):
-            self._callbacks.load_states(last._callbacks.states())
-        self._load_position(position, step=step)
-        self._reporter.logs = dict(last._reporter.logs)
-        if self._run.sets and self.steps <= step:
-            # Research code may have changed the weights since.
-            self._reporter.forget_evaluation()
-        self._reporter.load_times(last._reporter.times())
-        for name, interval in last._reporter.intervals.items():
-            self._reporter.intervals[name].load_state(interval.state())
+            self.load_callbacks(snapshot)
+        self.load(snapshot, going_back=False)
 
-    def _load_position(self, position: Mapping[str, Any], *, step: int) -> None:
+    def _load_position(self, position: Mapping[str, Any]) -> None:
         self._run.unfired_from = position["unfired_from"]
         self._reporter.begun_epoch = position["begun_epoch"]
         self.is_within = position.get("is_within", False)
         self.compared.clear()
         self.compared.update(position.get("compared", {}))
+        self._run.logged.load_state(position.get("logged", {}))
         # A length that was too slow stays halved, unless the user has changed
         # steps_per_loop.
         if position["asked_steps_per_loop"] == self.steps_per_loop:
             self.steps_per_call = position["steps_per_loop"]
-        stopped = position["stopped"]
-        goes_on = step < self.steps and not (
-            stopped is not None and self._stays_stopped(stopped)
-        )
-        final = list(position.get("final", []))
-        self._reporter.final_splits = final
-        self._run.taken_back = final if goes_on else ()
-        self._reporter.logged.load_state(
-            position.get("logged", {}), goes_on=goes_on
-        )
-        self._load_stop(position["stopped"], step=step)
 
-    def _load_stop(
-        self, stopped: Mapping[str, Any] | None, *, step: int
-    ) -> None:
+    def _load_stop(self, stopped: Mapping[str, Any] | None) -> None:
         """Keeps a stopped run stopped, unless its configuration has changed.
 
         Otherwise the same command, started again, would train on.
@@ -200,32 +191,21 @@ class LoopState:
         self._run.model.stop_training = False
         if stopped is None:
             return
+        step = self._run.step
         why = stopped["reason"] or "a callback set stop_training"
-        if self._stays_stopped(stopped):
-            self._run.control.stop_reason = stopped["reason"]
-            self._run.model.stop_training = stopped["by_model"]
-            logging.warning(
-                "The run was stopped at step %d (%s) and stays stopped. To "
-                "train on, change train_steps, or what stopped it.",
-                step,
-                why,
-            )
-        else:
+        if any(stopped.get(name) != v for name, v in self._asked.items()):
             logging.info(
                 "The run was stopped at step %d (%s). It goes on, because the "
                 "configuration has changed since.",
                 step,
                 why,
             )
-
-    def _stays_stopped(self, stopped: Mapping[str, Any]) -> bool:
-        wanted = self._wanted()
-        return all(stopped.get(name) == v for name, v in wanted.items())
-
-    def _wanted(self) -> dict[str, Any]:
-        # What a user changes to make a stopped run go on.
-        return {
-            "steps": self.steps,
-            "configuration": self._run.plugin.facts.get("configuration"),
-            "max_time": self._max_time,
-        }
+            return
+        self._run.stop_reason = stopped["reason"]
+        self._run.model.stop_training = stopped["by_model"]
+        logging.warning(
+            "The run was stopped at step %d (%s) and stays stopped. To train "
+            "on, change train_steps, or what stopped it.",
+            step,
+            why,
+        )

@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Sequence
-from collections.abc import Set as AbstractSet
 
 import keras
 
 from trainer.errors import UserError, nearest
-from trainer.loop.evaluation_sets import prefix_of
+from trainer.loop.evaluation_sets import check_unambiguous, prefix_of
+from trainer.loop.run import Run
 from trainer.values.annotations import Direction, Text
 from trainer.values.configurable import checked
 from trainer.values.direction import direction_of
@@ -68,40 +68,46 @@ class Monitor:
         return sorted(values, key=order)
 
 
-def check_monitored(
-    callbacks: Sequence[keras.callbacks.Callback],
-    *,
-    measured: AbstractSet[str],
-    evaluated: AbstractSet[str],
-    sets: Sequence[str],
-    may_add: bool,
+def check_names(
+    run: Run, callbacks: Sequence[keras.callbacks.Callback]
 ) -> None:
-    """Checks that what callbacks watch will be measured.
+    """Checks that what callbacks watch will be measured, under one name.
 
     Args:
+        run: whose steps have been traced.
         callbacks: Keras' and ours; what is under `monitor`, or a `Monitor`.
-        measured: the names of training values.
-        evaluated: those of evaluation values, without a prefix.
-        sets: the splits that are evaluated.
-        may_add: whether evaluation has a step of its own, and other values.
 
     Raises:
-        UserError: it will not.
+        UserError: it will not, or two values would have one name.
     """
-    # Such as one that adds a value to the logs at the end of an epoch.
-    may_add = may_add or any(map(_is_users, callbacks))
-    valid = sorted(measured) + [
-        prefix_of(split) + name
-        for split in sets
-        for name in sorted(evaluated)
-        if "learning_rate" not in name
+    packing = getattr(run.train_runner, "packing", None)
+    traced = [] if packing is None else packing.names
+    measures = run.parts.metrics.measures
+    measured = {
+        "loss",
+        # Parts of the loss have a prefix, what is no value an underscore.
+        *(n for n in traced if ":" not in n and not n.startswith("_")),
+        *(n for n, m in measures.items() if not m.of_whole_set),
+    }
+    evaluated = sorted({*measured, *measures})
+    check_unambiguous(run.sets, evaluated)
+    valid = sorted({*measured, *run.built.learning_rates()}) + [
+        prefix_of(split) + name for split in run.sets for name in evaluated
     ]
+    may_add = (
+        # Evaluation has a step of its own, and other values.
+        run.spec.has_own("eval_step")
+        # What runs as Python shows its values only once it has run.
+        or run.spec.run_eagerly
+        # Such as one that adds a value to the logs at the end of an epoch.
+        or any(map(_is_users, callbacks))
+    )
     for callback in callbacks:
         for name in _watched_by(callback):
             if name in valid:
                 continue
             what = f"{type(callback).__name__}.monitor = {name!r}"
-            if name.startswith("val_") and not sets:
+            if name.startswith("val_") and not run.sets:
                 raise UserError(
                     f"{what}, but nothing is evaluated. Give fit "
                     "validation_data, use train_and_evaluate or "

@@ -4,6 +4,7 @@ import datetime
 import json
 import math
 import os
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from absl import logging
@@ -30,69 +31,47 @@ _CONTENT = schema.record(
 )
 
 
-class Skipped:
-    """The batches that a run steps over, from `skipped_batches.json`.
+def read_skipped(
+    model_dir: str | None, *, sets_aside: bool = False
+) -> list[dict[str, Any]]:
+    """The batches that a run steps over, as `skipped_batches.json` lists them.
 
     Every process reads the file at each start and after each rollback. An
     entry without a `"batch"` comes from a strategy under which it is not known
-    which batch a step took. An entry of another batch size counts as a
-    rollback, but nothing is skipped for it: its number means other examples
-    now. A damaged file counts as none.
+    which batch a step took. A damaged file counts as none.
 
     Args:
         model_dir: where the run lives; `None` skips nothing.
-        batch_size: the present global one; `None` if unknown.
-
-    Attributes:
-        fault: what is wrong with the file; `None` if nothing is.
+        sets_aside: whether a damaged file is set aside; in the chief alone.
     """
+    path = os.path.join(model_dir or "", FILE_NAME)
+    if model_dir is None or not exists(path):
+        return []
+    try:
+        content = read_json(path)
+        _CONTENT(content, "it")
+    except ValueError as error:
+        if sets_aside:
+            why = "batches that it listed are no longer stepped over"
+            set_aside(path, f"{error}; {why}")
+        return []
+    entries: list[dict[str, Any]] = content["skipped"]
+    return entries
 
-    def __init__(self, model_dir: str | None, batch_size: int | None) -> None:
-        self._path = os.path.join(model_dir or "", FILE_NAME)
-        self.batch_size = batch_size
-        self.entries: list[dict[str, Any]] = []
-        self.positions: list[int] = []
-        self.fault: str | None = None
-        if model_dir is None or not exists(self._path):
-            return
-        try:
-            content = read_json(self._path)
-            _CONTENT(content, "it")
-        except ValueError as error:
-            self.fault = str(error)
-            return
-        self.entries = content["skipped"]
-        self.positions = [
-            entry["batch"]
-            for entry in self.entries
-            if "batch" in entry and entry.get("batch_size") == batch_size
-        ]
 
-    def mend(self) -> None:
-        """Sets the file aside if it is damaged; for the chief alone.
+def _positions(
+    entries: Sequence[Mapping[str, Any]], batch_size: int | None
+) -> list[int]:
+    """The numbers of batches of this size.
 
-        Raises:
-            UserError: the file system refused.
-        """
-        if self.fault is not None:
-            set_aside(
-                self._path,
-                f"{self.fault}; batches that it listed are no longer "
-                "stepped over",
-            )
-            self.fault = None
-
-    @property
-    def of_another_size(self) -> int:
-        """How many entries are for batches of another size."""
-        known = sum("batch" in entry for entry in self.entries)
-        return known - len(self.positions)
-
-    def add(self, entry: dict[str, Any]) -> None:
-        """Writes the file with one more entry; for the chief alone."""
-        self.mend()
-        content = {"skipped": [*self.entries, entry]}
-        write_whole(self._path, json.dumps(content, indent=1) + "\n")
+    An entry of another one counts as a rollback, but nothing is skipped for
+    it: its number means other examples now.
+    """
+    return [
+        entry["batch"]
+        for entry in entries
+        if "batch" in entry and entry.get("batch_size") == batch_size
+    ]
 
 
 def without_skipped(
@@ -108,9 +87,10 @@ def without_skipped(
     Returns:
         The same batches if there is nothing to skip.
     """
-    skipped = Skipped(model_dir, batches.batch_size)
-    positions = skipped.positions
-    if others := skipped.of_another_size:
+    entries = read_skipped(model_dir)
+    positions = _positions(entries, batches.batch_size)
+    known = sum("batch" in entry for entry in entries)
+    if others := known - len(positions):
         logging.warning(
             "%d of the batches in %s are not stepped over: they were found "
             "with another batch_size than %s.",
@@ -118,9 +98,7 @@ def without_skipped(
             FILE_NAME,
             batches.batch_size,
         )
-    if not positions or not by_step:
-        return batches
-    return batches.without(positions)
+    return batches.without(positions) if positions and by_step else batches
 
 
 class Rollback:
@@ -150,7 +128,7 @@ class Rollback:
         self._batch_size = batches.batch_size
         if not guard.rolls_back:
             return
-        if run.model_dir is None or not callbacks.save:
+        if run.model_dir is None or not callbacks.savers:
             raise UserError(
                 "Guard.action = 'roll_back' needs checkpoints to go back to: "
                 "add @Checkpoint() to run.callbacks, and set --model_dir; or "
@@ -179,32 +157,22 @@ class Rollback:
             Diverged: the guard says stop, the run has gone back too often, or
                 there is nothing to go back to.
         """
-        run, guard = self._run, self._guard
-        assert run.parts.guard is not None
+        run = self._run
         # First, saves that are under way are finished, in all processes: the
         # newest checkpoint must be the same for all.
         self._callbacks.call("on_divergence", run.step)
-        skipped = Skipped(run.model_dir, self._batch_size)
-        entry = self._entry(fault, skipped)
-        # Written before anything is restored: it tells the step of the fault.
-        story = _story(entry, fault)
-        if not guard.rolls_back:
-            raise Diverged(f"{story}. {self._newest()}")
-        # By the file, so that rollbacks of earlier attempts count.
-        if len(skipped.entries) >= guard.max_rollbacks:
-            raise Diverged(
-                f"{story}, and the run has rolled back {len(skipped.entries)} "
-                f"times already (Guard.max_rollbacks). {self._newest()}"
-            )
+        # Told before anything is restored: it has the step of the fault.
+        story, entry, entries = self._judged(fault)
         # A barrier before the chief writes: no process still reads the old file
         # above. And one after it: all processes read the new file below.
         run.plugin.any_process(False)
         if run.plugin.is_chief:
-            skipped.add(entry)
+            content = json.dumps({"skipped": [*entries, entry]}, indent=1)
+            path = os.path.join(run.model_dir or "", FILE_NAME)
+            write_whole(path, content + "\n")
         run.plugin.any_process(False)
         if not run.state.restore_newest(self._directory, going_back=True):
             raise Diverged(f"{story}. {self._newest()}")
-        run.parts.guard.forget()
         run.state.check_alike()
         logging.warning("%s. Going on from step %d.", story, run.step)
         # No `on_train_begin` follows, after which Keras' callbacks get theirs.
@@ -221,34 +189,51 @@ class Rollback:
         Raises:
             Diverged: the run would end.
         """
-        run, guard = self._run, self._guard
-        assert run.parts.guard is not None
-        skipped = Skipped(run.model_dir, self._batch_size)
-        story = _story(self._entry(fault, skipped), fault)
-        if not guard.rolls_back:
-            raise Diverged(story + ".")
-        if len(skipped.entries) + earlier >= guard.max_rollbacks:
-            raise Diverged(f"{story}, more often than Guard.max_rollbacks.")
-        run.parts.guard.forget()
+        story, *_ = self._judged(fault, earlier=earlier)
         return story + ". A run would roll back."
 
-    def _entry(self, fault: Fault, skipped: Skipped) -> dict[str, Any]:
-        """The entry for a fault; strict JSON has no NaN."""
-        where: dict[str, Any] = {"step": fault.step}
+    def _judged(
+        self, fault: Fault, *, earlier: int = 0
+    ) -> tuple[str, dict[str, Any], list[dict[str, Any]]]:
+        """What to say of a fault, its entry, and those that there are.
+
+        Raises:
+            Diverged: the guard says stop, or the run has gone back too often.
+        """
+        assert self._run.parts.guard is not None
+        self._run.parts.guard.forget()
+        entries = read_skipped(self._run.model_dir)
+        entry: dict[str, Any] = {"step": fault.step}
+        where = f"after step {fault.step}"
         # Steps are numbered without the skipped batches, positions with them.
         if self._run.plugin.options.batches_by_step:
-            where["batch"] = position_of(fault.step, skipped.positions)
-            where["batch_size"] = skipped.batch_size
+            skipped = _positions(entries, self._batch_size)
+            entry["batch"] = position_of(fault.step, skipped)
+            entry["batch_size"] = self._batch_size
+            where += f", on batch {entry['batch']} of the training data"
         else:
-            where["until_step"] = self._run.step
+            entry["until_step"] = self._run.step
         now = datetime.datetime.now(datetime.UTC)
-        return {
-            **where,
+        entry |= {
             "reason": fault.reason,
             "loss": _finite(fault.loss),
             "gradient_norm": _finite(fault.gradient_norm),
             "time": now.isoformat(timespec="seconds"),
         }
+        story = (
+            f"Training diverged {where}: {fault.reason} (loss {fault.loss:g}, "
+            f"gradient norm {fault.gradient_norm:g})"
+        )
+        if not self._guard.rolls_back:
+            raise Diverged(f"{story}. {self._newest()}")
+        # By the file, so that rollbacks of earlier attempts count.
+        times = len(entries) + earlier
+        if times >= self._guard.max_rollbacks:
+            raise Diverged(
+                f"{story}, and the run has rolled back {times} times already "
+                f"(Guard.max_rollbacks). {self._newest()}"
+            )
+        return story, entry, entries
 
     @property
     def _directory(self) -> str:
@@ -263,14 +248,5 @@ class Rollback:
 
 
 def _finite(value: float) -> float | None:
+    # Strict JSON has no NaN.
     return value if math.isfinite(value) else None
-
-
-def _story(entry: dict[str, Any], fault: Fault) -> str:
-    where = f"after step {fault.step}"
-    if "batch" in entry:
-        where += f", on batch {entry['batch']} of the training data"
-    return (
-        f"Training diverged {where}: {fault.reason} (loss {fault.loss:g}, "
-        f"gradient norm {fault.gradient_norm:g})"
-    )

@@ -1,29 +1,42 @@
 """`Run`: one call of a Trainer, as loop, evaluations and callbacks share it."""
 
 import dataclasses
-from collections.abc import Callable, Hashable, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable
+from typing import Any, NamedTuple
 
 import keras
 
-from trainer.checkpoint.stateful import RunState
 from trainer.data import Batches
 from trainer.errors import UserError
 from trainer.loop.built import Built
-from trainer.loop.control import Control
+from trainer.loop.evaluation_sets import EVAL
 from trainer.loop.evaluator import Evaluator
-from trainer.loop.goodput import Accounts
 from trainer.loop.logged import Kind, Logged, Value, as_value, check_words
 from trainer.loop.schedule import Epochs
 from trainer.step import numerics
 from trainer.step.checks import check_data
 from trainer.step.forms import Form
-from trainer.step.spec import Parts, StepSpec
+from trainer.step.spec import StepSpec
 from trainer.step.train_step import make_train_step
 from trainer.strategy.checks import check_trainable
 from trainer.strategy.graph_loop import EagerLoop, Runner
-from trainer.strategy.plugin import StrategyPlugin
 from trainer.values.periods import Period, PeriodLike, parse_period
+
+
+class Requests(NamedTuple):
+    """What any process of the run requests; equal in all of them.
+
+    Attributes:
+        stop: end training here.
+        save: save a checkpoint.
+        restart: save and leave, to be started again.
+        shorter: make the graph calls shorter.
+    """
+
+    stop: bool
+    save: bool
+    restart: bool
+    shorter: bool
 
 
 class Run:
@@ -43,7 +56,15 @@ class Run:
         spec: as given, in the form that the steps are compiled in.
         batches: as given.
         model_dir: as given.
-        control: what is requested of the run, from any thread.
+        plugin: the strategy.
+        parts: model, optimizers, metrics and state variables.
+        model: the model; its variables live in the strategy's scope.
+        state: what checkpoints hold.
+        accounts: where the time goes.
+        stop_reason: why training ended early, or is about to; `None` if it did
+            not.
+        restart_reason: why the run saves and leaves, to be started again.
+        save_requested: whether a checkpoint is wanted.
         logged: what `log` was given, and no logger has taken yet.
         evaluating: the split that is being evaluated, from `on_test_begin` to
             `on_test_end`; else `None`.
@@ -55,9 +76,8 @@ class Run:
         save_now: in `on_save`, whether a checkpoint was requested.
         unfired_from: the step before the last graph call, if what is due
             after it has not been called yet.
-        taken_back: splits that were logged at the present step only because
-            it was an earlier end: a run that goes on has no such logs.
         take_value: takes what a callback logs, while there is a reporter.
+        trains: identifies the variables that the traced steps train.
     """
 
     def __init__(
@@ -69,34 +89,32 @@ class Run:
         model_dir: str | None = None,
     ) -> None:
         self.built = built
+        self.plugin, self.parts = built.plugin, built.parts
+        self.state, self.accounts = built.state, built.accounts
+        self.model: keras.Model = built.parts.model
         self.spec = spec
         self.batches = batches
         self.model_dir = model_dir
-        self.control = Control()
+        self.stop_reason: str | None = None
+        self.restart_reason: str | None = None
+        self.save_requested = self.save_now = False
         self.logged = Logged()
         self.evaluating: str | None = None
         self.steps: int | None = None
         self.epochs = Epochs(None)
         self.sets: tuple[str, ...] = ()
         self.saves = self.keras_ends = False
-        self.save_now = False
         self.unfired_from: int | None = None
-        self.taken_back: Sequence[str] = ()
         self.take_value: Callable[[str, Value, str | None], None] | None = None
         # The ids of the variables that the traced steps train.
-        self._trains = self._trainable()
+        self.trains = self._trainable()
 
     # What callbacks use.
 
     @property
     def step(self) -> int:
         """The optimizer steps that are done."""
-        return self.built.state.step
-
-    @step.setter
-    def step(self, step: int) -> None:
-        """Sets it, as restoring a checkpoint does."""
-        self.built.state.step = step
+        return self.state.step
 
     @property
     def fired_step(self) -> int:
@@ -112,54 +130,15 @@ class Run:
     @property
     def is_stopped(self) -> bool:
         """Whether this process wants to end training before its last step."""
-        stopped = self.control.stop_reason is not None
-        return stopped or bool(self.model.stop_training)
-
-    @property
-    def evaluated_split(self) -> str:
-        """The split whose evaluation is under way; `"eval"` if there is none.
-
-        For callbacks, between `on_test_begin` and `on_test_end`.
-        """
-        return self.evaluating or "eval"
-
-    @property
-    def stop_reason(self) -> str | None:
-        """Why training ended early, or is about to; `None` if it did not."""
-        return self.control.stop_reason
-
-    @property
-    def plugin(self) -> StrategyPlugin:
-        """The strategy."""
-        return self.built.plugin
-
-    @property
-    def parts(self) -> Parts:
-        """Model, optimizers, metrics and state variables."""
-        return self.built.parts
-
-    @property
-    def model(self) -> keras.Model:
-        """The model; its variables live in the strategy's scope."""
-        return self.built.parts.model
-
-    @property
-    def state(self) -> RunState:
-        """What checkpoints hold."""
-        return self.built.state
-
-    @property
-    def accounts(self) -> Accounts:
-        """Where the time goes."""
-        return self.built.accounts
+        return self.stop_reason is not None or bool(self.model.stop_training)
 
     def stop(self, reason: str) -> None:
-        """Ends training at the next boundary of the host loop."""
-        self.control.stop_reason = reason
+        """Ends training at the next boundary; from any thread."""
+        self.stop_reason = reason
 
     def save_soon(self) -> None:
         """Saves a checkpoint at the next boundary; from any thread."""
-        self.control.save_requested = True
+        self.save_requested = True
 
     def start_again(self, reason: str) -> None:
         """Saves at the next boundary and raises `StartAgain`.
@@ -169,7 +148,7 @@ class Run:
         Args:
             reason: such as `"SIGTERM"`.
         """
-        self.control.restart_reason = reason
+        self.restart_reason = reason
 
     def log(
         self,
@@ -201,6 +180,17 @@ class Run:
         )
         return dataclasses.replace(period, begin=self.epochs.begin)
 
+    def evaluation_period(self, split: str, every: PeriodLike | None) -> Period:
+        """How often a split is evaluated; `None` is each epoch, or the end."""
+        epochs = self.epochs
+        if every is None:
+            return Period(steps=epochs.steps or self.steps, begin=epochs.begin)
+        name = "eval_every" if split == EVAL else f"eval_every[{split!r}]"
+        period = self.period(every, name)
+        # As in Keras: every n-th by their numbers, not from the first one on.
+        earlier = epochs.first * (epochs.steps or 0)
+        return dataclasses.replace(period, begin=period.begin - earlier)
+
     def describe(self) -> str:
         """Strategy, devices, parameters, batch, precision and compiled form."""
         plugin, spec = self.plugin, self.spec
@@ -220,9 +210,24 @@ class Run:
 
     # What the loop and evaluations use.
 
-    def learning_rates(self) -> dict[str, float]:
-        """The optimizers' present learning rates."""
-        return self.built.learning_rates()
+    def why_restart(self) -> str | None:
+        """Why this process wants to leave; `None` if it does not."""
+        return self.restart_reason or self.plugin.why_start_again()
+
+    def agree(self, *, shorter: bool = False) -> Requests:
+        """One exchange among all processes of the run, at one step.
+
+        Args:
+            shorter: whether this process requests shorter graph calls.
+        """
+        # All flags in one exchange: each costs a collective among processes.
+        own = Requests(
+            stop=self.is_stopped,
+            save=self.save_requested,
+            restart=self.why_restart() is not None,
+            shorter=shorter,
+        )
+        return Requests(*self.plugin.any_of(own))
 
     def use_form(self, form: Form) -> None:
         """Compiles the steps in another form from now on."""
@@ -237,7 +242,7 @@ class Run:
         """
         spec = self.spec
         weights = tuple(sorted((spec.class_weight or {}).items()))
-        key = "train", spec.form, spec.batch_size, weights, self._trains
+        key = "train", spec.form, spec.batch_size, weights, self.trains
         return self.runner(key, self._make_train_runner)
 
     def _make_train_runner(self) -> Runner:
@@ -254,7 +259,7 @@ class Run:
 
     def evaluator(self, batches: Batches) -> Evaluator:
         """Measures batches; data of one structure and size shares a trace."""
-        key = str(batches.element_spec), batches.batch_size, self._trains
+        key = str(batches.element_spec), batches.batch_size, self.trains
         made: Evaluator = self.runner(
             ("evaluate", *key), lambda: Evaluator(self.spec, self.plugin)
         )
@@ -289,7 +294,7 @@ class Run:
             self.parts.trained,
             own_step=self.spec.has_own("train_step"),
         )
-        self._trains = self._trainable()
+        self.trains = self._trainable()
 
     def check_still_trainable(self) -> None:
         """Checks that the steps train what they were traced for.
@@ -297,7 +302,7 @@ class Run:
         Raises:
             UserError: a callback has changed what is trainable.
         """
-        if self._trains != self._trainable():
+        if self.trains != self._trainable():
             raise UserError(
                 "A callback has changed which layers are trainable, but the "
                 "steps of this call of train were traced before. Change it "

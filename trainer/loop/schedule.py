@@ -3,8 +3,11 @@
 import dataclasses
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
-from trainer.values.periods import Period
+from trainer.data import Batches, Resume
+from trainer.errors import UserError
+from trainer.values.periods import Period, in_epochs, parse_length
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,6 +33,56 @@ class Epochs:
     def next_end(self, step: int) -> int | None:
         """The first step after `step` that ends an epoch."""
         return Period(steps=self.steps, begin=self.begin).next_step(step)
+
+
+class FitEpochs(NamedTuple):
+    """The epochs of a call of `Trainer.fit`.
+
+    Attributes:
+        epochs: the number of the epoch before which it ends.
+        initial_epoch: the number of the first one.
+        steps_per_epoch: `None` for one pass over the data.
+    """
+
+    epochs: int
+    initial_epoch: int = 0
+    steps_per_epoch: int | None = None
+
+    def length(self, batches: Batches, *, begin: int) -> tuple[Epochs, int]:
+        """The epochs from a step on, and the step at which the last one ends.
+
+        Raises:
+            UserError: it is not known how long an epoch is.
+        """
+        steps = self.steps_per_epoch or batches.steps_per_epoch
+        if steps is None:
+            raise UserError(
+                "The data does not say how many batches an epoch has: pass "
+                "steps_per_epoch."
+            )
+        epochs = Epochs(steps, begin=begin, first=self.initial_epoch)
+        return epochs, begin + (self.epochs - self.initial_epoch) * steps
+
+
+def length_of(batches: Batches, steps: int | str) -> tuple[Epochs, int]:
+    """The epochs of a run of so many steps, and the step at which it ends."""
+    # A dataset of unknown length is counted, but no further than needed.
+    if not in_epochs(steps):
+        batches.learn_length(at_most=parse_length(steps, name="steps"))
+    epochs = Epochs(batches.steps_per_epoch)
+    return epochs, parse_length(
+        steps, name="train_steps", steps_per_epoch=epochs.steps
+    )
+
+
+def fresh_pass(batches: Batches, *, begin: int) -> int:
+    """How many batches to pass over, so that a new pass begins at a step."""
+    length = batches.steps_per_epoch
+    # What is shuffled here gets an order that no earlier pass had. A dataset's
+    # order is its own, and to pass over batches takes time.
+    if batches.resume is Resume.SEEK and length:
+        return -begin % length
+    return -begin
 
 
 class Ticker:
@@ -67,24 +120,22 @@ class Ticker:
         # Once: a start after a rollback counts from zero.
         self._carried = 0.0
 
-    def call_back(self) -> None:
-        """Makes a period in seconds due again, as the event did not happen."""
-        self._time -= self.period.seconds or 0.0
-
     def next_step(self, step: int) -> int | None:
         """See `Period.next_step`."""
         return self.period.next_step(step)
 
+    def is_due(self, step: int) -> bool:
+        """Whether the period has passed since it was started."""
+        if self.period.seconds is None:
+            # No agreement is needed: all processes are at the same step.
+            return self.period.crossed(self._step, step)
+        # Clocks differ between processes, and what is due may contain
+        # collectives: all must decide alike.
+        return self._any_process(self.elapsed >= self.period.seconds)
+
     def due(self, step: int) -> bool:
         """Whether the period has passed; starts the next one if so."""
-        if self.period.seconds is not None:
-            # Clocks differ between processes, and what is due may contain
-            # collectives: all must decide alike.
-            passed = self._any_process(self.elapsed >= self.period.seconds)
-            if passed:
-                self._time = time.monotonic()
-            return passed
-        # No agreement is needed: all processes are at the same step.
-        passed = self.period.crossed(self._step, step)
-        self._step = step
+        passed = self.is_due(step)
+        if passed:
+            self.start(step)
         return passed

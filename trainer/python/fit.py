@@ -14,7 +14,7 @@ from trainer.data.batches import Batches
 from trainer.data.examples import Examples
 from trainer.data.sources import GivenData, as_data, is_by_split
 from trainer.errors import UserError
-from trainer.loop.loop import FitEpochs
+from trainer.loop.schedule import FitEpochs
 from trainer.options import EvalEvery
 
 
@@ -171,6 +171,11 @@ def evaluated_batches(
     if x is None:
         if y is not None or sample_weight is not None:
             raise UserError("evaluate got y or sample_weight, but no x.")
+    elif isinstance(x, int):
+        raise UserError(
+            f"evaluate got x = {x}. A number of batches has a name: "
+            f"evaluate(steps={x})."
+        )
     elif data is not None:
         raise UserError("evaluate got x and data: choose one.")
     elif not yields_batches(x):
@@ -197,30 +202,39 @@ def evaluated_batches(
         )
     if not is_by_split(data):
         given = GivenData({split: data})
+    return _in_order(given, split, batch_size, default_batch_size)
+
+
+def predicted_batches(x: Any, batch_size: int | None, default: int) -> Batches:
+    """The batches of what `Trainer.predict` was given; see `_in_order`.
+
+    Raises:
+        UserError: it cannot be used, or has batches of its own.
+    """
+    # A tuple would be taken for (x, y).
+    given = GivenData({"predict": x if yields_batches(x) else (x,)})
+    return _in_order(given, "predict", batch_size, default)
+
+
+def _in_order(
+    given: GivenData, split: str, batch_size: int | None, default: int
+) -> Batches:
+    """The batches of data that a call was given, in order.
+
+    Args:
+        given: the data.
+        split: which of it.
+        batch_size: examples in a batch; `None` means the default.
+        default: the Trainer's.
+
+    Raises:
+        UserError: the data has batches of its own, and another size is given.
+    """
     if batch_size is not None:
         given.check_batch_size(split, name="batch_size")
     return given.batches(
-        split,
-        batch_size=batch_size or default_batch_size,
-        seed=0,
-        drop_remainder=False,
+        split, batch_size=batch_size or default, seed=0, drop_remainder=False
     )
-
-
-def steps_first(x: Any, steps: int | None) -> tuple[Any, int | None]:
-    """The arguments of `evaluate`, whose first may be its number of steps.
-
-    Raises:
-        UserError: both say how many steps.
-    """
-    if not isinstance(x, int):
-        return x, steps
-    if steps is not None:
-        raise UserError(
-            f"evaluate got {x} and steps = {steps}, but a number is steps: "
-            "give one of them."
-        )
-    return None, x
 
 
 def evaluations_of(

@@ -9,11 +9,9 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.data.batches import Batches
-from trainer.data.sources import GivenData
 from trainer.errors import outside_graph
 from trainer.loop.evaluator import count_of
 from trainer.loop.run import Run
-from trainer.python.fit import yields_batches
 from trainer.runtime.graph import converted, graph_function
 from trainer.step.checks import check_inputs
 from trainer.step.spec import StepSpec
@@ -36,32 +34,6 @@ def _make_predict(spec: StepSpec) -> Callable[[Any, tf.Tensor], Any]:
     return graph_function(outputs_of, reduce_retracing=True)
 
 
-def predicted_batches(
-    x: Any, *, batch_size: int | None, default_batch_size: int
-) -> Batches:
-    """The batches of what `Trainer.predict` was given.
-
-    Args:
-        x: as for `Trainer.predict`.
-        batch_size: examples in a batch of arrays; `None` means the default.
-        default_batch_size: the Trainer's.
-
-    Raises:
-        UserError: it cannot be used, or has batches of its own.
-    """
-    # A tuple would be taken for (x, y).
-    given = x if yields_batches(x) else (x,)
-    data = GivenData({"predict": given})
-    if batch_size is not None:
-        data.check_batch_size("predict", name="batch_size")
-    return data.batches(
-        "predict",
-        batch_size=batch_size or default_batch_size,
-        seed=0,
-        drop_remainder=False,
-    )
-
-
 def predict(
     run: Run,
     batches: Batches,
@@ -73,7 +45,7 @@ def predict(
 
     Args:
         run: the call.
-        batches: what `predicted_batches` returned.
+        batches: of the inputs, and whatever comes with them.
         steps: how many batches, but at most all; `None` means all.
         event: calls an event of the callbacks, as in Keras.
 

@@ -44,7 +44,13 @@ class Interval:
     @property
     def examples(self) -> int:
         """How many examples were counted."""
-        return int(self.sums.total()[EXAMPLES].total) if self.sums else 0
+        return int(self.total(EXAMPLES))
+
+    def total(self, name: str) -> float:
+        """The total of one of the averages; 0 without it. Waits for steps."""
+        if self.sums is None or name not in self.sums.packing.names:
+            return 0.0
+        return float(self.sums.total[name].total)
 
     def values(self, *, whole_sets: bool = True) -> dict[str, float]:
         """The averages and metrics over the interval; empty before a step.
@@ -56,7 +62,7 @@ class Interval:
             return {}
         values, parts, increments = {}, [], {}
         # Here the device is waited for.
-        for name, value in self.sums.total().items():
+        for name, value in self.sums.total.items():
             if name.startswith(METRIC):
                 increments[name.removeprefix(METRIC)] = value
             elif name not in _NO_VALUES:

@@ -108,24 +108,21 @@ class Checkpoint(Callback):
         """
         run = self.run
         self._best_is_loaded = False
-        if self.run.model_dir is None:
+        if run.model_dir is None:
             raise UserError("Checkpoint needs a model_dir to save to.")
         # One process alone: several would race to set the same thing aside.
-        if self.run.plugin.is_chief:
-            run_paths.prepare_directory(self.run.model_dir, "checkpoints")
-        every = self._every
-        if every is None:
-            every = "1 epoch" if run.epochs.steps else _DEFAULT_STEPS
-        self._ticker = Ticker(
-            run.period(every, "Checkpoint.every"),
-            self.run.plugin.any_process,
-        )
-        if self.run.plugin.is_chief:
+        if run.plugin.is_chief:
+            run_paths.prepare_directory(run.model_dir, "checkpoints")
             # The run's lock is held by now, so that nobody is still writing
             # one of these.
             storage.remove_leftovers(self.directory)
-        if self.run.state.restore_newest(self.directory):
-            logging.info("Resuming at step %d.", self.run.step)
+        every = self._every
+        if every is None:
+            every = "1 epoch" if run.epochs.steps else _DEFAULT_STEPS
+        period = run.period(every, "Checkpoint.every")
+        self._ticker = Ticker(period, run.plugin.any_process)
+        if run.state.restore_newest(self.directory):
+            logging.info("Resuming at step %d.", run.step)
             # A run that left before the events of its step saves it again
             # after them, because callbacks change their state there.
             if run.unfired_from is None:
@@ -207,16 +204,14 @@ class Checkpoint(Callback):
 
     def load_best_weights(self) -> None:
         """Loads the weights of the best checkpoint, if that was asked for."""
-        if not self._load_best or self._monitor is None:
+        if not self._load_best:
             return
+        assert self._monitor is not None
         paths = {storage.step_of(p): p for p in storage.listing(self.directory)}
-        values = {
-            step: value
-            for step, value in self._values.items()
-            if step in paths and math.isfinite(value)
-        }
-        name = self._monitor.name
+        name, values = self._monitor.name, self._finite_values()
         for step in self._monitor.best_first(values):
+            if step not in paths:
+                continue
             try:
                 self.run.state.restore_weights(storage.load(paths[step]))
             except (UserError, ValueError) as error:
@@ -262,34 +257,45 @@ class Checkpoint(Callback):
         # By their clocks, processes would decide differently.
         return not self.run.plugin.any_process(passed)
 
+    def _finite_values(self) -> dict[int, float]:
+        return {k: v for k, v in self._values.items() if math.isfinite(v)}
+
     def _improves(self, logs: dict[str, float]) -> bool:
         """Whether this step is the best, and has to be kept for the end."""
+        monitor = self._monitor
         if not self._load_best or self._logged_step != self.run.step:
             return False
-        assert self._monitor is not None
-        value = self._monitor.value(logs)
-        finite = [v for v in self._values.values() if math.isfinite(v)]
+        assert monitor is not None
+        value = monitor.value(logs)
+        others = self._finite_values().values()
         improves = (
             value is not None
             and math.isfinite(value)
-            and all(self._monitor.better(value, than) for than in finite)
+            and all(monitor.better(value, other) for other in others)
         )
         # All must save, or none.
         return self.run.plugin.any_process(improves)
 
     def _save_end(self, logs: dict[str, float]) -> None:
+        """Saves the end unless it is saved, and waits until it is on disk.
+
+        Raises:
+            UserError: it could not be written.
+        """
         self._wait()
-        if not self._end_is_saved():
+        # Keras' `EarlyStopping` may restore the best weights at the end.
+        is_saved = self._saved_step == self.run.step and self._saved_as_over
+        if self.run.keras_ends or not is_saved:
             self._save(logs, over=True)
         if not self._finish():
-            raise UserError(self._why_not_done())
-
-    def _end_is_saved(self) -> bool:
-        """Whether nothing has changed since the last save."""
-        # Keras' `EarlyStopping` may restore the best weights at the end.
-        if self.run.keras_ends:
-            return False
-        return self._saved_step == self.run.step and self._saved_as_over
+            paths = storage.listing(self.directory)
+            newest = storage.step_of(paths[-1]) if paths else "none"
+            raise UserError(
+                f"The end of the run, step {self.run.step}, could not be "
+                f"saved: {self._failure or 'see the log of the chief'}. Newest "
+                f"checkpoint in {self.directory}: {newest}. Make room there, "
+                "or make it writable, and run the same command again."
+            )
 
     def _finish(self) -> bool:
         """Waits until the chief has written; returns whether it succeeded."""
@@ -298,42 +304,27 @@ class Checkpoint(Callback):
         # writing.
         return not self.run.plugin.any_process(self._saved_step is None)
 
-    def _why_not_done(self) -> str:
-        paths = storage.listing(self.directory)
-        newest = storage.step_of(paths[-1]) if paths else "none"
-        return (
-            f"The end of the run, step {self.run.step}, could not be "
-            f"saved: {self._failure or 'see the log of the chief'}. Newest "
-            f"checkpoint in {self.directory}: {newest}. Make room there, or "
-            "make it writable, and run the same command again."
-        )
-
     def _save(self, logs: dict[str, float], *, over: bool = False) -> None:
-        with self.run.accounts.phase("checkpoint"):
-            self._start_saving(logs, over=over)
-
-    def _start_saving(self, logs: dict[str, float], *, over: bool) -> None:
-        # One save at a time, so that a slow disk does not pile up copies in
-        # memory.
-        self._wait()
-        self._saved_at = time.monotonic()
-        step = self.run.step
-        if self._monitor is not None:
-            value = self._monitor.value(logs)
-            # An earlier value is not that of these weights.
-            stale = self._load_best and self._logged_step != step
-            if value is not None and not stale:
-                self._values[step] = value
-        # The other processes only take part in decisions about saving.
-        if not self.run.plugin.is_chief:
-            self._saved_step = step
-            return
-        # Noted before it is written: `_wait` takes it back if that fails.
-        self._saved_step, self._saved_as_over = step, over
-        snapshot = self.run.state.capture(over=over)
-        self._writing = self._writer.submit(self._write, snapshot)
-        if not self._asynchronous:
+        """Takes a snapshot, and begins to write it."""
+        run = self.run
+        with run.accounts.phase("checkpoint"):
+            # One save at a time, so that a slow disk does not pile up copies
+            # in memory.
             self._wait()
+            self._saved_at = time.monotonic()
+            value = self._monitor.value(logs) if self._monitor else None
+            # An earlier value is not that of these weights.
+            stale = self._load_best and self._logged_step != run.step
+            if value is not None and not stale:
+                self._values[run.step] = value
+            # Noted before it is written: `_wait` takes it back if that fails.
+            # The other processes only take part in decisions about saving.
+            self._saved_step, self._saved_as_over = run.step, over
+            if run.plugin.is_chief:
+                snapshot = run.state.capture(over=over)
+                self._writing = self._writer.submit(self._write, snapshot)
+                if not self._asynchronous:
+                    self._wait()
 
     def _write(self, snapshot: storage.Snapshot) -> None:
         # The time is that of training, but the watchdog must see a save that
@@ -372,21 +363,15 @@ class Checkpoint(Callback):
         """Removes checkpoints that are neither new nor good enough to keep."""
         # Later ones were found damaged at the start. They do not count, and
         # must not displace usable ones.
-        paths = [
-            path
+        paths = {
+            storage.step_of(path): path
             for path in storage.listing(self.directory)
             if storage.step_of(path) <= step
-        ]
-        kept = set(paths[-self._keep_last :])
+        }
+        kept = {*list(paths)[-self._keep_last :]}
         if self._monitor is not None:
-            by_step = {storage.step_of(path): path for path in paths}
-            known = {
-                step: value
-                for step, value in self._values.items()
-                if step in by_step
-            }
-            best = self._monitor.best_first(known)[: self._keep_best]
-            kept |= {by_step[step] for step in best}
-        for path in paths:
-            if path not in kept:
+            known = {k: v for k, v in self._values.items() if k in paths}
+            kept |= {*self._monitor.best_first(known)[: self._keep_best]}
+        for one, path in paths.items():
+            if one not in kept:
                 storage.remove(path)

@@ -72,9 +72,19 @@ class EarlyStopping(Callback):
         """Compares the watched value with the best so far."""
         # `on_log` names the split; monitors use Keras' names, as in `fit`.
         value = self._monitor.value(names_in_logs(split, logs))
-        if value is not None:
-            self._compare(step, value)
-            self._stop_if_done()
+        if value is None:
+            return
+        # NaN is never the best value, and JSON cannot hold infinity.
+        if math.isfinite(value) and (
+            self.best is None
+            or self._monitor.better(value, self.best, self.min_delta)
+            # Even if it improves by less than min_delta.
+            or self._is_good_enough(value)
+        ):
+            self.best, self.best_step, self.wait = value, step, 0
+        else:
+            self.wait += 1
+        self._stop_if_done()
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Warns if the watched value was never logged."""
@@ -96,23 +106,8 @@ class EarlyStopping(Callback):
     def load_state(self, state: dict[str, Any]) -> None:
         """See `Callback.load_state`."""
         _STATE(state, "EarlyStopping")
-        if (state["best"] is None) != (state["best_step"] is None):
-            raise schema.Misfit("EarlyStopping.best has no step")
-        self.best = state["best"]
-        self.best_step = state["best_step"]
+        self.best, self.best_step = state["best"], state["best_step"]
         self.wait = state["wait"]
-
-    def _compare(self, step: int, value: float) -> None:
-        # NaN is never the best value, and JSON cannot hold infinity.
-        if math.isfinite(value) and (
-            self.best is None
-            or self._monitor.better(value, self.best, self.min_delta)
-            # Even if it improves by less than min_delta.
-            or self._is_good_enough(value)
-        ):
-            self.best, self.best_step, self.wait = value, step, 0
-        else:
-            self.wait += 1
 
     def _stop_if_done(self) -> None:
         name = self._monitor.name
@@ -129,9 +124,7 @@ class EarlyStopping(Callback):
             )
 
     def _is_good_enough(self, value: float) -> bool:
-        if self.stop_at is None:
-            return False
         # `better` is strict, and reaching the value exactly is enough.
-        return value == self.stop_at or self._monitor.better(
-            value, self.stop_at
+        return self.stop_at is not None and not self._monitor.better(
+            self.stop_at, value
         )

@@ -49,8 +49,7 @@ class Preemption(Callback):
             (*_LEAVING, *_SAVING), self._on_signal, in_main=self._in_main
         )
         self._interrupts = 0
-        self._has_raised = False
-        self._is_leaving = False
+        self._has_raised = self._is_leaving = False
         self._saves = True
         self._arrived = threading.Event()
 
@@ -58,14 +57,14 @@ class Preemption(Callback):
         """Takes the signals."""
         # A new one for each run: a thread of the last may still wait on its.
         self._arrived = threading.Event()
+        self._interrupts = 0
+        self._has_raised = self._is_leaving = False
         self._saves = self.run.steps is None or self.run.saves
         if not self._saves:
             logging.warning(
                 "Preemption finds no callback that saves: a run that has to "
                 "leave begins again. Add @Checkpoint() to run.callbacks."
             )
-        self._interrupts, self._is_leaving = 0, False
-        self._has_raised = False
         # A program that trains in another thread handles signals itself.
         if not self._listener.start():
             logging.warning(
@@ -91,14 +90,18 @@ class Preemption(Callback):
         self._listener.stop(keep=(signal.SIGINT,) if again else ())
 
     def _on_signal(self, number: int) -> None:
+        """Called on the listener's thread."""
+        name = signal.Signals(number).name
         if number in _SAVING:
-            self._leave_or_save(signal.Signals(number).name, leave=False)
-        elif number in _LEAVING:
-            self._interrupts += number == signal.SIGINT
-            if self._interrupts == 2:
-                _end_at_once()
-            elif self._interrupts < 2:
-                self._leave_or_save(signal.Signals(number).name, leave=True)
+            logging.warning("%s: saving at the next boundary.", name)
+            self.run.save_soon()
+            return
+        self._interrupts += number == signal.SIGINT
+        if self._interrupts == 2:
+            _end_at_once()
+        elif self._interrupts < 2 and not self._is_leaving:
+            self._is_leaving = True
+            self._leave(name)
 
     def _in_main(self, number: int) -> None:
         """Called in the main thread; the thread of the listener does the rest.
@@ -110,28 +113,22 @@ class Preemption(Callback):
             self._has_raised = True
             raise KeyboardInterrupt
 
-    def _leave_or_save(self, why: str, *, leave: bool) -> None:
-        """Called on the listener's thread."""
-        if not leave:
-            logging.warning("%s: saving at the next boundary.", why)
-            self.run.save_soon()
-        elif not self._is_leaving:
-            logging.warning(
-                "%s: leaving at the end of this host loop%s.%s",
-                why,
-                ", saved" if self._saves else "",
-                " Once more ends the run at once." if why == "SIGINT" else "",
-            )
-            self._is_leaving = True
-            self.run.start_again(why)
-            # After a Ctrl-C one can press it again.
-            if self._grace_seconds is not None and why != "SIGINT":
-                threading.Thread(
-                    target=self._limit_grace,
-                    args=(why, self._grace_seconds, self._arrived),
-                    name="grace",
-                    daemon=True,
-                ).start()
+    def _leave(self, why: str) -> None:
+        logging.warning(
+            "%s: leaving at the end of this host loop%s.%s",
+            why,
+            ", saved" if self._saves else "",
+            " Once more ends the run at once." if why == "SIGINT" else "",
+        )
+        self.run.start_again(why)
+        # After a Ctrl-C one can press it again.
+        if self._grace_seconds is not None and why != "SIGINT":
+            threading.Thread(
+                target=self._limit_grace,
+                args=(why, self._grace_seconds, self._arrived),
+                name="grace",
+                daemon=True,
+            ).start()
 
     def _limit_grace(
         self, why: str, seconds: float, arrived: threading.Event

@@ -45,17 +45,18 @@ class Progress(Callback):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Starts the bar."""
-        if self._is_chief and self.verbose != 2:
-            self._print([self.run.describe()])
+        self.close()
+        if not self._is_shown or self.verbose == 2:
+            return
+        self._print([self.run.describe()])
         # A bar redraws itself with control codes, which would pile up in a
         # file; in a notebook, rich needs a widget for it.
         draws = self._console.is_terminal
         if self._console.is_jupyter:
             draws = importlib.util.find_spec("ipywidgets") is not None
-        if not self._is_chief or self.verbose == 2 or not draws:
+        if not draws:
             return
-        self.close()
-        bar = Bar(
+        self._bar = Bar(
             TextColumn("train"),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
@@ -64,11 +65,10 @@ class Progress(Callback):
             console=self._console,
             refresh_per_second=4,
         )
-        self._task = bar.add_task(
-            "train", total=self._total, completed=self.run.step, values=""
+        self._task = self._bar.add_task(
+            "train", total=self.run.steps, completed=self.run.step, values=""
         )
-        bar.start()
-        self._bar = bar
+        self._bar.start()
 
     def on_train_batch_end(
         self, batch: int, logs: dict[str, Any] | None = None
@@ -79,13 +79,13 @@ class Progress(Callback):
 
     def on_log(self, step: int, split: str, logs: dict[str, float]) -> None:
         """Shows a split's values."""
-        if not self._is_chief or self.verbose == 2:
+        if not self._is_shown or self.verbose == 2:
             return
-        where = f"step {self._position(step)}"
+        where, shown = self._position(step), _values(logs)
         if split != "train":
-            self._print([split, where, *_values(logs)])
+            self._print([split, where, *shown])
             return
-        shown = _values(logs) + _speed(logs) + self._remaining(step, logs)
+        shown += self._speed(step, logs)
         if self._bar is None:
             self._print([where, *shown])
         else:
@@ -95,29 +95,27 @@ class Progress(Callback):
         self, epoch: int, logs: dict[str, Any] | None = None
     ) -> None:
         """Shows an epoch's values, in the bar or in a line of their own."""
-        if not self._is_chief:
-            return
         shown = _values(logs or {})
-        if self.verbose == 2:
+        if self._bar is not None:
+            self._bar.update(self._task, values="  ".join(shown))
+        elif self._is_shown and self.verbose == 2:
             last = (self.params or {}).get("epochs")
             of = f"/{last}" if last else ""
             self._print([f"epoch {epoch + 1}{of}", *shown])
-        elif self._bar is not None:
-            self._bar.update(self._task, values="  ".join(shown))
 
     def on_roll_back(self, step: int) -> None:
         """Moves the bar back."""
-        if self._bar is not None:
-            self._bar.update(self._task, completed=step)
+        self.on_train_batch_end(step)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Ends the bar; prints why training ended early, and its cost."""
         self.close()
-        reason = self.run.stop_reason
-        if reason and self._is_chief:
-            where = f"step {self._position(self.run.step)}"
-            self._print(["stopped", where, reason])
-        if self._is_chief and self.verbose != 2:
+        if not self._is_shown:
+            return
+        if self.run.stop_reason:
+            where = self._position(self.run.step)
+            self._print(["stopped", where, self.run.stop_reason])
+        if self.verbose != 2:
             closing = _summary(self.run.accounts.summary())
             self._print([*closing, *_memory(peak_memory())])
 
@@ -128,23 +126,19 @@ class Progress(Callback):
             bar.stop()
 
     @property
-    def _is_chief(self) -> bool:
+    def _is_shown(self) -> bool:
         return self.run.plugin.is_chief
 
-    @property
-    def _total(self) -> int | None:
-        """The step at which training ends; `None` outside training."""
-        return self.run.steps
-
     def _position(self, step: int) -> str:
-        return f"{step}/{self._total}" if self._total else str(step)
+        # There is no last step outside training.
+        return f"step {step}" + (f"/{self.run.steps}" if self.run.steps else "")
 
-    def _remaining(self, step: int, logs: dict[str, float]) -> list[str]:
+    def _speed(self, step: int, logs: dict[str, float]) -> list[str]:
         speed = logs.get("examples_per_second")
-        if not speed or self._total is None:
+        if not speed or self.run.steps is None:
             return []
-        examples = (self._total - step) * self.run.spec.batch_size
-        return [f"eta {_clock(examples / speed)}"]
+        left = (self.run.steps - step) * self.run.spec.batch_size
+        return [f"{speed:.0f} examples/s", f"eta {_clock(left / speed)}"]
 
     def _print(self, parts: list[str]) -> None:
         # Never wrapped: one log stays one line, however narrow the console.
@@ -163,18 +157,12 @@ def _values(logs: dict[str, float]) -> list[str]:
 
 def _summary(accounts: dict[str, float]) -> list[str]:
     """Returns how the time was spent, the largest part first."""
-    total, goodput = accounts["total"], accounts["goodput"]
-    parts = {
-        name: seconds / total
-        for name, seconds in accounts.items()
-        if name not in ("total", "goodput")
-    }
-    largest = sorted(parts, key=lambda name: -parts[name])
+    total, goodput = accounts.pop("total"), accounts.pop("goodput")
     shown = ", ".join(
-        f"{name.replace('_', ' ')} {parts[name]:.0%}"
-        for name in largest
+        f"{name.replace('_', ' ')} {seconds / total:.0%}"
+        for name, seconds in sorted(accounts.items(), key=lambda one: -one[1])
         # Less would show as 0%.
-        if parts[name] >= 0.005
+        if seconds >= 0.005 * total
     )
     return [f"goodput {goodput:.0%} of {_clock(total)}", f"({shown})"]
 
@@ -187,11 +175,6 @@ def _memory(peaks: dict[str, int]) -> list[str]:
 def _number(value: float) -> str:
     small_or_large = value != 0 and not 1e-3 <= abs(value) < 1e6
     return f"{value:.3e}" if small_or_large else f"{value:.4f}"
-
-
-def _speed(logs: dict[str, float]) -> list[str]:
-    speed = logs.get("examples_per_second")
-    return [] if speed is None else [f"{speed:.0f} examples/s"]
 
 
 def _clock(seconds: float) -> str:

@@ -9,17 +9,17 @@ from typing import Any
 from trainer.plugin_api import Entry, configurable, files, write_whole
 from trainer_plugins.loggers.line_file import Key, LineFile
 
-_KEYS = ["step", "split"]
+_KEYS = ["step", "split", "final"]
 
 
 @configurable(module="trainer_plugins.loggers")
 class CSV(LineFile):
     """Appends a row for each log to `metrics.csv`.
 
-    The columns are `step`, `split` and the names of the values; a cell is
-    empty where a log does not have the value. When a new name comes, it
-    becomes the last column, and the file is written anew. Only numbers are
-    written.
+    The columns are `step`, `split`, `final` (which is `True` for what only the
+    end of a run has logged) and the names of the values; a cell is empty where
+    a log does not have the value. When a new name comes, it becomes the last
+    column, and the file is written anew. Only numbers are written.
 
     See `LineFile` for what becomes of rows when a run is killed and resumed.
     A side-car evaluator writes such rows to `metrics_evaluator.csv`.
@@ -41,25 +41,19 @@ class CSV(LineFile):
     def write(self, entries: Sequence[Entry]) -> None:
         """See `Logger.write`."""
         names = dict.fromkeys(n for one in entries for n in one.values)
-        if any(one.final for one in entries):
-            names["final"] = None
-        if not self._columns or not set(names) <= set(self._columns):
+        if not self._columns or not names.keys() <= set(self._columns):
             self._widen(list(names))
         super().write(entries)
 
     def as_text(self, entries: Sequence[Entry]) -> str:
         """See `LineFile.as_text`."""
+        keys = [
+            {"step": one.step, "split": one.split, "final": one.final or ""}
+            for one in entries
+        ]
         return _rows(
             self._columns,
-            [
-                {
-                    **one.values,
-                    "step": one.step,
-                    "split": one.split,
-                    **({"final": True} if one.final else {}),
-                }
-                for one in entries
-            ],
+            [{**e.values, **key} for e, key in zip(entries, keys, strict=True)],
         )
 
     def key_of(self, line: bytes) -> Key | None:
@@ -67,15 +61,16 @@ class CSV(LineFile):
         if not line.endswith(b"\n"):
             return None
         try:
-            step, split = next(csv.reader([line.decode()]))[:2]
-            return (-math.inf, "") if step == "step" else (int(step), split)
+            step, split, final = next(csv.reader([line.decode()]))[:3]
+            number = -math.inf if step == "step" else int(step)
         except (ValueError, StopIteration, csv.Error):
             return None
+        return Key(number, split, final == "True")
 
     def _widen(self, names: list[str]) -> None:
         """Gives the file columns for the names, if it has none."""
         lines = [line.decode() for line in self.lines() if self.key_of(line)]
-        if lines and not lines[0].startswith("step,split"):
+        if lines and not lines[0].startswith(",".join(_KEYS)):
             why = "it has no header"
             content = "".join(lines).encode()
             files.keep_copy(self.where, content, why)

@@ -33,6 +33,6 @@ def hyperparameters(run: Any) -> dict[str, Scalar]:
             for name, value in found.items()
             if "." in name and isinstance(value, Scalar)
         },
-        **run.learning_rates(),
+        **run.built.learning_rates(),
         "batch_size": run.spec.batch_size,
     }

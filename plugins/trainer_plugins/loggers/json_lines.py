@@ -30,11 +30,12 @@ class JsonLines(LineFile):
 
     def key_of(self, line: bytes) -> Key | None:
         """See `LineFile.key_of`."""
-        if not line.endswith(b"\n"):
-            return None
         try:
             found = json.loads(line)
             _LINE(found, "it")
         except (ValueError, RecursionError):
             return None
-        return found["step"], found.get("split")
+        # A metric of this name is a number.
+        return Key(
+            found["step"], found.get("split"), found.get("final") is True
+        )

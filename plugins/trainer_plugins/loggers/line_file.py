@@ -4,13 +4,24 @@ import abc
 import math
 import os
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from trainer import Logger, UserError
 from trainer.plugin_api import Entry, files, run_paths, write_whole
 
-# The step and the split of a line.
-Key = tuple[float, Any]
+
+class Key(NamedTuple):
+    """What a line is of.
+
+    Attributes:
+        step: the optimizer steps that were done.
+        split: whose values it has.
+        final: whether only the end of a run has logged them.
+    """
+
+    step: float
+    split: Any
+    final: bool = False
 
 
 class LineFile(Logger):
@@ -18,11 +29,11 @@ class LineFile(Logger):
 
     A run that was killed after its last checkpoint repeats some steps. When
     training starts, the lines of these steps are dropped, and so is a torn
-    last line. Lines of the step that it continues from are dropped if they
-    were not due, but only written at the end of a shorter run. The file is
-    opened for each line; on object stores such as gs://, this uploads the
-    whole file each time. Lines that cannot be written, as on a full disk, are
-    a warning: they are kept, in checkpoints as well, and written later.
+    last line; a run that goes on also drops what only the end of a shorter one
+    has logged. The file is opened for each line; on object stores such as
+    gs://, this uploads the whole file each time. Lines that cannot be written,
+    as on a full disk, are a warning: they are kept, in checkpoints as well,
+    and written later.
 
     A side-car evaluator (`--mode=continuous_eval`) writes to a file of its
     own. With one writer per file, lines are never interleaved, or lost when
@@ -39,7 +50,6 @@ class LineFile(Logger):
 
     def __init__(self) -> None:
         super().__init__()
-        self._ends_whole = False
         self._failed = False
         self._there: set[Key] = set()
 
@@ -49,7 +59,7 @@ class LineFile(Logger):
 
     @abc.abstractmethod
     def key_of(self, line: bytes) -> Key | None:
-        """Step and split of a complete line; `None` for other text."""
+        """What a line is of; `None` for text that no run has written."""
 
     def setup(self) -> None:
         """Reads what a previous evaluator has written.
@@ -63,18 +73,17 @@ class LineFile(Logger):
         if self.following:
             # The evaluator is the only writer of its file, so a torn line is
             # its own.
-            self.take_back(math.inf, ())
-            keys = map(self.key_of, self.lines())
-            self._there = {key for key in keys if key}
+            self.take_back(math.inf, final=False)
+            self._there = {key for key in map(self.key_of, self.lines()) if key}
 
-    def take_back(self, step: float, splits: Sequence[str]) -> None:
+    def take_back(self, step: float, *, final: bool) -> None:
         """See `Logger.take_back`.
 
         Raises:
             UserError: the file cannot be written.
         """
         try:
-            self._drop_after(step, splits)
+            self._drop_after(step, final=final)
         except OSError as error:
             raise UserError(
                 f"{self.where} cannot be written: {error}"
@@ -85,11 +94,13 @@ class LineFile(Logger):
         # An evaluator that was killed between a line and its record evaluates
         # the step again.
         entries = [
-            one for one in entries if (one.step, one.split) not in self._there
+            one
+            for one in entries
+            if Key(one.step, one.split) not in self._there
         ]
         # A failed append may have written a part of the lines.
         if self._failed:
-            self._drop_after(math.inf, ())
+            self._drop_after(math.inf)
             there = set(self.lines())
             entries = [
                 one
@@ -98,22 +109,10 @@ class LineFile(Logger):
                 # log.
                 if self.as_text([one]).encode() not in there
             ]
-        text = self.as_text(entries)
-        # Known after a write: the end of the file is not read for each line.
-        if not self._ends_whole:
-            # Only training may drop a torn line, in `take_back`. Otherwise a
-            # training process that is alive may be writing it.
-            lines = self.lines()
-            if lines and not lines[-1].endswith(b"\n"):
-                text = f"\n{text}"
-        self._failed, self._ends_whole = True, False
+        self._failed = True
         self.make_directory()
-        files.append(self.where, text)
-        self._failed, self._ends_whole = False, True
-
-    def state(self) -> dict[str, Any]:
-        """See `Callback.state`."""
-        return {"waiting": [], **super().state()}
+        files.append(self.where, self.as_text(entries))
+        self._failed = False
 
     def load_state(self, state: dict[str, Any]) -> None:
         """See `Callback.load_state`."""
@@ -138,24 +137,29 @@ class LineFile(Logger):
             return []
         return files.read(self.where).splitlines(keepends=True)
 
-    def _drop_after(self, step: float, splits: Sequence[str]) -> None:
-        """Atomically drops the lines of later steps and incomplete lines."""
+    def _drop_after(self, step: float, *, final: bool = False) -> None:
+        """Atomically drops the lines of later steps and incomplete lines.
+
+        Args:
+            step: the last one whose lines stay.
+            final: whether lines go that only the end of a run has logged.
+        """
         lines = self.lines()
+        # A killed process may leave a torn last line, which is expected and
+        # worthless.
+        whole = lines[:-1] if lines and not lines[-1].endswith(b"\n") else lines
+        keys = [self.key_of(line) for line in whole]
         before = b"".join(lines)
-        keys = [self.key_of(line) for line in lines]
-        # A killed process may leave a torn last line.
-        is_torn = not before.endswith(b"\n")
-        # A torn last line is expected and worthless. Anything else was not
-        # written by a run, and somebody may want it.
-        if None in (keys[:-1] if is_torn else keys):
+        if None in keys:
+            # Somebody may want what was not written by a run.
             why = "some lines are not logs of a run"
             files.keep_copy(self.where, before, why)
         after = b"".join(
             line
-            for line, key in zip(lines, keys, strict=True)
+            for line, key in zip(whole, keys, strict=True)
             if key is not None
-            and key[0] <= step
-            and not (key[0] == step and key[1] in splits)
+            and key.step <= step
+            and not (final and key.final)
         )
         if after != before:
             write_whole(self.where, after)

@@ -91,7 +91,7 @@ class Service(Logger):
         if self.following:
             self._open()
 
-    def take_back(self, step: int, splits: Sequence[str]) -> None:
+    def take_back(self, step: int, *, final: bool) -> None:
         """Finds out what is there already."""
         self._open()
 

@@ -10,11 +10,12 @@ from typing import Any
 import gin
 import numpy as np
 import tensorflow as tf
+from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.plugins.histogram.summary_v2 import histogram_pb
 from tensorboard.plugins.hparams.api_pb2 import STATUS_SUCCESS
 from tensorboard.plugins.hparams.summary import session_end_pb
 from tensorboard.plugins.hparams.summary_v2 import hparams_pb
-from tensorboard.plugins.scalar.summary_v2 import scalar_pb
+from tensorboard.plugins.scalar.metadata import create_summary_metadata
 
 from trainer import Logger
 from trainer.plugin_api import (
@@ -23,9 +24,14 @@ from trainer.plugin_api import (
     configurable,
     files,
     run_paths,
+    schema,
     write_whole,
 )
 from trainer_plugins.loggers.hyperparameters import hyperparameters
+
+# As TensorBoard's own scalars have it.
+_SCALAR = create_summary_metadata(display_name=None, description="")
+_STATE = schema.record({"final": list[schema.Word]})
 
 
 class _Message(Media):
@@ -60,6 +66,8 @@ class TensorBoard(Logger):
     def __init__(self) -> None:
         super().__init__()
         self._writers: dict[str, tf.summary.SummaryWriter] = {}
+        # The splits whose newest step only the end of a run has logged.
+        self._final: set[str] = set()
 
     def setup(self) -> None:
         """Refuses to write through a link.
@@ -105,7 +113,8 @@ class TensorBoard(Logger):
     def on_final_log(
         self, step: int, split: str, logs: dict[str, float]
     ) -> None:
-        """Writes a split's scalars; events have no mark."""
+        """Writes a split's scalars; events have no mark, so it is kept here."""
+        self._final.add(split)
         self.on_log(step, split, logs)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
@@ -133,7 +142,7 @@ class TensorBoard(Logger):
             self._close_writers()
             raise
 
-    def take_back(self, step: int, splits: Sequence[str]) -> None:
+    def take_back(self, step: int, *, final: bool) -> None:
         """See `Logger.take_back`."""
         if self._writers:
             self._close_writers()
@@ -143,8 +152,20 @@ class TensorBoard(Logger):
         for split in self._splits:
             # A new run has nothing to hide, and gets no stray event file.
             if files.is_directory(self._directory(split)):
-                # A log that was taken back hides its own step, too.
-                _hide_after(self._directory(split), step - (split in splits))
+                hides = final and split in self._final
+                _hide_after(self._directory(split), step - hides)
+        if final:
+            self._final = set()
+
+    def state(self) -> dict[str, Any]:
+        """See `Callback.state`."""
+        return {**super().state(), "final": sorted(self._final)}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """See `Callback.load_state`."""
+        _STATE(state, "TensorBoard")
+        super().load_state(state)
+        self._final = set(state["final"])
 
     @property
     def _splits(self) -> Iterable[str]:
@@ -192,12 +213,15 @@ def _write_values(values: Mapping[str, Any]) -> None:
     # log more than all else. The bytes of messages, one after the other, are
     # those of a message with the values of all.
     messages = []
+    scalars = Summary()
     for name, value in values.items():
         if isinstance(value, _Message):
             messages.append(value.data)
         elif not isinstance(value, Media):
-            one = scalar_pb(name, value)
-            messages.append(one.SerializeToString())
+            one = scalars.value.add(tag=name, metadata=_SCALAR)
+            one.tensor.dtype = tf.float32.as_datatype_enum
+            one.tensor.tensor_shape.SetInParent()
+            one.tensor.float_val.append(value)
         elif value.kind == "histogram":
             messages.append(_histogram(name, value.data))
         elif value.kind == "image":
@@ -207,8 +231,8 @@ def _write_values(values: Mapping[str, Any]) -> None:
             tf.summary.audio(name, sound, value.sample_rate)
         else:
             tf.summary.text(name, value.data)
-    if messages:
-        tf.summary.experimental.write_raw_pb(b"".join(messages))
+    messages.append(scalars.SerializeToString())
+    tf.summary.experimental.write_raw_pb(b"".join(messages))
 
 
 def _histogram(name: str, buckets: np.ndarray) -> bytes:

@@ -181,7 +181,7 @@ def traces(cores):
         for one in (real, topology):
             prepare(one.spec, training=True)
         sums = {"tpu": reduced(real), "stand_in": reduced(topology)}
-        Loop(real, RunOptions(train_steps=10), evaluate=True).trace()
+        Loop(real, RunOptions(train_steps=10), evaluate=True)._trace()
         (loop,) = real.train_runner._loop._list_all_concrete_functions()
         results = tf.nest.flatten(loop.structured_outputs)
         found = {

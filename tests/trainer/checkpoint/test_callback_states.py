@@ -108,9 +108,8 @@ class Picky(Callback):
 def test_a_callback_that_fails_in_its_own_way(saved, tmp_path, caplog):
     def change(states, arrays):
         states["Picky"] = {"seen": "text"}
-        states["JsonLines"] = {
-            "waiting": ['{"step": 10, "split": "train", "of": 6}\n']
-        }
+        entry = {"step": 10, "split": "train", "values": {"of": 6}}
+        states["JsonLines"] = {"waiting": [entry | {"final": False}]}
 
     model_dir = crafted(saved, tmp_path, change)
     train(model_dir, 12, Picky())

@@ -41,7 +41,7 @@ def test_max_time_counts_all_attempts(tmp_path):
 
     first = attempt(10, 1000)
     assert first.step == 10
-    spent = first._built.last._reporter.training_seconds
+    spent = first._accounts.training_seconds
     assert spent > 0.5
     # Another process: what the first attempt took is spent.
     second = attempt(1000, spent + 0.1)

@@ -26,11 +26,11 @@ class Recorder(Logger):
     def write(self, entries):
         self.entries += entries
 
-    def take_back(self, step, splits):
+    def take_back(self, step, *, final):
         self.entries = [
             one
             for one in self.entries
-            if one.step < step or (one.step == step and one.split not in splits)
+            if one.step <= step and not (final and one.final)
         ]
 
     def under(self, name):

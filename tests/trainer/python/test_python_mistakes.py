@@ -311,9 +311,9 @@ MISTAKES = {
         lambda: make().predict(dataset(), batch_size=8),
         "batch_size is for arrays, and the data is a _Batch",
     ),
-    "steps twice": (
-        lambda: make(data={"eval": (X, Y)}).evaluate(5, steps=3),
-        "evaluate got 5 and steps = 3",
+    "steps without a name": (
+        lambda: make(data={"eval": (X, Y)}).evaluate(5),
+        r"evaluate got x = 5\. A number of batches has a name",
     ),
     "a list of epochs": (
         lambda: make().fit(X, Y, validation_split=0.5, validation_freq=[1]),

@@ -79,6 +79,10 @@ class Summed:
             np.asarray(before + added).astype(before.dtype)
             for before, added in zip(self._initial, total, strict=True)
         ]
+        if type(self._metric).result is keras.metrics.Mean.result:
+            # For the same reason: each row of a log has such values.
+            summed, count = state
+            return summed / count if count else 0.0
         return result(self._metric, [tf.convert_to_tensor(v) for v in state])
 
 

@@ -8,6 +8,7 @@ was stopped in between.
 """
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -161,20 +162,10 @@ class Sums:
         """The sums by name; the first axis counts replicas."""
         return self.packing.unpack(self.rows)
 
+    @functools.cached_property
     def total(self) -> dict[str, Any]:
         """The sums over all replicas, by name."""
         return self.packing.unpack(self.rows.sum(axis=0))
-
-
-def added(name: str, before: Sums | None, after: Sums) -> float:
-    """What some steps added to an `Average`'s total; waits for the device."""
-    then, now = (
-        float(sums.total()[name].total)
-        if sums is not None and name in sums.packing.names
-        else 0.0
-        for sums in (before, after)
-    )
-    return now - then
 
 
 def stacked(
