@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import (
     Annotated,
     Any,
@@ -328,6 +328,34 @@ class TrainerFlags:
     )
 
 
+def with_keywords(taken: Mapping[str, tuple[Any, Any]]) -> Callable[[F], F]:
+    """Gives a function keyword arguments that are declared elsewhere.
+
+    It has to take them as its `**` argument, in whose place the signature
+    lists them.
+
+    Args:
+        taken: annotation and default of each.
+    """
+
+    def decorate(function: F) -> F:
+        signature = inspect.signature(function)
+        *given, _ = signature.parameters.values()
+        kind = inspect.Parameter.KEYWORD_ONLY
+        added = [
+            inspect.Parameter(name, kind, default=default, annotation=hint)
+            for name, (hint, default) in taken.items()
+        ]
+        function.__signature__ = signature.replace(  # type: ignore[attr-defined]
+            parameters=[*given, *added]
+        )
+        hints = {name: hint for name, (hint, _) in taken.items()}
+        function.__annotations__.update(hints)
+        return function
+
+    return decorate
+
+
 def taking(fits: Callable[[Facts], bool]) -> Callable[[F], F]:
     """Gives a function keyword arguments for some options of a run.
 
@@ -340,29 +368,17 @@ def taking(fits: Callable[[Facts], bool]) -> Callable[[F], F]:
 
     def decorate(function: F) -> F:
         chosen = {
-            name: kind
-            for name, (kind, facts) in declared_in(RunOptions).items()
+            name: (hint, facts)
+            for name, (hint, facts) in declared_in(RunOptions).items()
             if fits(facts)
         }
-        signature = inspect.signature(function)
-        *given, _ = signature.parameters.values()
-        added = [
-            inspect.Parameter(
-                name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=getattr(RunOptions, name),
-                annotation=kind,
-            )
-            for name, kind in chosen.items()
-        ]
-        function.__signature__ = signature.replace(  # type: ignore[attr-defined]
-            parameters=[*given, *added]
-        )
-        function.__annotations__.update(chosen)
-        about = {n: declared_in(RunOptions)[n][1].about for n in chosen}
-        listed = [f"    {name}: {text}" for name, text in about.items()]
+        listed = [f"    {n}: {facts.about}" for n, (_, facts) in chosen.items()]
         doc = inspect.cleandoc(function.__doc__ or "")
         function.__doc__ = "\n".join([doc, "", "Options:", *listed])
-        return function
+        taken = {
+            name: (hint, getattr(RunOptions, name))
+            for name, (hint, _) in chosen.items()
+        }
+        return with_keywords(taken)(function)
 
     return decorate

@@ -8,12 +8,12 @@ import contextlib
 import functools
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 import keras
 import tensorflow as tf
-from annotated_types import Ge, Gt, Lt
+from annotated_types import Ge, Lt
 
 from trainer.data import Batches
 from trainer.loop.built import Built
@@ -23,7 +23,7 @@ from trainer.loop.logged import Kind, check_words, numbers_of
 from trainer.loop.loop import Loop
 from trainer.loop.run import Run, outside_of_a_run
 from trainer.loop.schedule import FitEpochs
-from trainer.options import RunOptions, taking
+from trainer.options import RunOptions, taking, with_keywords
 from trainer.python.brief import brief_errors
 from trainer.python.callbacks import as_callbacks, with_defaults
 from trainer.python.fit import (
@@ -38,35 +38,16 @@ from trainer.python.predict import predict
 from trainer.python.saving import save_model
 from trainer.python.splits import Splits
 from trainer.step.checks import check_losses
-from trainer.step.divergence_guard import Guard
 from trainer.step.measuring import log_in_step
 from trainer.step.methods import BaseStep
-from trainer.step.spec import OVERRIDABLE, AddedLosses, StepSpec
+from trainer.step.spec import OVERRIDABLE, StepSpec
 from trainer.strategy.checks import check_against_strategy, check_eager
 from trainer.strategy.plugin import StrategyPlugin
 from trainer.strategy.recipe import Recipe
-from trainer.strategy.registry import check_strategy, find_strategy, plugin_of
-from trainer.values.annotations import (
-    JitCompile,
-    Natural,
-    NotNegative,
-    Path,
-    Positive,
-    Precision,
-    Seed,
-    Text,
-    Verbosity,
-)
+from trainer.strategy.registry import check_strategy, find_strategy
+from trainer.values.annotations import Natural, Path, Positive, Text, Verbosity
 from trainer.values.configurable import checked, configurable
-from trainer.values.keras_values import (
-    ClassWeight,
-    Data,
-    Loss,
-    LossWeights,
-    MakeModel,
-    Metrics,
-    Optimizer,
-)
+from trainer.values.keras_values import ClassWeight, Data, MakeModel
 from trainer.values.periods import Length
 
 
@@ -201,32 +182,16 @@ class Trainer(BaseStep):
         UserError: an argument is not valid.
     """
 
+    @with_keywords(Recipe.arguments())
     def __init__(
         self,
         model: MakeModel,
         *,
-        loss: Loss = None,
-        loss_weights: LossWeights = None,
-        class_weight: ClassWeight | None = None,
-        optimizer: Optimizer | None = None,
-        metrics: Metrics = None,
         data: Data = None,
         strategy: Text | StrategyPlugin | tf.distribute.Strategy = "auto",
         batch_size: Positive | None = None,
-        seed: Seed = 0,
-        learning_rate: NotNegative | None = None,
         data_dir: Path | None = None,
-        precision: Precision | None = None,
-        accumulation_steps: Positive = 1,
-        ema_momentum: Annotated[float, Gt(0), Lt(1)] | None = None,
-        jit_compile: JitCompile = "auto",
-        sync_batch_norm: bool = True,
-        added_losses: AddedLosses = None,
-        recompute: Sequence[Text] = (),
-        guard: Guard | None = None,
-        run_eagerly: bool = False,
-        check_numerics: bool = False,
-        probe: bool = True,
+        **arguments: Any,
     ) -> None:
         # Refused here, before a model is built.
         if isinstance(strategy, str):
@@ -235,32 +200,15 @@ class Trainer(BaseStep):
             name=type(self).__name__,
             overridden=frozenset(filter(self._has_own, OVERRIDABLE)),
             model=model,
-            loss=loss,
-            loss_weights=loss_weights,
-            class_weight=class_weight,
-            optimizer=optimizer,
-            metrics=metrics,
-            seed=seed,
-            learning_rate=learning_rate,
-            precision=precision,
-            accumulation_steps=accumulation_steps,
-            ema_momentum=ema_momentum,
-            jit_compile=jit_compile,
-            sync_batch_norm=sync_batch_norm,
-            added_losses=added_losses,
-            recompute=tuple(recompute),
-            guard=guard,
-            run_eagerly=run_eagerly,
-            check_numerics=check_numerics,
-            probe=probe,
+            **arguments,
         )
         self._splits = Splits(
             data,
             batch_size=batch_size,
-            seed=seed,
+            seed=self._recipe.seed,
             data_dir=None if data_dir is None else os.fspath(data_dir),
         )
-        self.seed = seed
+        self.seed = self._recipe.seed
         self.history = History()
         self._strategy = strategy
         self._accounts = Accounts()
@@ -274,10 +222,6 @@ class Trainer(BaseStep):
     @functools.cached_property
     def plugin(self) -> StrategyPlugin:
         """The strategy plugin that runs the steps."""
-        if isinstance(self._strategy, StrategyPlugin):
-            return self._strategy
-        if isinstance(self._strategy, tf.distribute.Strategy):
-            return plugin_of(self._strategy)
         return find_strategy(self._strategy)
 
     @functools.cached_property
@@ -393,11 +337,7 @@ class Trainer(BaseStep):
             Diverged: the guard found no way back.
         """
         return self._train(
-            evaluate=False,
-            train_steps=steps,
-            model_dir=model_dir,
-            callbacks=callbacks,
-            **options,
+            callbacks, model_dir, evaluate=False, train_steps=steps, **options
         )
 
     @checked
@@ -428,11 +368,7 @@ class Trainer(BaseStep):
             Diverged: the guard found no way back.
         """
         return self._train(
-            evaluate=True,
-            train_steps=steps,
-            model_dir=model_dir,
-            callbacks=callbacks,
-            **options,
+            callbacks, model_dir, evaluate=True, train_steps=steps, **options
         )
 
     @checked
@@ -524,8 +460,8 @@ class Trainer(BaseStep):
             self._splits.take(data.given(), data.batch_size)
             self._check_sizes()
             self._train(
+                callbacks,
                 **evaluations,
-                callbacks=callbacks,
                 fit=wanted,
                 log_every="1 epoch" if verbose == 2 else 100,
                 verbose=verbose,
@@ -716,11 +652,11 @@ class Trainer(BaseStep):
 
     def _train(
         self,
+        callbacks: Any,
+        model_dir: Path | None = None,
         *,
         evaluate: bool,
-        callbacks: Any,
         verbose: Verbosity = "auto",
-        model_dir: str | os.PathLike[str] | None = None,
         history: History | None = None,
         class_weight: ClassWeight | None = None,
         fit: FitEpochs | None = None,

@@ -224,7 +224,7 @@ class Own(Trainer):
         ({"ema_momentum": 1.5}, "must be a number > 0 and < 1"),
         ({"strategy": "miror"}, "Did you mean 'mirrored'"),
         ({"data": None}, "There is no train data"),
-        ({"data": lambda split: 3}, "returned a int"),
+        ({"data": lambda split: 3}, "is a int"),
         ({"cls": Own, "accumulation_steps": 2}, "train_step of its own"),
         ({"cls": Own, "precision": "mixed_float16"}, "Use mixed_bfloat16"),
         (

@@ -81,18 +81,7 @@ def build_parts(
                 factory=recipe.optimizer or "adam",
                 learning_rate=recipe.learning_rate,
             )
-        # Keras callbacks read model.optimizer and model.stop_training. Without
-        # auto_scale_loss=False, Keras would wrap the optimizer in a loss scale
-        # of its own under mixed_float16.
-        made.compile(
-            **{
-                # What the user has compiled it with is saved with it.
-                **compile_arguments(made),
-                "optimizer": next(iter(optimizers.values())),
-                "jit_compile": False,
-            },
-            auto_scale_loss=False,
-        )
+        _compile(made, next(iter(optimizers.values())))
         # Variables that this framework makes are either in checkpoints, or
         # need not be.
         ours = NotedVariables()
@@ -149,6 +138,21 @@ def build_model(
             f"returned a {type(model).__name__}, not a keras.Model."
         )
     return model
+
+
+def _compile(model: keras.Model, optimizer: keras.optimizers.Optimizer) -> None:
+    """Keras' callbacks read `model.optimizer` and `model.stop_training`."""
+    # Without auto_scale_loss=False, Keras would wrap the optimizer in a loss
+    # scale of its own under mixed_float16.
+    model.compile(
+        **{
+            # What the user has compiled it with is saved with it.
+            **compile_arguments(model),
+            "optimizer": optimizer,
+            "jit_compile": False,
+        },
+        auto_scale_loss=False,
+    )
 
 
 def _computes_in_half(model: keras.Model, *, own_step: bool) -> bool:

@@ -3,12 +3,13 @@
 import dataclasses
 import hashlib
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Annotated, Any, get_type_hints
 
 import keras
 import tensorflow as tf
+from annotated_types import Gt, Lt
 
 from trainer.errors import UserError
 from trainer.step.divergence_guard import Guard
@@ -28,6 +29,22 @@ from trainer.strategy.checks import (
     check_steps_of_model,
 )
 from trainer.strategy.plugin import StrategyPlugin
+from trainer.values.annotations import (
+    JitCompile,
+    NotNegative,
+    Positive,
+    Precision,
+    Seed,
+    Text,
+)
+from trainer.values.keras_values import (
+    ClassWeight,
+    Loss,
+    LossWeights,
+    MakeModel,
+    Metrics,
+    Optimizer,
+)
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -44,26 +61,37 @@ class Recipe:
 
     name: str
     overridden: frozenset[str]
-    model: Callable[[], keras.Model]
-    loss: Any
-    loss_weights: Any
-    class_weight: dict[int, float] | None
-    optimizer: Any
-    metrics: Any
-    seed: int
-    learning_rate: float | None
-    precision: str | None
-    accumulation_steps: int
-    ema_momentum: float | None
-    jit_compile: Any
-    sync_batch_norm: bool
-    added_losses: AddedLosses
-    recompute: tuple[str, ...]
-    guard: Guard | None
-    run_eagerly: bool
-    check_numerics: bool
-    probe: bool
-    given: "GivenModel | None" = None
+    model: MakeModel
+    given: "GivenModel | None" = dataclasses.field(default=None, init=False)
+    # Arguments of the Trainer, and declared here only.
+    loss: Loss = None
+    loss_weights: LossWeights = None
+    class_weight: ClassWeight | None = None
+    optimizer: Optimizer | None = None
+    metrics: Metrics = None
+    seed: Seed = 0
+    learning_rate: NotNegative | None = None
+    precision: Precision | None = None
+    accumulation_steps: Positive = 1
+    ema_momentum: Annotated[float, Gt(0), Lt(1)] | None = None
+    jit_compile: JitCompile = "auto"
+    sync_batch_norm: bool = True
+    added_losses: AddedLosses = None
+    recompute: Sequence[Text] = ()
+    guard: Guard | None = None
+    run_eagerly: bool = False
+    check_numerics: bool = False
+    probe: bool = True
+
+    @classmethod
+    def arguments(cls) -> dict[str, tuple[Any, Any]]:
+        """Annotation and default of each argument of the Trainer in here."""
+        hints = get_type_hints(cls, include_extras=True)
+        return {
+            field.name: (hints[field.name], field.default)
+            for field in dataclasses.fields(cls)
+            if field.init and field.default is not dataclasses.MISSING
+        }
 
     def __post_init__(self) -> None:
         for method in ("train_step", "global_loss"):

@@ -70,17 +70,24 @@ def check_strategy(name: str) -> None:
         raise UserError(f"Unknown strategy {name!r}. {nearest(name, valid)}")
 
 
-def find_strategy(name: str, **options: Any) -> StrategyPlugin:
+def find_strategy(
+    name: str | StrategyPlugin | tf.distribute.Strategy, **options: Any
+) -> StrategyPlugin:
     """Creates the strategy plugin with a name.
 
     Args:
-        name: a plugin's name, or `"auto"` for the one that fits best.
+        name: a plugin's name, or `"auto"` for the one that fits best; or a
+            plugin, or a strategy that the user has made.
         **options: constructor arguments that only some plugins take, such as
             `devices`; `None` means not given.
 
     Raises:
         UserError: there is no such strategy, or an option is not for it.
     """
+    if isinstance(name, StrategyPlugin):
+        return name
+    if isinstance(name, tf.distribute.Strategy):
+        return _plugin_of(name)
     check_strategy(name)
     known = strategies()
     if name == "auto":
@@ -97,7 +104,7 @@ def find_strategy(name: str, **options: Any) -> StrategyPlugin:
     return known[name](**given)
 
 
-def plugin_of(strategy: tf.distribute.Strategy) -> StrategyPlugin:
+def _plugin_of(strategy: tf.distribute.Strategy) -> StrategyPlugin:
     """The plugin for a strategy that the user has made.
 
     Raises:
