@@ -2,7 +2,7 @@
 
     python -m benchmarks [--parts=speed,...] [--models=mlp,...]
         [--contenders=trainer,bare,...] [--strategies=mirrored,...]
-        [--rounds=5] [--steps=N] [--examples=N] [--limit=SECONDS]
+        [--rounds=5] [--steps=N] [--examples=N]
 
 docs/performance.md says how to read it.
 """
@@ -12,9 +12,9 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 
-from benchmarks import contenders, models, save, scaling, strategies, table
+from benchmarks import against_bare, contenders, models, save, table
 from benchmarks.orders import Task
-from benchmarks.turns import TURN_SECONDS, take_turns
+from benchmarks.turns import take_turns
 
 PARTS = ("speed", "strategies", "scaling", "save")
 
@@ -31,7 +31,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         ("parts", PARTS),
         ("models", tuple(models.MODELS)),
         ("contenders", contenders.DEFAULT),
-        ("strategies", tuple(strategies.STRATEGIES)),
+        ("strategies", tuple(against_bare.STRATEGIES)),
     ):
         parser.add_argument(
             f"--{name}",
@@ -42,14 +42,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, help="in a turn")
     parser.add_argument("--examples", type=int, help="rows of the arrays")
-    parser.add_argument(
-        "--limit",
-        type=float,
-        default=TURN_SECONDS,
-        help="seconds; who takes longer for a turn is left out",
-    )
     given = parser.parse_args(arguments)
-    known = {"parts": PARTS, "strategies": strategies.STRATEGIES}
+    known = {"parts": PARTS, "strategies": against_bare.STRATEGIES}
     for name, valid in known.items():
         for value in getattr(given, name):
             if value not in valid:
@@ -82,7 +76,6 @@ def speed(given: argparse.Namespace) -> Iterator[str]:
             ],
             rounds=given.rounds,
             tell=tell,
-            limit=given.limit,
         )
         yield f"### {spec.title}"
         yield from table.of_speed(measured, left_out)
@@ -104,9 +97,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         lines += speed(given)
     if "strategies" in given.parts:
         lines += ["### Strategies"]
-        lines += strategies.measure(given.strategies, **common)
+        lines += against_bare.strategies(given.strategies, **common)
     if "scaling" in given.parts:
-        lines += ["### Scaling", *scaling.measure(scaling.POINTS, **common)]
+        lines += ["### Scaling", *against_bare.scaling(**common)]
     if "save" in given.parts:
         lines += ["### Saves", *save.measure(rounds=given.rounds)]
     print("\n".join(lines))

@@ -1,14 +1,12 @@
 """A contender's end: what it is to run, and when it is its turn."""
 
-import dataclasses
 import json
 import os
 import time
-from typing import IO, Any, Self
+from typing import IO, Any, NamedTuple
 
 
-@dataclasses.dataclass(frozen=True)
-class Task:
+class Task(NamedTuple):
     """What a contender is to train.
 
     Attributes:
@@ -39,15 +37,6 @@ class Task:
     def unit(self) -> int:
         """How many steps are made in one call, or between two logs."""
         return min(100, self.steps)
-
-    def to_json(self) -> str:
-        """For the command line of the contender's process."""
-        return json.dumps(dataclasses.asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        """Reads what `to_json` has written."""
-        return cls(**json.loads(text))
 
 
 class Orders:

@@ -40,7 +40,7 @@ class Process:
             self._popen = subprocess.Popen(
                 [
                     *(sys.executable, "-m", "benchmarks.contenders"),
-                    *(task.to_json(), str(orders), str(answers)),
+                    *(json.dumps(task), str(orders), str(answers)),
                 ],
                 cwd=ROOT,
                 env={**os.environ, **environ},

@@ -27,20 +27,19 @@ def measure(*, rounds: int) -> Iterator[str]:
     import keras
     import numpy as np
 
-    from trainer import Trainer
+    from trainer import Callback, Trainer
     from trainer_plugins import Checkpoint
 
-    class Clock(keras.callbacks.Callback):
+    class Clock(Callback):
         """Notes when each step ends, by step number."""
 
-        def __init__(self, trainer: Trainer) -> None:
+        def __init__(self) -> None:
             super().__init__()
-            self._trainer = trainer
             self.ends: dict[int, float] = {}
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             """Notes it."""
-            self.ends[self._trainer.step] = time.perf_counter()
+            self.ends[self.run.step] = time.perf_counter()
 
     trainer = Trainer(
         model=lambda: keras.Sequential(
@@ -58,7 +57,7 @@ def measure(*, rounds: int) -> Iterator[str]:
     held: dict[bool, list[float]] = {True: [], False: []}
     for _ in range(rounds):
         for background, found in held.items():
-            clock = Clock(trainer)
+            clock = Clock()
             save = trainer.step + _STEPS_BETWEEN
             with tempfile.TemporaryDirectory() as folder:
                 trainer.train(

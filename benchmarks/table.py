@@ -38,7 +38,7 @@ def of_speed(
     rows = []
     for one in measured:
         median = statistics.median(one.speeds)
-        name = contenders.title(one.task.contender)
+        name = contenders.find(one.task.contender).title
         if "form" in one.facts and not one.task.form:
             name += f" ({one.facts['form']})"
         ratio = statistics.median(ratios(measured[0], one))
@@ -60,14 +60,14 @@ def of_speed(
                 "contender",
                 "steps/s",
                 "spread",
-                f"{contenders.title(measured[0].task.contender)} ÷ it",
+                f"{contenders.find(measured[0].task.contender).title} ÷ it",
                 "peak MB",
                 "ready s",
             ),
             rows,
         )
     for name, why in left_out.items():
-        yield f"Left out: {contenders.title(name)} ({why})."
+        yield f"Left out: {contenders.find(name).title} ({why})."
 
 
 def as_table(

@@ -18,6 +18,7 @@ from benchmarks.orders import Task
 from benchmarks.process import Process, Refused
 from trainer.launch.local_cluster import held_ports, make_cluster
 
+# Who takes longer is left out.
 START_SECONDS = 300.0
 TURN_SECONDS = 120.0
 # By strategy: workers, and parameter servers.
@@ -34,7 +35,6 @@ class Measured:
         peak_bytes: the most memory that its processes had, added up; `None`
             where that is not known.
         ready_seconds: from its command to its first turn.
-        first_seconds: of the turn that does not count.
         facts: what it said of itself, such as `trace_seconds`.
     """
 
@@ -42,7 +42,6 @@ class Measured:
     seconds: list[float] = dataclasses.field(default_factory=list)
     peak_bytes: int | None = None
     ready_seconds: float = 0.0
-    first_seconds: float = 0.0
     facts: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
@@ -57,15 +56,13 @@ class Contender:
     Args:
         task: what it trains.
         folder: for its logs and all other files; somebody else removes it.
-        limit: a turn that takes more seconds than this ends its part.
 
     Raises:
         Refused: it cannot take part.
     """
 
-    def __init__(self, task: Task, folder: str, limit: float) -> None:
+    def __init__(self, task: Task, folder: str) -> None:
         self.measured = Measured(task)
-        self._limit = limit
         self._exit = contextlib.ExitStack()
         self._folder = pathlib.Path(folder)
         self._processes: list[Process] = []
@@ -84,7 +81,7 @@ class Contender:
             facts = [one.answer(START_SECONDS) for one in self._training]
             self.measured.facts = facts[0]
             self.measured.ready_seconds = time.perf_counter() - began
-            self.measured.first_seconds = self._turn()
+            self._turn()
             self._exit = stack.pop_all()
         return self
 
@@ -111,7 +108,7 @@ class Contender:
     def _turn(self) -> float:
         for one in self._training:
             one.go()
-        answers = [one.answer(self._limit) for one in self._training]
+        answers = [one.answer(TURN_SECONDS) for one in self._training]
         return max(answer["seconds"] for answer in answers)
 
 
@@ -137,7 +134,6 @@ def take_turns(
     *,
     rounds: int,
     tell: Callable[[str], None],
-    limit: float = TURN_SECONDS,
 ) -> tuple[list[Measured], dict[str, str]]:
     """Runs contenders in turn.
 
@@ -145,7 +141,6 @@ def take_turns(
         tasks: what each of them trains.
         rounds: how many turns of each count.
         tell: is given a line about what goes on.
-        limit: who takes more seconds for a turn is left out.
 
     Returns:
         What those that took part have shown, and why others did not, by name.
@@ -156,7 +151,7 @@ def take_turns(
         for task in tasks:
             folder = stack.enter_context(tempfile.TemporaryDirectory())
             try:
-                contender = Contender(task, folder, limit)
+                contender = Contender(task, folder)
                 present.append(stack.enter_context(contender))
             except Refused as reason:
                 left_out[task.contender] = str(reason)

@@ -7,73 +7,46 @@ size that are shuffled anew in each epoch, and read their mean loss and accuracy
 every 100 steps.
 """
 
-import dataclasses
+from typing import NamedTuple
+
+_TENSORFLOW = ("tensorflow", "keras")
 
 
-@dataclasses.dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """A contender.
 
     Attributes:
         title: as in the table.
         module: in this package.
         packages: what it needs, by the names they are imported as.
-        forms: by what is behind the colon, what that means; `None` stands for
-            whatever the Trainer's `jit_compile` takes.
     """
 
     title: str
     module: str
-    packages: tuple[str, ...]
-    forms: dict[str, str] | None = dataclasses.field(
-        default_factory=lambda: {"": ""}
-    )
+    packages: tuple[str, ...] = _TENSORFLOW
 
 
-_TENSORFLOW = ("tensorflow", "keras")
+_BARE, _FIT = "bare loop", "Keras fit, 100 steps per execution"
+# By name, with a form after a colon; the Trainer's are those that its
+# `jit_compile` takes.
 CONTENDERS = {
-    "trainer": Entry("Trainer", "ours", _TENSORFLOW, None),
-    "bare": Entry(
-        "bare loop",
-        "bare",
-        _TENSORFLOW,
-        {
-            "": "rows are shuffled and batched by tf.data",
-            "gather": "a batch is gathered at once",
-            "stacked": "XLA over 50 batches, gathered at once",
-        },
+    "trainer": Entry("Trainer", "ours"),
+    "bare": Entry(f"{_BARE}, rows are shuffled and batched by tf.data", "bare"),
+    "bare:gather": Entry(f"{_BARE}, a batch is gathered at once", "bare"),
+    "bare:stacked": Entry(
+        f"{_BARE}, XLA over 50 batches, gathered at once", "bare"
     ),
-    "fit": Entry(
-        "Keras fit",
-        "keras_fit",
-        _TENSORFLOW,
-        {
-            "": "100 steps per execution, without XLA",
-            "xla": "100 steps per execution, with XLA",
-        },
-    ),
+    "fit": Entry(f"{_FIT}, without XLA", "keras_fit"),
+    "fit:xla": Entry(f"{_FIT}, with XLA", "keras_fit"),
     "keras_jax": Entry("Keras fit on JAX", "keras_fit", ("jax", "keras")),
-    "pytorch": Entry(
-        "PyTorch",
-        "pytorch",
-        ("torch",),
-        {
-            "": "eager",
-            "compiled": "the model under torch.compile",
-        },
+    "pytorch": Entry("PyTorch, eager", "pytorch", ("torch",)),
+    "pytorch:compiled": Entry(
+        "PyTorch, the model under torch.compile", "pytorch", ("torch",)
     ),
-    "distribute": Entry("bare tf.distribute loop", "distribute", _TENSORFLOW),
+    "distribute": Entry("bare tf.distribute loop", "distribute"),
 }
-DEFAULT = (
-    "trainer",
-    "bare",
-    "bare:gather",
-    "bare:stacked",
-    "fit",
-    "fit:xla",
-    "keras_jax",
-    "pytorch",
-)
+_ON_DEMAND = ("pytorch:compiled", "distribute")
+DEFAULT = tuple(name for name in CONTENDERS if name not in _ON_DEMAND)
 
 
 def find(name: str) -> Entry:
@@ -83,20 +56,10 @@ def find(name: str) -> Entry:
         SystemExit: there is none.
     """
     kind, _, form = name.partition(":")
-    if kind not in CONTENDERS:
+    if kind == "trainer" and form:
+        return Entry(f"Trainer, jit_compile={form}", "ours")
+    if name not in CONTENDERS:
         raise SystemExit(
-            f"There is no contender {kind!r}. Valid: {', '.join(CONTENDERS)}."
+            f"There is no contender {name!r}. Valid: {', '.join(CONTENDERS)}."
         )
-    entry = CONTENDERS[kind]
-    if entry.forms is not None and form not in entry.forms:
-        valid = ", ".join(f"{kind}:{one}".rstrip(":") for one in entry.forms)
-        raise SystemExit(f"There is no contender {name!r}. Valid: {valid}.")
-    return entry
-
-
-def title(name: str) -> str:
-    """A contender and its form, as in the table."""
-    entry, form = find(name), name.partition(":")[2]
-    if entry.forms is None:
-        return f"{entry.title}, jit_compile={form}" if form else entry.title
-    return ", ".join(filter(None, (entry.title, entry.forms[form])))
+    return CONTENDERS[name]

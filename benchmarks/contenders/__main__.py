@@ -5,8 +5,8 @@
 The last two are file descriptors.
 """
 
-import importlib
 import importlib.util
+import json
 import sys
 
 from benchmarks.contenders import find
@@ -15,7 +15,7 @@ from benchmarks.orders import Orders, Task
 
 def main(text: str, *descriptors: str) -> None:
     """Trains when told to, or says why not."""
-    task = Task.from_json(text)
+    task = Task(*json.loads(text))
     orders = Orders(*map(int, descriptors))
     entry = find(task.contender)
     missing = [

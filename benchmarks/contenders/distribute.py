@@ -16,10 +16,31 @@ import tensorflow as tf
 from benchmarks import models
 from benchmarks.contenders import inputs
 from benchmarks.contenders.bare import make_step
-from benchmarks.contenders.strategy import make_strategy
 from benchmarks.orders import Orders, Task
 
 _CLOSURE = 50
+
+
+def make_strategy(task: Task) -> tf.distribute.Strategy:
+    """The strategy of a task; before any other use of TensorFlow."""
+    if task.strategy == "multi_worker_mirrored":
+        return tf.distribute.MultiWorkerMirroredStrategy()
+    if task.strategy == "parameter_server":
+        return tf.distribute.ParameterServerStrategy(
+            tf.distribute.cluster_resolver.TFConfigClusterResolver()
+        )
+    if task.replicas > 1:
+        cpu = tf.config.list_physical_devices("CPU")[0]
+        one = tf.config.LogicalDeviceConfiguration()
+        tf.config.set_logical_device_configuration(cpu, [one] * task.replicas)
+    devices = [f"cpu:{number}" for number in range(task.replicas)]
+    if task.strategy == "mirrored":
+        return tf.distribute.MirroredStrategy(devices)
+    if task.strategy == "central_storage":
+        return tf.distribute.experimental.CentralStorageStrategy(
+            devices, "cpu:0"
+        )
+    return tf.distribute.get_strategy()
 
 
 def make_loop(task: Task, strategy: tf.distribute.Strategy, steps: int) -> Any:

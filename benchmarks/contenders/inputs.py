@@ -1,6 +1,6 @@
 """Shuffled, endless batches of arrays in `tf.data`, in two ways."""
 
-from collections.abc import Callable
+import math
 from typing import Any
 
 import tensorflow as tf
@@ -31,29 +31,21 @@ def gathered(
     with tf.device("CPU:0"):
         columns = [tf.constant(column) for column in arrays]
 
+    shape = [batch] if stack is None else [stack, batch]
+    per_element = math.prod(shape)
+    per_epoch = len(arrays[0]) // per_element
+
     def read(number: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        order = _order(number, len(arrays[0]), batch, stack)
+        seed = tf.stack([1, tf.cast(number // per_epoch, tf.uint32)])
+        first = number % per_epoch * per_element
+        order = tf.random.experimental.index_shuffle(
+            first + tf.range(per_element, dtype=tf.int64),
+            seed,
+            tf.constant(len(arrays[0]) - 1, tf.int64),
+        )
+        order = tf.reshape(order, shape)
         return tuple(tf.gather(column, order) for column in columns)
 
-    return _ready(read)
-
-
-def _order(
-    number: tf.Tensor, count: int, batch: int, stack: int | None
-) -> tf.Tensor:
-    per_element = batch * (stack or 1)
-    per_epoch = count // per_element
-    seed = tf.stack([1, tf.cast(number // per_epoch, tf.uint32)])
-    first = number % per_epoch * per_element
-    order = tf.random.experimental.index_shuffle(
-        first + tf.range(per_element, dtype=tf.int64),
-        seed,
-        tf.constant(count - 1, tf.int64),
-    )
-    return tf.reshape(order, [batch] if stack is None else [stack, batch])
-
-
-def _ready(read: Callable[[tf.Tensor], tuple[tf.Tensor, ...]]) -> Any:
     return (
         tf.data.Dataset.counter()
         .map(read, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)

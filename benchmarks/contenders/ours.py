@@ -30,12 +30,7 @@ from trainer_plugins import (
 
 _STEPS = 1_000_000_000
 _DEFAULTS = (
-    Progress,
-    TensorBoard,
-    JsonLines,
-    Export,
-    Preemption,
-    Watchdog,
+    *(Progress, TensorBoard, JsonLines, Export, Preemption, Watchdog),
     Checkpoint,
 )
 
@@ -95,28 +90,21 @@ class Idle(keras.callbacks.Callback):
         """Does nothing."""
 
 
-def options(task: Task) -> dict[str, Any]:
-    """Arguments of the Trainer for a task, except for the strategy."""
-    spec = models.find(task.model)
-    given: dict[str, Any] = {
-        "model": spec.make,
-        "loss": keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        "optimizer": keras.optimizers.Adam,
-        "metrics": [
-            functools.partial(
-                keras.metrics.SparseCategoricalAccuracy, name="accuracy"
-            )
-        ],
-        "data": lambda split: spec.arrays(task.examples),
-        "batch_size": models.BATCH,
-    }
-    if task.form:
-        given["jit_compile"] = task.form
-    return given
-
-
 def run(task: Task, orders: Orders) -> None:
     """Trains in turns."""
+    spec = models.find(task.model)
+    form: Any = task.form or "auto"
+    accuracy = keras.metrics.SparseCategoricalAccuracy
+    trainer = functools.partial(
+        Trainer,
+        model=spec.make,
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        optimizer=keras.optimizers.Adam,
+        metrics=[functools.partial(accuracy, name="accuracy")],
+        data=lambda split: spec.arrays(task.examples),
+        batch_size=models.BATCH,
+        jit_compile=form,
+    )
     callbacks: list[keras.callbacks.Callback] = (
         [make() for make in _DEFAULTS]
         if task.callbacks is None
@@ -127,7 +115,7 @@ def run(task: Task, orders: Orders) -> None:
         experiment.build(
             mode="train",
             model_dir=folder,
-            trainer=functools.partial(Trainer, **options(task)),
+            trainer=trainer,
             strategy=task.strategy,
             train_steps=_STEPS,
             callbacks=[*callbacks, Turns(task.steps, orders, callbacks)],

@@ -9,15 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from benchmarks.models import (
-    BLOCKS,
-    CLASSES,
-    HEADS,
-    ROWS,
-    TOKENS,
-    VOCABULARY,
-    WIDTH,
-)
+from benchmarks import models
 
 # What Keras' layers have by default; PyTorch's momentum is one minus Keras'.
 _NORM = {"eps": 1e-3, "momentum": 0.01}
@@ -28,10 +20,14 @@ class Block(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.norms = nn.ModuleList(nn.LayerNorm(WIDTH) for _ in range(2))
-        self.attention = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
+        self.norms = nn.ModuleList(nn.LayerNorm(models.WIDTH) for _ in range(2))
+        self.attention = nn.MultiheadAttention(
+            models.WIDTH, models.HEADS, batch_first=True
+        )
         self.dense = nn.Sequential(
-            nn.Linear(WIDTH, 4 * WIDTH), nn.ReLU(), nn.Linear(4 * WIDTH, WIDTH)
+            nn.Linear(models.WIDTH, 4 * models.WIDTH),
+            nn.ReLU(),
+            nn.Linear(4 * models.WIDTH, models.WIDTH),
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -46,12 +42,12 @@ class Transformer(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(VOCABULARY, WIDTH)
-        self.mix = nn.Linear(WIDTH, WIDTH, bias=False)
-        self.positions = nn.Parameter(torch.zeros(TOKENS, WIDTH))
-        self.blocks = nn.Sequential(*(Block() for _ in range(BLOCKS)))
-        self.norm = nn.LayerNorm(WIDTH)
-        self.top = nn.Linear(WIDTH, CLASSES)
+        self.embedding = nn.Embedding(models.VOCABULARY, models.WIDTH)
+        self.mix = nn.Linear(models.WIDTH, models.WIDTH, bias=False)
+        self.positions = nn.Parameter(torch.zeros(models.TOKENS, models.WIDTH))
+        self.blocks = nn.Sequential(*(Block() for _ in range(models.BLOCKS)))
+        self.norm = nn.LayerNorm(models.WIDTH)
+        self.top = nn.Linear(models.WIDTH, models.CLASSES)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """From tokens to logits."""
@@ -99,7 +95,7 @@ class Mean(nn.Module):
 
 def _mlp() -> nn.Module:
     return nn.Sequential(
-        nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, CLASSES)
+        nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, models.CLASSES)
     )
 
 
@@ -111,7 +107,7 @@ def _conv_net() -> nn.Module:
         nn.Flatten(),
         nn.Linear(13 * 13 * 32, 64),
         nn.ReLU(),
-        nn.Linear(64, CLASSES),
+        nn.Linear(64, models.CLASSES),
     )
 
 
@@ -123,12 +119,14 @@ def _resnet20() -> nn.Module:
             strides = 2 if stage and not block else 1
             layers.append(Residual(inputs, filters, strides))
             inputs = filters
-    return nn.Sequential(*layers, Mean(2, 3), nn.Linear(64, CLASSES))
+    return nn.Sequential(*layers, Mean(2, 3), nn.Linear(64, models.CLASSES))
 
 
 def _embedding() -> nn.Module:
     return nn.Sequential(
-        nn.Embedding(ROWS, WIDTH), Mean(1), nn.Linear(WIDTH, CLASSES)
+        nn.Embedding(models.ROWS, models.WIDTH),
+        Mean(1),
+        nn.Linear(models.WIDTH, models.CLASSES),
     )
 
 

@@ -6,14 +6,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from trainer import Average, Callback, Trainer, WholeSetMetric, average
+from trainer import Average, Trainer, WholeSetMetric, average
 from trainer.plugin_api import configurable
 from trainer_experiments.models import Width
-from trainer_experiments.vae import StandardNormal, as_grid
+from trainer_experiments.vae import StandardNormal
 
 _PARTS = ("generator", "critic")
 _SHAPE = (28, 28, 1)
-_SHOWN = 64
 
 
 @configurable(module="experiments")
@@ -26,9 +25,11 @@ class GAN(Trainer):
 
     def play(self, real: tf.Tensor) -> tuple[dict[str, Average], tf.Tensor]:
         """The loss of each network, and as many images as there are real."""
-        generator, critic = (self.model.get_layer(one) for one in _PARTS)
+        noise, generator, critic = (
+            self.model.get_layer(one) for one in ("noise", *_PARTS)
+        )
         size = tf.shape(real)[0]
-        fake = generator(tf.zeros([size, generator.input_shape[-1]]))
+        fake = generator(noise(tf.zeros([size, generator.input_shape[-1]])))
         on_fake, on_real = critic(fake), critic(real)
         count = tf.cast(size, tf.float32)
         fooled = tf.reduce_sum(tf.nn.softplus(-on_fake))
@@ -85,7 +86,6 @@ def gan(*, filters: Width = 16, latent: Width = 32) -> keras.Model:
     generator = keras.Sequential(
         [
             keras.Input((latent,)),
-            StandardNormal(),
             layers.Dense(7 * 7 * 2 * filters),
             layers.LeakyReLU(0.2),
             layers.Reshape((7, 7, 2 * filters)),
@@ -108,8 +108,9 @@ def gan(*, filters: Width = 16, latent: Width = 32) -> keras.Model:
         ],
         name="critic",
     )
-    noise = keras.Input((latent,))
-    return keras.Model(noise, critic(generator(noise)), name="gan")
+    codes = keras.Input((latent,))
+    made = generator(StandardNormal(name="noise")(codes))
+    return keras.Model(codes, critic(made), name="gan")
 
 
 @configurable(module="experiments")
@@ -140,18 +141,3 @@ def frechet_distance(real: np.ndarray, made: np.ndarray) -> float:
     values = np.maximum(np.linalg.eigvals(first @ second).real, 0.0)
     spread = np.trace(first + second) - 2.0 * np.sqrt(values).sum()
     return float(np.sum((means[0] - means[1]) ** 2) + spread)
-
-
-@configurable(module="experiments")
-class GeneratedImages(Callback):
-    """Shows images of the generator, new ones each time."""
-
-    single = True
-
-    def on_log(self, step: int, split: str, logs: dict[str, float]) -> None:
-        """Logs the images once the eval split has been measured."""
-        if split != "eval":
-            return
-        generator = self.run.model.get_layer("generator")
-        made = as_grid(generator(tf.zeros([_SHOWN, generator.input_shape[-1]])))
-        self.run.log("generated", made, kind="image", split=split)

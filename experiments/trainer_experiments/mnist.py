@@ -2,7 +2,6 @@
 
 import gzip
 import math
-import os
 import struct
 import zlib
 from typing import Any
@@ -99,8 +98,7 @@ def read_idx(directory: str, name: str, *, rank: int) -> np.ndarray:
         UserError: the file is missing, cut short, damaged or of another
             format.
     """
-    path = _find(directory, name)
-    content = _content(path)
+    path, content = _content(directory, name)
     # Two zeros, the type of elements and the number of dimensions; then the
     # size of each dimension, a big-endian 32-bit number.
     magic, header = bytes([0, 0, _UNSIGNED_BYTE, rank]), 4 + 4 * rank
@@ -120,25 +118,18 @@ def read_idx(directory: str, name: str, *, rank: int) -> np.ndarray:
     return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
 
 
-def _find(directory: str, name: str) -> str:
+def _content(directory: str, name: str) -> tuple[str, bytes]:
+    """The path of the file that is there, and its content, uncompressed."""
+    path = directory
     try:
-        for candidate in (f"{name}.gz", name):
-            path = os.path.join(directory, candidate)
+        for path in (f"{directory}/{name}.gz", f"{directory}/{name}"):
             if files.exists(path):
-                return path
-    except OSError as error:
-        raise UserError(
-            f"--data_dir={directory} cannot be read: {error}"
-        ) from None
-    raise UserError(
-        f"--data_dir={directory} holds neither {name}.gz nor {name}."
-    )
-
-
-def _content(path: str) -> bytes:
-    try:
-        content = files.read(path)
-        return gzip.decompress(content) if path.endswith(".gz") else content
+                content = files.read(path)
+                is_gzip = path.endswith(".gz")
+                return path, gzip.decompress(content) if is_gzip else content
     except (OSError, EOFError, zlib.error) as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"{path} cannot be read: {reason}") from None
+    raise UserError(
+        f"--data_dir={directory} holds neither {name}.gz nor {name}."
+    )

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from trainer import Callback, Trainer
-from trainer.plugin_api import configurable
+from trainer.plugin_api import Text, configurable
 from trainer_experiments.models import Width
 
 _SHAPE = (28, 28, 1)
@@ -93,21 +93,31 @@ def vae(*, units: Width = 256, latent: Width = 16) -> keras.Model:
 
 
 @configurable(module="experiments")
-class DecodedImages(Callback):
-    """Shows images of codes drawn from the prior, the same ones each time."""
+class GeneratedImages(Callback):
+    """Shows images of random codes, the same ones each time.
+
+    Args:
+        layer: the name of the layer that makes images of codes.
+        logits: whether it gives logits of pixels.
+    """
 
     single = True
+
+    def __init__(self, layer: Text, *, logits: bool = False) -> None:
+        super().__init__()
+        self._layer = layer
+        self._logits = logits
 
     def on_log(self, step: int, split: str, logs: dict[str, float]) -> None:
         """Logs the images once the eval split has been measured."""
         if split != "eval":
             return
-        decoder = self.run.model.get_layer("decoder")
+        layer = self.run.model.get_layer(self._layer)
         rng = np.random.default_rng(0)
-        size = (_ROWS**2, decoder.input_shape[-1])
-        logits = decoder(rng.normal(size=size).astype("float32"))
-        grid = as_grid(tf.sigmoid(logits))
-        self.run.log("decoded", grid, kind="image", split=split)
+        size = (_ROWS**2, layer.input_shape[-1])
+        images = layer(rng.normal(size=size).astype("float32"))
+        grid = as_grid(tf.sigmoid(images) if self._logits else images)
+        self.run.log("generated", grid, kind="image", split=split)
 
 
 def as_grid(images: tf.Tensor) -> tf.Tensor:

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from trainer import ArrayExamples, Callback, Trainer, UserError, average
-from trainer.checkpoint.storage import load_newest
+from trainer.plugin_api import storage
 from trainer_experiments.contrastive import SimCLR
 from trainer_experiments.digits import digits
 from trainer_experiments.models import conv_net
@@ -367,7 +367,7 @@ def resume(strategy, directory):
                 log_every=6,
                 callbacks=[Checkpoint(every=4)],
             )
-        return load_newest(os.path.join(path, "checkpoints"))
+        return storage.load_newest(os.path.join(path, "checkpoints"))
 
     whole, parts = train("whole", 20), train("parts", 11, 20)
     assert whole.arrays.keys() == parts.arrays.keys()

@@ -7,8 +7,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from trainer import ArrayExamples, Guard, Trainer
-from trainer.data import IndexedBatches
+from trainer import ArrayExamples, Guard, IndexedBatches, Trainer
 from trainer_plugins import Checkpoint, JsonLines
 
 from . import models

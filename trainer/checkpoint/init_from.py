@@ -7,19 +7,15 @@ variable.
 """
 
 import contextlib
-import functools
 import io
 import os
 import re
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, BinaryIO, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import IO, Any
 
 import h5py
-import keras
-import ml_dtypes
-import numpy as np
 from absl import logging
 
 from trainer.checkpoint import contents, stateful
@@ -30,26 +26,6 @@ from trainer.step.spec import Parts
 
 # What a weights file holds besides the model.
 _NOT_MODEL = {"optimizer", "_optimizer", "metrics", "_metrics"}
-# Errors that h5py and zipfile raise for a damaged file.
-_DAMAGE = (
-    ArithmeticError,
-    LookupError,
-    MemoryError,
-    NotImplementedError,
-    OSError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-    zipfile.BadZipFile,
-)
-
-
-class _Stored(NamedTuple):
-    """A variable in a file, which `read` reads while the file is open."""
-
-    path: str
-    shape: tuple[int, ...]
-    read: Callable[[], np.ndarray]
 
 
 def initialize_from(
@@ -75,36 +51,37 @@ def initialize_from(
     model = parts.model
     variables = list(model.variables)
     names = _below([getattr(v, "path", v.name) for v in variables], model.name)
-    ours = [
-        (name, tuple(v.shape)) for name, v in zip(names, variables, strict=True)
-    ]
     selected = _select(names, only)
+    kinds = {type(layer).__name__.lower() for layer in all_layers(model)}
+    shapes = [tuple(variable.shape) for variable in variables]
     loaded, new = [], []
     # Open until all is filled.
     with contextlib.ExitStack() as stack:
         if path.endswith((".keras", ".h5")):
+            stack.enter_context(_sentence(path))
             source, stored = path, _open_file(stack, path)
+            found = _match(_numbered(names), shapes, stored, kinds)
         else:
             source, stored = _open_checkpoint(path)
-        found = _match(ours, stored, all_layers(model))
-        for (name, shape), variable, there in zip(
-            ours, variables, found, strict=True
+            found = _match(names, shapes, stored, kinds)
+        for name, shape, variable, there in zip(
+            names, shapes, variables, found, strict=True
         ):
             if name not in selected:
                 continue
             if there is None:
                 new.append(f"{name} {list(shape)}, not there")
-            elif there.shape != shape:
+            elif tuple(there.shape) != shape:
                 new.append(f"{name} {list(shape)}, there {list(there.shape)}")
             else:
-                variable.assign(there.read())
+                variable.assign(there[()])
                 loaded.append(name)
     if not loaded:
-        paths = [one.path for one in stored]
+        held = (f"{path} {list(one.shape)}" for path, one in stored.items())
         raise UserError(
             f"init_from = {path!r}: no variable there has a path and shape of "
-            f"this model. Wanted: {_some(new)}.{did_you_mean(names[0], paths)} "
-            f"It holds: {_some(f'{s.path} {list(s.shape)}' for s in stored)}."
+            f"this model. Wanted: {_some(new)}."
+            f"{did_you_mean(names[0], stored)} It holds: {_some(held)}."
         )
     if parts.ema is not None:
         parts.ema.restart()
@@ -146,38 +123,25 @@ def _select(names: list[str], only: str | None) -> set[str]:
 
 
 def _match(
-    ours: list[tuple[str, tuple[int, ...]]],
-    stored: list[_Stored],
-    layers: Iterable[keras.layers.Layer],
-) -> list[_Stored | None]:
-    """For each of our variables, the one with its path in the file."""
-    names = [name for name, _ in ours]
+    names: list[str],
+    shapes: list[tuple[int, ...]],
+    stored: Mapping[str, Any],
+    kinds: set[str],
+) -> list[Any]:
+    """For each of our variables, the array with its path; `None` for none."""
     # A model may have another name than the one that was saved.
-    first = {one.path.partition("/")[0] for one in stored}
+    first = {path.partition("/")[0] for path in stored}
     if len(first) == 1 and not first & {n.partition("/")[0] for n in names}:
-        below = _below([one.path for one in stored], *first)
-        stored = [
-            one._replace(path=path)
-            for one, path in zip(stored, below, strict=True)
-        ]
-    there = {one.path: one for one in stored}
-    numbered = _numbered(names)
-    found = [
-        there.get(name, there.get(other))
-        for name, other in zip(names, numbered, strict=True)
-    ]
-    if None not in found:
-        return found
-    # The same model, whose unnamed layers Keras has counted from another
-    # number: Keras names them after their classes.
-    kinds = {type(layer).__name__.lower() for layer in layers}
-    theirs = sorted(
-        (*_uncounted(one.path, kinds), i) for i, one in enumerate(stored)
-    )
-    for paths in (names, numbered):
-        mine = sorted((*_uncounted(p, kinds), i) for i, p in enumerate(paths))
-        if [(path, ours[i][1]) for path, _, i in mine] == [
-            (path, stored[i].shape) for path, _, i in theirs
+        below = _below(list(stored), *first)
+        stored = dict(zip(below, stored.values(), strict=True))
+    found = [stored.get(name) for name in names]
+    if any(one is None for one in found):
+        # The same model, whose unnamed layers Keras has counted from another
+        # number: Keras names them after their classes.
+        mine = sorted((*_uncounted(n, kinds), i) for i, n in enumerate(names))
+        theirs = sorted((*_uncounted(path, kinds), path) for path in stored)
+        if [(path, shapes[i]) for path, _, i in mine] == [
+            (path, tuple(stored[place].shape)) for path, _, place in theirs
         ]:
             for (*_, i), (*_, place) in zip(mine, theirs, strict=True):
                 found[i] = stored[place]
@@ -189,11 +153,9 @@ def _uncounted(path: str, kinds: set[str]) -> tuple[str, list[int]]:
     parts, numbers = path.split("/"), []
     for i, part in enumerate(parts):
         name, _, number = part.rpartition("_")
-        if number.isdecimal() and name.replace("_", "") in kinds:
-            parts[i] = name
-            numbers.append(int(number))
-        else:
-            numbers.append(0)
+        is_counted = number.isdecimal() and name.replace("_", "") in kinds
+        parts[i] = name if is_counted else part
+        numbers.append(int(number) if is_counted else 0)
     return "/".join(parts), numbers
 
 
@@ -208,7 +170,8 @@ def _numbered(paths: list[str]) -> list[str]:
     return numbered
 
 
-def _open_checkpoint(path: str) -> tuple[str, list[_Stored]]:
+def _open_checkpoint(path: str) -> tuple[str, dict[str, Any]]:
+    """What a message calls a checkpoint, and the model's arrays in it."""
     if files.exists(f"{path}/manifest.json"):
         snapshot, path = stateful.load_usable(path), os.path.dirname(path)
     else:
@@ -223,15 +186,11 @@ def _open_checkpoint(path: str) -> tuple[str, list[_Stored]]:
                 "directory, its checkpoints/, one of those, or a .keras or "
                 ".weights.h5 file."
             )
-    arrays = [
-        (entry["path"], snapshot.arrays[contents.key_of("model", i)])
+    return f"{path}, step {snapshot.step}", {
+        entry["path"]: snapshot.arrays[contents.key_of("model", i)]
         # Only the model's: optimizer and averages are not taken over.
         for i, entry in enumerate(snapshot.host["variables"].get("model", []))
-    ]
-    return f"{path}, step {snapshot.step}", [
-        _Stored(name, tuple(array.shape), functools.partial(np.asarray, array))
-        for name, array in arrays
-    ]
+    }
 
 
 @contextlib.contextmanager
@@ -239,20 +198,23 @@ def _sentence(path: str) -> Iterator[None]:
     """Says in a sentence that a Keras file is damaged."""
     try:
         yield
-    except _DAMAGE as error:
+    except UserError:
+        raise
+    # h5py and zipfile raise errors of all kinds for a damaged file.
+    except Exception as error:
         why = str(error).strip() or type(error).__name__
         raise UserError(
             f"init_from = {path!r} cannot be read as a Keras file: {why}"
         ) from None
 
 
-def _open_file(stack: contextlib.ExitStack, path: str) -> list[_Stored]:
-    """The variables in a Keras file, without optimizer and metrics."""
+def _open_file(stack: contextlib.ExitStack, path: str) -> dict[str, Any]:
+    """The datasets of a Keras file, without those of optimizer and metrics."""
     if not files.exists(path):
         raise UserError(f"init_from = {path!r}: there is no such file.")
     if files.is_local(path) and not os.path.isfile(path):
         raise UserError(f"init_from = {path!r} is not a file.")
-    found: list[_Stored] = []
+    found: dict[str, Any] = {}
 
     def visit(name: str, item: h5py.Group | h5py.Dataset) -> None:
         parts = name.split("/")
@@ -264,31 +226,27 @@ def _open_file(stack: contextlib.ExitStack, path: str) -> list[_Stored]:
                 f"init_from = {path!r}: {name} refers to another file."
             )
         if _holds_numbers(item):
-            read = functools.partial(_read, item, path)
-            layer = _layer_path(weights, parts)
-            found.append(_Stored(layer, tuple(item.shape), read))
+            found[_layer_path(weights, parts)] = item
 
-    with _sentence(path):
-        file: Any = stack.enter_context(_open(path))
-        if path.endswith(".keras"):
-            archive = stack.enter_context(zipfile.ZipFile(file))
-            # Only this entry is read, not the configuration, which names
-            # classes.
-            entry = archive.getinfo("model.weights.h5")
-            # It might inflate to more than the memory.
-            if entry.compress_type != zipfile.ZIP_STORED:
-                raise UserError(
-                    f"init_from = {path!r} is compressed. Save it "
-                    "uncompressed, as Keras does."
-                )
-            file = stack.enter_context(archive.open(entry))
-        weights = stack.enter_context(h5py.File(file, "r"))
-        # visititems does not follow links.
-        weights.visititems(visit)
+    file = stack.enter_context(_open(path))
+    if path.endswith(".keras"):
+        archive = stack.enter_context(zipfile.ZipFile(file))
+        # Only this entry is read, not the configuration, which names classes.
+        entry = archive.getinfo("model.weights.h5")
+        # It might inflate to more than the memory.
+        if entry.compress_type != zipfile.ZIP_STORED:
+            raise UserError(
+                f"init_from = {path!r} is compressed. Save it uncompressed, "
+                "as Keras does."
+            )
+        file = stack.enter_context(archive.open(entry))
+    weights = stack.enter_context(h5py.File(file, "r"))
+    # visititems does not follow links.
+    weights.visititems(visit)
     return found
 
 
-def _open(path: str) -> BinaryIO:
+def _open(path: str) -> IO[bytes]:
     if files.is_local(path):
         return open(path, "rb")
     # At once: h5py and zipfile jump about in a file.
@@ -297,22 +255,9 @@ def _open(path: str) -> BinaryIO:
 
 def _holds_numbers(item: h5py.Dataset) -> bool:
     try:
-        kind = item.dtype.kind
+        return item.shape is not None and item.dtype.kind in "fiub"
     except TypeError:  # A type that NumPy does not have.
         return False
-    return item.shape is not None and (kind in "fiub" or _is_bfloat16(item))
-
-
-def _is_bfloat16(item: h5py.Dataset) -> bool:
-    """Whether these are bfloat16, which Keras stores as two untyped bytes."""
-    named = item.attrs.get("dtype")
-    return str(named) == "bfloat16" and item.dtype == np.dtype("V2")
-
-
-def _read(item: h5py.Dataset, path: str) -> np.ndarray:
-    with _sentence(path):
-        array: np.ndarray = np.asarray(item[()])
-    return array.view(ml_dtypes.bfloat16) if _is_bfloat16(item) else array
 
 
 def _layer_path(weights: h5py.File, parts: list[str]) -> str:

@@ -3,7 +3,7 @@
 import contextlib
 import copy
 import hashlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from typing import Any, Protocol
 
 import tensorflow as tf
@@ -20,6 +20,7 @@ from trainer.errors import StartAgain, UserError
 from trainer.runtime.schema import Misfit
 from trainer.step.keras.private import native
 from trainer.step.spec import Parts
+from trainer.strategy.plugin import StrategyPlugin
 
 # The groups of variables that an evaluation needs.
 EVALUATED = ("model", "ema")
@@ -52,17 +53,6 @@ class HostState(Protocol):
         """Restores the rest of what `capture` returned."""
 
 
-class _Processes(Protocol):
-    """The part of a strategy plugin that compares processes."""
-
-    @property
-    def is_alone(self) -> bool:
-        """Whether this process is the only one that trains."""
-
-    def check_alike(self, facts: Mapping[str, Any]) -> None:
-        """Compares what must be equal in all processes of the run."""
-
-
 class RunState:
     """Everything of a run that a checkpoint holds.
 
@@ -78,7 +68,7 @@ class RunState:
     def __init__(
         self,
         parts: Parts,
-        processes: _Processes,
+        processes: StrategyPlugin,
     ) -> None:
         self.step = 0
         self.host: HostState | None = None

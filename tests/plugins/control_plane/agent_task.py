@@ -10,7 +10,7 @@ import sys
 import time
 
 from trainer import StartAgain, UserError
-from trainer.strategy.cluster.spec import Cluster
+from trainer.plugin_api import Cluster
 from trainer_plugins.control_plane.agent import Agent
 from trainer_plugins.control_plane.options import Options
 

@@ -17,7 +17,7 @@ import sys
 
 import numpy as np
 
-from trainer.checkpoint import storage
+from trainer.plugin_api import storage
 
 
 def snapshot(step, value):

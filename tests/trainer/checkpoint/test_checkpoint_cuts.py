@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from tests.trainer.checkpoint.cut_saves import SCENARIOS, snapshot
-from trainer.checkpoint import storage
+from trainer.plugin_api import storage
 
 HERE = pathlib.Path(__file__).parent
 

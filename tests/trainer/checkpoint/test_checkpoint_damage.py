@@ -8,7 +8,7 @@ import pytest
 
 from tests.helpers import linear, make_trainer, manifest_entry, saved_steps
 from trainer import StartAgain, UserError
-from trainer.checkpoint import storage
+from trainer.plugin_api import storage
 from trainer_plugins import Checkpoint
 
 FILES = (

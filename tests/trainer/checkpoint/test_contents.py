@@ -1,4 +1,7 @@
-"""A checkpoint with right checksums and other content is passed over."""
+"""A checkpoint with right checksums and other content is passed over.
+
+What it says of callbacks is checked, too, before it is believed.
+"""
 
 import json
 import math
@@ -10,24 +13,35 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.helpers import linear, make_trainer, saved_steps
+from tests.helpers import (
+    linear,
+    lines,
+    make_trainer,
+    read_lines,
+    saved_steps,
+)
 from tests.json_values import JSON
 from tests.sets import one_in, ordinary
-from trainer import UserError
-from trainer.checkpoint import contents, storage
+from trainer import Callback, UserError
+from trainer.checkpoint import contents
 from trainer.loop.callback_list import CallbackList
-from trainer.runtime.schema import Misfit
+from trainer.plugin_api import schema, storage
 from trainer_plugins import Checkpoint, EarlyStopping, JsonLines
 
 
-def train(model_dir, steps):
+def train(model_dir, steps, *more):
     trainer = make_trainer(linear)
     trainer.train(
         steps,
         model_dir=str(model_dir),
         callbacks=[
+            *more,
             EarlyStopping(monitor="loss", patience=100),
+            keras.callbacks.EarlyStopping(
+                "loss", patience=100, restore_best_weights=True
+            ),
             keras.callbacks.ReduceLROnPlateau("loss"),
+            keras.callbacks.CSVLogger(f"{model_dir}.csv", append=True),
             JsonLines(),
             Checkpoint(every=2),
         ],
@@ -102,6 +116,8 @@ VARIANTS = {
     "elapsed": set_to("times", "elapsed", "log", value=math.nan),
     "logs": set_to("logs", value={"loss": "small"}),
     "a large count": set_to("totals", "epoch", "loss", value=10**12),
+    "a list of callbacks": set_to("callbacks", value=[]),
+    "a callback that is a list": set_to("callbacks", "EarlyStopping", value=[]),
     # These need the loop and the callbacks.
     "a small count": set_to("totals", "epoch", "_examples", value=1),
     "other totals": set_to("totals", "other", value={}),
@@ -109,7 +125,10 @@ VARIANTS = {
 }
 
 
-OFTEN = ["no step", "unfired_from", "other totals", "a callback"]
+OFTEN = [
+    *("no step", "unfired_from", "other totals", "a callback"),
+    *("a list of callbacks", "a callback that is a list"),
+]
 
 
 @pytest.mark.parametrize("kind", ordinary(VARIANTS, OFTEN))
@@ -130,15 +149,18 @@ def test_a_run_passes_it_over(saved, tmp_path, caplog, kind):
         np.testing.assert_array_equal(one, other)
 
 
-def arrays_changed(saved, tmp_path, change):
-    """A run whose step 10 has other arrays."""
+def crafted(saved, tmp_path, change, callbacks=None):
+    """A run whose step 10 has other arrays, or other states of callbacks."""
     model_dir, snapshot = saved
     directory = tmp_path / "run" / "checkpoints"
     shutil.copytree(model_dir, tmp_path / "run")
     shutil.rmtree(directory / "step_00000010")
+    (tmp_path / "run" / "metrics.jsonl").unlink()
+    host = json.loads(json.dumps(snapshot.host))
+    host["callbacks"] |= callbacks or {}
     arrays = dict(snapshot.arrays)
     change(arrays)
-    storage.save(str(directory), storage.Snapshot(10, arrays, snapshot.host))
+    storage.save(str(directory), storage.Snapshot(10, arrays, host))
     return tmp_path / "run"
 
 
@@ -162,9 +184,64 @@ CHANGES = {
 
 @pytest.mark.parametrize("kind", one_in(2, CHANGES))
 def test_arrays_that_do_not_fit(saved, tmp_path, caplog, kind):
-    run = arrays_changed(saved, tmp_path, CHANGES[kind])
+    run = crafted(saved, tmp_path, CHANGES[kind])
     assert train(run, 12).step == 12
     assert "Passing over the checkpoint of step 10" in caplog.text
+
+
+def of_callbacks(saved, tmp_path, **states):
+    return crafted(saved, tmp_path, lambda arrays: None, states)
+
+
+def test_code_that_waits_for_being_written_is_not(saved, tmp_path, caplog):
+    code = "import os; os.system('touch harm')\n"
+    run = of_callbacks(saved, tmp_path, JsonLines={"waiting": [code]})
+    assert train(run, 12).step == 12
+    assert "Passing over the checkpoint of step 10: JsonLines" in caplog.text
+    assert "Going on from step 8" in caplog.text
+    assert [line["step"] for line in lines(run)] == [10, 12]
+    assert "import" not in (run / "metrics.jsonl").read_text()
+
+
+def test_objects_of_keras_callbacks_stay(saved, tmp_path):
+    state = {"writer": 7, "csv_file": 7}
+    run = of_callbacks(saved, tmp_path, CSVLogger=state)
+    assert train(run, 16).step == 16
+
+
+class Picky(Callback):
+    """Somebody else's, which checks nothing."""
+
+    seen = 1
+
+    def state(self):
+        return {"seen": self.seen}
+
+    def load_state(self, state):
+        self.seen = state["seen"] + 1
+
+
+def test_a_callback_that_fails_in_its_own_way(saved, tmp_path, caplog):
+    entry = {"step": 10, "split": "train", "values": {"of": 6}}
+    run = of_callbacks(
+        saved,
+        tmp_path,
+        Picky={"seen": "text"},
+        JsonLines={"waiting": [entry | {"final": False}]},
+    )
+    train(run, 12, Picky())
+    assert "Picky does not take its state (TypeError" in caplog.text
+    # Nothing of the checkpoint that was passed over is left.
+    assert "of" not in read_lines(run / "metrics.jsonl")[0]
+
+
+def test_where_none_fits_the_run_is_refused(tmp_path, monkeypatch):
+    train(tmp_path / "run", 4, Picky())
+    monkeypatch.setattr(Picky, "load_state", lambda self, s: s["other"])
+    with pytest.raises(UserError, match=r"No checkpoint in .* fits") as error:
+        train(tmp_path / "run", 8, Picky())
+    assert "step 4" in str(error.value)
+    assert "KeyError: 'other'" in str(error.value)
 
 
 def test_another_format_is_refused(saved, tmp_path):
@@ -220,6 +297,6 @@ def test_any_change_fits_or_is_a_misfit(saved, data, value, removes):
                 if key in ("EarlyStopping", "Checkpoint")
             }
         )
-    except Misfit as error:
+    except schema.Misfit as error:
         said = str(error)
     assert len(said) < 400

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tests.helpers import make_trainer, saved_steps
 from trainer import UserError
-from trainer.checkpoint import storage
+from trainer.plugin_api import storage
 from trainer_plugins import Checkpoint
 
 

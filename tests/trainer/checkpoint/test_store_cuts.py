@@ -8,7 +8,7 @@ import pytest
 
 from tests import object_store
 from tests.trainer.checkpoint.cut_saves import SCENARIOS, snapshot
-from trainer.checkpoint import storage
+from trainer.plugin_api import storage
 
 pytestmark = pytest.mark.long
 

@@ -15,7 +15,7 @@ import pytest
 
 from tests.helpers import manifest_entry
 from tests.trainer.checkpoint.untrusted_run import callbacks, make
-from trainer.checkpoint import storage
+from trainer.plugin_api import storage
 
 HERE = pathlib.Path(__file__).parent
 

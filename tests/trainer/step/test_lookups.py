@@ -8,8 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tests.helpers import saved_steps
-from trainer import Trainer, UserError
-from trainer.data import ArrayExamples, IndexedBatches
+from trainer import ArrayExamples, IndexedBatches, Trainer, UserError
 from trainer.step.forms import Form
 from trainer_plugins import Checkpoint
 

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from tests.sets import one_in
 from trainer import Trainer, UserError
-from trainer.checkpoint import storage
+from trainer.plugin_api import storage
 from trainer_plugins import Checkpoint
 
 X = np.ones((8, 2), "float32")
