@@ -37,7 +37,6 @@ from trainer.python.history import History
 from trainer.python.predict import predict
 from trainer.python.saving import save_model
 from trainer.python.splits import Splits
-from trainer.step.checks import check_losses
 from trainer.step.measuring import log_in_step
 from trainer.step.methods import BaseStep
 from trainer.step.spec import OVERRIDABLE, StepSpec
@@ -248,7 +247,6 @@ class Trainer(BaseStep):
         """
         self._new_spec(self._recipe.class_weight).bind()
         self._recipe.check_model(self._built.model, self.plugin)
-        check_losses(self._spec)
 
     def new_run(self, model_dir: str | None = None) -> Run:
         """Begins a call that trains, evaluates or predicts.

@@ -113,7 +113,7 @@ def _residual():
     return keras.Model(inputs, layers.Dense(1)(x))
 
 
-class _Sampled(keras.Model):
+class Sampled(keras.Model):
     def __init__(self):
         super().__init__()
         self.mean, self.out = layers.Dense(3), layers.Dense(1)
@@ -225,7 +225,7 @@ LAYERS = {
     "encoder": case(model=_encoder, data=(TOKENS, Y)),
     "gated": case(model=_gated),
     "shared": case(model=_shared),
-    "sampled": case(model=_Sampled),
+    "sampled": case(model=Sampled),
     "random flip": _augmented(lambda: layers.RandomFlip()),
     "random rotation": _augmented(lambda: layers.RandomRotation(0.2)),
     "random translation": _augmented(

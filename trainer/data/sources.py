@@ -20,9 +20,6 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-# The global seed can be read and restored by private names only.
-from tensorflow.python.eager import context
-
 from trainer.data.arrays import as_arrays, check_rows, weights_of_all
 from trainer.data.batches import Batches
 from trainer.data.dataset_batches import DatasetBatches
@@ -30,6 +27,7 @@ from trainer.data.examples import ArrayExamples, Examples
 from trainer.data.indexed_batches import IndexedBatches
 from trainer.data.py_dataset import check_py_dataset, from_py_dataset
 from trainer.errors import UserError, nearest
+from trainer.runtime.tensorflow_private import eager_context
 
 # What `as_source` returns.
 Source: TypeAlias = tf.data.Dataset | keras.utils.PyDataset | Batches | Examples
@@ -225,7 +223,7 @@ class DataFunction(Data):
             )
 
         def make() -> Source:
-            with _seeded(seed):
+            with seeded(seed):
                 made = self._function(**accepted)
                 call = f"{name}(split={split!r})"
                 return as_source(made, f"What {call} returned", f" of {call}")
@@ -311,7 +309,7 @@ def as_source(data: Any, name: str, of: str = "") -> Source:
 
 
 @contextlib.contextmanager
-def _seeded(seed: int) -> Iterator[None]:
+def seeded(seed: int) -> Iterator[None]:
     """Makes a function return the same data each time it is called.
 
     An operation without a seed, such as `Dataset.shuffle`, derives it from the
@@ -321,7 +319,8 @@ def _seeded(seed: int) -> Iterator[None]:
     Args:
         seed: the run's seed.
     """
-    ours = context.context()
+    # The global seed can be read and restored by private names only.
+    ours = eager_context()
     before = ours._seed, getattr(ours, "_rng", None)
     python, numpy = random.getstate(), np.random.get_state()
     # This also restarts TensorFlow's sequence of operation seeds.

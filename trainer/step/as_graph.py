@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from trainer.step import tensorflow_private as private
+from trainer.runtime import tensorflow_private as private
 from trainer.step.context import step_context
 
 # By dtype: the bits of a mantissa, those of the number one, and the unsigned

@@ -5,7 +5,7 @@ traced; `check_alike` and `check_rows` at tensors while it is. What layers and
 losses do with the other examples of a batch is tried elsewhere.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -16,58 +16,59 @@ from absl import logging
 from trainer.data.batches import Batches
 from trainer.errors import UserError, at_run_time
 from trainer.step.keras.private import (
-    keras_mask,
     layer_of,
-    set_keras_mask,
     symbolic_inputs,
     symbolic_outputs,
 )
 from trainer.step.losses.keras_losses import KerasLoss
-from trainer.step.losses.outputs import Outputs, loss_weights_of, losses_of
+from trainer.step.losses.outputs import Outputs, losses_of
 from trainer.step.spec import StepSpec
 
 _Shape = tuple[int | None, ...]
 # Names of metrics that compare with 0.5.
 _OF_HALVES = ("accuracy", "acc", "binary_accuracy", "BinaryAccuracy")
+# What helps where an array holds the wrong kind of values.
+_KINDS = {
+    "text": " Make it numbers, such as with keras.layers.StringLookup or "
+    "keras.layers.TextVectorization.",
+    "complex numbers": " Give the real part, or both on an axis.",
+}
+# What helps where targets have the shape of another kind.
+_BROADCAST = (
+    " By broadcasting, targets of one example would meet outputs of another: "
+    "end the model with Dense(1), or for class numbers use "
+    "SparseCategoricalCrossentropy."
+)
+_INSTEAD = {
+    "number": " These are one-hot vectors: use CategoricalCrossentropy, or "
+    "give class numbers, y.argmax(axis=-1).",
+    "vector": " These are class numbers: use SparseCategoricalCrossentropy, or "
+    "give one-hot vectors, by keras.utils.to_categorical(y).",
+    "value": _BROADCAST,
+    "two": _BROADCAST,
+}
 
 
 class _Output(NamedTuple):
-    """An output of a model: specs or tensors with an axis for the batch.
+    """An output of a model, and what the data has for it.
 
     Attributes:
-        name: `"y"`, or with the output's name where there are several.
+        suffix: of names in messages, where there are several outputs.
         loss: a loss of Keras; `None` for any other, which takes what it likes.
-        y: the targets.
-        y_pred: the output.
-        batch_size: shown in messages.
+        y_pred: the symbolic output.
+        y: the spec of the targets.
+        weight: the spec of the sample weights.
+        held_y: the targets, where they are in memory.
+        held_weight: the weights, where they are in memory.
     """
 
-    name: str
+    suffix: str
     loss: KerasLoss | None
-    y: Any
     y_pred: Any
-    batch_size: int | None
-
-    def text(self, shape: _Shape) -> str:
-        """A shape as it is shown."""
-        return str((self.batch_size, *shape[1:])).replace("None", "?")
-
-
-def check_losses(spec: StepSpec) -> None:
-    """Checks before the first step that losses are for outputs that exist.
-
-    Raises:
-        UserError: one is not; the outputs are listed.
-    """
-    y_pred = symbolic_outputs(spec.model)
-    own = {"train_step", "forward", "per_example_loss"} & spec.overridden
-    # A subclassed model has outputs only once it is called, and research code
-    # may return others: then the traced step checks.
-    if y_pred is None or own:
-        return
-    outputs = Outputs.of(spec.model, y_pred)
-    losses_of(spec.loss, outputs)
-    loss_weights_of(spec.loss_weights, outputs)
+    y: Any
+    weight: Any
+    held_y: Any
+    held_weight: Any
 
 
 def check_data(spec: StepSpec, batches: Batches) -> None:
@@ -83,7 +84,7 @@ def check_data(spec: StepSpec, batches: Batches) -> None:
     Raises:
         UserError: inputs do not fit the model, or targets do not fit a loss.
     """
-    given = batches.element_spec
+    given, size = batches.element_spec, batches.batch_size
     own = {"train_step", "eval_step", "forward"} & spec.overridden
     if own or not (isinstance(given, tuple | dict) or hasattr(given, "shape")):
         return
@@ -98,37 +99,30 @@ def check_data(spec: StepSpec, batches: Batches) -> None:
             if isinstance(given, dict)
             else "There is a loss, but the data has no targets: give (x, y)."
         )
-    check_inputs(spec.model, x, batch_size=batches.batch_size)
+    check_inputs(spec.model, x, batch_size=size)
     y_pred = symbolic_outputs(spec.model)
     if y_pred is None or y is None or spec.has_own("per_example_loss"):
         return
     outputs = Outputs.of(spec.model, y_pred)
-    held_y, held_weight = None, None
+    held: Sequence[Any] = (None, None, None)
     if batches.arrays is not None:
-        _, held_y, held_weight = keras.utils.unpack_x_y_sample_weight(
-            keras.tree.lists_to_tuples(batches.arrays)
-        )
-    columns = (y, weight, held_y, held_weight)
-    for name, loss, output, *parts in zip(
+        arrays = keras.tree.lists_to_tuples(batches.arrays)
+        held = keras.utils.unpack_x_y_sample_weight(arrays)
+    for name, loss, predicted, *parts in zip(
         outputs.names,
         losses_of(spec.loss, outputs),
         keras.tree.flatten(y_pred),
-        *(outputs.tensors(one) for one in columns),
+        *(outputs.tensors(one) for one in (y, weight, *held[1:])),
         strict=True,
     ):
-        of_targets, of_weights, targets, weights = parts
         suffix = f"[{name!r}]" if len(outputs.names) > 1 else ""
-        one = _Output(
-            f"y{suffix}",
-            KerasLoss.of(loss),
-            of_targets,
-            output,
-            batches.batch_size,
+        one = _Output(suffix, KerasLoss.of(loss), predicted, *parts)
+        _check_target_shape(
+            one.loss, one.y, predicted, name=f"y{suffix}", size=size
         )
-        _check_target_shape(one)
-        _check_target_values(one, targets, weights)
-        if loss is not None and of_weights is not None:
-            _check_weights(one, f"sample_weight{suffix}", of_weights, weights)
+        _check_target_values(one)
+        if loss is not None and one.weight is not None:
+            _check_weights(one, size)
         odd = _what_is_odd(one, spec.parts.metrics.given)
         if odd is not None and odd not in spec.tried:
             spec.tried.add(odd)  # Said once.
@@ -158,18 +152,15 @@ def check_inputs(model: keras.Model, x: Any, *, batch_size: int | None) -> None:
         _check_kind(named, one, wanted[name].dtype, taker="the model")
         found, expected = _shape(one), tuple(wanted[name].shape)
         # Keras adds or drops a last axis of one by itself.
-        if (
-            found is None
-            or _alike(found, expected)
+        if found is not None and not (
+            _alike(found, expected)
             or _alike(found, (*expected, 1))
             or _alike((*found, 1), expected)
         ):
-            continue
-        shapes = [str((batch_size, *s[1:])) for s in (found, expected)]
-        raise UserError(
-            f"{named} has shape {shapes[0]}, the model takes "
-            f"{shapes[1]}.".replace("None", "?")
-        )
+            texts = [_text(one, batch_size) for one in (found, expected)]
+            raise UserError(
+                f"{named} has shape {texts[0]}, the model takes {texts[1]}."
+            )
 
 
 def _inputs_by_name(x: Any, wanted: Mapping[str, Any]) -> dict[str, Any]:
@@ -201,137 +192,114 @@ def _check_kind(name: str, given: Any, wanted: Any, *, taker: str) -> None:
         for dtype in map(tf.as_dtype, (given.dtype, wanted))
     )
     if found != expected != "complex numbers":
-        help_ = {
-            "text": " Make it numbers, such as with keras.layers.StringLookup "
-            "or keras.layers.TextVectorization.",
-            "complex numbers": " Give the real part, or both on an axis.",
-        }.get(found, "")
         raise UserError(
-            f"{name} holds {found}, but {taker} takes {expected}.{help_}"
+            f"{name} holds {found}, but {taker} takes {expected}."
+            f"{_KINDS.get(found, '')}"
         )
 
 
 # Targets and weights.
 
 
-def _check_target_shape(output: _Output) -> None:
-    loss, y, y_pred = output.loss, _shape(output.y), _shape(output.y_pred)
-    if loss is None or y is None or y_pred is None or len(y_pred) < 2:
+def check_alike(loss: KerasLoss | None, y: Any, y_pred: Any) -> None:
+    """Refuses targets that do not fit outputs, while a step is traced.
+
+    Raises:
+        UserError: a loss of Keras gets targets of another shape.
+    """
+    if tf.is_tensor(y) and tf.is_tensor(y_pred):
+        _check_target_shape(loss, y, y_pred, name="A batch of targets")
+
+
+def _check_target_shape(
+    loss: KerasLoss | None,
+    targets: Any,
+    outputs: Any,
+    *,
+    name: str,
+    size: int | None = None,
+) -> None:
+    y, y_pred = _shape(targets), _shape(outputs)
+    if loss is None or loss.targets not in _INSTEAD or not (y and y_pred):
         return
-    classes, wanted, instead = y_pred[-1], y_pred, ""
-    # [batch, 1] is as good as [batch] to Keras.
-    flat = y[:-1] if len(y) == len(y_pred) and y[-1] == 1 else y
-    if loss.targets in ("number", "vector") and classes == 1:
+    classes, columns = y_pred[-1], y[-1]
+    by_class = loss.targets in ("number", "vector")
+    if by_class and len(y_pred) > 1 and classes == 1:
         raise UserError(
-            "The model has one output for each example, but "
-            f"{loss.title} wants one for each class. For two classes use "
-            "BinaryCrossentropy, or end the model with Dense(2)."
+            f"The model has one output for each example, but {loss.title} "
+            "wants one for each class. For two classes use BinaryCrossentropy, "
+            "or end the model with Dense(2)."
         )
+    # [batch, 1] is as good as [batch] to Keras.
+    flat = y[:-1] if len(y) == len(y_pred) and columns == 1 else y
+    is_vector, is_number = _alike(y, y_pred), _alike(flat, y_pred[:-1])
+    wanted, fits, is_other = y_pred, is_vector, is_number
     if loss.targets == "number":
-        wanted = y_pred[:-1]
-        fits = _alike(flat, wanted)
-        if _alike(y, y_pred):
-            instead = (
-                " These are one-hot vectors: use CategoricalCrossentropy, or "
-                "give class numbers, y.argmax(axis=-1)."
-            )
-    elif loss.targets == "vector":
-        fits = _alike(y, y_pred)
-        if _alike(flat, y_pred[:-1]):
-            instead = (
-                " These are class numbers: use SparseCategoricalCrossentropy, "
-                f"or give keras.utils.to_categorical(y, {classes})."
-            )
-    elif loss.targets in ("value", "two"):
+        wanted, fits, is_other = y_pred[:-1], is_number, is_vector
+    elif not by_class:
         # Keras repeats what has one column, and drops a last axis of one.
         fits = (
-            _alike(y, y_pred)
-            or (classes == 1 and _alike((*y, 1), y_pred))
-            or (y[-1] == 1 and _alike(y, (*y_pred, 1)))
-            or (len(y) == len(y_pred) and 1 in (y[-1], classes))
+            is_vector
+            or (classes in (1, None) and _alike((*y, 1), y_pred))
+            or (columns in (1, None) and _alike(y, (*y_pred, 1)))
+            or (len(y) == len(y_pred) and 1 in (columns, classes))
         )
-        if _alike(y, y_pred[:-1]):
-            instead = (
-                " By broadcasting, targets of one example would meet outputs "
-                "of another: end the model with Dense(1), or for class "
-                "numbers use SparseCategoricalCrossentropy."
-            )
-    else:
-        return
     if not fits:
+        instead = _INSTEAD[loss.targets] if is_other else ""
         raise UserError(
-            f"{output.name} has shape {output.text(y)}, {loss.title} wants "
-            f"{output.text(wanted)} for outputs of shape "
-            f"{output.text(y_pred)}.{instead}"
+            f"{name} has shape {_text(y, size)}, {loss.title} wants "
+            f"{_text(wanted, size)} for outputs of shape "
+            f"{_text(y_pred, size)}.{instead}"
         )
 
 
-def _check_target_values(output: _Output, y: Any, weight: Any) -> None:
-    """Checks targets that are held in memory; `None` if they are not."""
-    loss = output.loss
-    if (
-        loss is None
-        or isinstance(y, tf.SparseTensor)
-        or not hasattr(y, "dtype")
-    ):
+def _check_target_values(output: _Output) -> None:
+    """Checks targets that are held in memory."""
+    loss, name, y = output.loss, f"y{output.suffix}", output.held_y
+    is_dense = hasattr(y, "dtype") and not isinstance(y, tf.SparseTensor)
+    values = np.asarray(y) if is_dense else np.zeros(0)
+    if loss is None or values.dtype.kind not in "biuf":
         return
-    values = np.asarray(y)
-    if values.dtype.kind not in "biuf":
-        return
-    if loss.targets == "two":
-        values = _that_count(values, weight)
+    # What does not count may be anything: where there are weights, or a class
+    # is ignored, a bound cannot be told from a mark.
+    if loss.targets == "two" and output.weight is None:
         odd = values[(values < 0) | (values > 1)]
         if odd.size:
             raise UserError(
-                f"{output.name} has the value {odd[0]:g}, but {loss.title} "
-                "wants 0 and 1, or what lies between."
+                f"{name} has the value {odd[0]:g}, but {loss.title} wants 0 "
+                "and 1, or what lies between."
             )
-    shape = _shape(output.y_pred)
-    if loss.targets != "number" or not shape:
+    count = (_shape(output.y_pred) or (None,))[-1]
+    if loss.targets != "number" or count is None:
         return
-    ignored = loss.options.get("ignore_class")
-    kept = values.ravel() if ignored is None else values[values != ignored]
-    # Keras would round them down.
-    broken = (
-        kept[kept != np.floor(kept)] if kept.dtype.kind == "f" else kept[:0]
-    )
-    if broken.size:
+    values = values[values != loss.options.get("ignore_class")]
+    odd = values[values != np.floor(values)]
+    if odd.size:
+        # Keras would round them down.
         raise UserError(
-            f"{output.name} has the value {broken[0]:g}, but {loss.title} "
-            "wants the numbers of classes, which are whole."
+            f"{name} has the value {odd[0]:g}, but {loss.title} wants the "
+            "numbers of classes, which are whole."
         )
-    count = shape[-1]
-    if count is None or not kept.size:
-        return
-    least, most = kept.min(), kept.max()
-    if least < 0 or most >= count:
-        start = " Number the classes from 0." if least == 1 else ""
+    odd = values[(values < 0) | (values >= count)]
+    if odd.size:
+        start = " Number the classes from 0." if values.min() == 1 else ""
         raise UserError(
-            f"{output.name} has the class {most if least >= 0 else least:g}, "
-            f"but the model has {count} outputs, for the classes 0 to "
-            f"{count - 1}.{start}"
+            f"{name} has the class {odd.max():g}, but the model has {count} "
+            f"outputs, for the classes 0 to {count - 1}.{start}"
         )
 
 
-def _that_count(values: np.ndarray, weight: Any) -> np.ndarray:
-    """The values whose sample weight is not 0: what does not count is free."""
-    counts = np.ones(1) if weight is None else np.asarray(weight) != 0
-    if counts.ndim > 1 and counts.shape[-1] == 1:
-        counts = counts[..., 0]
-    if counts.shape != values.shape[: counts.ndim]:
-        return values.ravel()
-    return values[counts.astype(bool)].ravel()
-
-
-def _check_weights(output: _Output, name: str, weight: Any, held: Any) -> None:
+def _check_weights(output: _Output, size: int | None) -> None:
     """Checks the spec of sample weights, and those held in memory."""
-    _check_kind(name, weight, tf.float32, taker="a loss")
+    name = f"sample_weight{output.suffix}"
+    _check_kind(name, output.weight, tf.float32, taker="a loss")
+    held = output.held_weight
     if held is not None and np.isnan(np.asarray(held, "float64")).any():
         raise UserError(
             f"{name} holds NaN, and the loss would be NaN. Give examples that "
             "do not count a weight of 0."
         )
-    found, y_pred = _shape(weight), _shape(output.y_pred)
+    found, y_pred = _shape(output.weight), _shape(output.y_pred)
     if output.loss is None or found is None or y_pred is None:
         return
     # A loss of Keras has a value for each vector of the last axis.
@@ -343,8 +311,8 @@ def _check_weights(output: _Output, name: str, weight: Any, held: Any) -> None:
     )
     if not fits:
         raise UserError(
-            f"{name} has shape {output.text(found)}, and the loss one value "
-            f"for each of {output.text(values)}."
+            f"{name} has shape {_text(found, size)}, and the loss one value "
+            f"for each of {_text(values, size)}."
         )
 
 
@@ -355,6 +323,7 @@ def _what_is_odd(output: _Output, metrics: Any) -> str | None:
         return None
     ends = _activation_of(output.y_pred)
     is_logits = bool(loss.options.get("from_logits"))
+    named = [m for m in keras.tree.flatten(metrics) if m in _OF_HALVES]
     if not is_logits and ends == "linear":
         return (
             "The model ends without an activation, so it gives logits, but "
@@ -376,7 +345,6 @@ def _what_is_odd(output: _Output, metrics: Any) -> str | None:
             "The model ends with the softmax of a single output, which is "
             "always 1. Use activation='sigmoid'."
         )
-    named = [m for m in keras.tree.flatten(metrics) if m in _OF_HALVES]
     if named and ends == "linear":
         return (
             f"The metric {named[0]!r} compares outputs with 0.5, as in Keras, "
@@ -397,48 +365,7 @@ def _activation_of(tensor: Any) -> str | None:
     return getattr(getattr(layer, "activation", None), "__name__", None)
 
 
-# While a step is traced.
-
-
-def check_alike(loss: KerasLoss | None, y: Any, y_pred: Any) -> None:
-    """Refuses targets that would be paired with other examples' outputs.
-
-    Keras aligns ranks that differ by a last axis of one. Any others
-    broadcast, from the last axis on, so that the axis of examples meets
-    another one.
-
-    Args:
-        loss: Keras' own; others may take any shapes.
-        y: its targets.
-        y_pred: the output.
-
-    Raises:
-        UserError: the ranks differ otherwise.
-    """
-    checks_itself = ("ctc", "sparse_categorical_crossentropy")
-    if loss is None or not loss.targets or loss.function in checks_itself:
-        return
-    if not (tf.is_tensor(y) and tf.is_tensor(y_pred)):
-        return
-    ranks = y.shape.rank, y_pred.shape.rank
-    if None in ranks:
-        return
-    # The last axis of the tensor that has more of them.
-    last = (y if ranks[0] > ranks[1] else y_pred).shape[-1]
-    more = ranks[1] - ranks[0]
-    if loss.targets == "number":
-        # Class numbers get one more axis here, unless Keras has added it.
-        fits = more == 1 and last != 1
-    else:
-        fits = more == 0 or (abs(more) == 1 and last in (1, None))
-    if not fits:
-        raise UserError(
-            f"{loss.title} got targets of the shape {y.shape} for outputs of "
-            f"the shape {y_pred.shape}: by broadcasting, targets of one "
-            "example would meet outputs of another. Give both one shape, or "
-            "class numbers one axis less: [batch] for [batch, classes], in a "
-            "loss such as SparseCategoricalCrossentropy."
-        )
+# The values of a loss.
 
 
 def check_rows(
@@ -462,14 +389,13 @@ def check_rows(
         y_pred: the output.
 
     Returns:
-        The same values. Where their shape is not known while tracing, it is
-        checked as they are computed.
+        The same values. Where their shape is not known while tracing, the
+        graph checks it.
 
     Raises:
         UserError: it is known that they have another number of rows.
     """
-    mask, known = keras_mask(values), KerasLoss.of(loss)
-    values = tf.convert_to_tensor(values)
+    known, values = KerasLoss.of(loss), tf.convert_to_tensor(values)
     if values.shape.rank is None:
         raise UserError(
             f"The number of axes of the loss {name!r} is not known while "
@@ -491,17 +417,11 @@ def check_rows(
             raise UserError(f"{sentence} Here it has {found} for {rows}.")
     # A loss that is known to keep examples apart needs no check in every step.
     elif known is None or not known.is_by_example:
-        check = tf.debugging.assert_equal(
+        tf.debugging.assert_equal(
             tf.shape(values, tf.int64)[0],
             tf.cast(rows, tf.int64),
             message=at_run_time(sentence),
         )
-        if check is not None:  # Eagerly it has been checked by now.
-            with tf.control_dependencies([check]):
-                values = tf.identity(values)
-    if mask is not None:
-        # tf.identity above made a new tensor, without the mask.
-        set_keras_mask(values, mask)
     return values
 
 
@@ -538,3 +458,7 @@ def _alike(left: _Shape, right: _Shape) -> bool:
         a is None or b is None or a == b
         for a, b in zip(left[1:], right[1:], strict=True)
     )
+
+
+def _text(shape: _Shape, batch_size: int | None) -> str:
+    return str((batch_size, *shape[1:])).replace("None", "?")

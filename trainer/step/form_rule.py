@@ -11,12 +11,12 @@ import collections
 import dataclasses
 import math
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 
 import tensorflow as tf
 
 from trainer.step.forms import Form
-from trainer.step.tensorflow_private import function_of_graph
+from trainer.step.operations import operations_of
 
 # Operations that act outside of the graph.
 PYTHON = frozenset(
@@ -48,13 +48,6 @@ _CONVOLUTION = "Conv"
 _MOST_FLOPS = {Form.XLA_STACK: 40, Form.XLA: 16}
 # XLA takes about as long for a random number as for so many FLOPs.
 _FLOPS_OF_RANDOM = 1500
-# The attributes by which operations name functions that they call.
-_CALLED = {
-    "PartitionedCall": ("f",),
-    "StatefulPartitionedCall": ("f",),
-    **dict.fromkeys(("While", "StatelessWhile"), ("cond", "body")),
-    **dict.fromkeys(("If", "StatelessIf"), ("then_branch", "else_branch")),
-}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -82,7 +75,7 @@ class Facts:
             batch_size: stands for every dimension that is not known.
         """
         flops = written = drawn = 0
-        for operation in _operations(graph):
+        for operation in operations_of(graph):
             size = sum(
                 _size(output, batch_size)
                 for output in operation.outputs
@@ -101,11 +94,7 @@ class Facts:
 
 def types_of(graph: tf.Graph) -> collections.Counter[str]:
     """How many operations of a type a graph and its functions have."""
-    found = graph.as_graph_def()
-    nodes = [*found.node]
-    for function in found.library.function:
-        nodes += function.node_def
-    return collections.Counter(node.op for node in nodes)
+    return collections.Counter(one.type for one in operations_of(graph))
 
 
 def other_numbers(types: Collection[str]) -> list[str]:
@@ -126,21 +115,6 @@ def form_of(facts: Facts, legal: Collection[Form]) -> tuple[Form, str]:
         if form in legal and flops <= most * facts.written:
             return form, "it computes little for each number that it writes"
     return Form.GRAPH, "it computes much for each number that it writes"
-
-
-def _operations(graph: tf.Graph) -> Iterator[tf.Operation]:
-    """Those of a graph, and of each function that it calls, once."""
-    graphs, seen = [graph], set()
-    while graphs:
-        here = graphs.pop()
-        for operation in here.get_operations():
-            yield operation
-            for attribute in _CALLED.get(operation.type, ()):
-                name = operation.get_attr(attribute).name
-                called = function_of_graph(here, name)
-                if name not in seen and called is not None:
-                    seen.add(name)
-                    graphs.append(called.graph)
 
 
 def _shape(tensor: tf.Tensor, batch_size: int) -> list[int]:

@@ -6,19 +6,16 @@ refused where a training batch is cut.
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from trainer.errors import UserError
 from trainer.step.keras.private import is_built, symbolic_outputs
-from trainer.step.measuring import most_rows
 from trainer.step.metrics.metric_set import Measure
 from trainer.step.metrics.states import WholeSetMetric, build, declared, is_sum
 from trainer.step.probe import Probe, adds_up
-from trainer.step.reductions.all_gather import as_part
 from trainer.step.spec import StepSpec
 
 
@@ -46,7 +43,15 @@ def prepare(spec: StepSpec, *, training: bool) -> None:
     name = "training" if training else "evaluation"
     if is_cut and spec.probes and name not in spec.tried:
         spec.tried.add(name)
-        _require_alike(spec, probe().findings())
+        found = probe().finding()
+        # In all processes, or the others would wait for this one.
+        (is_bad,) = spec.plugin.any_of([found is not None])
+        if is_bad:
+            raise UserError(
+                found
+                or "Another process has found that the step depends on how a "
+                "batch is cut: see its error message."
+            )
     _prepare_metrics(spec, probe, training=training)
 
 
@@ -57,18 +62,6 @@ def first_batch(spec: StepSpec, *, training: bool) -> Any:
     # As in `trainer.step.replica_batch.weighted`.
     is_long = isinstance(batch, list | tuple) and len(batch) > 3
     return (batch,) if is_long else batch
-
-
-def _require_alike(spec: StepSpec, found: Sequence[str]) -> None:
-    """Refuses what depends on how a batch is cut, in all processes."""
-    (is_bad,) = spec.plugin.any_of([bool(found)])
-    if is_bad:
-        raise UserError(
-            found[0]
-            if found
-            else "Another process has found that the step depends on how a "
-            "batch is cut: see its error message."
-        )
 
 
 def _prepare_metrics(
@@ -87,12 +80,12 @@ def _prepare_metrics(
     if not metrics.is_bound:
         given = keras.tree.flatten(metrics.given)
         if y_pred is None or not all(map(_is_known, given)):
-            probe().measured()  # A step that is run binds them.
+            probe()  # A step that is run binds them.
         elif not spec.has_own("forward"):
             metrics.bind(None, y_pred)
         # Otherwise, with an overridden `forward`, the traced step binds them.
     found = {
-        name: _adds_up(spec, probe, name)
+        name: _adds_up(spec, probe(), name)
         for name, measure in metrics.measures.items()
         if measure.adds_up is None and _is_open(spec, measure, y_pred)
     }
@@ -104,7 +97,7 @@ def _prepare_metrics(
         metrics.measures[name].decide(adds_up=not is_no_sum)
     for name, measure in metrics.measures.items():
         if measure.adds_up is False:
-            _check_carried(spec, probe, name, training=training)
+            _check_carried(spec, name, measure.metric, training=training)
 
 
 def _is_known(one: Any) -> bool:
@@ -150,13 +143,15 @@ def _is_open(spec: StepSpec, measure: Measure, y_pred: Any) -> bool:
     )
 
 
-def _adds_up(spec: StepSpec, probe: Callable[[], Probe], name: str) -> bool:
+def _adds_up(spec: StepSpec, probe: Probe, name: str) -> bool:
     """Whether a metric adds up; a stored answer saves the trial."""
     metrics = spec.parts.metrics
     measure = metrics.measures[name]
-    metric = measure.metric
-    whole, parts = probe().measured()
-    if name not in whole:
+    metric, error = measure.metric, probe.whole.error
+    if error is not None and not spec.has_own("train_step"):
+        raise error
+    calls = probe.whole.measured.get(name)
+    if calls is None:
         # Only the overridden step knows targets and outputs, or it failed.
         if not is_built(metric):
             raise UserError(
@@ -165,35 +160,33 @@ def _adds_up(spec: StepSpec, probe: Callable[[], Probe], name: str) -> bool:
                 "with what Trainer.forward returns, or give it its shape."
             )
         return is_sum(metric)
-    if not whole[name]:  # A layer does not update it, such as one not used.
+    if not calls:  # A layer does not update it, such as one not used.
         return True
     with spec.plugin.scope():
-        build(metric, whole[name])
+        build(metric, calls)
     # Only now does the metric have variables.
     measure.begin()
-    judged = metrics.judged.get(name)
     # A resumed run must measure as before, even if rounding made the trial
     # come out differently.
-    if isinstance(judged, bool):
-        return judged
-    said = declared(metric)
-    if said is not None:
-        return said
-    return adds_up(metric, whole[name], [one[name] for one in parts])
+    for known in (metrics.judged.get(name), declared(metric)):
+        if isinstance(known, bool):
+            return known
+    return adds_up(metric, calls, [one.measured[name] for one in probe.parts])
 
 
 def _check_carried(
-    spec: StepSpec, probe: Callable[[], Probe], name: str, *, training: bool
+    spec: StepSpec, name: str, metric: Any, *, training: bool
 ) -> None:
     """Refuses a metric that is no sum, where that is not possible.
 
+    Whether replicas can exchange what it is updated by in an evaluation shows
+    as that is traced.
+
     Raises:
-        UserError: a training batch is cut; or an evaluation cannot gather what
-            the metric is updated by.
+        UserError: the strategy does not define an order of batches, or a
+            training batch is cut.
     """
-    metrics = spec.parts.metrics
-    measure = metrics.measures[name]
-    kind = type(measure.metric).__name__
+    kind = type(metric).__name__
     what = f"The state of the metric {name!r} ({kind}) does not add up"
     if not spec.options.evaluates_here:
         raise UserError(
@@ -214,25 +207,4 @@ def _check_carried(
             "trainer.WholeSetMetric, or train on one replica without "
             "accumulation_steps. If it is a sum over examples, say so: "
             "additive = True in its class, or trainer.additive(metric)."
-        )
-    if spec.is_whole(training=False) or spec.has_own("eval_step"):
-        return  # A step of research code is checked when it is traced.
-    if not spec.plugin.is_alone:
-        most_rows(spec, training=False)
-    leaves = [
-        as_part(leaf)
-        for leaf in tf.nest.flatten(
-            [tuple(call) for call in probe().measured()[0][name]]
-        )
-        if tf.is_tensor(leaf)
-    ]
-    if any(leaf.shape[:1] != [probe().rows] for leaf in leaves):
-        giver = "the model"
-        if measure.in_layer:
-            layer = metrics.in_layers.layer_of(measure.metric)
-            giver = f"the layer {layer!r}"
-        raise UserError(
-            f"{what} over the parts of a batch, and {giver} does not give it "
-            "one row per example. Update it with one value for each "
-            "example, of shape [batch] or [batch, ...]."
         )

@@ -1,17 +1,17 @@
 """The probe: tries the promise that a batch may be cut in any way.
 
 Whether layers, losses and metrics treat examples separately cannot be seen
-from their code. So before the first step some examples of the first batch go
-through the step itself, once whole and once in uneven parts, as replicas or
-micro-batches would have them (`trainer.step.probe_runs`), and what comes out
-is compared: outputs of layers row by row, what they assign and add to the
-loss, losses, metrics, and where it costs little the gradients. Layers are
-called several times, and nothing is changed by it.
+from their code. So before a step is traced some examples of the first batch go
+through it, once whole and once in uneven parts, as replicas or micro-batches
+would have them (`trainer.step.probe_runs`), and what comes out is compared:
+outputs of layers row by row, what they assign and add to the loss, losses,
+metrics, and where it costs little the gradients. Layers are called several
+times, and nothing is changed by it.
 """
 
 import re
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import keras
@@ -21,28 +21,70 @@ from absl import logging
 
 from trainer.data.batches import take_rows
 from trainer.errors import UserError
-from trainer.step.losses.loss_terms import kind_of_added
 from trainer.step.metrics.states import initial_state, updated
-from trainer.step.probe_runs import Call, Run, probing, run
+from trainer.step.probe_runs import (
+    Result,
+    Run,
+    as_floats,
+    largest,
+    probing,
+    run,
+)
 from trainer.step.spec import StepSpec
 
 # Rows that are taken; of a model with more numbers than these, fewer.
 _ROWS, _FEW_ROWS, _SMALL = 12, 3, 2_000_000
-# Gradients are compared where a pass makes at most so many calls of layers and
-# multiplications.
-_CALLS, _PRODUCTS = 200, 2e8
+# Gradients are compared where the layers of a small model make at most so many
+# tensors and numbers.
+_TENSORS, _NUMBERS = 600, 2_000_000
 # Rounding that is allowed, relative to the largest number of a tensor.
 _UNITS = {"bfloat16": 0.2, "float16": 4e-3}
 _UNIT = 1e-4
-_MOST = 4096  # Of the numbers of an example, which are compared.
 # By how much rounding may grow from layer to layer.
 _GROWTH = 30
+
+# By kind of what differs. Each names it, and says what helps.
 _DEPENDS = "so it would depend on the number of replicas and micro-batches"
 _OPT_OUT = "Trainer(probe=False) trains it as it is."
+_SENTENCES = {
+    "layer": (
+        "In the layer {name}, the output of an example depends on the other "
+        f"examples of its batch, {_DEPENDS}. Let it reduce over other axes "
+        "than the first, or gather the examples of all replicas by "
+        f"Trainer.all_gather. {_OPT_OUT}"
+    ),
+    "variable": (
+        "The variable {name!r} keeps what is no {how} over the batch, "
+        f"{_DEPENDS}. Say what it is where it is made, as in "
+        "add_weight(..., aggregation='sum'): 'sum' adds up what replicas add "
+        "to it, 'mean' takes the mean of their values, by examples, "
+        "'only_first_replica' the first one's."
+    ),
+    "added": (
+        "The layer {name!r} passes what is no {how} over the batch to "
+        f"add_loss, {_DEPENDS}. Divide a sum by the batch, or say what it is: "
+        "Trainer.added_losses = {{{name!r}: 'sum'}} adds up what replicas add, "
+        f"'mean' takes their mean, by examples. {_OPT_OUT}"
+    ),
+    "loss": (
+        "The loss {name!r} gives an example another value when the other "
+        f"examples of its batch change, {_DEPENDS}. A loss over pairs of "
+        "examples or over the batch goes into Trainer.global_loss, which sees "
+        "the outputs of all replicas. If it is meant as a loss per example: "
+        "make sure that targets and outputs do not broadcast ([batch] with "
+        f"[batch, 1]), and do not divide by the batch. {_OPT_OUT}"
+    ),
+    "gradient": (
+        "The gradient of {name!r} is another one for parts of a batch, though "
+        f"outputs and losses are not, {_DEPENDS}. Look for gradients of its "
+        "own, such as tf.custom_gradient, and in a train_step for a mean that "
+        "Trainer.gradients does not take."
+    ),
+}
 
 
 class Probe:
-    """The runs of a step over some examples, and what they show.
+    """The runs of a step over some examples, whole and in parts.
 
     Args:
         spec: what the step is made of.
@@ -50,286 +92,144 @@ class Probe:
         training: whether to train or only to evaluate.
 
     Attributes:
-        rows: how many examples are taken.
+        whole: the run over all of the examples.
+        parts: the runs over uneven parts of them.
     """
 
     def __init__(self, spec: StepSpec, batch: Any, *, training: bool) -> None:
-        self.spec, self._whole_batch, self._training = spec, batch, training
-        self._all = int(tf.nest.flatten(batch)[0].shape[0])
-        small = _size_of(spec.model, batch) <= _SMALL
-        self._take(min(_ROWS if small else _FEW_ROWS, self._all))
-        self._first: Run | None = None
-        self._parts: list[Run] | None = None
+        self._spec, self._training, self._gradients = spec, training, False
+        leaves = tf.nest.flatten(batch)
+        numbers = [int(np.prod(one.shape[1:])) for one in leaves]
+        is_small = spec.model.count_params() + sum(numbers) <= _SMALL
+        total = int(leaves[0].shape[0])
+        rows = min(_ROWS if is_small else _FEW_ROWS, total)
+        self._batch = take_rows(batch, 0, rows)
+        with probing(spec):
+            (self.whole,) = self._run(rows)
+            if self.whole.error is not None and rows < total:
+                # It may be made for batches of this size.
+                self._batch, rows = batch, total
+                (self.whole,) = self._run(rows)
+            is_cut = training and not spec.is_whole(training=True)
+            if is_cut and is_small and _is_cheap(self.whole):
+                self._gradients = True
+                (self.whole,) = self._run(rows)
+            # Uneven: equal parts would let a mean of means pass as a mean.
+            first = min(rows - 1, -(-rows * 3 // 5))
+            self._sizes = [first, rows - first]
+            is_one = not first or self.whole.error is not None
+            self.parts = [self.whole] if is_one else self._run(*self._sizes)
 
-    def _take(self, rows: int) -> None:
-        """Takes rows that are spread over the batch."""
-        self.rows = rows
-        # Uneven: equal parts would let a mean of means pass as a mean.
-        size = min(rows - 1, -(-rows * 3 // 5))
-        self._sizes = [size, rows - size]
-        flat = tf.nest.flatten(self._whole_batch)
-        if any(isinstance(one, tf.SparseTensor) for one in flat):
-            self.batch = take_rows(self._whole_batch, 0, rows)
-            return
-        index = np.linspace(0, self._all - 1, rows).astype("int32")
-        self.batch = tf.nest.map_structure(
-            lambda part: None if part is None else tf.gather(part, index),
-            self._whole_batch,
-        )
-
-    def findings(self) -> list[str]:
-        """Sentences about what depends on how a batch is cut, causes first.
+    def finding(self) -> str | None:
+        """A sentence about what depends on how a batch is cut, if anything.
 
         Raises:
             UserError: the step refuses the batch.
         """
-        if self.rows < 2:
-            return []
-        with probing(self.spec):
-            return self._findings()
-
-    def measured(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        """The updates of metrics by the whole, and by its parts."""
-        with probing(self.spec):
-            whole = self._whole()
-            if whole.error is not None:
-                if not self.spec.has_own("train_step"):
-                    raise whole.error
-                return {}, []
-            parts = self._parts_of_whole() if self.rows > 1 else [whole]
-        return whole.measured, [part.measured for part in parts]
-
-    def _whole(self) -> Run:
-        if self._first is None:
-            (self._first,) = self._run(self.rows, training=self._training)
-            if self._first.error is not None and self.rows < self._all:
-                # It may be made for batches of this size.
-                self._take(self._all)
-                (self._first,) = self._run(self.rows, training=self._training)
-        return self._first
-
-    def _parts_of_whole(self) -> list[Run]:
-        if self._parts is None:
-            self._parts = self._run(*self._sizes, training=self._training)
-        return self._parts
-
-    def _findings(self) -> list[str]:
-        training, first, sizes = self._training, self._whole(), self._sizes
-        if isinstance(first.error, UserError):
-            raise first.error
-        if first.error is not None:
+        error = self.whole.error
+        if isinstance(error, UserError):
+            raise error
+        if error is not None:
             logging.warning(
                 "The step could not be tried on %d examples outside of a "
                 "graph, so it is not known whether it depends on how a batch "
                 "is cut: %s",
-                self.rows,
-                _first_line(first.error),
+                len(self.whole.rows),
+                _first_line(error),
             )
-            return []
-        found = self._judged(first, self._parts_of_whole())
-        # What the whole does not give again cannot be compared.
-        if found:
-            again = self._run(self.rows, training=training)
-            return [] if self._judged(first, again) else found
-        if training and self._is_cheap(first):
-            self._warn_of_gradients(sizes)
-        if self._may_be_empty(training):
-            parts = self._run(*sizes, 0, training=training)
-            empty = "Where a replica gets no example of a batch: "
-            found = [empty + one for one in self._judged(first, parts)]
-        if not found and training:
-            found = self._findings_of_evaluation(sizes)
+            return None
+        with probing(self._spec):
+            found, gradient = self._compared(self.parts)
+            if found is None and self._may_be_empty():
+                found, _ = self._compared(self._run(*self._sizes, 0))
+                if found is not None:
+                    found = (
+                        f"Where a replica gets no example of a batch: {found}"
+                    )
+            # What the whole does not give again cannot be compared.
+            if (found or gradient) and any(
+                self._compared(self._run(len(self.whole.rows)))
+            ):
+                return None
+        if gradient is not None and found is None:
+            logging.warning("%s", gradient)
         return found
 
-    def _run(self, *sizes: int, training: bool, **options: Any) -> list[Run]:
-        return run(self.spec, self.batch, sizes, training=training, **options)
+    def _run(self, *sizes: int) -> list[Run]:
+        return run(
+            self._spec,
+            self._batch,
+            sizes,
+            training=self._training,
+            gradients=self._gradients,
+        )
 
-    def _findings_of_evaluation(self, sizes: Sequence[int]) -> list[str]:
-        (whole,) = self._run(self.rows, training=False)
-        if whole.error is not None:
-            return []  # An overridden step may call its model otherwise.
-        found = self._judged(whole, self._run(*sizes, training=False))
-        return [f"In evaluation: {one}" for one in found]
-
-    def _may_be_empty(self, training: bool) -> bool:
+    def _may_be_empty(self) -> bool:
         """Whether a replica may get no example of a batch."""
-        spec = self.spec
-        if spec.options.static_shapes:
+        spec, training = self._spec, self._training
+        if spec.options.static_shapes or len(self.parts) == 1:
             return False
         last = spec.batches("train" if training else "eval").last_size
         micro = spec.accumulation_steps if training else 1
         return last is None or last < spec.plugin.num_replicas * micro
 
-    def _is_cheap(self, run: Run) -> bool:
-        """Whether the step is small, by the count of what it computes."""
-        products = 0.0
-        for call in run.calls:
-            weights = getattr(call.layer, "_trainable_variables", ())
-            size = sum(int(np.prod(one.shape)) for one in weights)
-            for output in call.outputs[:1]:
-                channels = int(output.shape[-1]) if output.shape.rank else 1
-                places = int(tf.size(output)) / max(channels, 1)
-                products += size * places
-        return len(run.calls) <= _CALLS and products <= _PRODUCTS
+    def _compared(self, parts: Sequence[Run]) -> tuple[str | None, str | None]:
+        """What differs between the whole and some parts.
 
-    def _warn_of_gradients(self, sizes: Sequence[int]) -> None:
-        """Warns of gradients that do not add up, though all else does."""
-        options = {"training": True, "gradients": True}
-        (whole,) = self._run(self.rows, **options)
-        parts = self._run(*sizes, **options)
-        if any(run.error is not None for run in (whole, *parts)):
-            return
-        unit = self._mixing(whole, parts)[1]
-        names = _odd_gradients(self.spec, whole, parts, unit)
-        if names:
-            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-            logging.warning(
-                "The gradient of %r%s does not add up over parts of a batch, "
-                "though outputs and losses do, %s. Look for gradients of its "
-                "own, such as tf.custom_gradient, and in a train_step for a "
-                "mean that Trainer.gradients does not take.",
-                names[0],
-                more,
-                _DEPENDS,
+        Returns:
+            Sentences about the cause, and about a gradient if that is all.
+        """
+        failure = _failure(parts)
+        if failure is not None:
+            return failure, None
+        layer, is_seen, unit = _mixing(self.whole, parts)
+        odd = self._odd_results(parts, unit)
+        found = {
+            key: _SENTENCES[one.kind].format(
+                name=one.name, how="sum" if one.how == "sum" else "mean"
             )
-
-    def _judged(self, whole: Run, parts: Sequence[Run]) -> list[str]:
-        """What differs between the whole and its parts, the cause first."""
-        broken = _failure(parts)
-        if broken is not None:
-            return [broken]
-        call, unit = self._mixing(whole, parts)
-        kept = self._states(whole, parts, unit)
-        found = [*kept.values(), *self._added(whole, parts, unit)]
-        found += [
-            f"The loss {name!r} gives an example another value when the other "
-            f"examples of its batch change, {_DEPENDS}. A loss over pairs of "
-            "examples or over the batch goes into Trainer.global_loss, which "
-            "sees the outputs of all replicas. If it is meant as a loss per "
-            "example: make sure that targets and outputs do not broadcast "
-            "([batch] with [batch, 1]), and do not divide by the batch. "
-            f"{_OPT_OUT}"
-            for name, values in whole.losses.items()
-            if (_apart(values, [p.losses[name] for p in parts], parts)[0] or 0)
-            > unit
-        ]
-        if call is None:
-            return found
+            for key, one in odd.items()
+        }
+        causes = [key for key, one in odd.items() if one.kind != "gradient"]
         # Rows that only change places within the model are no reason: what
         # comes out must differ.
-        differs = any(
-            (_apart(one, others, parts)[0] or 0) > unit
-            for made, *same in zip(
-                whole.calls, *(p.calls for p in parts), strict=False
-            )
-            if made.parent is None
-            for one, *others in zip(
-                made.outputs, *(s.outputs for s in same), strict=False
-            )
-        )
-        if not (found or differs):
-            return []
-        layer = call.layer
-        own = {id(variable) for variable in getattr(layer, "variables", ())}
-        mixing = (
-            f"In the layer {_named(layer)}, the output of an example depends "
-            f"on the other examples of its batch, {_DEPENDS}. Let it reduce "
-            "over other axes than the first, or gather the examples of all "
-            f"replicas by Trainer.all_gather. {_OPT_OUT}"
-        )
-        return [*(s for key, s in kept.items() if key in own), mixing]
+        if layer is not None and (causes or is_seen):
+            own = [id(one) for one in getattr(layer, "variables", ())]
+            causes = [key for key in own if key in found]
+            if not causes:
+                return _SENTENCES["layer"].format(name=_named(layer)), None
+        if causes:
+            return found[causes[0]], None
+        return None, next(iter(found.values()), None)
 
-    def _mixing(
-        self, whole: Run, parts: Sequence[Run]
-    ) -> tuple[Call | None, float]:
-        """The first layer that mixes examples, and what is rounding."""
-        dtypes = (getattr(c.layer, "compute_dtype", "") for c in whole.calls)
-        unit = max([_UNITS.get(one, _UNIT) for one in dtypes], default=_UNIT)
-        seen, judged = 0.0, set()
-        for call, *same in zip(
-            whole.calls, *(p.calls for p in parts), strict=False
-        ):
-            # What nearly cancels has the rounding of what it was made of.
-            beside = max(map(_size, call.inputs), default=0.0) / 10
-            for blamed, name in (
-                (call.parent or call, "inputs"),
-                (call, "outputs"),
-            ):
-                for tensor, *others in zip(
-                    getattr(call, name),
-                    *(getattr(one, name) for one in same),
-                    strict=False,
-                ):
-                    if id(tensor) in judged:
-                        continue
-                    judged.add(id(tensor))
-                    error, is_row = _apart(tensor, others, parts, beside)
-                    if not is_row or error is None:
-                        continue
-                    if error > max(unit, _GROWTH * seen):
-                        return blamed, unit
-                    relative = beside / max(_size(tensor), 1e-30)
-                    seen = max(seen, min(1.0, error * max(1.0, relative)))
-        return None, max(unit, _GROWTH * seen)
-
-    def _states(
-        self, whole: Run, parts: Sequence[Run], unit: float
-    ) -> dict[int, str]:
-        """Sentences about variables that keep no mean or sum, by their id."""
-        if self.spec.plugin.num_replicas == 1:
-            return {}  # Micro-batches just assign one after the other.
-        moves = (
-            _size(_float(new) - _float(old))
-            for _, new, old, _ in whole.assigned.values()
-            if new.dtype.kind in "fV"
-        )
-        moved = max(moves, default=0.0)
-        found = {}
-        for key, (name, new, old, how) in whole.assigned.items():
-            values = [
-                p.assigned[key][1] if key in p.assigned else old for p in parts
-            ]
-            got = _agreed(how, old, values, [len(p.rows) for p in parts])
-            change = _float(new) - _float(old), _float(got) - _float(old)
-            scale = 1e-2 * _size(_float(old)) + moved / 10
-            if _error(*change, scale) > unit:
-                found[key] = (
-                    f"The variable {name!r} keeps what is no "
-                    f"{'sum' if how == 'sum' else 'mean'} over the batch, "
-                    f"{_DEPENDS}. Say what it is where it is made, as in "
-                    "add_weight(..., aggregation='sum'): 'sum' adds up what "
-                    "replicas add to it, 'mean' takes the mean of their "
-                    "values, by examples, 'only_first_replica' the first "
-                    "one's."
-                )
-        return found
-
-    def _added(
-        self, whole: Run, parts: Sequence[Run], unit: float
-    ) -> Iterator[str]:
-        """Sentences about what layers add to the loss."""
-        for number, (name, value) in enumerate(whole.added):
-            some = [
-                (len(p.rows), float(p.added[number][1]))
-                for p in parts
-                if p.rows and number < len(p.added)
-            ]
-            seen = {
-                "sum": sum(one for _, one in some),
-                "mean": sum(n * one for n, one in some) / len(whole.rows),
+    def _odd_results(
+        self, parts: Sequence[Run], unit: float
+    ) -> dict[Hashable, Result]:
+        """The results that parts do not give together, causes first."""
+        odd = {}
+        for kind in ("variable", "added", "loss", "gradient"):
+            if kind == "variable" and self._spec.plugin.num_replicas == 1:
+                continue  # Micro-batches assign one after the other.
+            results = {
+                key: one
+                for key, one in self.whole.results.items()
+                if one.kind == kind
             }
-            kind = kind_of_added(self.spec.added_losses, name) or "mean"
-            if _error(seen[kind], float(value)) <= unit:
-                continue
-            is_sum = _error(seen["sum"], float(value)) <= unit
-            yield (
-                f"The layer {name!r} passes "
-                f"{'a sum' if is_sum else 'what is no mean'} over the batch "
-                f"to add_loss, {_DEPENDS}. Divide it by the batch, or say "
-                f"what it is: Trainer.added_losses = {{{name!r}: 'sum'}} adds "
-                "up what replicas add, 'mean' takes their mean, by examples. "
-                f"{_OPT_OUT}"
-            )
+            # What changes little has the rounding of what changes much.
+            changes = [one.value - one.old for one in results.values()]
+            beside = max(map(largest, changes), default=0.0) / 10
+            for (key, one), change in zip(
+                results.items(), changes, strict=True
+            ):
+                values = [
+                    part.results[key].value if key in part.results else one.old
+                    for part in parts
+                ]
+                got = _joined(one, values, parts)
+                scale = beside + 1e-2 * largest(one.old)
+                if _error(change, got - one.old, scale) > unit:
+                    odd[key] = one
+        return odd
 
 
 def adds_up(
@@ -354,25 +254,19 @@ def adds_up(
     def added(state: Sequence[np.ndarray], calls: Any) -> list[np.ndarray]:
         after = updated(metric, state, calls)
         pairs = zip(state, after, strict=True)
-        return [_float(b) - _float(a) for a, b in pairs]
+        return [as_floats(b) - as_floats(a) for a, b in pairs]
 
     first = added(start, whole)
-    # Infinities and NaNs would compare as different, or hide a difference.
+    # Infinities and NaNs could hide a difference.
     if not all(np.isfinite(one).all() for one in first):
         return False
-    far = 1 + max(map(_size, first), default=0.0)
-    totals = [
-        [
-            np.sum(same, 0)
-            for same in zip(*(added(start, p) for p in parts), strict=True)
-        ]
-    ]
+    of_parts = zip(*(added(start, one) for one in parts), strict=True)
+    totals = [[np.sum(same, 0) for same in of_parts]]
     # States below and above the values, one of them uneven.
+    far = 1 + max(map(largest, first), default=0.0)
     for distance in (1, 3 * far, -300 * far):
         state = [
-            (_float(s) + np.abs(a) + distance * (s.dtype.kind != "u")).astype(
-                s.dtype
-            )
+            (s + np.abs(a) + distance * (s.dtype.kind != "u")).astype(s.dtype)
             for s, a in zip(start, first, strict=True)
         ]
         totals.append(added(state, whole))
@@ -383,50 +277,54 @@ def adds_up(
     )
 
 
-def _odd_gradients(
-    spec: StepSpec, whole: Run, parts: Sequence[Run], unit: float
-) -> list[str]:
-    """The variables whose gradients do not add up."""
-    pairs: list[tuple[str, np.ndarray, list[np.ndarray]]] = []
-    if whole.sums is not None:
-        variables = spec.model.trainable_variables
-        for group, found in whole.sums.gradients.items():
-            same = [p.sums.gradients[group] for p in parts if p.sums]
-            for i, one in found.items():
-                some = [_dense(part[i]) for part in same if i in part]
-                pairs.append((variables[i].path, _dense(one), some))
-    # An overridden step applies what is reduced: on each replica the same.
-    for number, (gradients, variables) in enumerate(whole.applied):
-        for i, one in enumerate(gradients):
-            if one is not None and variables is not None:
-                others = [_dense(p.applied[number][0][i]) for p in parts]
-                name, first = variables[i].path, _dense(one)
-                pairs += [(name, first, [other]) for other in others]
-    largest = max((_size(one) for _, one, _ in pairs), default=0.0)
-    return [
-        name
-        for name, one, some in pairs
-        if some
-        and _error(
-            one, np.sum(some, 0), max(*map(_size, some), largest / _GROWTH)
-        )
-        > unit
-    ]
+def _is_cheap(run: Run) -> bool:
+    """Whether the layers of a small model compute little."""
+    if run.error is not None or len(run.tensors) > _TENSORS:
+        return False
+    return sum(one.value.size for one in run.tensors) <= _NUMBERS
+
+
+def _mixing(whole: Run, parts: Sequence[Run]) -> tuple[Any, bool, float]:
+    """Looks for a layer that mixes examples.
+
+    Returns:
+        The first one, or `None`; whether a difference is left in what the
+        outermost layer returns; and what is rounding from here on.
+    """
+    dtypes = [getattr(one.layer, "compute_dtype", "") for one in whole.tensors]
+    unit = max((_UNITS.get(one, _UNIT) for one in dtypes), default=_UNIT)
+    layer, is_seen, rounding = None, False, 0.0
+    for made, *same in zip(
+        whole.tensors, *(part.tensors for part in parts), strict=False
+    ):
+        others = [one.value for one in same]
+        joined = _rows(made.value, others, parts)
+        if joined is None:
+            continue
+        error = _error(made.value, joined, made.beside)
+        is_odd = error > max(unit, _GROWTH * rounding)
+        is_seen |= is_odd and made.is_final
+        if layer is None and len(made.value) == len(whole.rows):
+            if is_odd:
+                layer = made.layer
+            elif layer is None:
+                relative = made.beside / max(largest(made.value), 1e-30)
+                rounding = max(rounding, min(1.0, error * max(1.0, relative)))
+    return layer, is_seen, max(unit, _GROWTH * rounding)
 
 
 def _failure(parts: Sequence[Run]) -> str | None:
     """A sentence about a part that fails, if one does."""
     for part in parts:
+        # Others then wait for it in vain.
         if part.error is None or isinstance(
             part.error, threading.BrokenBarrierError
         ):
             continue
         what = "another number of examples" if part.rows else "no example"
-        at = ""
-        if part.under_way:
-            at = f" in the layer {_named(part.under_way[-1].layer)}"
+        layers = [f" in the layer {_named(one)}" for one in part.under_way]
         return (
-            f"A part of the batch with {what} fails{at}: "
+            f"A part of the batch with {what} fails{''.join(layers[-1:])}: "
             f"{_first_line(part.error)}"
         )
     return None
@@ -446,94 +344,56 @@ def _named(layer: Any) -> str:
     return f"{layer.name!r} ({type(layer).__name__})"
 
 
-def _size_of(model: keras.Model, batch: Any) -> int:
-    """How many numbers a model and an example hold."""
-    leaves = [one for one in tf.nest.flatten(batch) if one is not None]
-    return model.count_params() + sum(
-        int(np.prod(one.shape[1:])) for one in leaves
-    )
-
-
-def _agreed(
-    how: str, old: Any, values: Sequence[Any], sizes: Sequence[int]
+def _joined(
+    result: Result, values: Sequence[Any], parts: Sequence[Run]
 ) -> np.ndarray:
-    """What the values that replicas assign become."""
-    some = [(n, v) for n, v in zip(sizes, values, strict=True) if n]
-    if how == "sum":
-        return _float(old) + sum(_float(v) - _float(old) for _, v in some)
-    if how == "mean":
-        whole: np.ndarray = np.sum([n * _float(v) for n, v in some], 0)
-        return whole / sum(sizes)
-    return np.asarray(some[0][1])
+    """What the values of replicas become."""
+    if result.how == "rows":
+        # Rows that do not fit, such as those of all pairs, are other values.
+        joined = _rows(result.value, values, parts)
+        return np.array(np.inf) if joined is None else joined
+    some = [
+        (len(part.rows), value)
+        for part, value in zip(parts, values, strict=True)
+        if part.rows
+    ]
+    if result.how == "first":
+        return some[0][1]
+    if result.how == "sum":
+        return result.old + sum(value - result.old for _, value in some)
+    return sum(n * value for n, value in some) / sum(n for n, _ in some)
 
 
-def _dense(gradient: Any) -> np.ndarray:
-    return _float(tf.convert_to_tensor(gradient))
+def _rows(
+    whole: np.ndarray, others: Sequence[np.ndarray], parts: Sequence[Run]
+) -> np.ndarray | None:
+    """The rows of parts one after the other, as the whole has them.
+
+    Returns:
+        `None` where no axis is that of examples.
+    """
+    sizes = [len(part.rows) for part in parts]
+    for axis in range(min(2, whole.ndim)):
+        shapes = []
+        for size in sizes:
+            shape = [*whole.shape]
+            # An axis may be that of examples and of others, such as windows.
+            shape[axis] = shape[axis] * size / sum(sizes)
+            shapes.append(tuple(shape))
+        if [one.shape for one in others] == shapes:
+            return np.concatenate(others, axis)
+    return None
 
 
-def _float(value: Any) -> np.ndarray:
-    array = np.asarray(value)
-    return array.astype("complex128" if array.dtype.kind == "c" else "float64")
-
-
-def _size(value: Any) -> float:
-    """The largest finite number of a tensor of floats."""
-    array = np.asarray(value)
-    if array.dtype.kind not in "fV":
-        return 0.0
-    flat = np.abs(array.astype("float64").ravel())
-    return float(np.max(flat[np.isfinite(flat)], initial=0.0))
-
-
-def _error(left: Any, right: Any, scale: float = 0.0) -> float:
+def _error(left: np.ndarray, right: np.ndarray, scale: float) -> float:
     """The largest difference, relative to the largest number.
 
     It is infinite where what must be equal is not.
     """
-    left, right = np.asarray(left), np.asarray(right)
-    if left.shape != right.shape or left.dtype.kind in "SUOb":
-        same = left.shape == right.shape and bool((left == right).all())
-        return 0.0 if same else np.inf
-    left, right = _float(left), _float(right)
-    with np.errstate(all="ignore"):
-        same = (left == right) | (np.isnan(left) & np.isnan(right))
-        off = np.where(same, 0.0, np.abs(left - right))
-    largest = max(_size(left), scale, 1e-30)
-    return float(np.max(np.nan_to_num(off, nan=np.inf), initial=0.0)) / largest
-
-
-def _apart(
-    whole: Any, others: Sequence[Any], parts: Sequence[Run], scale: float = 0.0
-) -> tuple[float | None, bool]:
-    """How far parts are from the whole, and whether each row is an example.
-
-    Returns:
-        `None` for the first where shapes do not tell.
-    """
-    whole, others = np.asarray(whole), [np.asarray(one) for one in others]
-    sizes = [len(part.rows) for part in parts]
-    count = sum(sizes)
-    if len(others) > 1 and all(one.shape == whole.shape for one in others):
-        return max(_error(whole, one, scale) for one in others), False
-    for axis in range(min(2, whole.ndim)):
-        if all(
-            one.ndim == whole.ndim
-            and one.shape[axis] * count == size * whole.shape[axis]
-            for one, size in zip(others, sizes, strict=True)
-        ):
-            shapes = {np.delete(one.shape, axis).tobytes() for one in others}
-            if shapes != {np.delete(whole.shape, axis).tobytes()}:
-                # Such as one value for each pair of examples.
-                return np.inf, False
-            is_row = axis == 0 and len(whole) == count
-            if is_row:
-                whole, *others = (_sampled(one) for one in (whole, *others))
-            joined = np.concatenate(others, axis)
-            return _error(whole, joined, scale), is_row
-    return None, False
-
-
-def _sampled(rows: np.ndarray) -> np.ndarray:
-    """Rows with at most some thousands of their numbers."""
-    flat = rows.reshape(len(rows), int(np.prod(rows.shape[1:])))
-    return flat[:, :: max(1, flat.shape[1] // _MOST)]
+    if left.shape != right.shape:
+        return np.inf
+    if (np.isfinite(left) != np.isfinite(right)).any():
+        return np.inf
+    with np.errstate(invalid="ignore"):
+        off = np.abs(np.nan_to_num(left - right))
+    return float(np.max(off, initial=0.0)) / max(largest(left), scale, 1e-30)

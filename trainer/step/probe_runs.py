@@ -8,131 +8,160 @@ has the same wherever it is.
 """
 
 import contextlib
-import dataclasses
 import functools
+import itertools
 import random
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from trainer.data.batches import take_rows
-from trainer.runtime.private_names import require
+from trainer.data.sources import seeded
+from trainer.runtime import tensorflow_private as private
 from trainer.step.context import step_context
-from trainer.step.keras import batch_norm
 from trainer.step.keras.private import added_losses, native
+from trainer.step.losses.loss_terms import kind_of_added
 from trainer.step.measuring import in_step
-from trainer.step.methods import GradientSums, measure
+from trainer.step.methods import measure
 from trainer.step.replica_batch import ReplicaBatch
 from trainer.step.spec import StepSpec
 
 _STREAM = 2  # Random numbers of no step.
 _SECONDS = 120  # After which a part that waits for another one is given up.
-# The operations that draw, by their module.
-_DRAWING = (
-    (
-        require("tensorflow.python.ops", "gen_random_ops"),
-        (
-            "random_uniform",
-            "random_uniform_int",
-            "random_standard_normal",
-            "truncated_normal",
-        ),
-    ),
-    (
-        require("tensorflow.python.ops", "gen_stateless_random_ops_v2"),
-        (
-            "stateless_random_uniform_v2",
-            "stateless_random_uniform_int_v2",
-            "stateless_random_uniform_full_int_v2",
-            "stateless_random_normal_v2",
-            "stateless_truncated_normal_v2",
-        ),
-    ),
-)
+# By axis, for random numbers that are fixed.
+_IRRATIONAL = np.sqrt([2, 3, 5, 7, 11, 13, 17, 19])
+_MOST = 4096  # Of the numbers of an example, which are compared.
 _NOTHING = object()
 
+# How the values of replicas become one: rows one after the other, their sum or
+# mean by examples, or the first one's.
+How: TypeAlias = Literal["rows", "sum", "mean", "first"]
+_HOW: dict[Any, How] = {
+    tf.VariableAggregation.MEAN: "mean",
+    tf.VariableAggregation.SUM: "sum",
+}
 
-@dataclasses.dataclass
-class Call:
-    """A call of a layer.
+
+class LayerTensor(NamedTuple):
+    """A tensor that a layer was given, or returned.
 
     Attributes:
-        layer: which one.
-        parent: the call within which it was made; `None` for the outermost.
-        inputs: tensors.
-        outputs: tensors; none while it is under way.
+        layer: which one made it.
+        value: its numbers, of large examples some thousands each.
+        beside: a tenth of the largest number that the layer was given: what
+            nearly cancels has the rounding of what it was made of.
+        is_final: whether no other layer surrounds the layer.
     """
 
-    layer: keras.Operation
-    parent: "Call | None"
-    inputs: list[Any]
-    outputs: list[Any] = dataclasses.field(default_factory=list)
+    layer: Any
+    value: np.ndarray
+    beside: float = 0.0
+    is_final: bool = False
 
 
-@dataclasses.dataclass
+class Result(NamedTuple):
+    """A value that a step returns, keeps or applies.
+
+    Attributes:
+        kind: `"loss"`, `"added"` to it, `"variable"` or `"gradient"`.
+        name: of the loss, the layer or the variable.
+        value: what a replica has of it.
+        how: see `How`.
+        old: what was there before.
+    """
+
+    kind: str
+    name: str
+    value: np.ndarray
+    how: How
+    old: np.ndarray
+
+
 class Run:
     """What a step does with some of the examples.
 
     Attributes:
         rows: the numbers of the examples.
-        calls: of layers, in the order in which they ended.
-        under_way: calls that have not ended, the innermost one last.
-        added: what layers passed to `add_loss`, with their names.
-        losses: the values of `per_example_loss`, by output.
-        assigned: by variable, its name, its new value, its old one, and how
-            the values of replicas become one.
+        tensors: of layers, in the order in which they were made.
+        results: what else it does; variables by their id.
         measured: the updates of metrics, by name.
-        applied: gradients and variables that an overridden step applied.
-        sums: of the gradients, where the run was to take them.
+        under_way: the layers whose calls have not ended, the innermost last.
         error: why it failed.
     """
 
-    rows: list[int]
-    calls: list[Call] = dataclasses.field(default_factory=list)
-    under_way: list[Call] = dataclasses.field(default_factory=list)
-    added: list[tuple[str, Any]] = dataclasses.field(default_factory=list)
-    losses: dict[str, Any] = dataclasses.field(default_factory=dict)
-    assigned: dict[int, tuple[str, Any, Any, str]] = dataclasses.field(
-        default_factory=dict
-    )
-    measured: dict[str, list[Any]] = dataclasses.field(default_factory=dict)
-    applied: list[tuple[Any, Any]] = dataclasses.field(default_factory=list)
-    sums: GradientSums | None = None
-    error: BaseException | None = None
+    def __init__(self, rows: Sequence[int]) -> None:
+        self.rows = rows
+        self.tensors: list[LayerTensor] = []
+        self.results: dict[Hashable, Result] = {}
+        self.measured: dict[str, list[Any]] = {}
+        self.under_way: list[Any] = []
+        self.error: BaseException | None = None
+        # The same tensor is looked at once. It stays, and so does its id.
+        self._tensors: dict[int, tf.Tensor] = {}
+
+    def take_tensors(
+        self, layer: Any, structure: Any, **options: Any
+    ) -> list[np.ndarray]:
+        """Takes the tensors that a layer has made."""
+        found = []
+        for leaf in tf.nest.flatten(structure):
+            is_eager = isinstance(leaf, tf.Tensor) and hasattr(leaf, "numpy")
+            if not is_eager or leaf.dtype == tf.string:
+                continue
+            value = as_floats(leaf)
+            if value.ndim > 1 and len(value) == len(self.rows):
+                value = value.reshape(len(value), int(np.prod(value.shape[1:])))
+                value = value[:, :: max(1, value.shape[1] // _MOST)]
+            found.append(value)
+            if id(leaf) not in self._tensors:
+                self._tensors[id(leaf)] = leaf
+                self.tensors.append(LayerTensor(layer, value, **options))
+        return found
+
+    def take(self, kind: str, name: str, value: Any, how: How) -> None:
+        """Takes a result; runs that are compared have theirs in one order."""
+        made = Result(kind, name, as_floats(value), how, np.zeros(()))
+        self.results[kind, len(self.results)] = made
 
     def take_losses(self, values: Any) -> None:
         """Takes what `per_example_loss` returned."""
         if isinstance(values, list | tuple):
             values = {str(i): value for i, value in enumerate(values)}
-        self.losses = values if isinstance(values, dict) else {"loss": values}
+        elif not isinstance(values, dict):
+            values = {"loss": values}
+        for name, value in values.items():
+            self.take("loss", name, value, "rows")
 
     def value_of(self, variable: tf.Variable) -> Any:
         """What a variable would hold by now."""
-        found = self.assigned.get(id(variable))
-        return variable.read_value() if found is None else found[1]
+        found = self.results.get(id(variable))
+        if found is None:
+            return variable.read_value()
+        return tf.cast(found.value, variable.dtype)
 
     def take_assignment(
-        self, variable: Any, value: Any, how: str, *, decided: bool
+        self, variable: Any, value: Any, *, decided: bool
     ) -> None:
         """Takes what a layer assigns to a variable.
 
         Args:
             variable: of Keras or of TensorFlow.
             value: its new value.
-            how: the values of replicas become one: by their `"mean"` or
-                `"sum"`, or as the `"first"` one's.
-            decided: whether the layer says so.
+            decided: whether the layer says how replicas agree on one.
         """
+        how = _HOW.get(native(variable).aggregation, "first")
         # To keep the first one's needs no reason.
         if not (decided and how == "first"):
             name = getattr(variable, "path", variable.name)
-            old = native(variable).numpy()
-            self.assigned[id(variable)] = name, np.asarray(value), old, how
+            new, old = as_floats(value), as_floats(native(variable))
+            made = Result("variable", name, new, how, old)
+            self.results[id(variable)] = made
 
 
 class _Replicas:
@@ -141,20 +170,18 @@ class _Replicas:
     def __init__(self, count: int) -> None:
         self.count = count
         self.turn = threading.Lock()
+        self.barrier = threading.Barrier(count, timeout=_SECONDS)
         self._values: list[Any] = [None] * count
-        self._barrier = threading.Barrier(count, timeout=_SECONDS)
-
-    def abort(self) -> None:
-        """Ends the wait of the others, as this part has failed."""
-        self._barrier.abort()
 
     def as_context(self, number: int) -> SimpleNamespace:
         """One part's stand-in for a replica context."""
 
         def add(*given: Any) -> list[Any]:
-            dense = [tf.convert_to_tensor(one) for one in given]
-            values = self._exchange(number, dense)
-            return [tf.add_n(same) for same in zip(*values, strict=True)]
+            self._values[number] = [tf.convert_to_tensor(one) for one in given]
+            self._meet()
+            found = [tf.add_n(s) for s in zip(*self._values, strict=True)]
+            self._meet()  # All have read them.
+            return found
 
         @tf.custom_gradient
         def total(*given: Any) -> Any:
@@ -172,17 +199,10 @@ class _Replicas:
             all_reduce=all_reduce,
         )
 
-    def _exchange(self, number: int, value: Any) -> list[Any]:
-        self._values[number] = value
-        self._meet()
-        found = list(self._values)
-        self._meet()
-        return found
-
     def _meet(self) -> None:
         self.turn.release()
         try:
-            self._barrier.wait()
+            self.barrier.wait()
         finally:
             self.turn.acquire()
 
@@ -194,13 +214,7 @@ class _Assignments(keras.StatelessScope):
         """Takes an assignment; the variable keeps its value."""
         variable, value = update
         decided = variable.aggregation != "none"
-        how = "mean" if native(variable).dtype.is_floating else "first"
-        if decided:
-            how = variable.aggregation.removeprefix("only_").partition("_")[0]
-        assert step_context.probe is not None
-        step_context.probe.take_assignment(
-            variable, value, how, decided=decided
-        )
+        step_context.probe.take_assignment(variable, value, decided=decided)
 
 
 def run(
@@ -220,116 +234,105 @@ def run(
         training: whether to train or to evaluate.
         gradients: whether to take them.
     """
-    replicas, begin, runs, threads = _Replicas(len(sizes)), 0, [], []
-    for number, size in enumerate(sizes):
-        made = Run([*range(begin, begin + size)])
-        part = take_rows(batch, begin, begin + size)
-        threads.append(
-            threading.Thread(
-                target=_fill,
-                args=(made, spec, part, replicas, number),
-                kwargs={"training": training, "gradients": gradients},
-            )
-        )
-        runs.append(made)
-        begin += size
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return runs
+    replicas = _Replicas(len(sizes))
+    ends = [*itertools.accumulate(sizes, initial=0)]
+
+    def fill(number: int) -> Run:
+        begin, end = ends[number], ends[number + 1]
+        made, part = Run(range(begin, end)), take_rows(batch, begin, end)
+        with (
+            replicas.turn,
+            _Assignments(collect_losses=True),
+            step_context.within(
+                probe=made,
+                replica=replicas.as_context(number),
+                batch=ReplicaBatch(part, shares=len(sizes)),
+            ),
+        ):
+            random.seed(0)
+            np.random.seed(0)
+            try:
+                _step(spec, part, training=training, gradients=gradients)
+            except BaseException as error:  # noqa: BLE001 - said, or raised
+                made.error = error
+                replicas.barrier.abort()
+        return made
+
+    with ThreadPoolExecutor(len(sizes)) as threads:
+        return list(threads.map(fill, range(len(sizes))))
 
 
-def _fill(
-    made: Run,
-    spec: StepSpec,
-    part: Any,
-    replicas: _Replicas,
-    number: int,
-    *,
-    training: bool,
-    gradients: bool,
+def _step(
+    spec: StepSpec, part: Any, *, training: bool, gradients: bool
 ) -> None:
-    """Lets a run take what the step does with its part of the batch."""
-    here = ReplicaBatch(part, shares=replicas.count)
-    x, _, _ = keras.utils.unpack_x_y_sample_weight(part)
-    context = replicas.as_context(number)
-    with replicas.turn, _Assignments(collect_losses=True):
-        random.seed(0)
-        np.random.seed(0)
-        try:
-            with (
-                step_context.within(probe=made, replica=context),
-                in_step(spec, part, stream=_STREAM, training=training),
-                step_context.within(batch=here),
-            ):
-                if training and spec.has_own("train_step"):
-                    spec.methods.train_step(part)
-                elif spec.has_own("train_step") or spec.has_own("eval_step"):
-                    spec.methods.forward(x, training=training)
-                elif gradients:
-                    made.sums, _ = spec.methods.gradient_sums(part)
-                else:
-                    measure(spec, part, training=training)
-                made.added = added_losses(spec.model)
-                calls = step_context.metric_calls or {}
-                made.measured |= spec.parts.metrics.layer_calls(calls)
-        except BaseException as error:  # noqa: BLE001 - it is said, or raised
-            made.error = error
-            replicas.abort()
+    """Lets the present run take what the step does with a part."""
+    made = step_context.probe
+    with in_step(spec, part, stream=_STREAM, training=training):
+        if training and (gradients or spec.has_own("train_step")):
+            spec.methods.train_step(part)
+        elif not training and spec.has_own("eval_step"):
+            # It may expect a batch that is filled up.
+            x, _, _ = keras.utils.unpack_x_y_sample_weight(part)
+            spec.methods.forward(x, training=False)
+        else:
+            measure(spec, part, training=training)
+        for layer, value in added_losses(spec.model):
+            kind = kind_of_added(spec.added_losses, layer) or "mean"
+            made.take("added", layer, value, kind)
+        calls = step_context.metric_calls or {}
+        made.measured |= spec.parts.metrics.layer_calls(calls)
 
 
 @contextlib.contextmanager
 def probing(spec: StepSpec) -> Iterator[None]:
     """Lets `run` act on a step, and undoes it."""
     own_context = tf.distribute.get_replica_context
+    optimizer, operation = keras.optimizers.Optimizer, keras.Operation
     replaced: list[tuple[Any, str, Any]] = [
-        (module, name, _keyed(name, require(module, name)))
-        for module, names in _DRAWING
-        for name in names
-    ]
-    replaced += [
-        (keras.Operation, "__call__", _noting(keras.Operation.__call__)),
+        (operation, "__call__", _noting(operation.__call__)),
+        (optimizer, "apply", _taking(optimizer.apply)),
         (
             tf.distribute,
             "get_replica_context",
             lambda: step_context.replica or own_context(),
         ),
+        *(
+            (module, name, _keyed(name, getattr(module, name)))
+            for module, names in private.DRAWS.items()
+            for name in names
+        ),
     ]
-    replaced += [
-        (optimizer, "apply", _taking(optimizer.apply))
-        for optimizer in spec.parts.optimizers.values()
-    ]
-    states = random.getstate(), np.random.get_state()
-    before = [vars(owner).get(name, _NOTHING) for owner, name, _ in replaced]
-    try:
+    spec.bind()
+    with seeded(0), contextlib.ExitStack() as undo:
         for owner, name, value in replaced:
-            _set(owner, name, value)
-        with batch_norm.synchronized(spec.model):
-            yield
-    finally:
-        for (owner, name, _), value in zip(replaced, before, strict=True):
-            _set(owner, name, value)
-        random.setstate(states[0])
-        np.random.set_state(states[1])
+            undo.callback(_put, owner, name, vars(owner).get(name, _NOTHING))
+            setattr(owner, name, value)
+        yield
 
 
-def _set(owner: Any, name: str, value: Any) -> None:
-    # Not through Keras' own __setattr__, which would track the function.
-    setter = type if isinstance(owner, type) else object
+def _put(owner: Any, name: str, value: Any) -> None:
+    """Gives back what an attribute was, or that there was none."""
     if value is _NOTHING:
-        setter.__delattr__(owner, name)
+        delattr(owner, name)
     else:
-        setter.__setattr__(owner, name, value)
+        setattr(owner, name, value)
 
 
 def _taking(own: Callable[..., Any]) -> Callable[..., Any]:
-    """An optimizer's `apply`, whose gradients a run takes."""
+    """The `apply` of optimizers, whose gradients a run takes."""
 
-    def apply(gradients: Any, variables: Any = None) -> Any:
-        if step_context.probe is None:
-            return own(gradients, variables)
-        step_context.probe.applied.append((gradients, variables))
+    @functools.wraps(own)
+    def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
+        run = step_context.probe
+        if run is None:
+            return own(self, grads, trainable_variables)
+        for one, variable in zip(
+            grads, trainable_variables or (), strict=False
+        ):
+            if one is not None:
+                # They are reduced: on each replica what they are of the whole.
+                dense = tf.convert_to_tensor(one)
+                run.take("gradient", variable.path, dense, "first")
         return None
 
     return apply
@@ -343,24 +346,18 @@ def _noting(own: Callable[..., Any]) -> Callable[..., Any]:
         run = step_context.probe
         if run is None:
             return own(layer, *args, **kwargs)
-        parent = run.under_way[-1] if run.under_way else None
-        made = Call(layer, parent, _tensors((args, kwargs)))
-        run.under_way.append(made)  # Where it fails, they say in which layer.
+        # What comes between layers was made by the one that surrounds them.
+        maker = run.under_way[-1] if run.under_way else layer
+        inputs = run.take_tensors(maker, (args, kwargs))
+        run.under_way.append(layer)  # Where it fails, they say in which layer.
         outputs = own(layer, *args, **kwargs)
-        made.outputs = _tensors(outputs)
-        run.calls.append(run.under_way.pop())
+        run.under_way.pop()
+        beside = max(map(largest, inputs), default=0.0) / 10
+        is_final = not run.under_way
+        run.take_tensors(layer, outputs, beside=beside, is_final=is_final)
         return outputs
 
     return call
-
-
-def _tensors(structure: Any) -> list[Any]:
-    leaves = tf.nest.flatten(structure)
-    return [
-        leaf
-        for leaf in leaves
-        if isinstance(leaf, tf.Tensor) and hasattr(leaf, "numpy")
-    ]
 
 
 def _keyed(name: str, own: Callable[..., Any]) -> Callable[..., Any]:
@@ -385,24 +382,26 @@ def _keyed(name: str, own: Callable[..., Any]) -> Callable[..., Any]:
 
 def _unit(shape: tuple[int, ...], rows: Sequence[int]) -> np.ndarray:
     """Numbers from 0 to 1; along the axis of examples, those of the rows."""
-    count = len(rows)
-    axes = [
-        axis
-        for axis, size in enumerate(shape[:2])
-        if count and size and size % count == 0
-    ]
-    axis = axes[0] if axes else 0
-    moved = np.zeros(shape)
-    if not moved.size or not shape:
-        return moved + 0.618
-    moved = np.moveaxis(moved, axis, 0)
-    number = np.arange(len(moved))
-    if axes:
+    numbers = [np.arange(size) for size in shape]
+    for axis, size in enumerate(shape[:2]):
         # An axis may hold several numbers for each example, as windows do.
-        each = len(moved) // count
-        number = number % each + each * np.asarray(rows)[number // each]
-    inner = np.arange(1, moved[0].size + 1).reshape(moved[0].shape)
-    number = number.reshape([-1] + [1] * inner.ndim)
-    unit = (0.618 * inner + 0.414 * number) % 1
-    found: np.ndarray = np.moveaxis(unit, 0, axis)
-    return found
+        each, rest = divmod(size, len(rows) or size + 1)
+        if each and not rest:
+            first = each * np.asarray(rows)[:, np.newaxis]
+            numbers[axis] = (first + np.arange(each)).ravel()
+            break
+    unit = np.asarray(0.618)
+    for factor, number in zip(_IRRATIONAL, numbers, strict=False):
+        unit = np.add.outer(unit, factor * number)
+    return unit % 1
+
+
+def as_floats(value: Any) -> np.ndarray:
+    """Numbers in the widest type."""
+    array = np.asarray(value)
+    return array.astype("complex128" if array.dtype.kind == "c" else "float64")
+
+
+def largest(values: np.ndarray) -> float:
+    """The largest finite number."""
+    return float(np.max(np.abs(values[np.isfinite(values)]), initial=0.0))

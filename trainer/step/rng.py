@@ -16,17 +16,17 @@ import keras
 import tensorflow as tf
 
 from trainer.errors import UserError
+from trainer.runtime.tensorflow_private import (
+    CondBranchFuncGraph,
+    WhileBodyFuncGraph,
+    WhileCondFuncGraph,
+)
 from trainer.step import as_graph
 from trainer.step.context import Drawing, current_graph, step_context
 from trainer.step.keras.private import (
     seed_dtype,
     seed_generators,
     unseeded_drawn_from,
-)
-from trainer.step.tensorflow_private import (
-    CondBranchFuncGraph,
-    WhileBodyFuncGraph,
-    WhileCondFuncGraph,
 )
 
 # A number that no generator of a model has: they are counted from zero.

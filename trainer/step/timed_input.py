@@ -6,10 +6,8 @@ from typing import Any
 
 import tensorflow as tf
 
-# There is no public way to tell whether op determinism is on.
-from tensorflow.python.framework import config
-
 from trainer.data.stacks import one_of
+from trainer.runtime.tensorflow_private import is_deterministic
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +63,7 @@ def read(iterator: Any, count: int = 1) -> tuple[tuple[Any, ...], tf.Tensor]:
         return (one_of(iterator.batches, iterator.index),), iterator.waited
     if isinstance(iterator, Given):
         return tuple(next(iterator) for _ in range(count)), iterator.waited
-    if config.is_op_determinism_enabled():
+    if is_deterministic():
         return tuple(next(iterator) for _ in range(count)), tf.constant(0.0)
     # On the host: an accelerator's clock has another zero.
     with tf.device("CPU:0"):

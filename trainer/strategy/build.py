@@ -69,7 +69,7 @@ def build_parts(
                 given.take_over(made)
         if plugin.num_replicas > 1:
             separate_added_losses(made)
-            batch_norm.replace_moments_of(made)
+        batch_norm.replace_moments_of(made)
         # After the model is built: its layers have made their variables, and
         # the optimizers, which assign equal values, have not.
         count_by_examples(noted, but=_equal_on_replicas(made))

@@ -14,20 +14,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from trainer.plugin_api import require
+from trainer_plugins.strategies import tensorflow_private as private
 
 _LIBRARY = "libtensorflow_cc.so.2"
-_CONNECT = "TFE_EnableCollectiveOps"
-_binding = require("tensorflow.python", "pywrap_tfe")
-_connect = require(_binding, _CONNECT)
-_context = require("tensorflow.python.eager.context", "context")
-_coordination_leader = require(
-    "tensorflow.python.distribute.multi_worker_util", "coordination_leader"
-)
-_CoordinatedJob = require(
-    "tensorflow.compiler.xla.tsl.protobuf.coordination_config_pb2",
-    "CoordinatedJob",
-)
 
 
 @contextlib.contextmanager
@@ -36,11 +25,13 @@ def lock_released() -> Iterator[None]:
 
     Does nothing where TensorFlow's C function cannot be found.
     """
-    setattr(_binding, _CONNECT, _without_lock() or _connect)
+    setattr(
+        private.binding, private.CONNECT, _without_lock() or private.connect
+    )
     try:
         yield
     finally:
-        setattr(_binding, _CONNECT, _connect)
+        setattr(private.binding, private.CONNECT, private.connect)
 
 
 def configure_heartbeats(spec: tf.train.ClusterSpec, *, seconds: float) -> None:
@@ -50,12 +41,12 @@ def configure_heartbeats(spec: tf.train.ClusterSpec, *, seconds: float) -> None:
     control plane has lost the worker and can name it.
     """
     jobs = [
-        _CoordinatedJob(name=job, num_tasks=spec.num_tasks(job))
+        private.CoordinatedJob(name=job, num_tasks=spec.num_tasks(job))
         for job in spec.jobs
     ]
-    _context().configure_coordination_service(
+    private.eager_context().configure_coordination_service(
         "standalone",
-        service_leader=_coordination_leader(spec),
+        service_leader=private.coordination_leader(spec),
         coordinated_jobs=jobs,
         heartbeat_timeout_in_ms=int(1000 * seconds),
     )
@@ -65,7 +56,7 @@ def abort_collectives(reason: str) -> None:
     """Makes all collective operations here fail with a reason, for good."""
     # An operation that waits for a lost peer has no other end, and the
     # context that can abort it has no public name.
-    _context().abort_collective_ops(tf.errors.UNAVAILABLE, reason)
+    private.eager_context().abort_collective_ops(tf.errors.UNAVAILABLE, reason)
 
 
 @contextlib.contextmanager

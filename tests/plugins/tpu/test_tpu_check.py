@@ -27,7 +27,6 @@ Trainer.loss = 'mse'
 Trainer.optimizer = 'sgd'
 Trainer.data = @numbers
 Trainer.batch_size = 8
-Trainer.probe = False
 run.strategy = 'tpu'
 run.callbacks = [@Checkpoint()]
 """

@@ -26,13 +26,19 @@ class Odd(keras.layers.Layer):
         return x * tf.cast(tf.strings.length(text)[:, None], x.dtype)
 
     def positive(self, x):
-        found = tf.gather_nd(x, tf.where(x > 0))
-        return x - tf.reduce_mean(found)
+        rows = tf.where(x > 0)[:, 0]
+        return (
+            x
+            + tf.math.unsorted_segment_sum(
+                tf.ones_like(rows, x.dtype), rows, tf.shape(x)[0]
+            )[:, tf.newaxis]
+        )
 
     def large(self, x):
-        # A map of the whole batch against itself.
-        wide = tf.tile(x, [1, 2**14])
-        return x * tf.reduce_mean(tf.nn.softmax(wide @ tf.transpose(wide)))
+        # A map of each example against itself.
+        tall = tf.tile(x[:, tf.newaxis], [1, 2**10, 1])
+        pairs = tf.matmul(tall, tall, transpose_b=True)
+        return x * tf.reduce_mean(tf.nn.softmax(pairs), axis=[1, 2])[:, None]
 
 
 @gin.configurable

@@ -156,16 +156,13 @@ def put(owner: Any, name: str, value: Any) -> None:
 
 
 def replace_moments(
-    layer: keras.layers.BatchNormalization,
-    moments: Callable[..., Any],
-    masked_moments: Callable[..., Any],
+    layer: keras.layers.BatchNormalization, moments: Callable[..., Any]
 ) -> None:
     """Replaces how a synchronized layer takes its statistics.
 
     Args:
-        layer: it may get a mask or not.
-        moments: a function of inputs and the axes to reduce.
-        masked_moments: a function of inputs, mask and the axes to reduce.
+        layer: it is also taken for synchronized while a step is tried.
+        moments: a function of inputs, mask (or `None`) and the axes to reduce.
     """
     own, axes = layer._moments, require(layer, "_reduction_axes")
 
@@ -173,11 +170,10 @@ def replace_moments(
         # Keras calls a model once to build it, outside of replicas, where
         # nothing can be reduced.
         on_replica = tf.distribute.get_replica_context() is not None
-        if not layer.synchronized or not on_replica:
-            return own(inputs, mask)
-        if mask is None:
-            return moments(inputs, axes)
-        return masked_moments(inputs, mask, axes)
+        is_tried = step_context.probe is not None
+        if on_replica and (layer.synchronized or is_tried):
+            return moments(inputs, mask, axes)
+        return own(inputs, mask)
 
     put(layer, "_moments", take)
 

@@ -23,11 +23,14 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-# There is no public way to tell which resources are variables.
-from tensorflow.python.ops import resource_variable_ops
-
 from trainer.errors import UserError
+from trainer.runtime.tensorflow_private import data_of_handle
 from trainer.step.keras.private import all_layers, native
+from trainer.step.operations import (
+    called_graphs,
+    keeps_random_state,
+    operations_of,
+)
 
 # Operations that read a variable and do not change it.
 _READS = {
@@ -45,8 +48,8 @@ _NUMBERED = re.compile(r"_\d+$")
 class Untracked:
     """Variables that may have to be saved, though Keras does not track them.
 
-    Which of them a step touches is known once it has been traced. A checkpoint
-    is restored before that, so its values are kept until then.
+    Which of them a step touches is known once it has been traced, or from the
+    checkpoint of a run that has traced it.
 
     Args:
         made: variables that the model function, layers and optimizers have
@@ -62,11 +65,12 @@ class Untracked:
         self, made: Sequence[tf.Variable], *, known: Sequence[Any]
     ) -> None:
         self._known = {key for one in known for key in _handles(one)}
-        self._named: dict[int, str] = {}
+        self._names: dict[int, str] = {}
         # Weak references: much of what was made is thrown away, such as whole
         # models, and must not stay in memory.
-        self._variables: dict[str, weakref.ref[tf.Variable]] = {}
-        self._stored: dict[str, Any] = {}
+        self._variables: weakref.WeakValueDictionary[str, tf.Variable] = (
+            weakref.WeakValueDictionary()
+        )
         self._touched: set[str] = set()
         self.lost: list[str] = []
         for i, variable in enumerate(made):
@@ -88,28 +92,20 @@ class Untracked:
             raise UserError(self.lost[0])
 
     def touch(self, handle: Any) -> bool:
-        """Notes that a step touches a variable; whether it is known."""
-        if id(handle) in self._known:
-            return True
-        key = self._named.get(id(handle))
-        variable = self._variables[key]() if key is not None else None
-        if key is None or variable is None:
-            return False
-        if key not in self._touched:
-            self._touched.add(key)
-            if key in self._stored:
-                # The step is being traced: the value is assigned now, not in
-                # the graph.
-                with tf.init_scope():
-                    self._assign(key, self._stored.pop(key))
+        """Notes that a step touches a variable; whether it is saved."""
+        key = self._names.get(id(handle))
+        if key is None or key not in self._variables:
+            return id(handle) in self._known
+        self._touched.add(key)
         return True
 
     def state(self) -> dict[str, Any]:
         """Values by name, for a checkpoint."""
         with tf.device("CPU:0"):
-            return self._stored | {
-                key: tf.identity(self._variable(key).read_value())
+            return {
+                key: tf.identity(self._variables[key].read_value())
                 for key in sorted(self._touched)
+                if key in self._variables
             }
 
     def load(self, values: Mapping[str, Any]) -> None:
@@ -118,9 +114,20 @@ class Untracked:
         Raises:
             UserError: a variable has another shape now.
         """
-        self._stored = dict(values)
-        for key in sorted(self._touched & self._stored.keys()):
-            self._assign(key, self._stored.pop(key))
+        for key, value in values.items():
+            variable = self._variables.get(key)
+            if variable is None:
+                continue  # The step does not use it any more.
+            if tuple(np.shape(value)) != tuple(variable.shape):
+                raise UserError(
+                    "The checkpoint is of another model: a variable that Keras "
+                    f"does not track, {variable.name}, has the shape "
+                    f"{tuple(variable.shape)}, but {np.shape(value)} there. "
+                    "Choose another --model_dir, or start from it with "
+                    "--init_from."
+                )
+            self._touched.add(key)
+            variable.assign(tf.cast(value, variable.dtype))
 
     def _offer(self, key: str, variable: tf.Variable) -> None:
         handles = _handles(variable)
@@ -129,24 +136,8 @@ class Untracked:
         if not (is_number or variable.dtype.is_bool):
             return
         if not self._known.intersection(handles):
-            self._variables[key] = weakref.ref(variable)
-            self._named |= dict.fromkeys(handles, key)
-
-    def _variable(self, key: str) -> tf.Variable:
-        variable = self._variables[key]()
-        assert variable is not None  # The step's graph keeps it.
-        return variable
-
-    def _assign(self, key: str, value: Any) -> None:
-        variable = self._variable(key)
-        if tuple(np.shape(value)) != tuple(variable.shape):
-            raise UserError(
-                f"The checkpoint is of another model: a variable that Keras "
-                f"does not track, {variable.name}, has the shape "
-                f"{tuple(variable.shape)}, but {np.shape(value)} there. Choose "
-                "another --model_dir, or start from it with --init_from."
-            )
-        variable.assign(tf.cast(value, variable.dtype))
+            self._variables[key] = variable
+            self._names |= dict.fromkeys(handles, key)
 
 
 def captured() -> set[int]:
@@ -187,52 +178,43 @@ def check(
     lost: list[str] = []
     warned: list[str] = []
     for outer, inner in graph.captures:
-        if id(outer) in before or not _is_variable(outer):
+        is_saved = id(outer) in before or untracked.touch(outer)
+        shape = None if is_saved else _shape_of_variable(outer)
+        if shape is None:
             continue
-        # Not saved anyway, and not one that `untracked` can save.
-        if not untracked.touch(outer):
-            users = set(_users(inner))
-            if all(kind.startswith(_COLLECTIVE) for kind in users):
-                continue
-            where = _layer_of(inner.op.name, layers)
-            message = _of_variable(graph, outer, where)
-            (warned if users <= _READS else lost).append(message)
-    named = set()  # One sentence per layer, however often it draws.
-    for op in _random_operations(graph, {}):
-        where = _layer_of(op.name, layers)
-        if (op.type, where) not in named:
-            named.add((op.type, where))
-            lost.append(_of_operation(op.type, where))
+        users = set(_users(inner))
+        if all(kind.startswith(_COLLECTIVE) for kind in users):
+            continue
+        # Only variables that are read are watched: others have no name here.
+        watched = getattr(graph, "_watched_variables", ())
+        names = [one.name for one in watched if id(outer) in _handles(one)]
+        name = names[0] if names else f"a tf.Variable of shape {shape}"
+        message = (
+            f"{_layer_of(inner.op.name, layers)} uses {name}, which was made "
+            "outside of the model function, so no checkpoint holds it: a "
+            "resumed run would have another value. Make it in the model "
+            "function or in a layer, or make it an attribute of the Trainer."
+        )
+        (warned if users <= _READS else lost).append(message)
+    # One sentence per layer, however often it draws.
+    drawn = {
+        (op.type, _layer_of(op.name, layers)): None
+        for op in operations_of(graph)
+        if keeps_random_state(op)
+    }
+    lost += [
+        f"{where} draws random numbers with TensorFlow's {kind}, whose state "
+        "no checkpoint can hold: a resumed run would draw others. Draw with "
+        "keras.random, such as keras.random.normal, without a seed or with a "
+        "keras.random.SeedGenerator."
+        for kind, where in drawn
+    ]
     if training:
         untracked.lost = lost
         if refuse:
             untracked.require_nothing_lost()
     for message in lost + warned:
         logging.warning(message)
-
-
-def _of_variable(graph: Any, handle: Any, where: str) -> str:
-    # Only variables that are read are watched: others have no name here.
-    watched = getattr(graph, "_watched_variables", ())
-    names = [v.name for v in watched if id(handle) in _handles(v)]
-    data = resource_variable_ops.get_eager_safe_handle_data(handle)
-    shape = tf.TensorShape(data.shape_and_type[0].shape)
-    name = names[0] if names else f"a tf.Variable of shape {shape}"
-    return (
-        f"{where} uses {name}, which was made outside of the model function, "
-        "so no checkpoint holds it: a resumed run would have another value. "
-        "Make it in the model function or in a layer, or make it an attribute "
-        "of the Trainer."
-    )
-
-
-def _of_operation(kind: str, where: str) -> str:
-    return (
-        f"{where} draws random numbers with TensorFlow's {kind}, whose state "
-        "no checkpoint can hold: a resumed run would draw others. Draw with "
-        "keras.random, such as keras.random.normal, without a seed or with a "
-        "keras.random.SeedGenerator."
-    )
 
 
 def _layer_of(name: str, layers: set[str]) -> str:
@@ -244,17 +226,10 @@ def _layer_of(name: str, layers: set[str]) -> str:
     return "The step"
 
 
-def _is_variable(tensor: Any) -> bool:
-    if tensor.dtype != tf.resource:
-        return False
-    data = resource_variable_ops.get_eager_safe_handle_data(tensor)
-    return bool(data is not None and data.is_set)
-
-
 def _users(tensor: Any) -> Iterator[str]:
     """Types of the operations that use a tensor, in functions as well."""
     for op in tensor.consumers():
-        graphs = _called(op)
+        graphs = called_graphs(op)
         if not graphs:
             yield op.type
             continue
@@ -266,18 +241,12 @@ def _users(tensor: Any) -> Iterator[str]:
                     yield from _users(graph.inputs[index - skipped])
 
 
-def _called(op: Any) -> list[Any]:
-    """The graphs of the functions that an operation calls."""
-    # Functions are attributes of an operation: conditions, loops, calls.
-    names: list[str] = []
-    for attribute in op.op_def.attr:
-        if attribute.type == "func":
-            names.append(op.get_attr(attribute.name).name)
-        elif attribute.type == "list(func)":
-            names += [one.name for one in op.get_attr(attribute.name)]
-    functions = [op.graph._functions.get(name) for name in names]
-    found = [getattr(one, "graph", None) for one in functions]
-    return [] if None in found else found
+def _shape_of_variable(handle: tf.Tensor) -> tf.TensorShape | None:
+    """The shape of a variable; `None` for any other tensor or resource."""
+    data = data_of_handle(handle) if handle.dtype == tf.resource else None
+    if data is None or not data.is_set:
+        return None
+    return tf.TensorShape(data.shape_and_type[0].shape)
 
 
 def _handles(variable: Any) -> list[int]:
@@ -288,26 +257,3 @@ def _handles(variable: Any) -> list[int]:
     if not isinstance(copies, tuple | list):
         copies = (variable,)
     return [id(copy.handle) for copy in copies]
-
-
-def _random_operations(
-    graph: Any, kinds: dict[str, bool], seen: set[int] | None = None
-) -> Iterator[Any]:
-    """Operations of a graph, and of those in it, that keep a random state."""
-    seen = set() if seen is None else seen
-    if id(graph) in seen:
-        return
-    seen.add(id(graph))
-    for op in graph.get_operations():
-        if op.type not in kinds:
-            # All of TensorFlow's stateful random operations have a second seed,
-            # also those that a later version adds.
-            kinds[op.type] = bool(op.op_def.is_stateful) and any(
-                attribute.name == "seed2" for attribute in op.op_def.attr
-            )
-        if kinds[op.type]:
-            yield op
-    for function in graph._functions.values():
-        inner = getattr(function, "graph", None)
-        if inner is not None:
-            yield from _random_operations(inner, kinds, seen)

@@ -24,7 +24,6 @@ from trainer.step.replica_batch import ReplicaBatch
 _FIRST = tf.VariableAggregation.ONLY_FIRST_REPLICA
 _MEAN = tf.VariableAggregation.MEAN
 _SUM = tf.VariableAggregation.SUM
-_HOW = {_FIRST: "first", _MEAN: "mean", _SUM: "sum"}
 
 
 def portable_variables(
@@ -111,8 +110,7 @@ def _by_examples(
             if name != "assign":
                 change = -value if name == "assign_sub" else value
                 value = probe.value_of(variable) + change
-            how = _HOW[variable.aggregation]
-            probe.take_assignment(variable, value, how, decided=decided)
+            probe.take_assignment(variable, value, decided=decided)
             return value
         weighed = _value_of if name == "assign" else _delta_of
         return own(weighed(variable, value, here), *args, **kwargs)

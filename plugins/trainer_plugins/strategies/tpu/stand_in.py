@@ -12,10 +12,11 @@ from typing import Any
 
 import tensorflow as tf
 
-# Neither XLA's own operations nor the part of a strategy that differs has a
-# public name.
-from tensorflow.compiler.tf2xla.ops import gen_xla_ops
-from tensorflow.python.distribute.one_device_strategy import OneDeviceExtended
+from trainer_plugins.strategies.tensorflow_private import (
+    OneDeviceExtended,
+    xla_all_reduce,
+    xla_replica_id,
+)
 
 _ASSIGNMENTS = ("assign", "assign_add", "assign_sub")
 
@@ -46,7 +47,7 @@ class _Extended(OneDeviceExtended):
         self, fn: Callable[..., Any], args: Any, kwargs: Any
     ) -> Any:
         strategy = self._container_strategy()
-        number = gen_xla_ops.xla_replica_id()
+        number = xla_replica_id()
         with (
             tf.device(self._device),
             tf.distribute.ReplicaContext(
@@ -65,7 +66,7 @@ class _Extended(OneDeviceExtended):
         # As TPUStrategy does: first the factor, then one sum.
         if reduce_op == tf.distribute.ReduceOp.MEAN:
             value *= tf.cast(1.0 / self._replicas, value.dtype)
-        return gen_xla_ops.xla_all_reduce(
+        return xla_all_reduce(
             input=value,
             group_assignment=tf.constant(self._group),
             reduce_op="Add",
