@@ -188,15 +188,15 @@ class _Parser(flags.ArgumentParser):
         return value
 
 
-def define() -> flags.FlagValues:
-    """Defines all flags, by group.
+def define(known: Mapping[str, Flag] = FLAGS) -> flags.FlagValues:
+    """Defines flags, by group.
 
     They are in a set of their own: absl's holds the flags of every imported
     library, and would accept and list them.
     """
     values = flags.FlagValues()
     values.set_gnu_getopt()
-    for name, flag in FLAGS.items():
+    for name, flag in known.items():
         repeats = flag.kind == Sequence[Text]
         make = flags.MultiFlag if repeats else flags.Flag
         made = make(
@@ -218,7 +218,7 @@ def parse(arguments: Sequence[str]) -> Request:
         UserError: a flag is unknown, or its value is invalid.
     """
     values = define()
-    left_over = _set(values, arguments, known_only=True)
+    left_over = set_values(values, arguments, known_only=True)
     left_over, gin_flags = _take_gin_flags(left_over)
     named = {name: values[name].value for name in FLAGS if values[name].present}
     given = {
@@ -255,7 +255,7 @@ def parse(arguments: Sequence[str]) -> Request:
     return request
 
 
-def _set(
+def set_values(
     values: flags.FlagValues, arguments: Sequence[str], *, known_only: bool
 ) -> list[str]:
     """Gives flags their values; returns the other arguments."""
@@ -353,9 +353,11 @@ def parse_of_modules(request: Request) -> None:
         if name in values
         for one in (value if isinstance(value, list) else [value])
     ]
-    left_over = _set(values, [*shared, *request.left_over], known_only=False)
+    left_over = set_values(
+        values, [*shared, *request.left_over], known_only=False
+    )
     # Only now that all are set: it also checks what must be set.
-    _set(flags.FLAGS, (), known_only=False)
+    set_values(flags.FLAGS, (), known_only=False)
     if left_over:
         raise UserError(unknown(left_over[0]))
 

@@ -49,25 +49,33 @@ number if the state is not saved; else that of the process that failed for
 good: 75 if it requests a restart, 128 plus a signal's number if killed.
 """
 
-import argparse
-import contextlib
 import dataclasses
 import os
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from typing import NoReturn
+import types
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from trainer.cli import flags as trainer_flags
 from trainer.cli.command import default_path, experiment_name
-from trainer.cli.flags import HELP_FLAGS
+from trainer.cli.flags import HELP_FLAGS, Flag
 from trainer.errors import UserError, did_you_mean
 from trainer.launch.policy import Limits
 from trainer.runtime.files import is_local
 from trainer.runtime.run_paths import plain, refuse_links
 from trainer.strategy.cluster.resolve import is_described, resolve_cluster
+from trainer.values.annotations import Natural, Positive, Text
 
-# Far more than a machine can start, and than may be restarted.
-_MOST = 1_000_000
+# The launcher's own: their types and defaults. What they mean is said above.
+_FLAGS: dict[str, tuple[Any, Any]] = {
+    "num_workers": (Positive, None),
+    "num_ps": (Natural, None),
+    "evaluator": (bool, False),
+    "isolate": (bool, False),
+    "log_dir": (Text, None),
+    "max_restarts": (Natural, Limits.max_restarts),
+    "min_workers": (Positive, None),
+}
 CLUSTER_FLAGS = ("worker_hosts", "ps_hosts", "task_type", "task_index")
 
 
@@ -85,7 +93,7 @@ class Request:
         arguments: for `python -m trainer`, with a `--model_dir`.
     """
 
-    flags: argparse.Namespace
+    flags: types.SimpleNamespace
     task: tuple[str, int] | None
     log_dir: str
     mode: str
@@ -146,40 +154,23 @@ def parse(
     )
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message.removeprefix('argument ')}.")
-
-
-def _parse_own(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = _Parser(add_help=False, allow_abbrev=False)
-    add = parser.add_argument
-    add("--num_workers", type=_number(1))
-    add("--num_ps", type=_number(0))
-    add("--evaluator", action="store_true")
-    add("--isolate", action="store_true")
-    add("--log_dir")
-    add("--max_restarts", type=_number(0), default=Limits.max_restarts)
-    add("--min_workers", type=_number(1))
-    flags, left_over = parser.parse_known_args(arguments)
+def _parse_own(arguments: Sequence[str]) -> types.SimpleNamespace:
+    values = trainer_flags.define(
+        {name: Flag(kind, "", "", "") for name, (kind, _) in _FLAGS.items()}
+    )
+    left_over = trainer_flags.set_values(values, arguments, known_only=True)
     if left_over:
-        raise UserError(_unknown(left_over[0], vars(flags)))
-    return flags
+        raise UserError(_unknown(left_over[0]))
+    given = {name: values[name].value for name in _FLAGS}
+    return types.SimpleNamespace(
+        **{
+            name: default if given[name] is None else given[name]
+            for name, (_, default) in _FLAGS.items()
+        }
+    )
 
 
-def _number(least: int) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        with contextlib.suppress(ValueError):
-            if least <= (value := int(text)) <= _MOST:
-                return value
-        raise argparse.ArgumentTypeError(
-            f"{text!r} must be a number of {least} to {_MOST}"
-        )
-
-    return parse
-
-
-def _unknown(argument: str, known: Mapping[str, object]) -> str:
+def _unknown(argument: str) -> str:
     if not argument.startswith("--"):
         return (
             f"Unexpected argument {argument!r}. The flags of trainer go "
@@ -191,12 +182,12 @@ def _unknown(argument: str, known: Mapping[str, object]) -> str:
             f"--{name} is a flag of trainer: write it after a --, as in "
             f"python -m trainer.launch --num_workers=2 -- --{name}=..."
         )
-    hint = did_you_mean(name, [*known, "help"], prefix="--")
+    hint = did_you_mean(name, [*_FLAGS, "help"], prefix="--")
     return f"Unknown flag --{name}.{hint} --help lists the flags."
 
 
 def _own_task(
-    flags: argparse.Namespace,
+    flags: types.SimpleNamespace,
     request: trainer_flags.Request,
     environ: Mapping[str, str],
 ) -> tuple[str, int] | None:

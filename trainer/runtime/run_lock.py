@@ -89,11 +89,10 @@ def locked(model_dir: str | None) -> Iterator[Callable[[], None]]:
         return
     path = os.path.join(model_dir, FILE_NAME)
     local = files.is_local(model_dir)
+    # Absolute: what is removed at the end is what was made.
+    folder = os.path.abspath(model_dir) if local else model_dir
     try:
-        # Absolute: what is removed at the end is what was made.
-        made = files.make_directory(
-            os.path.abspath(model_dir) if local else model_dir
-        )
+        made = files.make_directory(folder)
         prepare_file(model_dir, FILE_NAME)
         descriptor = _lock(path) if local else None
     except OSError as error:
@@ -209,26 +208,21 @@ def _leased(path: str) -> Iterator[Callable[[], None]]:
     def check() -> None:
         now = _read(path)
         if now and now.get("nonce") != mine["nonce"]:
-            raise _in_use(path, now)
-
-    def keep() -> None:
-        while not stop.wait(_RENEW_SECONDS):
-            try:
-                check()
-                write()
-            except UserError as error:
-                # For the main thread: raised here, it would end this thread
-                # only.
-                lost.append(error)
-                logging.error("%s", error)
-                return
-            # A short outage of the store must not end the run.
-            except OSError as error:
-                logging.warning("%s cannot be renewed: %s", path, error)
+            lost.append(_in_use(path, now))
 
     def raise_if_lost() -> None:
         if lost:
             raise lost[0]
+
+    def keep() -> None:
+        while not lost and not stop.wait(_RENEW_SECONDS):
+            # A short outage of the store must not end the run.
+            try:
+                check()
+                if not lost:
+                    write()
+            except OSError as error:
+                logging.warning("%s cannot be renewed: %s", path, error)
 
     try:
         _wait_for_end(path)
@@ -239,17 +233,21 @@ def _leased(path: str) -> Iterator[Callable[[], None]]:
         check()
     except OSError as error:
         raise UserError(f"{path} cannot be written: {error}") from None
+    raise_if_lost()
     thread = threading.Thread(target=keep, name="lease", daemon=True)
     thread.start()
     try:
+        # The main thread is to call it: raised in the other one, it would end
+        # that one only.
         yield raise_if_lost
     finally:
         stop.set()
         # Before the release: a renewal under way would write the file again.
         thread.join(timeout=_RENEW_SECONDS)
-        with contextlib.suppress(UserError, OSError):
+        with contextlib.suppress(OSError):
             check()
-            files.remove(path)
+            if not lost:
+                files.remove(path)
 
 
 def _wait_for_end(path: str) -> None:
@@ -260,23 +258,22 @@ def _wait_for_end(path: str) -> None:
     """
     first = _read(path)
     launcher, renewed = os.environ.get(LAUNCHER), first.get("renewed")
-    # A launcher restarts the chief only after the previous one has ended.
-    if launcher is not None and first.get("launcher") == launcher:
+    is_dead = (
+        # A launcher restarts the chief only after the previous one has ended.
+        (launcher is not None and first.get("launcher") == launcher)
+        or not isinstance(renewed, int | float)
+        or time.time() - renewed > _LONG_SECONDS
+    )
+    if is_dead:
         return
-    if not isinstance(renewed, int | float):
-        return
-    if time.time() - renewed > _LONG_SECONDS:
-        return
-    seconds = _LEASE_SECONDS
-    logging.info("Watching for %g s whether %s is renewed.", seconds, first)
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        time.sleep(min(1.0, seconds / 10))
-        now = _read(path)
-        if now != first:
-            if now:
-                raise _in_use(path, now)
-            return
+    logging.info(
+        "Watching for %g s whether %s is renewed.", _LEASE_SECONDS, first
+    )
+    deadline = time.monotonic() + _LEASE_SECONDS
+    while (now := _read(path)) == first and time.monotonic() < deadline:
+        time.sleep(min(1.0, _LEASE_SECONDS / 10))
+    if now and now != first:
+        raise _in_use(path, now)
 
 
 def _read(path: str) -> dict[str, Any]:

@@ -70,9 +70,9 @@ def test_a_missing_model_dir_is_added_for_all(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("given", "parts"),
     [
-        (["--num_workers=0"], ["--num_workers: '0'", "of 1 to"]),
-        (["--num_workers=two"], ["'two'", "a number"]),
-        (["--max_restarts"], ["--max_restarts", "expected one argument"]),
+        (["--num_workers=0"], ["--num_workers=0: must be", "number >= 1"]),
+        (["--num_workers=two"], ["two", "a whole number"]),
+        (["--max_restarts"], ["--max_restarts", "Missing value"]),
         (["--min_workers=1", "--num_ps=1"], ["without parameter servers"]),
         (["--max_restart=1"], ["'--max_restarts'"]),
         (["x"], ["'x'", "--"]),
