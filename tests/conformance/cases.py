@@ -65,7 +65,13 @@ for _event in (
     setattr(Recorder, _event, _record)
 
 
-def regression_trainer(strategy, **options):
+def made(strategy, arrays, kind=Trainer, **options):
+    """A Trainer on arrays in their order."""
+    given = {"batch_size": models.BATCH, **options}
+    return kind(data=in_order(arrays), strategy=strategy, **given)
+
+
+def regression_trainer(strategy, arrays=None, **options):
     defaults = {
         "model": models.regression_model,
         "loss": keras.losses.MeanSquaredError(),
@@ -73,10 +79,9 @@ def regression_trainer(strategy, **options):
             models.LEARNING_RATE, global_clipnorm=models.CLIP_NORM
         ),
         "metrics": [keras.metrics.MeanAbsoluteError],
-        "data": in_order(models.regression_data()),
-        "batch_size": models.BATCH,
     }
-    return Trainer(**{**defaults, **options}, strategy=strategy)
+    arrays = arrays or models.regression_data()
+    return made(strategy, arrays, **{**defaults, **options})
 
 
 def linear():
@@ -188,13 +193,12 @@ def moving_average(strategy, directory):
 @case
 def masked_loss(strategy, directory):
     """A mask's denominator is the global number of values that count."""
-    trainer = Trainer(
+    trainer = made(
+        strategy,
+        models.token_data(),
         model=models.token_model,
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         optimizer=lambda: keras.optimizers.SGD(0.5),
-        data=in_order(models.token_data()),
-        batch_size=models.BATCH,
-        strategy=strategy,
     )
     result = initial_of(trainer)
     logs = trainer.train(12, log_every=12)
@@ -204,7 +208,9 @@ def masked_loss(strategy, directory):
 @case
 def weighted_denominator(strategy, directory):
     """`mean_with_sample_weight` divides by the global sum of weights."""
-    trainer = Trainer(
+    trainer = made(
+        strategy,
+        models.binary_data(),
         model=models.binary_model,
         loss=keras.losses.BinaryCrossentropy(
             reduction="mean_with_sample_weight"
@@ -214,9 +220,6 @@ def weighted_denominator(strategy, directory):
             lambda: keras.metrics.AUC(num_thresholds=1000),
             keras.metrics.BinaryAccuracy,
         ],
-        data=in_order(models.binary_data()),
-        batch_size=models.BATCH,
-        strategy=strategy,
     )
     result = initial_of(trainer)
     trainer.train(1)
@@ -270,11 +273,11 @@ def dropout(strategy, directory):
             }
 
     def masks(seed, steps):
-        trainer = Masks(
+        trainer = made(
+            strategy,
+            models.regression_data(),
+            Masks,
             model=models.dropout_model,
-            data=in_order(models.regression_data()),
-            batch_size=models.BATCH,
-            strategy=strategy,
             seed=seed,
         )
         logs = [trainer.train(n, log_every=1) for n in steps]
@@ -311,15 +314,15 @@ def own_train_step(strategy, directory):
             self.apply_gradients(found[2:], variables[2:], optimizer="fast")
             return {"loss": loss}
 
-    trainer = Two(
+    trainer = made(
+        strategy,
+        models.regression_data(),
+        Two,
         model=models.dropout_model,
         optimizer={
             "slow": lambda: keras.optimizers.SGD(0.001),
             "fast": lambda: keras.optimizers.SGD(0.01),
         },
-        data=in_order(models.regression_data()),
-        batch_size=models.BATCH,
-        strategy=strategy,
     )
     trainer.model.layers[1].rate = 0.0
     result = initial_of(trainer)
@@ -330,12 +333,13 @@ def own_train_step(strategy, directory):
 @case
 def loss_over_the_global_batch(strategy, directory):
     """Pairs of views, on pieces of unequal size, some with no example."""
-    trainer = SimCLR(
+    trainer = made(
+        strategy,
+        models.views_data(),
+        SimCLR,
         model=models.views_model,
         optimizer=lambda: keras.optimizers.SGD(models.VIEWS_RATE),
-        data=in_order(models.views_data()),
         batch_size=models.VIEWS_BATCH,
-        strategy=strategy,
     )
     result = initial_of(trainer)
     logs = trainer.train_and_evaluate(
@@ -425,9 +429,7 @@ def counts(strategy, directory):
     """What was counted in 400 steps of workers that do not wait."""
     x, y, _ = models.regression_data()
     whole = len(x) // models.BATCH * models.BATCH
-    trainer = regression_trainer(
-        strategy, data=in_order((x[:whole], y[:whole]))
-    )
+    trainer = regression_trainer(strategy, (x[:whole], y[:whole]))
     logs = trainer.train(400, log_every=1000, steps_per_loop=100)
     totals = trainer._built.last._reporter.intervals["interval"]
     metric_count = totals.state()["metric:mean_absolute_error"][1].sum()

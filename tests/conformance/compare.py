@@ -28,19 +28,19 @@ def difference(actual, expected):
 
 def weights(results):
     """Weights after 50 steps: Adam, clipping, L2, BatchNormalization."""
-    case, expected = _parity(results, "parity")
+    case, expected = _parity(results)
     return difference(variables(case), expected["final"])
 
 
 def loss(results):
     """The logged loss of each of 50 steps."""
-    case, expected = _parity(results, "parity")
+    case, expected = _parity(results)
     return difference(case["losses"], expected["losses"])
 
 
 def evaluation(results):
     """Loss and metric of an evaluation."""
-    case, expected = _parity(results, "parity")
+    case, expected = _parity(results)
     return difference(
         case["eval"], reference.evaluate_regression(expected["final"])
     )
@@ -161,48 +161,34 @@ def resumed(results):
 
 # What a synchronous strategy must match within `TOLERANCE`.
 TOLERANCE = 1e-5
+# By the name of a property: what compares it, and the case of `cases.py` that
+# it reads.
 PROPERTIES = {
-    "weights": weights,
-    "loss": loss,
-    "evaluation": evaluation,
-    "metrics": metrics,
-    "EMA": moving_average,
-    "masks": masks,
-    "weighted mean": weighted_mean,
-    "own step": own_step,
-    "resume": resumed,
-}
-# The case of `cases.py` that each of them reads.
-CASES = {
-    "weights": "parity",
-    "loss": "parity",
-    "evaluation": "parity",
-    "metrics": "moving_average",
-    "EMA": "moving_average",
-    "masks": "masked_loss",
-    "weighted mean": "weighted_denominator",
-    "own step": "own_train_step",
-    "resume": "resume",
+    "weights": (weights, "parity"),
+    "loss": (loss, "parity"),
+    "evaluation": (evaluation, "parity"),
+    "metrics": (metrics, "moving_average"),
+    "EMA": (moving_average, "moving_average"),
+    "masks": (masks, "masked_loss"),
+    "weighted mean": (weighted_mean, "weighted_denominator"),
+    "own step": (own_step, "own_train_step"),
+    "resume": (resumed, "resume"),
 }
 
 
-def _parity(results, name):
+def _regression(results, name, **options):
     case = results.case(name)
-    expected = reference.train_regression(
-        variables(case, "initial_variable"), steps=50, micro=models.MICRO
+    return case, reference.train_regression(
+        variables(case, "initial_variable"), micro=models.MICRO, **options
     )
-    return case, expected
+
+
+def _parity(results):
+    return _regression(results, "parity", steps=50)
 
 
 def _averaged(results):
-    case = results.case("moving_average")
-    expected = reference.train_regression(
-        variables(case, "initial_variable"),
-        steps=20,
-        micro=models.MICRO,
-        ema=0.9,
-    )
-    return case, expected
+    return _regression(results, "moving_average", steps=20, ema=0.9)
 
 
 def _floats(case, prefix="variable"):

@@ -18,7 +18,7 @@ def main(strategies):
         with tempfile.TemporaryDirectory() as directory:
             results = running.run(strategy, directory)
         cells = [
-            f"{compare.PROPERTIES[name](results):.1e}"
+            f"{compare.PROPERTIES[name][0](results):.1e}"
             if name != "resume"
             else ("same bytes" if compare.resumed(results) == 0 else "differs")
             for name in names

@@ -46,6 +46,7 @@ def damaged_crc():
         ("digits", CONTENT + b"\0", "promises 24 bytes .*holds 25"),
         ("digits.gz", gzip.compress(CONTENT, mtime=0)[:-12], "cannot be read"),
         ("digits.gz", CONTENT, "cannot be read: Not a gzipped file"),
+        ("digits.gz", damaged_crc(), "cannot be read: CRC check failed"),
     ],
 )
 def test_damaged_files_are_named(tmp_path, name, content, message):

@@ -1,11 +1,17 @@
 """Checkpoints that were damaged are passed over, with a sentence."""
 
 import json
-import os
 import shutil
 
 import pytest
 
+from tests.damages import (
+    DAMAGES,
+    MANIFESTS,
+    STATES,
+    lead_elsewhere,
+    leave_other_files,
+)
 from tests.faults import reading
 from tests.faults.runs import Runs
 
@@ -15,65 +21,6 @@ FILES = ("manifest.json", "state.json", "arrays.index", "arrays.data")
 def file_of(checkpoint, name):
     (path,) = [p for p in checkpoint.iterdir() if p.name.startswith(name)]
     return path
-
-
-def truncate(path):
-    os.truncate(path, path.stat().st_size // 2)
-
-
-def cut_a_byte(path):
-    os.truncate(path, path.stat().st_size - 1)
-
-
-def empty(path):
-    os.truncate(path, 0)
-
-
-def zero(path):
-    path.write_bytes(bytes(path.stat().st_size))
-
-
-def lengthen(path):
-    path.write_bytes(path.read_bytes() + b"\n\n{}")
-
-
-def flip(path):
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 4
-    path.write_bytes(content)
-
-
-def remove(path):
-    path.unlink()
-
-
-def become_a_directory(path):
-    path.unlink()
-    path.mkdir()
-
-
-def become_that_of_another(path):
-    before = path.parent.parent / "step_00000012"
-    shutil.copy(before / path.name, path)
-
-
-def lead_nowhere(path):
-    path.unlink()
-    path.symlink_to("nowhere")
-
-
-DAMAGES = (
-    truncate,
-    cut_a_byte,
-    empty,
-    zero,
-    lengthen,
-    flip,
-    remove,
-    become_a_directory,
-    become_that_of_another,
-    lead_nowhere,
-)
 
 
 @pytest.fixture(scope="module")
@@ -117,10 +64,10 @@ def test_damaged_ones_are_passed_over_for_the_one_before(
     runs, copied, undisturbed
 ):
     """Three at once, each in its way, and leftovers of a save that was cut."""
-    remove(file_of(copied[20], "manifest.json"))
+    DAMAGES["removed"](file_of(copied[20], "manifest.json"))
     # Nothing but the manifest can tell this one.
-    become_that_of_another(file_of(copied[18], "state.json"))
-    flip(file_of(copied[12], "arrays.data"))
+    DAMAGES["another's"](file_of(copied[18], "state.json"))
+    DAMAGES["bit flipped at 50%"](file_of(copied[12], "arrays.data"))
     leftover = runs.model_dir / "checkpoints" / "tmp_0123"
     shutil.copytree(copied[6], leftover)
     (leftover / "manifest.json").unlink()
@@ -136,7 +83,7 @@ def test_damaged_ones_are_passed_over_for_the_one_before(
 def test_all_are_damaged(runs, damaged, undisturbed):
     """There is nothing to go on from: it begins anew, and says so."""
     for path in damaged.values():
-        zero(file_of(path, "arrays.index"))
+        DAMAGES["zeroed"](file_of(path, "arrays.index"))
     goes_on(runs, undisturbed, *damaged.values())
     reading.assert_tidy(runs.model_dir)
 
@@ -145,14 +92,14 @@ def test_all_are_damaged(runs, damaged, undisturbed):
 @pytest.mark.parametrize("name", FILES)
 def test_each_file_in_each_way(runs, damaged, first, name):
     """Asked of `--mode=eval`, which reads the newest usable one."""
-    for damage in DAMAGES:
+    for kind, damage in DAMAGES.items():
         folder = runs.model_dir / "checkpoints"
         shutil.rmtree(folder)
         shutil.copytree(first / "checkpoints", folder)
         shutil.rmtree(folder / "step_00000020")
         damage(file_of(damaged[18], name))
         process = runs.train("--mode=eval").must_end(0)
-        what = f"{damage.__name__}: {process.log}"
+        what = f"{kind}: {process.log}"
         assert str(damaged[18]) in process.log, what
         assert file_name(name) in process.log, what
         assert "12" in process.log, what
@@ -165,25 +112,18 @@ def file_name(name):
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "content",
-    ["null", "[]", "7", "{}", '{"state.json": null}', "[" * 100_000, "\x00"],
-    ids=lambda text: text[:8],
+    ("name", "content"),
+    [
+        *(("manifest.json", content) for content in MANIFESTS),
+        *(("state.json", state) for state in STATES),
+    ],
+    ids=lambda text: text[:12],
 )
-def test_a_manifest_of_the_wrong_kind(runs, damaged, undisturbed, content):
-    (damaged[18] / "manifest.json").write_text(content)
-    goes_on(runs, undisturbed, damaged[18])
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    "state", ["null", "[1]", "{}", '{"step": "18"}', '{"step": null}']
-)
-def test_a_state_of_the_wrong_kind_under_a_right_checksum(
-    runs, damaged, undisturbed, state
-):
-    (damaged[18] / "state.json").write_text(state)
-    reading.reseal(damaged[18])
-    assert reading.is_whole(damaged[18])
+def test_json_of_the_wrong_kind(runs, damaged, undisturbed, name, content):
+    (damaged[18] / name).write_text(content)
+    if name == "state.json":
+        reading.reseal(damaged[18])
+        assert reading.is_whole(damaged[18])
     goes_on(runs, undisturbed, damaged[18])
 
 
@@ -192,9 +132,8 @@ def test_a_manifest_leads_to_no_other_file(runs, damaged, undisturbed):
     """Even if what it says of that file is right."""
     (runs.model_dir / "checkpoints" / "secret").write_text("x")
     path = damaged[18] / "manifest.json"
-    manifest = json.loads(path.read_text())
-    manifest["../secret"] = dict(manifest["state.json"])
-    path.write_text(json.dumps(manifest))
+    entry = dict(json.loads(path.read_text())["state.json"])
+    lead_elsewhere(path, "../secret", entry)
     reading.reseal(damaged[18])
     process = runs.train().must_end(0)
     assert str(damaged[18]) in process.log
@@ -202,12 +141,7 @@ def test_a_manifest_leads_to_no_other_file(runs, damaged, undisturbed):
 
 @pytest.mark.long
 def test_other_files_do_no_harm(runs, damaged, undisturbed):
-    folder = runs.model_dir / "checkpoints"
-    (damaged[18] / ".DS_Store").write_bytes(b"x")
-    (damaged[18] / "notes").mkdir()
-    (folder / "step_00000030").write_text("a file")
-    (folder / "step_00000040").mkdir()
-    (folder / "step_x").mkdir()
+    leave_other_files(runs.model_dir / "checkpoints", damaged[18])
     process = runs.train().must_end(0)
     assert "Traceback" not in process.log
     assert reading.metrics(runs.model_dir) == reading.metrics(undisturbed())

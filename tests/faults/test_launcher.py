@@ -16,9 +16,9 @@ NAMES = ("worker_0", "worker_1")
 
 def test_a_kill_is_made_good_and_sigterm_is_passed_on(runs):
     """Two workers, with one restart; the launcher is asked to end then."""
-    runs.plan("worker_1 step 8 SIGKILL", "worker_0 step 16 hold")
-    launcher = runs.launch(*PAIR)
-    launcher.wait_for(lambda: runs.is_held("worker_0"), "step 16")
+    launcher, _ = hold_all(
+        runs, "worker_1 step 8 SIGKILL", names=["worker_0"], at="step 16"
+    )
     launcher.sentence("worker 1", "SIGKILL")
     # The other one has lost it by its death, and said so.
     assert re.search("lost worker 1", runs.task_log("worker_0"))
@@ -71,9 +71,16 @@ def test_a_task_at_each_point(runs, undisturbed, victim, point, signal_name):
     reading.assert_equal(runs.model_dir, undisturbed(worker=2))
 
 
-def hold_all(runs, *names, point="import"):
-    """Starts a launch whose tasks all wait; returns it and their numbers."""
-    runs.plan(*(f"{name} {point} 0 hold" for name in names))
+def hold_all(runs, *lines, names=NAMES, at="import 0"):
+    """Starts a launch whose tasks wait; returns it and their numbers.
+
+    Args:
+        runs: of the test.
+        *lines: what else is planned, before that.
+        names: those that wait.
+        at: where, and from which step on.
+    """
+    runs.plan(*lines, *(f"{name} {at} hold" for name in names))
     launcher = runs.launch(*PAIR)
     for name in names:
         launcher.wait_for(lambda name=name: runs.is_held(name), name)
@@ -81,7 +88,7 @@ def hold_all(runs, *names, point="import"):
 
 
 def test_a_killed_launcher_leaves_no_orphan(runs):
-    launcher, pids = hold_all(runs, *NAMES)
+    launcher, pids = hold_all(runs)
     assert not any(map(is_gone, pids))
     launcher.signal(signal.SIGKILL)
     launcher.must_end(-signal.SIGKILL)
@@ -96,9 +103,7 @@ def test_a_killed_launcher_leaves_no_orphan(runs):
 def test_a_signal_is_passed_on_and_the_state_is_saved(
     runs, undisturbed, number
 ):
-    runs.plan("worker_0 step 10 hold")
-    launcher = runs.launch(*PAIR)
-    launcher.wait_for(lambda: runs.is_held("worker_0"), "step 10")
+    launcher, _ = hold_all(runs, names=["worker_0"], at="step 10")
     pids = [runs.find(name) for name in NAMES]
     launcher.signal(number)
     time.sleep(0.3)
@@ -113,14 +118,9 @@ def test_a_signal_is_passed_on_and_the_state_is_saved(
 
 def test_a_second_ctrl_c_waits_no_longer(runs):
     """Nor for tasks that ignore it."""
-    runs.plan(
-        *(f"{name} import 0 ignore" for name in NAMES),
-        *(f"{name} import 0 hold" for name in NAMES),
+    launcher, pids = hold_all(
+        runs, *(f"{name} import 0 ignore" for name in NAMES)
     )
-    launcher = runs.launch(*PAIR)
-    for name in NAMES:
-        launcher.wait_for(lambda name=name: runs.is_held(name), name)
-    pids = [runs.find(name) for name in NAMES]
     launcher.signal(signal.SIGINT)
     time.sleep(0.5)
     assert not launcher.is_over()
@@ -198,11 +198,8 @@ def test_a_stopped_task_is_ended_and_started_again(runs, undisturbed):
 @pytest.mark.long
 def test_a_launcher_that_is_stopped_with_its_tasks_goes_on(runs, undisturbed):
     """As a scheduler suspends a job."""
-    runs.plan("worker_0 step 8 hold", "worker_1 step 8 hold")
-    launcher = runs.launch(*PAIR)
-    for name in NAMES:
-        launcher.wait_for(lambda name=name: runs.is_held(name), name)
-    all_of_them = [launcher.pid, *(runs.find(name) for name in NAMES)]
+    launcher, pids = hold_all(runs, at="step 8")
+    all_of_them = [launcher.pid, *pids]
     for number in (signal.SIGSTOP, signal.SIGCONT):
         for pid in all_of_them:
             os.kill(pid, number)
@@ -215,9 +212,7 @@ def test_a_launcher_that_is_stopped_with_its_tasks_goes_on(runs, undisturbed):
 
 @pytest.mark.long
 def test_sigusr1_saves_and_goes_on(runs):
-    runs.plan("worker_0 step 14 hold")
-    launcher = runs.launch(*PAIR)
-    launcher.wait_for(lambda: runs.is_held("worker_0"), "step 14")
+    launcher, _ = hold_all(runs, names=["worker_0"], at="step 14")
     launcher.signal(signal.SIGUSR1)
     time.sleep(0.5)
     runs.release()

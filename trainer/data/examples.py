@@ -111,22 +111,6 @@ class ArrayExamples(Examples):
                     self._leaves[index] = tf.identity(tf.constant(leaf))
         return self._leaves
 
-    @property
-    def arrays(self) -> Any:
-        """All examples, in the structure that was given.
-
-        Returns:
-            Arrays, or tensors of the same values once a batch was asked for;
-            `None` if batches are transformed.
-        """
-        if self._transform is not None:
-            return None
-        leaves = [
-            leaf.matrix() if isinstance(leaf, SparseRows) else leaf
-            for leaf in self._leaves
-        ]
-        return tf.nest.pack_sequence_as(self._structure, leaves)
-
     def columns(self) -> Any:
         """See `Examples.columns`."""
         is_own = type(self).gather is not ArrayExamples.gather
@@ -202,7 +186,3 @@ class SparseRows:
         made = tf.SparseTensor(indices, values.values, [count, self._width])
         made.set_shape([None, self._width])
         return made
-
-    def matrix(self) -> tf.SparseTensor:
-        """Returns all rows, as a sparse matrix."""
-        return self.gather(tf.range(self._size, dtype=tf.int64))

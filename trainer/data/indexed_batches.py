@@ -14,7 +14,7 @@ from trainer.data.batches import (
     first_steps_after,
     position_of,
 )
-from trainer.data.examples import ArrayExamples, Examples
+from trainer.data.examples import Examples
 from trainer.data.stacks import (
     MOST_OF_NUMBERS,
     MOST_ROWS,
@@ -129,9 +129,7 @@ class IndexedBatches(Batches):
     @property
     def arrays(self) -> Any:
         """See `Batches`."""
-        if isinstance(self.examples, ArrayExamples):
-            return self.examples.arrays
-        return None
+        return self.examples.columns()
 
     def why_not_stacked(self) -> str | None:
         """See `Batches.why_not_stacked`."""

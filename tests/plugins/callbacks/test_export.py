@@ -11,11 +11,6 @@ from trainer.plugin_api import storage
 from trainer_plugins import Checkpoint, Export, export_model
 
 
-def functional():
-    inputs = keras.Input((3,), name="x")
-    return keras.Model(inputs, keras.layers.Dense(2)(inputs))
-
-
 class NoConfig(keras.Model):
     """Cannot be written as .keras: its constructor takes a function."""
 

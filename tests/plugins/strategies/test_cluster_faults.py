@@ -1,6 +1,5 @@
 """Peers that are missing, die or rejoin: real processes, real signals."""
 
-import json
 import os
 import re
 import signal
@@ -42,11 +41,6 @@ class Cluster:
             )
             log.close()
 
-    def address(self, number):
-        config = json.loads(self._environments[number]["TF_CONFIG"])
-        task = config["task"]
-        return config["cluster"][task["type"]][task["index"]]
-
     def log(self, number):
         return (self._directory / f"{number}.log").read_text()
 
@@ -57,23 +51,9 @@ class Cluster:
             assert self.tasks[number].poll() is None, self.log(number)[-3000:]
             time.sleep(0.1)
 
-    def wait_until(self, happened, seconds=120):
-        deadline = time.monotonic() + seconds
-        while not happened():
-            assert time.monotonic() < deadline, self.log(0)[-3000:]
-            assert self.tasks[0].poll() is None, self.log(0)[-3000:]
-            time.sleep(0.1)
-
     def kill(self, number):
         self.tasks[number].send_signal(signal.SIGKILL)
         self.tasks[number].wait()
-
-    def said(self, number, code, seconds=60):
-        """Why a task ended; checks that it ended with an exit code."""
-        found = self.tasks[number].wait(seconds)
-        log = self.log(number)
-        assert found == code, log[-3000:]
-        return re.findall("^(?:start again|error): (.*)$", log, re.M)[-1]
 
     def worked_on(self, number):
         """The batches that a task trained on."""

@@ -1,11 +1,17 @@
 """A checkpoint that was damaged is passed over for the one before."""
 
 import json
-import shutil
 
 import numpy as np
 import pytest
 
+from tests.damages import (
+    DAMAGES,
+    MANIFESTS,
+    STATES,
+    lead_elsewhere,
+    leave_other_files,
+)
 from tests.helpers import linear, make_trainer, manifest_entry, saved_steps
 from trainer import StartAgain, UserError
 from trainer.plugin_api import storage
@@ -17,68 +23,6 @@ FILES = (
     "arrays.index",
     "arrays.data-00000-of-00001",
 )
-
-
-def cut(path):
-    path.write_bytes(path.read_bytes()[:-1])
-
-
-def halve(path):
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-
-
-def empty(path):
-    path.write_bytes(b"")
-
-
-def zero(path):
-    path.write_bytes(bytes(path.stat().st_size))
-
-
-def lengthen(path):
-    path.write_bytes(path.read_bytes() + b"\n\n{}")
-
-
-def flip_at(share):
-    def flip(path):
-        content = bytearray(path.read_bytes())
-        content[int(share * (len(content) - 1))] ^= 4
-        path.write_bytes(bytes(content))
-
-    return flip
-
-
-def remove(path):
-    path.unlink()
-
-
-def become_a_directory(path):
-    path.unlink()
-    path.mkdir()
-
-
-def become_another(path):
-    """That of the checkpoint before: whole, but not of this one."""
-    shutil.copy(path.parent.parent / "step_00000010" / path.name, path)
-
-
-def lead_nowhere(path):
-    path.unlink()
-    path.symlink_to("nowhere")
-
-
-DAMAGES = {
-    "cut": cut,
-    "halved": halve,
-    "emptied": empty,
-    "zeroed": zero,
-    "lengthened": lengthen,
-    "removed": remove,
-    "a directory": become_a_directory,
-    "another's": become_another,
-    "a dangling link": lead_nowhere,
-    **{f"bit flipped at {s:.0%}": flip_at(s) for s in (0, 0.3, 0.5, 1)},
-}
 
 
 @pytest.fixture
@@ -117,20 +61,7 @@ def test_a_damaged_file(saved, caplog, name, damage):
     assert_passed_over(saved, caplog, name)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        "null",
-        "[]",
-        "7",
-        '"state.json"',
-        "{}",
-        '{"state.json": null}',
-        "[" * 100_000,
-        '{"state.json": ' + "9" * 5000 + "}",
-        "\x00",
-    ],
-)
+@pytest.mark.parametrize("content", MANIFESTS)
 def test_a_manifest_of_the_wrong_kind(saved, caplog, content):
     (saved / "step_00000020" / "manifest.json").write_text(content)
     assert_passed_over(saved, caplog, "manifest.json")
@@ -152,15 +83,11 @@ def test_a_manifest_leads_to_no_other_file(saved, caplog, name):
     """Even if what it says of that file is right."""
     (saved / "secret").write_text("x")
     path = saved / "step_00000020" / "manifest.json"
-    manifest = json.loads(path.read_text())
-    manifest[name] = manifest_entry(saved / "secret")
-    path.write_text(json.dumps(manifest))
+    lead_elsewhere(path, name, manifest_entry(saved / "secret"))
     assert_passed_over(saved, caplog, "manifest.json")
 
 
-@pytest.mark.parametrize(
-    "state", ["null", "[1]", "{}", '{"step": "20"}', '{"step": null}']
-)
+@pytest.mark.parametrize("state", STATES)
 def test_a_state_of_the_wrong_kind_under_a_right_checksum(saved, caplog, state):
     folder = saved / "step_00000020"
     (folder / "state.json").write_text(state)
@@ -171,13 +98,7 @@ def test_a_state_of_the_wrong_kind_under_a_right_checksum(saved, caplog, state):
 
 
 def test_other_files_do_no_harm(saved, caplog):
-    folder = saved / "step_00000020"
-    (folder / ".DS_Store").write_bytes(b"x")
-    (folder / "arrays.data-00001-of-00002").write_bytes(b"x")
-    (folder / "notes").mkdir()
-    (saved / "step_00000030").write_text("a file")
-    (saved / "step_00000040").mkdir()
-    (saved / "step_x").mkdir()
+    leave_other_files(saved, saved / "step_00000020")
     found = storage.load_newest(str(saved))
     assert found.step == 20
     assert len(caplog.records) == 3  # Of the steps 30 and 40, and of 20.

@@ -107,33 +107,41 @@ def result(trainer, values):
     return {k: np.array(v) for k, v in values.items()} | weights
 
 
+def evaluated(strategy, data, kind=Noting, **options):
+    """What an evaluation gives, and the weights."""
+    given = {"model": linear, "batch_size": BATCH, **options}
+    trainer = kind(data=data, strategy=strategy, **given)
+    return result(trainer, trainer.evaluate())
+
+
 def reduction(strategy, data, count, name):
-    trainer = Noting(
-        model=linear,
+    return evaluated(
+        strategy,
+        data(arrays()[:count]),
         loss=keras.losses.BinaryCrossentropy(reduction=name),
         metrics=[
             keras.metrics.BinaryAccuracy,
             lambda: keras.metrics.AUC(num_thresholds=1000, name="auc"),
         ],
-        data=data(arrays()[:count]),
-        batch_size=BATCH,
-        strategy=strategy,
     )
-    return result(trainer, trainer.evaluate())
 
 
 def masked(strategy, count, name):
-    trainer = Noting(
+    return evaluated(
+        strategy,
+        examples(tokens()[:count]),
         model=models.token_model,
         loss=keras.losses.SparseCategoricalCrossentropy(
             from_logits=True, reduction=name
         ),
         metrics=[keras.metrics.SparseCategoricalAccuracy],
-        data=examples(tokens()[:count]),
-        batch_size=BATCH,
-        strategy=strategy,
     )
-    return result(trainer, trainer.evaluate())
+
+
+class Added(keras.layers.Layer):
+    def call(self, x):
+        self.add_loss(3.0 + 0.0 * keras.ops.sum(x))
+        return x
 
 
 def structures(strategy):
@@ -149,30 +157,21 @@ def structures(strategy):
         return keras.Model({"a": a, "b": b}, outputs)
 
     x, y, weight = arrays()
-    trainer = Noting(
+    parts = (
+        {"a": x, "b": 2 * x},
+        {"p": y, "q": x[:, :2]},
+        {"p": weight, "q": np.ones_like(weight)},
+    )
+    return evaluated(
+        strategy,
+        examples(parts),
         model=build,
         loss={
             "p": keras.losses.MeanSquaredError(),
             "q": keras.losses.MeanAbsoluteError(),
         },
         metrics={"p": [keras.metrics.MeanAbsoluteError]},
-        data=examples(
-            (
-                {"a": x, "b": 2 * x},
-                {"p": y, "q": x[:, :2]},
-                {"p": weight, "q": np.ones_like(weight)},
-            )
-        ),
-        batch_size=BATCH,
-        strategy=strategy,
     )
-    return result(trainer, trainer.evaluate())
-
-
-class Added(keras.layers.Layer):
-    def call(self, x):
-        self.add_loss(3.0 + 0.0 * keras.ops.sum(x))
-        return x
 
 
 def infinite(strategy):
@@ -182,13 +181,7 @@ def infinite(strategy):
         def per_example_loss(self, x, y, y_pred):
             return -tf.math.log(x[:, 0])
 
-    trainer = Logarithm(
-        model=linear,
-        data=examples(np.exp(arrays()[0])),
-        batch_size=BATCH,
-        strategy=strategy,
-    )
-    return result(trainer, trainer.evaluate())
+    return evaluated(strategy, examples(np.exp(arrays()[0])), Logarithm)
 
 
 def own_step(strategy):
@@ -201,13 +194,7 @@ def own_step(strategy):
             total = tf.reduce_sum(weight * y[:, 0])
             return {"mean": average(total, tf.reduce_sum(weight))}
 
-    trainer = Own(
-        model=linear,
-        data=examples(arrays()[:2]),
-        batch_size=BATCH,
-        strategy=strategy,
-    )
-    return result(trainer, trainer.evaluate())
+    return evaluated(strategy, examples(arrays()[:2]), Own)
 
 
 def delegated(strategy):
@@ -217,14 +204,7 @@ def delegated(strategy):
         def eval_step(self, batch):
             return super().eval_step(batch)
 
-    trainer = Delegating(
-        model=linear,
-        loss="mse",
-        data=examples(arrays()),
-        batch_size=BATCH,
-        strategy=strategy,
-    )
-    return result(trainer, trainer.evaluate())
+    return evaluated(strategy, examples(arrays()), Delegating, loss="mse")
 
 
 def in_order(strategy):

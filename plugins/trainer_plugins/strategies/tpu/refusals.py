@@ -11,48 +11,23 @@ import tensorflow as tf
 from trainer import UserError
 from trainer.plugin_api import Padded
 
-# They call back into the Python process that made them.
-_PYTHON_OPS = ("EagerPyFunc", "PyFunc", "PyFuncStateless")
-_PRINTING = (
-    "Print",
-    "PrintV2",
-    "WriteAudioSummary",
-    "WriteHistogramSummary",
-    "WriteImageSummary",
-    "WriteScalarSummary",
-    "WriteSummary",
-)
+# By type of operation, why a TPU cannot run it, and what to do instead. The
+# first call back into the Python process that made them.
+_PYTHON = r"(Eager)?PyFunc(Stateless)?"
 _DATA_DEPENDENT = (
-    "DynamicPartition",
-    "ListDiff",
-    "NonMaxSuppression",
-    "NonMaxSuppressionV2",
-    "NonMaxSuppressionV3",
-    "Unique",
-    "UniqueV2",
-    "UniqueWithCounts",
-    "UniqueWithCountsV2",
-    "Where",
+    r"DynamicPartition|ListDiff|NonMaxSuppression(V[23])?"
+    r"|Unique(WithCounts)?(V2)?|Where"
 )
-# By type of operation, why a TPU cannot run it, and what to do instead.
-_REFUSED = (
-    dict.fromkeys(
-        _PYTHON_OPS,
-        "runs Python code (py_function or numpy_function). Use keras.ops or "
-        "TensorFlow operations.",
-    )
-    | dict.fromkeys(
-        _PRINTING,
-        "prints or writes a summary on the host. Return what is of interest "
-        "as a metric.",
-    )
-    | dict.fromkeys(
-        _DATA_DEPENDENT,
-        "has a result whose shape depends on the data, and a TPU program has "
-        "fixed shapes. Keep all elements and give those that do not count a "
-        "weight of 0, as by tf.where(condition, x, 0) with three arguments.",
-    )
-)
+_REFUSED = {
+    _PYTHON: "runs Python code (py_function or numpy_function). Use keras.ops "
+    "or TensorFlow operations.",
+    r"Print(V2)?|Write\w*Summary": "prints or writes a summary on the host. "
+    "Return what is of interest as a metric.",
+    _DATA_DEPENDENT: "has a result whose shape depends on the data, and a TPU "
+    "program has fixed shapes. Keep all elements and give those that do not "
+    "count a weight of 0, as by tf.where(condition, x, 0) with three "
+    "arguments.",
+}
 _DTYPES = {
     tf.string: "works on strings, which a TPU does not have. Turn them into "
     "numbers in the data function.",
@@ -138,7 +113,12 @@ def check_step(graph: tf.Graph) -> None:
     # Beside the program of the cores, TPUStrategy has operations on the host.
     has_host = any(one.on_core for one in operations)
     for one in operations:
-        why = _REFUSED.get(one.kind)
+        refused = (
+            why
+            for kinds, why in _REFUSED.items()
+            if re.fullmatch(kinds, one.kind)
+        )
+        why = next(refused, None)
         computed = one.on_core or not has_host
         if why is None and computed and one.kind not in _MAY_HOLD_TEXT:
             why = next((_DTYPES[d] for d in one.dtypes if d in _DTYPES), None)
@@ -192,4 +172,4 @@ def _python_op(dataset: tf.data.Dataset) -> str | None:
     # What `map` or `filter` call is not among the graph's own nodes.
     for function in graph.library.function:
         nodes.extend(function.node_def)
-    return next((node.name for node in nodes if node.op in _PYTHON_OPS), None)
+    return next((n.name for n in nodes if re.fullmatch(_PYTHON, n.op)), None)

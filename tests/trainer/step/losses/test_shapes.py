@@ -7,8 +7,6 @@ import tensorflow as tf
 
 from tests.sets import long
 from trainer import ArrayExamples, Trainer, UserError
-from trainer.step.checks import check_rows
-from trainer.step.losses import loss_terms
 
 RNG = np.random.default_rng(11)
 SIZE, BATCH, TOKENS = 14, 8, 3
@@ -141,29 +139,6 @@ def test_a_loss_over_pairs_is_keras_own_where_a_batch_is_whole():
     assert found == pytest.approx(float(expected[0]), rel=1e-5)
 
 
-def noisy(y, y_pred):
-    return tf.abs(y - y_pred + keras.random.normal(tf.shape(y_pred)))[:, 0]
-
-
-class Consistent(Trainer):
-    """Calls the model once more, as semi-supervised losses do."""
-
-    def per_example_loss(self, x, y, y_pred):
-        again = self.model(x + 0.1, training=True)
-        return tf.reduce_mean((again - y_pred) ** 2, -1)
-
-
-def normed():
-    return keras.Sequential(
-        [
-            keras.Input((4,)),
-            keras.layers.BatchNormalization(),
-            keras.layers.Dropout(0.5),
-            keras.layers.Dense(1),
-        ]
-    )
-
-
 def test_a_loss_that_needs_a_number_of_examples_is_refused():
     def of_whole_pieces(y, y_pred):
         pairs = tf.reshape(y - y_pred, [-1, 3])[:, :1]
@@ -230,34 +205,3 @@ def test_targets_that_would_broadcast_over_examples_are_refused():
     trainer = trainer_of("mse", model=wide, accumulation_steps=1)
     with pytest.raises(UserError, match="would meet outputs of another"):
         trainer.train(1)
-
-
-KINDS = {
-    name: kind
-    for name, kind in vars(keras.losses).items()
-    if isinstance(kind, type) and kind is not keras.losses.Loss
-}
-# What one example may look like.
-SHAPES = [(6,), (6, 1), (6, 4), (6, 4, 1), (6, 4, 4), (6, 6), (6, 9, 6)]
-
-
-def in_pieces(loss, y, y_pred):
-    """Its value over replicas with 4 and 2 examples."""
-    total, count = 0.0, 0.0
-    for part in (slice(0, 4), slice(4, 6)):
-        values = check_rows(
-            loss_terms.values_of(loss, y[part], y_pred[part]),
-            name="loss",
-            rows=len(y[part]),
-            loss=loss,
-            y_pred=tf.constant(y_pred[part]),
-        )
-        term = loss_terms.loss_term(
-            values,
-            name="loss",
-            reduction=loss.reduction,
-            examples=tf.constant(float(len(y[part]))),
-            shares=2,
-        )
-        total, count = total + float(term.total), count + float(term.count)
-    return total / count
