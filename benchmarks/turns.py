@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from benchmarks.orders import Task
 from benchmarks.process import Process, Refused
-from trainer.launch.local_cluster import held_ports, make_cluster
+from trainer.launch.main import cluster_environ, held_ports
 
 # Who takes longer is left out.
 START_SECONDS = 300.0
@@ -125,8 +125,8 @@ def _environments(
     workers, servers = CLUSTERS[task.strategy]
     counts = {"chief": int(servers > 0), "worker": workers, "ps": servers}
     ports = stack.enter_context(held_ports(1 + sum(counts.values())))
-    for spec in make_cluster((), counts, ports, shared):
-        yield spec.environ
+    for _, _, environ in cluster_environ(counts, ports):
+        yield {**shared, **environ}
 
 
 def take_turns(

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from trainer.strategy.graph_loop import Runner as Runner
     from trainer.strategy.graph_loop import Step as Step
     from trainer.strategy.plugin import Detection as Detection
-    from trainer.strategy.plugin import MakePieces as MakePieces
+    from trainer.strategy.plugin import MakeDataset as MakeDataset
     from trainer.values.annotations import Direction as Direction
     from trainer.values.annotations import Finite as Finite
     from trainer.values.annotations import Job as Job

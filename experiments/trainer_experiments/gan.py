@@ -47,19 +47,14 @@ class GAN(Trainer):
         real, _, _ = keras.utils.unpack_x_y_sample_weight(batch)
         with tf.GradientTape(persistent=True) as tape:
             losses, _ = self.play(real)
-        # All gradients before the first update.
-        variables = {
-            name: self.model.get_layer(name).trainable_variables
-            for name in _PARTS
-        }
-        gradients = {
-            name: self.gradients(tape, losses[name], variables[name])
-            for name in _PARTS
-        }
+        updates = []
         for name in _PARTS:
-            self.apply_gradients(
-                gradients[name], variables[name], optimizer=name
-            )
+            variables = self.model.get_layer(name).trainable_variables
+            gradients = self.gradients(tape, losses[name], variables)
+            updates.append((name, gradients, variables))
+        # All gradients before the first update.
+        for name, gradients, variables in updates:
+            self.apply_gradients(gradients, variables, optimizer=name)
         return losses
 
     def eval_step(self, batch: Any) -> Any:

@@ -90,12 +90,9 @@ def _functions() -> Iterator[tuple[str, set[str]]]:
             continue
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef):
-                yield f"{place}:{node.lineno}", set(_names(node))
-
-
-def _names(function: ast.FunctionDef) -> Iterator[str]:
-    for node in ast.walk(function):
-        if isinstance(node, ast.Name):
-            yield node.id
-        elif isinstance(node, ast.Attribute):
-            yield node.attr
+                names = {
+                    one.id if isinstance(one, ast.Name) else one.attr
+                    for one in ast.walk(node)
+                    if isinstance(one, ast.Name | ast.Attribute)
+                }
+                yield f"{place}:{node.lineno}", names

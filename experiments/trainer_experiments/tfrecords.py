@@ -72,7 +72,7 @@ class RecordExamples(Examples):
 
     def gather(self, numbers: tf.Tensor) -> Any:
         """See `Examples.gather`."""
-        # Also of no records at all: the last piece of an epoch may be empty.
+        # Also of no records at all: a replica's last batch may be empty.
         return tf.map_fn(
             self._read,
             numbers,

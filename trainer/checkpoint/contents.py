@@ -70,7 +70,7 @@ _OF_LOOP = {
 _VARIABLE = record({"path": str, "shape": list[Count]})
 _HOST = record(
     {"variables": dict[str, list[_VARIABLE.kind]]},  # type: ignore[name-defined]
-    {"untracked": dict[str, list[Count]], **_OF_LOOP},
+    _OF_LOOP,
 )
 
 
@@ -160,8 +160,6 @@ def _arrays(host: dict[str, Any]) -> Iterator[tuple[str, list[int] | None]]:
     for group, entries in host["variables"].items():
         for i, entry in enumerate(entries):
             yield key_of(group, i), entry["shape"]
-    for key, shape in host.get("untracked", {}).items():
-        yield f"untracked/{key}", shape
     for name, counts in host.get("totals", {}).items():
         for key, count in counts.items():
             for i in range(count):

@@ -26,6 +26,8 @@ from trainer.strategy.plugin import StrategyPlugin
 EVALUATED = ("model", "ema")
 # A checkpoint need not hold this group: a run may get a guard later.
 GUARD = "guard"
+# How the names of arrays begin that no variable of the run holds.
+_UNTRACKED = "untracked/"
 # Errors that a state may cause although it has passed all checks.
 _MISFITS = (
     ArithmeticError,
@@ -100,11 +102,7 @@ class RunState:
         }
         parts = self._parts
         untracked = parts.untracked.state()
-        host["untracked"] = {
-            key: [int(size) for size in value.shape]
-            for key, value in untracked.items()
-        }
-        arrays |= {f"untracked/{key}": v for key, v in untracked.items()}
+        arrays |= {f"{_UNTRACKED}{key}": v for key, v in untracked.items()}
         host["metrics_add_up"] = dict(parts.metrics.judged)
         if self.host is not None:
             of_loop, arrays_of_loop = self.host.capture(over=over)
@@ -156,8 +154,9 @@ class RunState:
         parts = self._parts
         parts.untracked.load(
             {
-                key: snapshot.arrays[f"untracked/{key}"]
-                for key in snapshot.host.get("untracked", {})
+                name.removeprefix(_UNTRACKED): array
+                for name, array in snapshot.arrays.items()
+                if name.startswith(_UNTRACKED)
             }
         )
         self.step = snapshot.step

@@ -86,8 +86,7 @@ class DatasetBatches(Batches):
         self._length: int | None = None
         self._counted_to = 0
         cardinality = int(dataset.cardinality())
-        self._is_unknown = cardinality == tf.data.UNKNOWN_CARDINALITY
-        if cardinality >= 0:
+        if cardinality != tf.data.UNKNOWN_CARDINALITY:
             self._set_length(cardinality)
 
     @property
@@ -100,7 +99,7 @@ class DatasetBatches(Batches):
     def learn_length(self, at_most: int) -> None:
         """See `Batches.learn_length`; reads only datasets of unknown length."""
         at_most = min(at_most, MOST_COUNTED)
-        if not self._is_unknown or at_most <= self._counted_to:
+        if at_most <= self._counted_to:
             return
         logging.warning(
             "%s has an unknown number of batches: reading up to %d of them "
@@ -119,9 +118,11 @@ class DatasetBatches(Batches):
             self._set_length(count)
 
     def _set_length(self, count: int) -> None:
+        """Keeps a length that is known; a negative one is endless."""
         if count == 0:
             raise UserError(f"{self._name} yields no batches.")
-        self._length, self._is_unknown = count, False
+        self._length = count if count > 0 else None
+        self._counted_to = MOST_COUNTED
 
     def read(
         self, *, start: int, every: int = 1, cut: Cut = WHOLE

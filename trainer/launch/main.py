@@ -98,7 +98,7 @@ def _tasks(request: arguments.Request) -> Iterator[list[Task]]:
         "evaluator": int(flags.evaluator),
     }
     # One for the coordinator, and one for each task but an evaluator.
-    with _held_ports(1 + sum(counts.values()) - counts["evaluator"]) as ports:
+    with held_ports(1 + sum(counts.values()) - counts["evaluator"]) as ports:
         sys.stdout.write(
             f"{ISOLATED if flags.isolate else open_ports(ports)}\n"
         )
@@ -140,7 +140,7 @@ def cluster_environ(
 
 
 @contextlib.contextmanager
-def _held_ports(count: int) -> Iterator[list[int]]:
+def held_ports(count: int) -> Iterator[list[int]]:
     """Reserves free ports of 127.0.0.1.
 
     They stay bound without a listener. A program that sets SO_REUSEADDR, as

@@ -221,14 +221,14 @@ def training_input(run: Run, batches: Batches, *, start: int) -> Any:
     )
     if run.spec.form is Form.XLA_STACK:
         return StackReader(wanted.stacks(start=start))
-    pieces = feeder(
+    make_dataset = feeder(
         wanted,
         start=start,
         num_replicas=plugin.num_replicas,
         micro=run.spec.accumulation_steps,
         fit=exact if plugin.options.static_shapes else None,
     )
-    return plugin.distribute(pieces, training=True)
+    return plugin.distribute(make_dataset, training=True)
 
 
 def _differ(

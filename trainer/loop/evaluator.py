@@ -17,7 +17,7 @@ from trainer.step.prepare import prepare
 from trainer.step.spec import StepSpec
 from trainer.step.train_step import make_eval_step
 from trainer.strategy.graph_loop import EagerLoop, Runner
-from trainer.strategy.plugin import MakePieces, StrategyPlugin
+from trainer.strategy.plugin import MakeDataset, StrategyPlugin
 
 # Batches in one graph call: between two calls a run may leave, so that it does
 # not have to wait for the whole evaluation.
@@ -66,7 +66,7 @@ class Evaluator:
         self._plugin = plugin
         self._batches: Batches
         # What was measured last, and what makes its datasets.
-        self._pieces: tuple[Batches, MakePieces] | None = None
+        self._made: tuple[Batches, MakeDataset] | None = None
 
     def take(self, batches: Batches) -> None:
         """Measures these batches from now on."""
@@ -142,7 +142,7 @@ class Evaluator:
 
     def _input(self) -> Any:
         batches = self._batches
-        if self._pieces is None or self._pieces[0] is not batches:
+        if self._made is None or self._made[0] is not batches:
             make = feeder(
                 batches,
                 start=0,
@@ -152,21 +152,21 @@ class Evaluator:
                 # counts.
                 fit=padded if self._plugin.options.static_shapes else None,
             )
-            self._pieces = batches, _made_once(make)
-        return self._plugin.distribute(self._pieces[1], training=False)
+            self._made = batches, _made_once(make)
+        return self._plugin.distribute(self._made[1], training=False)
 
 
-def _made_once(make_pieces: MakePieces) -> MakePieces:
+def _made_once(make_dataset: MakeDataset) -> MakeDataset:
     """Keeps datasets: to trace one takes longer than to read a few batches."""
     made: dict[Any, Any] = {}
 
-    def pieces(replicas: range, **options: Any) -> Any:
+    def kept(replicas: range, **options: Any) -> Any:
         # A dataset that is made on a worker is part of that worker's graph.
         if not tf.executing_eagerly():
-            return make_pieces(replicas, **options)
+            return make_dataset(replicas, **options)
         key = replicas, *sorted(options.items())
         if key not in made:
-            made[key] = make_pieces(replicas, **options)
+            made[key] = make_dataset(replicas, **options)
         return made[key]
 
-    return pieces
+    return kept

@@ -165,6 +165,6 @@ class StepSpec:
         return method in self.overridden
 
     def is_whole(self, *, training: bool) -> bool:
-        """Whether every step sees its global batch in one piece."""
+        """Whether every step sees its global batch whole."""
         micro = self.accumulation_steps if training else 1
         return self.plugin.num_replicas * micro == 1

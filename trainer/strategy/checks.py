@@ -24,12 +24,12 @@ def check_against_strategy(
     Raises:
         UserError: it cannot.
     """
-    pieces = plugin.num_replicas * accumulation_steps
-    if plugin.options.static_shapes and batch_size % pieces:
-        below = batch_size // pieces * pieces
-        near = f"{below} or {below + pieces}" if below else f"{pieces}"
+    parts = plugin.num_replicas * accumulation_steps
+    if plugin.options.static_shapes and batch_size % parts:
+        below = batch_size // parts * parts
+        near = f"{below} or {below + parts}" if below else f"{parts}"
         raise UserError(
-            f"batch_size = {batch_size} must be a multiple of {pieces} "
+            f"batch_size = {batch_size} must be a multiple of {parts} "
             f"({plugin.num_replicas} replicas times {accumulation_steps} "
             f"micro-batches) under the strategy {plugin.name!r}. Nearest: "
             f"{near}."

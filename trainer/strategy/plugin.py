@@ -22,9 +22,9 @@ from trainer.step.keras.variables import portable_variables
 from trainer.step.programs import Programs
 from trainer.strategy.graph_loop import GraphLoop, Runner, StackLoop, Step
 
-# See `trainer.data.feeder`: returns the pieces of the global batches for a
+# See `trainer.data.feeder`: returns the batches of replicas for a
 # range of replicas, in the order (step, micro-batch, replica).
-MakePieces = Callable[..., tf.data.Dataset]
+MakeDataset = Callable[..., tf.data.Dataset]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -194,11 +194,11 @@ class StrategyPlugin(abc.ABC):
         ):
             yield
 
-    def distribute(self, make_pieces: MakePieces, *, training: bool) -> Any:
-        """Makes the iterator that feeds each replica its pieces.
+    def distribute(self, make_dataset: MakeDataset, *, training: bool) -> Any:
+        """Makes the iterator that feeds each replica its batches.
 
         Args:
-            make_pieces: see `MakePieces`; its datasets are endless.
+            make_dataset: see `MakeDataset`; its datasets are endless.
             training: whether they are for training or for evaluation.
         """
 
@@ -207,7 +207,7 @@ class StrategyPlugin(abc.ABC):
             # ids.
             share = context.num_replicas_in_sync // context.num_input_pipelines
             first = context.input_pipeline_id * share
-            return make_pieces(range(first, first + share))
+            return make_dataset(range(first, first + share))
 
         return iter(
             self.strategy.distribute_datasets_from_function(per_pipeline)

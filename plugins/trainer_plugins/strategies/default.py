@@ -7,7 +7,7 @@ import tensorflow as tf
 from trainer import StrategyPlugin
 from trainer.plugin_api import (
     Detection,
-    MakePieces,
+    MakeDataset,
     StrategyOptions,
     configurable,
 )
@@ -39,6 +39,6 @@ class Default(StrategyPlugin):
         """See `StrategyPlugin.devices`."""
         return logical_devices()[:1]
 
-    def distribute(self, make_pieces: MakePieces, *, training: bool) -> Any:
+    def distribute(self, make_dataset: MakeDataset, *, training: bool) -> Any:
         """See `StrategyPlugin.distribute`."""
-        return iter(make_pieces(range(1), is_kept=True))
+        return iter(make_dataset(range(1), is_kept=True))

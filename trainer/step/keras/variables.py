@@ -1,6 +1,6 @@
 """Variables that Keras makes, and what layers assign to them in a step.
 
-Each replica computes the new value from its own piece of the batch. The
+Each replica computes the new value from its own part of the batch. The
 variable's `aggregation`, as in `add_weight(aggregation="sum")`, says how the
 replicas' values become one:
 
@@ -10,7 +10,7 @@ replicas' values become one:
 - `"sum"`: what each replica adds to the old value is added up.
 - `"only_first_replica"`, the default for other numbers: the first one's value.
 
-A piece without examples changes nothing.
+A replica without examples changes nothing.
 """
 
 from collections.abc import Callable, Iterable

@@ -1,10 +1,10 @@
 """Gathers the examples of all replicas on each replica, differentiably.
 
 Each replica writes its rows among zeros, at their position in the global
-batch: the sum over replicas is then the whole. So pieces may differ in size,
-which a gather between processes does not allow. In a loop of steps, such
-collectives keep the shape of their first call: what is added up has the same
-size in each step.
+batch: the sum over replicas is then the whole. So their sizes may differ, which
+a gather between processes does not allow. In a loop of steps, such collectives
+keep the shape of their first call: what is added up has the same size in each
+step.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from trainer.step.gradients import among_zeros, reduce_sum
 
 
 class Gathered(NamedTuple):
-    """The global batch, and the position of a replica's piece in it.
+    """The global batch, and the position of a replica's batch in it.
 
     Attributes:
         values: of the structure that was gathered: the replicas' rows, one

@@ -37,7 +37,7 @@ class RunPrograms:
         return Program(
             name="training step",
             function=lambda *batches: step(Given(batches)),
-            inputs=(self._piece("train", spec),) * micro,
+            inputs=(self._replica_batch("train", spec),) * micro,
             replicas=self._replicas,
             model=self._run.model,
         )
@@ -46,10 +46,10 @@ class RunPrograms:
         """See `Programs.evaluation`."""
         run = self._run
         split = run.sets[0] if run.sets else EVAL
-        piece = self._piece(split, run.spec)
+        batch = self._replica_batch(split, run.spec)
         if run.plugin.options.static_shapes:
-            rows = tf.nest.flatten(piece)[0].shape[0]
-            piece = Padded(piece, tf.TensorSpec([rows], tf.float32))
+            rows = tf.nest.flatten(batch)[0].shape[0]
+            batch = Padded(batch, tf.TensorSpec([rows], tf.float32))
         spec = dataclasses.replace(
             run.spec, batches=lambda _: run.batches(split)
         )
@@ -58,7 +58,7 @@ class RunPrograms:
         return Program(
             name="evaluation step",
             function=lambda batch: step(Given([batch])),
-            inputs=(piece,),
+            inputs=(batch,),
             replicas=self._replicas,
             model=self._run.model,
         )
@@ -67,7 +67,7 @@ class RunPrograms:
         """See `Programs.serving`."""
         model = self._run.built.single_device_model()
         x, _, _ = keras.utils.unpack_x_y_sample_weight(
-            self._piece("train", self._run.spec)
+            self._replica_batch("train", self._run.spec)
         )
         return Program(
             name="export",
@@ -77,8 +77,8 @@ class RunPrograms:
             model=model,
         )
 
-    def _piece(self, split: str, spec: StepSpec) -> Any:
-        """The specs of a replica's full piece of a (micro-)batch."""
+    def _replica_batch(self, split: str, spec: StepSpec) -> Any:
+        """The specs of a replica's full batch."""
         micro = spec.accumulation_steps if split == "train" else 1
         size = spec.batches(split).batch_size
         if size is None:
@@ -86,7 +86,7 @@ class RunPrograms:
                 f"The size of the {split} data's batches is not known: set "
                 "its batch_size."
             )
-        # The first piece is the largest where they cannot be equal.
+        # The first one is the largest where they cannot be equal.
         rows = -(-size // (self._replicas * micro))
         return tf.nest.map_structure(
             lambda one: tf.TensorSpec([rows, *one.shape[1:]], one.dtype),

@@ -13,7 +13,7 @@ from trainer.plugin_api import (
     Cluster,
     Detection,
     Job,
-    MakePieces,
+    MakeDataset,
     Names,
     Natural,
     Positive,
@@ -210,11 +210,11 @@ class ParameterServer(ClusterStrategy):
         """XLA cannot reach variables on other hosts."""
         return "XLA cannot compile a step whose variables are on other hosts"
 
-    def distribute(self, make_pieces: MakePieces, *, training: bool) -> Any:
+    def distribute(self, make_dataset: MakeDataset, *, training: bool) -> Any:
         """Gives each worker every n-th batch; one task evaluates alone."""
         if training:
-            return self._worker_pool.distribute(make_pieces)
-        return iter(make_pieces(range(1), is_kept=True))
+            return self._worker_pool.distribute(make_dataset)
+        return iter(make_dataset(range(1), is_kept=True))
 
     def runner(self, step: Step, *, training: bool) -> Runner:
         """Schedules steps on the workers, or evaluates on the chief."""

@@ -11,7 +11,7 @@ import tensorflow as tf
 from trainer import StartAgain, average
 from trainer.plugin_api import (
     GraphLoop,
-    MakePieces,
+    MakeDataset,
     Step,
     Sums,
     graph_function,
@@ -111,18 +111,18 @@ class WorkerPool:
         gpus = tf.config.list_logical_devices("GPU")
         return any("/job:worker/" in gpu.name for gpu in gpus)
 
-    def distribute(self, make_pieces: MakePieces) -> Any:
+    def distribute(self, make_dataset: MakeDataset) -> Any:
         """Returns an iterator that gives each worker every n-th batch."""
         count = self._num_workers
         before = int(self.updates.numpy())
 
-        def make_dataset(context: tf.distribute.InputContext) -> Any:
+        def per_worker(context: tf.distribute.InputContext) -> Any:
             # TensorFlow runs this on each worker when it joins, and again
             # when it rejoins. The worker then starts near the current step
             # instead of repeating the batches since the start.
             rounds = (self.updates.read_value() - before) // count
             worker = _worker_index()
-            return make_pieces(
+            return make_dataset(
                 range(1),
                 offset=rounds * count + tf.cast(worker, tf.int64),
                 every=count,
@@ -131,11 +131,11 @@ class WorkerPool:
         def on_worker() -> Any:
             if self._have_gpus:
                 return self.strategy.distribute_datasets_from_function(
-                    make_dataset
+                    per_worker
                 )
             # A distributed dataset only adds a branch to each step: it checks
             # whether there still is a batch.
-            return make_dataset(tf.distribute.InputContext())
+            return per_worker(tf.distribute.InputContext())
 
         return iter(self._coordinator.create_per_worker_dataset(on_worker))
 

@@ -11,7 +11,7 @@ from trainer import StartAgain, StrategyPlugin, UserError
 from trainer.plugin_api import (
     Detection,
     GraphLoop,
-    MakePieces,
+    MakeDataset,
     Programs,
     Runner,
     Section,
@@ -153,14 +153,14 @@ class TPU(StrategyPlugin):
             "Set precision = 'mixed_bfloat16'."
         )
 
-    def distribute(self, make_pieces: MakePieces, *, training: bool) -> Any:
+    def distribute(self, make_dataset: MakeDataset, *, training: bool) -> Any:
         """See `StrategyPlugin.distribute`; refuses unsuitable data."""
-        # Any replica will do: the pieces of all come from the same operations.
-        pieces = make_pieces(range(1))
-        check_input(pieces, remote=self._is_remote)
+        # Any replica will do: the batches of all come from the same operations.
+        dataset = make_dataset(range(1))
+        check_input(dataset, remote=self._is_remote)
         if self._slice is not None:
-            return iter(pieces)
-        return super().distribute(make_pieces, training=training)
+            return iter(dataset)
+        return super().distribute(make_dataset, training=training)
 
     def runner(self, step: Step, *, training: bool) -> Runner:
         """See `StrategyPlugin.runner`."""
