@@ -13,7 +13,6 @@ from trainer.loop.evaluation_sets import EVAL
 from trainer.loop.evaluator import Evaluator
 from trainer.loop.logged import Kind, Logged, Value, as_value, check_words
 from trainer.loop.schedule import Epochs
-from trainer.step import numerics
 from trainer.step.checks import check_data
 from trainer.step.forms import Form
 from trainer.step.spec import StepSpec
@@ -247,8 +246,6 @@ class Run:
 
     def _make_train_runner(self) -> Runner:
         step = make_train_step(self.spec)
-        if self.spec.check_numerics:
-            step = numerics.checked(step, self.spec)
         if self.spec.run_eagerly:
             return EagerLoop(
                 step, self.plugin.strategy, needs_graph=self.spec.saves

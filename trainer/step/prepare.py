@@ -13,8 +13,13 @@ import keras
 
 from trainer.errors import UserError
 from trainer.step.keras.private import is_built, symbolic_outputs
-from trainer.step.metrics.metric_set import Measure
-from trainer.step.metrics.states import WholeSetMetric, build, declared, is_sum
+from trainer.step.metrics.states import (
+    Measure,
+    WholeSetMetric,
+    build,
+    declared,
+    is_sum,
+)
 from trainer.step.probe import Probe, adds_up
 from trainer.step.spec import StepSpec
 
@@ -41,7 +46,7 @@ def prepare(spec: StepSpec, *, training: bool) -> None:
 
     is_cut = not spec.is_whole(training=training)
     name = "training" if training else "evaluation"
-    if is_cut and spec.probes and name not in spec.tried:
+    if is_cut and spec.probe and name not in spec.tried:
         spec.tried.add(name)
         found = probe().finding()
         # In all processes, or the others would wait for this one.
@@ -93,8 +98,7 @@ def _prepare_metrics(
     # not in any.
     no_sums = spec.plugin.any_of([not added for added in found.values()])
     for name, is_no_sum in zip(found, no_sums, strict=True):
-        metrics.judged[name] = not is_no_sum
-        metrics.measures[name].decide(adds_up=not is_no_sum)
+        metrics.decide(name, adds_up=not is_no_sum)
     for name, measure in metrics.measures.items():
         if measure.adds_up is False:
             _check_carried(spec, name, measure.metric, training=training)

@@ -63,8 +63,12 @@ class ReplicaBatch:
         self.batch, self.shares, self.most_rows = batch, shares, most_rows
         # Reduced on first use: most steps need no reduction for it.
         self._all_examples: tf.Tensor | None = None
-        self.real = real_rows(batch)
-        self.examples = count_examples(batch)
+        self.real: tf.Tensor | None = getattr(batch, "real", None)
+        self.examples = (
+            tf.cast(count_rows(batch), tf.float32)
+            if self.real is None
+            else tf.reduce_sum(self.real)
+        )
         known = tf.nest.flatten(batch)[0].shape[0]
         self.rows = count_rows(batch) if known is None else known
         # A static shape without padding: as many examples on each replica.
@@ -155,11 +159,6 @@ def weighted(padded: Padded) -> WeightedBatch:
     return made
 
 
-def real_rows(batch: Any) -> tf.Tensor | None:
-    """Which rows of a batch are examples; `None` where all of them are."""
-    return getattr(batch, "real", None)
-
-
 def is_weighted(batch: Any) -> bool:
     """Whether the data of a batch has sample weights."""
     if isinstance(batch, WeightedBatch):
@@ -167,14 +166,6 @@ def is_weighted(batch: Any) -> bool:
     if isinstance(batch, list | tuple) and len(batch) > 3:
         return False  # As in `weighted`.
     return keras.utils.unpack_x_y_sample_weight(batch)[2] is not None
-
-
-def count_examples(batch: Any) -> tf.Tensor:
-    """The examples in a replica's batch, a float32 scalar."""
-    real = real_rows(batch)
-    if real is not None:
-        return tf.reduce_sum(real)
-    return tf.cast(count_rows(batch), tf.float32)
 
 
 def align(real: tf.Tensor, values: tf.Tensor) -> tf.Tensor:

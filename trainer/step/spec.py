@@ -114,7 +114,7 @@ class StepSpec:
         added_losses: see `trainer.Trainer`.
         run_eagerly: whether steps run as Python.
         check_numerics: whether steps end at what is not finite.
-        probes: whether the probe tries the step.
+        probe: whether the probe tries the step.
         tried: for which steps it has done so.
         lookups: those of the training step, once it is traced.
     """
@@ -136,7 +136,7 @@ class StepSpec:
     added_losses: AddedLosses
     run_eagerly: bool = False
     check_numerics: bool = False
-    probes: bool = True
+    probe: bool = True
     tried: set[str] = dataclasses.field(default_factory=set)
     lookups: Lookups = dataclasses.field(default_factory=Lookups)
 

@@ -87,12 +87,18 @@ class GraphLoop:
         """See `Runner.trace`."""
         with outside_graph():
             packing = self.trace_step(iterator)
-            self._loop.get_concrete_function(
-                iterator,
-                tf.constant(1, tf.int64),
-                # [any number of sums, replicas, size]: training keeps several.
-                tf.TensorSpec([None, self._num_rows, packing.size], tf.float64),
-            )
+            # [any number of sums, replicas, size]: training keeps several.
+            shape = [None, self._num_rows, packing.size]
+            sums = tf.TensorSpec(shape, tf.float64)
+            self._loop.get_concrete_function(*self._loop_spec(iterator), sums)
+
+    def _step_spec(self, iterator: Any) -> tuple[Any, ...]:
+        """What `_step` takes."""
+        return (iterator,)
+
+    def _loop_spec(self, iterator: Any) -> tuple[Any, ...]:
+        """What `_loop` takes before sums."""
+        return iterator, tf.TensorSpec([], tf.int64)
 
     @property
     def traces(self) -> int:
@@ -150,7 +156,8 @@ class GraphLoop:
 
     def trace_step(self, iterator: Any) -> Packing:
         """Traces the step, which shows what it returns."""
-        self._traced = self._step.get_concrete_function(iterator)
+        spec = self._step_spec(iterator)
+        self._traced = self._step.get_concrete_function(*spec)
         assert self.packing is not None
         return self.packing
 
@@ -299,25 +306,17 @@ class StackLoop(GraphLoop):
         return sums
 
     def trace(self, iterator: StackReader) -> None:
-        """See `Runner`."""
-        with outside_graph(), tf.device(self._device):
-            packing = self.packing or self.trace_step(iterator)
-            self._loop.get_concrete_function(
-                iterator.spec(),
-                tf.TensorSpec([2], tf.int32),
-                tf.TensorSpec([], tf.float32),
-                tf.TensorSpec([None, 1, packing.size], tf.float64),
-            )
+        """See `Runner.trace`."""
+        with tf.device(self._device):
+            super().trace(iterator)
 
-    def trace_step(self, iterator: StackReader) -> Packing:
-        """See `GraphLoop.trace_step`."""
-        self._traced = self._step.get_concrete_function(
-            iterator.spec(),
-            tf.TensorSpec([], tf.int32),
-            tf.TensorSpec([], tf.float32),
-        )
-        assert self.packing is not None
-        return self.packing
+    def _step_spec(self, iterator: StackReader) -> tuple[Any, ...]:
+        index, waited = tf.TensorSpec([], tf.int32), tf.TensorSpec([])
+        return iterator.spec(), index, waited
+
+    def _loop_spec(self, iterator: StackReader) -> tuple[Any, ...]:
+        bounds, waited = tf.TensorSpec([2], tf.int32), tf.TensorSpec([])
+        return iterator.spec(), bounds, waited
 
     def _many_steps(
         self,

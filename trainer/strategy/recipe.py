@@ -187,19 +187,11 @@ class Recipe:
         Args:
             **of_call: the fields of a `StepSpec` that are not in here.
         """
+        known = {field.name for field in dataclasses.fields(StepSpec)}
+        ours = {n: value for n, value in vars(self).items() if n in known}
+        may_choose = Form.of(self.jit_compile) is None
         return StepSpec(
-            overridden=self.overridden,
-            accumulation_steps=self.accumulation_steps,
-            form=self.form,
-            may_choose_form=Form.of(self.jit_compile) is None,
-            guard=self.guard,
-            loss=self.loss,
-            loss_weights=self.loss_weights,
-            added_losses=self.added_losses,
-            run_eagerly=self.run_eagerly,
-            check_numerics=self.check_numerics,
-            probes=self.probe,
-            **of_call,
+            **{**ours, **of_call}, form=self.form, may_choose_form=may_choose
         )
 
     def objects(self) -> dict[str, Any]:

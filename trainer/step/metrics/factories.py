@@ -1,5 +1,6 @@
 """Makes metrics from what users give: objects, factories, names, functions."""
 
+import contextlib
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -32,10 +33,9 @@ def make_metric(factory: Any) -> Any:
     if factory is None or is_by_shape(factory):
         return factory
     if isinstance(factory, str):
-        try:
-            factory = getattr(keras.metrics, factory, None) or _loss_of(factory)
-        except ValueError:
-            factory = given
+        named = getattr(keras.metrics, given, None)
+        with contextlib.suppress(ValueError):
+            factory = named or keras.metrics.get(given)
         if isinstance(factory, keras.Metric):
             # Keras logs a metric under the short name it was given by, such as
             # "mae".
@@ -45,8 +45,10 @@ def make_metric(factory: Any) -> Any:
         if _is_function_of_values(factory):
             # A factory whose required arguments gin supplies looks like a
             # function of targets and outputs.
-            if (made := _from_configuration(factory)) is not None:
-                return made
+            with contextlib.suppress(TypeError):
+                made = factory()
+                if isinstance(made, keras.Metric):
+                    return made
             name = given if isinstance(given, str) else None
             name = name or getattr(factory, "__name__", None)
             return keras.metrics.MeanMetricWrapper(factory, name=name)
@@ -61,11 +63,6 @@ def make_metric(factory: Any) -> Any:
             "SparseCategoricalAccuracy."
         )
     return factory
-
-
-def _loss_of(name: str) -> Any:
-    """The metric or function that Keras has under a name such as "mae"."""
-    return keras.metrics.get(name)
 
 
 def _is_function_of_values(function: Any) -> bool:
@@ -83,15 +80,6 @@ def _is_function_of_values(function: Any) -> bool:
         and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
     ]
     return len(needed) >= 2
-
-
-def _from_configuration(function: Any) -> keras.Metric | None:
-    """The metric of a factory whose arguments a configuration supplies."""
-    try:
-        made = function()
-    except TypeError:
-        return None
-    return made if isinstance(made, keras.Metric) else None
 
 
 def is_by_shape(metric: Any) -> bool:

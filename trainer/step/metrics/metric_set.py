@@ -7,7 +7,6 @@ whole, and is refused where a batch is cut, by replicas or micro-batches. In an
 evaluation all are exact. See `trainer.step.metrics.states`.
 """
 
-import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -27,12 +26,11 @@ from trainer.step.metrics.states import (
     EVAL,
     VALUES,
     Call,
+    Measure,
     Ordered,
-    Summed,
     WholeSet,
     WholeSetMetric,
     as_numbers,
-    initial_state,
 )
 from trainer.step.reductions.all_gather import all_gather
 from trainer.step.replica_batch import ReplicaBatch, is_weighted
@@ -40,51 +38,6 @@ from trainer.step.replica_batch import ReplicaBatch, is_weighted
 _MARKS = f"{VALUES}_marks"  # Which rows of such values are examples.
 
 Logs = dict[str, Any]
-
-
-@dataclasses.dataclass
-class Measure:
-    """One metric of a run.
-
-    Attributes:
-        metric: what is measured.
-        output: the position of its output, or the key that an overridden step
-            has for it; `None` where a layer updates it.
-        in_layer: whether a layer does.
-        adds_up: whether its state is a sum; `None` where that is known without
-            a trial.
-        initial: its state before any update.
-        state: how it is kept.
-    """
-
-    metric: keras.Metric
-    output: int | str | None = None
-    in_layer: bool = False
-    adds_up: bool | None = None
-    initial: list[np.ndarray] = dataclasses.field(init=False)
-    state: Summed | Ordered = dataclasses.field(init=False)
-
-    def __post_init__(self) -> None:
-        self.begin()
-
-    def begin(self) -> None:
-        """Takes the state that the variables have as the initial one."""
-        self.initial = initial_state(self.metric)
-        if isinstance(self.metric, WholeSetMetric):
-            self.state = WholeSet(self.metric, self.initial)
-        else:
-            self.state = Summed(self.metric, self.initial)
-
-    @property
-    def of_whole_set(self) -> bool:
-        """Whether it is measured in evaluations only, over all examples."""
-        return isinstance(self.state, WholeSet)
-
-    def decide(self, *, adds_up: bool) -> None:
-        """Says how its state is kept, once that is known."""
-        self.adds_up = adds_up
-        if not adds_up:
-            self.state = Ordered(self.metric, self.initial)
 
 
 class MetricSet:
@@ -153,7 +106,7 @@ class MetricSet:
             for one in keras.tree.flatten(group):
                 if one is not None:
                     made = by_shape(one, targets[i], predicted[i])
-                    self._add(f"{prefix}{made.name}", Measure(made, i))
+                    self._add(f"{prefix}{made.name}", made, i)
         self._add_layers()
         self.is_bound = True
 
@@ -171,16 +124,29 @@ class MetricSet:
                         "SparseCategoricalAccuracy."
                     )
                 name = f"{key}_{one.name}" if key else one.name
-                self._add(name, Measure(one, key))
+                self._add(name, one, key)
 
     def _add_layers(self) -> None:
         for metric in self.in_layers.all:
-            self._add(metric.name, Measure(metric, in_layer=True))
+            self._add(metric.name, metric, in_layer=True)
 
-    def _add(self, name: str, measure: Measure) -> None:
+    def _add(
+        self, name: str, metric: keras.Metric, *args: Any, **kwargs: Any
+    ) -> None:
+        kind = WholeSet if isinstance(metric, WholeSetMetric) else Measure
         # As in Keras: two outputs of one layer, or two metrics of an output,
         # may have one name.
-        self.measures[numbered_names([*self.measures, name])[-1]] = measure
+        numbered = numbered_names([*self.measures, name])[-1]
+        self.measures[numbered] = kind(metric, *args, **kwargs)
+
+    def decide(self, name: str, *, adds_up: bool) -> None:
+        """Says whether a metric is a sum, once it has been tried."""
+        self.judged[name] = adds_up
+        tried = self.measures[name]
+        kind = Measure if adds_up else Ordered
+        self.measures[name] = kind(
+            tried.metric, tried.output, tried.in_layer, adds_up
+        )
 
     # In a step.
 
@@ -242,10 +208,9 @@ class MetricSet:
             step_context.probe.measured |= calls
             return {}
         self._measured.update(calls)
-        states = {name: self.measures[name].state for name in calls}
         return {
-            f"{state.prefix}{name}": state.of(calls[name])
-            for name, state in states.items()
+            f"{self.measures[name].prefix}{name}": self.measures[name].of(its)
+            for name, its in calls.items()
         }
 
     def gathered(
@@ -326,9 +291,9 @@ class MetricSet:
             arrays = [one[given[0] > 0] for one in arrays]
         for interval in intervals:
             states = self.states.setdefault(interval, {})
-            state = self.measures[name].state
-            assert isinstance(state, Ordered)
-            states[name] = state.after(states.get(name), arrays)
+            measure = self.measures[name]
+            assert isinstance(measure, Ordered)
+            states[name] = measure.after(states.get(name), arrays)
 
     # Between steps.
 
@@ -351,8 +316,8 @@ class MetricSet:
         for name, measure in self.measures.items():
             if measure.of_whole_set and not whole_sets:
                 continue
-            is_sum = isinstance(measure.state, Summed)
-            found = measure.state.result((sums if is_sum else kept).get(name))
+            given = kept if isinstance(measure, Ordered) else sums
+            found = measure.result(given.get(name))
             if found is not None:  # Else a step of research code leaves it out.
                 values |= as_numbers(name, found, values)
         if interval == EVAL and whole_sets:

@@ -24,18 +24,16 @@ class LayerMetrics:
 
     Args:
         model: the built model.
+
+    Attributes:
+        all: these metrics.
     """
 
     def __init__(self, model: keras.Model) -> None:
         found = layer_metrics(model)
         self.all = [metric for _, metric in found]
-        self._layers = {id(metric): layer.name for layer, metric in found}
-        for metric in self.all:
-            self._take_over(metric)
-
-    def layer_of(self, metric: keras.Metric) -> str:
-        """The name of the layer that keeps a metric."""
-        return self._layers[id(metric)]
+        for layer, metric in found:
+            _take_over(metric, layer.name)
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[dict[int, list[Call]]]:
@@ -44,40 +42,37 @@ class LayerMetrics:
         with step_context.within(metric_calls=calls, graph=current_graph()):
             yield calls
 
-    def _take_over(self, metric: keras.Metric) -> None:
-        own_update, own_result = metric.update_state, metric.result
 
-        def update_state(*arguments: Any, **options: Any) -> None:
-            calls = step_context.metric_calls
-            # Outside a step, such as in predict; and in `states.updated`,
-            # which needs the metric's own update.
-            if calls is None:
-                own_update(*arguments, **options)
-                return
-            call = Call(arguments, options)
-            self._check(metric, call)
-            calls[id(metric)].append(call)
+def _take_over(metric: keras.Metric, layer: str) -> None:
+    own_update, own_result = metric.update_state, metric.result
 
-        def result() -> Any:
-            if step_context.metric_calls is None:
-                return own_result()
-            return _NotYet(self.layer_of(metric), metric.name)
-
-        # Not through Keras' own __setattr__, which would track functions.
-        object.__setattr__(metric, "update_state", update_state)
-        object.__setattr__(metric, "result", result)
-
-    def _check(self, metric: keras.Metric, call: Call) -> None:
-        """Refuses tensors that cannot be used outside of a loop."""
-        for leaf in tf.nest.flatten(list(call)):
-            if not isinstance(leaf, tf.Tensor):
-                continue
-            if _graph_of(leaf) not in (None, step_context.graph):
+    def update_state(*arguments: Any, **options: Any) -> None:
+        calls = step_context.metric_calls
+        # Outside a step, such as in predict; and in `states.updated`, which
+        # needs the metric's own update.
+        if calls is None:
+            own_update(*arguments, **options)
+            return
+        for leaf in tf.nest.flatten([arguments, options]):
+            is_symbolic = tf.is_tensor(leaf) and not tf.executing_eagerly()
+            graph = getattr(leaf, "graph", None) if is_symbolic else None
+            # A tensor of a graph that a step only calls is of no use to it.
+            if graph not in (None, step_context.graph):
                 raise UserError(
-                    f"The layer {self.layer_of(metric)!r} updates its metric "
-                    f"{metric.name!r} inside a loop, a condition or a "
-                    "tf.function. Update it once in call, outside of these."
+                    f"The layer {layer!r} updates its metric {metric.name!r} "
+                    "inside a loop, a condition or a tf.function. Update it "
+                    "once in call, outside of these."
                 )
+        calls[id(metric)].append(Call(arguments, options))
+
+    def result() -> Any:
+        if step_context.metric_calls is None:
+            return own_result()
+        return _NotYet(layer, metric.name)
+
+    # Not through Keras' own __setattr__, which would track functions.
+    object.__setattr__(metric, "update_state", update_state)
+    object.__setattr__(metric, "result", result)
 
 
 class _NotYet:
@@ -108,9 +103,3 @@ class _NotYet:
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _refuse
     __truediv__ = __rtruediv__ = __neg__ = __float__ = __array__ = _refuse
     __lt__ = __gt__ = __le__ = __ge__ = __bool__ = _refuse
-
-
-def _graph_of(tensor: tf.Tensor) -> tf.Graph | None:
-    return (
-        getattr(tensor, "graph", None) if not tf.executing_eagerly() else None
-    )

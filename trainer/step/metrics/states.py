@@ -10,6 +10,7 @@ order of the examples and without padding, and handed to the host of every
 process, which keeps the states. So a value is exact under every strategy.
 """
 
+import dataclasses
 import inspect
 import numbers
 from collections.abc import Callable, Sequence
@@ -46,27 +47,42 @@ class Call(NamedTuple):
     options: dict[str, Any]
 
 
-class Summed:
-    """A state that is the initial one plus the sum of all increments.
+@dataclasses.dataclass
+class Measure:
+    """A metric of a run, whose state is a sum.
 
-    Args:
-        metric: a built metric.
+    Attributes:
+        metric: what is measured.
+        output: the position of its output, or the key that an overridden step
+            has for it; `None` where a layer updates it.
+        in_layer: whether a layer does.
+        adds_up: whether its state is a sum; `None` where that is known without
+            a trial.
         initial: its state before any update.
     """
 
+    metric: keras.Metric
+    output: int | str | None = None
+    in_layer: bool = False
+    adds_up: bool | None = None
+    initial: list[np.ndarray] = dataclasses.field(init=False)
     prefix: ClassVar[str] = METRIC
+    # Whether it is measured in evaluations only, over all examples.
+    of_whole_set: ClassVar[bool] = False
 
-    def __init__(
-        self, metric: keras.Metric, initial: Sequence[np.ndarray]
-    ) -> None:
-        self._metric, self._initial = metric, initial
+    def __post_init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Takes the state that the variables have as the initial one."""
+        self.initial = initial_state(self.metric)
 
     def of(self, calls: Sequence[Call]) -> list[Any]:
         """What a step returns of some updates."""
         # From the initial state, not from the variables: an update then
         # returns what it adds, whatever came before.
-        start = [tf.constant(v) for v in self._initial]
-        after = updated(self._metric, start, calls)
+        start = [tf.constant(v) for v in self.initial]
+        after = updated(self.metric, start, calls)
         return [b - a for a, b in zip(start, after, strict=True)]
 
     def result(self, total: Sequence[Any] | None) -> Any:
@@ -77,13 +93,13 @@ class Summed:
         # of the time of an operation.
         state = [
             np.asarray(before + added).astype(before.dtype)
-            for before, added in zip(self._initial, total, strict=True)
+            for before, added in zip(self.initial, total, strict=True)
         ]
-        if type(self._metric).result is keras.metrics.Mean.result:
+        if type(self.metric).result is keras.metrics.Mean.result:
             # For the same reason: each row of a log has such values.
             summed, count = state
             return summed / count if count else 0.0
-        return result(self._metric, [tf.convert_to_tensor(v) for v in state])
+        return result(self.metric, [tf.convert_to_tensor(v) for v in state])
 
 
 @configurable(module="trainer")
@@ -138,23 +154,14 @@ class WholeSetMetric(keras.Metric):
     result = update_state
 
 
-class Ordered:
-    """A metric whose state depends on the order and size of batches.
+class Ordered(Measure):
+    """One whose state, on the host, depends on order and size of batches.
 
-    A state is a list of arrays, and `None` before the first batch.
-
-    Args:
-        metric: a built metric.
-        initial: its state before any update.
+    It is a list of arrays, and `None` before the first batch.
     """
 
-    prefix: ClassVar[str] = VALUES
-
-    def __init__(
-        self, metric: keras.Metric, initial: Sequence[np.ndarray]
-    ) -> None:
-        self._metric, self._initial = metric, initial
-        self._rebuild: Callable[[Sequence[Any]], Any] = list
+    prefix = VALUES
+    _rebuild: Callable[[Sequence[Any]], Any]
 
     def of(self, calls: Sequence[Call]) -> list[Any]:
         """The tensors that a replica's calls are made of."""
@@ -165,17 +172,20 @@ class Ordered:
 
     def after(self, state: Any, arrays: Sequence[np.ndarray]) -> Any:
         """The state after one more batch, whose tensors have these values."""
-        leaves = [tf.convert_to_tensor(array) for array in arrays]
-        calls = [Call(*call) for call in self._rebuild(leaves)]
-        before = self._initial
+        before = self.initial
         # One of a checkpoint may be that of another metric of this name.
         if state is not None and _shapes(state) == _shapes(before):
             before = state
-        return [v.numpy() for v in updated(self._metric, before, calls)]
+        after = updated(self.metric, before, self._calls(arrays))
+        return [variable.numpy() for variable in after]
 
     def result(self, state: Any) -> Any:
         """What the metric makes of a state; `None` of none."""
-        return None if state is None else result(self._metric, state)
+        return None if state is None else result(self.metric, state)
+
+    def _calls(self, arrays: Sequence[np.ndarray]) -> list[Call]:
+        leaves = [tf.convert_to_tensor(array) for array in arrays]
+        return [Call(*call) for call in self._rebuild(leaves)]
 
 
 def _shapes(arrays: Sequence[np.ndarray]) -> list[tuple[int, ...]]:
@@ -183,30 +193,16 @@ def _shapes(arrays: Sequence[np.ndarray]) -> list[tuple[int, ...]]:
 
 
 class WholeSet(Ordered):
-    """A `WholeSetMetric`; its state are the batches so far."""
+    """A `WholeSetMetric`, whose state are the batches so far."""
 
-    _metric: WholeSetMetric
-    _structure: Any = None
-
-    def of(self, calls: Sequence[Call]) -> list[Any]:
-        """See `Ordered.of`."""
-        (call,) = calls
-        takes = self._metric.takes_weights
-        weight = call.options.get(_WEIGHTS) if takes else None
-        parts = (*call.arguments, weight)
-        # Only which parts there are: tensors would keep the graph alive.
-        self._structure = tf.nest.map_structure(
-            lambda part: None if part is None else ..., parts
-        )
-        return [
-            _widened(tf.convert_to_tensor(part))
-            for part in tf.nest.flatten(parts)
-            if part is not None
-        ]
+    metric: WholeSetMetric
+    of_whole_set = True
 
     def after(self, state: Any, arrays: Sequence[np.ndarray]) -> Any:
         """See `Ordered.after`."""
-        return [*(state or ()), arrays]
+        (call,) = self._calls(arrays)
+        parts = (*call.arguments, call.options[_WEIGHTS])
+        return [*(state or ()), tf.nest.map_structure(_as_array, parts)]
 
     def result(self, state: Any) -> float | None:
         """See `Ordered.result`.
@@ -216,43 +212,44 @@ class WholeSet(Ordered):
         """
         if state is None:
             return None
-        columns = [self._joined(parts) for parts in zip(*state, strict=True)]
-        given = iter(columns)
-        y, y_pred, weight = tf.nest.map_structure(
-            lambda part: None if part is None else next(given),
-            self._structure,
-        )
+        y, y_pred, weight = tf.nest.map_structure(self._joined, *state)
         options = {}
-        if self._metric.takes_weights:
-            ones = np.ones(len(columns[0]), "float32")
+        if self.metric.takes_weights:
+            ones = np.ones(len(tf.nest.flatten(y_pred)[0]), "float32")
             options = {_WEIGHTS: ones if weight is None else weight}
-        found = self._metric.function(y, y_pred, **options)
+        found = self.metric.function(y, y_pred, **options)
         is_number = np.ndim(found) == 0 and isinstance(
             np.asarray(found).item(), numbers.Real
         )
         if not is_number:
             raise UserError(
-                f"The metric {self._metric.name!r} returned a "
+                f"The metric {self.metric.name!r} returned a "
                 f"{type(found).__name__}. Return a number; for several, give "
                 "several metrics."
             )
         return float(found)
 
-    def _joined(self, parts: Sequence[np.ndarray]) -> np.ndarray:
-        shapes = sorted({part.shape[1:] for part in parts})
+    def _joined(self, *parts: np.ndarray | None) -> np.ndarray | None:
+        given = [part for part in parts if part is not None]
+        if not given:
+            return None
+        shapes = sorted({part.shape[1:] for part in given})
         if len(shapes) > 1:
             raise UserError(
-                f"The metric {self._metric.name!r} gets batches of different "
+                f"The metric {self.metric.name!r} gets batches of different "
                 f"shapes: [batch, *{shapes[0]}] and [batch, *{shapes[1]}]. Pad "
                 "the data, so that all examples have one shape."
             )
-        return np.concatenate(parts)
+        return np.concatenate(given)
 
 
-def _widened(leaf: tf.Tensor) -> tf.Tensor:
+def _as_array(part: tf.Tensor | None) -> np.ndarray | None:
+    if part is None:
+        return None
     # As Keras' metrics do: NumPy would sum float16 in float16.
-    narrow = leaf.dtype.is_floating and leaf.dtype.size < 4
-    return tf.cast(leaf, tf.float32) if narrow else leaf
+    narrow = part.dtype.is_floating and part.dtype.size < 4
+    found: np.ndarray = (tf.cast(part, tf.float32) if narrow else part).numpy()
+    return found
 
 
 def initial_state(metric: keras.Metric) -> list[np.ndarray]:

@@ -1,10 +1,10 @@
 """Gathers the examples of all replicas on each replica, differentiably.
 
-Each replica writes its rows among zeros, at their position in the global
-batch: the sum over replicas is then the whole. So their sizes may differ, which
-a gather between processes does not allow. In a loop of steps, such collectives
-keep the shape of their first call: what is added up has the same size in each
-step.
+Each replica writes its rows among zeros, in a part of its own of one tensor:
+the sum over replicas is then the whole. So replicas may have different numbers
+of rows, which a gather between processes does not allow. In a loop of steps,
+such collectives keep the shape of their first call: what is added up has the
+same size in each step.
 """
 
 from collections.abc import Sequence
@@ -53,11 +53,33 @@ def all_gather(structure: Any) -> Gathered:
             "all_gather was called outside of a replica's step. Call it in "
             "train_step, eval_step, per_example_loss or a layer."
         )
-    parts = [as_part(part) for part in tf.nest.flatten(structure)]
-    if context.num_replicas_in_sync == 1:
+    parts = [_checked(part) for part in tf.nest.flatten(structure)]
+    replicas = context.num_replicas_in_sync
+    if replicas == 1:
         return Gathered(structure, tf.constant(0))
-    place = _Place(parts[0], context)
-    spread = [place.amid_zeros(part) for part in parts]
+    here = tf.convert_to_tensor(context.replica_id_in_sync_group)
+    # Eager shapes are known, but may differ between replicas.
+    room = None if tf.executing_eagerly() else parts[0].shape[0]
+    filled: tf.Tensor | None = None
+    if room is not None:  # As many rows on each replica.
+        offset, padded = here * room, parts
+    else:
+        rows = tf.shape(parts[0])[0]
+        # [replicas]: the sum holds each replica's number of rows.
+        counts = reduce_sum(among_zeros(rows, here, replicas))
+        offset = tf.reduce_sum(
+            tf.where(tf.range(replicas) < here, counts, tf.zeros_like(counts))
+        )
+        room, padded = _padded(parts, rows, most=tf.reduce_max(counts))
+        # [replicas * room], true for the rows that a replica has.
+        filled = tf.reshape(tf.sequence_mask(counts, room), [-1])
+    spread = [
+        tf.reshape(
+            among_zeros(_widened(part), here, replicas),
+            tf.concat([[replicas * room], tf.shape(part)[1:]], 0),
+        )
+        for part in padded
+    ]
     # Only floating-point numbers have gradients. Of 32-bit integers,
     # TensorFlow's mirrored strategy adds up only one tensor per call.
     floats = [i for i, part in enumerate(spread) if part.dtype.is_floating]
@@ -66,8 +88,10 @@ def all_gather(structure: Any) -> Gathered:
     for chosen in ([floats] if floats else []) + others:
         summed = _sum(*[spread[i] for i in chosen])
         for i, whole in zip(chosen, summed, strict=True):
-            found[i] = tf.cast(place.without_gaps(whole), parts[i].dtype)
-    return Gathered(tf.nest.pack_sequence_as(structure, found), place.offset)
+            if filled is not None:
+                whole = tf.boolean_mask(whole, filled)
+            found[i] = tf.cast(whole, parts[i].dtype)
+    return Gathered(tf.nest.pack_sequence_as(structure, found), offset)
 
 
 def _sum(*parts: tf.Tensor) -> Sequence[tf.Tensor]:
@@ -83,94 +107,57 @@ def _sum(*parts: tf.Tensor) -> Sequence[tf.Tensor]:
     return tf.nest.flatten(tf.custom_gradient(sum_all)(*parts))
 
 
-class _Place:
-    """The position of a replica's rows among those of all replicas.
+def _padded(
+    parts: Sequence[tf.Tensor], rows: tf.Tensor, *, most: tf.Tensor
+) -> tuple[Any, list[tf.Tensor]]:
+    """Fills up parts to the room for those of any replica.
 
-    Each replica has a slot, of a size that is known while tracing. If there is
-    no such size, there is exactly as much room as there are rows.
+    Args:
+        parts: with equal numbers of rows.
+        rows: how many they are.
+        most: how many any replica has.
+
+    Returns:
+        The room, which between processes is the same in each step, and the
+        parts.
     """
-
-    def __init__(self, part: tf.Tensor, context: Any) -> None:
-        self._replicas = context.num_replicas_in_sync
-        self._here = tf.convert_to_tensor(context.replica_id_in_sync_group)
-        # Eager shapes are known, but may differ between replicas.
-        self._slot = None if tf.executing_eagerly() else part.shape[0]
-        self._is_full = self._slot is not None  # As many on each replica.
-        if self._is_full:
-            self.offset = self._here * self._slot
-            return
-        # Where the run has several processes, shapes must not change from step
-        # to step.
-        here = step_context.batch
-        if here is not None and here.most_rows is not None:
-            self._slot = here.most_rows()
-        self._rows = tf.shape(part)[0]
-        # [replicas]: the sum holds each replica's number of rows.
-        own = among_zeros(self._rows, self._here, self._replicas)
-        self._counts = reduce_sum(own)
-        is_before = tf.range(self._replicas) < self._here
-        before = tf.where(is_before, self._counts, 0)
-        self.offset = tf.reduce_sum(before)
-
-    def amid_zeros(self, part: tf.Tensor) -> tf.Tensor:
-        """This replica's rows, and zeros for those of all others."""
-        if part.dtype.size < 4 and not part.dtype.is_floating:
-            part = tf.cast(part, tf.int32)  # Not every device adds up bytes.
-        if self._slot is not None:
-            return self._in_slot(part if self._is_full else self._filled(part))
-        # [rows before, own rows, rows after], as long as the global batch.
-        after = tf.reduce_sum(self._counts) - self.offset - self._rows
-        return self._padded(part, self.offset, after, rows=None)
-
-    def without_gaps(self, whole: tf.Tensor) -> tf.Tensor:
-        """The sum over replicas without the ends of slots."""
-        # Full slots have no gaps, and without slots rows are adjacent.
-        if self._is_full or self._slot is None:
-            return whole
-        # [replicas, slot], true for the first rows of each slot.
-        filled = tf.sequence_mask(self._counts, self._slot)
-        return tf.boolean_mask(whole, tf.reshape(filled, [-1]))
-
-    def _filled(self, part: tf.Tensor) -> tf.Tensor:
-        if not part.shape[1:].is_fully_defined():
+    room: Any = most
+    here = step_context.batch
+    if here is not None and here.most_rows is not None:
+        room = here.most_rows()
+        if not all(part.shape[1:].is_fully_defined() for part in parts):
             raise UserError(
-                f"all_gather got the shape {part.shape}. Between processes "
-                "all axes but the first must be known while tracing."
+                f"all_gather got the shapes {[one.shape for one in parts]}. "
+                "Between processes all axes but the first must be known while "
+                "tracing."
             )
-        enough = tf.debugging.assert_less_equal(
-            self._rows,
-            self._slot,
-            message=at_run_time(
-                "all_gather got more rows than there are examples. Between "
-                "processes it takes one row for each: put others, such as "
-                "views of an example, on an axis of their own."
-            ),
-        )
-        # tf.pad with a negative number would fail with a worse message.
-        with tf.control_dependencies([enough]):
-            after = self._slot - self._rows
-        return self._padded(part, 0, after, rows=self._slot)
-
-    def _padded(
-        self, part: tf.Tensor, before: Any, after: Any, *, rows: int | None
-    ) -> tf.Tensor:
-        rest = [[0, 0]] * (part.shape.rank - 1)
-        padded = tf.pad(part, [[before, after], *rest])
-        return tf.ensure_shape(padded, [rows, *part.shape[1:]])
-
-    def _in_slot(self, part: tf.Tensor) -> tf.Tensor:
-        # [replicas, slot, ...] -> [replicas * slot, ...]
-        slots = among_zeros(part, self._here, self._replicas)
-        rows = slots.shape[0] * self._slot
-        return tf.reshape(slots, tf.concat([[rows], tf.shape(part)[1:]], 0))
+    enough = tf.debugging.assert_less_equal(
+        rows,
+        room,
+        message=at_run_time(
+            "all_gather got more rows than there are examples. Between "
+            "processes it takes one row for each: put others, such as views "
+            "of an example, on an axis of their own."
+        ),
+    )
+    # tf.pad with a negative number would fail with a worse message.
+    with tf.control_dependencies([enough]):
+        after = room - rows
+    made = []
+    for part in parts:
+        filled = tf.pad(part, [[0, after], *[[0, 0]] * (part.shape.rank - 1)])
+        known = room if isinstance(room, int) else None
+        made.append(tf.ensure_shape(filled, [known, *part.shape[1:]]))
+    return room, made
 
 
-def as_part(part: Any) -> tf.Tensor:
-    """A tensor as it is gathered.
+def _widened(part: tf.Tensor) -> tf.Tensor:
+    # Not every device adds up bytes.
+    narrow = part.dtype.size < 4 and not part.dtype.is_floating
+    return tf.cast(part, tf.int32) if narrow else part
 
-    Raises:
-        UserError: it cannot be.
-    """
+
+def _checked(part: Any) -> tf.Tensor:
     if isinstance(part, keras.Variable | tf.Variable) or not tf.is_tensor(part):
         part = tf.convert_to_tensor(part)
     if not isinstance(part, tf.Tensor):

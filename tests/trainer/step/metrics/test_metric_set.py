@@ -1,31 +1,85 @@
 """Every metric gives what Keras' own object gives, fed batch by batch."""
 
 import dataclasses
-import json
 
 import keras
 import numpy as np
 import pytest
 
 from tests.exactness import metric_models as m
-from tests.helpers import linear, make_trainer, run_module
-from tests.sets import is_long, long
+from tests.helpers import linear, make_trainer
+from tests.sets import long
+from tests.trainer.step.reductions.exact import found_in, pairs, run_cases
 from trainer import ArrayExamples, Trainer, UserError, additive
 from trainer_plugins import Checkpoint, Default
+
+MODULE = "tests.trainer.step.metrics.test_metric_set"
+
+
+def make(strategy, model, arrays, metrics, **options):
+    return make_trainer(
+        **{
+            "model": model,
+            "loss": dict.fromkeys(m.FAMILIES, m.nothing)
+            if model is m.every_family
+            else m.nothing,
+            "optimizer": lambda: keras.optimizers.SGD(0.0),
+            "metrics": metrics,
+            "data": lambda split: ArrayExamples(arrays, shuffle=False),
+            "batch_size": m.BATCH,
+            "strategy": strategy,
+            **options,
+        }
+    )
+
+
+def evaluated(strategy, arrays, factories):
+    metrics = [lambda n=n, f=f: f(name=n) for n, f in factories.items()]
+    model = m.identity(arrays[0].shape[1])
+    return make(strategy, model, arrays, metrics).evaluate()
+
+
+def custom(strategy):
+    return evaluated(strategy, m.data("regression"), m.CUSTOM)
+
+
+def unweighted(strategy):
+    return evaluated(strategy, m.data("regression")[:2], m.UNWEIGHTED)
+
+
+def of_layers(strategy):
+    arrays = m.data("regression")[:2]
+    return make(strategy, m.measuring_model, arrays, []).evaluate()
+
+
+def of_keras(strategy):
+    data = {name: m.data(name) for name in m.FAMILIES}
+    arrays = (
+        {name: data[name][0] for name in data},
+        {name: data[name][1] for name in data},
+        data["binary"][2],
+    )
+    metrics = {name: m.metrics_of(name) for name in data}
+    return make(strategy, m.every_family, arrays, metrics).evaluate()
+
+
+EVERYWHERE = ("default", "mirrored_2", "mirrored_3", "central_storage_2")
+CASES = {
+    custom: EVERYWHERE,
+    unweighted: ("default", "mirrored_3"),
+    of_layers: ("mirrored_3",),
+    of_keras: ("default", "mirrored_3"),
+}
+LONG = (
+    *((one, "default") for one in ("custom", "unweighted", "of_keras")),
+    ("custom", "central_storage_2"),
+)
 
 
 @pytest.fixture(scope="module")
 def results(request, tmp_path_factory, root):
     directory = tmp_path_factory.mktemp("metrics")
-    worker = "tests.trainer.step.metrics.metric_worker"
-    names = ["mirrored:2", "mirrored:3"]
-    if is_long(request):
-        names += ["default", "central_storage:2"]
-    run_module(worker, directory, *names, root=root)
-    return json.loads((directory / "results.json").read_text())
-
-
-KERAS = pytest.mark.parametrize("strategy", ["mirrored:3", long("default")])
+    return run_cases(MODULE, request, directory, root, LONG)
 
 
 def logged(values, name, prefix=""):
@@ -45,10 +99,10 @@ def close(actual, expected):
 
 @pytest.mark.filterwarnings("ignore:You are passing weight as `float`")
 @pytest.mark.parametrize("name", sorted(m.keras_classes()))
-@KERAS
+@pytest.mark.parametrize("strategy", ["mirrored_3", long("default")])
 def test_metrics_of_keras(results, name, strategy):
     family = m.family(name)
-    values = results[strategy]["keras"]
+    values = found_in(results, "of_keras", strategy)
     for make in m.made(name):
         wanted = m.expected(make, m.data(family), steps=3)
         close(logged(values, f"{family}_{make().name}"), wanted)
@@ -60,37 +114,29 @@ def found_of(values, name):
     return logged(values, name)
 
 
-@pytest.mark.parametrize("name", [*m.CUSTOM, *m.UNWEIGHTED])
 @pytest.mark.parametrize(
-    "strategies",
-    [("mirrored:2", "mirrored:3"), long(("central_storage:2", "default"))],
-    ids=" ".join,
+    ("case", "strategy"),
+    [
+        pair
+        for pair in pairs(CASES, LONG)
+        if getattr(pair, "values", pair)[0] in ("custom", "unweighted")
+    ],
 )
 def test_evaluations_are_exact_for_what_does_not_add_up(
-    results, name, strategies
+    results, case, strategy
 ):
-    kind = "custom" if name in m.CUSTOM else "unweighted"
-    arrays = m.data("regression")[: 3 if name in m.CUSTOM else 2]
-    wanted = m.expected((m.CUSTOM | m.UNWEIGHTED)[name], arrays, 3)
-    for strategy in strategies:
-        if kind == "custom" or strategy in ("default", "mirrored:3"):
-            close(found_of(results[strategy][kind], name), wanted)
+    factories, arrays = m.CUSTOM, m.data("regression")
+    if case == "unweighted":
+        factories, arrays = m.UNWEIGHTED, arrays[:2]
+    values = found_in(results, case, strategy)
+    for name, factory in factories.items():
+        close(found_of(values, name), m.expected(factory, arrays, 3))
 
 
-def of_regression(factories, arrays, **options):
-    return make_trainer(
-        **{
-            "model": m.identity(4),
-            "loss": m.nothing,
-            "optimizer": lambda: keras.optimizers.SGD(0.0),
-            "metrics": [
-                lambda n=n, f=f: f(name=n) for n, f in factories.items()
-            ],
-            "data": lambda split: ArrayExamples(arrays, shuffle=False),
-            "batch_size": m.BATCH,
-            **options,
-        }
-    )
+def of_regression(factories, arrays, *, model=None, **options):
+    metrics = [lambda n=n, f=f: f(name=n) for n, f in factories.items()]
+    options = {"metrics": metrics, **options}
+    return make("default", model or m.identity(4), arrays, **options)
 
 
 def test_on_one_whole_batch_they_go_from_step_to_step():
@@ -149,7 +195,7 @@ def test_training_on_a_batch_that_is_cut_takes_sums_alone(metric, is_sum):
 
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation")
-@pytest.mark.parametrize("strategy", ["mirrored:3", "here"])
+@pytest.mark.parametrize("strategy", ["mirrored_3", "here"])
 def test_metrics_in_layers_are_logged_as_fit_logs_them(results, strategy):
     x, y, _ = m.data("regression")
     model = m.measuring_model()
@@ -169,7 +215,8 @@ def test_metrics_in_layers_are_logged_as_fit_logs_them(results, strategy):
         trainer = of_regression({}, (x, y), model=m.measuring_model)
         values = trainer.train_and_evaluate(3, log_every=3)
     else:
-        values = {f"val_{k}": v for k, v in results[strategy]["layers"].items()}
+        found = found_in(results, "of_layers", strategy)
+        values = {f"val_{name}": value for name, value in found.items()}
     for name in values.keys() & fitted.keys():
         close(values[name], fitted[name][0])
     assert len(values) == (8 if strategy == "here" else 4)
