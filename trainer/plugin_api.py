@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from trainer.strategy.cluster.spec import Cluster as Cluster
     from trainer.strategy.cluster.spec import split_address as split_address
     from trainer.strategy.graph_loop import GraphLoop as GraphLoop
-    from trainer.strategy.graph_loop import Runner as Runner
     from trainer.strategy.graph_loop import Step as Step
     from trainer.strategy.plugin import Detection as Detection
     from trainer.strategy.plugin import MakeDataset as MakeDataset

@@ -16,7 +16,7 @@ from trainer.step.metrics.states import EVAL
 from trainer.step.prepare import prepare
 from trainer.step.spec import StepSpec
 from trainer.step.train_step import make_eval_step
-from trainer.strategy.graph_loop import EagerLoop, Runner
+from trainer.strategy.graph_loop import EagerLoop, GraphLoop
 from trainer.strategy.plugin import MakeDataset, StrategyPlugin
 
 # Batches in one graph call: between two calls a run may leave, so that it does
@@ -129,7 +129,7 @@ class Evaluator:
         self.runner.trace(self._input())
 
     @functools.cached_property
-    def runner(self) -> Runner:
+    def runner(self) -> GraphLoop:
         """The loop of evaluation steps."""
         if self._spec.run_eagerly:
             return EagerLoop(make_eval_step(self._spec), self._plugin.strategy)

@@ -18,7 +18,7 @@ from trainer.step.forms import Form
 from trainer.step.spec import StepSpec
 from trainer.step.train_step import make_train_step
 from trainer.strategy.checks import check_trainable
-from trainer.strategy.graph_loop import EagerLoop, Runner
+from trainer.strategy.graph_loop import EagerLoop, GraphLoop
 from trainer.values.periods import Period, PeriodLike, parse_period
 
 
@@ -233,7 +233,7 @@ class Run:
         self.spec = dataclasses.replace(self.spec, form=form)
 
     @property
-    def train_runner(self) -> Runner:
+    def train_runner(self) -> GraphLoop:
         """The loop of training steps, traced once for all calls that are alike.
 
         A call of another form, batch size or class weights, or that trains
@@ -244,7 +244,7 @@ class Run:
         key = "train", spec.form, spec.batch_size, weights, self.trains
         return self.runner(key, self._make_train_runner)
 
-    def _make_train_runner(self) -> Runner:
+    def _make_train_runner(self) -> GraphLoop:
         step = make_train_step(self.spec)
         if self.spec.run_eagerly:
             return EagerLoop(

@@ -188,19 +188,6 @@ def _check_names(logged: StepLogs, logs: StepLogs) -> None:
         )
 
 
-def hand_over(spec: StepSpec, logs: StepLogs, *intervals: str) -> StepLogs:
-    """Updates the metrics that are no sums, in cross-replica context.
-
-    Returns:
-        The rest of the step's results.
-    """
-    local = spec.plugin.strategy.experimental_local_results
-    # Equal on all replicas by now, so the first one's will do.
-    return spec.parts.metrics.hand_over(
-        logs, intervals, lambda value: local(value)[0]
-    )
-
-
 def most_rows(spec: StepSpec, *, training: bool) -> int:
     """The most examples that a replica gets of a (micro-)batch.
 

@@ -58,19 +58,9 @@ class BaseStep:
     # Of what is traced now: other calls have others.
     _spec: StepSpec
 
-    @property
-    def model(self) -> keras.Model:
-        """The model; its variables live in the strategy's scope."""
-        return self._spec.model
-
-    @property
-    def optimizer(self) -> keras.optimizers.Optimizer:
-        """The optimizer; the first one if there are several."""
-        return next(iter(self._spec.parts.optimizers.values()))
-
     def forward(self, x: Any, *, training: bool) -> Any:
         """Calls the model on a replica's inputs."""
-        return self.model(x, training=training)
+        return self._spec.model(x, training=training)
 
     def per_example_loss(self, x: Any, y: Any, y_pred: Any) -> Any:
         """The loss of each example, before weights and division.
@@ -145,7 +135,7 @@ class BaseStep:
         """
         spec = self._spec
         # The tape watches the tf.Variables inside Keras variables.
-        variables = [v.value for v in self.model.trainable_variables]
+        variables = [v.value for v in spec.model.trainable_variables]
         here = replica_batch(spec, batch, training=True)
         # Persistent: each denominator needs a gradient of its own, as they are
         # only known after the reduction.
@@ -191,7 +181,7 @@ class BaseStep:
         """
         sums = grads.reduce_sum(sums)
         scale = _loss_factor(self._spec)
-        loss, of_penalty = _regularization(self.model)
+        loss, of_penalty = _regularization(self._spec.model)
         gradients: dict[int, grads.Gradient] = {}
         for name, found in sums.gradients.items():
             total, count = sums.loss[name]
@@ -260,14 +250,11 @@ class BaseStep:
             variables: defaults to the model's trainable variables.
             optimizer: its name, if there are several.
         """
-        variables = variables or self.model.trainable_variables
+        variables = variables or self._spec.model.trainable_variables
         if isinstance(gradients, dict):
             gradients = [gradients.get(i) for i in range(len(variables))]
-        chosen = (
-            self._spec.parts.optimizers[optimizer]
-            if optimizer
-            else self.optimizer
-        )
+        optimizers = self._spec.parts.optimizers
+        chosen = optimizers[optimizer or next(iter(optimizers))]
         # Clipping and moments need each row's whole gradient.
         true = grads.rows_once(gradients, dense=self._spec.form.uses_xla)
         if step_context.gradient_norms is not None:

@@ -22,7 +22,7 @@ A `train_step` that research code overrides is the whole program of a replica.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import tensorflow as tf
@@ -42,7 +42,7 @@ from trainer.step.gradients import (
 )
 from trainer.step.keras import untracked
 from trainer.step.logs import LOSS_PART, StepLogs
-from trainer.step.measuring import hand_over, in_step
+from trainer.step.measuring import in_step
 from trainer.step.methods import GradientSums, Reduced
 from trainer.step.metrics.states import EVAL, TRAINING
 from trainer.step.replica_batch import weighted
@@ -58,10 +58,9 @@ Run: TypeAlias = Callable[..., Any]
 ReadMicroBatch: TypeAlias = Callable[[tf.Tensor], tuple[Any, tf.Tensor]]
 # From the input iterator to what a step logs, and whether the weights changed.
 Update: TypeAlias = Callable[[Any], tuple[StepLogs, tf.Tensor | bool]]
-Step: TypeAlias = Callable[[Any], StepLogs]
 
 
-def make_train_step(spec: StepSpec) -> Step:
+def make_train_step(spec: StepSpec) -> Callable[[Any], StepLogs]:
     """The step of a run, as a function of the input iterator.
 
     Raises:
@@ -82,7 +81,7 @@ def make_train_step(spec: StepSpec) -> Step:
             # Here, in cross-replica context, as it updates every replica's
             # copy. After a refused update the averages stay, too.
             _where(applied, parts.ema.update)
-        logs = hand_over(spec, logs, *TRAINING)
+        logs = _handed_over(spec, logs, TRAINING)
         # Counted whether or not the update was made: the step has used up its
         # batch.
         parts.step.assign_add(1)
@@ -99,7 +98,7 @@ def make_train_step(spec: StepSpec) -> Step:
     return _checked(train_step, spec) if spec.check_numerics else train_step
 
 
-def make_eval_step(spec: StepSpec) -> Step:
+def make_eval_step(spec: StepSpec) -> Callable[[Any], StepLogs]:
     """`Trainer.eval_step` on each replica, as a function of the iterator.
 
     Under a strategy with static shapes a batch is always `(x, y,
@@ -124,7 +123,7 @@ def make_eval_step(spec: StepSpec) -> Step:
         # below.
         before = untracked.captured()
         logs = strategy.run(replica_step, args=(next(iterator),))
-        logs = hand_over(spec, logs, EVAL)
+        logs = _handed_over(spec, logs, (EVAL,))
         untracked.check(parts.untracked, parts.model, before)
         return logs
 
@@ -366,6 +365,16 @@ def _own_step(
     return logs, (Measured(loss, tf.norm([0.0, *norms])),)
 
 
+def _handed_over(
+    spec: StepSpec, logs: StepLogs, intervals: Sequence[str]
+) -> StepLogs:
+    """What adds up of a step's results, once the host has the rest."""
+    run = spec.plugin.strategy.run
+    return spec.parts.metrics.hand_over(
+        logs, intervals, lambda value: _one_of(spec, value, run)
+    )
+
+
 def _call(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     """Runs a function where the caller is: inside a replica's program."""
     return function(*args)
@@ -389,7 +398,9 @@ def _one_of(spec: StepSpec, structure: Any, run: Run) -> Any:
     )
 
 
-def _checked(step: Step, spec: StepSpec) -> Step:
+def _checked(
+    step: Callable[[Any], StepLogs], spec: StepSpec
+) -> Callable[[Any], StepLogs]:
     """Lets each operation of a step check that what it computes is finite.
 
     Raises:

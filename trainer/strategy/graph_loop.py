@@ -3,7 +3,7 @@
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import tensorflow as tf
 
@@ -17,32 +17,6 @@ from trainer.step.timed_input import OneOfStack
 # One optimizer or evaluation step in cross-replica context: takes the
 # iterator, returns a structure of per-replica tensors that add up over steps.
 Step = Callable[[Any], Any]
-
-
-class Runner(Protocol):
-    """Runs many steps in one call."""
-
-    def __call__(
-        self,
-        iterator: Any,
-        num_steps: int,
-        carried: Sequence[Sums | None] = (None,),
-    ) -> list[Sums]:
-        """Runs `num_steps` steps.
-
-        Args:
-            iterator: what `StrategyPlugin.distribute` returned.
-            num_steps: how many steps, at least one.
-            carried: sums that earlier calls have returned; `None` starts a
-                new one.
-
-        Returns:
-            Each of these sums with the results of the steps added, step by
-            step, in order.
-        """
-
-    def trace(self, iterator: Any) -> None:
-        """Builds the graph without running a step."""
 
 
 class GraphLoop:
@@ -71,7 +45,18 @@ class GraphLoop:
         num_steps: int,
         carried: Sequence[Sums | None] = (None,),
     ) -> list[Sums]:
-        """See `Runner.__call__`."""
+        """Runs `num_steps` steps.
+
+        Args:
+            iterator: what `StrategyPlugin.distribute` returned.
+            num_steps: how many steps, at least one.
+            carried: sums that earlier calls have returned; `None` starts a
+                new one.
+
+        Returns:
+            Each of these sums with the results of the steps added, step by
+            step, in order.
+        """
         with outside_graph():
             packing = self.packing or self.trace_step(iterator)
             before = stacked(carried, packing, self._num_rows)
@@ -84,7 +69,7 @@ class GraphLoop:
         return self._loop(iterator, tf.constant(num_steps, tf.int64), sums)
 
     def trace(self, iterator: Any) -> None:
-        """See `Runner.trace`."""
+        """Builds the graph without running a step."""
         with outside_graph():
             packing = self.trace_step(iterator)
             # [any number of sums, replicas, size]: training keeps several.
@@ -116,7 +101,7 @@ class GraphLoop:
         """The loop itself; only called while it is traced.
 
         Args:
-            iterator: see `Runner.__call__`.
+            iterator: see `GraphLoop.__call__`.
             num_steps: int64 scalar.
             carried: float64 of shape `[sums, replicas, packing.size]`.
 
@@ -286,7 +271,7 @@ class StackLoop(GraphLoop):
         num_steps: int,
         carried: Sequence[Sums | None] = (None,),
     ) -> list[Sums]:
-        """See `Runner`."""
+        """See `GraphLoop.__call__`."""
         with tf.device(self._device):
             return super().__call__(iterator, num_steps, carried)
 
@@ -306,7 +291,7 @@ class StackLoop(GraphLoop):
         return sums
 
     def trace(self, iterator: StackReader) -> None:
-        """See `Runner.trace`."""
+        """See `GraphLoop.trace`."""
         with tf.device(self._device):
             super().trace(iterator)
 
@@ -384,7 +369,7 @@ class EagerLoop(GraphLoop):
         num_steps: int,
         carried: Sequence[Sums | None] = (None,),
     ) -> list[Sums]:
-        """See `Runner`."""
+        """See `GraphLoop.__call__`."""
         with outside_graph(), eagerly():
             # The first step shows what there is to add up.
             results = [self._step(iterator) for _ in range(num_steps)]

@@ -20,7 +20,7 @@ from trainer.runtime.report import Section
 from trainer.step.forms import StrategyOptions
 from trainer.step.keras.variables import portable_variables
 from trainer.step.programs import Programs
-from trainer.strategy.graph_loop import GraphLoop, Runner, StackLoop, Step
+from trainer.strategy.graph_loop import GraphLoop, StackLoop, Step
 
 # See `trainer.data.feeder`: returns the batches of replicas for a
 # range of replicas, in the order (step, micro-batch, replica).
@@ -213,7 +213,7 @@ class StrategyPlugin(abc.ABC):
             self.strategy.distribute_datasets_from_function(per_pipeline)
         )
 
-    def runner(self, step: Step, *, training: bool) -> Runner:
+    def runner(self, step: Step, *, training: bool) -> GraphLoop:
         """Makes what runs many steps in one call."""
         return GraphLoop(step, self.strategy)
 

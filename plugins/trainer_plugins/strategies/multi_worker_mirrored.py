@@ -9,11 +9,11 @@ import tensorflow as tf
 from trainer import StartAgain
 from trainer.plugin_api import (
     Detection,
+    GraphLoop,
     Job,
     Names,
     Natural,
     Positive,
-    Runner,
     Seconds,
     Step,
     StrategyOptions,
@@ -191,7 +191,7 @@ class MultiWorkerMirrored(ClusterStrategy):
             counts = self._count(tf.constant(flags, tf.float32))
             return [bool(count > 0) for count in counts.numpy()]
 
-    def runner(self, step: Step, *, training: bool) -> Runner:
+    def runner(self, step: Step, *, training: bool) -> GraphLoop:
         """See `StrategyPlugin.runner`."""
         return WatchedLoop(step, self)
 

@@ -159,6 +159,6 @@ class WatchedLoop(GraphLoop):
         num_steps: int,
         carried: Sequence[Sums | None] = (None,),
     ) -> list[Sums]:
-        """See `Runner.__call__`."""
+        """See `GraphLoop.__call__`."""
         with self._watched():
             return super().__call__(iterator, num_steps, carried)

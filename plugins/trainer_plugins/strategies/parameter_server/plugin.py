@@ -12,12 +12,12 @@ from trainer import UserError
 from trainer.plugin_api import (
     Cluster,
     Detection,
+    GraphLoop,
     Job,
     MakeDataset,
     Names,
     Natural,
     Positive,
-    Runner,
     Seconds,
     Step,
     StrategyOptions,
@@ -216,7 +216,7 @@ class ParameterServer(ClusterStrategy):
             return self._worker_pool.distribute(make_dataset)
         return iter(make_dataset(range(1), is_kept=True))
 
-    def runner(self, step: Step, *, training: bool) -> Runner:
+    def runner(self, step: Step, *, training: bool) -> GraphLoop:
         """Schedules steps on the workers, or evaluates on the chief."""
         if training:
             return Closures(step, self._worker_pool)

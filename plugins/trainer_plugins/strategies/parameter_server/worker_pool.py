@@ -197,14 +197,14 @@ class WorkerPool:
                 raise StartAgain(self._agent.end_reason)
 
 
-class Closures:
+class Closures(GraphLoop):
     """Runs training steps on free workers."""
 
     def __init__(self, step: Step, worker_pool: WorkerPool) -> None:
+        super().__init__(self._measured, worker_pool.strategy)
         self._worker_pool = worker_pool
-        self._step = step
-        self._steps = GraphLoop(self._measured, worker_pool.strategy)
-        self._loop = graph_function(self._steps.each_step)
+        self._of_worker = step
+        self._loop = graph_function(self.each_step)
 
     def __call__(
         self,
@@ -212,9 +212,9 @@ class Closures:
         num_steps: int,
         carried: Sequence[Sums | None] = (None,),
     ) -> list[Sums]:
-        """See `Runner.__call__`."""
+        """See `GraphLoop.__call__`."""
         results = self._worker_pool.train(self._loop, iterator, num_steps)
-        packing = self._steps.packing
+        packing = self.packing
         assert packing is not None  # A worker has traced the step.
         found = []
         for sums in carried:
@@ -236,6 +236,6 @@ class Closures:
     def _measured(self, iterator: Any) -> Any:
         """Runs the step, and adds its staleness to the results."""
         results, staleness = with_staleness(
-            lambda: self._step(iterator), self._worker_pool.updates
+            lambda: self._of_worker(iterator), self._worker_pool.updates
         )
         return {**results, _STALENESS: average(staleness, 1.0)}

@@ -13,7 +13,6 @@ from trainer.plugin_api import (
     GraphLoop,
     MakeDataset,
     Programs,
-    Runner,
     Section,
     Step,
     StrategyOptions,
@@ -162,7 +161,7 @@ class TPU(StrategyPlugin):
             return iter(dataset)
         return super().distribute(make_dataset, training=training)
 
-    def runner(self, step: Step, *, training: bool) -> Runner:
+    def runner(self, step: Step, *, training: bool) -> GraphLoop:
         """See `StrategyPlugin.runner`."""
         if self._slice is not None:
             return NotHere(step, self.strategy)
@@ -260,7 +259,7 @@ class HostLoop(GraphLoop):
         num_steps: int,
         carried: Sequence[Sums | None] = (None,),
     ) -> list[Sums]:
-        """See `Runner.__call__`.
+        """See `GraphLoop.__call__`.
 
         Raises:
             StartAgain: the TPU was lost, by preemption or maintenance.
@@ -273,7 +272,7 @@ class HostLoop(GraphLoop):
             raise StartAgain(f"the TPU was lost: {reason}") from error
 
     def trace(self, iterator: Any) -> None:
-        """See `Runner.trace`.
+        """See `GraphLoop.trace`.
 
         Raises:
             UserError: the step uses operations that a TPU cannot run.
@@ -308,4 +307,4 @@ class NotHere(GraphLoop):
     """Runs nothing: a check compiles the steps in another way."""
 
     def trace(self, iterator: Any) -> None:
-        """See `Runner.trace`; a step for a TPU cannot be traced for a CPU."""
+        """Does nothing: a step for a TPU cannot be traced for a CPU."""

@@ -149,10 +149,6 @@ def test_a_loss_that_needs_a_number_of_examples_is_refused():
         trainer.train(1)
 
 
-def flat(y, y_pred):
-    return tf.reshape(tf.square(y_pred), [-1])
-
-
 class OwnCall(keras.losses.Loss):
     def __call__(self, y_true, y_pred, sample_weight=None):
         return tf.reduce_max(tf.abs(y_true - y_pred))
