@@ -43,33 +43,12 @@ def build_parts(
     Raises:
         UserError: a factory is not one, or an option cannot be honored.
     """
-    # Long, because what it is about is the order of these steps in one scope.
     # All processes of a cluster draw the same initial weights.
     keras.utils.set_random_seed(recipe.seed)
-    given = recipe.given
     noted = NotedVariables()
     with plugin.scope():
         with tf.variable_creator_scope(noted):
-            made = build_model(
-                (lambda: given.make(plugin)) if given else recipe.model,
-                recipe.precision,
-            )
-            if made.compiled:
-                recipe.take_compiled(made, plugin)
-            half = _computes_in_half(
-                made, own_step=recipe.has_own("train_step")
-            )
-            # Before the first call: it decides how a layer is traced.
-            if recipe.sync_batch_norm and plugin.num_replicas > 1:
-                batch_norm.synchronize(made)
-            if not made.built:
-                call_once(made)
-            # Before optimizers and averages, which may begin with a copy.
-            if given is not None:
-                given.take_over(made)
-        if plugin.num_replicas > 1:
-            separate_added_losses(made)
-        batch_norm.replace_moments_of(made)
+            made = _model_in_scope(plugin, recipe, call_once)
         # After the model is built: its layers have made their variables, and
         # the optimizers, which assign equal values, have not.
         count_by_examples(noted, but=_equal_on_replicas(made))
@@ -92,7 +71,9 @@ def build_parts(
                 own_step=recipe.has_own("train_step"),
             )
             step = tf.Variable(0, dtype=tf.int64, trainable=False, name="step")
-            loss_scale = LossScale() if half else None
+            loss_scale = None
+            if _computes_in_half(made, own_step=recipe.has_own("train_step")):
+                loss_scale = LossScale()
             ema = recipe.ema_momentum and MovingAverage(
                 [native(v) for v in trainable],
                 momentum=recipe.ema_momentum,
@@ -115,6 +96,33 @@ def build_parts(
             guard=guard,
             untracked=Untracked(noted.variables, known=known),
         )
+
+
+def _model_in_scope(
+    plugin: StrategyPlugin,
+    recipe: Recipe,
+    call_once: Callable[[keras.Model], None],
+) -> keras.Model:
+    """The model with its weights; what this is about is the order."""
+    given, several = recipe.given, plugin.num_replicas > 1
+    made = build_model(
+        (lambda: given.make(plugin)) if given else recipe.model,
+        recipe.precision,
+    )
+    if made.compiled:
+        recipe.take_compiled(made, plugin)
+    # Before the first call: it decides how a layer is traced.
+    if recipe.sync_batch_norm and several:
+        batch_norm.synchronize(made)
+    if not made.built:
+        call_once(made)
+    # Before optimizers and averages, which may begin with a copy.
+    if given is not None:
+        given.take_over(made)
+    if several:
+        separate_added_losses(made)
+    batch_norm.replace_moments_of(made)
+    return made
 
 
 def build_model(
