@@ -1,9 +1,10 @@
 """What a guarded step does, against a linear model in NumPy."""
 
-import contextlib
 import dataclasses
 import itertools
 import math
+import re
+from typing import NamedTuple
 
 import keras
 import numpy as np
@@ -58,12 +59,27 @@ def make(arrays, guard, *, trainer=Trainer, **options):
     )
 
 
+class Fault(NamedTuple):
+    step: int
+    reason: str
+    loss: float
+    gradient_norm: float
+
+
+STORY = re.compile(
+    r"after step (\d+), .*?: (.*) \(loss (\S+), gradient norm ([^\s)]+)\)"
+)
+
+
 def take(trainer, steps):
-    """Steps in one graph call; the weights, and what the guard found."""
-    with contextlib.suppress(Diverged):
+    """Steps in one graph call; the weights, and what the run said."""
+    fault = None
+    try:
         trainer.train(steps, steps_per_loop=steps, verbose=0)
-    guard = trainer._built.parts.guard
-    return trainer.model.weights[0].numpy(), guard and guard.fault()
+    except Diverged as error:
+        step, reason, loss, norm = STORY.search(str(error)).groups()
+        fault = Fault(int(step), reason, float(loss), float(norm))
+    return trainer.model.weights[0].numpy(), fault
 
 
 def reference(arrays, is_bad):
