@@ -24,7 +24,6 @@ from trainer.checkpoint.stateful import EVALUATED
 from trainer.errors import UserError, nearest
 from trainer.loop.callback_list import CallbackList, has_event
 from trainer.loop.evaluation_sets import (
-    EVAL,
     all_in_logs,
     prefix_of,
     sets_of,
@@ -119,7 +118,7 @@ def follow(
     for split in sets:
         # Mistakes show up before waiting.
         run.evaluator(run.batches(split)).trace()
-    _check_monitor(monitor.name, run, sets)
+    _check_monitor(monitor.name, sets)
     called = CallbackList(list(filter(_takes_part, asked.callbacks)), run)
     for callback in called.ours:
         callback.following = True
@@ -297,22 +296,15 @@ class _Best:
         return found
 
 
-def _check_monitor(name: str, run: Run, sets: Sequence[str]) -> None:
-    """Refuses a monitored name of a set that is not evaluated."""
-    split = name.removeprefix("val_").partition("/")[0]
-    # A metric may have a slash in its name, too.
-    own = any(m.startswith(f"{split}/") for m in run.parts.metrics.measures)
-    is_of_eval = EVAL in sets and ("/" not in name or own)
-    if not (name.startswith("val_") and (is_of_eval or split in sets)):
-        prefixes = [prefix_of(one) for one in sets]
-        meant = " or ".join(repr(prefix + name) for prefix in prefixes)
+def _check_monitor(name: str, sets: Sequence[str]) -> None:
+    """Refuses a monitored name that cannot be of a set that is evaluated."""
+    prefixes = [prefix_of(split) for split in sets]
+    if not name.startswith(tuple(prefixes)):
+        rest = name.removeprefix("val_")
+        meant = " or ".join(repr(prefix + rest) for prefix in prefixes)
         raise UserError(
             f"run.best_monitor = {name!r} is not of a set that is evaluated. "
-            + (
-                f"It must begin with {', '.join(prefixes)}."
-                if name.startswith("val_")
-                else f"Did you mean {meant}?"
-            )
+            f"Did you mean {meant}?"
         )
 
 

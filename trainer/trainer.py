@@ -277,7 +277,8 @@ class Trainer(BaseStep):
     @property
     def step(self) -> int:
         """The optimizer steps that are done."""
-        return self._steps_made()
+        # Without building what is not built.
+        return self._built.state.step if "_built" in vars(self) else 0
 
     @property
     def batch_size(self) -> int:
@@ -452,8 +453,8 @@ class Trainer(BaseStep):
             has_eval=self._splits.has_eval,
         )
         own = History()
-        begin = self._steps_made()
-        with self._splits.set_back_unless(lambda: self._steps_made() > begin):
+        begin = self.step
+        with self._splits.set_back_unless(lambda: self.step > begin):
             self._recipe.check_class_weight(class_weight)
             self._splits.take(data.given(), data.batch_size)
             self._check_sizes()
@@ -527,7 +528,7 @@ class Trainer(BaseStep):
             called.call("on_test_end", values)
         values = numbers_of("on_test_end", values)
         if verbose in (1, 2):
-            _write_line(_line_of(split, values))
+            _print(split, values)
         return values
 
     @checked
@@ -567,7 +568,7 @@ class Trainer(BaseStep):
             found = predict(run, batches, steps=steps, event=called.call)
         if verbose in (1, 2):
             rows = len(keras.tree.flatten(found)[0])
-            _write_line(_line_of("predict", {"examples": rows}))
+            _print("predict", {"examples": rows})
         return found
 
     @tf.autograph.experimental.do_not_convert
@@ -642,7 +643,7 @@ class Trainer(BaseStep):
         Args:
             **options: of `keras.Model.summary`.
         """
-        say = options.get("print_fn") or _write_line
+        say = options.get("print_fn") or _print
         say(self.new_run().describe())
         self.model.summary(**options)
 
@@ -725,19 +726,12 @@ class Trainer(BaseStep):
         """Whether a subclass overrides a method of the step."""
         return getattr(type(self), method) is not getattr(Trainer, method)
 
-    def _steps_made(self) -> int:
-        """The step, without building what is not built."""
-        return self._built.state.step if "_built" in vars(self) else 0
-
     def _call_once(self, model: keras.Model) -> None:
         """Calls a model that is built by its first batch."""
         model(self._splits.example(self._first_batches, self.batches))
 
 
-def _write_line(text: str) -> None:
-    sys.stdout.write(f"{text}\n")
-
-
-def _line_of(name: str, values: Mapping[str, float]) -> str:
-    """A line to print: `eval  loss 1.254  accuracy 0.3672`."""
-    return "  ".join([name, *(f"{k} {v:.4g}" for k, v in values.items())])
+def _print(name: str, values: Mapping[str, float] | None = None) -> None:
+    """Prints a line such as `eval  loss 1.254  accuracy 0.3672`."""
+    shown = [name, *(f"{k} {v:.4g}" for k, v in (values or {}).items())]
+    sys.stdout.write(f"{'  '.join(shown)}\n")

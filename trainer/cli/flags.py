@@ -7,7 +7,7 @@ answered at once.
 import contextlib
 import dataclasses
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from absl import flags
@@ -55,7 +55,6 @@ class Request:
         bindings: of all other flags, in order of precedence; the last one
             wins.
         named: the values of all flags that were given.
-        left_over: what only flags of the user's modules can account for.
     """
 
     gin_file: Sequence[Text] = option((), "A gin file", group=_FIRST)
@@ -87,18 +86,11 @@ class Request:
         "A file with more flags, one on each line; # begins a comment.",
         group=_LAST,
     )
-    helpfull: bool = option(
-        False,
-        "This text, and the absl flags of the modules that the gin files "
-        "import. They can be set, too.",
-        group=_LAST,
-    )
     verbosity: int = option(
         -1, "-1 warnings (default), 0 information, 1 everything.", group=_LAST
     )
     bindings: tuple[Binding, ...]
     named: dict[str, Any]
-    left_over: tuple[str, ...]
 
     @property
     def search_path(self) -> list[str]:
@@ -113,8 +105,7 @@ class Request:
     @property
     def is_run(self) -> bool:
         """Whether anything is built, and not only printed."""
-        prints = self.helpfull or self.list_strategies
-        return not prints and self.mode != "print_config"
+        return not self.list_strategies and self.mode != "print_config"
 
     @property
     def named_flags(self) -> dict[str, str]:
@@ -218,26 +209,21 @@ def parse(arguments: Sequence[str]) -> Request:
         UserError: a flag is unknown, or its value is invalid.
     """
     values = define()
-    left_over = set_values(values, arguments, known_only=True)
-    left_over, gin_flags = _take_gin_flags(left_over)
+    others = set_values(values, arguments)
     named = {name: values[name].value for name in FLAGS if values[name].present}
-    given = {
-        name: named[name] for name in declared_in(Request) if name in named
-    }
+    own = declared_in(Request)
+    given = {name: value for name, value in named.items() if name in own}
     params = [
         Binding(f"--gin_param={text!r}", text)
         for text in given.get("gin_param", ())
     ]
+    gin_flags = map(_gin_flag, others)
     request = Request(
         **given,
         bindings=(*params, *gin_flags, *_named_bindings(named)),
         named=named,
-        left_over=tuple(left_over),
     )
-    # Without a gin file there are no modules that could have more flags.
-    if left_over and not (request.gin_file and left_over[0][:1] == "-"):
-        raise UserError(unknown(left_over[0]))
-    if request.is_run and not request.gin_file:
+    if not (request.gin_file or request.list_strategies):
         raise UserError(
             "There is nothing to run. Give a configuration: --gin_file=FILE "
             "(see --help)."
@@ -255,10 +241,8 @@ def parse(arguments: Sequence[str]) -> Request:
     return request
 
 
-def set_values(
-    values: flags.FlagValues, arguments: Sequence[str], *, known_only: bool
-) -> list[str]:
-    """Gives flags their values; returns the other arguments."""
+def set_values(values: flags.FlagValues, arguments: Sequence[str]) -> list[str]:
+    """Gives flags their values; returns the arguments that are none of them."""
     for argument in arguments:
         try:
             argument.encode()
@@ -269,34 +253,25 @@ def set_values(
             ) from None
     try:
         # absl takes the first element for the program's name.
-        left = values(["trainer", *arguments], known_only=known_only)[1:]
-    except flags.UnrecognizedFlagError as error:
-        raise UserError(unknown(f"--{error.flagname}", values)) from None
+        others = values(["trainer", *arguments], known_only=True)[1:]
     except UnicodeDecodeError:
         raise UserError("The file of --flagfile is not text.") from None
     except (flags.Error, ValueError) as error:
         message = " ".join(str(error).split()).replace("flag --", "--")
         raise UserError(message.removeprefix("ERROR:: ")) from None
-    return list(left)
+    return list(others)
 
 
-def _take_gin_flags(
-    arguments: Sequence[str],
-) -> tuple[list[str], list[Binding]]:
-    """Splits off `--gin.A.b=1`, which absl does not know."""
-    rest, bindings = [], []
-    for argument in arguments:
-        match = _GIN_FLAG.fullmatch(argument)
-        if match is None:
-            rest.append(argument)
-            continue
-        if not match["name"] or not match["value"]:
-            raise UserError(
-                f"{argument} needs a name and a value, as in --gin.A.b=1."
-            )
-        text = f"{match['name']} = {match['value'][1:]}"
-        bindings.append(Binding(argument, text))
-    return rest, bindings
+def _gin_flag(argument: str) -> Binding:
+    """Reads `--gin.A.b=1`, which absl does not know."""
+    match = _GIN_FLAG.fullmatch(argument)
+    if match is None:
+        raise UserError(_unknown(argument))
+    if not match["name"] or not match["value"]:
+        raise UserError(
+            f"{argument} needs a name and a value, as in --gin.A.b=1."
+        )
+    return Binding(argument, f"{match['name']} = {match['value'][1:]}")
 
 
 def _named_bindings(named: Mapping[str, Any]) -> Iterator[Binding]:
@@ -311,67 +286,16 @@ def _named_bindings(named: Mapping[str, Any]) -> Iterator[Binding]:
             yield Binding(source, text, parameter)
 
 
-def unknown(argument: str, more: Iterable[str] = ()) -> str:
+def _unknown(argument: str) -> str:
     """Returns the error for an argument that no flag accounts for."""
     if argument.startswith("-"):
         name = argument.lstrip("-").partition("=")[0]
         # absl accepts --noNAME for a switch.
         switches = [f"no{n}" for n, flag in FLAGS.items() if flag.is_switch]
-        known = [*FLAGS, *more, "help", *switches]
+        known = [*FLAGS, "help", *switches]
         hint = did_you_mean(name, known, prefix="--")
         return f"Unknown flag --{name}.{hint} --help lists the flags."
     what = f"Unexpected argument {argument!r}"
     if argument.endswith(".gin"):
         return f"{what}. Did you mean --gin_file={argument}?"
     return f"{what}: write --flag=value, and quote values that contain spaces."
-
-
-# Flags that the user's modules define. They are known only once these modules
-# are imported.
-
-# Their absl flags are not for this command line.
-_LIBRARIES = ("absl", "keras", "tensorboard", "tensorflow")
-
-
-def parse_of_modules(request: Request) -> None:
-    """Sets the absl flags that the user's modules have defined.
-
-    Call this once these modules are imported.
-
-    Raises:
-        UserError: no module has defined such a flag, or it refuses the value.
-    """
-    values = flags.FlagValues()
-    values.set_gnu_getopt()
-    for module in _modules():
-        for flag in flags.FLAGS.get_flags_for_module(module):
-            values[flag.name] = flag
-    # A module may have a flag of the same name as one here, such as data_dir.
-    shared = [
-        f"--{name}={one}"
-        for name, value in request.named.items()
-        if name in values
-        for one in (value if isinstance(value, list) else [value])
-    ]
-    left_over = set_values(
-        values, [*shared, *request.left_over], known_only=False
-    )
-    # Only now that all are set: it also checks what must be set.
-    set_values(flags.FLAGS, (), known_only=False)
-    if left_over:
-        raise UserError(unknown(left_over[0]))
-
-
-def help_of_modules() -> str:
-    """Returns the help text for the flags that the user's modules define."""
-    return "".join(
-        f"{flags.FLAGS.module_help(module)}\n" for module in sorted(_modules())
-    )
-
-
-def _modules() -> list[str]:
-    return [
-        module
-        for module in flags.FLAGS.flags_by_module_dict()
-        if module.split(".")[0] not in _LIBRARIES
-    ]

@@ -1,6 +1,7 @@
 """What `--help` and `--strategy=help` print."""
 
 import inspect
+import textwrap
 
 from trainer.cli import flags
 from trainer.errors import UserError
@@ -41,36 +42,25 @@ def help_text() -> str:
     return "\n".join([_USAGE.rstrip(), *listed, "", _PRECEDENCE])
 
 
-def print_strategies() -> None:
-    """Prints the installed strategies and what each one has detected."""
-    # Not at the top: these take long to import, and `--help` needs none.
-    import rich.box
-    import rich.console
-    import rich.table
-
+def strategies_text() -> str:
+    """Returns the installed strategies, and what each one has detected."""
+    # Not at the top: it imports TensorFlow, and `--help` needs none.
     from trainer.strategy.registry import strategies
 
-    console = rich.console.Console()
-    table = rich.table.Table(
-        rich.table.Column("--strategy", no_wrap=True),
-        "What it is",
-        "How it works, and when to choose it",
-        "Found here",
-        box=rich.box.SIMPLE,
-    )
+    lines = []
     for name, plugin in sorted(strategies().items()):
-        # The first two paragraphs of a plugin's docstring are its entry.
-        about = (inspect.getdoc(plugin) or "").split("\n\n")[:2]
-        what, how = (" ".join(part.split()) for part in (*about, "", "")[:2])
         try:
             detection = plugin.detect()
-            found = "-" if detection is None else detection.found
-        # A broken TF_CONFIG should show up in its row, and not hide the table.
+            found = "nothing" if detection is None else detection.found
+        # A broken TF_CONFIG should show here, and not hide the others.
         except UserError as error:
             found = str(error)
-        table.add_row(name, what, how, found)
-    console.print(table)
-    console.print(
-        "--strategy=auto takes the best one that has found something.",
-        highlight=False,
-    )
+        # The first two paragraphs of a plugin's docstring are its entry.
+        about = (inspect.getdoc(plugin) or "").split("\n\n")[:2]
+        lines.append(f"--strategy={name}")
+        for text in (*about, f"Found here: {found}"):
+            lines += textwrap.wrap(
+                text, 76, initial_indent="  ", subsequent_indent="  "
+            )
+    lines.append("--strategy=auto takes the best one that has found something.")
+    return "\n".join([*lines, ""])

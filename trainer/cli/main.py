@@ -6,11 +6,12 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import absl.flags
 from absl import logging
 
 from trainer.cli import ending, flags
 from trainer.cli.command import default_path, experiment_name
-from trainer.cli.help import WHAT_NEXT, help_text, print_strategies
+from trainer.cli.help import WHAT_NEXT, help_text, strategies_text
 from trainer.errors import (
     EXIT_DONE,
     EXIT_START_AGAIN,
@@ -44,9 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         130 for an interrupt, 1 for any other failure. The error is on stderr.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
-    # Before parsing: `--help` must work next to a mistyped flag. --helpfull
-    # needs the gin files.
-    wants_help = bool((flags.HELP_FLAGS - {"--helpfull"}).intersection(given))
+    # Before parsing: `--help` must work next to a mistyped flag.
+    wants_help = bool(flags.HELP_FLAGS.intersection(given))
     report = ExitReport()
     try:
         if wants_help:
@@ -96,14 +96,10 @@ def _execute(arguments: list[str], report: ExitReport) -> int:
     origins = reader.load(
         request.gin_file, request.bindings, search_path=request.search_path
     )
-    if request.helpfull:
-        _print(f"{help_text()}\n{flags.help_of_modules()}")
-        return EXIT_DONE
-    # Only now: what a gin file imports may define flags of its own.
-    flags.parse_of_modules(request)
+    # Modules that a gin file imports may read absl flags of their own.
+    absl.flags.FLAGS.mark_as_parsed()
     if request.list_strategies:
-        print_strategies()
-        _print("")
+        _print(strategies_text())
         return EXIT_DONE
     if request.mode == "print_config":
         import gin

@@ -158,7 +158,7 @@ def _parse_own(arguments: Sequence[str]) -> types.SimpleNamespace:
     values = trainer_flags.define(
         {name: Flag(kind, "", "", "") for name, (kind, _) in _FLAGS.items()}
     )
-    left_over = trainer_flags.set_values(values, arguments, known_only=True)
+    left_over = trainer_flags.set_values(values, arguments)
     if left_over:
         raise UserError(_unknown(left_over[0]))
     given = {name: values[name].value for name in _FLAGS}

@@ -56,6 +56,11 @@ class Fails(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         kind = os.environ["FAIL_WITH"]
+        if kind == "moved_away":
+            if os.path.isdir("run"):
+                os.rename("run", "away")
+                open("run", "w").close()
+            return
         raise {
             "start_again": trainer.StartAgain("preempted"),
             "interrupt": KeyboardInterrupt(),

@@ -1,152 +1,102 @@
+"""What a run directory says of a run, its attempts and its end."""
+
 import json
 import os
 import subprocess
 
-import gin
 import pytest
 
-from tests.trainer.cli.tiny import IMPORT
-from trainer.cli.run_dir import RunDir, changes_of, git
-from trainer.errors import UserError
-from trainer.strategy.registry import find_strategy
+from tests.trainer.cli.tiny import TINY, run_trainer
+
+FAILS = TINY + "run.callbacks = [@Fails()]\n"
 
 
-def make(path, experiment="digits", arguments=("--seed=1",)):
-    return RunDir(str(path), experiment=experiment, arguments=list(arguments))
+def train(folder, *arguments, text=TINY, code=0, **environment):
+    """Trains in the run directory `run`; returns its record and stderr."""
+    done = run_trainer(
+        folder, "--model_dir=run", *arguments, text=text, **environment
+    )
+    assert done.returncode == code, done.stderr
+    return record(folder), done.stderr
 
 
-def start(path, **options):
-    directory = make(path, **options)
-    directory.check()
-    directory.start(find_strategy("one_device"))
-    return directory
+def record(folder):
+    return json.loads((folder / "run" / "run.json").read_text())
 
 
-def record(path):
-    return json.loads((path / "run.json").read_text())
+def write(folder, name, text):
+    (folder / "run").mkdir(exist_ok=True)
+    (folder / "run" / name).write_text(text)
 
 
-def test_what_is_written_before_the_first_step(configure, tmp_path):
-    configure(IMPORT + "linear.units = 2\n")
-    gin.get_configurable("linear")()
-    start(tmp_path / "run")
-    run = tmp_path / "run"
-    assert (run / "config.gin").read_text() == gin.config_str()
-    assert "linear.units = 2" in (run / "operative_config.gin").read_text()
-    written = record(run)
-    assert written["experiment"] == "digits"
-    assert written["command"] == "python -m trainer --seed=1"
+def test_what_is_written(tmp_path):
+    written, _ = train(tmp_path)
+    assert written["experiment"] == "tiny"
+    assert written["command"] == (
+        "python -m trainer --gin_file=tiny.gin --model_dir=run"
+    )
     assert written["strategy"] == "one_device"
-    assert written["exit_reason"] == "running"
+    assert written["exit_reason"] == "done"
+    assert written["start"] <= written["end"]
     assert written["versions"]["gin"] == "0.5.0"
     assert all(written["versions"].values())
-    assert sorted(os.listdir(run)) == [
+    assert sorted(os.listdir(tmp_path / "run")) == [
         "config.gin",
         "operative_config.gin",
         "run.json",
     ]
 
 
-def test_attempts_are_kept(configure, tmp_path):
-    configure()
-    start(tmp_path).finish("start_again")
-    start(tmp_path)  # Killed: it never finishes.
-    start(tmp_path).finish("done")
-    written = record(tmp_path)
-    assert written["restarts"] == 2
-    assert written["exit_reason"] == "done"
-    assert written["start"] <= written["end"]
-    reasons = [one["exit_reason"] for one in written["previous"]]
-    assert reasons == ["start_again", "killed"]
-    assert "previous" not in written["previous"][0]
+def test_attempts_are_kept(tmp_path):
+    train(tmp_path, text=FAILS, code=75, FAIL_WITH="start_again")
+    # A run that is killed leaves its record as it was.
+    killed = record(tmp_path) | {"exit_reason": "running"}
+    write(tmp_path, "run.json", json.dumps(killed | {"previous": [killed]}))
+    written, _ = train(tmp_path)
+    assert (written["restarts"], written["exit_reason"]) == (2, "done")
+    assert written["previous"][-1]["exit_reason"] == "killed"
+    assert "previous" not in written["previous"][-1]
 
 
-def test_nothing_is_written_at_the_end_without_a_start(tmp_path):
-    make(tmp_path).finish("error")
-    assert os.listdir(tmp_path) == []
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("run.json", '{"experiment": "dig'), ("config.gin", "\udc80")],
+)
+def test_what_is_damaged_is_replaced(tmp_path, name, text):
+    (tmp_path / "run").mkdir()
+    path = tmp_path / "run" / name
+    path.write_bytes(text.encode(errors="surrogateescape"))
+    written, _ = train(tmp_path)
+    assert written["restarts"] == 0
+    assert "batch_size" in (tmp_path / "run" / "config.gin").read_text()
 
 
-def test_a_torn_record_is_replaced(configure, tmp_path):
-    configure()
-    (tmp_path / "run.json").write_text('{"experiment": "dig')
-    start(tmp_path)
-    assert record(tmp_path)["restarts"] == 0
+def test_a_failure_to_record_the_end_is_only_logged(tmp_path):
+    done = run_trainer(
+        tmp_path, "--model_dir=run", text=FAILS, FAIL_WITH="moved_away"
+    )
+    assert done.returncode == 0, done.stderr
+    assert "model_dir run cannot be written" in done.stderr
 
 
-def test_another_experiment_is_refused(configure, tmp_path):
-    configure()
-    start(tmp_path)
-    with pytest.raises(UserError) as error:
-        make(tmp_path, experiment="mnist").check()
-    assert "'digits'" in str(error.value)
-    assert "'mnist'" in str(error.value)
-
-
-def test_a_file_is_refused(tmp_path):
-    file = tmp_path / "file"
-    file.write_text("")
-    with pytest.raises(UserError, match="leads through a file"):
-        make(file).check()
-    with pytest.raises(UserError, match="leads through a file"):
-        make(file / "run").check()
-
-
-@pytest.mark.parametrize("path", ["/proc/run", "/sys/run"])
-def test_unwritable_even_for_root(configure, path):
-    configure()
-    with pytest.raises(UserError, match="cannot be written"):
-        start(path)
-    assert "cannot be written" in str(make(path).why_not_writable())
-
-
-def test_a_writable_directory_is_left_clean(tmp_path):
-    assert make(tmp_path).why_not_writable() is None
-    assert os.listdir(tmp_path) == []
-
-
-def test_a_failure_at_the_end_is_only_logged(configure, tmp_path, caplog):
-    configure()
-    directory = start(tmp_path / "run")
-    os.rename(tmp_path / "run", tmp_path / "away")
-    (tmp_path / "run").write_text("")
-    directory.finish("done")
-    assert "cannot be written" in caplog.text
-
-
-def test_a_run_that_must_exist(tmp_path):
-    with pytest.raises(UserError, match="no run"):
-        make(tmp_path / "none").check(must_exist=True)
-    make(tmp_path / "none").check()
-
-
-def test_another_configuration_warns_with_the_lines(
-    configure, tmp_path, caplog
-):
-    text = IMPORT + "linear.units = 2\nMirrored.num_packs = 1\n"
-    configure(text, "--train_steps=5", "--seed=1")
-    start(tmp_path)
-    assert "another configuration" not in caplog.text
-    gin.clear_config()
-    configure(text.replace("= 1", "= 2"), "--train_steps=9", "--seed=2")
-    start(tmp_path)
-    assert "- Trainer.seed = 1\n+ Trainer.seed = 2" in caplog.text
-    assert "train_steps" not in caplog.text
-    assert "num_packs" not in caplog.text
-
-
-def test_changes_joins_long_statements():
-    before = "A.b = \\\n    ['x',\n     'y']\nA.c = 1\n"
-    after = "A.b = ['x', 'y']\na/b/A.c = 1\n"
-    assert changes_of(before, after) == [
-        "- A.c = 1",
-        "+ a/b/A.c = 1",
-    ]
+def test_another_configuration_warns_with_the_lines(tmp_path):
+    text = TINY + "Mirrored.num_packs = 1\nSGD.weight_decay = None\n"
+    _, said = train(tmp_path, "--seed=1", text=text)
+    assert "another configuration" not in said
+    other = text.replace("num_packs = 1", "num_packs = 2")
+    other = other.replace("SGD.weight_decay", "sgd/SGD.weight_decay")
+    flags = ("--seed=2", "--train_steps=9", "--allow_unused_bindings")
+    _, said = train(tmp_path, *flags, text=other)
+    _, _, said = said.partition("another configuration")
+    assert "- Trainer.seed = 1\n+ Trainer.seed = 2" in said
+    assert "- SGD.weight_decay = None\n" in said
+    assert "+ sgd/SGD.weight_decay = None\n" in said
+    assert "train_steps" not in said.partition("without any effect")[0]
+    assert "num_packs" not in said.partition("without any effect")[0]
 
 
 def test_git_says_commit_and_dirty(tmp_path):
-    assert git(str(tmp_path)) is None
-
-    def run(*arguments):
+    def git(*arguments):
         settings = ["-c", "user.name=t", "-c", "user.email=t@localhost"]
         return subprocess.run(
             ["git", *settings, *arguments],
@@ -156,11 +106,12 @@ def test_git_says_commit_and_dirty(tmp_path):
             text=True,
         ).stdout.strip()
 
-    run("init")
-    (tmp_path / "file").write_text("1")
-    run("add", "file")
-    run("commit", "-m", "first")
-    head = run("rev-parse", "HEAD")
-    assert git(str(tmp_path)) == {"commit": head, "dirty": False}
-    (tmp_path / "file").write_text("2")
-    assert git(str(tmp_path)) == {"commit": head, "dirty": True}
+    assert train(tmp_path)[0]["git"] is None
+    git("init")
+    git("add", "tiny.gin")
+    git("commit", "-m", "first")
+    head = git("rev-parse", "HEAD")
+    assert train(tmp_path)[0]["git"] == {"commit": head, "dirty": False}
+    text = f"# Another one.\n{TINY}"
+    written, _ = train(tmp_path, text=text)
+    assert written["git"] == {"commit": head, "dirty": True}

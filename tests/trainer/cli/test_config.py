@@ -1,7 +1,5 @@
 """gin files and bindings: what they mean, and what is said of mistakes."""
 
-import sys
-
 import gin
 import keras
 import numpy as np
@@ -9,32 +7,11 @@ import pytest
 
 from tests.trainer.cli.tiny import IMPORT
 from trainer import UserError
-from trainer.cli import flags
-from trainer.cli.config import reader
 from trainer.cli.config.binding_errors import user_error_in
 from trainer.cli.config.unused import check_all_used
-from trainer.cli.main import register
-from trainer.python import brief
 from trainer.strategy.registry import find_strategy
 
 ADAM = ("", "keras.optimizers.Adam")
-
-
-@pytest.fixture
-def configure(tmp_path, monkeypatch):
-    """Reads gin text and flags as the command line does; gives origins."""
-    monkeypatch.setitem(brief._state, "is_on", False)
-
-    def read(text="", *arguments):
-        path = tmp_path / "given.gin"
-        path.write_text(text)
-        request = flags.parse([f"--gin_file={path}", *arguments])
-        register()
-        return reader.load([str(path)], request.bindings)
-
-    yield read
-    for name in [n for n in sys.modules if n.startswith("made_by_test")]:
-        del sys.modules[name]
 
 
 def said(configure, *given):

@@ -96,6 +96,10 @@ def test_what_binds_nothing():
         (["--gin.=3"], ["--gin.=3"]),
         (["b.gin"], ["'b.gin'", "--gin_file=b.gin"]),
         (["b"], ["'b'", "--flag=value"]),
+        (["--trainsteps=3"], ["--trainsteps.", "'--train_steps'"]),
+        (["--ginfile=b.gin"], ["'--gin_file'"]),
+        (["--own=1", "b"], ["Unknown flag --own."]),
+        (["--flagfile=none.txt"], ["none.txt", "No such file"]),
         (["--mode=export"], ["--model_dir"]),
     ],
 )
@@ -111,6 +115,33 @@ def test_a_configuration_is_needed_except_for_the_strategies():
     with pytest.raises(UserError, match="--gin_file"):
         flags.parse(["--mode=train"])
     assert flags.parse(["--strategy=help"]).list_strategies
+
+
+def test_a_flagfile_may_hold_every_kind_of_flag(tmp_path):
+    inner = tmp_path / "inner"
+    inner.write_text("--seed=3\n// A comment.\n")
+    file = tmp_path / "flags"
+    file.write_text(
+        f"--gin_file=a b.gin\n--gin.Adam.beta_1=0.8\n--flagfile={inner}\n"
+    )
+    request = flags.parse([f"--flagfile={file}", "--batch_size=8"])
+    assert request.gin_file == ["a b.gin"]
+    assert [b.source for b in request.bindings] == [
+        "--gin.Adam.beta_1=0.8",
+        "--batch_size=8",
+        "--seed=3",
+    ]
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe\x00", None])
+def test_a_flagfile_that_is_none(tmp_path, content):
+    path = tmp_path / "flags"
+    if content is None:
+        path.mkdir()
+    else:
+        path.write_bytes(content)
+    with pytest.raises(UserError, match="flagfile"):
+        flags.parse([f"--flagfile={path}"])
 
 
 @pytest.mark.parametrize("name", declared_in(RunOptions))

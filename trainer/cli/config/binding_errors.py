@@ -20,7 +20,6 @@ from trainer.cli.config.gin_private import (
     Key,
     Origins,
     enclosing,
-    references,
 )
 from trainer.cli.config.names import minimal, sentence
 from trainer.errors import BadValue, UserError
@@ -50,8 +49,9 @@ def user_error_in(error: BaseException, origins: Origins) -> UserError | None:
         for name, scope in calls:
             for key, values in _bound(name, scope):
                 bound = values.get(error.parameter, _NOTHING)
+                refers = any(gin.config.iterate_references(bound))
                 # What a subclass passes on was bound further outside.
-                if shown(bound) == error.value or any(references(bound)):
+                if refers or shown(bound) == error.value:
                     where = origins.get((*key, error.parameter))
                     return located(error, minimal(key[1]), where)
         return error

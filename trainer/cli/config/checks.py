@@ -7,7 +7,7 @@ when gin calls it: `trainer.values.configurable` checks it then.
 
 from typing import Any
 
-from gin.config import ConfigurableReference
+from gin.config import ConfigurableReference, iterate_references
 
 from trainer.cli.config.gin_private import (
     BOUND,
@@ -16,7 +16,6 @@ from trainer.cli.config.gin_private import (
     Key,
     Origins,
     enclosing,
-    references,
 )
 from trainer.cli.config.keras_names import types_of_keras
 from trainer.cli.config.names import minimal
@@ -39,7 +38,7 @@ def check(origins: Origins) -> None:
     for (scope, selector), values in BOUND.items():
         for name, value in values.items():
             place = origins.get((scope, selector, name), "gin")
-            for reference in references(value):
+            for reference in iterate_references(value):
                 _check_macro(reference.config_key, place)
     seen: set[Key] = set()
     for key in BOUND:
@@ -99,7 +98,7 @@ def _check_circle(
     values: dict[str, Any] = {}
     for outer in enclosing(scope):
         values |= BOUND.get((outer, selector), {})
-    for one in references(values):
+    for one in iterate_references(values):
         if one.evaluate:
             inner, needed = one.config_key
             called = inner or scope, needed

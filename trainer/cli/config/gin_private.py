@@ -5,7 +5,6 @@ and bound, nor say what calls have used, nor let a file be read statement by
 statement.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 from gin import config
@@ -40,8 +39,3 @@ def enclosing(scope: str) -> list[str]:
     """Returns the scope and those around it, the outermost first."""
     parts = scope.split("/") if scope else []
     return ["/".join(parts[:count]) for count in range(len(parts) + 1)]
-
-
-def references(value: Any) -> Iterator[Any]:
-    """Yields the references in a value, with their `config_key`."""
-    return config.iterate_references(value)

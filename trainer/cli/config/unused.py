@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from absl import logging
+from gin.config import iterate_references
 
 from trainer.cli.config.gin_private import (
     BOUND,
@@ -13,7 +14,6 @@ from trainer.cli.config.gin_private import (
     Origins,
     enclosing,
     operative,
-    references,
 )
 from trainer.cli.config.names import minimal, strategies_in_gin
 from trainer.errors import UserError, did_you_mean
@@ -51,7 +51,7 @@ def check_all_used(
     flags = flags or {}
     idle = _of_idle_strategies(selected)
     used = set(_used())
-    referred = {one.config_key for one in references(BOUND)}
+    referred = {one.config_key for one in iterate_references(BOUND)}
     unused = [
         (*key, name)
         for key, values in BOUND.items()
@@ -104,7 +104,7 @@ def _of_idle_strategies(selected: "StrategyPlugin") -> set[Key]:
         if key in found:
             continue
         found.add(key)
-        for reference in references(BOUND.get(key, {})):
+        for reference in iterate_references(BOUND.get(key, {})):
             scope, selector = reference.config_key
             waiting += [(outer, selector) for outer in enclosing(scope)]
     return found

@@ -4,28 +4,24 @@ import contextlib
 import json
 import os
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
 from absl import logging
 
+from trainer.checkpoint import storage
 from trainer.cli import run_dir
 from trainer.errors import UserError
+from trainer.loop import rollback
 from trainer.loop.loop import Loop
 from trainer.loop.run import Run
-from trainer.runtime import files, run_paths
-from trainer.runtime.report import (
-    Row,
-    Section,
-    as_json,
-    as_text,
-    not_finite,
-)
-from trainer.runtime.run_paths import plain
+from trainer.runtime import files
+from trainer.runtime.report import Row, Section, as_json, as_text, not_finite
+from trainer.runtime.run_paths import plain, refuse_links
 from trainer.runtime.standard_streams import require_output
 from trainer.tools.check.rehearsal import rehearse
-from trainer.tools.check.scratch import scratch_directory
 
 FILE_NAME = "check.json"
 # Keras' callbacks that write, and the attribute that says where.
@@ -50,20 +46,43 @@ class Check:
     def folder(
         self, model_dir: str, callbacks: Sequence[keras.callbacks.Callback]
     ) -> Iterator[str]:
-        """Gives a folder that stands for the run directory.
+        """Makes a folder that a run starts from as from its own.
 
         Keras' own callbacks write there, too, and not where they were told.
+
+        Args:
+            model_dir: the run directory, which is only read; it need not exist.
+            callbacks: of the run.
+
+        Yields:
+            The folder's path; it is removed at the end. In the message of a
+            `UserError` that leaves the context, it is the run directory's.
         """
-        with scratch_directory(model_dir) as folder:
+        with tempfile.TemporaryDirectory(prefix="trainer-check-") as folder:
+            # What a run reads at its start.
+            path = os.path.join(model_dir, rollback.FILE_NAME)
+            if files.exists(path):
+                copy = os.path.join(folder, rollback.FILE_NAME)
+                files.write_whole(copy, files.read(path))
+            newest = storage.load_newest(os.path.join(model_dir, "checkpoints"))
+            if newest is not None:
+                storage.save(os.path.join(folder, "checkpoints"), newest)
+            place = os.path.join(folder, "keras")
+            os.mkdir(place)
             for callback in callbacks:
                 for kind, attribute in _WRITERS:
                     if isinstance(callback, kind):
                         path = os.fspath(getattr(callback, attribute))
                         name = os.path.basename(os.path.normpath(path))
-                        place = os.path.join(folder, "keras")
-                        os.makedirs(place, exist_ok=True)
                         setattr(callback, attribute, os.path.join(place, name))
-            yield folder
+            try:
+                yield folder
+            except UserError as error:
+                error.args = tuple(
+                    one.replace(folder, model_dir) if type(one) is str else one
+                    for one in error.args
+                )
+                raise
 
     def run(self, run: Run, loop: Loop, folder: str) -> dict[str, float]:
         """Tries a run that is `ready`."""
@@ -103,7 +122,7 @@ class Check:
 def _write(model_dir: str, found: dict[str, Any]) -> None:
     path = plain(model_dir)
     files.make_directory(path)
-    run_paths.refuse_links(path, FILE_NAME)
+    refuse_links(path, FILE_NAME)
     text = json.dumps(
         {"checked": run_dir.now(), **found}, indent=2, allow_nan=False
     )
