@@ -24,11 +24,11 @@ FACADES = {"__init__", "__main__", "plugin_api"}
 # Lines of code: no blank lines, comments or docstrings.
 MOST_LINES = {
     "trainer": 1230,
-    "trainer/checkpoint": 924,
+    "trainer/checkpoint": 920,
     "trainer/cli": 1490,
-    "trainer/data": 1113,
+    "trainer/data": 1082,
     "trainer/launch": 805,
-    "trainer/loop": 2358,
+    "trainer/loop": 2359,
     "trainer/python": 509,
     "trainer/runtime": 1193,
     "trainer/step": 4487,
@@ -40,7 +40,7 @@ MOST_LINES = {
     "plugins/trainer_plugins/control_plane": 1000,
     "plugins/trainer_plugins/loggers": 631,
     "plugins/trainer_plugins/strategies": 1965,
-    "experiments": 883,
+    "experiments": 865,
 }
 LONGEST_MODULE = 448
 # Files in the numbered lists of docs/architecture.md.

@@ -11,11 +11,11 @@ from trainer.runtime.import_tensorflow import load_tensorflow
 from trainer.runtime.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from trainer.data import ArrayExamples as ArrayExamples
-    from trainer.data import Batches as Batches
-    from trainer.data import DatasetBatches as DatasetBatches
-    from trainer.data import Examples as Examples
-    from trainer.data import IndexedBatches as IndexedBatches
+    from trainer.data.batches import Batches as Batches
+    from trainer.data.dataset_batches import DatasetBatches as DatasetBatches
+    from trainer.data.examples import ArrayExamples as ArrayExamples
+    from trainer.data.examples import Examples as Examples
+    from trainer.data.indexed_batches import IndexedBatches as IndexedBatches
     from trainer.errors import Diverged as Diverged
     from trainer.errors import StartAgain as StartAgain
     from trainer.errors import UserError as UserError

@@ -10,8 +10,8 @@ from trainer.runtime.lazy_names import lazy_names as lazy_names
 
 if TYPE_CHECKING:
     from trainer.checkpoint import storage as storage
-    from trainer.data import Cut as Cut
-    from trainer.data import Padded as Padded
+    from trainer.data.batches import Cut as Cut
+    from trainer.data.feeding import Padded as Padded
     from trainer.errors import EXIT_START_AGAIN as EXIT_START_AGAIN
     from trainer.errors import nearest as nearest
     from trainer.errors import outside_graph as outside_graph

@@ -15,7 +15,7 @@ import keras
 import tensorflow as tf
 from annotated_types import Ge, Lt
 
-from trainer.data import Batches
+from trainer.data.batches import Batches
 from trainer.loop.built import Built
 from trainer.loop.callback_list import CallbackList
 from trainer.loop.goodput import Accounts

@@ -112,11 +112,13 @@ class Batches(abc.ABC):
     steps_per_epoch: int | None
     resume: Resume
 
-    def learn_length(self, at_most: int) -> None:  # noqa: B027 - most know it
+    # Most sources know it, and have nothing to do.
+    def learn_length(self, at_most: int | None = None) -> None:  # noqa: B027
         """Determines the length of an epoch, if this requires reading it.
 
         Args:
-            at_most: a longer epoch may be treated as endless.
+            at_most: a longer epoch may be treated as endless; `None` leaves
+                that to the source.
         """
 
     @abc.abstractmethod

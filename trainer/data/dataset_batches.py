@@ -93,12 +93,12 @@ class DatasetBatches(Batches):
     def steps_per_epoch(self) -> int | None:  # type: ignore[override]
         """See `Batches`; counted on first use if it is unknown."""
         if not self._counted_to:
-            self.learn_length(MOST_COUNTED)
+            self.learn_length()
         return self._length
 
-    def learn_length(self, at_most: int) -> None:
+    def learn_length(self, at_most: int | None = None) -> None:
         """See `Batches.learn_length`; reads only datasets of unknown length."""
-        at_most = min(at_most, MOST_COUNTED)
+        at_most = min(at_most or MOST_COUNTED, MOST_COUNTED)
         if at_most <= self._counted_to:
             return
         logging.warning(

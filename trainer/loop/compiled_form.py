@@ -12,7 +12,8 @@ import keras
 import numpy as np
 from absl import logging
 
-from trainer.data import Batches, Resume, exact, feeder
+from trainer.data.batches import Batches, Resume
+from trainer.data.feeding import exact, feeder
 from trainer.errors import UserError
 from trainer.loop.rollback import without_skipped
 from trainer.loop.run import Run

@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from trainer.data import Batches, feeder, padded
-from trainer.data.dataset_batches import MOST_COUNTED
+from trainer.data.batches import Batches
+from trainer.data.feeding import feeder, padded
 from trainer.errors import UserError
 from trainer.step.logs import Interval
 from trainer.step.metrics.states import EVAL
@@ -39,7 +39,7 @@ def count_of(batches: Batches, steps: int | None, *, name: str) -> int:
         UserError: the data has no end, and `steps` is not given.
     """
     # Data of unknown length is counted no further than needed.
-    batches.learn_length(steps or MOST_COUNTED)
+    batches.learn_length(steps)
     found = [n for n in (steps, batches.steps_per_epoch) if n is not None]
     if not found:
         raise UserError(

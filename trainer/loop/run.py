@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import keras
 
-from trainer.data import Batches
+from trainer.data.batches import Batches
 from trainer.errors import UserError
 from trainer.loop.built import Built
 from trainer.loop.evaluation_sets import EVAL

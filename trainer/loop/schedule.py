@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from trainer.data import Batches, Resume
+from trainer.data.batches import Batches, Resume
 from trainer.errors import UserError
 from trainer.values.periods import Period, in_epochs, parse_length
 

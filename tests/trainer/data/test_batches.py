@@ -6,10 +6,18 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.helpers import assert_same
+from tests.helpers import assert_same, linear, make_trainer
 from tests.sets import long, one_in, ordinary
-from trainer import ArrayExamples, DatasetBatches, IndexedBatches, UserError
+from trainer import (
+    ArrayExamples,
+    Batches,
+    DatasetBatches,
+    Guard,
+    IndexedBatches,
+    UserError,
+)
 from trainer.plugin_api import Cut
+from trainer_plugins import Checkpoint
 
 SIZE = 53  # No batch size below divides it.
 
@@ -169,3 +177,20 @@ def test_batches_are_left_out(source, skipped, start, every):
         read(batches.without(skipped), 14, start=start, every=every),
         kept[start : start + 14 * every : every],
     )
+
+
+class Ones(Batches):
+    """Batches of somebody else, which says nothing of leaving any out."""
+
+    batch_size, steps_per_epoch, resume = 8, None, "seek"
+
+    def read(self, *, start, every=1, cut=None):
+        ones = tf.data.Dataset.from_tensors((tf.ones([8, 3]), tf.ones([8, 1])))
+        return ones.repeat()
+
+
+def test_a_source_that_leaves_nothing_out_is_refused_before_a_step(tmp_path):
+    trainer = make_trainer(linear, data=Ones(), guard=Guard("roll_back"))
+    with pytest.raises(UserError, match="Ones cannot leave out batches on"):
+        trainer.train(2, model_dir=str(tmp_path), callbacks=[Checkpoint()])
+    assert trainer.step == 0

@@ -3,7 +3,7 @@ import pytest
 import tensorflow as tf
 
 from trainer import ArrayExamples, DatasetBatches, IndexedBatches, UserError
-from trainer.data import exact, feeder, padded
+from trainer.data.feeding import exact, feeder, padded
 
 X = np.arange(1.0, 11.0, dtype="float32")[:, None] * [1, 10]
 

@@ -85,6 +85,27 @@ def test_a_dataset_is_made_anew_for_each_iterator():
     assert len(made) == before + 2
 
 
+class Pairs(keras.utils.PyDataset):
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, number):
+        return np.full((4, 2), number, "float32"), np.ones((4, 1), "float32")
+
+
+def test_a_function_returns_what_fit_takes():
+    def lists(split):
+        return [[1.0, 2.0]] * 8, [0.5] * 8
+
+    x, y = batches_of(lists).element_spec
+    assert (x.dtype, y.dtype) == (tf.float32, tf.float32)
+    assert x.shape.as_list() == [4, 2]
+    batches = batches_of(lambda split: Pairs())
+    assert (batches.batch_size, batches.steps_per_epoch) == (4, 3)
+    read = batches.read(start=0).take(3).as_numpy_iterator()
+    assert sorted(int(x[0, 0]) for x, _ in read) == [0, 1, 2]
+
+
 def memory(split):
     return np.arange(8)
 
