@@ -86,9 +86,3 @@ class KerasLoss:
         return self.targets is not None and all(
             one is not None and (one == -1 or one > 0) for one in axes
         )
-
-
-def is_by_example(loss: keras.losses.Loss) -> bool:
-    """Whether a loss is Keras' own and known to keep examples apart."""
-    known = KerasLoss.of(loss)
-    return known is not None and known.is_by_example

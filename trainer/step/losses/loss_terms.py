@@ -102,7 +102,7 @@ def loss_term(
         valid = tf.reduce_sum(tf.cast(mask, tf.float32))
         ratio = tf.math.divide_no_nan(_size(values), _size(mask))
         return Term(f"{name}/mask", total, valid * ratio)
-    per_example = _static_size(values.shape[1:])
+    per_example = values.shape[1:].num_elements()
     if per_example is None:
         # Values per example that are not known while tracing, such as ragged
         # lengths padded per batch.
@@ -459,8 +459,3 @@ def _both(left: tf.Tensor | None, right: tf.Tensor | None) -> tf.Tensor | None:
 
 def _size(tensor: tf.Tensor) -> tf.Tensor:
     return tf.cast(tf.size(tensor), tf.float32)
-
-
-def _static_size(shape: tf.TensorShape) -> float | None:
-    size = shape.num_elements()
-    return None if size is None else float(size)

@@ -20,7 +20,7 @@ from trainer.errors import UserError
 from trainer.step.context import step_context
 from trainer.step.keras.private import fresh_names, keras_mask
 from trainer.step.losses.outputs import Outputs, numbered_names
-from trainer.step.metrics.factories import by_shape, is_by_shape, make_metric
+from trainer.step.metrics.factories import by_shape, make_metric
 from trainer.step.metrics.of_layers import LayerMetrics
 from trainer.step.metrics.states import (
     EVAL,
@@ -81,7 +81,10 @@ class MetricSet:
         # Without metrics of outputs there is nothing to bind.
         self.is_bound = own_step or not keras.tree.flatten(given)
         if own_step:
-            self._bind_by_key()
+            # It chooses what each is given, by keys of its own.
+            by_key = given if isinstance(given, dict) else {"": given}
+            for key, group in by_key.items():
+                self._add_group(group, key, key, None, None)
         if self.is_bound:
             self._add_layers()
 
@@ -102,29 +105,20 @@ class MetricSet:
         groups = outputs.split(self.given, what="metrics")
         targets, predicted = outputs.tensors(y), keras.tree.flatten(y_pred)
         for i, group in enumerate(groups):
-            prefix = f"{outputs.labels[i]}_" if len(groups) > 1 else ""
-            for one in keras.tree.flatten(group):
-                if one is not None:
-                    made = by_shape(one, targets[i], predicted[i])
-                    self._add(f"{prefix}{made.name}", made, i)
+            label = outputs.labels[i] if len(groups) > 1 else ""
+            self._add_group(group, i, label, targets[i], predicted[i])
         self._add_layers()
         self.is_bound = True
 
-    def _bind_by_key(self) -> None:
-        by_key = (
-            self.given if isinstance(self.given, dict) else {"": self.given}
-        )
-        for key, group in by_key.items():
-            for one in keras.tree.flatten(group):
-                if is_by_shape(one):
-                    raise UserError(
-                        f"Metric {one!r} depends on the shapes of an output, "
-                        "and an overridden train_step chooses what it is "
-                        "given. Name the class exactly, such as "
-                        "SparseCategoricalAccuracy."
-                    )
-                name = f"{key}_{one.name}" if key else one.name
-                self._add(name, one, key)
+    def _add_group(
+        self, group: Any, key: int | str, label: str, *shapes_of: Any
+    ) -> None:
+        """Adds the metrics of an output, or of what a step calls by a key."""
+        for one in keras.tree.flatten(group):
+            if one is not None:
+                made = by_shape(one, *shapes_of)
+                name = f"{label}_{made.name}" if label else made.name
+                self._add(name, made, key)
 
     def _add_layers(self) -> None:
         for metric in self.in_layers.all:
@@ -163,19 +157,18 @@ class MetricSet:
         # Bound here if nothing was known before tracing, as for a subclassed
         # model.
         self.bind(y, y_pred)
-        parts, found = (y, y_pred, sample_weight), {}
-        outputs = Outputs.of(self._model, y_pred)
+        outputs, found = Outputs.of(self._model, y_pred), {}
+
+        def of(key: int | str | None, part: Any) -> Any:
+            if isinstance(key, int):
+                return outputs.tensors(part)[key]
+            return part.get(key) if key and isinstance(part, dict) else part
+
         for name, measure in self.measures.items():
             if measure.in_layer:
                 continue
-            key = measure.output
             target, predicted, weight = (
-                outputs.tensors(part)[key]
-                if isinstance(key, int)
-                else part.get(key)
-                if key and isinstance(part, dict)
-                else part
-                for part in parts
+                of(measure.output, part) for part in (y, y_pred, sample_weight)
             )
             rank = getattr(getattr(predicted, "shape", None), "rank", None)
             if measure.adds_up is None and self.is_cut and rank == 1:
