@@ -199,11 +199,7 @@ def _run(
             # Evaluation and export do not touch the run's record, because the
             # run may still be training.
             if run.trains and run.call and run.plugin.is_chief:
-                run_dir.start(
-                    run.plugin,
-                    data_resume=run.call.batches("train").resume,
-                    accounts=run.call.accounts,
-                )
+                run_dir.start(run.call)
             is_training = run.trains
             results = run.run()
             if run.tool is not None and run.plugin.is_chief:

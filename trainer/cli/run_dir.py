@@ -20,6 +20,7 @@ from trainer.cli.config.names import sentence, strategies_in_gin
 from trainer.cli.config.written import bindings_of
 from trainer.errors import UserError
 from trainer.loop.goodput import Accounts
+from trainer.loop.run import Run
 from trainer.runtime import schema
 from trainer.runtime.files import (
     NotAFile,
@@ -34,7 +35,6 @@ from trainer.runtime.files import (
 )
 from trainer.runtime.memory import peak_memory
 from trainer.runtime.run_paths import check_path
-from trainer.strategy.plugin import StrategyPlugin
 
 _CONFIG = "config.gin"
 _OPERATIVE = "operative_config.gin"
@@ -99,32 +99,23 @@ class RunDir:
                 "another --model_dir."
             )
 
-    def start(
-        self,
-        plugin: StrategyPlugin,
-        *,
-        data_resume: str | None = None,
-        accounts: Accounts | None = None,
-    ) -> None:
-        """Records the run before it starts; on the chief only.
+    def start(self, run: Run) -> None:
+        """Records a run before its first step; on the chief only.
 
         Args:
-            plugin: the strategy in use.
-            data_resume: how the training data reaches a step, see
-                `trainer.data.batches.Resume`.
-            accounts: how the run spends its time, for the final record.
+            run: built, with training data.
 
         Raises:
             UserError: the directory cannot be written.
         """
         try:
-            record = self._new_record(plugin) | {"data_resume": data_resume}
+            record = self._new_record(run)
             make_directory(self.path)
             self._warn_of_changes()
             self._write(_CONFIG, gin.config_str())
             self._write_record(record)
             # Last: `finish` must not write where `start` could not.
-            self._record, self._accounts = record, accounts
+            self._record, self._accounts = record, run.accounts
         except OSError as error:
             raise self._unwritable(error) from None
 
@@ -134,19 +125,18 @@ class RunDir:
         The message is a line with the details. A failure to record is only
         logged: it must not hide how the run ended.
         """
-        if self._record is None:
+        if self._record is None or self._accounts is None:
             return
+        spent = self._accounts.summary()
         self._record |= {
             "end": now(),
             "exit_reason": reason,
             "exit_message": message,
             "peak_memory": peak_memory(),
+            "accounts": {
+                name: round(value, 3) for name, value in spent.items()
+            },
         }
-        if self._accounts is not None:
-            self._record["accounts"] = {
-                name: round(value, 3)
-                for name, value in self._accounts.summary().items()
-            }
         try:
             self._write_record(self._record)
         except OSError as error:
@@ -197,7 +187,7 @@ class RunDir:
                 "\n".join(changes),
             )
 
-    def _new_record(self, plugin: StrategyPlugin) -> dict[str, Any]:
+    def _new_record(self, run: Run) -> dict[str, Any]:
         try:
             previous = self._stored()
         except ValueError as error:
@@ -210,6 +200,7 @@ class RunDir:
             if previous.get("exit_reason") == "running":
                 previous["exit_reason"] = "killed"
             attempts = [*attempts, previous]
+        plugin = run.plugin
         cluster = dict(plugin.describe())
         return {
             "experiment": self._experiment,
@@ -227,6 +218,8 @@ class RunDir:
             "strategy": cluster.pop("strategy", plugin.name),
             "devices": cluster.pop("devices", []),
             "cluster": cluster,
+            # How the training data reaches a step.
+            "data_resume": run.batches("train").resume,
             "hosts": [socket.gethostname()],
             "platform": platform.platform(),
             "executable": sys.executable,
