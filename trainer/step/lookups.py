@@ -5,15 +5,15 @@ takes another row instead, so a compiled step counts such numbers, and the run
 ends before anything of that is saved.
 """
 
-import re
 from collections.abc import Collection, Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from trainer.step.operations import layer_of
+
 # The operations whose bounds are known here.
 TYPES = frozenset({"GatherV2", "GatherNd"})
-_NUMBERED = re.compile(r"_\d+$")
 
 
 class Lookups:
@@ -47,7 +47,8 @@ class Lookups:
                 numbers = operation.inputs[1]
                 last = tf.constant(limits, numbers.dtype)
                 outside = (numbers < 0) | (numbers >= last)
-                line = f"{_place(operation.name, layers)}: {_rows(limits)}"
+                name = layer_of(operation, layers) or operation.name
+                line = f"{name!r}: {_rows(limits)}"
                 bad[operation.name] = line, tf.cast(outside, tf.float32)
         self.found = [line for line, _ in bad.values()]
         if not bad:
@@ -84,16 +85,6 @@ def _limits(operation: tf.Operation) -> list[int] | int | None:
     depth = numbers.shape[-1] if numbers.shape.rank else None
     limits = None if depth is None else shape[:depth].as_list()
     return None if limits is None or None in limits else limits
-
-
-def _place(name: str, layers: Collection[str]) -> str:
-    """The layer of an operation, or else the operation."""
-    for scope in reversed(name.split("/")):
-        # A graph numbers the later ones of equal names.
-        for layer in (scope, _NUMBERED.sub("", scope)):
-            if layer in layers:
-                return repr(layer)
-    return repr(name)
 
 
 def _rows(limits: list[int] | int) -> str:

@@ -1,11 +1,14 @@
 """What can be told of the operations of a graph, and of its functions'."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from trainer.runtime.tensorflow_private import function_of_graph
+
+_NUMBERED = re.compile(r"_\d+$")
 
 
 class _Kind(NamedTuple):
@@ -61,3 +64,13 @@ def operations_of(graph: tf.Graph) -> Iterator[tf.Operation]:
                 if id(inner) not in seen:
                     seen.add(id(inner))
                     graphs.append(inner)
+
+
+def layer_of(operation: tf.Operation, layers: Collection[str]) -> str | None:
+    """The innermost of some layers in whose scope an operation was made."""
+    for scope in reversed(operation.name.split("/")):
+        # A graph numbers the later ones of equal names.
+        for layer in (scope, _NUMBERED.sub("", scope)):
+            if layer in layers:
+                return layer
+    return None

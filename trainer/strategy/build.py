@@ -17,7 +17,7 @@ from trainer.step.keras.private import (
 )
 from trainer.step.keras.recompute import recompute_layers
 from trainer.step.keras.untracked import Untracked
-from trainer.step.keras.variables import NotedVariables, count_by_examples
+from trainer.step.keras.variables import NotedVariables, take_over_assignments
 from trainer.step.loss_scale import LossScale
 from trainer.step.metrics.metric_set import build_metrics
 from trainer.step.rng import StepRandomness
@@ -51,7 +51,7 @@ def build_parts(
             made = _model_in_scope(plugin, recipe, call_once)
         # After the model is built: its layers have made their variables, and
         # the optimizers, which assign equal values, have not.
-        count_by_examples(noted, but=_equal_on_replicas(made))
+        take_over_assignments(made, noted, equal=_equal_on_replicas(made))
         trainable = made.trainable_variables
         with tf.variable_creator_scope(noted):
             optimizers = build_optimizers(

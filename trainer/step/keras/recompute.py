@@ -5,12 +5,15 @@ layers that are named here it is computed again instead, by
 `tf.recompute_grad` (Chen et al. 2016, "Training Deep Nets with Sublinear
 Memory Cost"). What else a layer does in its call must not happen twice: in
 the second pass it draws the random numbers of the first one, and assigns
-nothing to its variables.
+nothing to its variables, see `trainer.step.keras.variables`.
+
+`keras.RematScope` does not do: within a graph its layers take no keyword
+arguments, such as `training`, and it draws other random numbers.
 """
 
 import contextlib
 import fnmatch
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
@@ -24,7 +27,7 @@ from trainer.step.keras.private import (
     call_state,
     keras_mask,
     layer_metrics,
-    native,
+    put,
     set_keras_mask,
 )
 
@@ -56,108 +59,79 @@ def recompute_layers(model: keras.Model, patterns: Sequence[str]) -> None:
             continue
         if any(fnmatch.fnmatchcase(layer.name, one) for one in patterns):
             within.update(id(inner) for inner in all_layers(layer))
-            _Recomputed(layer)
+            _recompute(layer)
 
 
-class _Recomputed:
-    """A layer whose call is made again for its gradient.
-
-    Args:
-        layer: of the built model.
+def _recompute(layer: keras.Layer) -> None:
+    """Replaces the call of a layer by one that is made again.
 
     Raises:
-        UserError: what the layer does in a call cannot be done twice.
+        UserError: it has a metric, which would be updated twice.
     """
+    own_call = layer.call
+    for owner, metric in layer_metrics(layer):
+        raise _cannot(
+            layer,
+            f"{owner.name!r} updates the metric {metric.name!r} as it is "
+            "called.",
+        )
 
-    def __init__(self, layer: keras.Layer) -> None:
-        for owner, metric in layer_metrics(layer):
-            raise UserError(
-                f"Trainer.recompute: the layer {layer.name!r} cannot be "
-                f"computed twice, because {owner.name!r} updates the metric "
-                f"{metric.name!r} as it is called."
-            )
-        self._layer = layer
-        self._own_call = layer.call
-        for variable in layer.variables:
-            _assign_once(native(variable))
-        # Not through Keras' own __setattr__, which would track the function.
-        object.__setattr__(layer, "call", self._call)
-
-    def _call(self, *args: Any, **kwargs: Any) -> Any:
+    def call(*args: Any, **kwargs: Any) -> Any:
         # Outside of a step nothing takes a gradient.
         if step_context.drawing is None:
-            return self._own_call(*args, **kwargs)
+            return own_call(*args, **kwargs)
         given = tf.nest.flatten((args, kwargs))
         places = [n for n, one in enumerate(given) if _has_gradient(one)]
-        again = self._same_once_more()
-        passes = iter((contextlib.nullcontext, again))
+        in_step, as_called = step_context.as_of_now(), call_state()
+        is_first = True
 
-        def call(*tensors: tf.Tensor) -> Any:
+        @contextlib.contextmanager
+        def once_more() -> Iterator[None]:
+            with in_step(), as_called(), step_context.within(recomputing=True):
+                yield
+
+        def compute(*tensors: tf.Tensor) -> Any:
+            nonlocal is_first
             values = list(given)
             for place, tensor in zip(places, tensors, strict=True):
                 mask = keras_mask(given[place])
                 if mask is not None:
                     set_keras_mask(tensor, mask)
                 values[place] = tensor
-            new_args, new_kwargs = tf.nest.pack_sequence_as(
-                (args, kwargs), values
-            )
-            with next(passes, again)():
-                outputs = self._own_call(*new_args, **new_kwargs)
-            self._check_masks(outputs)
+            again = contextlib.nullcontext() if is_first else once_more()
+            is_first = False
+            with again:
+                args, kwargs = tf.nest.pack_sequence_as(structure, values)
+                outputs = own_call(*args, **kwargs)
+            # They would be lost. A layer's own mask is attached after its call.
+            if any(map(_has_mask, tf.nest.flatten(outputs))):
+                raise _cannot(
+                    layer,
+                    "a mask is computed in its call. Name the layers within it "
+                    "or after it instead.",
+                )
             return outputs
 
-        outputs = tf.recompute_grad(call)(*(given[n] for n in places))
-        self._check_losses()
+        structure = (args, kwargs)
+        outputs = tf.recompute_grad(compute)(*(given[n] for n in places))
+        # `tf.recompute_grad` hides from the tape what is not an output.
+        for name, _ in added_losses(layer):
+            raise _cannot(layer, f"{name!r} calls add_loss.")
         return outputs
 
-    def _same_once_more(self) -> Callable[[], Any]:
-        """A context in which the call that follows can be repeated."""
-        in_step, as_called = step_context.as_of_now(), call_state()
+    put(layer, "call", call)
 
-        @contextlib.contextmanager
-        def again() -> Iterator[None]:
-            with (
-                in_step(),
-                as_called(),
-                step_context.within(recomputing=True),
-            ):
-                yield
 
-        return again
-
-    def _check_masks(self, outputs: Any) -> None:
-        # They would be lost. A layer's own mask is attached after its call.
-        if any(keras_mask(one) is not None for one in tf.nest.flatten(outputs)):
-            raise UserError(
-                f"Trainer.recompute: the layer {self._layer.name!r} cannot be "
-                "computed twice, because a mask is computed in its call. Name "
-                "the layers within it or after it instead."
-            )
-
-    def _check_losses(self) -> None:
-        # `tf.recompute_grad` hides from the tape what is not an output.
-        for name, _ in added_losses(self._layer):
-            raise UserError(
-                f"Trainer.recompute: the layer {self._layer.name!r} cannot be "
-                f"computed twice, because {name!r} calls add_loss."
-            )
+def _cannot(layer: keras.Layer, why: str) -> UserError:
+    return UserError(
+        f"Trainer.recompute: the layer {layer.name!r} cannot be computed "
+        f"twice, because {why}"
+    )
 
 
 def _has_gradient(value: Any) -> bool:
     return tf.is_tensor(value) and value.dtype.is_floating
 
 
-def _assign_once(variable: tf.Variable) -> None:
-    """Makes assignments of the second pass do nothing."""
-
-    def once(own: Callable[..., Any]) -> Callable[..., Any]:
-        def assign(value: Any, *args: Any, **kwargs: Any) -> Any:
-            if step_context.recomputing:
-                return variable.read_value()
-            return own(value, *args, **kwargs)
-
-        return assign
-
-    for name in ("assign", "assign_add", "assign_sub"):
-        setattr(variable, name, once(getattr(variable, name)))
+def _has_mask(value: Any) -> bool:
+    return keras_mask(value) is not None

@@ -13,7 +13,6 @@ random operations that keep a state of their own:
   TensorFlow, and is treated like a variable that the step writes.
 """
 
-import re
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -29,6 +28,7 @@ from trainer.step.keras.private import all_layers, native
 from trainer.step.operations import (
     called_graphs,
     keeps_random_state,
+    layer_of,
     operations_of,
 )
 
@@ -42,7 +42,6 @@ _READS = {
 }
 # TensorFlow orders collectives by resources of its own.
 _COLLECTIVE = "Collective"
-_NUMBERED = re.compile(r"_\d+$")
 
 
 class Untracked:
@@ -190,7 +189,7 @@ def check(
         names = [one.name for one in watched if id(outer) in _handles(one)]
         name = names[0] if names else f"a tf.Variable of shape {shape}"
         message = (
-            f"{_layer_of(inner.op.name, layers)} uses {name}, which was made "
+            f"{_layer_of(inner.op, layers)} uses {name}, which was made "
             "outside of the model function, so no checkpoint holds it: a "
             "resumed run would have another value. Make it in the model "
             "function or in a layer, or make it an attribute of the Trainer."
@@ -198,7 +197,7 @@ def check(
         (warned if users <= _READS else lost).append(message)
     # One sentence per layer, however often it draws.
     drawn = {
-        (op.type, _layer_of(op.name, layers)): None
+        (op.type, _layer_of(op, layers)): None
         for op in operations_of(graph)
         if keeps_random_state(op)
     }
@@ -217,13 +216,9 @@ def check(
         logging.warning(message)
 
 
-def _layer_of(name: str, layers: set[str]) -> str:
-    """The innermost layer in whose scope an operation was made."""
-    for part in reversed(name.split("/")):
-        for candidate in (part, _NUMBERED.sub("", part)):
-            if candidate in layers:
-                return f"The layer {candidate!r}"
-    return "The step"
+def _layer_of(operation: tf.Operation, layers: set[str]) -> str:
+    layer = layer_of(operation, layers)
+    return "The step" if layer is None else f"The layer {layer!r}"
 
 
 def _users(tensor: Any) -> Iterator[str]:

@@ -16,9 +16,11 @@ A replica without examples changes nothing.
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from trainer.step.context import step_context
+from trainer.step.keras.private import native
 from trainer.step.replica_batch import ReplicaBatch
 
 _FIRST = tf.VariableAggregation.ONLY_FIRST_REPLICA
@@ -73,37 +75,47 @@ class NotedVariables:
         return made
 
 
-def count_by_examples(
-    noted: NotedVariables, *, but: Iterable[tf.Variable] = ()
+def take_over_assignments(
+    model: keras.Model,
+    noted: NotedVariables,
+    *,
+    equal: Iterable[tf.Variable] = (),
 ) -> None:
-    """Weighs assignments to variables by their replica's examples.
+    """Weighs what layers assign to variables by their replica's examples.
 
     Args:
-        noted: those that a model's layers made.
-        but: those among them that get equal values on all replicas.
+        model: whose variables these are.
+        noted: what its layers made, variables that Keras does not track too.
+        equal: those that get equal values on all replicas.
     """
-    equal = {id(variable) for variable in but}
-    for variable in noted.variables:
-        numeric = variable.dtype.is_floating or variable.dtype.is_integer
-        if numeric and id(variable) not in equal:
-            _take_over(variable, decided=id(variable) in noted.decided)
+    same = {id(variable) for variable in equal}
+    tracked = map(native, model.variables)
+    for variable in {id(v): v for v in (*noted.variables, *tracked)}.values():
+        if not (variable.dtype.is_floating or variable.dtype.is_integer):
+            continue
+        # Replaced on this object: Keras calls them by name.
+        for name in ("assign", "assign_add", "assign_sub"):
+            assign = _taken_over(
+                variable,
+                name,
+                decided=id(variable) in noted.decided,
+                is_equal=id(variable) in same,
+            )
+            setattr(variable, name, assign)
 
 
-def _take_over(variable: tf.Variable, *, decided: bool) -> None:
-    # Replaced on this object: Keras calls them by name.
-    for name in ("assign", "assign_add", "assign_sub"):
-        own = getattr(variable, name)
-        setattr(variable, name, _by_examples(variable, name, own, decided))
-
-
-def _by_examples(
-    variable: tf.Variable, name: str, own: Callable[..., Any], decided: bool
+def _taken_over(
+    variable: tf.Variable, name: str, *, decided: bool, is_equal: bool
 ) -> Callable[..., Any]:
     """An assignment whose value is weighed by the replica's examples."""
+    own = getattr(variable, name)
 
     def assign(value: Any, *args: Any, **kwargs: Any) -> Any:
         here, probe = step_context.batch, step_context.probe
-        if here is None or tf.distribute.in_cross_replica_context():
+        if step_context.recomputing:  # The first pass has assigned.
+            return variable.read_value()
+        in_replica = not tf.distribute.in_cross_replica_context()
+        if here is None or is_equal or not in_replica:
             return own(value, *args, **kwargs)
         value = tf.convert_to_tensor(value, variable.dtype)
         if probe is not None:  # Which assigns nothing.
@@ -119,44 +131,44 @@ def _by_examples(
 
 
 def _value_of(
-    variable: Any, value: tf.Tensor, piece: ReplicaBatch
+    variable: Any, value: tf.Tensor, here: ReplicaBatch
 ) -> tf.Tensor:
     """What a replica contributes to the reduction, so as to assign a value."""
     context = tf.distribute.get_replica_context()
     if context.num_replicas_in_sync == 1:
-        if not piece.may_be_empty:
+        if not here.may_be_empty:
             return value
-        return tf.where(piece.is_empty, variable.read_value(), value)
+        return tf.where(here.is_empty, variable.read_value(), value)
     if variable.aggregation == _SUM:
         # The reduction adds up what replicas assign: the first one contributes
         # the old value, and each one its change.
         old = variable.read_value()
         first = tf.equal(context.replica_id_in_sync_group, 0)
         kept = tf.where(first, old, tf.zeros_like(old))
-        return kept + piece.or_zeros(value - old)
+        return kept + here.or_zeros(value - old)
     # The strategy takes the plain mean: with weights that are 1 on average, it
     # becomes the weighed one.
-    if variable.aggregation == _MEAN and not piece.is_even:
-        value = piece.or_zeros(_weighted(value, piece))
-    if not piece.may_be_empty:
+    if variable.aggregation == _MEAN and not here.is_even:
+        value = here.or_zeros(_weighted(value, here))
+    if not here.may_be_empty:
         return value
     # A micro-batch may be empty on every replica.
-    all_empty = tf.equal(piece.all_examples, 0.0)
+    all_empty = tf.equal(here.all_examples, 0.0)
     return tf.where(all_empty, variable.read_value(), value)
 
 
 def _delta_of(
-    variable: Any, delta: tf.Tensor, piece: ReplicaBatch
+    variable: Any, delta: tf.Tensor, here: ReplicaBatch
 ) -> tf.Tensor:
     """The same for what is added or subtracted."""
     context = tf.distribute.get_replica_context()
     several = context.num_replicas_in_sync > 1
-    if several and variable.aggregation == _MEAN and not piece.is_even:
-        delta = _weighted(delta, piece)
-    return piece.or_zeros(delta)
+    if several and variable.aggregation == _MEAN and not here.is_even:
+        delta = _weighted(delta, here)
+    return here.or_zeros(delta)
 
 
-def _weighted(value: tf.Tensor, piece: ReplicaBatch) -> tf.Tensor:
+def _weighted(value: tf.Tensor, here: ReplicaBatch) -> tf.Tensor:
     # Most ratios of example counts are not exact in 16 bits.
     wide = tf.cast(value, tf.float64 if value.dtype.size > 4 else tf.float32)
-    return tf.cast(wide * tf.cast(piece.weight, wide.dtype), value.dtype)
+    return tf.cast(wide * tf.cast(here.weight, wide.dtype), value.dtype)
