@@ -31,7 +31,7 @@ MOST_LINES = {
     "trainer/loop": 2359,
     "trainer/python": 509,
     "trainer/runtime": 1193,
-    "trainer/step": 4470,
+    "trainer/step": 4459,
     "trainer/strategy": 1492,
     "trainer/tools": 571,
     "trainer/values": 457,

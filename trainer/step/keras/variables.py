@@ -130,9 +130,7 @@ def _taken_over(
     return assign
 
 
-def _value_of(
-    variable: Any, value: tf.Tensor, here: ReplicaBatch
-) -> tf.Tensor:
+def _value_of(variable: Any, value: tf.Tensor, here: ReplicaBatch) -> tf.Tensor:
     """What a replica contributes to the reduction, so as to assign a value."""
     context = tf.distribute.get_replica_context()
     if context.num_replicas_in_sync == 1:
@@ -157,9 +155,7 @@ def _value_of(
     return tf.where(all_empty, variable.read_value(), value)
 
 
-def _delta_of(
-    variable: Any, delta: tf.Tensor, here: ReplicaBatch
-) -> tf.Tensor:
+def _delta_of(variable: Any, delta: tf.Tensor, here: ReplicaBatch) -> tf.Tensor:
     """The same for what is added or subtracted."""
     context = tf.distribute.get_replica_context()
     several = context.num_replicas_in_sync > 1
