@@ -14,7 +14,6 @@ if TYPE_CHECKING:
         EarlyStopping as EarlyStopping,
     )
     from trainer_plugins.callbacks.export import Export as Export
-    from trainer_plugins.callbacks.export import export_model as export_model
     from trainer_plugins.callbacks.preemption import Preemption as Preemption
     from trainer_plugins.callbacks.progress import Progress as Progress
     from trainer_plugins.callbacks.watchdog import Watchdog as Watchdog

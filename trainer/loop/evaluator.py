@@ -65,12 +65,31 @@ class Evaluator:
         self._spec = dataclasses.replace(spec, batches=lambda _: self._batches)
         self._plugin = plugin
         self._batches: Batches
-        # What was measured last, and what makes its datasets.
-        self._made: tuple[Batches, MakeDataset] | None = None
+        self._make_dataset: MakeDataset | None = None
 
     def take(self, batches: Batches) -> None:
         """Measures these batches from now on."""
+        if self._make_dataset is not None and self._batches is batches:
+            return
         self._batches = batches
+        make = feeder(
+            batches,
+            start=0,
+            num_replicas=self._plugin.num_replicas,
+            micro=1,
+            # Padded, while training drops a short batch: here each example
+            # counts.
+            fit=padded if self._plugin.options.static_shapes else None,
+        )
+        # Kept, as to trace a dataset takes longer than to read a few batches.
+        kept = functools.cache(make)
+
+        def dataset(replicas: range, **options: Any) -> Any:
+            # One that is made on a worker is part of that worker's graph.
+            eager = tf.executing_eagerly()
+            return (kept if eager else make)(replicas, **options)
+
+        self._make_dataset = dataset
 
     def __call__(
         self,
@@ -141,32 +160,5 @@ class Evaluator:
         return contextlib.nullcontext() if ema is None else ema.swapped_in()
 
     def _input(self) -> Any:
-        batches = self._batches
-        if self._made is None or self._made[0] is not batches:
-            make = feeder(
-                batches,
-                start=0,
-                num_replicas=self._plugin.num_replicas,
-                micro=1,
-                # Padded, while training drops a short batch: here each example
-                # counts.
-                fit=padded if self._plugin.options.static_shapes else None,
-            )
-            self._made = batches, _made_once(make)
-        return self._plugin.distribute(self._made[1], training=False)
-
-
-def _made_once(make_dataset: MakeDataset) -> MakeDataset:
-    """Keeps datasets: to trace one takes longer than to read a few batches."""
-    made: dict[Any, Any] = {}
-
-    def kept(replicas: range, **options: Any) -> Any:
-        # A dataset that is made on a worker is part of that worker's graph.
-        if not tf.executing_eagerly():
-            return make_dataset(replicas, **options)
-        key = replicas, *sorted(options.items())
-        if key not in made:
-            made[key] = make_dataset(replicas, **options)
-        return made[key]
-
-    return kept
+        assert self._make_dataset is not None
+        return self._plugin.distribute(self._make_dataset, training=False)

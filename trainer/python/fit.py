@@ -55,19 +55,20 @@ class FitData:
             UserError: they do not.
         """
         if self.x is None:
-            for name in ("y", "sample_weight"):
-                if getattr(self, name) is not None:
-                    raise UserError(f"fit got {name}, but no x.")
-            if self.evaluates:
+            of_data = {
+                "y": self.y is not None,
+                "sample_weight": self.sample_weight is not None,
+                "validation_data": self.validation_data is not None,
+                "validation_split": bool(self.validation_split),
+                "shuffle": not self.shuffle,
+                "validation_batch_size": bool(self.validation_batch_size),
+            }
+            given = [name for name, is_given in of_data.items() if is_given]
+            if given:
                 raise UserError(
-                    "fit got what to validate, but no x. For the Trainer's own "
-                    "data, give it Trainer(data={'train': ..., 'eval': ...})."
-                )
-            if not self.shuffle:
-                raise UserError(
-                    "fit got shuffle = False, but no x: the Trainer's own data "
-                    "is shuffled already or has an order of its own. Pass "
-                    "the data, fit(x, y, shuffle=False)."
+                    f"fit got {given[0]}, but no x: the Trainer's own data, "
+                    "Trainer(data={'train': ..., 'eval': ...}), is used as it "
+                    "is. Give fit the data, too."
                 )
         elif yields_batches(self.x):
             self._check_of_batches()
@@ -83,12 +84,6 @@ class FitData:
                         " pass validation_data or validation_split with x, or "
                         "Trainer(data={'train': ..., 'eval': ...})."
                     )
-        if self.validation_batch_size and self.x is None:
-            raise UserError(
-                "fit got validation_batch_size, but no x: the Trainer's own "
-                "data is evaluated in batches of the Trainer's batch_size. "
-                "Leave it out."
-            )
 
     @property
     def evaluates(self) -> bool:

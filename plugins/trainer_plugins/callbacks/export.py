@@ -12,7 +12,7 @@ from annotated_types import MinLen
 from typing_extensions import Doc
 
 from trainer import Callback, UserError
-from trainer.plugin_api import checked, configurable, files, run_paths
+from trainer.plugin_api import configurable, files, run_paths
 
 Format: TypeAlias = Literal["saved_model", "keras"]
 FORMATS: tuple[Format, ...] = ("saved_model", "keras")
@@ -27,7 +27,11 @@ class Export(Callback):
     """Writes the model to `export/` in the run directory when training ends.
 
     The model is built outside of any strategy, with the averaged weights if
-    there are any.
+    there are any. Each file or folder is written under a temporary name and
+    then renamed, so that a reader finds it complete or not at all. On object
+    stores such as gs://, where a folder is moved file by file, `saved_model.pb`
+    goes first and comes last. A model that cannot be saved as `.keras` is only
+    logged as a warning.
 
     Args:
         formats: any of `"saved_model"` (`export/saved_model`, for serving with
@@ -42,7 +46,7 @@ class Export(Callback):
 
     def __init__(self, formats: Formats = FORMATS) -> None:
         super().__init__()
-        self.formats = formats
+        self.formats = [formats] if isinstance(formats, str) else formats
 
     def setup(self) -> None:
         """Refuses to write through a link.
@@ -80,15 +84,18 @@ class Export(Callback):
         # Again: `setup` is not called with --mode=export, and in a long run a
         # link may have been made since.
         run_paths.refuse_links(run.model_dir, "export")
+        directory = os.path.join(run.model_dir, "export")
+        files.make_directory(directory)
+        written: list[str | None] = []
         with run.built.model_to_save() as model:
-            written = export_model(
-                model,
-                os.path.join(run.model_dir, "export"),
-                self.formats,
-                inputs=self._inputs(model),
-            )
-        logging.info("Exported %s", ", ".join(written))
-        return written
+            if "saved_model" in self.formats:
+                inputs = self._inputs(model)
+                written.append(_write_saved_model(model, directory, inputs))
+            if "keras" in self.formats:
+                written.append(_write_keras(model, directory))
+        found = [path for path in written if path is not None]
+        logging.info("Exported %s", ", ".join(found))
+        return found
 
     def _inputs(self, model: keras.Model) -> Any:
         """Returns the data's specs if the model does not declare its inputs."""
@@ -104,46 +111,6 @@ class Export(Callback):
         # `keras.InputSpec` cannot describe a sparse part.
         dense = all(isinstance(s, tf.TensorSpec) for s in tf.nest.flatten(x))
         return x if dense else None
-
-
-@checked
-def export_model(
-    model: keras.Model,
-    directory: str,
-    formats: Formats = FORMATS,
-    *,
-    inputs: Any = None,
-) -> list[str]:
-    """Writes a model, replacing an older export of it.
-
-    Each file or folder is written under a temporary name and then renamed, so
-    that a reader finds it complete or not at all. On object stores such as
-    gs://, where a folder is moved file by file, `saved_model.pb` goes first
-    and comes last.
-
-    Args:
-        model: a built model, created outside of any strategy.
-        directory: where to write.
-        formats: see `Export`.
-        inputs: structure of `tf.TensorSpec`, the inputs of the serving
-            signature; `None` takes them from the model. Their first
-            dimension, the batch, is left undefined.
-
-    Returns:
-        The paths that were written. A model that cannot be saved as `.keras`
-        is only logged as a warning.
-
-    Raises:
-        UserError: there is no such format.
-    """
-    formats = [formats] if isinstance(formats, str) else formats
-    files.make_directory(directory)
-    written: list[str | None] = []
-    if "saved_model" in formats:
-        written.append(_write_saved_model(model, directory, inputs))
-    if "keras" in formats:
-        written.append(_write_keras(model, directory))
-    return [path for path in written if path is not None]
 
 
 def _write_saved_model(model: keras.Model, directory: str, inputs: Any) -> str:

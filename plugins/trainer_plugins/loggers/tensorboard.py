@@ -132,11 +132,10 @@ class TensorBoard(Logger):
         try:
             with files.os_errors():
                 for one in entries:
+                    # Which flushes at its end: only that shows whether the
+                    # disk has taken the data.
                     with self._writer(one.split).as_default(step=one.step):
                         _write_values(one.values)
-                # Only a flush shows whether the disk has taken the data.
-                for writer in self._writers.values():
-                    writer.flush()
         except OSError:
             # TensorBoard does not read past a torn record, so start new files.
             self._close_writers()

@@ -295,7 +295,7 @@ MISTAKES = {
     ),
     "order of one's own data": (
         lambda: make(data=(X, Y)).fit(shuffle=False),
-        r"shuffle = False, but no x.*fit\(x, y, shuffle=False\)",
+        "got shuffle, but no x",
     ),
     "batch_size of a split": (
         lambda: make(data={"train": (X, Y), "eval": (X, Y)}).evaluate(
