@@ -273,10 +273,6 @@ MISTAKES = {
         lambda: make(data=(X, Y)).fit(validation_steps=3),
         "validation_steps = 3, but there is nothing to evaluate",
     ),
-    "validation_batch_size of none": (
-        lambda: make(data=(X, Y)).fit(validation_batch_size=3),
-        "validation_batch_size = 3, but there is nothing to evaluate",
-    ),
     "validation_freq of none": (
         lambda: make(data=(X, Y)).fit(validation_freq=2),
         "validation_freq = 2, but there is nothing to evaluate",
