@@ -7,7 +7,6 @@ whole, and is refused where a batch is cut, by replicas or micro-batches. In an
 evaluation all are exact. See `trainer.step.metrics.states`.
 """
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -260,33 +259,33 @@ class MetricSet:
         for key, leaves in values.items():
             # Stateful, so that batches come in the order of the steps.
             tf.numpy_function(
-                functools.partial(
-                    self._update,
-                    key.removeprefix(VALUES),
-                    intervals,
-                    len(marks),
-                ),
+                self._updating(key, intervals, has_marks=bool(marks)),
                 [*marks, *(first(leaf) for leaf in leaves)],
                 Tout=[],
             )
         return {n: v for n, v in logs.items() if not n.startswith(VALUES)}
 
-    def _update(
-        self,
-        name: str,
-        intervals: Sequence[str],
-        has_marks: int,
-        *given: np.ndarray,
-    ) -> None:
-        # Copied: TensorFlow owns what it passes.
-        arrays = [np.array(one) for one in given[has_marks:]]
-        if has_marks:
-            arrays = [one[given[0] > 0] for one in arrays]
-        for interval in intervals:
-            states = self.states.setdefault(interval, {})
-            measure = self.measures[name]
-            assert isinstance(measure, Ordered)
-            states[name] = measure.after(states.get(name), arrays)
+    def _updating(
+        self, key: str, intervals: Sequence[str], *, has_marks: bool
+    ) -> Callable[..., None]:
+        """What the host does in each step that is traced now."""
+        name, measure = key.removeprefix(VALUES), self._of(key)
+        assert isinstance(measure, Ordered)
+        # Another step, such as one of an evaluation, may make other calls.
+        rebuild = measure.rebuild
+
+        def update(*given: np.ndarray) -> None:
+            # Copied: TensorFlow owns what it passes.
+            arrays = [np.array(one) for one in given[has_marks:]]
+            if has_marks:
+                arrays = [one[given[0] > 0] for one in arrays]
+            leaves = [tf.convert_to_tensor(one) for one in arrays]
+            calls = [Call(*call) for call in rebuild(leaves)]
+            for interval in intervals:
+                states = self.states.setdefault(interval, {})
+                states[name] = measure.after(states.get(name), calls)
+
+        return update
 
     # Between steps.
 

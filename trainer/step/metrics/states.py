@@ -158,34 +158,34 @@ class Ordered(Measure):
     """One whose state, on the host, depends on order and size of batches.
 
     It is a list of arrays, and `None` before the first batch.
+
+    Attributes:
+        rebuild: makes the calls of the step that is traced now of the values
+            of its tensors.
     """
 
     prefix = VALUES
-    _rebuild: Callable[[Sequence[Any]], Any]
+    rebuild: Callable[[Sequence[Any]], Any]
 
     def of(self, calls: Sequence[Call]) -> list[Any]:
         """The tensors that a replica's calls are made of."""
-        # All replicas make the same calls, so the last one to be traced may
-        # say how they are rebuilt.
-        leaves, self._rebuild = tensors_apart([tuple(call) for call in calls])
+        # All replicas make the same calls, so any of them may say how they are
+        # rebuilt.
+        leaves, self.rebuild = tensors_apart([tuple(call) for call in calls])
         return leaves
 
-    def after(self, state: Any, arrays: Sequence[np.ndarray]) -> Any:
-        """The state after one more batch, whose tensors have these values."""
+    def after(self, state: Any, calls: Sequence[Call]) -> Any:
+        """The state after one more batch."""
         before = self.initial
         # One of a checkpoint may be that of another metric of this name.
         if state is not None and _shapes(state) == _shapes(before):
             before = state
-        after = updated(self.metric, before, self._calls(arrays))
+        after = updated(self.metric, before, calls)
         return [variable.numpy() for variable in after]
 
     def result(self, state: Any) -> Any:
         """What the metric makes of a state; `None` of none."""
         return None if state is None else result(self.metric, state)
-
-    def _calls(self, arrays: Sequence[np.ndarray]) -> list[Call]:
-        leaves = [tf.convert_to_tensor(array) for array in arrays]
-        return [Call(*call) for call in self._rebuild(leaves)]
 
 
 def _shapes(arrays: Sequence[np.ndarray]) -> list[tuple[int, ...]]:
@@ -198,9 +198,9 @@ class WholeSet(Ordered):
     metric: WholeSetMetric
     of_whole_set = True
 
-    def after(self, state: Any, arrays: Sequence[np.ndarray]) -> Any:
+    def after(self, state: Any, calls: Sequence[Call]) -> Any:
         """See `Ordered.after`."""
-        (call,) = self._calls(arrays)
+        (call,) = calls
         parts = (*call.arguments, call.options[_WEIGHTS])
         return [*(state or ()), tf.nest.map_structure(_as_array, parts)]
 

@@ -149,6 +149,24 @@ def test_on_one_whole_batch_they_go_from_step_to_step():
             close(found_of(values, name), m.expected(make, given, steps))
 
 
+def test_training_and_evaluation_may_update_them_by_other_things():
+    """Only the data of the evaluation has weights."""
+    arrays, steps = m.data("regression"), m.STEPS - 1
+    trainer = of_regression(
+        {"decaying": m.CUSTOM["decaying"]},
+        arrays,
+        data=lambda split: ArrayExamples(
+            arrays[:2] if split == "train" else arrays, shuffle=False
+        ),
+    )
+    values = trainer.train_and_evaluate(steps, eval_every=1, log_every=steps)
+    for name, given, count in (
+        ("decaying", arrays[:2], steps),
+        ("val_decaying", arrays, 3),
+    ):
+        close(values[name], m.expected(m.CUSTOM["decaying"], given, count)[0])
+
+
 class SumOfErrors(m.Custom):
     """A sum, of a class that does not say so."""
 
