@@ -158,7 +158,7 @@ def _run(
     import tensorflow as tf
 
     from trainer import experiment
-    from trainer.cli.config.binding_errors import user_error_in
+    from trainer.cli.config.checks import user_error_in
     from trainer.cli.config.unused import check_all_used
     from trainer.cli.run_dir import RunDir
 

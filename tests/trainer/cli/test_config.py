@@ -7,7 +7,7 @@ import pytest
 
 from tests.trainer.cli.tiny import IMPORT
 from trainer import UserError
-from trainer.cli.config.binding_errors import user_error_in
+from trainer.cli.config.checks import user_error_in
 from trainer.cli.config.unused import check_all_used
 from trainer.strategy.registry import find_strategy
 

@@ -1,12 +1,23 @@
-"""Checks all that a configuration sets, before anything is built.
+"""Names the binding that is wrong, with its place.
 
-What a configurable of ours may be given, its annotations say, and those of
-Keras `trainer.cli.config.keras_names`. What a function returns is only known
-when gin calls it: `trainer.values.configurable` checks it then.
+`check` looks at all that a configuration sets, before anything is built. What a
+configurable of ours may be given, its annotations say, and those of Keras
+`trainer.cli.config.keras_names`.
+
+What a function returns is only known when gin calls it, and
+`trainer.values.configurable` checks it then. `user_error_in` finds out whether
+the configuration is to blame for what such a call raises. Only three cases are:
+a value that an annotation excludes, a call that does not fit the signature, and
+a Keras class that refuses bound values while no other code runs. Any other
+exception keeps its traceback.
 """
 
+import re
+import traceback
+from collections.abc import Iterator
 from typing import Any
 
+import gin
 from gin.config import ConfigurableReference, iterate_references
 
 from trainer.cli.config.gin_private import (
@@ -18,10 +29,22 @@ from trainer.cli.config.gin_private import (
     enclosing,
 )
 from trainer.cli.config.keras_names import types_of_keras
-from trainer.cli.config.names import minimal
+from trainer.cli.config.names import minimal, sentence
 from trainer.errors import BadValue, UserError, did_you_mean
+from trainer.values import configurable
 from trainer.values.checks import check as check_value
-from trainer.values.configurable import types_of
+from trainer.values.words import shown
+
+# The innermost call comes first.
+_CALL = re.compile(
+    r"In call to configurable '(.+?)' \((.+)\)(?: in scope '(.+)')?$",
+    re.MULTILINE,
+)
+# Gin, and our checks, which are called between gin and the configurable.
+_BETWEEN = (gin.config.__file__.rpartition("/")[0], configurable.__file__)
+_NOTHING = object()
+# What Keras calls to check a value; none of it is the user's code.
+_LIBRARIES = ("keras", "tensorflow", "numpy", "ml_dtypes")
 
 
 def check(origins: Origins) -> None:
@@ -45,7 +68,7 @@ def check(origins: Origins) -> None:
         _check_circle(key, origins, (), seen)
     for (scope, selector), values in BOUND.items():
         target = REGISTRY[selector].wrapped
-        types = types_of(target) or {}
+        types = configurable.types_of(target) or {}
         if selector.startswith("keras."):
             types = types_of_keras(target)
         owner = f"{scope}/{minimal(selector)}" if scope else minimal(selector)
@@ -57,19 +80,19 @@ def check(origins: Origins) -> None:
                 continue
             except BadValue as error:
                 where = origins.get((scope, selector, name))
-                raise located(error, owner, where) from None
+                raise _located(error, owner, where) from None
 
 
-def binding(owner: str, name: str, value: str, where: str | None) -> str:
+def _binding(owner: str, name: str, value: str, where: str | None) -> str:
     """Returns a binding as messages show it, with its place if known."""
     place = f" ({where})" if where else ""
     return f"{owner}.{name} = {value}{place}"
 
 
-def located(error: BadValue, owner: str, where: str | None) -> UserError:
+def _located(error: BadValue, owner: str, where: str | None) -> UserError:
     """Returns the error with the name and the place of the binding."""
-    shown = binding(owner, error.parameter, error.value, where)
-    return UserError(f"{shown} {error.wanted}")
+    bound = _binding(owner, error.parameter, error.value, where)
+    return UserError(f"{bound} {error.wanted}")
 
 
 def _check_macro(key: Key, where: str) -> None:
@@ -88,8 +111,8 @@ def _check_circle(
     if key in above:
         circle = [*above[above.index(key) :], key]
         where = next((origins[one] for one in origins if one[:2] in circle), "")
-        shown = " -> ".join(map(_as_written, circle))
-        raise UserError(f"{where}: it needs itself: {shown}.")
+        written = " -> ".join(map(_as_written, circle))
+        raise UserError(f"{where}: it needs itself: {written}.")
     if key in seen:
         return
     seen.add(key)
@@ -129,3 +152,59 @@ def _resolved(value: Any) -> Any:
     if value.evaluate:
         raise LookupError(value)
     return value.configurable.wrapped
+
+
+def user_error_in(error: BaseException, origins: Origins) -> UserError | None:
+    """Returns the `UserError` that an exception stands for, if any.
+
+    Returns:
+        `error` itself if it is one, a translation, or `None` for a bug.
+    """
+    calls = [(name, scope) for name, _, scope in _CALL.findall(str(error))]
+    if isinstance(error, BadValue):
+        for name, scope in calls:
+            for key, values in _bound(name, scope):
+                bound = values.get(error.parameter, _NOTHING)
+                refers = any(iterate_references(bound))
+                # What a subclass passes on was bound further outside.
+                if refers or shown(bound) == error.value:
+                    where = origins.get((*key, error.parameter))
+                    return _located(error, minimal(key[1]), where)
+        return error
+    if isinstance(error, UserError):
+        return error
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    between = [f.f_code.co_filename.startswith(_BETWEEN) for f in frames]
+    if True not in between:
+        return None
+    # The innermost call is the one that failed; outer ones only wanted its
+    # result as an argument.
+    inside = frames[len(frames) - between[::-1].index(True) :]
+    # TypeError: the call does not fit the signature. RuntimeError: gin's own,
+    # for a parameter that is `gin.REQUIRED` and not bound.
+    if not inside and isinstance(error, TypeError | RuntimeError):
+        return UserError(sentence(error))
+    of_libraries = all(
+        frame.f_globals.get("__name__", "").split(".")[0] in _LIBRARIES
+        for frame in inside
+    )
+    if calls and of_libraries:
+        given = [
+            _binding(
+                minimal(key[1]), name, repr(value), origins.get((*key, name))
+            )
+            for key, values in _bound(*calls[0])
+            for name, value in values.items()
+            if key[1].startswith("keras.")
+        ]
+        if given:
+            return UserError(f"{'; '.join(given)}: {sentence(error)}")
+    return None
+
+
+def _bound(name: str, scope: str) -> Iterator[tuple[Key, dict[str, Any]]]:
+    """Yields what is bound for a call, from the innermost scope outwards."""
+    for outer in reversed(enclosing(scope)):
+        for key, values in BOUND.items():
+            if key[0] == outer and key[1].split(".")[-1] == name:
+                yield key, values
