@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import os
+import pathlib
 import re
 import sys
 import sysconfig
@@ -44,8 +45,8 @@ def code() -> str:
     for name in _PACKAGES:
         package = sys.modules.get(name)
         if package is not None and package.__file__ is not None:
-            folder = os.path.dirname(os.path.realpath(package.__file__))
-            paths.update(_sources(folder))
+            folder = pathlib.Path(os.path.realpath(package.__file__)).parent
+            paths.update(map(str, folder.rglob("*.py")))
     sources = []
     for path in paths:
         # The file may be gone since it was imported.
@@ -53,15 +54,6 @@ def code() -> str:
             sources.append(hashlib.sha256(read(path)).digest())
     # Without paths, because hosts may keep the code in different folders.
     return _hash(b"".join(sorted(sources)))
-
-
-def _sources(folder: str) -> list[str]:
-    return [
-        os.path.join(at, name)
-        for at, _, names in os.walk(folder)
-        for name in names
-        if name.endswith(".py")
-    ]
 
 
 def _own_modules() -> list[str]:
