@@ -30,7 +30,7 @@ MOST_LINES = {
     "trainer/launch": 805,
     "trainer/loop": 2354,
     "trainer/python": 504,
-    "trainer/runtime": 1193,
+    "trainer/runtime": 1187,
     "trainer/step": 4459,
     "trainer/strategy": 1492,
     "trainer/tools": 571,
