@@ -23,7 +23,7 @@ LAYERS = (
 FACADES = {"__init__", "__main__", "plugin_api"}
 # Lines of code: no blank lines, comments or docstrings.
 MOST_LINES = {
-    "trainer": 1230,
+    "trainer": 1229,
     "trainer/checkpoint": 920,
     "trainer/cli": 1470,
     "trainer/data": 1082,

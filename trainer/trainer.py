@@ -8,7 +8,7 @@ import contextlib
 import functools
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 import keras
@@ -528,7 +528,7 @@ class Trainer(BaseStep):
             called.call("on_test_end", values)
         values = numbers_of("on_test_end", values)
         if verbose in (1, 2):
-            _print(split, values)
+            _print(split, **values)
         return values
 
     @checked
@@ -567,8 +567,7 @@ class Trainer(BaseStep):
         ) as (run, called):
             found = predict(run, batches, steps=steps, event=called.call)
         if verbose in (1, 2):
-            rows = len(keras.tree.flatten(found)[0])
-            _print("predict", {"examples": rows})
+            _print("predict", examples=len(keras.tree.flatten(found)[0]))
         return found
 
     @tf.autograph.experimental.do_not_convert
@@ -731,7 +730,7 @@ class Trainer(BaseStep):
         model(self._splits.example(self._first_batches, self.batches))
 
 
-def _print(name: str, values: Mapping[str, float] | None = None) -> None:
+def _print(name: str, /, **values: float) -> None:
     """Prints a line such as `eval  loss 1.254  accuracy 0.3672`."""
-    shown = [name, *(f"{k} {v:.4g}" for k, v in (values or {}).items())]
+    shown = [name, *(f"{k} {v:.4g}" for k, v in values.items())]
     sys.stdout.write(f"{'  '.join(shown)}\n")
