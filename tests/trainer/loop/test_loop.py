@@ -144,12 +144,14 @@ def test_keras_callbacks_run_unmodified(tmp_path):
     assert np.isfinite(loaded.predict(X, verbose=0)).all()
 
 
-def test_a_class_instead_of_a_callback_is_named():
-    with pytest.raises(UserError, match=r"write Due\(\), with parentheses"):
-        make().train(5, callbacks=[Due])
-
-
-@pytest.mark.parametrize("options", [{"steps": 0}, {"steps_per_loop": 0}])
-def test_numbers_below_one_are_named(options):
-    with pytest.raises(UserError, match="must be a .*number.* >= 1"):
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"callbacks": [Due]}, r"write Due\(\), with parentheses"),
+        ({"steps": 0}, "must be a .*number.* >= 1"),
+        ({"steps_per_loop": 0}, "must be a .*number.* >= 1"),
+    ],
+)
+def test_what_cannot_work_is_named(options, message):
+    with pytest.raises(UserError, match=message):
         make().train(**{"steps": 5, **options})
