@@ -141,10 +141,9 @@ def _is_open(spec: StepSpec, measure: Measure, y_pred: Any) -> bool:
         return True
     # Keras takes the mean over the last axis, which for outputs of rank 1 is
     # the batch: that mean does not add up over parts of it.
-    return not spec.has_own("train_step") and (
-        y_pred is None
-        or any(len(one.shape) < 2 for one in keras.tree.flatten(y_pred))
-    )
+    outputs = keras.tree.flatten(y_pred)
+    is_flat = y_pred is None or any(len(one.shape) < 2 for one in outputs)
+    return is_flat and not spec.has_own("train_step")
 
 
 def _adds_up(spec: StepSpec, probe: Probe, name: str) -> bool:

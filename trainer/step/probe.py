@@ -307,7 +307,7 @@ def _mixing(whole: Run, parts: Sequence[Run]) -> tuple[Any, bool, float]:
         if layer is None and len(made.value) == len(whole.rows):
             if is_odd:
                 layer = made.layer
-            elif layer is None:
+            else:
                 relative = made.beside / max(largest(made.value), 1e-30)
                 rounding = max(rounding, min(1.0, error * max(1.0, relative)))
     return layer, is_seen, max(unit, _GROWTH * rounding)
