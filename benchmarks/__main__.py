@@ -16,7 +16,7 @@ from benchmarks import against_bare, contenders, models, save, table
 from benchmarks.orders import Task
 from benchmarks.turns import take_turns
 
-PARTS = ("speed", "strategies", "scaling", "save")
+PARTS = ("speed", "strategies", "scaling", "save", "forms")
 
 
 def tell(line: str) -> None:
@@ -102,6 +102,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         lines += ["### Scaling", *against_bare.scaling(**common)]
     if "save" in given.parts:
         lines += ["### Saves", *save.measure(rounds=given.rounds)]
+    if "forms" in given.parts:
+        # Trains in this process, which else needs no TensorFlow.
+        from benchmarks import forms
+
+        lines += ["### Forms", *forms.measure(rounds=given.rounds, tell=tell)]
     print("\n".join(lines))
 
 

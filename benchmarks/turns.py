@@ -109,6 +109,8 @@ class Contender:
         for one in self._training:
             one.go()
         answers = [one.answer(TURN_SECONDS) for one in self._training]
+        # Such as the form of the newest steps.
+        self.measured.facts |= answers[0]
         return max(answer["seconds"] for answer in answers)
 
 

@@ -62,8 +62,7 @@ class Turns(Callback):
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Everything is built and traced: waits for the first turn."""
         compiled = self.run.accounts.summary()["compile"]
-        form = str(self.run.spec.form)
-        self._orders.wait(trace_seconds=compiled, form=form)
+        self._orders.wait(trace_seconds=compiled)
 
     def on_save(self, step: int, logs: dict[str, float]) -> None:
         """Ends a turn, and waits for the next."""
@@ -73,7 +72,7 @@ class Turns(Callback):
             if isinstance(callback, Checkpoint):
                 # The event in which it waits for a save that is under way.
                 callback.on_divergence(step)
-        self._orders.wait()
+        self._orders.wait(form=str(self.run.spec.form))
 
 
 class Idle(keras.callbacks.Callback):
