@@ -260,10 +260,9 @@ def _check_target_values(output: _Output) -> None:
     values = np.asarray(y) if is_dense else np.zeros(0)
     if loss is None or values.dtype.kind not in "biuf":
         return
-    # What does not count may be anything: where there are weights, or a class
-    # is ignored, a bound cannot be told from a mark.
-    if loss.targets == "two" and output.weight is None:
-        odd = values[(values < 0) | (values > 1)]
+    if loss.targets == "two":
+        kept = _that_count(values, output.held_weight)
+        odd = kept[(kept < 0) | (kept > 1)]
         if odd.size:
             raise UserError(
                 f"{name} has the value {odd[0]:g}, but {loss.title} wants 0 "
@@ -287,6 +286,17 @@ def _check_target_values(output: _Output) -> None:
             f"{name} has the class {odd.max():g}, but the model has {count} "
             f"outputs, for the classes 0 to {count - 1}.{start}"
         )
+
+
+def _that_count(values: np.ndarray, weight: Any) -> np.ndarray:
+    """The values whose sample weight is not 0: what does not count is free."""
+    if weight is None:
+        return values
+    counts = np.asarray(weight) != 0
+    if counts.ndim > 1 and counts.shape[-1] == 1:
+        counts = counts[..., 0]
+    is_by_row = counts.shape == values.shape[: counts.ndim]
+    return values[counts] if is_by_row else values
 
 
 def _check_weights(output: _Output, size: int | None) -> None:

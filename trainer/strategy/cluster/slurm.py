@@ -39,6 +39,8 @@ _ALL_COUNTS = re.compile(f"{_COUNT}(?:,{_COUNT})*")
 # Such as "n[2,10-11]", of a node list that is split at its outer commas.
 _RANGES = r"\[\d{1,9}(?:-\d{1,9})?(?:,\d{1,9}(?:-\d{1,9})?)*\]"
 _NODE = re.compile(rf"(?:[^\[\],\s]|{_RANGES})+")
+# More than any cluster has. A longer list is cut, and then fits no counts.
+_MOST_NODES = 100_000
 _OUTER_COMMA = re.compile(r",(?![^\[\]]*\])")
 
 
@@ -115,10 +117,13 @@ def expand_nodes(text: str) -> list[str]:
                 f"{_NODES}={text!r} is not a node list, such as n[1-3,7],m1."
             )
         choices = [
-            list(_expand_ranges(part)) if part.startswith("[") else [part]
+            list(itertools.islice(_expand_ranges(part), _MOST_NODES))
+            if part.startswith("[")
+            else [part]
             for part in re.split(f"({_RANGES})", name)
         ]
-        nodes += map("".join, itertools.product(*choices))
+        found = map("".join, itertools.product(*choices))
+        nodes += itertools.islice(found, _MOST_NODES)
     return nodes
 
 
