@@ -12,7 +12,7 @@ from tests.conftest import ROOT
 from tests.sets import long
 from trainer import Guard, Trainer
 from trainer.experiment import build
-from trainer.options import RunOptions, declared_in
+from trainer.run_options import RunOptions, declared_in
 from trainer.strategy.registry import load_plugins
 from trainer.values.configurable import types_of
 from trainer.values.words import describe

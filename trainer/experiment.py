@@ -16,7 +16,7 @@ from trainer.errors import BadValue, UserError
 from trainer.loop.evaluation_sets import sets_of, unprefixed
 from trainer.loop.loop import Loop
 from trainer.loop.run import Run
-from trainer.options import TRAINING_MODES, Mode, RunOptions, taking
+from trainer.run_options import TRAINING_MODES, Mode, RunOptions, taking
 from trainer.runtime import fingerprints
 from trainer.runtime.run_paths import RunIsOver, plain
 from trainer.sidecar_evaluator import follow

@@ -32,7 +32,7 @@ from trainer.loop.evaluation_sets import (
 from trainer.loop.monitor import Monitor
 from trainer.loop.reporter import Reporter
 from trainer.loop.run import Run
-from trainer.options import RunOptions
+from trainer.run_options import RunOptions
 from trainer.runtime import schema
 from trainer.runtime.files import (
     exists,

@@ -23,7 +23,6 @@ from trainer.loop.logged import Kind, check_words, numbers_of
 from trainer.loop.loop import Loop
 from trainer.loop.run import Run, outside_of_a_run
 from trainer.loop.schedule import FitEpochs
-from trainer.options import RunOptions, taking, with_keywords
 from trainer.python.brief import brief_errors
 from trainer.python.callbacks import as_callbacks, with_defaults
 from trainer.python.fit import (
@@ -37,6 +36,7 @@ from trainer.python.history import History
 from trainer.python.predict import predict
 from trainer.python.saving import save_model
 from trainer.python.splits import Splits
+from trainer.run_options import RunOptions, taking, with_keywords
 from trainer.step.measuring import log_in_step
 from trainer.step.methods import BaseStep
 from trainer.step.spec import OVERRIDABLE, StepSpec

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 from absl import flags
 
 from trainer.errors import UserError, did_you_mean
-from trainer.options import (
+from trainer.run_options import (
     READING_MODES,
     Mode,
     RunOptions,

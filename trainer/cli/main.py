@@ -19,8 +19,8 @@ from trainer.errors import (
     StartAgain,
     UserError,
 )
-from trainer.options import TRAINING_MODES
 from trainer.python import brief
+from trainer.run_options import TRAINING_MODES
 from trainer.runtime import signals
 from trainer.runtime.import_tensorflow import (
     load_tensorflow,

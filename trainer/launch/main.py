@@ -24,7 +24,7 @@ from trainer.launch.agent import Agent
 from trainer.launch.isolation import ISOLATED, isolate, open_ports
 from trainer.launch.policy import Limits
 from trainer.launch.task import Task, log
-from trainer.options import TRAINING_MODES
+from trainer.run_options import TRAINING_MODES
 from trainer.runtime.files import is_local
 from trainer.runtime.run_paths import RunIsOver
 

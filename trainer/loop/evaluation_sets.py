@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from trainer.errors import UserError
-from trainer.options import EvalEvery
+from trainer.run_options import EvalEvery
 from trainer.runtime import schema
 from trainer.values.periods import PeriodLike
 

@@ -3,8 +3,6 @@
 import abc
 import concurrent.futures
 import dataclasses
-import json
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -40,20 +38,6 @@ class Entry:
     split: str
     values: Mapping[str, Value]
     final: bool = False
-
-    def as_json(self) -> str:
-        """Its numbers as a line of JSON; NaN and infinities become `null`."""
-        values = {
-            name: float(value) if math.isfinite(value) else None
-            for name, value in self.values.items()
-            if not isinstance(value, Media)
-        }
-        key = {"step": int(self.step), "split": self.split}
-        if self.final:
-            key["final"] = True
-        # Twice: first so that they come first, last so that they win over
-        # metrics of these names.
-        return json.dumps(key | values | key, allow_nan=False) + "\n"
 
 
 class Logger(Callback, abc.ABC):

@@ -21,7 +21,7 @@ from trainer.loop.reporter import Reporter
 from trainer.loop.rollback import Rollback, read_skipped
 from trainer.loop.run import Requests, Run
 from trainer.loop.schedule import FitEpochs, fresh_pass, length_of
-from trainer.options import RunOptions
+from trainer.run_options import RunOptions
 from trainer.runtime.run_lock import locked
 from trainer.runtime.run_paths import check_path, plain
 from trainer.step.divergence_guard import Fault

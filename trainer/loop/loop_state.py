@@ -12,7 +12,7 @@ from trainer.checkpoint.storage import Snapshot
 from trainer.loop.callback_list import CallbackList
 from trainer.loop.reporter import Reporter
 from trainer.loop.run import Run
-from trainer.options import RunOptions
+from trainer.run_options import RunOptions
 from trainer.runtime.schema import Misfit
 
 

@@ -15,7 +15,7 @@ from trainer.data.examples import Examples
 from trainer.data.sources import GivenData, as_data, is_by_split
 from trainer.errors import UserError
 from trainer.loop.schedule import FitEpochs
-from trainer.options import EvalEvery
+from trainer.run_options import EvalEvery
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

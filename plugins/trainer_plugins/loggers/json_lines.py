@@ -1,9 +1,10 @@
 """The logger JsonLines: writes metrics.jsonl, one object per line."""
 
 import json
+import math
 from collections.abc import Sequence
 
-from trainer.plugin_api import Entry, configurable, schema
+from trainer.plugin_api import Entry, Media, configurable, schema
 from trainer_plugins.loggers.line_file import Key, LineFile
 
 _LINE = schema.record({"step": schema.Number})
@@ -26,7 +27,7 @@ class JsonLines(LineFile):
 
     def as_text(self, entries: Sequence[Entry]) -> str:
         """See `LineFile.as_text`."""
-        return "".join(one.as_json() for one in entries)
+        return "".join(map(_line, entries))
 
     def key_of(self, line: bytes) -> Key | None:
         """See `LineFile.key_of`."""
@@ -39,3 +40,18 @@ class JsonLines(LineFile):
         return Key(
             found["step"], found.get("split"), found.get("final") is True
         )
+
+
+def _line(entry: Entry) -> str:
+    """The numbers of an entry; NaN and infinities become `null`."""
+    values = {
+        name: float(value) if math.isfinite(value) else None
+        for name, value in entry.values.items()
+        if not isinstance(value, Media)
+    }
+    key = {"step": int(entry.step), "split": entry.split}
+    if entry.final:
+        key["final"] = True
+    # Twice: first so that they come first, last so that they win over metrics
+    # of these names.
+    return json.dumps(key | values | key, allow_nan=False) + "\n"

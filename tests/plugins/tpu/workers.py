@@ -163,7 +163,7 @@ def traces(cores):
 
     from trainer import Trainer
     from trainer.loop.loop import Loop
-    from trainer.options import RunOptions
+    from trainer.run_options import RunOptions
     from trainer.step.prepare import prepare
 
     tf.config.set_logical_device_configuration(

@@ -10,7 +10,7 @@ from trainer import Trainer, UserError
 from trainer.cli import flags
 from trainer.cli.help import help_text
 from trainer.experiment import build
-from trainer.options import RunOptions, declared_in
+from trainer.run_options import RunOptions, declared_in
 
 FILE = "--gin_file=a.gin"
 
