@@ -1,6 +1,7 @@
 """Runs many steps in one call: as a graph, as one XLA program, as Python."""
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -25,12 +26,26 @@ class GraphLoop:
     Each replica adds up its own results, over all steps and calls: no step
     waits for a metric.
 
+    Args:
+        step: see `Step`.
+        strategy: that of the step.
+        around: makes the context in which each call runs, such as a time limit.
+
     Attributes:
         packing: of a step's results; known once the step has been traced.
     """
 
-    def __init__(self, step: Step, strategy: tf.distribute.Strategy) -> None:
+    def __init__(
+        self,
+        step: Step,
+        strategy: tf.distribute.Strategy,
+        *,
+        around: Callable[
+            [], contextlib.AbstractContextManager[Any]
+        ] = contextlib.nullcontext,
+    ) -> None:
         self._strategy = strategy
+        self._around = around
         self._given = step
         # A function of its own within the loop, so that it is traced once, also
         # to find out what it returns.
@@ -57,7 +72,7 @@ class GraphLoop:
             Each of these sums with the results of the steps added, step by
             step, in order.
         """
-        with outside_graph():
+        with self._around(), outside_graph():
             packing = self.packing or self.trace_step(iterator)
             before = stacked(carried, packing, self._num_rows)
             sums = self._run(iterator, num_steps, tf.convert_to_tensor(before))
@@ -256,24 +271,15 @@ class StackLoop(GraphLoop):
     def __init__(
         self, step: Step, strategy: tf.distribute.Strategy, device: str
     ) -> None:
-        super().__init__(step, strategy)
-        self._device = device
+        super().__init__(
+            step, strategy, around=functools.partial(tf.device, device)
+        )
         self._step = graph_function(
             lambda batches, index, waited: self._packed(
                 OneOfStack(batches, index, waited)
             )
         )
         self._loop = graph_function(self._many_steps, jit_compile=True)
-
-    def __call__(
-        self,
-        iterator: StackReader,
-        num_steps: int,
-        carried: Sequence[Sums | None] = (None,),
-    ) -> list[Sums]:
-        """See `GraphLoop.__call__`."""
-        with tf.device(self._device):
-            return super().__call__(iterator, num_steps, carried)
 
     def _run(
         self, iterator: StackReader, num_steps: int, sums: tf.Tensor
@@ -292,7 +298,7 @@ class StackLoop(GraphLoop):
 
     def trace(self, iterator: StackReader) -> None:
         """See `GraphLoop.trace`."""
-        with tf.device(self._device):
+        with self._around():
             super().trace(iterator)
 
     def _step_spec(self, iterator: StackReader) -> tuple[Any, ...]:

@@ -35,7 +35,6 @@ from trainer_plugins.strategies.connecting import (
 )
 from trainer_plugins.strategies.processes import (
     ClusterStrategy,
-    WatchedLoop,
     server_def_resolver,
 )
 
@@ -193,7 +192,7 @@ class MultiWorkerMirrored(ClusterStrategy):
 
     def runner(self, step: Step, *, training: bool) -> GraphLoop:
         """See `StrategyPlugin.runner`."""
-        return WatchedLoop(step, self)
+        return GraphLoop(step, self.strategy, around=self.watched)
 
     def check_alike(self, facts: Mapping[str, Any]) -> None:
         """See `StrategyPlugin.check_alike`."""

@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from trainer import StartAgain, StrategyPlugin
-from trainer.plugin_api import Cluster, GraphLoop, Step, Sums, skip_teardown
+from trainer.plugin_api import Cluster, skip_teardown
 from trainer_plugins.control_plane.agent import Agent
 from trainer_plugins.control_plane.options import Options
 
@@ -144,21 +144,3 @@ def server_def_resolver(
         task_id=cluster.index,
         rpc_layer="grpc",
     )
-
-
-class WatchedLoop(GraphLoop):
-    """A graph loop whose calls wait for peers; see `ClusterStrategy`."""
-
-    def __init__(self, step: Step, plugin: ClusterStrategy) -> None:
-        super().__init__(step, plugin.strategy)
-        self._watched = plugin.watched
-
-    def __call__(
-        self,
-        iterator: Any,
-        num_steps: int,
-        carried: Sequence[Sums | None] = (None,),
-    ) -> list[Sums]:
-        """See `GraphLoop.__call__`."""
-        with self._watched():
-            return super().__call__(iterator, num_steps, carried)

@@ -42,7 +42,6 @@ from trainer_plugins.strategies.parameter_server.worker_pool import (
 )
 from trainer_plugins.strategies.processes import (
     ClusterStrategy,
-    WatchedLoop,
     server_def_resolver,
 )
 
@@ -220,7 +219,7 @@ class ParameterServer(ClusterStrategy):
         """Schedules steps on the workers, or evaluates on the chief."""
         if training:
             return Closures(step, self._worker_pool)
-        return WatchedLoop(step, self)
+        return GraphLoop(step, self.strategy, around=self.watched)
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:

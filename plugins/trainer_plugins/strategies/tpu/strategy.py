@@ -1,7 +1,8 @@
 """The strategy tpu: a TPU VM, a pod slice, or a TPU over the network."""
 
+import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -16,7 +17,6 @@ from trainer.plugin_api import (
     Section,
     Step,
     StrategyOptions,
-    Sums,
     Text,
     configurable,
     repeat,
@@ -165,7 +165,7 @@ class TPU(StrategyPlugin):
         """See `StrategyPlugin.runner`."""
         if self._slice is not None:
             return NotHere(step, self.strategy)
-        return HostLoop(step, self.strategy)
+        return HostLoop(step, self.strategy, around=_loss_is_said)
 
     def describe(self) -> dict[str, Any]:
         """See `StrategyPlugin.describe`."""
@@ -245,6 +245,21 @@ def _reason(error: Exception) -> str:
     return said[0] if said else type(error).__name__
 
 
+@contextlib.contextmanager
+def _loss_is_said() -> Iterator[None]:
+    """Says it as such that the TPU was lost.
+
+    Raises:
+        StartAgain: it was, by preemption or maintenance.
+    """
+    try:
+        yield
+    # TensorFlow reports a preempted or restarted TPU in this way.
+    except tf.errors.UnavailableError as error:
+        reason = error.message.partition("\n")[0]
+        raise StartAgain(f"the TPU was lost: {reason}") from error
+
+
 class HostLoop(GraphLoop):
     """Runs a step n times in a loop on the TPU's host.
 
@@ -252,24 +267,6 @@ class HostLoop(GraphLoop):
     over all cores. The host adds up those of the first core: a second TPU
     program for that would move the results to the host and back each step.
     """
-
-    def __call__(
-        self,
-        iterator: Any,
-        num_steps: int,
-        carried: Sequence[Sums | None] = (None,),
-    ) -> list[Sums]:
-        """See `GraphLoop.__call__`.
-
-        Raises:
-            StartAgain: the TPU was lost, by preemption or maintenance.
-        """
-        try:
-            return super().__call__(iterator, num_steps, carried)
-        # TensorFlow reports a preempted or restarted TPU in this way.
-        except tf.errors.UnavailableError as error:
-            reason = error.message.partition("\n")[0]
-            raise StartAgain(f"the TPU was lost: {reason}") from error
 
     def trace(self, iterator: Any) -> None:
         """See `GraphLoop.trace`.
