@@ -119,10 +119,7 @@ def follow(
         # Mistakes show up before waiting.
         run.evaluator(run.batches(split)).trace()
     _check_monitor(monitor.name, sets)
-    called = CallbackList(list(filter(_takes_part, asked.callbacks)), run)
-    for callback in called.ours:
-        callback.following = True
-    called.attach(run.model, {"verbose": 0, "epochs": None, "steps": None})
+    called = _called(run, asked)
     reporter = Reporter(
         run,
         called,
@@ -173,13 +170,25 @@ def follow(
         run.take_value = None
     # After one evaluation at least, a timeout is an ordinary end.
     if best.last_step < 0:
-        raise UserError(
-            f"{checkpoints} has no usable checkpoint after "
-            f"{asked.eval_timeout}. Is the run training there, with "
-            "@Checkpoint() in run.callbacks? run.eval_timeout sets how long to "
-            "wait."
-        )
+        raise _no_checkpoint(checkpoints, asked)
     return {"step": best.last_step} | evaluated | best.describe()
+
+
+def _called(run: Run, asked: RunOptions) -> CallbackList:
+    """The callbacks that take part, attached to the model."""
+    called = CallbackList(list(filter(_takes_part, asked.callbacks)), run)
+    for callback in called.ours:
+        callback.following = True
+    called.attach(run.model, {"verbose": 0, "epochs": None, "steps": None})
+    return called
+
+
+def _no_checkpoint(checkpoints: str, asked: RunOptions) -> UserError:
+    return UserError(
+        f"{checkpoints} has no usable checkpoint after {asked.eval_timeout}. "
+        "Is the run training there, with @Checkpoint() in run.callbacks? "
+        "run.eval_timeout sets how long to wait."
+    )
 
 
 def _last_step(run: Run, asked: RunOptions) -> int:

@@ -107,13 +107,7 @@ class Loop:
             eval_steps=options.eval_steps,
             evaluates_at_end=fit is None,
         )
-        run.check_data(self.batches)
-        for split in run.sets:
-            # Errors there show before training.
-            batches = run.batches(split)
-            name = "eval_steps" if fit is None else "validation_steps"
-            count_of(batches, options.eval_steps, name=name)
-            run.check_data(batches)
+        self._check_data("eval_steps" if fit is None else "validation_steps")
         self.state = LoopState(
             run,
             options,
@@ -137,6 +131,16 @@ class Loop:
         if run.model_dir is not None:
             run.model_dir = plain(run.model_dir)
             check_path(run.model_dir)
+
+    def _check_data(self, name: str) -> None:
+        """Checks all data; `name` is that of the batches of an evaluation."""
+        run = self._run
+        run.check_data(self.batches)
+        for split in run.sets:
+            # Errors there show before training.
+            batches = run.batches(split)
+            count_of(batches, self._options.eval_steps, name=name)
+            run.check_data(batches)
 
     def run(self) -> dict[str, float]:
         """Trains to the end, or to where a callback stops it.

@@ -161,7 +161,7 @@ def hold() -> None:
     """Keeps SIGTERM from being lost; to be called on the first line.
 
     Threads inherit what is blocked, so there must be no other thread yet. Not
-    for what a spawned process imports: it has nobody to end the hold.
+    for what a spawned process imports: SIGTERM just ends that.
     """
     global _has_held
     if signal.getsignal(signal.SIGTERM) is signal.SIG_IGN:

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeAlias
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
 import keras
 import tensorflow as tf
@@ -17,9 +17,6 @@ from trainer.step.lookups import Lookups
 from trainer.step.loss_scale import LossScale
 from trainer.step.metrics.metric_set import MetricSet
 from trainer.step.rng import StepRandomness
-
-if TYPE_CHECKING:  # Its methods read the spec.
-    from trainer.step.methods import BaseStep
 
 # Whether layers add means or sums: all of them, or by layer; see `Trainer`.
 AddedLosses: TypeAlias = (
@@ -97,7 +94,8 @@ class StepSpec:
     """The methods, the state and the options of a run's steps.
 
     Attributes:
-        methods: what a step calls.
+        methods: what a step calls: a `trainer.step.methods.BaseStep`, which
+            reads this spec.
         overridden: which of the methods are research code's own.
         parts: the variables, and what is made of them.
         plugin: the strategy.
@@ -119,7 +117,7 @@ class StepSpec:
         lookups: those of the training step, once it is traced.
     """
 
-    methods: "BaseStep"
+    methods: Any
     overridden: frozenset[str]
     parts: Parts
     plugin: StepStrategy
