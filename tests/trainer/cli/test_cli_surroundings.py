@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import shlex
+import signal
 import subprocess
 import sys
 
@@ -99,6 +100,8 @@ def test_a_terminal_that_is_closed(shell, tmp_path):
     command = [sys.executable, "-m", "trainer", "--gin_file=tiny.gin"]
     pid, terminal = pty.fork()
     if pid == 0:
+        # Where the tests run under nohup it is ignored.
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
         os.chdir(tmp_path)
         os.environ["PYTHONPATH"] = HERE
         arguments = ["--model_dir=run", "--train_steps=100000000"]

@@ -23,7 +23,11 @@ PAIR = {"worker": 2}
 NAMES = ("worker_0", "worker_1")
 # Longer than anything here takes.
 LATE = "--gin.MultiWorkerMirrored.start_seconds=100.0"
-START = "import signal, os, subprocess, sys\n"
+# Where the tests run under nohup SIGHUP is ignored.
+START = """
+import signal, os, subprocess, sys
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+"""
 BOTH = pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
 
 
