@@ -15,13 +15,16 @@ EXIT_USER_ERROR = 2
 EXIT_START_AGAIN = 75
 
 
-class UserError(Exception):
-    """A mistake in what the user has given.
+class UserError(ValueError):
+    """A mistake in what the user has given; Keras raises a `ValueError`, too.
 
     The message is one to three lines: what is wrong, where, and the nearest
     valid choice. The command line prints it without a traceback and exits
     with `EXIT_USER_ERROR`.
     """
+
+    # By this, AutoGraph knows that it can make one with a message of its own.
+    __init__ = Exception.__init__
 
     def _render_traceback_(self) -> list[str]:
         """What IPython and notebooks show: the user's line, and the message."""

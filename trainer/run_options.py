@@ -178,9 +178,10 @@ class RunOptions:
     log_every: PeriodLike = option(
         100, "The period of training logs.", in_python="train"
     )
-    steps_per_loop: Positive = option(
-        100,
-        "The most steps in one graph call, at whose ends callbacks act.",
+    steps_per_loop: Positive | None = option(
+        None,
+        "The most steps in one graph call, at whose ends callbacks act; None "
+        "is 100, or 1 if a callback of Keras' kind acts on batches.",
         group="Training",
         in_python="train",
     )

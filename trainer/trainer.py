@@ -7,7 +7,6 @@ Research code overrides the methods of a step, which are in
 import contextlib
 import functools
 import os
-import sys
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
@@ -32,7 +31,7 @@ from trainer.python.fit import (
     evaluations_of,
     predicted_batches,
 )
-from trainer.python.history import History
+from trainer.python.history import History, print_values
 from trainer.python.predict import predict
 from trainer.python.saving import save_model
 from trainer.python.splits import Splits
@@ -389,6 +388,8 @@ class Trainer(BaseStep):
         validation_steps: Positive | None = None,
         validation_batch_size: Positive | None = None,
         validation_freq: Any = 1,
+        *,
+        steps_per_loop: Positive | None = None,
     ) -> History:
         """Trains `epochs` more epochs, as `keras.Model.fit` does.
 
@@ -428,6 +429,7 @@ class Trainer(BaseStep):
                 only.
             validation_freq: evaluates after every n-th epoch by its number; a
                 dict has n for each split that is evaluated.
+            steps_per_loop: see `train`.
 
         Returns:
             The values of this call's epochs.
@@ -463,6 +465,7 @@ class Trainer(BaseStep):
                 **evaluations,
                 fit=wanted,
                 log_every="1 epoch" if verbose == 2 else 100,
+                steps_per_loop=steps_per_loop,
                 verbose=verbose,
                 history=own,
                 class_weight=class_weight,
@@ -524,11 +527,13 @@ class Trainer(BaseStep):
         ) as (run, called):
             run.check_data(batches)
             called.call("on_test_begin", {})
-            values = run.evaluator(batches)(steps, event=called.batch_events)
+            values = run.evaluator(batches)(
+                steps, event=called.batch_events, execution=called.execution
+            )
             called.call("on_test_end", values)
         values = numbers_of("on_test_end", values)
         if verbose in (1, 2):
-            _print(split, **values)
+            print_values(split, **values)
         return values
 
     @checked
@@ -565,9 +570,9 @@ class Trainer(BaseStep):
         with self._calling(
             callbacks, batches, steps=steps, verbose=verbose
         ) as (run, called):
-            found = predict(run, batches, steps=steps, event=called.call)
+            found = predict(run, batches, steps=steps, called=called)
         if verbose in (1, 2):
-            _print("predict", examples=len(keras.tree.flatten(found)[0]))
+            print_values("predict", examples=len(keras.tree.flatten(found)[0]))
         return found
 
     @tf.autograph.experimental.do_not_convert
@@ -642,8 +647,7 @@ class Trainer(BaseStep):
         Args:
             **options: of `keras.Model.summary`.
         """
-        say = options.get("print_fn") or _print
-        say(self.new_run().describe())
+        (options.get("print_fn") or print)(self.new_run().describe())
         self.model.summary(**options)
 
     # How it works; nothing below is meant to be overridden.
@@ -728,9 +732,3 @@ class Trainer(BaseStep):
     def _call_once(self, model: keras.Model) -> None:
         """Calls a model that is built by its first batch."""
         model(self._splits.example(self._first_batches, self.batches))
-
-
-def _print(name: str, /, **values: float) -> None:
-    """Prints a line such as `eval  loss 1.254  accuracy 0.3672`."""
-    shown = [name, *(f"{k} {v:.4g}" for k, v in values.items())]
-    sys.stdout.write(f"{'  '.join(shown)}\n")

@@ -207,6 +207,8 @@ class RunState:
         for snapshot in usable(directory):
             try:
                 self.restore(snapshot, going_back=going_back)
+            except UserError:
+                raise
             except _MISFITS as error:
                 logging.warning(
                     "Passing over the checkpoint of step %d: %s.",

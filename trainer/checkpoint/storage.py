@@ -164,6 +164,8 @@ def load(path: str) -> Snapshot:
     if fault is None:
         try:
             return _read(path)
+        except OtherFormat:
+            raise
         except _CONTENT_ERRORS as error:
             fault = f"it cannot be read ({error})"
     raise UserError(f"{path} is not a usable checkpoint: {fault}.")

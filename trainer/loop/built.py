@@ -76,6 +76,12 @@ class Built:
         """The model; its variables live in the strategy's scope."""
         return self.parts.model
 
+    @property
+    def steps_per_execution(self) -> int:
+        """The batches for which Keras calls callbacks once."""
+        given = self._recipe.given
+        return int((given or self).model.steps_per_execution)
+
     def spec(
         self,
         *,

@@ -12,11 +12,18 @@ from absl import logging
 from trainer.checkpoint import keras_callbacks
 from trainer.errors import UserError
 from trainer.loop.callback import Callback
-from trainer.loop.monitor import Monitor
+from trainer.loop.monitor import OURS, Monitor
 from trainer.loop.run import Run
 from trainer.runtime.process_exit import headline
 from trainer.runtime.schema import Misfit
+from trainer.step.keras.private import profiles_batches
 
+# The steps of a host loop, if no callback acts on each of them.
+_STEPS_PER_LOOP = 100
+_BATCH_ENDS = ("on_train_batch_end", "on_batch_end")
+_BATCH_BEGINS = ("on_train_batch_begin", "on_batch_begin")
+# What Keras calls before it traces a step.
+_SET_UP = ("on_train_begin", "on_epoch_begin", *_BATCH_BEGINS)
 # Callbacks of Keras that need its own fit, and what a run has in their place.
 _REFUSED = {
     # It tells the model where to go on, and not the Trainer: epochs that are
@@ -41,6 +48,10 @@ class CallbackList:
         callbacks: ours, or any `keras.callbacks.Callback`.
         run: handed to each callback, and its model to Keras' own.
 
+    Attributes:
+        set_up: whether users' functions are called before the first step, and
+            may set in Python what it is traced with.
+
     Raises:
         UserError: there are two of a class that may be there once, or one
             that works only in Keras' own fit.
@@ -50,6 +61,7 @@ class CallbackList:
         self, callbacks: Sequence[keras.callbacks.Callback], run: Run
     ) -> None:
         _check(callbacks)
+        self._run = run
         # A stable sort: apart from savers, the user's order is kept.
         self.all = sorted(callbacks, key=_runs_last)
         self.ours = [c for c in self.all if isinstance(c, Callback)]
@@ -68,9 +80,13 @@ class CallbackList:
         # Restored states of Keras' callbacks, until `on_train_begin` is over.
         self._waiting: dict[str, dict[str, Any]] = {}
         # Values for each batch are only computed if a callback may read them.
-        self.wants_batch_logs = any(
-            map(self.keras_has, ("on_train_batch_end", "on_batch_end"))
-        )
+        self.wants_batch_logs = bool(self._acting(_BATCH_ENDS))
+        self.set_up = any(_packages(c, _SET_UP) - OURS for c in self.all)
+
+    @property
+    def execution(self) -> int:
+        """The batches for which Keras calls callbacks once."""
+        return self._run.built.steps_per_execution
 
     def attach(self, model: keras.Model, params: dict[str, Any]) -> None:
         """Gives every callback the model, as `fit` does."""
@@ -105,12 +121,45 @@ class CallbackList:
     @property
     def batch_events(self) -> Callable[..., None] | None:
         """`call`, if any callback looks at single batches of evaluations."""
-        looks = map(self.have, ("on_test_batch_begin", "on_test_batch_end"))
-        return self.call if any(looks) else None
+        events = "on_test_batch_begin", "on_test_batch_end"
+        looks = any(_acts_on_batches(c, events) for c in self.all)
+        return self.call if looks else None
 
-    def steps_per_loop(self, asked: int) -> int:
-        """The most steps in a host loop of a run with these callbacks."""
+    def steps_per_loop(self, asked: int | None) -> int:
+        """The most steps in a host loop of a run with these callbacks.
+
+        Args:
+            asked: what the user has set. Otherwise callbacks of Keras' kind
+                that act on batches do so as often as in Keras.
+        """
+        acting = self._acting(_BATCH_BEGINS + _BATCH_ENDS)
+        if not acting:
+            return asked or _STEPS_PER_LOOP
+        if asked is None:
+            logging.info(
+                "%s acts on batches: steps_per_loop is %d.",
+                acting[0],
+                self.execution,
+            )
+            return self.execution
+        if asked > 1:
+            logging.warning(
+                "%s acts on batches, and is called once for each host loop, "
+                "as steps_per_loop = %d: leave that out to have it called for "
+                "each batch.",
+                acting[0],
+                asked,
+            )
         return asked
+
+    def _acting(self, events: Sequence[str]) -> list[str]:
+        """The callbacks of Keras' kind that act on batches."""
+        return [
+            type(callback).__name__
+            for callback in self.all
+            if not isinstance(callback, Callback)
+            and _acts_on_batches(callback, events)
+        ]
 
     def next_due(self, step: int) -> int | None:
         """The first step at which a callback must act."""
@@ -257,6 +306,32 @@ def _choose_mode(callback: keras.callbacks.Callback) -> None:
 
 def _runs_last(callback: keras.callbacks.Callback) -> bool:
     return isinstance(callback, Callback) and callback.runs_last
+
+
+def _packages(
+    callback: keras.callbacks.Callback, events: Sequence[str]
+) -> set[str]:
+    """The packages that define what a callback does in events."""
+    defined = [
+        next(kind for kind in type(callback).__mro__ if event in vars(kind))
+        for event in events
+        if event not in vars(callback) and has_event(callback, event)
+    ]
+    found = {kind.__module__.partition(".")[0] for kind in defined}
+    # `LambdaCallback` has functions of the user's.
+    return found | {"" for event in events if event in vars(callback)}
+
+
+def _acts_on_batches(
+    callback: keras.callbacks.Callback, events: Sequence[str]
+) -> bool:
+    found = _packages(callback, events)
+    # Keras' own that have a period act in these events only if it is in
+    # batches.
+    periods = [getattr(callback, n, "") for n in ("save_freq", "update_freq")]
+    if found == {"keras"} and "epoch" in periods:
+        return profiles_batches(callback)
+    return bool(found)
 
 
 def has_event(callback: keras.callbacks.Callback, event: str) -> bool:

@@ -96,6 +96,7 @@ class Evaluator:
         steps: int | None = None,
         *,
         event: Event | None = None,
+        execution: int = 1,
         has_to_leave: Callable[[], bool] = lambda: False,
     ) -> dict[str, float]:
         """Evaluates with the averaged weights, if there are any.
@@ -104,6 +105,7 @@ class Evaluator:
             steps: how many batches; no more than one pass, which `None` means.
             event: calls an event of the callbacks, if any of them looks at
                 single batches.
+            execution: the batches for which Keras calls callbacks once.
             has_to_leave: called between two graph calls: whether to abandon
                 the evaluation.
 
@@ -122,7 +124,9 @@ class Evaluator:
         interval = Interval(self._spec.parts.metrics, EVAL)
         # An evaluation that was abandoned has left states of metrics.
         interval.reset()
-        per_call = _BATCHES_PER_CALL if event is None else 1
+        per_call = _BATCHES_PER_CALL if event is None else execution
+        model = self._spec.model
+        model.stop_evaluating = False
         with self._averaged_weights():
             for start in range(0, steps, per_call):
                 # All processes agree on this in a collective, so all of them
@@ -136,7 +140,9 @@ class Evaluator:
                 if event is not None:
                     # What is over a whole set is not known yet.
                     values = interval.values(whole_sets=False)
-                    event("on_test_batch_end", start, values)
+                    event("on_test_batch_end", start + execution - 1, values)
+                    if self._plugin.any_process(bool(model.stop_evaluating)):
+                        break
         values = interval.values()
         # What metrics have gathered may be large.
         interval.reset()

@@ -119,6 +119,9 @@ class Loop:
             run, self.batches, compared=self.state.compared
         )
         self._rollback: Rollback | None = None
+        # Whether this call traces again, once callbacks have set up.
+        self._traces_again = self.callbacks.set_up
+        self._known = set(run.built.runners)
         self._iterator: Any = None
         # Of the fastest graph call, as a single delay does not make steps slow;
         # the first one after a trace includes what is left to compile.
@@ -288,19 +291,35 @@ class Loop:
                 iterator = training_input(
                     run, self.batches, start=run.step + self._ahead
                 )
-            run.train_runner.trace(iterator)
-            self._is_first_call = True
-            # The step checks this when it is traced, but an earlier call of
-            # `train`, which did not save, may have traced it.
-            if run.saves:
-                run.parts.untracked.require_nothing_lost()
-            check_names(run, self.callbacks.all)
-            # A resumed run has evaluated before, so nothing new can be wrong:
-            # it traces when an evaluation is due.
-            if not run.step:
-                for split in run.sets:
-                    run.evaluator(run.batches(split)).trace()
+            # Where nothing is written, nothing has to be refused before
+            # callbacks are called.
+            if not self._traces_again or run.model_dir is not None:
+                self._trace_steps(iterator)
         return iterator
+
+    def _trace_steps(self, iterator: Any) -> None:
+        run = self._run
+        run.train_runner.trace(iterator)
+        self._is_first_call = True
+        # The step checks this when it is traced, but an earlier call of
+        # `train`, which did not save, may have traced it.
+        if run.saves:
+            run.parts.untracked.require_nothing_lost()
+        check_names(run, self.callbacks.all)
+        # A resumed run has evaluated before, so nothing new can be wrong: it
+        # traces when an evaluation is due.
+        if not run.step:
+            for split in run.sets:
+                run.evaluator(run.batches(split)).trace()
+
+    def _trace_again(self) -> None:
+        """Traces with what callbacks have set in Python, where Keras does."""
+        self._traces_again = False
+        runners = self._run.built.runners
+        for key in runners.keys() - self._known:
+            del runners[key]
+        with self._run.accounts.phase("compile"):
+            self._trace_steps(self._iterator)
 
     def _train(self) -> None:
         """Trains to the end, going back as often as the guard says so."""
@@ -365,6 +384,8 @@ class Loop:
             in_epoch = self._in_epoch(run.step)
             self.callbacks.call("on_train_batch_begin", in_epoch, {})
             state.is_within = True
+        if self._traces_again:
+            self._trace_again()
         while True:
             fault = self._call(min(state.steps_per_call, end - run.step))
             if fault is not None or run.step >= end:
@@ -381,6 +402,8 @@ class Loop:
             wanted = self.callbacks.wants_batch_logs
             logs = self.reporter.epoch_values() if wanted else {}
             last = self._in_epoch(end - 1)
+            # Keras takes the last execution of an epoch to be a full one.
+            last += -(last + 1) % state.execution
             self.callbacks.call("on_train_batch_end", last, logs)
         return fault
 
@@ -516,9 +539,10 @@ class Loop:
     def _next_boundary(self, step: int) -> int:
         # Multiples of steps_per_loop, not steps from here: boundaries are the
         # same in a run that was resumed in between.
+        begin = step - self._in_epoch(step) if self.state.execution > 1 else 0
         ends = [
             self.steps,
-            Period(steps=self.state.steps_per_loop).next_step(step),
+            Period(self.state.steps_per_loop, begin=begin).next_step(step),
             self.callbacks.next_due(step),
             self.reporter.next_step(step),
             self.form.next_change(step),

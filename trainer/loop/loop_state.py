@@ -29,6 +29,8 @@ class LoopState:
     Attributes:
         steps_per_loop: the most steps in one host loop.
         steps_per_call: the most steps in one graph call.
+        execution: the steps that make one batch for callbacks, as Keras counts
+            them from the beginning of an epoch.
         is_within: whether a host loop has begun and not ended.
         compared: see `trainer.loop.compiled_form.CompiledForm`.
     """
@@ -44,6 +46,7 @@ class LoopState:
     ) -> None:
         self.steps_per_loop = callbacks.steps_per_loop(options.steps_per_loop)
         self.steps_per_call = self.steps_per_loop
+        self.execution = 1 if options.steps_per_loop else callbacks.execution
         self.is_within = False
         self.compared: dict[str, str] = {}
         self._run = run

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 
 import keras
+from absl import logging
 
 from trainer.errors import UserError, nearest
 from trainer.loop.evaluation_sets import check_unambiguous, prefix_of
@@ -11,6 +12,9 @@ from trainer.loop.run import Run
 from trainer.values.annotations import Direction, Text
 from trainer.values.configurable import checked
 from trainer.values.direction import direction_of
+
+# The packages whose callbacks are not the user's.
+OURS = frozenset({"keras", "trainer", "trainer_plugins"})
 
 
 @checked
@@ -78,7 +82,8 @@ def check_names(
         callbacks: Keras' and ours; what is under `monitor`, or a `Monitor`.
 
     Raises:
-        UserError: it will not, or two values would have one name.
+        UserError: it will not, or two values would have one name. In Python,
+            a callback of Keras' kind goes on with a warning, as in Keras.
     """
     packing = getattr(run.train_runner, "packing", None)
     traced = [] if packing is None else packing.names
@@ -108,16 +113,20 @@ def check_names(
                 continue
             what = f"{type(callback).__name__}.monitor = {name!r}"
             if name.startswith("val_") and not run.sets:
-                raise UserError(
+                why = (
                     f"{what}, but nothing is evaluated. Give fit "
                     "validation_data, use train_and_evaluate or "
                     "--mode=train_and_eval, or monitor one "
                     f"of: {', '.join(valid)}."
                 )
-            if not may_add:
-                raise UserError(
-                    f"{what} is not measured. {nearest(name, valid)}"
-                )
+            elif may_add:
+                continue
+            else:
+                why = f"{what} is not measured. {nearest(name, valid)}"
+            # Ours has the run; and only the command line sets facts.
+            if hasattr(callback, "run") or run.plugin.facts:
+                raise UserError(why)
+            logging.warning("%s Keras' callback goes on without it.", why)
 
 
 def _kind_of(name: str) -> str:
@@ -141,5 +150,4 @@ def _is_users(callback: keras.callbacks.Callback) -> bool:
     # The functions that it calls are the user's.
     if isinstance(callback, keras.callbacks.LambdaCallback):
         return True
-    package = type(callback).__module__.partition(".")[0]
-    return package not in ("keras", "trainer", "trainer_plugins")
+    return type(callback).__module__.partition(".")[0] not in OURS

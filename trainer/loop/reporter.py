@@ -374,6 +374,7 @@ class Reporter:
         return run.evaluator(run.batches(split))(
             self.eval_steps,
             event=self._callbacks.batch_events,
+            execution=self._callbacks.execution,
             has_to_leave=has_to_leave,
         )
 

@@ -1,5 +1,6 @@
 """`History`: the values of each epoch, as Keras' `fit` returns them."""
 
+import sys
 from typing import Any
 
 import keras
@@ -47,6 +48,13 @@ class History(Callback, keras.callbacks.History):
         for name, value in row.items():
             self.history.setdefault(name, []).append(value)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What a pickle holds: values, without the run and its model."""
+        plain = History()
+        plain.extend(self)
+        plain.params = self.params
+        return plain.__dict__
+
     def frame(self) -> Any:
         """The values as a `pandas.DataFrame`, one row for each epoch.
 
@@ -64,3 +72,9 @@ class History(Callback, keras.callbacks.History):
             ) from None
         index = pandas.Index(self.epoch, name="epoch")
         return pandas.DataFrame(self._rows, index=index)
+
+
+def print_values(name: str, /, **values: float) -> None:
+    """Prints a line such as `eval  loss 1.254  accuracy 0.3672`."""
+    shown = [name, *(f"{k} {v:.4g}" for k, v in values.items())]
+    sys.stdout.write(f"{'  '.join(shown)}\n")

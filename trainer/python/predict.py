@@ -1,7 +1,8 @@
 """`Trainer.predict`: the outputs for any number of examples."""
 
 import contextlib
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -10,6 +11,7 @@ import tensorflow as tf
 
 from trainer.data.batches import Batches
 from trainer.errors import outside_graph
+from trainer.loop.callback_list import CallbackList
 from trainer.loop.evaluator import count_of
 from trainer.loop.run import Run
 from trainer.runtime.graph import converted, graph_function
@@ -39,7 +41,7 @@ def predict(
     batches: Batches,
     *,
     steps: int | None,
-    event: Callable[..., None],
+    called: CallbackList,
 ) -> Any:
     """Collects the outputs for all examples, with the averaged weights.
 
@@ -47,7 +49,7 @@ def predict(
         run: the call.
         batches: of the inputs, and whatever comes with them.
         steps: how many batches, but at most all; `None` means all.
-        event: calls an event of the callbacks, as in Keras.
+        called: the callbacks, with events as in Keras.
 
     Returns:
         NumPy arrays with one row for each example, in the model's structure.
@@ -62,7 +64,7 @@ def predict(
         eagerly() if spec.run_eagerly else contextlib.nullcontext(),
     ):
         return _collect(
-            outputs_of, batches, model=run.model, steps=steps, event=event
+            outputs_of, batches, model=run.model, steps=steps, called=called
         )
 
 
@@ -72,24 +74,37 @@ def _collect(
     *,
     model: keras.Model,
     steps: int | None,
-    event: Callable[..., None],
+    called: CallbackList,
 ) -> Any:
     inputs, _, _ = keras.utils.unpack_x_y_sample_weight(batches.element_spec)
     check_inputs(model, inputs, batch_size=batches.batch_size)
     count = count_of(batches, steps, name="steps")
-    found = []
-    event("on_predict_begin", {})
+    found: list[Any] = []
+    model.stop_predicting = False
+    called.call("on_predict_begin", {})
+    numbered = enumerate(batches.read(start=0).take(count))
     with outside_graph():
-        for number, batch in enumerate(batches.read(start=0).take(count)):
-            event("on_predict_batch_begin", number, {})
-            inputs, _, _ = keras.utils.unpack_x_y_sample_weight(batch)
-            outputs = keras.tree.map_structure(
-                keras.ops.convert_to_numpy,
-                outputs_of(inputs, tf.constant(number)),
-            )
+        for begin in range(0, count, called.execution):
+            called.call("on_predict_batch_begin", begin, {})
+            parts = []
+            for number, batch in itertools.islice(numbered, called.execution):
+                inputs, _, _ = keras.utils.unpack_x_y_sample_weight(batch)
+                parts.append(outputs_of(inputs, tf.constant(number)))
+            outputs = _joined(parts)
             found.append(outputs)
-            event("on_predict_batch_end", number, {"outputs": outputs})
-    event("on_predict_end", {})
+            end = begin + called.execution - 1
+            called.call("on_predict_batch_end", end, {"outputs": outputs})
+            if model.stop_predicting:
+                break
+    called.call("on_predict_end", {})
+    return _joined(found)
+
+
+def _joined(parts: Sequence[Any]) -> Any:
+    """The rows of several batches, as NumPy arrays."""
     return keras.tree.map_structure(
-        lambda *parts: np.concatenate(parts), *found
+        lambda *its: np.concatenate(
+            [keras.ops.convert_to_numpy(one) for one in its]
+        ),
+        *parts,
     )

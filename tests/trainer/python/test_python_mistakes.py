@@ -1,5 +1,6 @@
 """What new users write, and the few lines that they get for it."""
 
+import functools
 import re
 import traceback
 
@@ -351,19 +352,6 @@ MISTAKES = {
         ),
         r"SwapEMAWeights .*Trainer.ema_momentum",
     ),
-    "nothing is evaluated": (
-        lambda: make().fit(X, Y, callbacks=STOP()),
-        "'val_loss', but nothing is evaluated",
-    ),
-    "a monitor misspelled": (
-        lambda: make(metrics=["accuracy"]).fit(
-            X,
-            Y,
-            validation_split=0.5,
-            callbacks=STOP("val_acuracy", mode="max"),
-        ),
-        "Did you mean 'val_accuracy'",
-    ),
     "a monitor of ours": (
         lambda: make().fit(
             X, Y, validation_split=0.5, callbacks=EarlyStopping("val_f1")
@@ -480,6 +468,32 @@ def test_a_notebook_shows_the_line_and_the_message():
     shown = raised.value._render_traceback_()
     assert len(shown) <= 2
     assert shown[-1].startswith("UserError: Trainer.model = 3 must be")
+
+
+@pytest.mark.parametrize(
+    ("monitor", "share", "said"),
+    [
+        ("val_loss", 0.0, "'val_loss', but nothing is evaluated"),
+        ("val_acuracy", 0.5, "Did you mean 'val_accuracy'"),
+    ],
+)
+def test_what_keras_goes_on_without(monitor, share, said, caplog):
+    trainer = make(metrics=["accuracy"])
+    fit = functools.partial(
+        trainer.fit,
+        X,
+        Y,
+        validation_split=share,
+        callbacks=STOP(monitor, mode="max"),
+        verbose=0,
+    )
+    with pytest.warns(UserWarning, match=f"`{monitor}` which is not avail"):
+        assert fit().epoch == [0]
+    assert len(re.findall(said, caplog.text)) == 1
+    # As on the command line, where a warning would be read too late.
+    trainer.plugin.facts = {"configuration": "its hash"}
+    with pytest.raises(ValueError, match=said):
+        fit()
 
 
 @pytest.mark.parametrize(

@@ -325,6 +325,15 @@ def replace_own_reduction(optimizer: keras.optimizers.Optimizer) -> None:
     put(optimizer, name, lambda gradients: gradients)
 
 
+# Callbacks.
+
+
+def profiles_batches(callback: keras.callbacks.Callback) -> bool:
+    """Whether a callback is a `TensorBoard` that traces some batches."""
+    is_board = isinstance(callback, keras.callbacks.TensorBoard)
+    return is_board and bool(require(callback, "_should_trace"))
+
+
 # What is global in Keras.
 
 _scaling_lock, _scaling_users = threading.Lock(), [0]
