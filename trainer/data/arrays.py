@@ -49,9 +49,8 @@ def check_rows(parts: Mapping[str, Any]) -> None:
         UserError: two lengths differ, or there is no example.
     """
     rows = {
-        name: int(leaf.shape[0])
-        for name, part in parts.items()
-        for leaf in tf.nest.flatten(part)
+        "".join([name, *(f"[{key!r}]" for key in path)]): int(leaf.shape[0])
+        for (name, *path), leaf in keras.tree.flatten_with_path(dict(parts))
         if leaf is not None
     }
     if len(set(rows.values())) > 1:

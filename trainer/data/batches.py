@@ -9,6 +9,7 @@ import functools
 from collections.abc import Collection
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from trainer.data.stacks import NOT_NUMBERS, Stacks, stack_batches
@@ -166,6 +167,14 @@ class Batches(abc.ABC):
         left.skipped = tuple(sorted(set(skipped)))
         return left
 
+    # Only where the rows of a whole batch are cut.
+    def check_cut(self) -> None:  # noqa: B027
+        """Checks that a batch may be cut into parts.
+
+        Raises:
+            UserError: a part of it is not per example.
+        """
+
     def why_not_stacked(self) -> str | None:
         """Why no stacks can be made; `None` if they can."""
         for leaf in tf.nest.flatten(self.element_spec):
@@ -222,19 +231,73 @@ def endless(dataset: tf.data.Dataset) -> tf.data.Dataset:
     )
 
 
+def parts_of(batch: Any) -> dict[str, Any]:
+    """The parts of a batch or of its specs, by names such as `"x['table']"`."""
+    given = batch if isinstance(batch, tuple | list) else (batch,)
+    tops = ("x", "y", "sample_weight") if len(given) <= 3 else ()
+    return {
+        "".join([top, *(f"[{key!r}]" for key in path)]): part
+        for path, part in keras.tree.flatten_with_path(tuple(given))
+        for top, path in [
+            (tops[path[0]], path[1:]) if tops else ("batch", path)
+        ]
+        if part is not None
+    }
+
+
+def counted_part(batch: Any) -> Any:
+    """The part by which examples are counted: targets, if there are any.
+
+    Inputs may hold what is not per example, such as a table of prototypes.
+
+    Args:
+        batch: tensors, or their specs.
+    """
+    found = parts_of(batch)
+    targets = [part for name, part in found.items() if name[0] == "y"]
+    parts = targets or [*found.values()]
+    return next((one for one in parts if one.shape.rank != 0), parts[0])
+
+
 def count_rows(batch: Any) -> tf.Tensor:
     """Returns the number of examples in a batch, as an int64 scalar."""
-    part = tf.nest.flatten(batch)[0]
-    # `tf.shape` does not take a sparse tensor.
+    return _rows_of(counted_part(batch))
+
+
+def not_per_example(batch: Any) -> str | None:
+    """The name of a part whose rows are not those of the targets, if any.
+
+    Args:
+        batch: tensors, or their specs: a fixed number is none of examples
+            where that of the targets is not known.
+    """
+    rows = counted_part(batch).shape[:1]
+    for name, part in parts_of(batch).items():
+        known = part.shape[:1]
+        if known.rank == 0 or known[0] not in (None, *rows):
+            return name
+    return None
+
+
+def _rows_of(part: Any) -> tf.Tensor:
+    # `tf.shape` takes neither.
     if isinstance(part, tf.SparseTensor):
         return part.dense_shape[0]
+    if isinstance(part, tf.RaggedTensor):
+        return tf.cast(part.nrows(), tf.int64)
     return tf.shape(part, tf.int64)[0]
 
 
 def take_rows(batch: Any, begin: Any, end: Any) -> Any:
-    """Returns the examples of a batch from `begin` up to `end`."""
+    """Returns the examples of a batch from `begin` up to `end`.
+
+    What is known not to be per example is not cut.
+    """
+    rows = counted_part(batch).shape[0]
 
     def cut(part: Any) -> Any:
+        if part.shape.rank == 0 or part.shape[0] not in (None, rows):
+            return part
         if not isinstance(part, tf.SparseTensor):
             return part[begin:end]
         first = tf.cast(begin, tf.int64)

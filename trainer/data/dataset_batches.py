@@ -12,11 +12,14 @@ from trainer.data.batches import (
     Cut,
     Resume,
     count_rows,
+    counted_part,
     endless,
+    not_per_example,
+    parts_of,
     position_of,
     take_rows,
 )
-from trainer.errors import UserError
+from trainer.errors import UserError, at_run_time
 from trainer.runtime.graph import plain
 
 # A dataset of unknown length is read at most this far to count its batches.
@@ -117,6 +120,13 @@ class DatasetBatches(Batches):
         if count <= at_most:
             self._set_length(count)
 
+    def check_cut(self) -> None:
+        """See `Batches.check_cut`."""
+        first = next(iter(self._make_dataset()))
+        odd = not_per_example(self.element_spec) or not_per_example(first)
+        if odd is not None:
+            raise UserError(_odd_part(odd))
+
     def _set_length(self, count: int) -> None:
         """Keeps a length that is known; a negative one is endless."""
         if count == 0:
@@ -132,7 +142,17 @@ class DatasetBatches(Batches):
         def replica_batches(*batch: Any) -> tf.data.Dataset:
             element = batch[0] if len(batch) == 1 else batch
             numbers = tf.range(cut.reads, dtype=tf.int64)
-            bounds = cut.bounds(count_rows(element), numbers)
+            rows = count_rows(element)
+            # Known of the first batch only, where shapes are not static.
+            checks = [
+                tf.debugging.assert_equal(
+                    count_rows(part), rows, at_run_time(_odd_part(name))
+                )
+                for name, part in parts_of(element).items()
+                if part.shape.rank and part.shape[0] is None
+            ]
+            with tf.control_dependencies(checks):
+                bounds = cut.bounds(tf.identity(rows), numbers)
             return tf.data.Dataset.from_tensor_slices(bounds).map(
                 lambda begin, end: take_rows(element, begin, end)
             )
@@ -157,11 +177,22 @@ class DatasetBatches(Batches):
 
 
 def _static_batch_size(dataset: tf.data.Dataset, name: str) -> int | None:
-    leaves = tf.nest.flatten(dataset.element_spec)
-    if any(leaf.shape.rank == 0 for leaf in leaves):
+    counted = counted_part(dataset.element_spec)
+    if counted.shape.rank == 0:
         raise UserError(
             f"{name} yields single examples. Batch it with "
             "dataset.batch(batch_size)."
         )
-    size = leaves[0].shape[0] if leaves[0].shape.rank else None
+    size = counted.shape[0] if counted.shape.rank else None
     return None if size is None else int(size)
+
+
+def _odd_part(name: str) -> str:
+    """What to do about a part that is not per example."""
+    return (
+        f"In the data, {name} has not one row for each example, as targets "
+        "have, so replicas and micro-batches cannot have their parts of it. "
+        "Train on one device without accumulation_steps, or let each part "
+        "have the whole of it: keep it in the model, or add it in "
+        "ArrayExamples(transform=...)."
+    )

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
-from trainer.data.batches import Batches, Cut, endless
+from trainer.data.batches import Batches, Cut, count_rows, endless
 from trainer.errors import UserError
 from trainer.runtime.graph import plain
 
@@ -127,7 +127,7 @@ def padded(dataset: tf.data.Dataset, size: int) -> tf.data.Dataset:
     )
 
     def fill(spare: Any, batch: Any) -> tuple[Any, Padded]:
-        count = tf.shape(tf.nest.flatten(batch)[0])[0]
+        count = tf.cast(count_rows(batch), tf.int32)
         enough = tf.debugging.assert_less_equal(
             count, size, f"A batch holds more than {size} examples per replica."
         )

@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from trainer.data.batches import Batches, take_rows
+from trainer.data.batches import Batches, not_per_example, take_rows
 from trainer.data.sources import Data, as_data
 from trainer.errors import UserError
 
@@ -114,8 +114,11 @@ class Splits:
         if self._example is None:
             found = given or batches(self._any_split())
             first = next(iter(found.read(start=0)))
+            # Parts that are not per example may refer to rows of others.
+            if not_per_example(first) is None:
+                first = take_rows(first, 0, 1)
             x, _, _ = keras.utils.unpack_x_y_sample_weight(first)
-            self._example = take_rows(x, 0, 1)
+            self._example = x
         return self._example
 
     def _any_split(self) -> str:

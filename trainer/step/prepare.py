@@ -45,6 +45,8 @@ def prepare(spec: StepSpec, *, training: bool) -> None:
         )
 
     is_cut = not spec.is_whole(training=training)
+    if is_cut or spec.options.static_shapes:
+        spec.batches("train" if training else "eval").check_cut()
     name = "training" if training else "evaluation"
     if is_cut and spec.probe and name not in spec.tried:
         spec.tried.add(name)

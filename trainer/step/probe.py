@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from trainer.data.batches import take_rows
+from trainer.data.batches import count_rows, not_per_example, take_rows
 from trainer.errors import UserError
 from trainer.step.metrics.states import initial_state, updated
 from trainer.step.probe_runs import (
@@ -98,11 +98,16 @@ class Probe:
 
     def __init__(self, spec: StepSpec, batch: Any, *, training: bool) -> None:
         self._spec, self._training, self._gradients = spec, training, False
-        leaves = tf.nest.flatten(batch)
-        numbers = [int(np.prod(one.shape[1:])) for one in leaves]
+        parts = tf.nest.flatten(batch)
+        numbers = [int(np.prod(one.shape[1:])) for one in parts]
         is_small = spec.model.count_params() + sum(numbers) <= _SMALL
-        total = int(leaves[0].shape[0])
+        total = int(count_rows(batch))
         rows = min(_ROWS if is_small else _FEW_ROWS, total)
+        # Other parts than examples may refer to rows of it.
+        odd = not_per_example(batch) is not None
+        is_left_whole = odd and spec.is_whole(training=training)
+        if is_left_whole:
+            rows = total
         self._batch = take_rows(batch, 0, rows)
         with probing(spec):
             (self.whole,) = self._run(rows)
@@ -117,7 +122,8 @@ class Probe:
             # Uneven: equal parts would let a mean of means pass as a mean.
             first = min(rows - 1, -(-rows * 3 // 5))
             self._sizes = [first, rows - first]
-            is_one = not first or self.whole.error is not None
+            failed = self.whole.error is not None
+            is_one = is_left_whole or not first or failed
             self.parts = [self.whole] if is_one else self._run(*self._sizes)
 
     def finding(self) -> str | None:

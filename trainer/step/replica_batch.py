@@ -16,7 +16,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from trainer.data.batches import count_rows
+from trainer.data.batches import count_rows, counted_part
 from trainer.data.feeding import Padded
 from trainer.step.gradients import reduce_sum
 from trainer.step.reductions.sums import Average
@@ -69,7 +69,7 @@ class ReplicaBatch:
             if self.real is None
             else tf.reduce_sum(self.real)
         )
-        known = tf.nest.flatten(batch)[0].shape[0]
+        known = counted_part(batch).shape[0]
         self.rows = count_rows(batch) if known is None else known
         # A static shape without padding: as many examples on each replica.
         is_static = known is not None and not tf.executing_eagerly()

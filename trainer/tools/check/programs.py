@@ -7,6 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from trainer.data.batches import counted_part
 from trainer.data.feeding import Padded
 from trainer.errors import UserError
 from trainer.loop.evaluation_sets import EVAL
@@ -48,7 +49,7 @@ class RunPrograms:
         split = run.sets[0] if run.sets else EVAL
         batch = self._replica_batch(split, run.spec)
         if run.plugin.options.static_shapes:
-            rows = tf.nest.flatten(batch)[0].shape[0]
+            rows = counted_part(batch).shape[0]
             batch = Padded(batch, tf.TensorSpec([rows], tf.float32))
         spec = dataclasses.replace(
             run.spec, batches=lambda _: run.batches(split)

@@ -1,0 +1,257 @@
+"""Models, losses and data of which a Trainer makes what `fit` makes."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from trainer import Trainer, UserError
+
+# The last batch has a single example: of 3 replicas, two get none of it.
+SIZE, BATCH = 17, 8
+RNG = np.random.default_rng(4)
+
+
+def normal(*shape):
+    return RNG.normal(size=shape).astype("float32")
+
+
+X, A, B = normal(SIZE, 5), normal(SIZE, 1), normal(SIZE, 1)
+W, V = (RNG.uniform(0.5, 2.0, SIZE).astype("float32") for _ in range(2))
+TABLE = normal(4, 5)
+
+
+@dataclasses.dataclass(eq=False)
+class Case:
+    """What a model is made of, compiled with and trained on.
+
+    Attributes:
+        name: of the case.
+        model: makes it.
+        compiled: the arguments of `compile`, or a function that makes them.
+        data: those of `fit`.
+        refused: what a Trainer's sentence says where a batch is cut.
+        everywhere: whether it says so on a whole batch, too.
+        pooled: logs that differ by design: averages of batches in Keras.
+    """
+
+    name: str
+    model: Callable[[], keras.Model]
+    compiled: Any
+    data: dict[str, Any]
+    refused: str | None = None
+    everywhere: bool = False
+    pooled: tuple[str, ...] = ()
+
+    @property
+    def __name__(self):
+        return self.name
+
+    def made(self):
+        keras.utils.set_random_seed(1)
+        model, options = self.model(), self.compiled
+        options = dict(options() if callable(options) else options)
+        model.compile(keras.optimizers.SGD(0.05), **options)
+        return model
+
+    @functools.cached_property
+    def arguments(self):
+        data = {"epochs": 2, "verbose": 0, **self.data}
+        if not isinstance(data["x"], tf.data.Dataset):
+            data |= {"batch_size": BATCH, "shuffle": False}
+        return data
+
+    @functools.cached_property
+    def expected(self):
+        """Logs and weights of `fit`."""
+        model = self.made()
+        history = model.fit(**self.arguments).history
+        return history, model.get_weights()
+
+    def __call__(self, plugin):
+        model, options = self.made(), {}
+        if plugin.name == "one_device":
+            options["accumulation_steps"] = 2
+        try:
+            trainer = Trainer(model, strategy=plugin, **options)
+            found = trainer.fit(**self.arguments).history
+        except UserError as error:
+            return {"refused": str(error)}
+        history, weights = self.expected
+        largest = max(
+            np.abs(ours - its).max(initial=0.0)
+            for ours, its in zip(model.get_weights(), weights, strict=True)
+        )
+        logs = {
+            f"log {key}": (np.array(found[key]), np.array(values))
+            for key, values in history.items()
+            if key in found and key not in self.pooled
+        }
+        names = " ".join(sorted(found)), " ".join(sorted(history))
+        return {"weights": largest, "names": names, **logs}
+
+
+def dense(*names):
+    """A model with an output for each of the names."""
+
+    def make():
+        inputs = keras.Input((5,))
+        made = [keras.layers.Dense(1, name=name)(inputs) for name in names]
+        return keras.Model(inputs, made if len(names) > 1 else made[0])
+
+    return make
+
+
+def shared():
+    """Two outputs of one layer, which have one name in Keras."""
+    inputs, head = keras.Input((5,)), keras.layers.Dense(1, name="head")
+    return keras.Model(inputs, [head(inputs), head(2.0 * inputs)])
+
+
+def towers():
+    """Two outputs of one nested model."""
+    tower = keras.Sequential([keras.layers.Dense(1)], name="tower")
+    inputs = [keras.Input((5,)), keras.Input((5,))]
+    return keras.Model(inputs, [tower(one) for one in inputs])
+
+
+# Parts of a batch that are not per example.
+
+
+class WithTable(keras.Model):
+    """Compares each example with each row of a table."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(5)
+
+    def call(self, inputs):
+        if isinstance(inputs, dict):
+            inputs = inputs["a_table"], inputs["x"]
+        table, x = inputs[0], inputs[1]
+        scale = inputs[2] if len(inputs) > 2 else 1.0
+        scores = keras.ops.matmul(self.dense(x), keras.ops.transpose(table))
+        return keras.ops.sum(scores * scale, -1, keepdims=True)
+
+
+class OfPairs(keras.Model):
+    """An output for two rows of the input."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(1)
+
+    def call(self, x):
+        found = self.dense(x)
+        half = keras.ops.shape(x)[0] // 2
+        return found[:half] - found[half:]
+
+
+class OfNodes(keras.Model):
+    """Passes messages along the edges of one graph."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(1)
+
+    def call(self, inputs):
+        nodes, edges = inputs
+        found = self.dense(nodes)
+        messages = tf.gather(found, edges[0])
+        return found + tf.math.unsorted_segment_sum(
+            messages, edges[1], tf.shape(nodes)[0]
+        )
+
+
+def with_table(put):
+    """Batches of examples, with parts that are none of theirs."""
+    pairs = tf.data.Dataset.from_tensor_slices((X, A)).batch(BATCH)
+    return {"x": pairs.map(lambda x, y: (put(x), y))}
+
+
+EDGES = RNG.integers(0, SIZE, (2, 30))
+NOT_PER_EXAMPLE = "has not one row for each example"
+PARTS = [
+    Case(
+        "table",
+        WithTable,
+        {"loss": "mse", "metrics": ["mae"]},
+        with_table(lambda x: (tf.constant(TABLE), x)),
+        refused=rf"x\[0\] {NOT_PER_EXAMPLE}",
+        pooled=("loss",),
+    ),
+    Case(
+        "table_by_name",
+        WithTable,
+        {"loss": "mse"},
+        with_table(lambda x: {"a_table": tf.constant(TABLE), "x": x}),
+        refused=rf"x\['a_table'\] {NOT_PER_EXAMPLE}",
+        pooled=("loss",),
+    ),
+    Case(
+        "table_of_a_batch",
+        WithTable,
+        {"loss": "mse"},
+        with_table(lambda x: (tf.constant(X[:BATCH]), x)),
+        refused=rf"x\[0\] {NOT_PER_EXAMPLE}",
+        pooled=("loss",),
+    ),
+    Case(
+        "row",
+        WithTable,
+        {"loss": "mse"},
+        with_table(lambda x: (tf.constant(TABLE[:1]), x)),
+        refused=rf"x\[0\] {NOT_PER_EXAMPLE}",
+        pooled=("loss",),
+    ),
+    Case(
+        "number",
+        WithTable,
+        {"loss": "mse"},
+        with_table(lambda x: (x[:1], x, tf.constant(0.5))),
+        refused=rf"x\[\d\] {NOT_PER_EXAMPLE}",
+        pooled=("loss",),
+    ),
+    Case(
+        "pairs",
+        OfPairs,
+        {"loss": "mse"},
+        with_table(lambda x: tf.concat([x, x**2], 0)),
+        refused=f"x {NOT_PER_EXAMPLE}",
+    ),
+    Case(
+        "graph",
+        OfNodes,
+        {"loss": "mse", "metrics": ["mae"]},
+        {"x": tf.data.Dataset.from_tensors(((X, EDGES), A))},
+        refused=rf"x\[1\] {NOT_PER_EXAMPLE}",
+    ),
+]
+# In Keras the last output alone has the log of a shared name.
+NAMES = [
+    Case(
+        "shared",
+        shared,
+        {
+            "loss": ["mse", "mae"],
+            "loss_weights": [1.0, 2.0],
+            "weighted_metrics": [["mae"], ["mse"]],
+        },
+        {"x": X, "y": [A, B], "sample_weight": [W, V]},
+        pooled=("head_loss",),
+    ),
+    Case(
+        "shared_model",
+        towers,
+        {"loss": "mse"},
+        {"x": [X, 2.0 * X], "y": [A, B]},
+        pooled=("tower_loss",),
+    ),
+]
+ALL = [*PARTS, *NAMES]
+LONG = ("mirrored_2", "one_device", "central_storage_2")
+CASES = dict.fromkeys(ALL, ("default", "mirrored_3", *LONG))

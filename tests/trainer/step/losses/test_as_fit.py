@@ -1,0 +1,63 @@
+"""Losses, metrics and data that `fit` takes give what it gives, or a sentence.
+
+See `tests.trainer.step.losses.as_fit` for the cases.
+"""
+
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.trainer.step.losses import as_fit
+from tests.trainer.step.reductions.exact import found_in, pairs, run_cases
+from trainer import ArrayExamples, Trainer, UserError
+
+LONG = [(one.name, name) for one in as_fit.ALL for name in as_fit.LONG]
+BY_NAME = {one.name: one for one in as_fit.ALL}
+
+
+@pytest.fixture(scope="module")
+def results(request, tmp_path_factory, root):
+    module = "tests.trainer.step.losses.as_fit"
+    directory = tmp_path_factory.mktemp("as_fit")
+    return run_cases(module, request, directory, root, LONG)
+
+
+@pytest.mark.parametrize(("name", "strategy"), pairs(as_fit.CASES, LONG))
+def test_as_fit(name, strategy, results):
+    found, case = found_in(results, name, strategy), BY_NAME[name]
+    if case.refused and (case.everywhere or strategy != "default"):
+        assert re.search(case.refused, str(found["refused"])), found
+        return
+    assert "refused" not in found, found
+    assert found["weights"] < 1e-5
+    ours, theirs = found["names"]
+    assert set(theirs.split()) <= set(ours.split())
+    for key, pair in found.items():
+        if key.startswith("log "):
+            np.testing.assert_allclose(*pair, rtol=2e-5, err_msg=key)
+
+
+def test_what_each_part_gets_whole_is_added_to_its_examples():
+    def put(x, y):
+        return (tf.constant(as_fit.TABLE), x), y
+
+    def weights(**options):
+        case = as_fit.PARTS[0]
+        model = case.made()
+        arrays = ArrayExamples((as_fit.X, as_fit.A), transform=put)
+        trainer = Trainer(model, data=arrays, batch_size=8, **options)
+        trainer.train(4, verbose=0)
+        return model.get_weights()
+
+    whole, cut = weights(), weights(accumulation_steps=3)
+    for ours, its in zip(cut, whole, strict=True):
+        np.testing.assert_allclose(ours, its, atol=1e-5)
+
+
+def test_unequal_inputs_are_named():
+    x = {"long": as_fit.X, "short": as_fit.X[:9]}
+    for given in (x, dict(reversed(x.items()))):
+        with pytest.raises(UserError, match=r"x\['short'\] has 9"):
+            Trainer(as_fit.dense("a"), loss="mse").fit(given, as_fit.A)
