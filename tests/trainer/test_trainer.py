@@ -157,23 +157,6 @@ def test_strings_and_functions_name_losses():
         )
 
 
-def test_an_empty_micro_batch_is_refused_where_it_would_count():
-    def normalized():
-        return keras.Sequential(
-            [keras.Input((5,)), keras.layers.BatchNormalization()]
-        )
-
-    # 40 examples in batches of 13: the last one has a single example.
-    def data(split):
-        return X, X
-
-    short = {"batch_size": 13, "accumulation_steps": 2, "data": data}
-    with pytest.raises(UserError, match="last batch has 1 examples"):
-        make(model=normalized, **short).train(4)
-    make(**{**short, "data": lambda split: (X, Y)}).train(4)
-    make(model=normalized, **{**short, "accumulation_steps": 1}).train(4)
-
-
 def test_single_device_model_holds_the_averaged_weights():
     trainer = make(ema_momentum=0.5)
     trainer.train(5)

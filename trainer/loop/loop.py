@@ -28,7 +28,6 @@ from trainer.step.divergence_guard import Fault
 from trainer.step.forms import Form
 from trainer.step.logs import MISSES
 from trainer.step.prepare import prepare
-from trainer.strategy.checks import check_micro_batches
 from trainer.values.periods import Period, parse_period
 
 
@@ -75,11 +74,6 @@ class Loop:
         self._verbose = verbose
         self._options = options
         self.batches = run.batches("train")
-        check_micro_batches(
-            run.model,
-            self.batches.last_size,
-            accumulation_steps=run.spec.accumulation_steps,
-        )
         # `_ahead` is how many batches the data is ahead of the steps.
         if fit is None:
             run.epochs, self.steps = length_of(

@@ -27,9 +27,9 @@ def replica_batch(
 
     It is the one that the step is in, unless research code passes another.
     """
-    here = step_context.batch
-    if here is not None and here.batch is batch:
-        return here
+    around = step_context.batch
+    if around is not None and around.batch is batch:
+        return around
     micro = spec.accumulation_steps if training else 1
     # Collectives between processes need one shape for all steps: there, each
     # part is padded to the most examples that a replica can get.
@@ -37,7 +37,11 @@ def replica_batch(
     if not spec.plugin.is_alone:
         most = functools.partial(most_rows, spec, training=training)
     shares = spec.plugin.num_replicas * micro
-    return ReplicaBatch(batch, shares=shares, most_rows=most)
+    here = ReplicaBatch(batch, shares=shares, most_rows=most)
+    if around is not None:
+        # What was made of a stand-in is one.
+        here.examples = around.or_zeros(here.examples)
+    return here
 
 
 @contextlib.contextmanager
@@ -48,7 +52,7 @@ def in_step(
     micro: tf.Tensor | int = 0,
     stream: int = 0,
     training: bool = True,
-) -> Iterator[Callable[..., StepLogs]]:
+) -> Iterator[tuple[Any, Callable[..., StepLogs]]]:
     """Surrounds the step on a replica's batch: sets the `StepContext`.
 
     Args:
@@ -59,10 +63,11 @@ def in_step(
         training: whether to train or to evaluate.
 
     Yields:
-        A function that completes the step's results, so that they add up over
-        replicas and steps: by what layers have measured, what `trainer.log`
-        was given, and the seconds that the step waited for data. Call it
-        within this context, after the step.
+        The batch for the step, see `ReplicaBatch.batch`; and a function that
+        completes the step's results, so that they add up over replicas and
+        steps: by what layers have measured, what `trainer.log` was given, and
+        the seconds that the step waited for data. Call it within this context,
+        after the step.
     """
     parts, before = spec.parts, position()
     logged: dict[str, Average] = {}
@@ -90,7 +95,7 @@ def in_step(
                     found[MISSES] = average(misses, 0.0)
             return _adding_up(spec, found, here, waited)
 
-        yield complete
+        yield here.batch, complete
 
 
 def _adding_up(
@@ -102,10 +107,8 @@ def _adding_up(
         value = average(value) if isinstance(value, tf.Tensor) else value
         if name.startswith(VALUES):
             continue
-        if isinstance(value, Average):
-            complete[name] = here.or_nothing(value)
-        else:
-            complete[name] = here.or_zeros(value)
+        is_settled = name in here.settled
+        complete[name] = value if is_settled else here.or_zeros(value)
     complete[EXAMPLES] = average(here.examples, 0.0)
     if waited is not None:
         # Replicas wait together, and what they log is summed.

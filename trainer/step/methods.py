@@ -98,7 +98,9 @@ class BaseStep:
         """One optimizer step on one replica.
 
         Runs in replica context on the replica's part of the global batch; of
-        a short batch it may be smaller than others, or empty.
+        a short batch it may be smaller than others. A replica that gets none
+        of it has one example of zeros instead, and what it returns counts
+        nothing.
 
         Args:
             batch: `x`, `(x, y)`, `(x, y, sample_weight)`, or whatever the
@@ -155,8 +157,7 @@ class BaseStep:
             }
         found = {}
         for name, total in scaled.items():
-            # A replica without examples computes NaNs, which the sum would
-            # spread.
+            # Of no example it counts nothing.
             local = here.or_zeros(tape.gradient(total, variables))
             # The micro-batches' sparse gradients have different numbers of
             # rows, which a tf.while_loop cannot carry.
@@ -213,10 +214,9 @@ class BaseStep:
             counts) over all replicas, equal on every replica.
         """
         local = tape.gradient(loss.total, [v.value for v in variables])
-        # Without examples the local gradient may be NaN, and would spread.
         here = step_context.batch
-        if here is not None:
-            local, loss = here.or_zeros(local), here.or_nothing(loss)
+        if here is not None:  # Of no example it counts nothing.
+            local, loss = here.or_zeros((local, loss))
         if not self._spec.options.reduces_sparse:
             local = grads.densify(local)
         # Gradients and count in one reduction, then one division.
@@ -287,8 +287,8 @@ def measure(
     Returns:
         The sums of the loss by denominator, and what a step returns.
     """
-    x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
     here = replica_batch(spec, batch, training=training)
+    x, y, weight = keras.utils.unpack_x_y_sample_weight(here.batch)
     with step_context.within(batch=here):
         y_pred = converted(spec.methods.forward)(x, training=training)
         # As `fit` does. NumPy targets are often float64, and a loss would
@@ -306,8 +306,9 @@ def measure(
         if spec.has_own("global_loss"):
             terms.append(global_term(spec, y, y_pred, here=here))
     terms += loss_terms.added_terms(spec.model, here, spec.added_losses)
-    sums = loss_terms.sums_of(terms)
+    sums = loss_terms.sums_of(terms, here)
     logs = loss_terms.loss_logs(spec.model, sums, here.examples) | by_output
+    here.settled |= logs.keys()
     increments = converted(spec.methods.metric_increments)
     return sums, logs | increments(y, y_pred, weight)
 

@@ -188,6 +188,8 @@ class Probe:
         failure = _failure(parts)
         if failure is not None:
             return failure, None
+        # What is made of a stand-in counts nothing.
+        parts = [one for one in parts if one.rows]
         layer, is_seen, unit = _mixing(self.whole, parts)
         odd = self._odd_results(parts, unit)
         found = {
@@ -361,7 +363,6 @@ def _joined(
     some = [
         (len(part.rows), value)
         for part, value in zip(parts, values, strict=True)
-        if part.rows
     ]
     if result.how == "first":
         return some[0][1]

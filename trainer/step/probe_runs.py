@@ -240,19 +240,20 @@ def run(
     def fill(number: int) -> Run:
         begin, end = ends[number], ends[number + 1]
         made, part = Run(range(begin, end)), take_rows(batch, begin, end)
+        here = ReplicaBatch(part, shares=len(sizes))
         with (
             replicas.turn,
             _Assignments(collect_losses=True),
             step_context.within(
                 probe=made,
                 replica=replicas.as_context(number),
-                batch=ReplicaBatch(part, shares=len(sizes)),
+                batch=here,
             ),
         ):
             random.seed(0)
             np.random.seed(0)
             try:
-                _step(spec, part, training=training, gradients=gradients)
+                _step(spec, here.batch, training=training, gradients=gradients)
             except BaseException as error:  # noqa: BLE001 - said, or raised
                 made.error = error
                 replicas.barrier.abort()

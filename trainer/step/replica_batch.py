@@ -1,10 +1,11 @@
 """`ReplicaBatch`: a replica's part of a batch, and how many examples it has.
 
 A short batch leaves some replicas (or micro-batches) with fewer examples than
-others, or with none. A mean over no examples is NaN, and so is what a layer
-makes of it: such a part must contribute nothing to gradients, losses, logs
-and variables. And a mean of means is the mean of all examples only where each
-is weighed by its number of examples.
+others, or with none. Not every operation takes a batch of none: TensorFlow's
+convolutions, for one, return the wrong shape. So such a part gets a stand-in,
+one example of zeros, which contributes nothing to gradients, losses, logs and
+variables. And a mean of means is the mean of all examples only where each is
+weighed by its number of examples.
 
 Where shapes must not change, a short evaluation batch is filled up. Its
 padding weighs nothing, and is no example.
@@ -19,7 +20,6 @@ import tensorflow as tf
 from trainer.data.batches import count_rows, counted_part
 from trainer.data.feeding import Padded
 from trainer.step.gradients import reduce_sum
-from trainer.step.reductions.sums import Average
 
 
 class WeightedBatch(tuple):
@@ -45,12 +45,16 @@ class ReplicaBatch:
             not change from step to step; `None` where they may.
 
     Attributes:
+        batch: the same; where it has no example, with a stand-in.
         examples: float32 scalar, how many examples there are.
-        rows: the same with padding: a number, or a scalar tensor where it is
-            not known while tracing.
+        rows: the same with padding or a stand-in: a number, or a scalar tensor
+            where it is not known while tracing.
         real: which rows are examples; `None` where all of them are.
         is_even: each replica's part has as many.
         may_be_empty: whether there may be none.
+        may_stand_in: whether there may be a stand-in.
+        settled: the results of the step that count nothing where there is
+            none; all others have to be told.
     """
 
     def __init__(
@@ -61,6 +65,7 @@ class ReplicaBatch:
         most_rows: Callable[[], int] | None = None,
     ) -> None:
         self.batch, self.shares, self.most_rows = batch, shares, most_rows
+        self.settled: set[str] = set()
         # Reduced on first use: most steps need no reduction for it.
         self._all_examples: tf.Tensor | None = None
         self.real: tf.Tensor | None = getattr(batch, "real", None)
@@ -70,11 +75,15 @@ class ReplicaBatch:
             else tf.reduce_sum(self.real)
         )
         known = counted_part(batch).shape[0]
-        self.rows = count_rows(batch) if known is None else known
         # A static shape without padding: as many examples on each replica.
         is_static = known is not None and not tf.executing_eagerly()
         self.is_even = self.real is None and is_static
         self.may_be_empty = shares > 1 and not (self.is_even and known)
+        self.may_stand_in = self.may_be_empty and not known
+        if self.may_stand_in:
+            self.batch = tf.nest.map_structure(self._with_stand_in, batch)
+            known = None
+        self.rows = count_rows(self.batch) if known is None else known
 
     @property
     def is_empty(self) -> tf.Tensor:
@@ -91,20 +100,23 @@ class ReplicaBatch:
             return structure
         return tf.nest.map_structure(self._or_zero, structure)
 
-    def or_nothing(self, mean: Average) -> Average:
-        """The same average, or nothing where it is one of no example."""
-        if not self.may_be_empty:
-            return mean
-        # Finite values stay: research code may average over other things
-        # than examples.
-        nothing = self.is_empty & ~tf.math.is_finite(mean.total)
-        zero = tf.constant(0.0)
-        return Average(
-            *(
-                tf.where(nothing, zero, tf.cast(part, zero.dtype))
-                for part in mean
+    def _with_stand_in(self, part: Any) -> Any:
+        """A part of the batch, with a row of zeros if there is no example."""
+        is_sparse = isinstance(part, tf.SparseTensor)
+        is_known = not part.shape.rank or part.shape[0]
+        if is_known or not (is_sparse or tf.is_tensor(part)):
+            return part
+        shape = part.dense_shape if is_sparse else tf.shape(part)
+        missing = tf.cast(self.is_empty & tf.equal(shape[0], 0), shape.dtype)
+        if is_sparse:
+            shape = tf.concat([shape[:1] + missing, shape[1:]], 0)
+            filled = tf.SparseTensor(part.indices, part.values, shape)
+        else:
+            filled = tf.pad(
+                part, [[0, missing], *[[0, 0]] * (part.shape.rank - 1)]
             )
-        )
+        filled.set_shape([None, *part.shape[1:]])
+        return filled
 
     def _or_zero(self, part: Any) -> Any:
         if part is None:

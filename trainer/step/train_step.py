@@ -109,9 +109,10 @@ def make_eval_step(spec: StepSpec) -> Callable[[Any], StepLogs]:
     def replica_step(batch: Any) -> StepLogs:
         if isinstance(batch, Padded):
             batch = weighted(batch)
-        with in_step(
-            spec, batch, stream=_EVALUATION, training=False
-        ) as complete:
+        with in_step(spec, batch, stream=_EVALUATION, training=False) as (
+            batch,
+            complete,
+        ):
             logs = converted(spec.methods.eval_step)(batch)
             return complete(logs)
 
@@ -157,7 +158,7 @@ def _sums_of_micro_batches(
     def local_sums(
         batch: Any, micro: tf.Tensor, waited: tf.Tensor
     ) -> tuple[GradientSums, StepLogs]:
-        with in_step(spec, batch, micro=micro) as complete:
+        with in_step(spec, batch, micro=micro) as (batch, complete):
             sums, logs = converted(spec.methods.gradient_sums)(batch)
             return sums, complete(logs, waited)
 
@@ -345,7 +346,7 @@ def _own_step(
     guarded = spec.parts.guard is not None
     norms: list[tf.Tensor] | None = [] if guarded else None
     with (
-        in_step(spec, batch) as complete,
+        in_step(spec, batch) as (batch, complete),
         step_context.within(gradient_norms=norms),
     ):
         logs = converted(spec.methods.train_step)(batch)

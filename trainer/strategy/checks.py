@@ -86,32 +86,6 @@ def check_dtypes(plugin: StrategyPlugin, model: keras.Model) -> None:
             )
 
 
-def check_micro_batches(
-    model: keras.Model, last_size: int | None, *, accumulation_steps: int
-) -> None:
-    """Checks that no micro-batch is empty where that would change a result.
-
-    Args:
-        model: the built model.
-        last_size: examples in an epoch's last batch; `None` if unknown.
-        accumulation_steps: micro-batches in a batch.
-
-    Raises:
-        UserError: BatchNormalization would take statistics of no examples.
-    """
-    # No other layer is affected: an empty micro-batch contributes nothing.
-    if last_size is None or last_size >= accumulation_steps:
-        return
-    norm = keras.layers.BatchNormalization
-    if any(isinstance(layer, norm) for layer in all_layers(model)):
-        raise UserError(
-            f"An epoch's last batch has {last_size} examples for "
-            f"{accumulation_steps} micro-batches, and BatchNormalization "
-            "would see an empty one. Choose another batch_size or a smaller "
-            "accumulation_steps."
-        )
-
-
 def check_added_losses(kinds: AddedLosses, model: keras.Model) -> None:
     """Checks what is declared about the losses that layers add.
 

@@ -13,6 +13,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from trainer.step.context import step_context
 from trainer.step.gradients import reduce_sum
 from trainer.step.keras.private import all_layers, replace_moments
 
@@ -53,8 +54,12 @@ def moments(
         counted = tf.cast(mask, tf.bool)[..., tf.newaxis]
         counted = tf.broadcast_to(counted, tf.shape(inputs))
 
+    here = step_context.batch
+
     def kept(x: tf.Tensor) -> tf.Tensor:
-        return x if counted is None else tf.where(counted, x, tf.zeros_like(x))
+        if counted is not None:
+            x = tf.where(counted, x, tf.zeros_like(x))
+        return x if here is None else here.or_zeros(x)
 
     def summed(x: tf.Tensor) -> tf.Tensor:
         return tf.reduce_sum(kept(x), axes, keepdims=True)
@@ -73,7 +78,10 @@ def moments(
         def gradient(of_mean: tf.Tensor, of_variance: tf.Tensor) -> tf.Tensor:
             # Both at once. TensorFlow would make a reduction of its own for
             # each sum above.
-            of_mean, of_variance = reduce_sum([of_mean, of_variance])
+            both = [of_mean, of_variance]
+            if here is not None:
+                both = here.or_zeros(both)
+            of_mean, of_variance = reduce_sum(both)
             # The variance does not depend on x by way of the mean.
             per_example = of_mean + 2.0 * of_variance * (x - mean)
             return kept(tf.math.divide_no_nan(per_example, count))

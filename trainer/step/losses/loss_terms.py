@@ -19,7 +19,6 @@ import tensorflow as tf
 from trainer.errors import UserError
 from trainer.runtime.graph import converted
 from trainer.step.checks import check_alike, check_rows
-from trainer.step.context import step_context
 from trainer.step.keras.private import added_losses, keras_mask, tensors_apart
 from trainer.step.logs import LOSS_PART, StepLogs
 from trainer.step.losses.keras_losses import KerasLoss
@@ -50,6 +49,13 @@ class Term(NamedTuple):
     denominator: str
     total: tf.Tensor
     count: tf.Tensor
+
+    def of(self, here: ReplicaBatch) -> "Term":
+        """The same; of no example it counts nothing."""
+        total, count = here.or_zeros((self.total, self.count))
+        # Each has its share of a denominator of 1.
+        is_shared = self.denominator.endswith("/sum")
+        return Term(self.denominator, total, self.count if is_shared else count)
 
 
 def loss_term(
@@ -172,7 +178,8 @@ def terms(
         )
         # As `fit` does: with one loss nothing but "loss" is logged.
         if len(present) > 1:
-            logs[label] = average(term.total, term.count)
+            _, total, count = term.of(here)
+            logs[label] = average(total, count)
         factor = factors[i]
         if factor is not None:
             term = term._replace(total=term.total * factor)
@@ -268,7 +275,7 @@ def global_term(
         )
     # Divided by the examples of all replicas after the reduction.
     total = tf.cast(value, tf.float32) * here.examples
-    return Term(EXAMPLES, here.or_zeros(total), here.examples)
+    return Term(EXAMPLES, total, here.examples)
 
 
 def _check_batch(spec: StepSpec, here: ReplicaBatch, name: str) -> None:
@@ -309,12 +316,12 @@ def added_terms(
         (sums if is_sum else means).append(tf.cast(value, tf.float32))
     terms = []
     if means:
-        total = here.or_zeros(tf.add_n(means) * here.examples)
+        total = tf.add_n(means) * here.examples
         terms.append(Term(EXAMPLES, total, here.examples))
     if sums:
-        total = here.or_zeros(tf.add_n(sums))
         # As for the reduction "sum": a denominator of 1, which is shared.
-        terms.append(Term("added/sum", total, tf.constant(1.0 / here.shares)))
+        share = tf.constant(1.0 / here.shares)
+        terms.append(Term("added/sum", tf.add_n(sums), share))
     return terms
 
 
@@ -323,10 +330,10 @@ def kind_of_added(kinds: AddedLosses, layer: str) -> str | None:
     return kinds.get(layer) if isinstance(kinds, dict) else kinds
 
 
-def sums_of(terms: Sequence[Term]) -> dict[str, Average]:
+def sums_of(terms: Sequence[Term], here: ReplicaBatch) -> dict[str, Average]:
     """The loss of a replica's batch: a sum for each denominator."""
     sums: dict[str, Average] = {}
-    for name, total, count in terms:
+    for name, total, count in (one.of(here) for one in terms):
         # Terms of one denominator have the same count: it is not added up.
         before = sums.get(name)
         sums[name] = average(
@@ -398,19 +405,8 @@ def values_of(loss: keras.losses.Loss, y: Any, y_pred: Any) -> tf.Tensor:
 
     y = keras.tree.map_structure(convert, y)
     y_pred = keras.tree.map_structure(convert, y_pred)
-    known, here = KerasLoss.of(loss), step_context.batch
-    check_alike(known, y, y_pred)
-    may_be_empty = here is not None and here.may_be_empty
-    if not may_be_empty or known is None or known.targets != "numbers":
-        return converted(loss.call)(y, y_pred)
-
-    # TensorFlow's CTC kernel fails on an empty batch: one example of zeros is
-    # added, and its value removed.
-    def with_another(part: tf.Tensor) -> tf.Tensor:
-        shape = tf.concat([[1], tf.shape(part)[1:]], 0)
-        return tf.concat([part, tf.zeros(shape, part.dtype)], 0)
-
-    return loss.call(with_another(y), with_another(y_pred))[:-1]
+    check_alike(KerasLoss.of(loss), y, y_pred)
+    return converted(loss.call)(y, y_pred)
 
 
 def _weigh(

@@ -58,19 +58,23 @@ def all_gather(structure: Any) -> Gathered:
     if replicas == 1:
         return Gathered(structure, tf.constant(0))
     here = tf.convert_to_tensor(context.replica_id_in_sync_group)
-    # Eager shapes are known, but may differ between replicas.
-    room = None if tf.executing_eagerly() else parts[0].shape[0]
+    batch = step_context.batch
+    # Eager shapes are known, but may differ between replicas. And what is made
+    # of a stand-in is left out.
+    may_stand_in = batch is not None and batch.may_stand_in
+    is_even = not (tf.executing_eagerly() or may_stand_in)
+    room = parts[0].shape[0] if is_even else None
     filled: tf.Tensor | None = None
     if room is not None:  # As many rows on each replica.
         offset, padded = here * room, parts
     else:
-        rows = tf.shape(parts[0])[0]
-        # [replicas]: the sum holds each replica's number of rows.
-        counts = reduce_sum(among_zeros(rows, here, replicas))
+        counts = _counts(tf.shape(parts[0])[0], here, replicas)
         offset = tf.reduce_sum(
             tf.where(tf.range(replicas) < here, counts, tf.zeros_like(counts))
         )
-        room, padded = _padded(parts, rows, most=tf.reduce_max(counts))
+        if batch is not None:
+            offset = batch.or_zeros(offset)
+        room, padded = _padded(parts, counts[here], most=tf.reduce_max(counts))
         # [replicas * room], true for the rows that a replica has.
         filled = tf.reshape(tf.sequence_mask(counts, room), [-1])
     spread = [
@@ -94,14 +98,27 @@ def all_gather(structure: Any) -> Gathered:
     return Gathered(tf.nest.pack_sequence_as(structure, found), offset)
 
 
+def _counts(rows: tf.Tensor, number: tf.Tensor, replicas: int) -> tf.Tensor:
+    """How many rows of each replica belong to the whole: `[replicas]`."""
+    batch = step_context.batch
+    kept = rows if batch is None else batch.or_zeros(rows)
+    # The sum holds each replica's number of rows.
+    counts = reduce_sum(among_zeros(kept, number, replicas))
+    # Where no replica has an example the first one's stand-in is the whole.
+    first = tf.where(tf.equal(tf.range(replicas), 0), rows, 0)
+    return tf.where(tf.reduce_any(counts > 0), counts, first)
+
+
 def _sum(*parts: tf.Tensor) -> Sequence[tf.Tensor]:
     """Adds up tensors over replicas, and their gradients likewise."""
 
     def sum_all(*given: tf.Tensor) -> Any:
         def gradient(*upstream: Any) -> list[tf.Tensor]:
             # To be reduced, the gradients of a step must be on one device.
-            return reduce_sum([tf.convert_to_tensor(one) for one in upstream])
+            dense = [tf.convert_to_tensor(one) for one in upstream]
+            return reduce_sum(dense if batch is None else batch.or_zeros(dense))
 
+        batch = step_context.batch
         return reduce_sum(list(given)), gradient
 
     return tf.nest.flatten(tf.custom_gradient(sum_all)(*parts))
@@ -145,6 +162,7 @@ def _padded(
         after = room - rows
     made = []
     for part in parts:
+        part = part[:rows]
         filled = tf.pad(part, [[0, after], *[[0, 0]] * (part.shape.rank - 1)])
         known = room if isinstance(room, int) else None
         made.append(tf.ensure_shape(filled, [known, *part.shape[1:]]))
