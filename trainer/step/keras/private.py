@@ -21,9 +21,11 @@ from trainer.step.context import step_context
 
 _LOSSES = "keras.src.losses.loss"
 _STATE = "keras.src.backend.common.global_state"
+# Where `_get_logits` finds them: as an attribute, and before these operations.
+_LOGITS, _ACTIVATIONS = "_keras_logits", ("Softmax", "Sigmoid")
 
 _get_mask = require("keras.src.backend", "get_keras_mask")
-set_keras_mask = require("keras.src.backend", "set_keras_mask")
+require("keras.src.backend.tensorflow.nn", "_get_logits")
 _FunctionLoss = require("keras.src.losses.losses", "LossFunctionWrapper")
 _Functional = require("keras.src.models.functional", "Functional")
 _get_global = require(_STATE, "get_global_attribute")
@@ -45,12 +47,37 @@ def keras_mask(tensor: Any) -> tf.Tensor | None:
     return _get_mask(tensor)
 
 
+def attached(tensor: Any) -> dict[str, tf.Tensor]:
+    """What Keras reads off a tensor beside its values, by the attribute.
+
+    Its crossentropies, losses and metrics alike, compute from the logits of a
+    softmax or sigmoid where they find them.
+    """
+    found = {"_keras_mask": keras_mask(tensor)}
+    logits = getattr(tensor, _LOGITS, None)
+    is_symbolic = isinstance(tensor, tf.Tensor) and not hasattr(tensor, "numpy")
+    if logits is None and is_symbolic and tensor.op.type in _ACTIVATIONS:
+        logits = tensor.op.inputs[0]
+    found[_LOGITS] = logits
+    return {name: one for name, one in found.items() if one is not None}
+
+
+def attach(tensor: tf.Tensor, given: dict[str, tf.Tensor]) -> tf.Tensor:
+    """A tensor with what `attached` has found at another one."""
+    if given:
+        # A copy: it must not be seen where the tensor is used elsewhere.
+        tensor = tf.identity(tensor)
+        for name, one in given.items():
+            setattr(tensor, name, one)
+    return tensor
+
+
 def tensors_apart(
     structure: Any,
 ) -> tuple[list[Any], Callable[[Sequence[Any]], Any]]:
-    """The tensors of a structure, the masks that they carry among them.
+    """The tensors of a structure, those that they carry among them.
 
-    A mask is an attribute of its tensor, which a reduction loses.
+    These are attributes, which slicing, gathering and reducing lose.
 
     Returns:
         The tensors, and a function that puts others in their places.
@@ -63,21 +90,24 @@ def tensors_apart(
     ]
     constants = [None if tf.is_tensor(part) else part for part in parts]
     numbers = [i for i, part in enumerate(parts) if tf.is_tensor(part)]
-    masked = [i for i in numbers if keras_mask(parts[i]) is not None]
-    masks = [tf.convert_to_tensor(keras_mask(parts[i])) for i in masked]
+    carried = [
+        (i, name, tf.convert_to_tensor(one))
+        for i in numbers
+        for name, one in attached(parts[i]).items()
+    ]
 
     def put_back(given: Sequence[Any]) -> Any:
         made = list(constants)
         for i, tensor in zip(numbers, given, strict=False):
             made[i] = tensor
-        for i, mask in zip(masked, given[len(numbers) :], strict=True):
-            # A copy: the mask must not be seen where the tensor is used
-            # elsewhere.
-            made[i] = tf.identity(made[i])
-            set_keras_mask(made[i], mask)
+        for (i, name, _), one in zip(
+            carried, given[len(numbers) :], strict=True
+        ):
+            made[i] = attach(made[i], attached(made[i]) | {name: one})
         return tf.nest.pack_sequence_as(structure, made)
 
-    return [parts[i] for i in numbers] + masks, put_back
+    tensors = [parts[i] for i in numbers] + [one for *_, one in carried]
+    return tensors, put_back
 
 
 # Layers.

@@ -13,7 +13,7 @@ arguments, such as `training`, and it draws other random numbers.
 
 import contextlib
 import fnmatch
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -24,11 +24,13 @@ from trainer.step.context import step_context
 from trainer.step.keras.private import (
     added_losses,
     all_layers,
+    attach,
+    attached,
     call_state,
     keras_mask,
     layer_metrics,
     put,
-    set_keras_mask,
+    tensors_apart,
 )
 
 
@@ -84,6 +86,7 @@ def _recompute(layer: keras.Layer) -> None:
         places = [n for n, one in enumerate(given) if _has_gradient(one)]
         in_step, as_called = step_context.as_of_now(), call_state()
         is_first = True
+        put_back: Callable[[Any], Any] = list
 
         @contextlib.contextmanager
         def once_more() -> Iterator[None]:
@@ -91,13 +94,10 @@ def _recompute(layer: keras.Layer) -> None:
                 yield
 
         def compute(*tensors: tf.Tensor) -> Any:
-            nonlocal is_first
+            nonlocal is_first, put_back
             values = list(given)
             for place, tensor in zip(places, tensors, strict=True):
-                mask = keras_mask(given[place])
-                if mask is not None:
-                    set_keras_mask(tensor, mask)
-                values[place] = tensor
+                values[place] = attach(tensor, attached(given[place]))
             again = contextlib.nullcontext() if is_first else once_more()
             is_first = False
             with again:
@@ -110,10 +110,12 @@ def _recompute(layer: keras.Layer) -> None:
                     "a mask is computed in its call. Name the layers within it "
                     "or after it instead.",
                 )
-            return outputs
+            made, put_back = tensors_apart(outputs)
+            return made
 
         structure = (args, kwargs)
-        outputs = tf.recompute_grad(compute)(*(given[n] for n in places))
+        found = tf.recompute_grad(compute)(*(given[n] for n in places))
+        outputs = put_back(found)
         # `tf.recompute_grad` hides from the tape what is not an output.
         for name, _ in added_losses(layer):
             raise _cannot(layer, f"{name!r} calls add_loss.")

@@ -19,7 +19,7 @@ import tensorflow as tf
 from trainer.errors import UserError
 from trainer.runtime.graph import converted
 from trainer.step.checks import check_alike, check_rows
-from trainer.step.keras.private import added_losses, keras_mask, tensors_apart
+from trainer.step.keras.private import added_losses, keras_mask
 from trainer.step.logs import LOSS_PART, StepLogs
 from trainer.step.losses.keras_losses import KerasLoss
 from trainer.step.losses.outputs import (
@@ -260,8 +260,7 @@ def global_term(
     """
     name = f"{type(spec.methods).__name__}.global_loss"
     _check_batch(spec, here, name)
-    tensors, put_back = tensors_apart((y, y_pred))
-    whole = put_back(all_gather(tensors).values)
+    whole = all_gather((y, y_pred)).values
     # All replicas draw what the first one draws, or they would compute
     # different losses.
     step = spec.parts.step.read_value()
@@ -284,11 +283,12 @@ def _check_batch(spec: StepSpec, here: ReplicaBatch, name: str) -> None:
             f"The data has sample weights, which {name} does not get. Yield "
             "them among the targets, and apply them there."
         )
+    if here.real is None:
+        return
     data = spec.batches("eval")
     # Where all batches are full there is no padding, in spite of the static
     # shapes.
-    is_full = data.last_size is not None and data.last_size == data.batch_size
-    if here.real is not None and not is_full:
+    if data.last_size is None or data.last_size != data.batch_size:
         raise UserError(
             f"{name} cannot tell examples from padding, which the last "
             f"evaluation batch gets under the strategy {spec.plugin.name!r}."

@@ -16,6 +16,7 @@ import tensorflow as tf
 from trainer.errors import UserError, at_run_time
 from trainer.step.context import step_context
 from trainer.step.gradients import among_zeros, reduce_sum
+from trainer.step.keras.private import tensors_apart
 
 
 class Gathered(NamedTuple):
@@ -53,7 +54,8 @@ def all_gather(structure: Any) -> Gathered:
             "all_gather was called outside of a replica's step. Call it in "
             "train_step, eval_step, per_example_loss or a layer."
         )
-    parts = [_checked(part) for part in tf.nest.flatten(structure)]
+    given, put_back = tensors_apart(structure)
+    parts = [_checked(part) for part in given]
     replicas = context.num_replicas_in_sync
     if replicas == 1:
         return Gathered(structure, tf.constant(0))
@@ -95,7 +97,7 @@ def all_gather(structure: Any) -> Gathered:
             if filled is not None:
                 whole = tf.boolean_mask(whole, filled)
             found[i] = tf.cast(whole, parts[i].dtype)
-    return Gathered(tf.nest.pack_sequence_as(structure, found), offset)
+    return Gathered(put_back(found), offset)
 
 
 def _counts(rows: tf.Tensor, number: tf.Tensor, replicas: int) -> tf.Tensor:

@@ -37,6 +37,7 @@ class Case:
         refused: what a Trainer's sentence says where a batch is cut.
         everywhere: whether it says so on a whole batch, too.
         pooled: logs that differ by design: averages of batches in Keras.
+        options: arguments of the Trainer.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Case:
     refused: str | None = None
     everywhere: bool = False
     pooled: tuple[str, ...] = ()
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def __name__(self):
@@ -73,7 +75,7 @@ class Case:
         return history, model.get_weights()
 
     def __call__(self, plugin):
-        model, options = self.made(), {}
+        model, options = self.made(), dict(self.options)
         if plugin.name == "one_device":
             options["accumulation_steps"] = 2
         try:
@@ -81,6 +83,8 @@ class Case:
             found = trainer.fit(**self.arguments).history
         except UserError as error:
             return {"refused": str(error)}
+        except Exception as error:  # noqa: BLE001 - of one case, not of all
+            return {"crashed": f"{type(error).__name__}: {error}"}
         history, weights = self.expected
         largest = max(
             np.abs(ours - its).max(initial=0.0)
@@ -252,6 +256,65 @@ NAMES = [
         pooled=("tower_loss",),
     ),
 ]
-ALL = [*PARTS, *NAMES]
+
+
+# Crossentropies compute from the logits that Keras leaves on probabilities.
+
+
+def confident():
+    return keras.Sequential(
+        [keras.Input((5,)), keras.layers.Dense(3, "softmax", name="last")]
+    )
+
+
+def of_examples(y, y_pred):
+    return keras.losses.sparse_categorical_crossentropy(y, y_pred)
+
+
+def of_batch(y, y_pred):
+    return keras.ops.mean(of_examples(y, y_pred))
+
+
+class Largest(keras.Metric):
+    """The largest loss of an example."""
+
+    def __init__(self):
+        super().__init__(name="largest")
+        self.kept = self.add_weight(shape=(), initializer="zeros")
+
+    def update_state(self, y, y_pred, sample_weight=None):
+        largest = keras.ops.max(of_examples(y, y_pred))
+        self.kept.assign(keras.ops.maximum(self.kept, largest))
+
+    def result(self):
+        return self.kept + 0.0
+
+
+CLASSES = {"x": 300.0 * X, "y": RNG.integers(0, 3, SIZE)}
+CROSSENTROPY = "sparse_categorical_crossentropy"
+LOGITS = [
+    Case(
+        "crossentropy",
+        confident,
+        {"loss": of_examples, "metrics": [CROSSENTROPY, of_examples]},
+        CLASSES,
+    ),
+    Case(
+        "crossentropy_of_a_batch",
+        confident,
+        lambda: {"loss": CROSSENTROPY, "metrics": [of_batch, Largest()]},
+        CLASSES,
+        refused="'of_batch' .* does not add up",
+        pooled=("of_batch",),
+    ),
+    Case(
+        "recomputed",
+        confident,
+        {"loss": CROSSENTROPY},
+        CLASSES,
+        options={"recompute": ["last"]},
+    ),
+]
+ALL = [*PARTS, *NAMES, *LOGITS]
 LONG = ("mirrored_2", "one_device", "central_storage_2")
 CASES = dict.fromkeys(ALL, ("default", "mirrored_3", *LONG))

@@ -5,6 +5,7 @@ See `tests.trainer.step.losses.as_fit` for the cases.
 
 import re
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -12,6 +13,7 @@ import tensorflow as tf
 from tests.trainer.step.losses import as_fit
 from tests.trainer.step.reductions.exact import found_in, pairs, run_cases
 from trainer import ArrayExamples, Trainer, UserError
+from trainer.step.keras.private import tensors_apart
 
 LONG = [(one.name, name) for one in as_fit.ALL for name in as_fit.LONG]
 BY_NAME = {one.name: one for one in as_fit.ALL}
@@ -27,6 +29,7 @@ def results(request, tmp_path_factory, root):
 @pytest.mark.parametrize(("name", "strategy"), pairs(as_fit.CASES, LONG))
 def test_as_fit(name, strategy, results):
     found, case = found_in(results, name, strategy), BY_NAME[name]
+    assert "crashed" not in found, found
     if case.refused and (case.everywhere or strategy != "default"):
         assert re.search(case.refused, str(found["refused"])), found
         return
@@ -54,6 +57,17 @@ def test_what_each_part_gets_whole_is_added_to_its_examples():
     whole, cut = weights(), weights(accumulation_steps=3)
     for ours, its in zip(cut, whole, strict=True):
         np.testing.assert_allclose(ours, its, atol=1e-5)
+
+
+def test_logits_go_along_where_examples_are_gathered():
+    """In every process they are those of a batch; here of a single one."""
+    y_pred = keras.ops.softmax(as_fit.CLASSES["x"][:, :3])
+    tensors, put_back = tensors_apart({"y_pred": y_pred, "of": 3})
+    again = put_back([part[::2] for part in tensors])["y_pred"]
+    wanted = as_fit.of_examples(as_fit.CLASSES["y"], y_pred)[::2]
+    assert float(keras.ops.max(wanted)) > 100
+    found = as_fit.of_examples(as_fit.CLASSES["y"][::2], again)
+    np.testing.assert_allclose(found, wanted, rtol=1e-6)
 
 
 def test_unequal_inputs_are_named():
