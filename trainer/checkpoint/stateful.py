@@ -228,6 +228,11 @@ class RunState:
             )
         return False
 
+    @property
+    def held(self) -> set[int]:
+        """The ids of the variables that a snapshot holds."""
+        return {id(native(v)) for v in sum(self._variables().values(), [])}
+
     def digests(self) -> dict[str, str]:
         """By group of variables, a SHA-256 of their values, shortened."""
         found = {}

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 from absl import logging
 
-from trainer.checkpoint import keras_callbacks
+from trainer.checkpoint.keras_callbacks import Attributes
 from trainer.errors import UserError
 from trainer.loop.callback import Callback
 from trainer.loop.monitor import OURS, Monitor
@@ -79,6 +79,11 @@ class CallbackList:
             self._keyed[name + number] = callback
         # Restored states of Keras' callbacks, until `on_train_begin` is over.
         self._waiting: dict[str, dict[str, Any]] = {}
+        self._attributes = {
+            key: Attributes(callback, lambda: run.state.held)
+            for key, callback in self._keyed.items()
+            if not isinstance(callback, Callback)
+        }
         # Values for each batch are only computed if a callback may read them.
         self.wants_batch_logs = bool(self._acting(_BATCH_ENDS))
         self.set_up = any(_packages(c, _SET_UP) - OURS for c in self.all)
@@ -135,22 +140,14 @@ class CallbackList:
         acting = self._acting(_BATCH_BEGINS + _BATCH_ENDS)
         if not acting:
             return asked or _STEPS_PER_LOOP
-        if asked is None:
-            logging.info(
-                "%s acts on batches: steps_per_loop is %d.",
-                acting[0],
-                self.execution,
-            )
-            return self.execution
-        if asked > 1:
-            logging.warning(
-                "%s acts on batches, and is called once for each host loop, "
-                "as steps_per_loop = %d: leave that out to have it called for "
-                "each batch.",
-                acting[0],
-                asked,
-            )
-        return asked
+        steps = asked or self.execution
+        logging.log(
+            logging.WARNING if (asked or 1) > 1 else logging.INFO,
+            "%s acts on batches: it is called once for steps_per_loop = %d.",
+            acting[0],
+            steps,
+        )
+        return steps
 
     def _acting(self, events: Sequence[str]) -> list[str]:
         """The callbacks of Keras' kind that act on batches."""
@@ -168,7 +165,11 @@ class CallbackList:
 
     def begin(self) -> None:
         """Calls `on_train_begin`; gives Keras' callbacks their states."""
+        for attributes in self._attributes.values():
+            attributes.first()
         self.call("on_train_begin", {})
+        for attributes in self._attributes.values():
+            attributes.begin()
         # Only now: their `on_train_begin` resets them.
         self.give_states()
 
@@ -181,7 +182,7 @@ class CallbackList:
             {
                 key: state
                 for key, state in states.items()
-                if has_event(self._keyed[key], event)
+                if key in self._attributes or has_event(self._keyed[key], event)
             }
         )
         self.give_states()
@@ -189,16 +190,23 @@ class CallbackList:
     def states(self) -> dict[str, dict[str, Any]]:
         """What a checkpoint must hold of the callbacks.
 
-        JSON values, and for Keras' own callbacks also NumPy arrays and lists
-        of these.
+        JSON values, and for Keras' own callbacks also NumPy arrays in them.
+
+        Raises:
+            UserError: a callback of Keras' kind holds what cannot be saved.
         """
-        found = {
-            key: callback.state()
-            if isinstance(callback, Callback)
-            else keras_callbacks.state_of(callback)
-            for key, callback in self._keyed.items()
+        found = self._own_states() | {
+            key: attributes.state()
+            for key, attributes in self._attributes.items()
         }
         return {key: state for key, state in found.items() if state}
+
+    def _own_states(self) -> dict[str, dict[str, Any]]:
+        return {
+            key: callback.state()
+            for key, callback in self._keyed.items()
+            if isinstance(callback, Callback)
+        }
 
     def load_states(self, states: Mapping[str, dict[str, Any]]) -> None:
         """Restores callbacks' states; unknown ones are ignored.
@@ -208,7 +216,10 @@ class CallbackList:
         """
         # So that a checkpoint that does not fit leaves no trace, and the one
         # before it can be tried.
-        before, waiting = copy.deepcopy(self.states()), dict(self._waiting)
+        before = copy.deepcopy(self._own_states())
+        waiting = dict(self._waiting)
+        # What Keras' kind has not changed by then is as it was at first.
+        states = {**dict.fromkeys(self._attributes, {}), **states}
         for key in [one for one in states if one in self._keyed]:
             try:
                 self._load(key, states[key])
@@ -229,13 +240,13 @@ class CallbackList:
             callback.load_state(state)
         else:
             # Checked now, when a misfit can still be refused, and set later.
-            keras_callbacks.check(callback, state)
+            self._attributes[key].check(state)
             self._waiting[key] = state
 
     def give_states(self) -> None:
         """Restores the states of Keras' callbacks from `load_states`."""
         for key, values in self._waiting.items():
-            keras_callbacks.load(self._keyed[key], values)
+            self._attributes[key].load(values)
         self._waiting = {}
 
     def end(

@@ -1,13 +1,19 @@
 """Keras' own callbacks go on where they were: against `fit` and itself."""
 
+import collections
+import copy
+import datetime
+import random
+
 import keras
 import numpy as np
 import pytest
 
-from tests.helpers import make_trainer
+from tests.helpers import compare, make_trainer, saved_steps
 from tests.sets import one_in
-from trainer.checkpoint import keras_callbacks
-from trainer_plugins import Checkpoint
+from trainer import Trainer, UserError
+from trainer.checkpoint.keras_callbacks import Attributes
+from trainer_plugins import Checkpoint, JsonLines
 
 X = np.random.default_rng(0).normal(size=(64, 4)).astype("float32")
 Y = (X.sum(1, keepdims=True) > 0).astype("float32")
@@ -68,6 +74,174 @@ def test_plateau_and_early_stopping_go_on(tmp_path, cut):
         np.testing.assert_array_equal(one, other)
 
 
+class Tracker:
+    def __init__(self):
+        self.values = []
+
+
+class Anneals(keras.callbacks.Callback):
+    """Draws, counts and keeps in all kinds of attributes."""
+
+    def __init__(self, rate=0.05):
+        super().__init__()
+        self.rate = rate
+        self.generator = np.random.default_rng(3)
+        self.old_generator = np.random.RandomState(4)
+        self.random = random.Random(5)
+        self.newest = collections.deque(maxlen=3)
+        self.seen = set()
+        self.variable = keras.Variable(0.0)
+        self.average = keras.Sequential(
+            [keras.Input((4,)), keras.layers.Dense(1)]
+        )
+        self.by_pair = {}
+        self.found = collections.defaultdict(list)
+        self.tracker = Tracker()
+        self.date = datetime.date(2026, 11, 25)
+        self.unchanged = lambda: 0
+        self.number = np.float32(1)
+        self.best_weights = None
+
+    def on_train_begin(self, logs=None):
+        self.begun = 0
+        self.average.set_weights(self.model.get_weights())
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.begun += 1
+        self.rate *= 0.8 + 0.1 * self.generator.random()
+        self.rate *= 0.8 + 0.1 * self.random.random()
+        self.rate *= 0.8 + 0.1 * self.old_generator.rand()
+        self.number *= np.float32(0.9)
+        self.newest.append(self.rate)
+        self.seen.add((epoch, "épôque"))
+        self.variable.assign_add(1.0)
+        self.by_pair[epoch, "rate"] = float("nan")
+        self.found["rate"].append(self.rate)
+        self.tracker.values.append((epoch, self.rate))
+        self.date += datetime.timedelta(days=1)
+        # Made only now, as in Keras' own callbacks.
+        self.lazy = [np.arange(epoch + 1), b"abc"]
+        if self.best_weights is None:
+            self.best_weights = self.model.get_weights()
+        for own, its in zip(
+            self.average.weights, self.model.weights, strict=True
+        ):
+            own.assign(0.5 * own + 0.5 * its)
+        self.model.optimizer.learning_rate = (
+            float(np.mean(self.newest))
+            * float(self.number)
+            * (1 + 0.1 * float(self.variable) / len(self.seen))
+            * (1 + 0.1 * len(self.lazy[0]) / len(self.by_pair))
+            * (1 + 0.1 * len(self.tracker.values) / self.begun)
+            * (1 + 0.01 * float(self.average.weights[1][0]))
+            * (1 + 0.01 * (self.date - datetime.date(2026, 11, 25)).days)
+        )
+
+
+def anneal(model_dir, epochs, make=Anneals):
+    # The same names of layers in each run, as in processes of their own.
+    keras.utils.clear_session()
+    callback = make()
+    trainer().train(
+        f"{epochs} epochs",
+        model_dir=str(model_dir),
+        callbacks=[callback, JsonLines(), Checkpoint(every=4)],
+        verbose=0,
+    )
+    return callback
+
+
+def test_whatever_a_callback_has_changed_goes_on(tmp_path):
+    whole = anneal(tmp_path / "whole", 5)
+    for epochs in (1, 3, 5):
+        cut = anneal(tmp_path / "cut", epochs)
+    compare(tmp_path / "cut", tmp_path / "whole")
+    for name in ("rate", "newest", "seen", "found", "date", "begun"):
+        assert getattr(cut, name) == getattr(whole, name), name
+        assert type(getattr(cut, name)) is type(getattr(whole, name))
+    assert whole.newest.maxlen == cut.newest.maxlen == 3
+    assert cut.found.default_factory is list
+    # What no run has changed is the constructor's.
+    trainer().train(
+        4, model_dir=str(tmp_path / "few"), callbacks=[Few(), Checkpoint()]
+    )
+    again = Few(rate=7.0)
+    trainer().train(
+        8, model_dir=str(tmp_path / "few"), callbacks=[again, Checkpoint()]
+    )
+    assert (again.rate, again.count) == (7.0, 2)
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [
+        (
+            lambda self: setattr(self, "schedule", len),
+            "an object of builtin_function",
+        ),
+        (lambda self: setattr(self, "kept", [object()]), "an object of object"),
+        (
+            lambda self: setattr(self, "tracker", Trainer),
+            "an object of Trainer",
+        ),
+        (
+            lambda self: setattr(self.tracker, "x", iter("ab")),
+            "an object of str_.*iterator",
+        ),
+    ],
+)
+def test_what_cannot_be_saved_is_refused_by_name(tmp_path, change, kind):
+    class Changes(keras.callbacks.Callback):
+        def __init__(self):
+            super().__init__()
+            self.schedule, self.kept, self.tracker = abs, [], Tracker()
+
+        def on_epoch_end(self, epoch, logs=None):
+            change(self)
+
+    Changes.__module__ = __name__
+    # Where nothing is saved, nothing is refused.
+    trainer().train(8, callbacks=[Changes()], verbose=0)
+    with pytest.raises(
+        UserError, match=rf"Changes\.(schedule|kept|tracker) has .*\({kind}"
+    ):
+        anneal(tmp_path, 2, Changes)
+    assert saved_steps(tmp_path) == []
+
+
+class Few(keras.callbacks.Callback):
+    def __init__(self, rate=0.5):
+        super().__init__()
+        self.rate, self.count = rate, 0
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.count += 1
+
+
+class Counts(keras.callbacks.Callback):
+    count, seen = 0, None
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.count += 1
+        self.seen = [*(self.seen or []), self.count]
+
+
+def test_going_back_undoes_what_had_not_changed_before():
+    callback = Counts()
+    attributes = Attributes(callback, set)
+    attributes.first()
+    attributes.begin()
+    before = attributes.state()
+    assert before == {}
+    callback.on_train_batch_end(0)
+    then = copy.deepcopy(attributes.state())
+    callback.on_train_batch_end(1)
+    attributes.load(then)
+    assert (callback.count, callback.seen) == (1, [1])
+    attributes.load(before)
+    assert (callback.count, callback.seen) == (0, None)
+
+
 def test_a_checkpoint_replaces_no_function():
     callback = keras.callbacks.EarlyStopping("loss")
     callback.monitor_op = max
@@ -78,7 +252,7 @@ def test_a_checkpoint_replaces_no_function():
         "on_epoch_end": "x",
         "no_such_attribute": 1,
     }
-    keras_callbacks.load(callback, evil)
+    Attributes(callback, set).load(evil)
     assert callback.wait == 7
     assert callback.monitor_op is max
     assert callable(callback.on_epoch_end)
@@ -95,11 +269,11 @@ def test_a_checkpoint_chooses_no_file(tmp_path):
         "_weights_path": "victim",
         "_current_epoch": 3,
     }
-    keras_callbacks.load(callback, stolen)
+    Attributes(callback, set).load(stolen)
     assert callback._training_metadata_path == mine
     assert callback._weights_path is None
     assert callback._current_epoch == 3
-    assert "_training_metadata_path" not in keras_callbacks.state_of(callback)
+    assert "_training_metadata_path" not in Attributes(callback, set).state()
 
 
 class Phases(keras.callbacks.Callback):
@@ -114,5 +288,5 @@ def test_a_text_of_ones_own_callback_is_kept():
     callback.on_epoch_end(0)
     other = Phases()
     other.phase = "frozen"
-    keras_callbacks.load(other, keras_callbacks.state_of(callback))
+    Attributes(other, set).load(Attributes(callback, set).state())
     assert other.phase == "thawed"

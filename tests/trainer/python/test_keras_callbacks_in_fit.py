@@ -133,14 +133,17 @@ def test_what_a_call_says_of_steps_per_loop(caplog):
         trainer.train(5, callbacks=[numbers], verbose=0)
     logs.setLevel(logging.WARNING)
     assert (
-        caplog.text.count("Numbers acts on batches: steps_per_loop is 1") == 1
+        caplog.text.count(
+            "Numbers acts on batches: it is called once for steps_per_loop = 1"
+        )
+        == 1
     )
     assert [one[1] for one in numbers.seen[::2]] == [0, 1, 2, 3, 4]
     trainer.fit(
         X, Y, steps_per_loop=4, shuffle=False, callbacks=[numbers], verbose=0
     )
     assert [one[1] for one in numbers.seen[11::2]] == [2, 6, 10]
-    assert caplog.text.count("is called once for each host loop") == 1
+    assert caplog.text.count("once for steps_per_loop = 4") == 1
     # What acts on epochs only is no reason for short loops.
     quick = [keras.callbacks.TensorBoard("unused"), SavesEpochs()]
     built = trainer.new_run()
