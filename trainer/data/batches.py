@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import enum
 import functools
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 import keras
@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from trainer.data.stacks import NOT_NUMBERS, Stacks, stack_batches
 from trainer.errors import UserError
+from trainer.runtime.graph import plain
 
 
 class Resume(enum.StrEnum):
@@ -81,6 +82,9 @@ class Cut:
 
 
 WHOLE = Cut()
+# Called in an input pipeline: the first step of a range, and how many there
+# are, as int64 scalars. Its argument means nothing.
+NextRange = Callable[[Any], tuple[tf.Tensor, tf.Tensor]]
 
 
 def _share(count: Any, index: Any, parts: int) -> Any:
@@ -123,14 +127,11 @@ class Batches(abc.ABC):
         """
 
     @abc.abstractmethod
-    def read(
-        self, *, start: int, every: int = 1, cut: Cut = WHOLE
-    ) -> tf.data.Dataset:
+    def read(self, *, start: Any, cut: Cut = WHOLE) -> tf.data.Dataset:
         """Returns the batches of replicas, from a step on.
 
         Args:
-            start: the step that takes the first batch.
-            every: read only every n-th batch, beginning with `start`.
+            start: the step that takes the first batch, a number or a tensor.
             cut: how each batch is cut; by default not at all.
 
         Returns:
@@ -138,6 +139,24 @@ class Batches(abc.ABC):
             micro-batch, replica). A short global batch still yields all of
             them, but some hold fewer examples or none.
         """
+
+    def read_named(
+        self, next_range: NextRange, *, start: int, cut: Cut
+    ) -> tf.data.Dataset:
+        """Returns the batches of replicas whose steps are named.
+
+        Args:
+            next_range: waits for the next range of steps; see `NextRange`.
+            start: the step from which these are counted.
+            cut: see `read`, as what is returned.
+        """
+
+        def batches_of(first: tf.Tensor, count: tf.Tensor) -> tf.data.Dataset:
+            dataset = self.read(start=start + first, cut=cut)
+            return dataset.take(count * cut.reads)
+
+        ranges = tf.data.Dataset.counter().map(plain(next_range))
+        return endless(ranges.flat_map(plain(batches_of)))
 
     @functools.cached_property
     def element_spec(self) -> Any:

@@ -10,6 +10,7 @@ from trainer.data.batches import (
     WHOLE,
     Batches,
     Cut,
+    NextRange,
     Resume,
     count_rows,
     counted_part,
@@ -134,29 +135,8 @@ class DatasetBatches(Batches):
         self._length = count if count > 0 else None
         self._counted_to = MOST_COUNTED
 
-    def read(
-        self, *, start: int, every: int = 1, cut: Cut = WHOLE
-    ) -> tf.data.Dataset:
+    def read(self, *, start: Any, cut: Cut = WHOLE) -> tf.data.Dataset:
         """See `Batches.read`."""
-
-        def replica_batches(*batch: Any) -> tf.data.Dataset:
-            element = batch[0] if len(batch) == 1 else batch
-            numbers = tf.range(cut.reads, dtype=tf.int64)
-            rows = count_rows(element)
-            # Known of the first batch only, where shapes are not static.
-            checks = [
-                tf.debugging.assert_equal(
-                    count_rows(part), rows, at_run_time(_odd_part(name))
-                )
-                for name, part in parts_of(element).items()
-                if part.shape.rank and part.shape[0] is None
-            ]
-            with tf.control_dependencies(checks):
-                bounds = cut.bounds(tf.identity(rows), numbers)
-            return tf.data.Dataset.from_tensor_slices(bounds).map(
-                lambda begin, end: take_rows(element, begin, end)
-            )
-
         # Repeat first: the position may lie several epochs ahead.
         first = position_of(start, self.skipped)
         dataset = self._make_dataset().repeat().skip(first)
@@ -166,14 +146,67 @@ class DatasetBatches(Batches):
                 .filter(lambda n, _: tf.reduce_all(n != self.skipped))
                 .map(lambda _, batch: batch)
             )
-        if every > 1:
-            # Counted from `start`, up to which has been skipped.
-            dataset = dataset.shard(every, 0)
-        # A batch that is not cut keeps its static shape, and needs no nested
-        # dataset.
-        if not cut.is_whole:
-            dataset = dataset.flat_map(plain(replica_batches))
-        return endless(dataset).prefetch(tf.data.AUTOTUNE)
+        return _cut(dataset, cut)
+
+    def read_named(
+        self, next_range: NextRange, *, start: int, cut: Cut
+    ) -> tf.data.Dataset:
+        """See `Batches.read_named`; passes over all other batches.
+
+        There is no way back to a range that was named for a worker that died:
+        those that follow are taken in its place.
+        """
+
+        def place(named: Any, element: Any) -> Any:
+            number, batch = element
+
+            def follow() -> Any:
+                first, count = next_range(number)
+                first = tf.maximum(first, number)
+                return first, first + count
+
+            first, end = tf.cond(number < named[1], lambda: named, follow)
+            return (first, end), (number >= first, batch)
+
+        def stream(first: tf.Tensor, count: tf.Tensor) -> tf.data.Dataset:
+            batches = self._make_dataset().repeat().skip(start + first)
+            return (
+                batches.enumerate(first)
+                .scan((first, first + count), plain(place))
+                .filter(lambda is_named, _: is_named)
+                .map(lambda _, batch: batch)
+            )
+
+        ranges = tf.data.Dataset.range(1).map(plain(next_range))
+        return _cut(ranges.flat_map(plain(stream)), cut)
+
+
+def _cut(dataset: tf.data.Dataset, cut: Cut) -> tf.data.Dataset:
+    """Cuts global batches into those of replicas."""
+
+    def replica_batches(*batch: Any) -> tf.data.Dataset:
+        element = batch[0] if len(batch) == 1 else batch
+        numbers = tf.range(cut.reads, dtype=tf.int64)
+        rows = count_rows(element)
+        # Known of the first batch only, where shapes are not static.
+        checks = [
+            tf.debugging.assert_equal(
+                count_rows(part), rows, at_run_time(_odd_part(name))
+            )
+            for name, part in parts_of(element).items()
+            if part.shape.rank and part.shape[0] is None
+        ]
+        with tf.control_dependencies(checks):
+            bounds = cut.bounds(tf.identity(rows), numbers)
+        return tf.data.Dataset.from_tensor_slices(bounds).map(
+            lambda begin, end: take_rows(element, begin, end)
+        )
+
+    # A batch that is not cut keeps its static shape, and needs no nested
+    # dataset.
+    if not cut.is_whole:
+        dataset = dataset.flat_map(plain(replica_batches))
+    return endless(dataset).prefetch(tf.data.AUTOTUNE)
 
 
 def _static_batch_size(dataset: tf.data.Dataset, name: str) -> int | None:

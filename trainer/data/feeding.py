@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
-from trainer.data.batches import Batches, Cut, count_rows, endless
+from trainer.data.batches import Batches, Cut, NextRange, count_rows, endless
 from trainer.errors import UserError
 from trainer.runtime.graph import plain
 
@@ -42,8 +42,8 @@ def feeder(
             `padded` or `exact`; `None` leaves them unchanged.
 
     Returns:
-        A function of the range of replicas. Optionally, it passes over
-        `offset` batches first, and takes only every n-th one (`every`). With
+        A function of the range of replicas. With `next_range`, it reads the
+        batches that this names, counted from `start`; see `NextRange`. With
         `is_kept=True` it returns a dataset that must live for as long as its
         iterators, as `iter(dataset)` sees to; arrays are then read where they
         are, instead of copied for each iterator.
@@ -59,12 +59,14 @@ def feeder(
     def make_dataset(
         replicas: range,
         *,
-        offset: int = 0,
-        every: int = 1,
+        next_range: NextRange | None = None,
         is_kept: bool = False,
     ) -> tf.data.Dataset:
         cut = Cut(micro, num_replicas, replicas)
-        dataset = batches.read(start=start + offset, every=every, cut=cut)
+        if next_range is None:
+            dataset = batches.read(start=start, cut=cut)
+        else:
+            dataset = batches.read_named(next_range, start=start, cut=cut)
         if fit is not None:
             dataset = fit(dataset, size)
         return dataset if is_kept else _outlived(dataset)

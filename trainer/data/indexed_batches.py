@@ -9,6 +9,7 @@ from trainer.data.batches import (
     WHOLE,
     Batches,
     Cut,
+    NextRange,
     Resume,
     endless,
     first_steps_after,
@@ -88,22 +89,39 @@ class IndexedBatches(Batches):
         self._shuffle = shuffle
         self.last_size = rest if self._has_short else batch_size
 
-    def read(
-        self, *, start: int, every: int = 1, cut: Cut = WHOLE
-    ) -> tf.data.Dataset:
+    def read(self, *, start: Any, cut: Cut = WHOLE) -> tf.data.Dataset:
         """See `Batches.read`."""
+        # Count replica batches, not steps: a nested dataset for each step
+        # (flat_map) costs more than reading a small batch.
+        return self._read(tf.data.Dataset.counter(), start, cut)
+
+    def read_named(
+        self, next_range: NextRange, *, start: int, cut: Cut
+    ) -> tf.data.Dataset:
+        """See `Batches.read_named`; nothing else is read."""
+
+        def numbers(first: tf.Tensor, count: tf.Tensor) -> tf.data.Dataset:
+            end = first + count
+            return tf.data.Dataset.range(first * cut.reads, end * cut.reads)
+
+        ranges = tf.data.Dataset.counter().map(plain(next_range))
+        return self._read(ranges.flat_map(plain(numbers)), start, cut)
+
+    def _read(
+        self, numbers: tf.data.Dataset, start: Any, cut: Cut
+    ) -> tf.data.Dataset:
         # A static size, if all batches have it: XLA and TPUs need the shape.
         even = None if self._has_short else cut.even_size(self.batch_size)
         # Of a full batch, and of the last one of an epoch.
-        numbers = np.arange(cut.reads)
+        inside = np.arange(cut.reads)
         sizes = (self.batch_size, self.last_size)
-        bounds = np.stack([cut.bounds(size, numbers) for size in sizes], -1)
+        bounds = np.stack([cut.bounds(size, inside) for size in sizes], -1)
         with tf.device("CPU:0"):
             begins, ends = tf.unstack(tf.constant(bounds, tf.int64))
             gaps = tf.constant(first_steps_after(self.skipped), tf.int64)
 
         def read(number: tf.Tensor) -> Any:
-            position = start + number // cut.reads * every
+            position = start + number // cut.reads
             if self.skipped:
                 position += tf.searchsorted(
                     gaps, position[None], "right", tf.int64
@@ -116,9 +134,7 @@ class IndexedBatches(Batches):
                 self._numbers(position, rows)
             )
 
-        # Count replica batches, not steps: a nested dataset for each step
-        # (flat_map) costs more than reading a small batch.
-        dataset = tf.data.Dataset.counter().map(
+        dataset = numbers.map(
             # Deterministic, because the order is part of the run.
             plain(read),
             num_parallel_calls=tf.data.AUTOTUNE,

@@ -6,8 +6,9 @@
 Prints `step N done` after each host loop of 10 steps. An option is one
 of the strategy plugin's, or one of these:
 
-    tell=yes         print `worked on X` for each step, where it is done;
-                     X is another one for each batch
+    tell=yes         print `worked on X` for each step, where it is done; X
+                     are the numbers of its examples
+    data=dataset     in place of arrays
     slow=yes         a step ends long after it has changed the weights
 """
 
@@ -24,20 +25,15 @@ def main(name, steps, pause, *options):
     from trainer_plugins import MultiWorkerMirrored, ParameterServer
 
     given = dict(option.split("=") for option in options)
-    tells, slow = given.pop("tell", None), given.pop("slow", None)
+    own = ("tell", "slow", "data")
+    own = {name: given.pop(name, None) for name in own}
     kind = {one.name: one for one in (MultiWorkerMirrored, ParameterServer)}
     plugin = kind[name](**{k: _number(v) for k, v in given.items()})
     code = 0
     try:
         try:
             if not plugin.serve():
-                train(
-                    plugin,
-                    int(steps),
-                    pause=float(pause),
-                    tells=tells is not None,
-                    slow=slow is not None,
-                )
+                train(plugin, int(steps), pause=float(pause), **own)
                 plugin.finish()
         finally:
             plugin.close()
@@ -55,7 +51,7 @@ def main(name, steps, pause, *options):
     os._exit(code)
 
 
-def train(plugin, steps, *, pause, tells, slow):
+def train(plugin, steps, *, pause, tell, slow, data):
     import keras
     import numpy as np
     import tensorflow as tf
@@ -69,8 +65,8 @@ def train(plugin, steps, *, pause, tells, slow):
 
     class Telling(Trainer):
         def forward(self, x, *, training):
-            if training and tells:
-                tf.print("worked on", tf.reduce_sum(x))
+            if training and tell:
+                tf.print("worked on", x[:, 0], summarize=-1)
             return super().forward(x, training=training)
 
         def train_step(self, batch):
@@ -85,13 +81,22 @@ def train(plugin, steps, *, pause, tells, slow):
             return tf.nest.map_structure(lambda value: value * one, logs)
 
     x = np.random.default_rng(0).normal(size=(640, 4)).astype("float32")
+    if tell:
+        x[:, 0] = np.arange(640)
+    pairs = (x, x[:, :1])
+
+    def given(split):
+        if data != "dataset":
+            return pairs
+        return tf.data.Dataset.from_tensor_slices(pairs).batch(64)
+
     trainer = Telling(
         model=lambda: keras.Sequential(
             [keras.Input((4,)), keras.layers.Dense(1)]
         ),
         loss="mse",
-        optimizer=lambda: keras.optimizers.SGD(0.05),
-        data=lambda split: (x, x[:, :1]),
+        optimizer=lambda: keras.optimizers.SGD(0.0 if tell else 0.05),
+        data=given,
         batch_size=64,
         strategy=plugin,
     )

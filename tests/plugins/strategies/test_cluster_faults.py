@@ -1,5 +1,6 @@
 """Peers that are missing, die or rejoin: real processes, real signals."""
 
+import collections
 import os
 import re
 import signal
@@ -11,6 +12,7 @@ import pytest
 
 from tests.conformance.running import Layout
 from tests.conftest import ROOT
+from tests.sets import long
 
 
 class Cluster:
@@ -93,6 +95,27 @@ def test_steps_count_once_if_a_worker_dies_in_the_middle_of_one(cluster):
         assert task.wait(180) == 0, group.log(0)[-3000:]
     assert "were run twice" in group.log(0)
     assert "iterations 50" in group.log(0)
+
+
+@pytest.mark.parametrize("data", [long("dataset"), "arrays"])
+def test_an_epoch_is_one_pass_whoever_reads_it(cluster, data):
+    """One worker is slower, so the other one does more of the steps."""
+    group = cluster(
+        "parameter_server@2+1", "160", "0", "tell=yes", f"data={data}"
+    )
+    group.start(0, 1, 2, 3)
+    chief, _, slow, _ = group.tasks.values()
+    group.wait_for_step(0, 10)
+    while chief.poll() is None:
+        for number in (signal.SIGSTOP, signal.SIGCONT):
+            slow.send_signal(number)
+            time.sleep(0.05)
+    assert chief.wait() == 0, group.log(0)[-3000:]
+    first, second = group.worked_on(1), group.worked_on(2)
+    assert 0 < len(second) < len(first)
+    numbers = " ".join(first + second).replace("[", "").replace("]", "")
+    counts = collections.Counter(map(int, numbers.split()))
+    assert counts == dict.fromkeys(range(640), 16)  # Epochs.
 
 
 def test_each_worker_has_its_own_batches_and_staleness_is_bounded(cluster):

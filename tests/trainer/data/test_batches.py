@@ -16,6 +16,7 @@ from trainer import (
     IndexedBatches,
     UserError,
 )
+from trainer.data.batches import WHOLE
 from trainer.plugin_api import Cut
 from trainer_plugins import Checkpoint
 
@@ -42,11 +43,11 @@ SOURCES = {
 CUTS = [*itertools.product((1, 2, 3, 5, 8), (1, 2, 3))]
 
 
-def read(batches, count, *, start=0, every=1, **cut):
+def read(batches, count, *, start=0, **cut):
     """The numbers of the first replica batches."""
     if "num_replicas" in cut:
         cut = {"replicas": range(cut["num_replicas"])} | cut
-    found = batches.read(start=start, every=every, cut=Cut(**cut))
+    found = batches.read(start=start, cut=Cut(**cut))
     return list(found.take(count).as_numpy_iterator())
 
 
@@ -169,14 +170,59 @@ def test_refused_batch_sizes(batch_size, drop, message):
     one_in(2, ([0], [3], [2, 3], [13], [0, 1, 5, 9], [40], [])),
     ids=str,
 )
-@pytest.mark.parametrize(("start", "every"), [(0, 1), long(3, 1), (1, 3)])
-def test_batches_are_left_out(source, skipped, start, every):
+@pytest.mark.parametrize("start", [0, long(3)])
+def test_batches_are_left_out(source, skipped, start):
     batches = SOURCES[source]()
     kept = [b for i, b in enumerate(read(batches, 60)) if i not in skipped]
     assert_same(
-        read(batches.without(skipped), 14, start=start, every=every),
-        kept[start : start + 14 * every : every],
+        read(batches.without(skipped), 14, start=start),
+        kept[start : start + 14],
     )
+
+
+class OfSomebodyElse(Batches):
+    """Has `read` only."""
+
+    batch_size, steps_per_epoch, resume = 8, None, "seek"
+
+    def read(self, *, start, cut=WHOLE):
+        return SOURCES["indexed"]().read(start=start, cut=cut)
+
+
+@pytest.mark.parametrize("source", [*SOURCES, "of somebody else"])
+@pytest.mark.parametrize("micro", [1, 2])
+def test_batches_that_are_named(source, micro):
+    batches = SOURCES.get(source, OfSomebodyElse)()
+    every = read(batches, 40 * micro, micro=micro)
+    ranges = [(0, 2), (5, 3), (9, 1), (11, 1)]
+    # A dataset has no way back.
+    ranges += [] if source == "dataset" else [(3, 2)]
+    queue = tf.queue.FIFOQueue(9, [tf.int64], [[2]])
+    for one in ranges:
+        queue.enqueue(tf.constant(one, tf.int64))
+    named = batches.read_named(
+        lambda _: tf.unstack(queue.dequeue()), start=3, cut=Cut(micro=micro)
+    )
+    wanted = [
+        every[(3 + first) * micro + i]
+        for first, count in ranges
+        for i in range(count * micro)
+    ]
+    found = iter(named.as_numpy_iterator())
+    assert_same([next(found) for _ in wanted], wanted)
+
+
+def test_a_range_of_the_past_is_replaced_by_what_follows():
+    batches = SOURCES["dataset"]()
+    every = read(batches, 10)
+    queue = tf.queue.FIFOQueue(9, [tf.int64], [[2]])
+    for one in [(4, 2), (1, 2)]:
+        queue.enqueue(tf.constant(one, tf.int64))
+    named = batches.read_named(
+        lambda _: tf.unstack(queue.dequeue()), start=0, cut=Cut()
+    )
+    found = iter(named.as_numpy_iterator())
+    assert_same([next(found) for _ in range(4)], every[4:8])
 
 
 class Ones(Batches):
@@ -184,7 +230,7 @@ class Ones(Batches):
 
     batch_size, steps_per_epoch, resume = 8, None, "seek"
 
-    def read(self, *, start, every=1, cut=None):
+    def read(self, *, start, cut=None):
         ones = tf.data.Dataset.from_tensors((tf.ones([8, 3]), tf.ones([8, 1])))
         return ones.repeat()
 

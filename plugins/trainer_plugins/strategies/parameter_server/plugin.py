@@ -57,9 +57,11 @@ class ParameterServer(ClusterStrategy):
     uneven or unreliable workers, and models with large embeddings. The chief
     schedules, evaluates and writes.
 
-    Each worker processes one global batch per step. Steps, examples and
-    metrics are counted exactly; with one worker the result is the same as on
-    one device.
+    A step is one global batch, which any free worker processes: an epoch is one
+    pass over the data, however many each of them does. Only a dataset, which
+    cannot go back, gives others in place of those of a worker that died. Steps,
+    examples and metrics are counted exactly; with one worker the result is the
+    same as on one device.
 
     Args:
         worker_hosts: `host:port` of each worker; a string is split at
@@ -98,8 +100,8 @@ class ParameterServer(ClusterStrategy):
     """
 
     name = "parameter_server"
-    # Any free worker takes a step, and its own next batch for it: no step has a
-    # batch of its own.
+    # Steps are done at the same time: at which of them a batch was at fault is
+    # not known.
     options = StrategyOptions(batches_by_step=False, carries_states=False)
     cluster: Cluster
 
@@ -210,7 +212,7 @@ class ParameterServer(ClusterStrategy):
         return "XLA cannot compile a step whose variables are on other hosts"
 
     def distribute(self, make_dataset: MakeDataset, *, training: bool) -> Any:
-        """Gives each worker every n-th batch; one task evaluates alone."""
+        """Gives workers the batches of their closures; evaluates here."""
         if training:
             return self._worker_pool.distribute(make_dataset)
         return iter(make_dataset(range(1), is_kept=True))

@@ -24,7 +24,6 @@ from trainer_plugins.strategies.parameter_server.counters import (
 )
 from trainer_plugins.strategies.processes import ClusterStrategy
 
-_worker_index = tf.distribute.coordinator.experimental_get_current_worker_index
 # How often the chief checks for lost servers while it waits for workers.
 _POLL_SECONDS = 0.5
 # In a host loop. To schedule one takes some 5 ms.
@@ -70,6 +69,25 @@ def cut_into_rounds(
     return [sizes[i : i + per_round] for i in range(0, len(sizes), per_round)]
 
 
+def _queue() -> tf.Tensor:
+    """A worker's queue between its closure and its input, while traced."""
+    # `tf.queue` would make it on the chief.
+    return tf.raw_ops.FIFOQueueV2(
+        component_types=[tf.int64], shapes=[[3]], shared_name="named_batches"
+    )
+
+
+def _enqueue(named: tf.Tensor) -> tf.Operation:
+    return tf.raw_ops.QueueEnqueueV2(handle=_queue(), components=[named])
+
+
+def _dequeue() -> tf.Tensor:
+    (named,) = tf.raw_ops.QueueDequeueV2(
+        handle=_queue(), component_types=[tf.int64]
+    )
+    return tf.ensure_shape(named, [3])
+
+
 class WorkerPool:
     """Schedules loops of steps on workers, and waits for them.
 
@@ -94,6 +112,8 @@ class WorkerPool:
         self._counts = counts
         self._steps_per_closure = steps_per_closure
         self._max_staleness = max_staleness
+        # Numbers of the newest input, and of its next batch.
+        self._input = self._next = 0
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(
             strategy
         )
@@ -112,21 +132,25 @@ class WorkerPool:
         return any("/job:worker/" in gpu.name for gpu in gpus)
 
     def distribute(self, make_dataset: MakeDataset) -> Any:
-        """Returns an iterator that gives each worker every n-th batch."""
-        count = self._num_workers
-        before = int(self.updates.numpy())
+        """Returns an iterator over the batches that closures name."""
+        self._input, self._next = self._input + 1, 0
+        mine = self._input
+
+        def put_back(named: tf.Tensor) -> tf.Tensor:
+            with tf.control_dependencies([_enqueue(named)]):
+                return _dequeue()
+
+        def next_range(_: Any) -> tuple[tf.Tensor, tf.Tensor]:
+            # The input of an earlier call may still wait beside this one.
+            (named,) = tf.while_loop(
+                lambda named: named[0] != mine, put_back, [_dequeue()]
+            )
+            return named[1], named[2]
 
         def per_worker(context: tf.distribute.InputContext) -> Any:
             # TensorFlow runs this on each worker when it joins, and again
-            # when it rejoins. The worker then starts near the current step
-            # instead of repeating the batches since the start.
-            rounds = (self.updates.read_value() - before) // count
-            worker = _worker_index()
-            return make_dataset(
-                range(1),
-                offset=rounds * count + tf.cast(worker, tf.int64),
-                every=count,
-            )
+            # when it rejoins.
+            return make_dataset(range(1), next_range=next_range)
 
         def on_worker() -> Any:
             if self._have_gpus:
@@ -161,7 +185,11 @@ class WorkerPool:
             max_staleness=self._max_staleness,
         )
         for sizes in rounds:
-            results += self._run(loop, iterator, sizes)
+            named = []
+            for size in sizes:
+                named.append((self._input, self._next, size))
+                self._next += size
+            results += self._run(loop, iterator, named)
         self._counts.correct(
             before,
             updates=self.updates,
@@ -171,18 +199,20 @@ class WorkerPool:
         return results
 
     def _run(
-        self, loop: Callable[..., Any], iterator: Any, sizes: list[int]
+        self,
+        loop: Callable[..., Any],
+        iterator: Any,
+        ranges: list[tuple[int, int, int]],
     ) -> list[Any]:
-        """Runs a loop on free workers, once for each number of steps."""
+        """Runs a loop on free workers, once for each range of steps."""
         coordinator = self._coordinator
         with self._plugin.watched(), outside_graph():
-            # The number of steps as a tensor: each Python number would be
-            # traced.
+            # As a tensor: each Python number would be traced.
             scheduled = [
                 coordinator.schedule(
-                    loop, args=(iterator, tf.constant(size, tf.int64))
+                    loop, args=(iterator, tf.constant(named, tf.int64))
                 )
-                for size in sizes
+                for named in ranges
             ]
             self._join()
             return [coordinator.fetch(one) for one in scheduled]
@@ -204,7 +234,7 @@ class Closures(GraphLoop):
         super().__init__(self._measured, worker_pool.strategy)
         self._worker_pool = worker_pool
         self._of_worker = step
-        self._loop = graph_function(self.each_step)
+        self._loop = graph_function(self._named_steps)
 
     def __call__(
         self,
@@ -230,8 +260,15 @@ class Closures(GraphLoop):
         """Traces what is scheduled; a worker makes it its own at first use."""
         with outside_graph(), self._worker_pool.strategy.scope():
             self._loop.get_concrete_function(
-                tf.type_spec_from_value(iterator), tf.TensorSpec([], tf.int64)
+                tf.type_spec_from_value(iterator), tf.TensorSpec([3], tf.int64)
             )
+
+    def _named_steps(self, iterator: Any, named: tf.Tensor) -> tf.Tensor:
+        """Runs the steps of a range: its input, its first step and how many."""
+        with tf.device("CPU:0"):
+            given = _enqueue(named)
+        with tf.control_dependencies([given]):
+            return self.each_step(iterator, named[2])
 
     def _measured(self, iterator: Any) -> Any:
         """Runs the step, and adds its staleness to the results."""
