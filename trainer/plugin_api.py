@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from trainer.runtime.report import Section as Section
     from trainer.runtime.report import show as show
     from trainer.step.forms import StrategyOptions as StrategyOptions
+    from trainer.step.operations import operations_of as operations_of
     from trainer.step.programs import Program as Program
     from trainer.step.programs import Programs as Programs
     from trainer.step.reductions.sums import Sums as Sums

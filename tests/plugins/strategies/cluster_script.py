@@ -8,7 +8,7 @@ of the strategy plugin's, or one of these:
 
     tell=yes         print `worked on X` for each step, where it is done; X
                      are the numbers of its examples
-    data=dataset     in place of arrays
+    data=KIND        in place of arrays
     slow=yes         a step ends long after it has changed the weights
 """
 
@@ -85,10 +85,29 @@ def train(plugin, steps, *, pause, tell, slow, data):
         x[:, 0] = np.arange(640)
     pairs = (x, x[:, :1])
 
-    def given(split):
-        if data != "dataset":
-            return pairs
+    def function(split):
         return tf.data.Dataset.from_tensor_slices(pairs).batch(64)
+
+    def python():
+        yield from zip(*pairs, strict=True)
+
+    # Before the first object of TensorFlow's.
+    plugin.strategy  # noqa: B018
+    objects = {
+        None: lambda: pairs,
+        "arrays": lambda: pairs,
+        "object": lambda: function("train"),
+        "shuffled": lambda: function("train").unbatch().shuffle(640).batch(64),
+        "python": lambda: tf.data.Dataset.from_generator(
+            python,
+            output_signature=(tf.TensorSpec([4]), tf.TensorSpec([1])),
+        ).batch(64),
+    }
+    given = function
+    if data == "python_function":
+        given = lambda split: objects["python"]()  # noqa: E731
+    elif data != "dataset":
+        given = dict.fromkeys(("train", "eval"), objects[data]())
 
     trainer = Telling(
         model=lambda: keras.Sequential(

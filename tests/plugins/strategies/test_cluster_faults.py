@@ -97,7 +97,9 @@ def test_steps_count_once_if_a_worker_dies_in_the_middle_of_one(cluster):
     assert "iterations 50" in group.log(0)
 
 
-@pytest.mark.parametrize("data", [long("dataset"), "arrays"])
+@pytest.mark.parametrize(
+    "data", ["arrays", *map(long, ("dataset", "object", "shuffled"))]
+)
 def test_an_epoch_is_one_pass_whoever_reads_it(cluster, data):
     """One worker is slower, so the other one does more of the steps."""
     group = cluster(
@@ -116,6 +118,24 @@ def test_an_epoch_is_one_pass_whoever_reads_it(cluster, data):
     numbers = " ".join(first + second).replace("[", "").replace("]", "")
     counts = collections.Counter(map(int, numbers.split()))
     assert counts == dict.fromkeys(range(640), 16)  # Epochs.
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ("python", "PyFunc is stateful. Pass a function that makes it"),
+        ("python_function", "The data runs Python code"),
+    ],
+)
+def test_data_that_runs_python_is_refused_before_a_step(cluster, data, said):
+    group = cluster("parameter_server@1+1", "10", "0", f"data={data}")
+    group.start(0, 1, 2)
+    assert group.tasks[0].wait(120) == 2, group.log(0)[-3000:]
+    found = re.findall("^error: (.*)$", group.log(0), re.M)
+    assert len(found) == 1
+    assert said in found[0]
+    assert "step 10" not in group.log(0)
 
 
 def test_each_worker_has_its_own_batches_and_staleness_is_bounded(cluster):

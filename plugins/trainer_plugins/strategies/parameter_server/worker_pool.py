@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from trainer import StartAgain, average
+from trainer import StartAgain, UserError, average
 from trainer.plugin_api import (
     GraphLoop,
     MakeDataset,
     Step,
     Sums,
     graph_function,
+    operations_of,
     outside_graph,
 )
 from trainer_plugins.control_plane.agent import Agent
@@ -86,6 +87,29 @@ def _dequeue() -> tf.Tensor:
         handle=_queue(), component_types=[tf.int64]
     )
     return tf.ensure_shape(named, [3])
+
+
+def _check_input(make: Callable[[Any], tf.data.Dataset]) -> None:
+    """Checks that another process can make a dataset.
+
+    Raises:
+        UserError: it needs what only this one has.
+    """
+
+    def traced() -> tf.Tensor:
+        context = tf.distribute.InputContext()
+        return tf.data.experimental.to_variant(make(context))
+
+    with outside_graph():
+        graph = graph_function(traced).get_concrete_function().graph
+    for operation in operations_of(graph):
+        if "PyFunc" in operation.type:
+            raise UserError(
+                "The data runs Python code (PyDataset, from_generator, "
+                "py_function or numpy_function), and workers of parameter "
+                "servers cannot. Use arrays, Examples or TensorFlow "
+                "operations."
+            )
 
 
 class WorkerPool:
@@ -161,6 +185,7 @@ class WorkerPool:
             # whether there still is a batch.
             return per_worker(tf.distribute.InputContext())
 
+        _check_input(per_worker)
         return iter(self._coordinator.create_per_worker_dataset(on_worker))
 
     def train(
