@@ -16,6 +16,7 @@ from absl import logging
 from trainer.data.batches import Batches
 from trainer.errors import UserError, at_run_time
 from trainer.step.keras.private import (
+    is_of_keras,
     layer_of,
     symbolic_inputs,
     symbolic_outputs,
@@ -90,8 +91,9 @@ def check_data(spec: StepSpec, batches: Batches) -> None:
         return
     x, y, weight = keras.utils.unpack_x_y_sample_weight(given)
     own_loss = {"per_example_loss", "global_loss"} & spec.overridden
-    losses = [one for one in keras.tree.flatten(spec.loss) if one is not None]
-    if y is None and losses and not own_loss:
+    own_loss |= set() if is_of_keras(spec.model, "compute_loss") else {"model"}
+    given_loss = any(one is not None for one in keras.tree.flatten(spec.loss))
+    if y is None and given_loss and not own_loss:
         raise UserError(
             "There is a loss, but the data yields dicts, which are inputs, and "
             "no targets. Let it yield (x, y), such as with dataset.map(lambda "
@@ -101,32 +103,34 @@ def check_data(spec: StepSpec, batches: Batches) -> None:
         )
     check_inputs(spec.model, x, batch_size=size)
     y_pred = symbolic_outputs(spec.model)
-    if y_pred is None or y is None or spec.has_own("per_example_loss"):
+    if y_pred is None or y is None or own_loss - {"global_loss"}:
         return
     outputs = Outputs.of(spec.model, y_pred)
     held: Sequence[Any] = (None, None, None)
     if batches.arrays is not None:
         arrays = keras.tree.lists_to_tuples(batches.arrays)
         held = keras.utils.unpack_x_y_sample_weight(arrays)
-    for name, loss, predicted, *parts in zip(
-        outputs.names,
-        losses_of(spec.loss, outputs),
-        keras.tree.flatten(y_pred),
-        *(outputs.tensors(one) for one in (y, weight, *held[1:])),
-        strict=True,
-    ):
-        suffix = f"[{name!r}]" if len(outputs.names) > 1 else ""
-        one = _Output(suffix, KerasLoss.of(loss), predicted, *parts)
+    losses = losses_of(spec.loss, spec.loss_weights, outputs)
+    wanted = sorted({one.position for one in losses if one.loss is not None})
+    predicted = keras.tree.flatten(y_pred)
+    parts = [
+        outputs.tensors(one, wanted=wanted) for one in (y, weight, *held[1:])
+    ]
+    for i, loss, *_ in losses:
+        suffix = f"[{outputs.names[i]!r}]" if len(outputs.names) > 1 else ""
+        of_output = [part[i] for part in parts]
+        one = _Output(suffix, KerasLoss.of(loss), predicted[i], *of_output)
         _check_target_shape(
-            one.loss, one.y, predicted, name=f"y{suffix}", size=size
+            one.loss, one.y, predicted[i], name=f"y{suffix}", size=size
         )
-        _check_target_values(one)
+        of_values = _check_target_values(one)
         if loss is not None and one.weight is not None:
             _check_weights(one, size)
-        odd = _what_is_odd(one, spec.parts.metrics.given)
-        if odd is not None and odd not in spec.tried:
-            spec.tried.add(odd)  # Said once.
-            logging.warning("%s", odd)
+        given = spec.parts.metrics.given
+        for odd in (of_values, _what_is_odd(one, given)):
+            if odd is not None and odd not in spec.tried:
+                spec.tried.add(odd)  # Said once.
+                logging.warning("%s", odd)
 
 
 # Inputs.
@@ -253,24 +257,28 @@ def _check_target_shape(
         )
 
 
-def _check_target_values(output: _Output) -> None:
-    """Checks targets that are held in memory."""
+def _check_target_values(output: _Output) -> str | None:
+    """Checks targets that are held in memory.
+
+    Returns:
+        A warning of those that a binary loss takes, but hardly means.
+    """
     loss, name, y = output.loss, f"y{output.suffix}", output.held_y
     is_dense = hasattr(y, "dtype") and not isinstance(y, tf.SparseTensor)
     values = np.asarray(y) if is_dense else np.zeros(0)
     if loss is None or values.dtype.kind not in "biuf":
-        return
+        return None
     if loss.targets == "two":
         kept = _that_count(values, output.held_weight)
         odd = kept[(kept < 0) | (kept > 1)]
         if odd.size:
-            raise UserError(
-                f"{name} has the value {odd[0]:g}, but {loss.title} wants 0 "
+            return (
+                f"{name} has the value {odd[0]:g}, but {loss.title} means 0 "
                 "and 1, or what lies between."
             )
     count = (_shape(output.y_pred) or (None,))[-1]
     if loss.targets != "number" or count is None:
-        return
+        return None
     values = values[values != loss.options.get("ignore_class")]
     odd = values[values != np.floor(values)]
     if odd.size:
@@ -286,6 +294,7 @@ def _check_target_values(output: _Output) -> None:
             f"{name} has the class {odd.max():g}, but the model has {count} "
             f"outputs, for the classes 0 to {count - 1}.{start}"
         )
+    return None
 
 
 def _that_count(values: np.ndarray, weight: Any) -> np.ndarray:

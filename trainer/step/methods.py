@@ -14,6 +14,7 @@ from trainer.errors import UserError
 from trainer.runtime.graph import converted
 from trainer.step import gradients as grads
 from trainer.step.context import step_context
+from trainer.step.keras.private import is_of_keras
 from trainer.step.logs import StepLogs
 from trainer.step.losses import loss_terms
 from trainer.step.losses.loss_terms import global_term
@@ -21,6 +22,7 @@ from trainer.step.losses.outputs import in_floatx, weights_of_classes
 from trainer.step.measuring import replica_batch
 from trainer.step.reductions.all_gather import Gathered, all_gather
 from trainer.step.reductions.sums import Average
+from trainer.step.replica_batch import ReplicaBatch
 from trainer.step.spec import StepSpec
 
 
@@ -294,23 +296,44 @@ def measure(
         # As `fit` does. NumPy targets are often float64, and a loss would
         # compute in that.
         y = in_floatx(y)
-        values = converted(spec.methods.per_example_loss)(x, y, y_pred)
-        if step_context.probe is not None:
-            step_context.probe.take_losses(values)
         weights = weight
         if training and spec.class_weight is not None:
             weights = weights_of_classes(y, weight, spec.class_weight)
-        terms, by_output = loss_terms.terms(
-            spec, values, y_pred=y_pred, sample_weight=weights, here=here
+        terms, by_output = _terms(
+            spec, (x, y, weights), y_pred, here=here, training=training
         )
-        if spec.has_own("global_loss"):
-            terms.append(global_term(spec, y, y_pred, here=here))
-    terms += loss_terms.added_terms(spec.model, here, spec.added_losses)
     sums = loss_terms.sums_of(terms, here)
-    logs = loss_terms.loss_logs(spec.model, sums, here.examples) | by_output
+    logs = loss_terms.loss_logs(spec.model, terms, here) | by_output
     here.settled |= logs.keys()
     increments = converted(spec.methods.metric_increments)
-    return sums, logs | increments(y, y_pred, weight)
+    return sums, logs | increments(y, y_pred, weights)
+
+
+def _terms(
+    spec: StepSpec,
+    batch: Any,
+    y_pred: Any,
+    *,
+    here: ReplicaBatch,
+    training: bool,
+) -> tuple[list[loss_terms.Term], StepLogs]:
+    """The terms of a batch's loss, and each output's loss for the logs."""
+    x, y, weights = batch
+    if not is_of_keras(spec.model, "compute_loss"):
+        term = loss_terms.model_term(
+            spec.model, batch, y_pred, training=training
+        )
+        return [term], {}
+    values = converted(spec.methods.per_example_loss)(x, y, y_pred)
+    if step_context.probe is not None:
+        step_context.probe.take_losses(values)
+    terms, by_output = loss_terms.terms(
+        spec, values, y_pred=y_pred, sample_weight=weights, here=here
+    )
+    if spec.has_own("global_loss"):
+        terms.append(global_term(spec, y, y_pred, here=here))
+    terms += loss_terms.added_terms(spec.model, here, spec.added_losses)
+    return terms, by_output
 
 
 def _loss_factor(spec: StepSpec) -> tf.Tensor:

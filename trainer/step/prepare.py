@@ -12,7 +12,12 @@ from typing import Any
 import keras
 
 from trainer.errors import UserError
-from trainer.step.keras.private import is_built, symbolic_outputs
+from trainer.step.keras.private import (
+    compile_arguments,
+    is_built,
+    is_of_keras,
+    symbolic_outputs,
+)
 from trainer.step.metrics.states import (
     Measure,
     WholeSetMetric,
@@ -47,6 +52,7 @@ def prepare(spec: StepSpec, *, training: bool) -> None:
     is_cut = not spec.is_whole(training=training)
     if is_cut or spec.options.static_shapes:
         spec.batches("train" if training else "eval").check_cut()
+    _check_loss_of_model(spec, is_cut=is_cut)
     name = "training" if training else "evaluation"
     if is_cut and spec.probe and name not in spec.tried:
         spec.tried.add(name)
@@ -60,6 +66,27 @@ def prepare(spec: StepSpec, *, training: bool) -> None:
                 "batch is cut: see its error message."
             )
     _prepare_metrics(spec, probe, training=training)
+
+
+def _check_loss_of_model(spec: StepSpec, *, is_cut: bool) -> None:
+    """Refuses a model's own `compute_loss` where it would not do.
+
+    Raises:
+        UserError: it is one number for a part of a batch, or not called.
+    """
+    own = {"train_step", "per_example_loss", "global_loss"} & spec.overridden
+    is_whole = not is_cut and not spec.options.static_shapes
+    given = any(one is not None for one in keras.tree.flatten(spec.loss))
+    is_known = not given or compile_arguments(spec.model).get("loss")
+    if "train_step" in own or is_of_keras(spec.model, "compute_loss"):
+        return
+    if own or not is_whole or not is_known:
+        raise UserError(
+            f"{type(spec.model).__name__}.compute_loss is its own, and returns "
+            "one number for a batch. It is called on one device without "
+            "accumulation_steps, where the Trainer has no loss of its own. "
+            "Otherwise move it to Trainer.per_example_loss."
+        )
 
 
 def first_batch(spec: StepSpec, *, training: bool) -> Any:

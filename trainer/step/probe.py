@@ -329,6 +329,8 @@ def _failure(parts: Sequence[Run]) -> str | None:
             part.error, threading.BrokenBarrierError
         ):
             continue
+        if isinstance(part.error, UserError):
+            raise part.error
         what = "another number of examples" if part.rows else "no example"
         layers = [f" in the layer {_named(one)}" for one in part.under_way]
         return (

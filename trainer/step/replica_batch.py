@@ -86,6 +86,11 @@ class ReplicaBatch:
         self.rows = count_rows(self.batch) if known is None else known
 
     @property
+    def is_whole(self) -> bool:
+        """Whether it is a whole global batch, and without padding."""
+        return self.shares == 1 and self.real is None
+
+    @property
     def is_empty(self) -> tf.Tensor:
         """Whether there is no example: a boolean scalar."""
         return tf.equal(self.examples, 0.0)

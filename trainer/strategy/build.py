@@ -66,7 +66,8 @@ def build_parts(
         ours = NotedVariables()
         with tf.variable_creator_scope(ours):
             metrics = build_metrics(
-                recipe.metrics or (),
+                recipe.metrics or None,
+                plain=recipe.plain_metrics or None,
                 model=made,
                 own_step=recipe.has_own("train_step"),
             )
@@ -119,7 +120,8 @@ def _model_in_scope(
     # Before optimizers and averages, which may begin with a copy.
     if given is not None:
         given.take_over(made)
-    if several:
+    # The probe's parts are threads, too.
+    if several or recipe.accumulation_steps > 1:
         separate_added_losses(made)
     batch_norm.replace_moments_of(made)
     return made

@@ -7,7 +7,8 @@ import keras
 
 from trainer.errors import UserError, nearest
 from trainer.step.forms import Form
-from trainer.step.keras.private import all_layers, function_loss
+from trainer.step.keras.private import all_layers, function_loss, is_of_keras
+from trainer.step.losses.keras_losses import loss_by_name
 from trainer.step.spec import AddedLosses
 from trainer.strategy.plugin import StrategyPlugin
 
@@ -104,7 +105,6 @@ def check_added_losses(kinds: AddedLosses, model: keras.Model) -> None:
 # Methods of a model that `fit` would call, and what replaces them here.
 _STEPS_OF_FIT = {
     "train_step": "Trainer.train_step",
-    "compute_loss": "Trainer.per_example_loss",
     "test_step": "Trainer.eval_step",
     "compute_metrics": "Trainer.metrics",
     "get_metrics_result": "Trainer.metrics",
@@ -128,12 +128,11 @@ def check_steps_of_model(
         UserError: it has one.
     """
     for name, instead in _STEPS_OF_FIT.items():
-        in_training = name in ("train_step", "compute_loss")
-        if own_step and (in_training or own_eval_step):
+        if own_step and (name == "train_step" or own_eval_step):
             continue
         if own_eval_step and name == "test_step":
             continue
-        if not _is_of_keras(model, name):
+        if not is_of_keras(model, name):
             raise UserError(
                 f"{type(model).__name__}.{name} is its own, but only "
                 f"keras.Model.fit calls it. Move it to {instead}."
@@ -164,22 +163,15 @@ def check_trainable(
             )
 
 
-def _is_of_keras(model: keras.Model, name: str) -> bool:
-    """Whether a method of a model is Keras' own."""
-    if name in vars(model):
-        return False
-    owner = next((k for k in type(model).__mro__ if name in vars(k)), None)
-    return owner is None or owner.__module__.partition(".")[0] == "keras"
-
-
 def as_loss(loss: Any) -> keras.losses.Loss | None:
     """A Keras loss from a name, a class, a function or a loss.
 
     Raises:
         UserError: the loss reduces by itself.
     """
+    name = None
     if isinstance(loss, str):
-        loss = keras.losses.get(loss)
+        name, loss = loss, loss_by_name(loss)
     # In gin, a loss is often named as a class, without arguments.
     if isinstance(loss, type):
         loss = loss()
@@ -189,7 +181,7 @@ def as_loss(loss: Any) -> keras.losses.Loss | None:
         _check_call(loss)
         return loss
     # As `compile` does, so that shapes are aligned in the same way.
-    return function_loss(loss)
+    return function_loss(loss, name)
 
 
 def _check_call(loss: keras.losses.Loss) -> None:

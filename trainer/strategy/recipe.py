@@ -56,6 +56,7 @@ class Recipe:
         overridden: the methods of a step that this class overrides.
         model: returns a new model.
         given: the model, if it was given as an object.
+        plain_metrics: those of a compiled model that Keras does not weigh.
         loss: see `trainer.Trainer`, as all that follow.
     """
 
@@ -63,6 +64,7 @@ class Recipe:
     overridden: frozenset[str]
     model: MakeModel
     given: "GivenModel | None" = dataclasses.field(default=None, init=False)
+    plain_metrics: Any = dataclasses.field(default=None, init=False)
     # Arguments of the Trainer, and declared here only.
     loss: Loss = None
     loss_weights: LossWeights = None
@@ -165,9 +167,11 @@ class Recipe:
             self._use_eagerly()
             if plugin is not None:
                 check_eager(plugin)
-        for name in ("optimizer", "metrics"):
-            if getattr(self, name) is None:
-                setattr(self, name, compiled.get(name))
+        if self.optimizer is None:
+            self.optimizer = compiled.get("optimizer")
+        if self.metrics is None:
+            self.metrics = compiled.get("weighted_metrics")
+            self.plain_metrics = compiled.get("metrics")
         if not any(part is not None for part in tf.nest.flatten(self.loss)):
             self.loss = tf.nest.map_structure(as_loss, compiled.get("loss"))
             if self.loss_weights is None:
@@ -310,25 +314,16 @@ def compiled_with(model: keras.Model) -> dict[str, Any]:
     """What a model was compiled with, as arguments of a Trainer.
 
     Returns:
-        Those of `optimizer`, `loss`, `loss_weights`, `metrics` and
-        `run_eagerly` that were given to `compile`; empty for a model that is
-        not compiled.
-
-    Raises:
-        UserError: it was compiled with what a Trainer cannot honor.
+        Those of `optimizer`, `loss`, `loss_weights`, `metrics`,
+        `weighted_metrics` and `run_eagerly` that were given to `compile`;
+        empty for a model that is not compiled.
     """
     given = compile_arguments(model)
-    names = ("optimizer", "loss", "loss_weights", "metrics", "run_eagerly")
+    names = (
+        *("optimizer", "loss", "loss_weights", "metrics"),
+        *("weighted_metrics", "run_eagerly"),
+    )
     found = {name: given.get(name) for name in names}
-    weighted = given.get("weighted_metrics")
-    if weighted:
-        if found["metrics"]:
-            raise UserError(
-                "The model is compiled with metrics and with weighted_metrics. "
-                "The Trainer weighs all metrics by the sample weights: pass "
-                "Trainer(metrics=...)."
-            )
-        found["metrics"] = weighted
     return {name: one for name, one in found.items() if one is not None}
 
 

@@ -46,6 +46,8 @@ def _each(*kinds: type, fits: Callable[[Any], bool] = callable) -> Predicate:
 def _is_loss(leaf: Any) -> bool:
     if not isinstance(leaf, str):
         return callable(leaf)
+    if leaf in ("crossentropy", "ce"):  # By the shapes, as in `compile`.
+        return True
     try:
         return keras.losses.get(leaf) is not None
     except ValueError:

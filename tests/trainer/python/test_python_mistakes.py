@@ -76,12 +76,6 @@ def compiled_eagerly():
     return model
 
 
-def weighted_and_not():
-    model = net()
-    model.compile("adam", SPARSE(), metrics=["mae"], weighted_metrics=["mae"])
-    return model
-
-
 def used_optimizer():
     optimizer = keras.optimizers.Adam()
     optimizer.build(net(3).trainable_variables)
@@ -104,10 +98,6 @@ MISTAKES = {
     "run_eagerly": (
         lambda: make(compiled_eagerly(), strategy="mirrored").build(),
         "run_eagerly: the replicas",
-    ),
-    "both kinds of metrics": (
-        lambda: make(weighted_and_not()),
-        "metrics and with weighted_metrics",
     ),
     # Loss, optimizer and metrics.
     "no loss": (lambda: make(loss=None).fit(X, Y), "There is no loss"),
@@ -176,10 +166,6 @@ MISTAKES = {
     "one output": (
         lambda: make(lambda: net(1)).fit(X, Y),
         "one for each class",
-    ),
-    "classes in a binary loss": (
-        lambda: make(lambda: net(1, "sigmoid"), "bce").fit(X, Y),
-        "wants 0 and 1",
     ),
     "targets of another width": (
         lambda: make(lambda: net(3, None), "mse").fit(X, HOT),

@@ -31,6 +31,7 @@ _Functional = require("keras.src.models.functional", "Functional")
 _get_global = require(_STATE, "get_global_attribute")
 _set_global = require(_STATE, "set_global_attribute")
 seed_dtype = require("keras.src.backend", "random_seed_dtype")
+object_name = require("keras.src.utils.naming", "get_object_name")
 require(keras.Layer, "_flatten_layers")
 require(keras.Layer, "_get_own_losses")
 require(keras.layers.BatchNormalization, "_moments")
@@ -211,15 +212,15 @@ def replace_moments(
 # Losses.
 
 
-def function_loss(function: Callable[..., Any]) -> keras.losses.Loss:
+def function_loss(
+    function: Callable[..., Any], name: str | None = None
+) -> keras.losses.Loss:
     """A function of (y_true, y_pred) as the loss that `compile` makes of it.
 
     It aligns `[batch]` with `[batch, 1]`, which would otherwise broadcast to
     `[batch, batch]`.
     """
-    # A functools.partial or an object has no name.
-    name = getattr(function, "__name__", "loss")
-    return _FunctionLoss(function, name=name)
+    return _FunctionLoss(function, name=name or object_name(function))
 
 
 def function_of_loss(
@@ -235,6 +236,25 @@ def function_of_loss(
     if type(loss).call is not _FunctionLoss.call:
         return None, {}
     return loss.fn, dict(require(loss, "_fn_kwargs"))
+
+
+def is_of_keras(model: keras.Model, name: str) -> bool:
+    """Whether a method of a model is Keras' own."""
+    if name in vars(model):
+        return False
+    owner = next((k for k in type(model).__mro__ if name in vars(k)), None)
+    return owner is None or owner.__module__.partition(".")[0] == "keras"
+
+
+def loss_of_model(model: keras.Model, *batch: Any, training: bool) -> Any:
+    """Calls a model's own `compute_loss`, which may not take `training`.
+
+    Args:
+        model: compiled.
+        *batch: inputs, targets, outputs and sample weights.
+        training: whether to train or to evaluate.
+    """
+    return require(model, "_compute_loss")(*batch, training=training)
 
 
 class _ThreadOwn:

@@ -86,3 +86,20 @@ class KerasLoss:
         return self.targets is not None and all(
             one is not None and (one == -1 or one > 0) for one in axes
         )
+
+
+def loss_by_name(name: str) -> Any:
+    """What `compile` takes a loss's name for."""
+    return (
+        _by_shape if name in ("crossentropy", "ce") else keras.losses.get(name)
+    )
+
+
+def _by_shape(y: Any, y_pred: Any) -> Any:
+    """The crossentropy for binary, sparse or categorical targets."""
+    classes, kind = y_pred.shape[-1], "categorical"
+    if classes == 1:
+        kind = "binary"
+    elif len(y.shape) < len(y_pred.shape) or y.shape[-1] == 1:
+        kind = "sparse_categorical"
+    return getattr(keras.losses, f"{kind}_crossentropy")(y, y_pred)

@@ -16,108 +16,30 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
+from trainer.data.batches import count_rows
 from trainer.errors import UserError
 from trainer.runtime.graph import converted
 from trainer.step.checks import check_alike, check_rows
-from trainer.step.keras.private import added_losses, keras_mask
+from trainer.step.keras.private import (
+    added_losses,
+    is_of_keras,
+    keras_mask,
+    loss_of_model,
+)
 from trainer.step.logs import LOSS_PART, StepLogs
 from trainer.step.losses.keras_losses import KerasLoss
 from trainer.step.losses.outputs import (
     Outputs,
-    loss_weights_of,
     losses_of,
     numbered_names,
 )
+from trainer.step.losses.term import EXAMPLES, Term, loss_term
 from trainer.step.reductions.all_gather import all_gather
 from trainer.step.reductions.sums import Average, average
-from trainer.step.replica_batch import ReplicaBatch, align, is_weighted
+from trainer.step.replica_batch import ReplicaBatch, is_weighted
 from trainer.step.spec import AddedLosses, StepSpec
 
-EXAMPLES = "examples"  # The denominator that counts examples.
 _STREAM = 3  # Random numbers other than those of the forward pass.
-
-
-class Term(NamedTuple):
-    """One summand of the loss on one replica, before the division.
-
-    Attributes:
-        denominator: its name; terms with one of equal name share it.
-        total: float32 scalar, sum of w_i * l_i.
-        count: float32 scalar, this replica's part of the denominator.
-    """
-
-    denominator: str
-    total: tf.Tensor
-    count: tf.Tensor
-
-    def of(self, here: ReplicaBatch) -> "Term":
-        """The same; of no example it counts nothing."""
-        total, count = here.or_zeros((self.total, self.count))
-        # Each has its share of a denominator of 1.
-        is_shared = self.denominator.endswith("/sum")
-        return Term(self.denominator, total, self.count if is_shared else count)
-
-
-def loss_term(
-    values: tf.Tensor,
-    *,
-    name: str,
-    reduction: str | None,
-    examples: tf.Tensor,
-    shares: int,
-    sample_weight: tf.Tensor | None = None,
-    mask: tf.Tensor | None = None,
-    real: tf.Tensor | None = None,
-) -> Term:
-    """Sums per-example losses the way a Keras reduction weighs them.
-
-    Args:
-        values: float of shape `[batch]` or `[batch, ...]`; Keras may have
-            attached a mask to it, as it does for an `ignore_class`.
-        name: the output's name, for a denominator of its own.
-        reduction: a Keras loss reduction; `None` means
-            `"sum_over_batch_size"`.
-        examples: float32 scalar, the real examples on this replica.
-        shares: how many replica batches make a global batch; they share the
-            denominator of `"sum"`, which is one.
-        sample_weight: broadcasts against `values` as in Keras.
-        mask: boolean, marks the values that count, as the output's mask does.
-        real: float32 of shape `[batch]`, zero for rows of padding, whose
-            weight must be zero too; `None` where there is none.
-
-    """
-    # Keras marks an ignore_class by a mask on the values.
-    mask = _both(mask, keras_mask(values))
-    values = tf.cast(values, tf.float32)
-    if real is not None:
-        # tf.where, not a product: zero times infinity is NaN.
-        values = tf.where(align(real, values) > 0, values, 0.0)
-        if mask is not None:
-            mask = tf.logical_and(mask, align(real, mask) > 0)
-    weighted, weight_sum = _weigh(values, sample_weight, mask)
-    total = tf.reduce_sum(weighted)
-    if reduction == "sum":
-        # The denominator is 1, of which each contributes its share.
-        return Term(f"{name}/sum", total, tf.constant(1.0 / shares))
-    if reduction == "mean_with_sample_weight" and weight_sum is not None:
-        return Term(f"{name}/weights", total, weight_sum)
-    if mask is not None:
-        # Keras divides by the number of valid values. A mask may be [batch,
-        # tokens] for values [batch, tokens, n]: each mark then stands for n
-        # values.
-        valid = tf.reduce_sum(tf.cast(mask, tf.float32))
-        ratio = tf.math.divide_no_nan(_size(values), _size(mask))
-        return Term(f"{name}/mask", total, valid * ratio)
-    per_example = values.shape[1:].num_elements()
-    if per_example is None:
-        # Values per example that are not known while tracing, such as ragged
-        # lengths padded per batch.
-        rows = tf.cast(tf.shape(values)[0], tf.float32)
-        each = tf.math.divide_no_nan(_size(values), rows)
-        return Term(f"{name}/values", total, each * examples)
-    # A mean over an example's values, so that all such outputs share one
-    # denominator: the examples.
-    return Term(EXAMPLES, total / per_example, examples)
 
 
 def terms(
@@ -141,95 +63,158 @@ def terms(
         UserError: a loss does not have one row for each example.
     """
     outputs = Outputs.of(spec.model, y_pred)
-    own = spec.has_own("per_example_loss")
-    listed = _by_position(outputs, values, own=own)
-    losses = losses_of(spec.loss, listed.outputs)
-    factors = loss_weights_of(spec.loss_weights, listed.outputs)
     predicted = keras.tree.flatten(y_pred)
+    masks = [keras_mask(one) for one in predicted]
     weights = outputs.tensors(sample_weight, what="sample_weight")
-    present = [i for i, value in enumerate(listed.values) if value is not None]
+    listed = _listed(spec, outputs, values)
     # As in Keras, but two outputs of one layer do not share a log.
-    labels = numbered_names(
-        [f"{listed.outputs.labels[i]}_loss" for i in present]
-    )
+    labels = numbered_names([f"{one.label}_loss" for one in listed])
     found, logs = [], {}
-    for i, label in zip(present, labels, strict=True):
-        name, output = listed.names[i], listed.positions[i]
-        if output is not None:
-            mask, weight = keras_mask(predicted[output]), weights[output]
+    for one, label in zip(listed, labels, strict=True):
+        if one.output is None:
+            mask, weight = None, _weight_of(one.name, sample_weight)
+            is_dropped = any(each is not None for each in masks) or (
+                weight is None and sample_weight is not None
+            )
+            if is_dropped:
+                raise _is_whose(one.name, outputs.names)
         else:
-            mask, weight = None, _weight_of(name, sample_weight)
-        rowed = check_rows(
-            listed.values[i],
-            name=name,
-            rows=here.rows,
-            loss=None if own else losses[i],
-            y_pred=None if output is None else predicted[output],
-        )
-        term = loss_term(
-            rowed,
-            name=name,
-            reduction=getattr(losses[i], "reduction", None),
-            examples=here.examples,
-            shares=here.shares,
+            mask, weight = masks[one.output], weights[one.output]
+        term = _term_of(
+            one,
+            y_pred=None if one.output is None else predicted[one.output],
             sample_weight=weight,
             mask=mask,
-            real=here.real,
+            here=here,
         )
         # As `fit` does: with one loss nothing but "loss" is logged.
-        if len(present) > 1:
-            _, total, count = term.of(here)
+        if len(listed) > 1:
+            _, total, count, _ = term.in_logs().of(here)
             logs[label] = average(total, count)
-        factor = factors[i]
-        if factor is not None:
-            term = term._replace(total=term.total * factor)
-        found.append(term)
+        found.append(term.times(one.weight))
     return found, logs
 
 
-class _Listed(NamedTuple):
-    """Losses by position.
+def _term_of(
+    one: "_Values",
+    *,
+    y_pred: Any,
+    sample_weight: Any,
+    mask: tf.Tensor | None,
+    here: ReplicaBatch,
+) -> Term:
+    """The term of the values of a loss."""
+    values, rows, reduction = one.values, None, one.reduction
+    if here.is_whole and one.loss is not None:
+        # As in Keras, whatever the rows of the values are.
+        values = tf.convert_to_tensor(values)
+        if values.shape.rank == 0:
+            if mask is None and sample_weight is None:
+                reduction = "sum_over_batch_size"
+            like = tf.shape(mask) if mask is not None else [here.rows]
+            values = tf.fill(like, values)
+        known, size = KerasLoss.of(one.loss), values.shape[0]
+        is_known = known is not None and known.is_by_example
+        if not is_known and (size is None or size != here.rows):
+            rows = tf.cast(tf.shape(values)[0], tf.float32)
+    else:
+        values = check_rows(
+            values, name=one.name, rows=here.rows, loss=one.loss, y_pred=y_pred
+        )
+    # A mask marks parts of an example, which a value for each has not.
+    if one.loss is None and mask is not None and values.shape.rank == 1:
+        mask = mask if mask.shape[1:].num_elements() == 1 else None
+    return loss_term(
+        values,
+        name=one.name,
+        reduction=reduction,
+        examples=here.examples,
+        shares=here.shares,
+        sample_weight=sample_weight,
+        mask=mask,
+        real=here.real,
+        rows=rows,
+    )
+
+
+class _Values(NamedTuple):
+    """The values of a loss.
 
     Attributes:
-        outputs: what losses and weights are for: the model's, or those that
-            `per_example_loss` names.
-        names: of the losses.
-        values: with one row for each example; `None` for an output without.
-        positions: of the output whose mask and sample weights count; `None`
+        name: of the loss.
+        values: with one row for each example.
+        output: whose mask and sample weights count, by its position; `None`
             for values of research code that are for none.
+        loss: whose values they are; `None` for those of research code.
+        reduction: that of a Keras loss.
+        weight: of `loss_weights`.
+        label: see `OutputLoss`.
     """
 
-    outputs: Outputs
-    names: list[str]
-    values: list[Any]
-    positions: list[int | None]
+    name: str
+    values: Any
+    output: int | None
+    loss: keras.losses.Loss | None
+    reduction: str | None
+    weight: float | None
+    label: str | None
 
 
-def _by_position(outputs: Outputs, values: Any, *, own: bool) -> _Listed:
+def _listed(spec: StepSpec, outputs: Outputs, values: Any) -> list[_Values]:
     """What `per_example_loss` returned, as a list."""
+    own = spec.has_own("per_example_loss")
     names, several = outputs.names, len(outputs.names) > 1
+    positions: list[int | None] = [*range(len(names))]
+    given, flat = outputs, [values]
     if own and isinstance(values, Mapping) and values:
         # Research code may have other names than those of outputs.
-        given = Outputs(values)
+        given, flat = Outputs(values), keras.tree.flatten(values)
         numbers = {name: i for i, name in enumerate(names)}
-        positions = [numbers.get(name) for name in given.names]
-        if not several and len(positions) == 1:
-            positions = [0]
-        flat = keras.tree.flatten(values)
-        return _Listed(given, given.names, flat, positions)
-    if isinstance(values, Mapping):
-        listed = [values.get(name) for name in names]
-    elif isinstance(values, list | tuple):
-        listed = list(values)
-    else:
-        return _Listed(outputs, ["loss"], [values], [None if several else 0])
-    if len(listed) != len(names):
+        parts = [(one, one.partition("/")[0]) for one in given.names]
+        positions = [
+            numbers.get(name, numbers.get(first)) if several else 0
+            for name, first in parts
+        ]
+    losses = losses_of(spec.loss, spec.loss_weights, given)
+    if own:
+        # Of several losses of an output, research code returns one value.
+        losses = [one for one in losses if one.key == given.names[one.position]]
+    if isinstance(values, list | tuple):
+        flat = list(values)
+    elif not isinstance(values, Mapping):
+        losses = [losses[0]._replace(key="loss")]
+        positions = [None if several else 0]
+    elif given is outputs:
+        flat = [values.get(one.key) for one in losses]
+    if len(flat) != len(losses):
         raise UserError(
-            f"per_example_loss returned {len(listed)} losses for the outputs "
+            f"per_example_loss returned {len(flat)} losses for the outputs "
             f"{', '.join(names)}. Return one tensor, one for each output, or a "
             "dict by names of your own."
         )
-    return _Listed(outputs, names, listed, [*range(len(names))])
+    return [
+        _Values(
+            one.key,
+            value,
+            positions[one.position],
+            None if own else one.loss,
+            getattr(one.loss, "reduction", "sum_over_batch_size"),
+            one.weight,
+            given.loss_labels[one.position] if own else one.label,
+        )
+        for one, value in zip(losses, flat, strict=True)
+        if value is not None
+    ]
+
+
+def _is_whose(name: str, outputs: Sequence[str]) -> UserError:
+    """Asks whose mask and sample weights a loss of research code has."""
+    return UserError(
+        f"per_example_loss returned {name!r}, which is the name of no output, "
+        "so it is not known whose mask and sample weights are its own. Return "
+        f"a dict, and put the name of an output before it, as in "
+        f"'{outputs[0]}/{name}'."
+    )
 
 
 def _weight_of(name: str, sample_weight: Any) -> Any:
@@ -325,6 +310,27 @@ def added_terms(
     return terms
 
 
+def model_term(
+    model: keras.Model, batch: Any, y_pred: Any, *, training: bool
+) -> Term:
+    """What a model's own `compute_loss` returns, for a whole global batch.
+
+    Args:
+        model: whose loss it is, with what layers have added.
+        batch: `(x, y, sample_weight)`.
+        y_pred: the outputs.
+        training: whether to train or to evaluate.
+    """
+    x, y, weight = batch
+    value = tf.convert_to_tensor(
+        loss_of_model(model, x, y, y_pred, weight, training=training)
+    )
+    examples = tf.cast(count_rows((x, y)), tf.float32)
+    # As in Keras, the gradient of a vector is that of its sum.
+    total = tf.reduce_sum(tf.cast(value, tf.float32))
+    return Term(EXAMPLES, total * examples, examples)
+
+
 def kind_of_added(kinds: AddedLosses, layer: str) -> str | None:
     """Whether a layer adds a mean or a sum; `None` if that is not given."""
     return kinds.get(layer) if isinstance(kinds, dict) else kinds
@@ -333,7 +339,7 @@ def kind_of_added(kinds: AddedLosses, layer: str) -> str | None:
 def sums_of(terms: Sequence[Term], here: ReplicaBatch) -> dict[str, Average]:
     """The loss of a replica's batch: a sum for each denominator."""
     sums: dict[str, Average] = {}
-    for name, total, count in (one.of(here) for one in terms):
+    for name, total, count, _ in (one.of(here) for one in terms):
         # Terms of one denominator have the same count: it is not added up.
         before = sums.get(name)
         sums[name] = average(
@@ -343,9 +349,13 @@ def sums_of(terms: Sequence[Term], here: ReplicaBatch) -> dict[str, Average]:
 
 
 def loss_logs(
-    model: keras.Model, sums: Mapping[str, Average], examples: tf.Tensor
+    model: keras.Model, terms: Sequence[Term], here: ReplicaBatch
 ) -> StepLogs:
     """The summands of the logged loss, regularization among them."""
+    sums, examples = (
+        sums_of([one.in_logs() for one in terms], here),
+        here.examples,
+    )
     logs: StepLogs = {LOSS_PART + name: one for name, one in sums.items()}
     # Equal on all replicas, and logs are summed over them: weighed by examples,
     # the sum is the penalty itself.
@@ -356,6 +366,9 @@ def loss_logs(
 
 def regularized_variables(model: keras.Model) -> list[Any]:
     """The trainable variables that have a weight regularizer."""
+    # A model that computes its loss adds the penalty itself.
+    if not is_of_keras(model, "compute_loss"):
+        return []
     return [v for v in model.trainable_variables if v.regularizer is not None]
 
 
@@ -377,21 +390,22 @@ def per_example(spec: StepSpec, y: Any, y_pred: Any) -> Any:
     Raises:
         UserError: a loss is for no output, or an output's target is missing.
     """
-    outputs = Outputs.of(spec.model, y_pred)
-    targets, predicted = outputs.tensors(y), keras.tree.flatten(y_pred)
-    found = {}
-    for i, loss in enumerate(losses_of(spec.loss, outputs)):
-        # An output without a loss needs no target.
-        if loss is None:
-            continue
-        name = outputs.names[i]
-        if targets[i] is None:
+    outputs, found = Outputs.of(spec.model, y_pred), {}
+    losses = losses_of(spec.loss, None, outputs)
+    # An output without a loss needs no target.
+    losses = [one for one in losses if one.loss is not None]
+    wanted = sorted({one.position for one in losses})
+    targets = outputs.tensors(y, wanted=wanted)
+    predicted = keras.tree.flatten(y_pred)
+    for position, loss, _, key, _ in losses:
+        if targets[position] is None:
             raise UserError(
-                f"The data has no target for the output {name!r}, which has a "
-                f"loss. Outputs: {', '.join(outputs.names)}."
+                f"The data has no target for the output "
+                f"{outputs.names[position]!r}, which has a loss. Outputs: "
+                f"{', '.join(outputs.names)}."
             )
-        found[name] = values_of(loss, targets[i], predicted[i])
-    if len(outputs.names) == 1:
+        found[key] = values_of(loss, targets[position], predicted[position])
+    if len(outputs.names) == 1 and len(found) < 2:
         return next(iter(found.values()), {})
     return found
 
@@ -407,51 +421,3 @@ def values_of(loss: keras.losses.Loss, y: Any, y_pred: Any) -> tf.Tensor:
     y_pred = keras.tree.map_structure(convert, y_pred)
     check_alike(KerasLoss.of(loss), y, y_pred)
     return converted(loss.call)(y, y_pred)
-
-
-def _weigh(
-    values: tf.Tensor,
-    sample_weight: tf.Tensor | None,
-    mask: tf.Tensor | None,
-) -> tuple[tf.Tensor, tf.Tensor | None]:
-    weight = None
-    if mask is not None:
-        weight = tf.cast(mask, tf.float32)
-    if sample_weight is not None:
-        given = tf.cast(sample_weight, tf.float32)
-        if weight is None:
-            weight = given
-        else:
-            weight, given = _same_rank(weight, given)
-            weight = weight * given
-    if weight is None:
-        return values, None
-    values, weight = _same_rank(values, weight)
-    return values * weight, tf.reduce_sum(weight)
-
-
-def _same_rank(
-    left: tf.Tensor, right: tf.Tensor
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Aligns ranks that differ by one, as Keras does for sample weights."""
-    if left.shape.rank == right.shape.rank + 1:
-        if left.shape[-1] == 1:
-            return tf.squeeze(left, -1), right
-        return left, right[..., tf.newaxis]
-    if right.shape.rank == left.shape.rank + 1:
-        if right.shape[-1] == 1:
-            return left, tf.squeeze(right, -1)
-        return left[..., tf.newaxis], right
-    return left, right
-
-
-def _both(left: tf.Tensor | None, right: tf.Tensor | None) -> tf.Tensor | None:
-    """What passes both masks."""
-    if left is None or right is None:
-        return right if left is None else left
-    left, right = _same_rank(left, right)
-    return tf.cast(left, tf.bool) & tf.cast(right, tf.bool)
-
-
-def _size(tensor: tf.Tensor) -> tf.Tensor:
-    return tf.cast(tf.size(tensor), tf.float32)

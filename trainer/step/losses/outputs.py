@@ -6,13 +6,32 @@ of one layer or nested model have one name in Keras, and are numbered here.
 """
 
 import collections
+import numbers
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
 
 from trainer.errors import UserError, nearest
+
+
+class OutputLoss(NamedTuple):
+    """A loss of an output.
+
+    Attributes:
+        position: of the output.
+        loss: a Keras loss; `None` for an output without.
+        weight: of `loss_weights`; `None` without.
+        key: what `per_example_loss` returns its values under.
+        label: what it is logged as, with "_loss"; `None` without a loss.
+    """
+
+    position: int
+    loss: keras.losses.Loss | None
+    weight: float | None
+    key: str
+    label: str | None
 
 
 class Outputs:
@@ -25,19 +44,27 @@ class Outputs:
 
     Attributes:
         names: of the outputs, each once.
-        labels: the same as Keras has them: outputs of one layer share one.
+        labels: the same as Keras has them in the names of metrics: outputs of
+            one layer share one, and without a name it is empty.
+        loss_labels: those in the names of losses, such as `"a/b"`.
     """
 
     def __init__(self, y_pred: Any, names: Sequence[str] | None = None) -> None:
-        self._structure = keras.tree.map_structure(lambda _: 0, y_pred)
-        count = len(keras.tree.flatten(y_pred))
-        given = [str(name) for name in names or ()]
+        paths = [path for path, _ in keras.tree.flatten_with_path(y_pred)]
+        count = len(paths)
+        self._positions = keras.tree.pack_sequence_as(y_pred, range(count))
+        self.labels = [str(name) for name in names or ()]
         if isinstance(y_pred, Mapping) and len(y_pred) == count:
-            numbered = keras.tree.pack_sequence_as(y_pred, range(count))
-            given = sorted(numbered, key=numbered.__getitem__)
-        elif len(given) != count:
-            given = [str(i) for i in range(count)]
-        self.labels, counts = given, collections.Counter(given)
+            self.labels = [str(key) for (key,) in paths]
+        elif len(self.labels) != count:
+            self.labels = [""] * count
+        self.loss_labels = [
+            "/".join(map(str, path[:-1] + (path[-1:] if is_key else (name,))))
+            for path, name in zip(paths, self.labels, strict=True)
+            for is_key in [bool(path) and not isinstance(path[-1], int)]
+        ]
+        given = [name or str(i) for i, name in enumerate(self.labels)]
+        counts = collections.Counter(given)
         self._shared = {name for name in counts if counts[name] > 1}
         self.names = numbered_names(given)
 
@@ -50,47 +77,45 @@ class Outputs:
         """What is given for each output, `None` where nothing is.
 
         Args:
-            value: a dict by name, a list, or the structure of the outputs.
+            value: a dict by name, a list, or the structure of the outputs, of
+                which a part may be left out.
             what: the value's name in an error message.
 
         Raises:
             UserError: it does not say what is for which output.
         """
-        structure, count = self._structure, len(self.names)
+        positions, count = self._positions, len(self.names)
+        found: list[Any] = [None] * count
         if isinstance(value, Mapping):
-            nested = isinstance(structure, Mapping) and len(structure) < count
-            if not (nested and set(value) == set(structure)):
+            is_like = isinstance(positions, Mapping)
+            if not is_like or value.keys() - positions.keys():
                 self._check_names(value, what)
                 return [value.get(name) for name in self.names]
         # Outputs in a dict may have their losses in a list, as in Keras.
         elif isinstance(value, list | tuple) and len(value) == count:
             return list(value)
-        if count == 1:
+        elif count == 1:
             return [value]  # [metric, metric] for a single output.
-        found: list[Any] = []
-        try:
-            keras.tree.map_structure_up_to(
-                structure,
-                lambda _, part: found.append(part),
-                structure,
-                value,
-            )
-        except (ValueError, TypeError):
+        if not _spread(positions, value, found):
             raise UserError(
                 f"{what} does not say which entry is for which of the outputs "
                 f"{', '.join(self.names)}. Give a dict by output, such as "
                 f"{{{self.names[0]!r}: ...}}, or a list with one entry for "
                 "each."
-            ) from None
+            )
         return found
 
-    def tensors(self, value: Any, *, what: str = "The data") -> list[Any]:
+    def tensors(
+        self, value: Any, *, what: str = "The data", wanted: Sequence[int] = ()
+    ) -> list[Any]:
         """The tensors of a batch for each output.
 
         Args:
             value: targets or weights; `None` or a single tensor stands for all
                 outputs.
             what: the value's name in an error message.
+            wanted: the positions of outputs that have a loss: only these may
+                have one, too.
 
         Raises:
             UserError: there are more or fewer.
@@ -98,20 +123,31 @@ class Outputs:
         count = len(self.names)
         if not keras.tree.is_nested(value):
             return [value] * count
+        found: list[Any] = [None] * count
         if isinstance(value, Mapping):
             # By name, even where the dict also has keys that are not outputs:
             # data may hold more than the losses use.
             self._check_shared(value, what)
-            if any(name in value for name in self.names):
+            inner = self._positions
+            keys = set(inner) if isinstance(inner, Mapping) else set()
+            if any(name in value for name in {*self.names} - keys):
                 return [value.get(name) for name in self.names]
+            known = {key: value[key] for key in keys.intersection(value)}
+            if known and _spread(inner, known, found):
+                return found
         flat = keras.tree.flatten(value)
-        if len(flat) not in (1, count):
+        if len(flat) not in (1, count, len(wanted)):
             raise UserError(
                 f"A batch has {len(flat)} targets or weights for the outputs "
                 f"{', '.join(self.names)}: give one for each, such as a dict "
                 "by output."
             )
-        return flat if len(flat) == count else flat * count
+        if len(flat) == count:
+            return flat
+        # As in Keras: of the outputs that have a loss.
+        for i, position in enumerate(wanted or range(count)):
+            found[position] = flat[i % len(flat)]
+        return found
 
     # AutoGraph warns that it cannot convert this.
     @tf.autograph.experimental.do_not_convert
@@ -147,42 +183,89 @@ def numbered_names(names: Sequence[str]) -> list[str]:
     return found
 
 
-def losses_of(loss: Any, outputs: Outputs) -> list[Any]:
-    """Each output's loss; a single one is for all of them.
+def _spread(positions: Any, value: Any, found: list[Any]) -> bool:
+    """Puts the parts of a value to the positions that they are for.
+
+    Returns:
+        Whether its structure says which these are.
+    """
+    if not keras.tree.is_nested(positions):
+        found[positions] = value
+        return True
+    if not keras.tree.is_nested(value):
+        for position in keras.tree.flatten(positions):
+            found[position] = value
+        return True
+    if isinstance(value, Mapping):
+        if not isinstance(positions, Mapping) or value.keys() - positions:
+            return False
+        return all(
+            _spread(positions[key], part, found) for key, part in value.items()
+        )
+    inner = keras.tree.flatten(positions)
+    if isinstance(positions, list | tuple) and len(positions) == len(value):
+        inner = list(positions)
+    return len(inner) == len(value) and all(
+        _spread(*pair, found) for pair in zip(inner, value, strict=True)
+    )
+
+
+def losses_of(loss: Any, weights: Any, outputs: Outputs) -> list[OutputLoss]:
+    """The losses of the outputs, in their order; of one there may be several.
+
+    Args:
+        loss: Keras losses; a single one is for all outputs.
+        weights: `loss_weights`: a number for all, or numbers by loss or output.
+        outputs: what they are for.
 
     Raises:
-        UserError: one is for no output, or an output has several.
+        UserError: one is for no output, or a weight is no number.
     """
-    if not keras.tree.is_nested(loss):
-        return [loss] * len(outputs.names)
+    by_output = [loss] * len(outputs.names)
+    if keras.tree.is_nested(loss):
+        by_output = outputs.split(loss, what="loss")
+    several = [
+        [one for one in keras.tree.flatten(part) if one is not None] or [None]
+        for part in by_output
+    ]
+    factors = _factors_of(weights, [len(one) for one in several], outputs)
+    found: list[OutputLoss] = []
+    for i, (name, label) in enumerate(
+        zip(outputs.names, outputs.loss_labels, strict=True)
+    ):
+        for j, one in enumerate(several[i]):
+            key = f"{name}/{j}" if j else name
+            named = None if one is None else label or one.name
+            found.append(OutputLoss(i, one, factors[i][j], key, named))
+    return found
+
+
+def _factors_of(
+    given: Any, counts: Sequence[int], outputs: Outputs
+) -> list[list[float | None]]:
+    """The weights of so many losses of each output."""
+    if not keras.tree.is_nested(given):
+        by_output = [given] * len(counts)
+    elif isinstance(given, list | tuple) and len(given) == sum(counts):
+        rest = iter(given)
+        by_output = [[next(rest) for _ in range(count)] for count in counts]
+    else:
+        by_output = outputs.split(given, what="loss_weights")
     found = []
-    for i, part in enumerate(outputs.split(loss, what="loss")):
+    for name, count, part in zip(outputs.names, counts, by_output, strict=True):
         flat = keras.tree.flatten(part)
-        if len(flat) > 1:
+        flat = flat * count if len(flat) == 1 else flat
+        if len(flat) != count or not all(map(_is_factor, flat)):
             raise UserError(
-                f"The output {outputs.names[i]!r} has {len(flat)} losses. Give "
-                "it one, which may add them up."
+                f"loss_weights has {part!r} for the output {name!r}. Valid: "
+                "a number, or one for each of its losses."
             )
-        found.append(flat[0] if flat else None)
+        found.append(flat)
     return found
 
 
-def loss_weights_of(given: Any, outputs: Outputs) -> list[float | None]:
-    """The weight of each output's loss; `None` where there is none.
-
-    Raises:
-        UserError: one is for no output, or is no number.
-    """
-    if given is None:
-        return [None] * len(outputs.names)
-    found = outputs.split(given, what="loss_weights")
-    for name, weight in zip(outputs.names, found, strict=True):
-        if not isinstance(weight, int | float | None):
-            raise UserError(
-                f"loss_weights has {weight!r} for the output {name!r}. Valid: "
-                "a number."
-            )
-    return found
+def _is_factor(weight: Any) -> bool:
+    return weight is None or isinstance(weight, numbers.Real)
 
 
 def weights_of_classes(

@@ -8,6 +8,7 @@ from typing import Any
 import keras
 
 from trainer.errors import UserError, did_you_mean
+from trainer.step.keras.private import object_name
 from trainer.values.configurable import configurable
 
 # Names whose meaning in Keras depends on targets and outputs.
@@ -49,8 +50,7 @@ def make_metric(factory: Any) -> Any:
                 made = factory()
                 if isinstance(made, keras.Metric):
                     return made
-            name = given if isinstance(given, str) else None
-            name = name or getattr(factory, "__name__", None)
+            name = given if isinstance(given, str) else object_name(factory)
             return keras.metrics.MeanMetricWrapper(factory, name=name)
         factory = factory()
     if not isinstance(factory, keras.Metric):

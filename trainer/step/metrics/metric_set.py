@@ -43,14 +43,16 @@ class MetricSet:
     """The metrics of a run.
 
     Args:
-        given: metrics, in a list, or by output, and names that depend on the
-            shapes of an output.
+        weighted: metrics, in a list, or by output, and names that depend on
+            the shapes of an output.
+        plain: the same, but without regard to sample weights, such as the
+            `metrics` that a model is compiled with.
         model: the built model, which may have metrics in its layers.
         own_step: whether an overridden `train_step` chooses targets and
             outputs.
 
     Attributes:
-        given: as they were given.
+        given: both, as they were given.
         measures: the metrics, by the name under which they are logged.
         in_layers: those that layers update.
         is_bound: whether it is known which metric is for which output.
@@ -66,9 +68,15 @@ class MetricSet:
     """
 
     def __init__(
-        self, given: Any, *, model: keras.Model, own_step: bool = False
+        self,
+        weighted: Any,
+        *,
+        plain: Any = None,
+        model: keras.Model,
+        own_step: bool = False,
     ) -> None:
-        self.given = given
+        # In this order, as in Keras' logs.
+        self.given = {False: plain, True: weighted}
         self.in_layers = LayerMetrics(model)
         self.measures: dict[str, Measure] = {}
         self.judged: dict[str, bool] = {}
@@ -78,12 +86,14 @@ class MetricSet:
         # By a step that was traced; or it has been said that none does.
         self._measured: set[str] = set()
         # Without metrics of outputs there is nothing to bind.
-        self.is_bound = own_step or not keras.tree.flatten(given)
+        given = [one for one in keras.tree.flatten(self.given) if one]
+        self.is_bound = own_step or not given
         if own_step:
             # It chooses what each is given, by keys of its own.
-            by_key = given if isinstance(given, dict) else {"": given}
-            for key, group in by_key.items():
-                self._add_group(group, key, key, None, None)
+            for weighs, part in self.given.items():
+                by_key = part if isinstance(part, dict) else {"": part}
+                for key, group in by_key.items():
+                    self._add_group(group, key, key, weighs, None, None)
         if self.is_bound:
             self._add_layers()
 
@@ -101,23 +111,36 @@ class MetricSet:
         if self.is_bound:
             return
         outputs = Outputs.of(self._model, y_pred)
-        groups = outputs.split(self.given, what="metrics")
         targets, predicted = outputs.tensors(y), keras.tree.flatten(y_pred)
-        for i, group in enumerate(groups):
-            label = outputs.labels[i] if len(groups) > 1 else ""
-            self._add_group(group, i, label, targets[i], predicted[i])
+        several = len(outputs.names) > 1
+        for weighs, given in self.given.items():
+            if not several:
+                given = [keras.tree.flatten(given)]
+            groups = outputs.split(given, what="metrics")
+            for i, group in enumerate(groups):
+                label = outputs.labels[i] if several else ""
+                shapes_of = targets[i], predicted[i]
+                self._add_group(group, i, label, weighs, *shapes_of)
         self._add_layers()
         self.is_bound = True
 
     def _add_group(
-        self, group: Any, key: int | str, label: str, *shapes_of: Any
+        self,
+        group: Any,
+        key: int | str,
+        label: str,
+        weighs: bool,
+        *shapes_of: Any,
     ) -> None:
         """Adds the metrics of an output, or of what a step calls by a key."""
         for one in keras.tree.flatten(group):
             if one is not None:
                 made = by_shape(one, *shapes_of)
-                name = f"{label}_{made.name}" if label else made.name
-                self._add(name, made, key)
+                before = f"{label}_" if label else ""
+                name = f"{before}{made.name}"
+                if weighs and self.given[False] and name in self.measures:
+                    name = f"{before}weighted_{made.name}"
+                self._add(name, made, key, is_weighted=weighs)
 
     def _add_layers(self) -> None:
         for metric in self.in_layers.all:
@@ -138,7 +161,11 @@ class MetricSet:
         tried = self.measures[name]
         kind = Measure if adds_up else Ordered
         self.measures[name] = kind(
-            tried.metric, tried.output, tried.in_layer, adds_up
+            tried.metric,
+            tried.output,
+            tried.in_layer,
+            adds_up,
+            is_weighted=tried.is_weighted,
         )
 
     # In a step.
@@ -176,6 +203,10 @@ class MetricSet:
                     "which it takes one mean per batch. Give it [batch, 1]."
                 )
             mask = keras_mask(predicted)
+            if not measure.is_weighted:
+                # The metric itself looks for a mask; padding never counts.
+                mask = None
+                weight = getattr(step_context.batch, "real", None)
             if measure.of_whole_set and mask is not None:
                 _check_takes_weights(
                     name, measure.metric, "outputs have a mask"
@@ -329,7 +360,11 @@ class MetricSet:
 
 
 def build_metrics(
-    factories: Any, *, model: keras.Model, own_step: bool = False
+    factories: Any,
+    *,
+    plain: Any = None,
+    model: keras.Model,
+    own_step: bool = False,
 ) -> MetricSet:
     """Makes the metrics of a run.
 
@@ -337,13 +372,15 @@ def build_metrics(
         factories: a metric, a function that returns one, the name of either
             a class or a function of `keras.metrics`, a function of targets
             and outputs, or a list or dict of these.
+        plain: the same, see `MetricSet`.
         model: the built model.
         own_step: see `MetricSet`.
     """
     # Otherwise the second run in a process would log other names.
     with fresh_names():
+        unweighted = keras.tree.map_structure(make_metric, plain)
         made = keras.tree.map_structure(make_metric, factories)
-    return MetricSet(made, model=model, own_step=own_step)
+    return MetricSet(made, plain=unweighted, model=model, own_step=own_step)
 
 
 def _check_takes_weights(name: str, metric: Any, why: str) -> None:

@@ -58,6 +58,7 @@ class Measure:
         in_layer: whether a layer does.
         adds_up: whether its state is a sum; `None` where that is known without
             a trial.
+        is_weighted: whether sample weights and masks weigh it.
         initial: its state before any update.
     """
 
@@ -65,6 +66,7 @@ class Measure:
     output: int | str | None = None
     in_layer: bool = False
     adds_up: bool | None = None
+    is_weighted: bool = True
     initial: list[np.ndarray] = dataclasses.field(init=False)
     prefix: ClassVar[str] = METRIC
     # Whether it is measured in evaluations only, over all examples.

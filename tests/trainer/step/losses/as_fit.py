@@ -315,6 +315,184 @@ LOGITS = [
         options={"recompute": ["last"]},
     ),
 ]
-ALL = [*PARTS, *NAMES, *LOGITS]
+
+
+# Structures of losses and metrics.
+
+
+def nested():
+    inputs = keras.Input((5,))
+    b, c, d = (keras.layers.Dense(1, name=name)(inputs) for name in "bcd")
+    return keras.Model(inputs, {"a": {"x": b, "y": [c]}, "d": d})
+
+
+def by_name():
+    inputs = keras.Input((5,))
+    return keras.Model(
+        inputs, {name: keras.layers.Dense(1)(inputs) for name in "ab"}
+    )
+
+
+def of_batch_mean(y, y_pred):
+    return tf.reduce_mean((y - y_pred) ** 2)
+
+
+def merged(y, y_pred):
+    """Values whose rows are no examples."""
+    return tf.reshape(tf.concat([y - y_pred, y], -1) ** 2, [-1])
+
+
+class AddsALoss(keras.layers.Layer):
+    def call(self, x):
+        self.add_loss(keras.ops.mean(keras.ops.square(x)))
+        return x
+
+
+def adding():
+    inputs = keras.Input((5,))
+    return keras.Model(inputs, AddsALoss()(keras.layers.Dense(2)(inputs)))
+
+
+class WithLoss(keras.Model):
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None):
+        return keras.ops.mean(keras.ops.abs(y - y_pred)) + sum(self.losses)
+
+
+def with_loss():
+    inputs = keras.Input((5,))
+    found = keras.layers.Dense(1, kernel_regularizer="l2")(inputs)
+    return WithLoss(inputs, AddsALoss()(found))
+
+
+def mse(reduction):
+    return lambda: {"loss": keras.losses.MeanSquaredError(reduction=reduction)}
+
+
+ONE = {"x": X, "y": A}
+WEIGHED = {**ONE, "sample_weight": W}
+OF_NESTED = {"a": {"x": A, "y": [B]}, "d": A}
+SCALAR = "returned a scalar"
+# By output, Keras logs averages of batches, of which each counts as much.
+OF_A, OF_BOTH = ("a_loss",), ("a_loss", "b_loss")
+STRUCTURES = [
+    Case(
+        "several_losses",
+        dense("a"),
+        {"loss": ["mse", "mae"], "loss_weights": [1.0, 3.0]},
+        {"x": X, "y": [A]},  # Of a bare array Keras takes the first loss.
+        pooled=OF_A,
+    ),
+    Case(
+        "several_losses_by_output",
+        by_name,
+        {
+            "loss": {"a": ["mse", "mae"], "b": "mse"},
+            "loss_weights": {"a": [0.5, 2.0], "b": 3.0},
+        },
+        {"x": X, "y": {"a": A, "b": B}},
+        pooled=OF_BOTH,
+    ),
+    Case(
+        "nested",
+        nested,
+        {
+            "loss": {"a": {"x": "mse", "y": ["mae"]}, "d": "mse"},
+            "loss_weights": {"a": {"x": 1.0, "y": [2.0]}, "d": 3.0},
+            "metrics": {"a": {"x": ["mae"], "y": [["mse"]]}, "d": ["mse"]},
+        },
+        {"x": X, "y": OF_NESTED},
+        pooled=("a/x_loss", "a/y/c_loss", "d_loss"),
+    ),
+    Case(
+        "nested_in_part",
+        nested,
+        {"loss": {"a": {"x": "mse"}}},
+        {"x": X, "y": OF_NESTED},
+    ),
+    Case(
+        "in_part",
+        dense("a", "b", "c"),
+        {"loss": ["mse", None, "mae"]},
+        {"x": X, "y": [A, B]},
+        pooled=("a_loss", "c_loss"),
+    ),
+    Case("scalar", dense("a"), {"loss": of_batch_mean}, ONE, refused=SCALAR),
+    Case(
+        "scalar_weighed",
+        dense("a"),
+        {"loss": of_batch_mean},
+        WEIGHED,
+        refused=SCALAR,
+    ),
+    Case(
+        "dice",
+        lambda: keras.Sequential(
+            [keras.Input((5,)), keras.layers.Dense(1, "sigmoid")]
+        ),
+        lambda: {"loss": keras.losses.Dice()},
+        {"x": X, "y": (A > 0).astype("float32")},
+        refused=SCALAR,
+    ),
+    Case(
+        "merged_rows",
+        dense("a"),
+        {"loss": merged},
+        ONE,
+        refused="must have one row for each example",
+    ),
+    Case("reduction_none", dense("a"), mse(None), WEIGHED),
+    Case("reduction_none_by_name", dense("a"), mse("none"), ONE),
+    Case("sum", dense("a"), mse("sum"), WEIGHED, pooled=("loss",)),
+    Case("added", adding, {}, {"x": X, "y": A}),
+    Case(
+        "loss_of_the_model",
+        with_loss,
+        {"metrics": ["mae"]},
+        ONE,
+        refused="WithLoss.compute_loss is its own, and returns one number",
+    ),
+    Case(
+        "by_shape",
+        confident,
+        {"loss": "crossentropy", "metrics": ["accuracy"]},
+        CLASSES,
+    ),
+    Case(
+        "no_probabilities",
+        lambda: keras.Sequential(
+            [keras.Input((5,)), keras.layers.Dense(1, "sigmoid")]
+        ),
+        {"loss": "binary_crossentropy"},
+        ONE,
+    ),
+    Case(
+        "metrics_of_both_kinds",
+        dense("a"),
+        {"loss": "mse", "metrics": ["mae"], "weighted_metrics": ["mae", "mse"]},
+        WEIGHED,
+    ),
+    Case(
+        "metrics_of_both_kinds_by_output",
+        dense("a", "b"),
+        {
+            "loss": "mse",
+            "metrics": [["mae"], None],
+            "weighted_metrics": {"a": ["mae"], "b": "mae"},
+        },
+        {"x": X, "y": [A, B], "sample_weight": [W, V]},
+        pooled=OF_BOTH,
+    ),
+    Case(
+        "metrics_by_class",
+        confident,
+        {
+            "loss": CROSSENTROPY,
+            "metrics": ["accuracy"],
+            "weighted_metrics": ["accuracy", CROSSENTROPY],
+        },
+        {**CLASSES, "class_weight": {0: 0.3, 1: 2.0, 2: 5.0}},
+    ),
+]
+ALL = [*PARTS, *NAMES, *LOGITS, *STRUCTURES]
 LONG = ("mirrored_2", "one_device", "central_storage_2")
 CASES = dict.fromkeys(ALL, ("default", "mirrored_3", *LONG))

@@ -75,3 +75,70 @@ def test_unequal_inputs_are_named():
     for given in (x, dict(reversed(x.items()))):
         with pytest.raises(UserError, match=r"x\['short'\] has 9"):
             Trainer(as_fit.dense("a"), loss="mse").fit(given, as_fit.A)
+
+
+# Terms of research code.
+
+
+def tagger(outputs=1):
+    inputs = keras.Input((4,), dtype="int32")
+    x = keras.layers.Embedding(6, 3, mask_zero=True)(inputs)
+    made = [keras.layers.Dense(1, name=f"out_{i}")(x) for i in range(outputs)]
+    return keras.Model(inputs, made if outputs > 1 else made[0])
+
+
+RNG = np.random.default_rng(2)
+IDS = RNG.integers(0, 6, (16, 4))
+TAGS = RNG.normal(size=(16, 4, 1)).astype("float32")
+WEIGHTS = RNG.uniform(0.5, 2.0, 16).astype("float32")
+
+
+def terms_as(*names):
+    """A Trainer whose loss has two terms of these names."""
+
+    class Terms(Trainer):
+        def per_example_loss(self, x, y, y_pred):
+            y, y_pred = (keras.tree.flatten(one)[-1] for one in (y, y_pred))
+            error = y - y_pred
+            values = (
+                keras.ops.mean(error**2, -1),
+                keras.ops.mean(abs(error), -1),
+            )
+            return dict(zip(names, values, strict=True))
+
+    return Terms
+
+
+def trained(model, kind=Trainer, weight=WEIGHTS, **options):
+    keras.utils.set_random_seed(1)
+    count = len(model.outputs)
+    model.compile(keras.optimizers.SGD(0.1), **options)
+    y = [TAGS] * count if count > 1 else TAGS
+    data = ArrayExamples((IDS, y, weight)[: 3 if weight is not None else 2])
+    trainer = kind(model, data=data, batch_size=8, strategy="default")
+    trainer.train(4, verbose=0)
+    return model.get_weights()
+
+
+@pytest.mark.parametrize(
+    ("names", "outputs", "losses"),
+    [
+        (("rate", "distortion"), 1, ["mse", "mae"]),
+        (("out_1/rate", "out_1"), 2, [None, ["mse", "mae"]]),
+    ],
+)
+def test_terms_of_an_output_have_its_mask_and_weights(names, outputs, losses):
+    model = tagger(outputs)
+    before = model.get_weights()
+    expected = trained(model, loss=losses)
+    model.set_weights(before)
+    for ours, its in zip(
+        trained(model, terms_as(*names)), expected, strict=True
+    ):
+        np.testing.assert_allclose(ours, its, atol=1e-5)
+
+
+def test_a_term_of_no_output_is_refused_where_something_would_be_dropped():
+    for weight in (None, WEIGHTS):
+        with pytest.raises(UserError, match="'rate'.*as in 'out_0/rate'"):
+            trained(tagger(2), terms_as("rate", "out_1"), weight)
