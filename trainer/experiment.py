@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
+import keras
 import tensorflow as tf
 
 from trainer.checkpoint.init_from import initialize_from
@@ -112,6 +113,8 @@ def build(
             yield BuiltRun("serve", asked, plugin)
             return
         trainer = _make_trainer(asked.trainer or Trainer, plugin)
+        # This process is the run's own: what its data draws follows the seed.
+        keras.utils.set_random_seed(trainer.seed)
         if mode in TRAINING_MODES and plugin.is_evaluator:
             mode = "continuous_eval"
         folder, tool = model_dir, tool_of(mode)

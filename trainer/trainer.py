@@ -22,15 +22,9 @@ from trainer.loop.logged import Kind, check_words, numbers_of
 from trainer.loop.loop import Loop
 from trainer.loop.run import Run, outside_of_a_run
 from trainer.loop.schedule import FitEpochs
+from trainer.python import fit as fitting
 from trainer.python.brief import brief_errors
-from trainer.python.callbacks import as_callbacks, with_defaults
-from trainer.python.fit import (
-    FitData,
-    epochs_of,
-    evaluated_batches,
-    evaluations_of,
-    predicted_batches,
-)
+from trainer.python.callbacks import as_callbacks, of_training
 from trainer.python.history import History, print_values
 from trainer.python.predict import predict
 from trainer.python.saving import save_model
@@ -256,7 +250,7 @@ class Trainer(BaseStep):
         Raises:
             UserError: something that was given does not fit.
         """
-        self._built.take_changes()
+        self._take_changes()
         self.build()
         self._run = Run(
             self._built, self._spec, batches=self.batches, model_dir=model_dir
@@ -437,7 +431,7 @@ class Trainer(BaseStep):
         Raises:
             UserError: something that was given does not fit.
         """
-        data = FitData(
+        data = fitting.FitData(
             x=x,
             y=y,
             sample_weight=sample_weight,
@@ -447,8 +441,8 @@ class Trainer(BaseStep):
             batch_size=batch_size,
             validation_batch_size=validation_batch_size,
         )
-        wanted = epochs_of(epochs, initial_epoch, steps_per_epoch)
-        evaluations = evaluations_of(
+        wanted = fitting.epochs_of(epochs, initial_epoch, steps_per_epoch)
+        evaluations = fitting.evaluations_of(
             data,
             freq=validation_freq,
             steps=validation_steps,
@@ -511,7 +505,7 @@ class Trainer(BaseStep):
         Raises:
             UserError: something that was given does not fit.
         """
-        batches = evaluated_batches(
+        batches = fitting.evaluated_batches(
             x,
             y,
             sample_weight,
@@ -566,7 +560,7 @@ class Trainer(BaseStep):
         Raises:
             UserError: `x` does not fit the model.
         """
-        batches = predicted_batches(x, batch_size, self.batch_size)
+        batches = fitting.predicted_batches(x, batch_size, self.batch_size)
         with self._calling(
             callbacks, batches, steps=steps, verbose=verbose
         ) as (run, called):
@@ -638,7 +632,7 @@ class Trainer(BaseStep):
             UserError: the ending is another, the file exists, or Keras cannot
                 save the model.
         """
-        self._built.take_changes()
+        self._take_changes()
         save_model(self._built, path, overwrite=overwrite)
 
     def summary(self, **options: Any) -> None:
@@ -651,6 +645,12 @@ class Trainer(BaseStep):
         self.model.summary(**options)
 
     # How it works; nothing below is meant to be overridden.
+
+    def _take_changes(self) -> None:
+        """Takes over what the user has changed since the last call."""
+        is_over = self._recipe.is_compiled_again()
+        before = vars(self).pop("_built", None) if is_over else None
+        self._built.take_changes(before)
 
     def _train(
         self,
@@ -665,9 +665,8 @@ class Trainer(BaseStep):
         **options: Any,
     ) -> dict[str, float]:
         """Runs a host loop, and notes its epochs."""
-        called = as_callbacks(callbacks)
         own = History() if history is None else history
-        called = [*(with_defaults(called) if verbose else called), own]
+        called = of_training(callbacks, own, fit=fit, verbose=verbose)
         run = self.new_run(None if model_dir is None else os.fspath(model_dir))
         if class_weight is not None:
             run.spec = self._new_spec(class_weight)

@@ -214,7 +214,8 @@ class Own(Trainer):
             {
                 "optimizer": lambda: keras.optimizers.SGD(
                     gradient_accumulation_steps=2
-                )
+                ),
+                "strategy": Mirrored(devices="cpu:0"),
             },
             "Use Trainer.accumulation_steps",
         ),

@@ -88,6 +88,8 @@ class RunState:
         Args:
             over: whether the run has ended.
         """
+        if self._parts.ema is not None:
+            self._parts.ema.follow()
         variables = self._variables()
         arrays: dict[str, Any] = {
             key_of(group, i): _on_host(variable)
@@ -163,6 +165,8 @@ class RunState:
         # Not the variable's own value: a parameter-server worker that died may
         # have counted a step twice.
         parts.step.assign(snapshot.step)
+        if parts.ema is not None:
+            parts.ema.is_stale = False  # They are of these weights.
         if groups is not None:
             return
         # Whether a metric adds up was tried in the run's first attempt. Another
@@ -273,6 +277,7 @@ class RunState:
         # On the host: the event may assign any of the variables.
         values = [_on_host(variable) for variable in variables]
         before = self.step, parts.untracked.state()
+        stale = parts.ema is not None and parts.ema.is_stale
         metrics = {name: {**its} for name, its in parts.metrics.states.items()}
         try:
             yield
@@ -282,6 +287,8 @@ class RunState:
             for variable, value in zip(variables, values, strict=True):
                 variable.assign(value)
             parts.metrics.states = metrics
+            if parts.ema is not None:
+                parts.ema.is_stale = stale
             if parts.guard is not None:
                 parts.guard.forget()
 

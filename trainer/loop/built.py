@@ -9,11 +9,20 @@ import keras
 
 from trainer.checkpoint.stateful import RunState
 from trainer.data.batches import Batches
-from trainer.errors import UserError
 from trainer.loop.goodput import Accounts
 from trainer.step.spec import StepSpec
 from trainer.strategy.build import build_model, build_parts
-from trainer.strategy.optimizers import restart_optimizers
+from trainer.strategy.given import (
+    belongs_to_none,
+    not_compiled,
+    trains_itself,
+)
+from trainer.strategy.hand_over import hand_over_values
+from trainer.strategy.optimizers import (
+    by_part,
+    follow_rates,
+    restart_optimizers,
+)
 from trainer.strategy.plugin import StrategyPlugin
 from trainer.strategy.recipe import Recipe
 
@@ -61,6 +70,8 @@ class Built:
         self.last: Any = None
         self.form: Any = None
         self.specs: dict[Hashable, StepSpec] = {}
+        # The learning rates of optimizers that were given, as last seen.
+        self._rates: dict[str, float] = {}
         self._recipe = recipe
         self._call_once = call_once
         given = recipe.given
@@ -114,14 +125,14 @@ class Built:
         rates = {
             # The shortest decimal of this float32: 0.01, not 0.009999999776.
             name: float(str(keras.ops.convert_to_numpy(one.learning_rate)))
-            for name, one in self.parts.optimizers.items()
+            for name, one in by_part(self.parts.optimizers).items()
         }
         if len(rates) == 1:
             return {"learning_rate": next(iter(rates.values()))}
         return {f"learning_rate_{name}": rate for name, rate in rates.items()}
 
     def single_device_model(self) -> keras.Model:
-        """A copy of the model outside the strategy, for export.
+        """A copy of the model outside the strategy, for a check or a test.
 
         It holds the averaged weights if there are any.
 
@@ -131,45 +142,54 @@ class Built:
         made = build_model(self._recipe.model, self._recipe.precision)
         if not made.built:
             self._call_once(made)
-        made.set_weights(self.model.get_weights())
+        hand_over_values(self.model, made)
+        self._average(made)
+        return made
+
+    def _average(self, made: keras.Model) -> None:
+        """Puts the averaged weights, if there are any, into another model."""
         # Copied one by one, not swapped in and out of the model that trains:
         # only the chief may be doing this, and a swap involves all processes.
-        if self.parts.ema is not None:
-            # Not by what is trainable now, which may be less than at first.
-            averages = {
-                id(variable): average
-                for variable, average in zip(
-                    self.parts.trained, self.parts.ema.variables, strict=True
-                )
-            }
-            for own, its in zip(self.model.weights, made.weights, strict=True):
-                if id(own) in averages:
-                    its.assign(averages[id(own)].read_value())
-        return made
+        if self.parts.ema is None:
+            return
+        self.parts.ema.follow()
+        # Not by what is trainable now, which may be less than at first.
+        averages = {
+            id(variable): average
+            for variable, average in zip(
+                self.parts.trained, self.parts.ema.variables, strict=True
+            )
+        }
+        for own, its in zip(self.model.weights, made.weights, strict=True):
+            if id(own) in averages:
+                its.assign(averages[id(own)].read_value())
 
     @contextlib.contextmanager
     def model_to_save(self) -> Iterator[keras.Model]:
         """The model outside the strategy, with the averaged weights if any.
 
-        A copy, as a file then has neither optimizer nor loss. Keras also
-        saves models of which it could make no other: they are saved as they
-        are, which only a given model that is trained itself can be.
+        Where no scope has made its variables, it is the model that trains;
+        else the given one, which gets its weights; else a copy. What is saved
+        has neither optimizer nor loss.
 
         Raises:
             UserError: the model cannot be made again.
         """
-        given = self._recipe.given
-        try:
-            model = self.single_device_model()
-        except (UserError, ValueError):
-            if given is None or not given.is_trained:
-                raise
-        else:
-            yield model
-            return
+        given, model = self._recipe.given, self.model
         ema = self.parts.ema
-        with ema.swapped_in() if ema else contextlib.nullcontext():
-            yield self.model
+        with contextlib.ExitStack() as exits:
+            if trains_itself(self.plugin, model.variables):
+                if ema is not None:
+                    exits.enter_context(ema.swapped_in())
+            elif given is not None and belongs_to_none(given.model.variables):
+                given.give_back(model)
+                exits.callback(given.give_back, model)
+                model = given.model
+                self._average(model)
+            else:
+                model = self.single_device_model()
+            exits.enter_context(not_compiled(model))
+            yield model
 
     def restart_optimizers(self) -> None:
         """Resets the optimizers to their initial state, for these weights."""
@@ -178,12 +198,21 @@ class Built:
                 self.parts,
                 self._recipe.optimizer or "adam",
                 self._recipe.learning_rate,
+                self.plugin,
             )
 
-    def take_changes(self) -> None:
-        """Takes over what has changed in a given model since the last call."""
+    def take_changes(self, before: "Built | None" = None) -> None:
+        """Takes over what has changed in what was given since the last call.
+
+        Args:
+            before: was built for what a model was compiled with before.
+        """
+        if before is not None:
+            self.state.step = before.state.step
+            self.parts.step.assign(self.state.step)
         if self._recipe.given is not None:
             self._recipe.given.take_over(self.model)
+        follow_rates(self.parts, self._recipe.optimizer, self._rates)
 
     def give_back(self) -> None:
         """Puts trained weights into a given model, of which a copy trains."""

@@ -17,6 +17,7 @@ from trainer.loop.run import Run
 from trainer.runtime.process_exit import headline
 from trainer.runtime.schema import Misfit
 from trainer.step.keras.private import profiles_batches
+from trainer.strategy.optimizers import by_part
 
 # The steps of a host loop, if no callback acts on each of them.
 _STEPS_PER_LOOP = 100
@@ -32,11 +33,6 @@ _REFUSED = {
         "resumes only Keras' own fit. For a run that resumes, use the callback "
         "Checkpoint; in Python, call train('3 epochs', model_dir='run', "
         "callbacks=[Checkpoint()])."
-    ),
-    keras.callbacks.SwapEMAWeights: (
-        "reads averages of Keras' optimizers, which nothing else here would. "
-        "Set Trainer.ema_momentum: evaluations, exports and saved models have "
-        "the averaged weights then."
     ),
 }
 
@@ -95,6 +91,7 @@ class CallbackList:
 
     def attach(self, model: keras.Model, params: dict[str, Any]) -> None:
         """Gives every callback the model, as `fit` does."""
+        _check_averages(self.all, self._run)
         for callback in self.all:
             if not isinstance(callback, Callback):
                 _choose_mode(callback)
@@ -282,6 +279,29 @@ def _check(callbacks: Sequence[keras.callbacks.Callback]) -> None:
                 f"run.callbacks has {count} {kind.__name__} callbacks, which "
                 "would get in each other's way. Keep one."
             )
+
+
+def _check_averages(
+    callbacks: Sequence[keras.callbacks.Callback], run: Run
+) -> None:
+    """Checks that callbacks read the averaged weights that there are."""
+    optimizers = by_part(run.parts.optimizers).values()
+    for one in callbacks:
+        name = type(one).__name__
+        swaps = isinstance(one, keras.callbacks.SwapEMAWeights)
+        if swaps and not any(each.use_ema for each in optimizers):
+            raise UserError(
+                f"{name} needs an optimizer with use_ema = True, on one device."
+                " Or leave it out and set Trainer.ema_momentum: evaluations, "
+                "exports and saved models have the averaged weights then."
+            )
+        for option in ("save_best_only", "restore_best_weights"):
+            if run.parts.ema is not None and getattr(one, option, False):
+                raise UserError(
+                    f"{name}.{option} would choose by the averaged weights of "
+                    "ema_momentum, and keep the others. Leave it off, and let "
+                    "the callback Checkpoint keep the best: it keeps both."
+                )
 
 
 def _call_all(

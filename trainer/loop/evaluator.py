@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+import keras
 import tensorflow as tf
 
 from trainer.data.batches import Batches
@@ -38,9 +39,12 @@ def count_of(batches: Batches, steps: int | None, *, name: str) -> int:
     Raises:
         UserError: the data has no end, and `steps` is not given.
     """
+    # As Keras does: it may be set to try a program out.
+    most = keras.config.max_steps_per_epoch()
+    asked = [n for n in (steps, most) if n is not None]
     # Data of unknown length is counted no further than needed.
-    batches.learn_length(steps)
-    found = [n for n in (steps, batches.steps_per_epoch) if n is not None]
+    batches.learn_length(min(asked, default=None))
+    found = [n for n in (*asked, batches.steps_per_epoch) if n is not None]
     if not found:
         raise UserError(
             "The data to measure is endless, or longer than has been counted: "

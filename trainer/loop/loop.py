@@ -414,7 +414,9 @@ class Loop:
         """
         run, reporter = self._run, self.reporter
         begin = time.perf_counter()
-        with run.accounts.phase("step"):
+        ema = run.parts.ema
+        steps = contextlib.nullcontext() if ema is None else ema.stepping()
+        with run.accounts.phase("step"), steps:
             sums = run.train_runner(self._iterator, count, reporter.sums)
             run.state.step += count
             # Reading the fault waits for the device. Without a guard, the next

@@ -14,6 +14,7 @@ from trainer.loop.reporter import Reporter
 from trainer.loop.run import Run
 from trainer.run_options import RunOptions
 from trainer.runtime.schema import Misfit
+from trainer.strategy.optimizers import check_has_no_end
 
 
 class LoopState:
@@ -51,6 +52,8 @@ class LoopState:
         self.compared: dict[str, str] = {}
         self._run = run
         self._is_fit = is_fit
+        if not is_fit:
+            check_has_no_end(run.parts.optimizers)
         self._reporter = reporter
         self._callbacks = callbacks
         # What a user changes to make a stopped run go on.

@@ -5,6 +5,8 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+import keras
+
 from trainer.data.batches import Batches, Resume
 from trainer.errors import UserError
 from trainer.values.periods import Period, in_epochs, parse_length
@@ -55,6 +57,10 @@ class FitEpochs(NamedTuple):
             UserError: it is not known how long an epoch is.
         """
         steps = self.steps_per_epoch or batches.steps_per_epoch
+        # As `fit` does: it may be set to try a program out.
+        most = keras.config.max_steps_per_epoch()
+        if most is not None:
+            steps = min(steps or most, most)
         if steps is None:
             raise UserError(
                 "The data does not say how many batches an epoch has: pass "

@@ -7,8 +7,19 @@ import keras
 
 from trainer.errors import UserError
 from trainer.loop.callback import Callback
+from trainer.python.history import History
+from trainer.step.keras.private import trained_by
 from trainer.strategy.registry import load_plugins
 from trainer.values.words import shown
+
+
+class FinalValues(Callback):
+    """Lets optimizers give weights their last values when `fit` ends."""
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        """As Keras does, before any other callback."""
+        for one in self.run.parts.optimizers.values():
+            one.finalize_variable_values(trained_by(one))
 
 
 def as_callbacks(given: Any) -> list[keras.callbacks.Callback]:
@@ -37,10 +48,19 @@ def as_callbacks(given: Any) -> list[keras.callbacks.Callback]:
     return listed
 
 
-def with_defaults(
-    callbacks: list[keras.callbacks.Callback],
+def of_training(
+    given: Any, own: History, *, fit: Any, verbose: Any
 ) -> list[keras.callbacks.Callback]:
-    """Adds those that a run from Python has by default; see `Callback`."""
+    """The callbacks of a call that trains.
+
+    Args:
+        given: see `as_callbacks`.
+        own: notes the epochs.
+        fit: `None` if it is not `fit`.
+        verbose: whether to add those that are there by default; see
+            `Callback`.
+    """
+    called = as_callbacks(given)
     kinds = [
         plugin
         for plugin in load_plugins().values()
@@ -51,6 +71,7 @@ def with_defaults(
     missing = [
         kind()
         for kind in kinds
-        if not any(isinstance(one, kind) for one in callbacks)
+        if verbose and not any(isinstance(one, kind) for one in called)
     ]
-    return [*callbacks, *missing]
+    ends = [] if fit is None else [FinalValues()]
+    return [*ends, *called, *missing, own]

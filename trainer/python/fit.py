@@ -270,6 +270,8 @@ def epochs_of(
     Raises:
         UserError: there are none.
     """
+    most = keras.config.max_epochs()
+    epochs = epochs if most is None else min(epochs, most)
     if initial_epoch >= epochs:
         raise UserError(
             f"initial_epoch = {initial_epoch} leaves nothing to train: epochs "

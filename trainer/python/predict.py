@@ -17,6 +17,7 @@ from trainer.loop.run import Run
 from trainer.runtime.graph import converted, graph_function
 from trainer.step.checks import check_inputs
 from trainer.step.spec import StepSpec
+from trainer.strategy.checks import own_predict_step
 from trainer.strategy.graph_loop import eagerly
 
 # Keeps the random numbers apart from those of training, evaluation and trials.
@@ -24,13 +25,18 @@ _STREAM = 3
 
 
 def _make_predict(spec: StepSpec) -> Callable[[Any, tf.Tensor], Any]:
-    """The traced function from a batch's inputs to its outputs."""
+    """The traced function from a batch to its outputs."""
     # On one device: what a replica computes depends on none of the others.
     randomness, step = spec.parts.randomness, spec.parts.step
 
-    def outputs_of(x: Any, number: tf.Tensor) -> Any:
+    own = None if spec.has_own("forward") else own_predict_step(spec.model)
+
+    def outputs_of(batch: Any, number: tf.Tensor) -> Any:
         spec.bind()
         with randomness.at(step.read_value(), number, _STREAM, replica=0):
+            if own is not None:
+                return converted(own)(batch)
+            x, _, _ = keras.utils.unpack_x_y_sample_weight(batch)
             return converted(spec.methods.forward)(x, training=False)
 
     return graph_function(outputs_of, reduce_retracing=True)
@@ -88,8 +94,7 @@ def _collect(
             called.call("on_predict_batch_begin", begin, {})
             parts = []
             for number, batch in itertools.islice(numbered, called.execution):
-                inputs, _, _ = keras.utils.unpack_x_y_sample_weight(batch)
-                parts.append(outputs_of(inputs, tf.constant(number)))
+                parts.append(outputs_of(batch, tf.constant(number)))
             outputs = _joined(parts)
             found.append(outputs)
             end = begin + called.execution - 1

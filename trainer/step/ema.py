@@ -1,7 +1,8 @@
 """An exponential moving average of the weights (Polyak averaging)."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import tensorflow as tf
 
@@ -14,6 +15,10 @@ class MovingAverage:
             at their values. Create the object in the strategy's scope.
         momentum: m, in (0, 1).
         strategy: the strategy that made the variables.
+
+    Attributes:
+        is_stale: whether something other than a step has written a weight:
+            the averages are of other weights then, and begin again.
     """
 
     def __init__(
@@ -26,10 +31,34 @@ class MovingAverage:
         self._momentum = momentum
         self._strategy = strategy
         self._watched = variables
+        self.is_stale = False
+        for variable in variables:
+            for name in ("assign", "assign_add", "assign_sub"):
+                setattr(variable, name, self._noting(getattr(variable, name)))
         self.variables = [
             tf.Variable(v.read_value(), trainable=False, name="ema")
             for v in variables
         ]
+
+    def _noting(self, assign: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            # What is traced is of a step.
+            self.is_stale |= tf.executing_eagerly()
+            return assign(*args, **kwargs)
+
+        return noted
+
+    def follow(self) -> None:
+        """Starts again if the weights are others; before anything is read."""
+        if self.is_stale:
+            self.restart()
+
+    @contextlib.contextmanager
+    def stepping(self) -> Iterator[None]:
+        """What writes weights while it is open are steps."""
+        self.follow()
+        yield
+        self.is_stale = False
 
     def restart(self) -> None:
         """Starts the averages again at the present weights."""
@@ -37,6 +66,7 @@ class MovingAverage:
             self.variables, self._watched, strict=True
         ):
             average.assign(variable.read_value())
+        self.is_stale = False
 
     def update(self) -> None:
         """Moves every average one step, in cross-replica context."""
@@ -69,12 +99,14 @@ class MovingAverage:
         The weights are copied, not computed back, so that they return bit by
         bit.
         """
+        self.follow()
         weights = [tf.identity(v) for v in self._watched]
         try:
             self._copy_in(self.variables)
             yield
         finally:
             self._copy_in(weights)
+            self.is_stale = False
 
     def _copy_in(self, values: list[tf.Variable] | list[tf.Tensor]) -> None:
         for variable, value in zip(self._watched, values, strict=True):

@@ -266,7 +266,8 @@ class BaseStep:
         # All replicas assign the same here, so nothing must be weighed by
         # examples.
         with step_context.within(batch=None):
-            chosen.apply(gradients, variables)
+            # As `fit` does: it is what optimizers of one's own override.
+            chosen.apply_gradients(zip(gradients, variables, strict=True))
 
     def metric_increments(
         self, y: Any, y_pred: Any, sample_weight: Any = None

@@ -1,8 +1,12 @@
 """Builds model, optimizers, metrics and state variables in the scope."""
 
-from collections.abc import Callable
+import contextlib
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from trainer.errors import UserError
@@ -11,7 +15,7 @@ from trainer.step.ema import MovingAverage
 from trainer.step.keras import batch_norm
 from trainer.step.keras.private import (
     all_layers,
-    compile_arguments,
+    compile_for_callbacks,
     native,
     separate_added_losses,
 )
@@ -44,23 +48,28 @@ def build_parts(
         UserError: a factory is not one, or an option cannot be honored.
     """
     # All processes of a cluster draw the same initial weights.
-    keras.utils.set_random_seed(recipe.seed)
     noted = NotedVariables()
-    with plugin.scope():
-        with tf.variable_creator_scope(noted):
-            made = _model_in_scope(plugin, recipe, call_once)
-        # After the model is built: its layers have made their variables, and
-        # the optimizers, which assign equal values, have not.
-        take_over_assignments(made, noted, equal=_equal_on_replicas(made))
+    with contextlib.ExitStack() as exits:
+        exits.enter_context(_seeded(recipe.seed))
+        with plugin.scope():
+            with tf.variable_creator_scope(noted):
+                made = _model_in_scope(plugin, recipe, call_once)
+            # After the model is built: its layers have made their variables,
+            # and the optimizers, which assign equal values, have not.
+            equal = _equal_on_replicas(made)
+            take_over_assignments(made, noted, equal=equal)
         trainable = made.trainable_variables
-        with tf.variable_creator_scope(noted):
+        with _scope_of(trainable, plugin), tf.variable_creator_scope(noted):
             optimizers = build_optimizers(
                 made,
                 trainable,
                 factory=recipe.optimizer or "adam",
                 learning_rate=recipe.learning_rate,
+                plugin=plugin,
+                given=recipe.given,
             )
-        _compile(made, next(iter(optimizers.values())))
+        compile_for_callbacks(made, next(iter(optimizers.values())))
+        exits.enter_context(plugin.scope())
         # Variables that this framework makes are either in checkpoints, or
         # need not be.
         ours = NotedVariables()
@@ -72,9 +81,9 @@ def build_parts(
                 own_step=recipe.has_own("train_step"),
             )
             step = tf.Variable(0, dtype=tf.int64, trainable=False, name="step")
-            loss_scale = None
-            if _computes_in_half(made, own_step=recipe.has_own("train_step")):
-                loss_scale = LossScale()
+            loss_scale = _loss_scale(
+                recipe.optimizer, made, own_step=recipe.has_own("train_step")
+            )
             ema = recipe.ema_momentum and MovingAverage(
                 [native(v) for v in trainable],
                 momentum=recipe.ema_momentum,
@@ -99,6 +108,28 @@ def build_parts(
         )
 
 
+@contextlib.contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Seeds everything; Python's and NumPy's numbers are the program's own."""
+    before = random.getstate(), np.random.get_state()
+    keras.utils.set_random_seed(seed)
+    try:
+        yield
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])
+
+
+def _scope_of(
+    variables: list[Any], plugin: StrategyPlugin
+) -> contextlib.AbstractContextManager[Any]:
+    """Where optimizers of variables are made: where these were."""
+    is_theirs = plugin.strategy.extended.variable_created_in_scope
+    if all(is_theirs(native(one)) for one in variables):
+        return plugin.scope()
+    return tf.device(plugin.devices()[0])
+
+
 def _model_in_scope(
     plugin: StrategyPlugin,
     recipe: Recipe,
@@ -110,6 +141,7 @@ def _model_in_scope(
         (lambda: given.make(plugin)) if given else recipe.model,
         recipe.precision,
     )
+    recipe.check_steps(made)
     if made.compiled:
         recipe.take_compiled(made, plugin)
     # Before the first call: it decides how a layer is traced.
@@ -150,26 +182,13 @@ def build_model(
     return model
 
 
-def _compile(model: keras.Model, optimizer: keras.optimizers.Optimizer) -> None:
-    """Keras' callbacks read `model.optimizer` and `model.stop_training`."""
-    # Without auto_scale_loss=False, Keras would wrap the optimizer in a loss
-    # scale of its own under mixed_float16.
-    model.compile(
-        **{
-            # What the user has compiled it with is saved with it.
-            **compile_arguments(model),
-            "optimizer": optimizer,
-            "jit_compile": False,
-        },
-        auto_scale_loss=False,
-    )
-
-
-def _computes_in_half(model: keras.Model, *, own_step: bool) -> bool:
-    """Whether any layer computes in float16, and needs a loss scale.
+def _loss_scale(
+    optimizer: Any, model: keras.Model, *, own_step: bool
+) -> LossScale | None:
+    """A loss scale, if a layer computes in float16 or the optimizer has one.
 
     Raises:
-        UserError: one does, and the Trainer overrides `train_step`.
+        UserError: a layer does, and the Trainer overrides `train_step`.
     """
     half = any(one.compute_dtype == "float16" for one in all_layers(model))
     if half and own_step:
@@ -177,7 +196,13 @@ def _computes_in_half(model: keras.Model, *, own_step: bool) -> bool:
             "The model computes in float16, whose loss scale cannot reach an "
             "overridden train_step. Use mixed_bfloat16."
         )
-    return half
+    # Ours in its place: it decides on reduced gradients, alike on all replicas.
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        scale = optimizer.initial_scale
+        if optimizer.built:
+            scale = float(optimizer.dynamic_scale)
+        return LossScale(scale, optimizer.dynamic_growth_steps)
+    return LossScale() if half else None
 
 
 def _equal_on_replicas(model: keras.Model) -> list[tf.Variable]:

@@ -25,6 +25,12 @@ def check_against_strategy(
     Raises:
         UserError: it cannot.
     """
+    if keras.distribution.distribution() is not None:
+        raise UserError(
+            "keras.distribution.set_distribution does nothing with TensorFlow. "
+            "Name a strategy, such as Trainer(strategy='mirrored'), and call "
+            "keras.distribution.set_distribution(None)."
+        )
     parts = plugin.num_replicas * accumulation_steps
     if plugin.options.static_shapes and batch_size % parts:
         below = batch_size // parts * parts
@@ -102,15 +108,47 @@ def check_added_losses(kinds: AddedLosses, model: keras.Model) -> None:
             )
 
 
-# Methods of a model that `fit` would call, and what replaces them here.
-_STEPS_OF_FIT = {
-    "train_step": "Trainer.train_step",
-    "test_step": "Trainer.eval_step",
-    "compute_metrics": "Trainer.metrics",
-    "get_metrics_result": "Trainer.metrics",
-    "make_train_function": "Trainer.train_step",
-    "make_test_function": "Trainer.eval_step",
+# Methods that `fit` would call, or is, and what replaces them here. Others of
+# Keras' are called, or nothing depends on them.
+_NOT_CALLED: dict[type, dict[str, str]] = {
+    keras.Model: {
+        "train_step": "Trainer.train_step",
+        "test_step": "Trainer.eval_step",
+        "compute_metrics": "Trainer.metrics",
+        "get_metrics_result": "Trainer.metrics",
+        "reset_metrics": "Trainer.metrics",
+        "losses": "add_loss in the layer's call",
+        "make_train_function": "Trainer.train_step",
+        "make_test_function": "Trainer.eval_step",
+        "make_predict_function": "its predict_step or Trainer.forward",
+        "fit": "a subclass of Trainer",
+        "evaluate": "a subclass of Trainer",
+        "predict": "a subclass of Trainer",
+    },
+    keras.optimizers.Optimizer: {
+        "scale_loss": "the loss, or its apply_gradients",
+        "stateless_apply": "its apply_gradients",
+    },
 }
+
+
+def check_methods(owner: Any, ignored: Collection[str] = ()) -> None:
+    """Checks that a model or an optimizer overrides nothing of `fit`'s.
+
+    Args:
+        owner: built or not.
+        ignored: methods that are called, or need not be.
+
+    Raises:
+        UserError: a method is its own, and would not be called.
+    """
+    for kind, methods in _NOT_CALLED.items():
+        for name, instead in methods.items() if isinstance(owner, kind) else ():
+            if name not in ignored and not is_of_keras(owner, name):
+                raise UserError(
+                    f"{type(owner).__name__}.{name} is its own, but only "
+                    f"keras.Model.fit calls it. Move it to {instead}."
+                )
 
 
 def check_steps_of_model(
@@ -127,16 +165,30 @@ def check_steps_of_model(
     Raises:
         UserError: it has one.
     """
-    for name, instead in _STEPS_OF_FIT.items():
-        if own_step and (name == "train_step" or own_eval_step):
-            continue
-        if own_eval_step and name == "test_step":
-            continue
-        if not is_of_keras(model, name):
+    ignored: set[str] = set()
+    if own_step:
+        ignored.add("train_step")
+    if own_eval_step:
+        ignored.add("test_step")
+    if own_step and own_eval_step:
+        ignored |= {*_NOT_CALLED[keras.Model]} - {"fit", "evaluate", "predict"}
+    # A task of KerasHub: its `fit` puts data through this first.
+    if hasattr(model, "preprocessor"):
+        if model.preprocessor is not None:
             raise UserError(
-                f"{type(model).__name__}.{name} is its own, but only "
-                f"keras.Model.fit calls it. Move it to {instead}."
+                f"{type(model).__name__}.preprocessor is applied by its own "
+                "fit, and here it is not. Apply it to the data, as in "
+                "dataset.map(model.preprocessor), and set model.preprocessor "
+                "= None."
             )
+        ignored |= {"fit", "evaluate", "predict"}
+    check_methods(model, ignored)
+
+
+def own_predict_step(model: keras.Model) -> Any:
+    """A model's `predict_step` if it is not Keras'; else `None`."""
+    is_own = not is_of_keras(model, "predict_step")
+    return model.predict_step if is_own else None
 
 
 def check_trainable(

@@ -1,6 +1,7 @@
 """Builds optimizers for a model's weights, under the strategy's scope."""
 
 import inspect
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -9,21 +10,54 @@ import tensorflow as tf
 
 from trainer.errors import UserError
 from trainer.step.keras.private import (
+    bind_to,
     count_steps_natively,
+    hand_over_exclusions,
+    is_of_keras,
+    optimizer_config,
     replace_own_reduction,
+    trained_by,
 )
 from trainer.step.spec import Parts
+from trainer.strategy.checks import check_methods
+from trainer.strategy.given import GivenModel, trains_itself
+from trainer.strategy.hand_over import hand_over_attributes
+from trainer.strategy.plugin import StrategyPlugin
 from trainer.values.words import shown
 
-# Options of Keras' optimizers that would not do here what they say.
-_NOT_OF_KERAS = {
-    "gradient_accumulation_steps": "does not work under a strategy. Use "
-    "Trainer.accumulation_steps.",
-    "use_ema": "would keep averages that nothing reads. Use "
-    "Trainer.ema_momentum, which evaluates and exports with them.",
-    "loss_scale_factor": "divides gradients of a loss that was not multiplied "
-    "by it. Leave it out: precision = 'mixed_float16' brings a loss scale.",
+# What of Keras' optimizers would not do here what it says: whether it does so
+# on one device, and a reason.
+_OPTIONS = {
+    "loss_scale_factor": (
+        False,
+        "divides gradients of a loss that was not multiplied by it. Leave it "
+        "out: precision = 'mixed_float16' brings a loss scale.",
+    ),
+    "gradient_accumulation_steps": (
+        True,
+        "works on one device only. Use Trainer.accumulation_steps.",
+    ),
+    "use_ema": (
+        True,
+        "works on one device only. Use Trainer.ema_momentum, which evaluates "
+        "and exports with the averages.",
+    ),
 }
+_KINDS = {
+    keras.optimizers.LossScaleOptimizer: (
+        False,
+        "is returned by a function, whose scale would not be kept. Use the "
+        "inner optimizer: precision = 'mixed_float16' brings a loss scale. Or "
+        "give the object itself.",
+    ),
+    keras.optimizers.MultiOptimizer: (
+        True,
+        "works on one device only. Set strategy to 'default'; or pass a dict "
+        "of optimizers, each by the name of its layer, and apply them in a "
+        "train_step of your own.",
+    ),
+}
+_Optimizer = keras.optimizers.Optimizer
 _NUMBERS = (int, float, np.number, keras.Variable, tf.Variable)
 
 
@@ -33,6 +67,9 @@ def build_optimizers(
     *,
     factory: Any,
     learning_rate: float | None,
+    plugin: StrategyPlugin,
+    given: GivenModel | None = None,
+    is_restart: bool = False,
 ) -> dict[str, keras.optimizers.Optimizer]:
     """Optimizers with their state, made for the present weights.
 
@@ -41,28 +78,52 @@ def build_optimizers(
         trainable: the weights.
         factory: `Trainer.optimizer`.
         learning_rate: `Trainer.learning_rate`.
+        plugin: the strategy. On one device an optimizer that was given is
+            trained itself, and elsewhere a copy of it.
+        given: the model, if it was given as an object.
+        is_restart: whether the state of what was given is not wanted.
     """
     if isinstance(factory, dict) and learning_rate is not None:
         raise UserError(
             f"learning_rate = {learning_rate}: there are several optimizers "
             f"({', '.join(factory)}). Set each one's own learning rate."
         )
-    given = factory if isinstance(factory, dict) else {"optimizer": factory}
+    factories = factory if isinstance(factory, dict) else {"optimizer": factory}
     found = {}
-    for name, one in given.items():
-        made = found[name] = _make_optimizer(one, learning_rate)
+    for name, one in factories.items():
+        is_single = len(factories) == 1
+        variables = trainable if is_single else _variables_of(model, name)
+        if isinstance(one, keras.optimizers.LossScaleOptimizer):
+            one = one.inner_optimizer
+        made = found[name] = (
+            one
+            if not (is_restart or learning_rate is not None)
+            and _is_for(one, variables, plugin)
+            else _make_optimizer(one, learning_rate)
+        )
+        _check(made, plugin)
+        is_copy = made is not one and isinstance(one, _Optimizer)
+        # Before it is built: it decides then what a variable gets.
+        if is_copy:
+            hand_over_exclusions(one, made, _counterparts(given, model))
+        parts = made, *by_part({name: made}).values()
+        for part in parts:
+            bind_to(part, tf.distribute.get_strategy())
         # Built now: replicas cannot create variables, and a checkpoint is
         # restored before the first step.
-        is_single = len(given) == 1
-        made.build(trainable if is_single else _variables_of(model, name))
-        _take_state(made, factory)
-        replace_own_reduction(made)
-        count_steps_natively(made)
+        if not made.built:
+            made.build(variables)
+        if is_copy and not is_restart:
+            _take_state(made, one)
+        for part in parts:
+            bind_to(part, plugin.strategy)
+            replace_own_reduction(part)
+            count_steps_natively(part)
     return found
 
 
 def restart_optimizers(
-    parts: Parts, factory: Any, learning_rate: float | None
+    parts: Parts, factory: Any, learning_rate: float | None, plugin: Any
 ) -> None:
     """Resets optimizers to their initial state for the present weights.
 
@@ -74,12 +135,83 @@ def restart_optimizers(
         parts.trained,
         factory=factory,
         learning_rate=learning_rate,
+        plugin=plugin,
+        is_restart=True,
     )
     for name, old in parts.optimizers.items():
         values = fresh[name].variables
         # Into the present variables: graphs and checkpoints know these.
         for variable, value in zip(old.variables, values, strict=True):
             variable.assign(value)
+
+
+def by_part(
+    optimizers: Mapping[str, keras.optimizers.Optimizer],
+) -> dict[str, keras.optimizers.Optimizer]:
+    """Optimizers by name; those within a `MultiOptimizer` by number, too."""
+    found: dict[str, keras.optimizers.Optimizer] = {}
+    for name, one in optimizers.items():
+        parts = getattr(one, "optimizers", None)
+        numbered = enumerate(parts) if parts else ()
+        found |= {f"{name}_{i}": part for i, part in numbered} or {name: one}
+    return found
+
+
+def check_has_no_end(
+    optimizers: Mapping[str, keras.optimizers.Optimizer],
+) -> None:
+    """Checks that optimizers need no end of training, which `fit` has.
+
+    Raises:
+        UserError: one writes weights then, and a run may go on.
+    """
+    for one in by_part(optimizers).values():
+        if one.use_ema or not is_of_keras(one, "finalize_variable_values"):
+            raise UserError(
+                f"{type(one).__name__}.finalize_variable_values writes the "
+                "weights at the end of fit. A run of train has none, as it "
+                "may go on: call fit, or use Trainer.ema_momentum."
+            )
+
+
+def follow_rates(parts: Parts, factory: Any, known: dict[str, float]) -> None:
+    """Takes over a learning rate that was set on an optimizer as given.
+
+    Args:
+        parts: have the optimizers that train, which may be copies.
+        factory: `Trainer.optimizer`.
+        known: by name, what the rates were; changes.
+    """
+    factories = factory if isinstance(factory, dict) else {"optimizer": factory}
+    for name, one in factories.items():
+        made = parts.optimizers.get(name)
+        if not isinstance(one, _Optimizer) or one is made:
+            continue
+        rate = getattr(one, "inner_optimizer", one).learning_rate
+        # A schedule, or a function, is shared with the copy.
+        if made is not None and isinstance(rate, keras.Variable):
+            now = float(rate)
+            if known.setdefault(name, now) != now:
+                made.learning_rate = known[name] = now
+
+
+def _is_for(one: Any, variables: list[Any], plugin: StrategyPlugin) -> bool:
+    """Whether an optimizer that was given can itself train these."""
+    if not isinstance(one, _Optimizer):
+        return False
+    if not trains_itself(plugin, one.variables):
+        return False
+    if not one.built:
+        return True
+    return [id(v) for v in trained_by(one)] == [id(v) for v in variables]
+
+
+def _counterparts(
+    given: GivenModel | None, model: keras.Model
+) -> list[tuple[Any, Any]]:
+    """The variables of a given model, with those that its copy trains."""
+    own = () if given is None else given.model.variables
+    return list(zip(own, model.variables, strict=False))
 
 
 def _variables_of(model: keras.Model, optimizer: str) -> list[Any]:
@@ -115,9 +247,10 @@ def _make_optimizer(
             f"Trainer.optimizer = {shown(factory)} returned "
             f"{shown(optimizer)}, not a Keras optimizer."
         )
-    _refuse_own_versions(optimizer)
     if optimizer is factory or rate is not None:
         optimizer = _made_again(optimizer, rate)
+    if isinstance(optimizer, keras.optimizers.MultiOptimizer):
+        return optimizer
     # Keras sees what a function returns for it only when a step is traced.
     rate = optimizer.learning_rate
     if not (keras.ops.is_tensor(rate) or isinstance(rate, _NUMBERS)):
@@ -133,7 +266,7 @@ def _made_again(
 ) -> keras.optimizers.Optimizer:
     """An optimizer as the given one, whose variables are made in this scope."""
     try:
-        config = given.get_config()
+        config = optimizer_config(given)
         if learning_rate is not None:
             config["learning_rate"] = float(learning_rate)
         return type(given).from_config(config)
@@ -146,40 +279,40 @@ def _made_again(
         ) from None
 
 
-def _take_state(made: keras.optimizers.Optimizer, given: Any) -> None:
-    """Goes on with the state of an optimizer that was used already.
+def _take_state(
+    made: keras.optimizers.Optimizer, given: keras.optimizers.Optimizer
+) -> None:
+    """Goes on with what an optimizer holds, and with its state if it has any.
 
     Raises:
         UserError: it was used for other weights.
     """
-    if not isinstance(given, keras.optimizers.Optimizer) or not given.built:
-        return
-    if [v.shape for v in given.variables] != [v.shape for v in made.variables]:
-        raise UserError(
-            f"The {type(given).__name__} has been used for another model. Make "
-            "a new one, or pass a function: Trainer(optimizer=lambda: ...)."
-        )
-    for variable, value in zip(made.variables, given.variables, strict=True):
-        # What was set since, such as the learning rate, is in the new one.
-        if variable is not made.learning_rate:
-            variable.assign(value)
+    if given.built:
+        shapes = [[v.shape for v in one.variables] for one in (given, made)]
+        if shapes[0] != shapes[1]:
+            raise UserError(
+                f"The {type(given).__name__} has been used for another model. "
+                "Make a new one, or pass a function: "
+                "Trainer(optimizer=lambda: ...)."
+            )
+        for variable, value in zip(
+            made.variables, given.variables, strict=True
+        ):
+            # What was set since, such as the learning rate, is in the new one.
+            if variable is not made.learning_rate:
+                variable.assign(value)
+    hand_over_attributes(given, made, f"The {type(given).__name__}")
 
 
-def _refuse_own_versions(optimizer: keras.optimizers.Optimizer) -> None:
-    """Refuses options that Keras cannot keep under several replicas."""
+def _check(optimizer: keras.optimizers.Optimizer, plugin: Any) -> None:
+    """Refuses what would do something else here than in `fit`."""
     name = type(optimizer).__name__
-    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-        raise UserError(
-            f"{name} decides on unreduced gradients, differently on each "
-            "replica. Use the inner optimizer: precision = 'mixed_float16' "
-            "brings a loss scale that all replicas agree on."
-        )
-    if isinstance(optimizer, keras.optimizers.MultiOptimizer):
-        raise UserError(
-            f"{name} hides several optimizers in one. Pass a dict of "
-            "optimizers to the Trainer, each by the name of its layer, and "
-            "apply them in a train_step of your own."
-        )
-    for option, why in _NOT_OF_KERAS.items():
-        if getattr(optimizer, option):
-            raise UserError(f"{name}.{option} {why}")
+    check_methods(optimizer)
+    is_alone = trains_itself(plugin, ())
+    for kind, (on_one, why) in _KINDS.items():
+        if isinstance(optimizer, kind) and not (on_one and is_alone):
+            raise UserError(f"{name} {why}")
+    for option, (on_one, why) in _OPTIONS.items():
+        for part in by_part({name: optimizer}).values():
+            if getattr(part, option) and not (on_one and is_alone):
+                raise UserError(f"{name}.{option} {why}")

@@ -1,10 +1,7 @@
 """`Recipe`: what a Trainer was given, beside its data and its strategy."""
 
 import dataclasses
-import hashlib
-import inspect
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Annotated, Any, get_type_hints
 
 import keras
@@ -14,12 +11,7 @@ from annotated_types import Gt, Lt
 from trainer.errors import UserError
 from trainer.step.divergence_guard import Guard
 from trainer.step.forms import Form
-from trainer.step.keras.private import (
-    all_layers,
-    compile_arguments,
-    lambda_options,
-    native,
-)
+from trainer.step.keras.private import compile_arguments
 from trainer.step.spec import AddedLosses, StepSpec
 from trainer.strategy.checks import (
     as_loss,
@@ -28,6 +20,7 @@ from trainer.strategy.checks import (
     check_eager,
     check_steps_of_model,
 )
+from trainer.strategy.given import GivenModel, check_precision
 from trainer.strategy.plugin import StrategyPlugin
 from trainer.values.annotations import (
     JitCompile,
@@ -44,6 +37,12 @@ from trainer.values.keras_values import (
     MakeModel,
     Metrics,
     Optimizer,
+)
+
+# What a model's `compile` may say in the Trainer's place.
+_COMPILED = (
+    *("optimizer", "loss", "loss_weights", "metrics", "plain_metrics"),
+    *("run_eagerly", "jit_compile"),
 )
 
 
@@ -63,7 +62,7 @@ class Recipe:
     name: str
     overridden: frozenset[str]
     model: MakeModel
-    given: "GivenModel | None" = dataclasses.field(default=None, init=False)
+    given: GivenModel | None = dataclasses.field(default=None, init=False)
     plain_metrics: Any = dataclasses.field(default=None, init=False)
     # Arguments of the Trainer, and declared here only.
     loss: Loss = None
@@ -109,9 +108,11 @@ class Recipe:
             self.jit_compile = "graph"
         if self.run_eagerly:
             self._use_eagerly()
+        # Of the Trainer itself, whatever a model is compiled with.
+        self._own = {name: getattr(self, name) for name in _COMPILED}
         if isinstance(self.model, keras.Model):
+            check_precision(self.model, self.precision)
             self.given = GivenModel(self.model)
-            self.given.check_precision(self.precision)
             self.take_compiled(self.model)
             self.model = self.given
 
@@ -136,19 +137,37 @@ class Recipe:
                 "be applied. Weigh the classes there."
             )
 
-    def check_model(self, model: keras.Model, plugin: StrategyPlugin) -> None:
-        """Checks the model that was built.
+    def check_steps(self, model: keras.Model) -> None:
+        """Checks a model, which may not be built yet, for steps of its own.
 
         Raises:
-            UserError: it has what cannot be honored.
+            UserError: it has what would not be called.
         """
         check_steps_of_model(
             model,
             own_step=self.has_own("train_step"),
             own_eval_step=self.has_own("eval_step"),
         )
+
+    def check_model(self, model: keras.Model, plugin: StrategyPlugin) -> None:
+        """Checks the model that was built.
+
+        Raises:
+            UserError: it has what cannot be honored.
+        """
         check_added_losses(self.added_losses, model)
         check_dtypes(plugin, model)
+
+    def is_compiled_again(self) -> bool:
+        """Takes what a given model was compiled with anew; whether it was.
+
+        Raises:
+            UserError: it is compiled with what cannot be honored.
+        """
+        if self.given is None or not self.given.is_compiled_again():
+            return False
+        self.take_compiled(self.given.model)
+        return True
 
     def take_compiled(
         self, model: keras.Model, plugin: StrategyPlugin | None = None
@@ -162,6 +181,8 @@ class Recipe:
         Raises:
             UserError: it is compiled with what cannot be honored.
         """
+        for name, own in self._own.items():
+            setattr(self, name, own)
         compiled = compiled_with(model)
         if compiled.get("run_eagerly"):
             self._use_eagerly()
@@ -176,6 +197,13 @@ class Recipe:
             self.loss = tf.nest.map_structure(as_loss, compiled.get("loss"))
             if self.loss_weights is None:
                 self.loss_weights = compiled.get("loss_weights")
+        elif self.loss_weights is None and "loss_weights" in compiled:
+            raise UserError(
+                "The model is compiled with loss_weights, which belong to the "
+                "loss that it is compiled with, and the Trainer has a loss of "
+                "its own. Pass Trainer(loss_weights=...), too, or leave the "
+                "loss to compile."
+            )
 
     def _use_eagerly(self) -> None:
         if Form.of(self.jit_compile) not in (None, Form.GRAPH):
@@ -211,105 +239,6 @@ class Recipe:
         }
 
 
-class GivenModel:
-    """A `keras.Model` from which a Trainer makes its own, and its weights.
-
-    Without a `tf.distribute` strategy it is trained itself. A strategy's
-    variables must be made in its scope: there a copy is trained, and its
-    weights are put back into the given model after each call.
-
-    Args:
-        model: built or not, compiled or not.
-
-    Attributes:
-        is_trained: whether it is trained itself.
-    """
-
-    def __init__(self, model: keras.Model) -> None:
-        self.model = model
-        self.is_trained = False
-        # What the copy has been given, or has given back.
-        self._known: tuple[Any, ...] | None = None
-
-    def __call__(self) -> keras.Model:
-        """A new model of the same configuration, with weights of its own.
-
-        Raises:
-            UserError: the model cannot be made again from its configuration.
-        """
-        return copy_of(self.model)
-
-    def make(self, plugin: StrategyPlugin) -> keras.Model:
-        """The model that is trained under a strategy."""
-        with plugin.strategy.scope():
-            is_plain = not tf.distribute.has_strategy()
-        self.is_trained = is_plain and not any(
-            hasattr(native(v), "distribute_strategy")
-            for v in self.model.variables
-        )
-        return self.model if self.is_trained else self()
-
-    def take_over(self, made: keras.Model) -> None:
-        """Gives a copy, which is built, weights and `trainable` flags.
-
-        Only if the user has changed them since the last call.
-
-        Raises:
-            UserError: the given model has other layers or weights by now.
-        """
-        if self.is_trained or not self.model.built:
-            return
-        now = self._state()
-        if now == self._known:
-            return
-        layers = list(all_layers(self.model)), list(all_layers(made))
-        shapes = [
-            [tuple(v.shape) for v in m.weights] for m in (self.model, made)
-        ]
-        if len(layers[0]) != len(layers[1]) or shapes[0] != shapes[1]:
-            raise UserError(
-                f"The model {self.model.name!r} has other layers or weights "
-                "than the copy of it that is trained in the strategy's scope. "
-                "If you have changed it, make a new Trainer; otherwise pass a "
-                "function that makes the model: Trainer(model=lambda: ...)."
-            )
-        # From the outside in, as a layer's flag sets those of its own layers.
-        for own, its in zip(*layers, strict=True):
-            if its.trainable != own.trainable:
-                its.trainable = own.trainable
-        made.set_weights(self.model.get_weights())
-        self._known = now
-
-    def give_back(self, trained: keras.Model) -> None:
-        """Puts the trained weights into the given model, which is built."""
-        if not self.is_trained:
-            self.model.set_weights(trained.get_weights())
-            self._known = self._state()
-
-    def _state(self) -> tuple[Any, ...]:
-        """What tells whether weights or flags have changed."""
-        digest = hashlib.blake2b()
-        for weight in self.model.get_weights():
-            digest.update(weight.tobytes())
-        flags = [layer.trainable for layer in all_layers(self.model)]
-        return digest.digest(), flags
-
-    def check_precision(self, precision: str | None) -> None:
-        """Checks that the model has the precision that is asked for.
-
-        Raises:
-            UserError: its layers were made with another one.
-        """
-        own = self.model.dtype_policy.name
-        if precision not in (None, own):
-            raise UserError(
-                f"precision = {precision!r} comes too late: the layers of the "
-                f"model have been made with {own!r}. Pass a function that "
-                "makes the model, or call keras.config.set_dtype_policy "
-                "before you make it."
-            )
-
-
 def compiled_with(model: keras.Model) -> dict[str, Any]:
     """What a model was compiled with, as arguments of a Trainer.
 
@@ -324,61 +253,8 @@ def compiled_with(model: keras.Model) -> dict[str, Any]:
         *("weighted_metrics", "run_eagerly"),
     )
     found = {name: given.get(name) for name in names}
+    if "optimizer" in given:
+        # Not the name that `compile` was given: what is set on the object
+        # counts.
+        found["optimizer"] = model.optimizer
     return {name: one for name, one in found.items() if one is not None}
-
-
-def copy_of(model: keras.Model) -> keras.Model:
-    """A new model of the same configuration, with weights of its own.
-
-    It is not compiled. Sequential and Functional models can be copied whatever
-    their layers are; a class of the user's own must be one that its
-    `get_config` describes, or whose constructor takes nothing.
-
-    Raises:
-        UserError: it cannot be made again from its configuration.
-    """
-    kind = type(model)
-    # By name, as a layer may hold layers that are not registered with Keras.
-    classes = {type(one).__name__: type(one) for one in all_layers(model)}
-    try:
-        with keras.saving.custom_object_scope(classes), _not_compiled(model):
-            # Sequential and Functional, and no subclass of them.
-            if kind.__module__.partition(".")[0] == "keras":
-                return keras.models.clone_model(
-                    model, clone_function=_copy_of_layer, recursive=True
-                )
-            return _copy_of_layer(model)
-    # A configuration is user code, which can fail in any way.
-    except Exception as error:
-        raise UserError(
-            f"A copy of the {kind.__name__} {model.name!r} is needed in the "
-            "strategy's scope, but it cannot be made from get_config "
-            f"({type(error).__name__}). Pass a function that makes the model: "
-            "Trainer(model=lambda: ...)."
-        ) from None
-
-
-def _copy_of_layer(layer: keras.Layer) -> keras.Layer:
-    kind = type(layer)
-    if kind is keras.layers.Lambda:
-        return kind(**lambda_options(layer))
-    # Keras gives any constructor a name and a dtype, and this takes neither.
-    is_model = isinstance(layer, keras.Model)
-    if is_model and not inspect.signature(kind).parameters:
-        return kind()
-    return kind.from_config(layer.get_config())
-
-
-@contextmanager
-def _not_compiled(model: keras.Model) -> Iterator[None]:
-    """Hides that models are compiled, as Keras would compile their copies."""
-    compiled = [
-        one for one in all_layers(model) if getattr(one, "compiled", False)
-    ]
-    for one in compiled:
-        one.compiled = False
-    try:
-        yield
-    finally:
-        for one in compiled:
-            one.compiled = True

@@ -88,7 +88,7 @@ MISTAKES = {
     "a layer": (lambda: make(keras.layers.Dense(3)), "a keras.Model, or"),
     "returns no model": (lambda: make(lambda: 3).build(), "returned a int"),
     "cannot be copied": (
-        lambda: make(Custom(3), strategy="one_device", data=(X, Y)).build(),
+        lambda: make(Custom(3), strategy="mirrored", data=(X, Y)).build(),
         "Pass a function that makes the model",
     ),
     "precision too late": (

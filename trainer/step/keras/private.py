@@ -7,6 +7,7 @@ what only an object has as the run is built: see `require`.
 
 import collections
 import contextlib
+import functools
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -16,9 +17,14 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from trainer.errors import UserError
 from trainer.runtime.private_names import require
 from trainer.step.context import step_context
 
+# Where an object of Keras has the names of what `put` has replaced.
+_PUT = "_trainer_put"
+# Where what we have compiled has what the user had compiled.
+_COMPILED_FROM = "_trainer_compiled_from"
 _LOSSES = "keras.src.losses.loss"
 _STATE = "keras.src.backend.common.global_state"
 # Where `_get_logits` finds them: as an attribute, and before these operations.
@@ -162,6 +168,34 @@ def compile_arguments(model: keras.Model) -> dict[str, Any]:
     return dict(require(model, "_compile_config").config)
 
 
+def compile_mark(model: keras.Model) -> Any:
+    """What the user's last call of `compile` has left; `None` before any."""
+    if not model.compiled:
+        return None
+    config = require(model, "_compile_config")
+    return vars(config).get(_COMPILED_FROM, config)
+
+
+def compile_for_callbacks(
+    model: keras.Model, optimizer: keras.optimizers.Optimizer
+) -> None:
+    """Lets Keras' callbacks find what they read of a compiled model."""
+    mark = compile_mark(model)
+    # Not a `compile` of the model's own, which may take other arguments.
+    keras.Model.compile(
+        model,
+        **{
+            # What the user has compiled it with is saved with it.
+            **compile_arguments(model),
+            "optimizer": optimizer,
+            "jit_compile": False,
+        },
+        # Keras would wrap the optimizer in a loss scale of its own.
+        auto_scale_loss=False,
+    )
+    vars(require(model, "_compile_config"))[_COMPILED_FROM] = mark
+
+
 def lambda_options(layer: keras.layers.Lambda) -> dict[str, Any]:
     """What makes a `Lambda` again, with its functions as they are.
 
@@ -184,6 +218,32 @@ def put(owner: Any, name: str, value: Any) -> None:
     """
     require(owner, name)
     object.__setattr__(owner, name, value)
+    vars(owner)[_PUT] = put_names(owner) | {name}
+
+
+def put_names(owner: Any) -> frozenset[str]:
+    """The attributes that `put` has replaced, and itself."""
+    found: frozenset[str] = vars(owner).get(_PUT, frozenset({_PUT}))
+    return found
+
+
+@functools.cache
+def kept_by_keras() -> frozenset[str]:
+    """The attributes in which Keras keeps what it knows of an object.
+
+    Of layers, models and optimizers: how they are connected, tracked,
+    compiled and traced.
+    """
+    inputs, optimizer = keras.Input((1,)), keras.optimizers.Optimizer(0.1)
+    made = keras.Layer(), keras.Sequential([inputs]), optimizer
+    functional = keras.Model(inputs, inputs)
+    functional.compile(optimizer)
+    found = {name for one in (*made, functional) for name in vars(one)}
+    later = ("history", "_eval_epoch_iterator", "_compiled_trainable_state")
+    excluded = "_exclude_from_weight_decay"
+    found |= {*later, excluded, f"{excluded}_cache"}
+    # A layer's is no part of its configuration.
+    return frozenset(found - {"activity_regularizer"})
 
 
 def replace_moments(
@@ -373,6 +433,61 @@ def replace_own_reduction(optimizer: keras.optimizers.Optimizer) -> None:
     # would be copied as well.
     name = "_all_reduce_sum_gradients"
     put(optimizer, name, lambda gradients: gradients)
+
+
+def bind_to(
+    optimizer: keras.optimizers.Optimizer, strategy: tf.distribute.Strategy
+) -> None:
+    """Lets an optimizer that was made elsewhere be used in a scope."""
+    if require(optimizer, "_distribution_strategy") is not strategy:
+        put(optimizer, "_distribution_strategy", strategy)
+
+
+def trained_by(optimizer: keras.optimizers.Optimizer) -> list[Any]:
+    """The variables that an optimizer was built for."""
+    return list(require(optimizer, "_trainable_variables"))
+
+
+def optimizer_config(optimizer: keras.optimizers.Optimizer) -> dict[str, Any]:
+    """What makes an optimizer again, with its schedule or function itself.
+
+    Their classes need not be registered with Keras, nor say how to make them.
+    """
+    name = "_learning_rate"
+    rate = require(optimizer, name)
+    if isinstance(rate, keras.Variable):
+        return optimizer.get_config()
+    put(optimizer, name, tf.constant(0.0))
+    try:
+        config = optimizer.get_config()
+    finally:
+        put(optimizer, name, rate)
+    return {**config, "learning_rate": rate}
+
+
+def hand_over_exclusions(
+    source: keras.optimizers.Optimizer,
+    target: keras.optimizers.Optimizer,
+    counterparts: Sequence[tuple[Any, Any]],
+) -> None:
+    """Excludes from weight decay what another optimizer excludes.
+
+    Args:
+        source: excludes them.
+        target: a copy, for other variables.
+        counterparts: a variable of the one, with that of the other.
+    """
+    excluded = getattr(source, "_exclude_from_weight_decay", ())
+    key_of = require(source, "_var_key")
+    found = [its for own, its in counterparts if key_of(own) in excluded]
+    if len({key_of(one) for one in found}) < len(excluded):
+        raise UserError(
+            f"The {type(source).__name__} excludes variables from weight decay "
+            "that the Trainer's model does not have. Name them: "
+            "exclude_from_weight_decay(var_names=[...])."
+        )
+    if excluded:
+        target.exclude_from_weight_decay(var_list=found)
 
 
 # Callbacks.

@@ -269,11 +269,43 @@ def initial_state(metric: keras.Metric) -> list[np.ndarray]:
         return [native(v).numpy() for v in state]
 
 
+def _check_reset(
+    metric: keras.Metric, before: Sequence[Any], after: Sequence[Any]
+) -> None:
+    """Refuses a `reset_state` that keeps something, as it is not called.
+
+    Args:
+        metric: may have a variable that never changes.
+        before: its state before an update.
+        after: and after it; what has not changed is the same tensor.
+
+    Raises:
+        UserError: something would last from one reset to the next.
+    """
+    if type(metric).reset_state.__module__.startswith("keras."):
+        return
+    with tf.init_scope():
+        full = [tf.fill(v.shape, tf.cast(7, v.dtype)) for v in metric.variables]
+        mapping = list(zip(metric.variables, full, strict=True))
+        with keras.StatelessScope(state_mapping=mapping) as scope:
+            metric.reset_state()
+        for i, initial in enumerate(initial_state(metric)):
+            left = scope.get_current_value(metric.variables[i])
+            changes = left is not full[i] or before[i] is not after[i]
+            if changes and not np.array_equal(left, initial):
+                raise UserError(
+                    f"The metric {metric.name!r} has a reset_state of its own, "
+                    f"which keeps something in {metric.variables[i].name!r}. "
+                    "Here a state begins anew each time, over all replicas. "
+                    "Reset it, and keep what lasts longer in a callback."
+                )
+
+
 def updated(
     metric: keras.Metric, state: Sequence[Any], calls: Sequence[Call]
 ) -> list[tf.Tensor]:
     """The state after some updates."""
-    values = [tf.convert_to_tensor(v) for v in state]
+    values = before = [tf.convert_to_tensor(v) for v in state]
     # The metric's own update, which must not be taken for one more of its
     # layer's; see `LayerMetrics`.
     with step_context.within(metric_calls=None):
@@ -281,6 +313,7 @@ def updated(
             values = metric.stateless_update_state(
                 values, *call.arguments, **call.options
             )
+    _check_reset(metric, before, values)
     return [tf.convert_to_tensor(v) for v in values]
 
 

@@ -1,0 +1,37 @@
+"""Objects that hold more than their configuration: the same as in `fit`."""
+
+import pytest
+
+from tests.conformance import running
+from tests.trainer.python import object_cases
+
+MODULE = "tests.trainer.python.objects_worker"
+STRATEGIES = (
+    *("default", "mirrored:3"),
+    *(
+        pytest.param(name, marks=pytest.mark.long)
+        for name in (
+            *("one_device", "mirrored:1", "mirrored:2", "central_storage:2"),
+            *("multi_worker_mirrored@2", "parameter_server@1+1"),
+        )
+    ),
+)
+# These work on one device only.
+REFUSED = {
+    "use_ema": "Use Trainer.ema_momentum",
+    "accumulation": "Use Trainer.accumulation_steps",
+    "multi": "Set strategy to 'default'",
+}
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_what_an_object_holds_is_trained_and_saved(strategy, tmp_path):
+    found = running.run(strategy, str(tmp_path), f"--extra={MODULE}:run")
+    for case in object_cases.ALL:
+        if case in REFUSED and strategy not in ("default", "one_device"):
+            assert REFUSED[case] in str(found[case])
+            continue
+        moved, away, saved = found[case]
+        assert moved > 0.05, case
+        assert away < 1e-6, case
+        assert saved < 1e-5, case
