@@ -393,7 +393,7 @@ class Trainer(BaseStep):
 
         Args:
             x: arrays, pandas frames, or a list or dict of these by input; or
-                a `tf.data.Dataset` of batches, a `PyDataset`, or
+                a `tf.data.Dataset` of batches, a `PyDataset`, a generator, or
                 `trainer.Examples`. `None` trains on the Trainer's own data, and
                 evaluates its eval split if there is one. Otherwise, what is
                 given here is the Trainer's data from now on.
@@ -416,7 +416,8 @@ class Trainer(BaseStep):
                 use it, too, as `weighted_metrics` do in Keras.
             initial_epoch: the number of the first epoch.
             steps_per_epoch: steps in an epoch; by default one pass over the
-                data. Data that ends goes on from its beginning.
+                data. A dataset that ends goes on from its beginning; an epoch
+                of arrays is at most one pass.
             validation_steps: batches in an evaluation, but at most all; `None`
                 means all.
             validation_batch_size: of arrays, by default `batch_size`; for speed

@@ -1,6 +1,5 @@
 """Makes arrays of what users hold their data in, or says why not."""
 
-import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,7 +27,7 @@ def as_arrays(part: Any, name: str) -> Any:
     Raises:
         UserError: it is none of these, or holds objects.
     """
-    if part is None or is_sparse(part):
+    if part is None or is_sparse(part) or isinstance(part, tf.RaggedTensor):
         return part
     if isinstance(part, Mapping):
         return {k: as_arrays(v, f"{name}[{k!r}]") for k, v in part.items()}
@@ -185,13 +184,6 @@ def _of_objects(array: np.ndarray, name: str) -> np.ndarray:
 
 def _not_data(part: Any, name: str) -> str:
     kind = type(part).__name__
-    if inspect.isgenerator(part) or hasattr(part, "__next__"):
-        return (
-            f"{name} is a {kind}, which can be read only once; a run reads its "
-            "data again in each epoch, and when it resumes. Give a tf.data."
-            "Dataset, such as tf.data.Dataset.from_generator(a_function, "
-            "output_signature=...)."
-        )
     if type(part).__module__.partition(".")[0] == "torch":
         return (
             f"{name} is a {kind} of PyTorch. Give the arrays that it loads, "
@@ -200,6 +192,6 @@ def _not_data(part: Any, name: str) -> str:
     return (
         f"{name} is a {kind}. Valid: an array, a pandas frame, a list of "
         "numbers, a dict or list of these by input, a tf.data.Dataset of "
-        "batches, trainer.Examples, trainer.Batches, or a keras.utils."
-        "PyDataset."
+        "batches, a generator of them, trainer.Examples, trainer.Batches, or a "
+        "keras.utils.PyDataset."
     )

@@ -122,7 +122,7 @@ class DatasetBatches(Batches):
         if count <= at_most:
             self._set_length(count)
 
-    def check_cut(self) -> None:
+    def checkcut_batches(self) -> None:
         """See `Batches.check_cut`."""
         first = next(iter(self._make_dataset()))
         odd = not_per_example(self.element_spec) or not_per_example(first)
@@ -147,7 +147,7 @@ class DatasetBatches(Batches):
                 .filter(lambda n, _: tf.reduce_all(n != self.skipped))
                 .map(lambda _, batch: batch)
             )
-        return _cut(dataset, cut)
+        return cut_batches(dataset, cut)
 
     def read_named(
         self, next_range: NextRange, *, start: int, cut: Cut
@@ -180,7 +180,7 @@ class DatasetBatches(Batches):
             )
 
         ranges = tf.data.Dataset.range(1).map(plain(next_range))
-        return _cut(ranges.flat_map(plain(stream)), cut)
+        return cut_batches(ranges.flat_map(plain(stream)), cut)
 
 
 def _made_there(dataset: tf.data.Dataset, name: str) -> tf.data.Dataset:
@@ -222,7 +222,7 @@ def _made_there(dataset: tf.data.Dataset, name: str) -> tf.data.Dataset:
     return tf.data.experimental.from_variant(again, dataset.element_spec)
 
 
-def _cut(dataset: tf.data.Dataset, cut: Cut) -> tf.data.Dataset:
+def cut_batches(dataset: tf.data.Dataset, cut: Cut) -> tf.data.Dataset:
     """Cuts global batches into those of replicas."""
 
     def replica_batches(*batch: Any) -> tf.data.Dataset:

@@ -72,10 +72,14 @@ class ArrayExamples(Examples):
     ) -> None:
         # Of a sparse matrix, `np.asarray` would make a single object.
         leaves: list[Any] = [
-            SparseRows(leaf) if is_sparse(leaf) else np.asarray(leaf)
+            SparseRows(leaf)
+            if is_sparse(leaf)
+            else leaf
+            if isinstance(leaf, tf.RaggedTensor)
+            else np.asarray(leaf)
             for leaf in tf.nest.flatten(arrays)
         ]
-        lengths = [len(leaf) if leaf.ndim else 0 for leaf in leaves]
+        lengths = [int(leaf.shape[0]) if leaf.shape else 0 for leaf in leaves]
         if not leaves or len(set(lengths)) != 1 or not lengths[0]:
             raise UserError(
                 "Arrays of examples need one row per example and equal "
@@ -105,7 +109,7 @@ class ArrayExamples(Examples):
             # One after the other, so that each array can be freed before the
             # next one is copied.
             for index, leaf in enumerate(self._leaves):
-                if not isinstance(leaf, SparseRows):
+                if not isinstance(leaf, _NOT_DENSE):
                     # What `tf.constant` makes of an array keeps a second copy
                     # of it for as long as it lives.
                     self._leaves[index] = tf.identity(tf.constant(leaf))
@@ -117,7 +121,7 @@ class ArrayExamples(Examples):
         if (
             is_own
             or self._transform is not None
-            or any(isinstance(column, SparseRows) for column in self._columns)
+            or any(isinstance(column, _NOT_DENSE) for column in self._columns)
         ):
             return None
         columns = tf.nest.pack_sequence_as(self._structure, self._columns)
@@ -153,8 +157,6 @@ class SparseRows:
         matrix: a `tf.SparseTensor` of rank 2, or a SciPy matrix.
     """
 
-    ndim = 2
-
     def __init__(self, matrix: Any) -> None:
         if not isinstance(matrix, tf.SparseTensor):
             coo = matrix.tocoo()
@@ -174,8 +176,10 @@ class SparseRows:
             for part in (columns, matrix.values)
         )
 
-    def __len__(self) -> int:
-        return self._size
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The numbers of rows and columns."""
+        return self._size, self._width
 
     def gather(self, numbers: tf.Tensor) -> tf.SparseTensor:
         """Returns the rows with these indices, as a sparse matrix."""
@@ -186,3 +190,6 @@ class SparseRows:
         made = tf.SparseTensor(indices, values.values, [count, self._width])
         made.set_shape([None, self._width])
         return made
+
+
+_NOT_DENSE = (SparseRows, tf.RaggedTensor)

@@ -1,20 +1,30 @@
-"""A `keras.utils.PyDataset` as batches that are read by their number."""
+"""Batches of Python: a `keras.utils.PyDataset`, and a generator."""
 
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
-from trainer.errors import UserError
+from trainer.data.batches import WHOLE, Batches, Cut, Resume
+from trainer.data.dataset_batches import cut_batches
+from trainer.errors import UserError, at_run_time
+
+# To find the end of a generator.
+_MOST_KEPT = 10_000
+# The batches of a generator that are kept behind the newest one: input
+# pipelines read ahead, and another one may begin before.
+_KEPT = 100
 
 
 def check_py_dataset(data: keras.utils.PyDataset) -> None:
     """Checks that a `PyDataset` has the same batches in each epoch.
 
     Raises:
-        UserError: it changes from epoch to epoch, or does not say how long it
-            is.
+        UserError: it changes from epoch to epoch.
     """
     kind = type(data).__name__
     for event in ("on_epoch_begin", "on_epoch_end"):
@@ -25,10 +35,6 @@ def check_py_dataset(data: keras.utils.PyDataset) -> None:
                 "resumed run could not find its place. Leave it out: shuffle="
                 "True puts the batches into another order in each epoch."
             )
-    if data.num_batches is None:
-        raise UserError(
-            f"{kind} does not say how many batches it has. Define __len__."
-        )
 
 
 def from_py_dataset(
@@ -37,42 +43,139 @@ def from_py_dataset(
     """Makes a dataset of the batches of a `PyDataset`.
 
     Args:
-        data: has a length, and returns the same batch for a number each time.
+        data: returns the same batch for a number each time; one that does not
+            say how long it is has no end.
         seed: puts the batches into another order in each pass, as Keras does;
             `None` keeps their own.
     """
     length = data.num_batches
-    first = _as_batch(data[0])
-    leaves = keras.tree.flatten(first)
     # The last one, too, as data may be sorted by length.
-    others = [
-        _as_batch(data[n]) for n in sorted({1, length - 1}) if 0 < n < length
-    ]
-    shapes = [
-        _common_shape(parts)
-        for parts in zip(leaves, *map(keras.tree.flatten, others), strict=True)
-    ]
-
-    def read(number: tf.Tensor) -> Any:
-        def load(n: np.ndarray) -> list[np.ndarray]:
-            batch = keras.tree.flatten(_as_batch(data[int(n)]))
-            return [
-                np.asarray(part, leaf.dtype)
-                for part, leaf in zip(batch, leaves, strict=True)
-            ]
-
-        loaded = tf.numpy_function(load, [number], [x.dtype for x in leaves])
-        for part, shape in zip(loaded, shapes, strict=True):
-            part.set_shape(shape)
-        return keras.tree.pack_sequence_as(first, loaded)
-
-    numbers = tf.data.Dataset.range(length)
-    if seed is not None:
+    tried = (
+        [0, 1]
+        if length is None
+        else sorted({0, min(1, length - 1), length - 1})
+    )
+    read = _reader(lambda n: data[n], [data[n] for n in tried])
+    if length is None:
+        numbers = tf.data.Dataset.counter()
+    else:
+        numbers = tf.data.Dataset.range(length)
+    if seed is not None and length is not None:
         # Of all numbers, so that each order is as likely.
         numbers = numbers.shuffle(length, seed=seed)
     return numbers.map(
         read, num_parallel_calls=max(data.workers, 1), deterministic=True
     )
+
+
+class GeneratedBatches(Batches):
+    """The batches of a Python generator, which is read once.
+
+    Those that a run may still ask for are kept, and all of them if the length
+    of an epoch has to be known: that of the generator.
+
+    Args:
+        generator: yields batches.
+        name: of the data, for messages.
+
+    Raises:
+        UserError: it yields none.
+    """
+
+    resume = Resume.SKIP
+
+    def __init__(self, generator: Iterator[Any], name: str) -> None:
+        logging.warning(
+            "%s is a generator: a run that is resumed begins it anew, and goes "
+            "on exactly only if it yields the same batches again.",
+            name,
+        )
+        self._generator, self._name = generator, name
+        self._lock = threading.Lock()
+        self._batches: dict[int, Any] = {}
+        self._count, self._kept = 0, _KEPT
+        self._length: int | None = None
+        self._read_to(2)
+        if not self._batches:
+            raise UserError(f"{name} yields no batches.")
+        self._load = _reader(self._batch, list(self._batches.values()))
+        self.batch_size = int(keras.tree.flatten(self._batches[0])[0].shape[0])
+
+    @property
+    def steps_per_epoch(self) -> int | None:  # type: ignore[override]
+        """See `Batches`: reads and keeps all of them."""
+        if self._length is None:
+            self.learn_length()
+        return self._length
+
+    def learn_length(self, at_most: int | None = None) -> None:
+        """See `Batches.learn_length`: what is counted is kept."""
+        self._kept = max(self._kept, at_most or _MOST_KEPT)
+        self._read_to(self._kept)
+
+    def _read_to(self, count: int) -> None:
+        with self._lock:
+            while self._count < count and self._length is None:
+                try:
+                    batch = _as_batch(next(self._generator))
+                except StopIteration:
+                    self._length = self._count
+                    return
+                self._batches[self._count] = batch
+                # The first ones are read again, for each trial and evaluation.
+                if (old := self._count - _KEPT) >= self._kept:
+                    self._batches.pop(old, None)
+                self._count += 1
+
+    def _batch(self, number: int) -> Any:
+        self._read_to(number + 1)
+        if self._length is not None and self._count <= self._kept:
+            number %= self._length
+        if number not in self._batches:
+            raise RuntimeError(
+                at_run_time(
+                    f"{self._name} has ended after {self._count} batches, or "
+                    "cannot go back to one of them. Give a dataset, arrays or "
+                    "a PyDataset."
+                )
+            )
+        return self._batches[number]
+
+    def read(self, *, start: Any, cut: Cut = WHOLE) -> tf.data.Dataset:
+        """See `Batches.read`."""
+        return cut_batches(tf.data.Dataset.counter(start).map(self._load), cut)
+
+
+def _reader(
+    batch_of: Callable[[int], Any], tried: list[Any]
+) -> Callable[[tf.Tensor], Any]:
+    """What reads a batch in an input pipeline by its number.
+
+    Args:
+        batch_of: returns the batch of a number.
+        tried: some of them, which show the structure and the shapes.
+    """
+    first, *others = map(_as_batch, tried)
+    leaves = keras.tree.flatten(first)
+    shapes = [
+        _common_shape(parts)
+        for parts in zip(leaves, *map(keras.tree.flatten, others), strict=True)
+    ]
+
+    def load(number: np.ndarray) -> list[np.ndarray]:
+        batch = keras.tree.flatten(_as_batch(batch_of(int(number))))
+        return [
+            np.asarray(part, leaf.dtype)
+            for part, leaf in zip(batch, leaves, strict=True)
+        ]
+
+    def read(number: tf.Tensor) -> Any:
+        loaded = tf.numpy_function(load, [number], [x.dtype for x in leaves])
+        for part, shape in zip(loaded, shapes, strict=True):
+            part.set_shape(shape)
+        return keras.tree.pack_sequence_as(first, loaded)
+
+    return read
 
 
 def _common_shape(parts: tuple[np.ndarray, ...]) -> list[int | None]:
@@ -94,6 +197,10 @@ def _as_batch(batch: Any) -> Any:
     """A batch of NumPy arrays, without the `None`s that Keras allows."""
     x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
     packed = keras.utils.pack_x_y_sample_weight(x, y, weight)
-    return keras.tree.map_structure(
-        np.asarray, keras.tree.lists_to_tuples(packed)
-    )
+    return keras.tree.map_structure(_dense, keras.tree.lists_to_tuples(packed))
+
+
+def _dense(part: Any) -> np.ndarray:
+    if isinstance(part, tf.SparseTensor):
+        part = tf.sparse.to_dense(tf.sparse.reorder(part))
+    return part.toarray() if hasattr(part, "tocoo") else np.asarray(part)

@@ -4,6 +4,7 @@
     arrays, pandas frames, lists of numbers       `ArrayExamples`, in batches
     `Examples`                                    `IndexedBatches`: any step
     `tf.data.Dataset`, `keras.utils.PyDataset`    `DatasetBatches`: in order
+    a Python generator                            `GeneratedBatches`: once
     `Batches`                                     it is
 
 Whatever else shall be taken becomes `Examples` here, in `as_source`.
@@ -25,7 +26,11 @@ from trainer.data.batches import Batches
 from trainer.data.dataset_batches import DatasetBatches
 from trainer.data.examples import ArrayExamples, Examples
 from trainer.data.indexed_batches import IndexedBatches
-from trainer.data.py_dataset import check_py_dataset, from_py_dataset
+from trainer.data.py_dataset import (
+    GeneratedBatches,
+    check_py_dataset,
+    from_py_dataset,
+)
 from trainer.errors import UserError, nearest
 from trainer.runtime.tensorflow_private import eager_context
 
@@ -269,7 +274,8 @@ def as_source(data: Any, name: str, of: str = "") -> Source:
 
     Args:
         data: a `tf.data.Dataset` of batches, `Batches`, `Examples`, a
-            `PyDataset`, or arrays: `x`, `(x, y)` or `(x, y, sample_weight)`.
+            `PyDataset`, a generator, or arrays: `x`, `(x, y)` or `(x, y,
+            sample_weight)`.
         name: for messages about all of it.
         of: for those about a part: what follows `x`, `y` or `sample_weight`.
 
@@ -281,6 +287,8 @@ def as_source(data: Any, name: str, of: str = "") -> Source:
     if isinstance(data, keras.utils.PyDataset):
         check_py_dataset(data)
         return data
+    if isinstance(data, Iterator):
+        return GeneratedBatches(data, name)
     parts = data if isinstance(data, tuple | list) else (data,)
     if len(parts) > 3:
         raise UserError(

@@ -61,6 +61,9 @@ class FitEpochs(NamedTuple):
         most = keras.config.max_steps_per_epoch()
         if most is not None:
             steps = min(steps or most, most)
+        if steps and batches.resume is Resume.SEEK:
+            # As in Keras, whose epochs end where arrays do.
+            steps = min(steps, batches.steps_per_epoch or steps)
         if steps is None:
             raise UserError(
                 "The data does not say how many batches an epoch has: pass "
@@ -83,11 +86,10 @@ def length_of(batches: Batches, steps: int | str) -> tuple[Epochs, int]:
 
 def fresh_pass(batches: Batches, *, begin: int) -> int:
     """How many batches to pass over, so that a new pass begins at a step."""
-    length = batches.steps_per_epoch
     # What is shuffled here gets an order that no earlier pass had. A dataset's
     # order is its own, and to pass over batches takes time.
-    if batches.resume is Resume.SEEK and length:
-        return -begin % length
+    if batches.resume is Resume.SEEK and batches.steps_per_epoch:
+        return -begin % batches.steps_per_epoch
     return -begin
 
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -284,7 +284,8 @@ def epochs_of(
 def yields_batches(data: Any) -> bool:
     """Whether data yields batches by itself, and is not arrays."""
     return isinstance(
-        data, tf.data.Dataset | keras.utils.PyDataset | Batches | Examples
+        data,
+        tf.data.Dataset | keras.utils.PyDataset | Iterator | Batches | Examples,
     )
 
 

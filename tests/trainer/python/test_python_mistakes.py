@@ -190,10 +190,6 @@ MISTAKES = {
     ),
     "nothing": (lambda: make().fit([], []), "has no examples"),
     "a single value": (lambda: make().fit(np.float32(3)), "a single value"),
-    "a generator": (
-        lambda: make().fit((X, Y) for _ in range(3)),
-        "can be read only once",
-    ),
     "a path": (lambda: make().fit("train.csv", Y), "x is a str"),
     "data is a number": (lambda: make(data=3).train(1), "x is a int"),
     "four arrays": (

@@ -1,0 +1,131 @@
+"""Generators and other data without a length, against `keras.Model.fit`."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from trainer import Trainer, UserError
+
+X = np.random.default_rng(0).normal(size=(40, 4)).astype("float32")
+Y = X.sum(axis=1, keepdims=True)
+RAGGED = tf.ragged.constant([[1, 2], [3], [4, 5, 6], [7]] * 5)
+SIGNATURE = (tf.TensorSpec([None, 4]), tf.TensorSpec([None, 1]))
+
+
+def batches(count=None, kind=np.asarray):
+    number = 0
+    while count is None or number < count:
+        rows = slice(number % 5 * 8, number % 5 * 8 + 8)
+        yield kind(X[rows]), Y[rows]
+        number += 1
+
+
+class Endless(keras.utils.PyDataset):
+    num_batches = None
+
+    def __getitem__(self, number):
+        rows = slice(number % 5 * 8, number % 5 * 8 + 8)
+        return X[rows], Y[rows]
+
+
+def linear():
+    return [keras.Input((4,)), keras.layers.Dense(1)]
+
+
+def words():
+    return [
+        keras.layers.Embedding(9, 4),
+        keras.layers.GlobalAveragePooling1D(),
+        keras.layers.Dense(1),
+    ]
+
+
+# What makes the layers, and the arguments of `fit`, anew for each call.
+CASES = {
+    "one pass": (linear, lambda: {"x": batches(5)}),
+    "endless": (
+        linear,
+        # More than are kept.
+        lambda: {"x": batches(), "steps_per_epoch": 130, "epochs": 3},
+    ),
+    "sparse": (
+        linear,
+        lambda: {"x": batches(5, tf.sparse.from_dense)},
+    ),
+    "validation": (
+        linear,
+        lambda: {
+            "x": X,
+            "y": Y,
+            "batch_size": 8,
+            "validation_data": batches(),
+            "validation_steps": 4,
+        },
+    ),
+    "py_dataset": (
+        linear,
+        lambda: {"x": Endless(), "steps_per_epoch": 7, "epochs": 2},
+    ),
+    "from_generator": (
+        linear,
+        lambda: {
+            "x": tf.data.Dataset.from_generator(
+                batches, output_signature=SIGNATURE
+            ),
+            "steps_per_epoch": 7,
+            "epochs": 2,
+        },
+    ),
+    "more steps than arrays have": (
+        linear,
+        lambda: {
+            "x": X,
+            "y": Y,
+            "batch_size": 8,
+            "steps_per_epoch": 9,
+            "epochs": 2,
+        },
+    ),
+    "ragged": (
+        words,
+        lambda: {"x": RAGGED, "y": np.ones((20, 1)), "batch_size": 4},
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("name", CASES)
+def test_fit_is_that_of_keras(name, caplog):
+    layers, call = CASES[name]
+    found = []
+    for as_trainer in (False, True):
+        keras.utils.set_random_seed(3)
+        model = keras.Sequential(layers())
+        model.compile("sgd", "mse", metrics=["mae"])
+        fits = Trainer(model, strategy="default") if as_trainer else model
+        history = fits.fit(**call(), shuffle=False, verbose=0).history
+        found.append((history, model.get_weights()))
+    (theirs, expected), (ours, weights) = found
+    assert ours.keys() == theirs.keys()
+    for key, values in theirs.items():
+        np.testing.assert_allclose(ours[key], values, rtol=1e-5)
+    for one, other in zip(weights, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+    # An endless source is not read to be counted.
+    assert "to count" not in caplog.text
+    said = caplog.text.count("is a generator: a run that is resumed begins it")
+    assert said == (name in ("one pass", "endless", "sparse", "validation"))
+
+
+def test_what_a_generator_cannot_do():
+    keras.utils.set_random_seed(3)
+    model = keras.Sequential(linear())
+    model.compile("sgd", "mse")
+    trainer = Trainer(model, strategy="default")
+    with pytest.raises(UserError, match="The train data yields no batches"):
+        trainer.fit(batches(0), verbose=0)
+    with pytest.raises(UserError, match="pass steps_per_epoch"):
+        trainer.fit(batches(), verbose=0)
+    with pytest.raises(UserError, match="has ended after 150 batches"):
+        trainer.fit(batches(150), steps_per_epoch=200, verbose=0)
