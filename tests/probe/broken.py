@@ -200,13 +200,13 @@ OUTPUTS = {
     ),
 }
 STATES = {
-    "sum": _state(lambda n, x: 0.9 * n + ops.sum(x, 0)),
+    "sum and a power": _state(lambda n, x: 0.9 * n**2 + ops.sum(x, 0)),
     "minimum": _state(lambda n, x: ops.minimum(n, ops.min(x, 0) - 1)),
     "variance": _state(lambda n, x: 0.5 * n + 0.5 * ops.var(x, 0)),
     "deviation": _state(lambda n, x: 0.9 * n + 0.1 * ops.std(x, 0)),
     "norm": _state(lambda n, x: ops.norm(x, axis=0) + 0 * n),
-    "count of examples": _state(
-        lambda n, x: n + ops.cast(ops.shape(x)[0], "float32")
+    "declared a sum, with a maximum": _state(
+        lambda n, x: ops.maximum(0.9 * n, 3.0) + ops.sum(x, 0), "sum"
     ),
     "integer count": _state(
         lambda n, x: n + ops.sum(ops.cast(x > 0, "int32"), 0), dtype="int32"

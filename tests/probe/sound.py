@@ -261,7 +261,11 @@ LAYERS = {
 STATES = {
     "mean": _state(lambda n, x: 0.9 * n + 0.1 * ops.mean(x, 0)),
     "mean of squares": _state(lambda n, x: 0.9 * n + 0.1 * ops.mean(x**2, 0)),
-    "declared sum": _state(lambda n, x: n + ops.sum(x, 0), "sum"),
+    "declared sum": _state(lambda n, x: 0.9 * n + ops.sum(x, 0), "sum"),
+    "sum": _state(lambda n, x: 0.9 * n + 0.1 * ops.sum(x, 0)),
+    "count of examples": _state(
+        lambda n, x: n + ops.cast(ops.shape(x)[0], "float32")
+    ),
     "only the first": _state(
         lambda n, x: ops.max(x, 0) + 0 * n, "only_first_replica"
     ),

@@ -21,6 +21,7 @@ from absl import logging
 
 from trainer.data.batches import count_rows, not_per_example, take_rows
 from trainer.errors import UserError
+from trainer.step.keras.private import native
 from trainer.step.metrics.states import initial_state, updated
 from trainer.step.probe_runs import (
     Result,
@@ -30,6 +31,7 @@ from trainer.step.probe_runs import (
     probing,
     run,
 )
+from trainer.step.probe_sums import find_decays
 from trainer.step.spec import StepSpec
 
 # Rows that are taken; of a model with more numbers than these, fewer.
@@ -55,10 +57,12 @@ _SENTENCES = {
     ),
     "variable": (
         "The variable {name!r} keeps what is no {how} over the batch, "
-        f"{_DEPENDS}. Say what it is where it is made, as in "
-        "add_weight(..., aggregation='sum'): 'sum' adds up what replicas add "
-        "to it, 'mean' takes the mean of their values, by examples, "
-        "'only_first_replica' the first one's."
+        f"{_DEPENDS}. Valid without a word are means and n = d * n + s, for "
+        "a constant d and a sum s over the batch; what follows from these is "
+        "computed of the variables, once assigned. Else say what it is where "
+        "it is made, as in add_weight(..., aggregation='sum'): 'sum' adds up "
+        "what replicas add to it, 'mean' takes the mean of their values, by "
+        "examples, 'only_first_replica' the first one's."
     ),
     "added": (
         "The layer {name!r} passes what is no {how} over the batch to "
@@ -98,6 +102,8 @@ class Probe:
 
     def __init__(self, spec: StepSpec, batch: Any, *, training: bool) -> None:
         self._spec, self._training, self._gradients = spec, training, False
+        # Variables that may keep sums over time, by the key of their result.
+        self._summed: dict[Hashable, Any] = {}
         parts = tf.nest.flatten(batch)
         numbers = [int(np.prod(one.shape[1:])) for one in parts]
         is_small = spec.model.count_params() + sum(numbers) <= _SMALL
@@ -145,6 +151,7 @@ class Probe:
             )
             return None
         with probing(self._spec):
+            self._find_decays()
             found, gradient = self._compared(self.parts)
             if found is None and self._may_be_empty():
                 found, _ = self._compared(self._run(*self._sizes, 0))
@@ -169,6 +176,21 @@ class Probe:
             training=self._training,
             gradients=self._gradients,
         )
+
+    def _find_decays(self) -> None:
+        """Notes which variables keep sums over time."""
+        spec = self._spec
+        if spec.plugin.num_replicas == 1 or len(self.parts) == 1:
+            return  # Micro-batches assign one after the other.
+        odd = self._odd_results(self.parts, _UNIT, kinds=("variable",))
+        self._summed = {
+            key: one.variable
+            for key, one in self.whole.results.items()
+            if one.variable is not None and (one.how == "sum" or key in odd)
+        }
+        if self._summed:
+            tried = self._batch, [*self._summed.values()], self._sizes
+            spec.parts.decays.update(find_decays(spec, *tried))
 
     def _may_be_empty(self) -> bool:
         """Whether a replica may get no example of a batch."""
@@ -211,11 +233,15 @@ class Probe:
         return None, next(iter(found.values()), None)
 
     def _odd_results(
-        self, parts: Sequence[Run], unit: float
+        self,
+        parts: Sequence[Run],
+        unit: float,
+        *,
+        kinds: Sequence[str] = ("variable", "added", "loss", "gradient"),
     ) -> dict[Hashable, Result]:
         """The results that parts do not give together, causes first."""
-        odd = {}
-        for kind in ("variable", "added", "loss", "gradient"):
+        odd, decays = {}, self._spec.parts.decays
+        for kind in kinds:
             if kind == "variable" and self._spec.plugin.num_replicas == 1:
                 continue  # Micro-batches assign one after the other.
             results = {
@@ -233,9 +259,14 @@ class Probe:
                     part.results[key].value if key in part.results else one.old
                     for part in parts
                 ]
-                got = _joined(one, values, parts)
+                decay = None
+                if one.variable is not None:
+                    decay = decays.get(id(native(one.variable)))
+                got = _joined(one, values, parts, decay)
                 scale = beside + 1e-2 * largest(one.old)
-                if _error(change, got - one.old, scale) > unit:
+                is_cut = len(parts) > 1
+                is_lost = is_cut and decay is None and key in self._summed
+                if is_lost or _error(change, got - one.old, scale) > unit:
                     odd[key] = one
         return odd
 
@@ -355,7 +386,10 @@ def _named(layer: Any) -> str:
 
 
 def _joined(
-    result: Result, values: Sequence[Any], parts: Sequence[Run]
+    result: Result,
+    values: Sequence[Any],
+    parts: Sequence[Run],
+    decay: float | None,
 ) -> np.ndarray:
     """What the values of replicas become."""
     if result.how == "rows":
@@ -368,8 +402,9 @@ def _joined(
     ]
     if result.how == "first":
         return some[0][1]
-    if result.how == "sum":
-        return result.old + sum(value - result.old for _, value in some)
+    if result.how == "sum" or decay is not None:
+        kept = result.old * (1.0 if decay is None else decay)
+        return kept + sum(value - kept for _, value in some)
     return sum(n * value for n, value in some) / sum(n for n, _ in some)
 
 

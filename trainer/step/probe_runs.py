@@ -74,6 +74,8 @@ class Result(NamedTuple):
         value: what a replica has of it.
         how: see `How`.
         old: what was there before.
+        variable: that of Keras or of TensorFlow, if it is one whose layer
+            leaves open how replicas agree.
     """
 
     kind: str
@@ -81,6 +83,7 @@ class Result(NamedTuple):
     value: np.ndarray
     how: How
     old: np.ndarray
+    variable: Any = None
 
 
 class Run:
@@ -160,8 +163,11 @@ class Run:
         if not (decided and how == "first"):
             name = getattr(variable, "path", variable.name)
             new, old = as_floats(value), as_floats(native(variable))
-            made = Result("variable", name, new, how, old)
-            self.results[id(variable)] = made
+            is_open = how == "sum" or (how == "mean" and not decided)
+            self.results[id(variable)] = Result(
+                *("variable", name, new, how, old),
+                variable=variable if is_open else None,
+            )
 
 
 class _Replicas:

@@ -75,6 +75,7 @@ class Parts:
         ema: set where averaged weights are wanted.
         guard: its state; set where there is a guard.
         untracked: what else the steps may touch, and checkpoints hold.
+        decays: see `NotedVariables`.
     """
 
     model: keras.Model
@@ -87,6 +88,7 @@ class Parts:
     ema: MovingAverage | None
     guard: GuardState | None
     untracked: Untracked
+    decays: dict[int, float]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -105,6 +105,7 @@ def build_parts(
             ema=ema or None,
             guard=guard,
             untracked=Untracked(noted.variables, known=known),
+            decays=noted.decays,
         )
 
 

@@ -7,7 +7,9 @@ replicas' values become one:
 - `"mean"`, the default for floating-point numbers: the mean of the replicas'
   values, weighed by their examples. A mean over the batch thus becomes one
   over the global batch.
-- `"sum"`: what each replica adds to the old value is added up.
+- `"sum"`: what each replica adds to the old value is added up. Where this is
+  an average over time, `n = d * n + sum`, it is what they add to `d * n`; so it
+  is by default, if a trial finds it (`trainer.step.probe_sums`).
 - `"only_first_replica"`, the default for other numbers: the first one's value.
 
 A replica without examples changes nothing.
@@ -57,11 +59,14 @@ class NotedVariables:
         variables: all of them.
         decided: the ids of those for which an aggregation was given; a trial
             need not find out whether the default is right for them.
+        decays: by id, the factors of those that keep sums over time: what an
+            old value is multiplied by, before replicas' sums are added.
     """
 
     def __init__(self) -> None:
         self.variables: list[tf.Variable] = []
         self.decided: set[int] = set()
+        self.decays: dict[int, float] = {}
 
     def __call__(
         self, next_creator: Callable[..., tf.Variable], **kwargs: Any
@@ -98,17 +103,17 @@ def take_over_assignments(
             assign = _taken_over(
                 variable,
                 name,
-                decided=id(variable) in noted.decided,
+                noted,
                 is_equal=id(variable) in same,
             )
             setattr(variable, name, assign)
 
 
 def _taken_over(
-    variable: tf.Variable, name: str, *, decided: bool, is_equal: bool
+    variable: tf.Variable, name: str, noted: NotedVariables, *, is_equal: bool
 ) -> Callable[..., Any]:
     """An assignment whose value is weighed by the replica's examples."""
-    own = getattr(variable, name)
+    own, key = getattr(variable, name), id(variable)
 
     def assign(value: Any, *args: Any, **kwargs: Any) -> Any:
         here, probe = step_context.batch, step_context.probe
@@ -118,32 +123,47 @@ def _taken_over(
         if here is None or is_equal or not in_replica:
             return own(value, *args, **kwargs)
         value = tf.convert_to_tensor(value, variable.dtype)
+        delta = None if name == "assign" else value
+        if name == "assign_sub":
+            delta = -value
         if probe is not None:  # Which assigns nothing.
-            if name != "assign":
-                change = -value if name == "assign_sub" else value
-                value = probe.value_of(variable) + change
-            probe.take_assignment(variable, value, decided=decided)
+            if delta is not None:
+                value = probe.value_of(variable) + delta
+            is_decided = key in noted.decided
+            probe.take_assignment(variable, value, decided=is_decided)
             return value
-        weighed = _value_of if name == "assign" else _delta_of
-        return own(weighed(variable, value, here), *args, **kwargs)
+        decay = noted.decays.get(key)
+        if delta is not None and decay is not None:
+            return variable.assign(variable.read_value() + delta)
+        if delta is not None:
+            return own(_delta_of(variable, value, here), *args, **kwargs)
+        return own(_value_of(variable, value, here, decay), *args, **kwargs)
 
     return assign
 
 
-def _value_of(variable: Any, value: tf.Tensor, here: ReplicaBatch) -> tf.Tensor:
+def _value_of(
+    variable: Any, value: tf.Tensor, here: ReplicaBatch, decay: float | None
+) -> tf.Tensor:
     """What a replica contributes to the reduction, so as to assign a value."""
     context = tf.distribute.get_replica_context()
     if context.num_replicas_in_sync == 1:
         if not here.may_be_empty:
             return value
         return tf.where(here.is_empty, variable.read_value(), value)
-    if variable.aggregation == _SUM:
+    is_sum = variable.aggregation == _SUM
+    if is_sum or decay is not None:
+        old = variable.read_value()
+        kept = old if decay is None else old * tf.cast(decay, old.dtype)
+        if decay is not None and here.may_be_empty:
+            kept = tf.where(tf.equal(here.all_examples, 0.0), old, kept)
+        added = here.or_zeros(value - kept)
+        if not is_sum:  # Of which the strategy takes the plain mean.
+            return kept + added * context.num_replicas_in_sync
         # The reduction adds up what replicas assign: the first one contributes
         # the old value, and each one its change.
-        old = variable.read_value()
         first = tf.equal(context.replica_id_in_sync_group, 0)
-        kept = tf.where(first, old, tf.zeros_like(old))
-        return kept + here.or_zeros(value - old)
+        return tf.where(first, kept, tf.zeros_like(old)) + added
     # The strategy takes the plain mean: with weights that are 1 on average, it
     # becomes the weighed one.
     if variable.aggregation == _MEAN and not here.is_even:
