@@ -16,6 +16,8 @@ Kind: TypeAlias = Literal["scalar", "image", "histogram", "text", "audio"]
 _BUCKETS = 30  # As in TensorBoard.
 # What all loggers take, MLflow's being the narrowest.
 _NAME = re.compile(r"[A-Za-z0-9][\w\-./ ]*", re.ASCII)
+# What else a line of a log holds.
+_COLUMNS = ("step", "split", "final")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +42,25 @@ class Media:
 Value: TypeAlias = float | Media
 
 
+def check_name(name: Any, whose: str) -> None:
+    """Checks the name of a value, whoever gives it.
+
+    Args:
+        name: of a value, as it is logged.
+        whose: begins the sentence.
+
+    Raises:
+        UserError: not every logger takes it.
+    """
+    is_name = isinstance(name, str) and _NAME.fullmatch(name)
+    if not is_name or name in _COLUMNS:
+        raise UserError(
+            f"{whose} the name {shown(name)}. Valid: letters, digits, spaces "
+            "and any of _ - . / after a letter or a digit, such as "
+            f"'norms/dense', but not {', '.join(_COLUMNS)}."
+        )
+
+
 def check_words(name: Any, *, kind: str | None) -> None:
     """Checks the name and the kind of a value.
 
@@ -48,12 +69,7 @@ def check_words(name: Any, *, kind: str | None) -> None:
     Raises:
         UserError: not every logger takes the name, or a word is not valid.
     """
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise UserError(
-            f"trainer.log got the name {shown(name)}. Valid: letters, digits, "
-            "spaces and any of _ - . / after a letter or a digit, such as "
-            "'norms/dense'."
-        )
+    check_name(name, "trainer.log got")
     valid = get_args(Kind)
     if kind is not None and kind not in valid:
         raise UserError(
@@ -242,10 +258,11 @@ def numbers_of(event: str, logs: Mapping[str, Any]) -> dict[str, float]:
     """What callbacks have left in the logs of an event, as numbers.
 
     Raises:
-        UserError: a value is not a number.
+        UserError: a value is not a number, or not every logger takes its name.
     """
     found = {}
     for name, value in logs.items():
+        check_name(name, f"A metric, or a callback in {event}, has logged")
         array = np.asarray(value)
         if array.size != 1 or array.dtype.kind not in "biuf":
             raise UserError(

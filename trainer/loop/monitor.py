@@ -8,6 +8,7 @@ from absl import logging
 
 from trainer.errors import UserError, nearest
 from trainer.loop.evaluation_sets import check_unambiguous, prefix_of
+from trainer.loop.logged import check_name
 from trainer.loop.run import Run
 from trainer.values.annotations import Direction, Text
 from trainer.values.configurable import checked
@@ -82,8 +83,9 @@ def check_names(
         callbacks: Keras' and ours; what is under `monitor`, or a `Monitor`.
 
     Raises:
-        UserError: it will not, or two values would have one name. In Python,
-            a callback of Keras' kind goes on with a warning, as in Keras.
+        UserError: it will not, two values would have one name, or not every
+            logger takes a name. In Python, a callback of Keras' kind goes on
+            with a warning, as in Keras.
     """
     packing = getattr(run.train_runner, "packing", None)
     traced = [] if packing is None else packing.names
@@ -96,6 +98,8 @@ def check_names(
     }
     evaluated = sorted({*measured, *measures})
     check_unambiguous(run.sets, evaluated)
+    for name in evaluated:
+        check_name(name, "A metric, an output or a step's value has")
     valid = sorted({*measured, *run.built.learning_rates()}) + [
         prefix_of(split) + name for split in run.sets for name in evaluated
     ]

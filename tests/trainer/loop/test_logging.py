@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from tests.helpers import ARRAYS, linear, make_trainer, read_lines, run_worker
-from tests.sets import ordinary
+from tests.sets import long, ordinary
 from tests.trainer.loop.logging_worker import OfStep
 from trainer import Callback, Logger, Trainer, UserError, WholeSetMetric
 from trainer_plugins import CSV, JsonLines
@@ -151,6 +151,30 @@ def test_what_a_step_cannot_log_is_refused(arguments, options, message):
     with pytest.raises(UserError, match=message):
         trainer.train(8, verbose=0)
     assert trainer.step == 0
+
+
+@pytest.mark.parametrize(
+    "name", ["a\nb", "=1+1", "a\x07", "step", *map(long, ("split", "", "é"))]
+)
+def test_names_are_those_of_log_whoever_gives_them(name, tmp_path):
+    class Named(keras.callbacks.Callback):
+        def on_test_end(self, logs=None):
+            logs[name] = 1.0
+
+    def train(metrics=(), callbacks=()):
+        made = make_trainer(linear, metrics=[*metrics])
+        made.train_and_evaluate(
+            8, model_dir=tmp_path, callbacks=[*callbacks, CSV()], verbose=0
+        )
+
+    with pytest.raises(UserError, match="Valid: letters, digits, spaces"):
+        train(callbacks=[Named()])
+    if name:  # Keras takes none for the name of its class.
+        metric = keras.metrics.MeanSquaredError(name=name)
+        with pytest.raises(UserError, match="Valid: letters, digits, spaces"):
+            train(metrics=[metric])
+        with pytest.raises(UserError, match="Valid: letters, digits, spaces"):
+            make_trainer(linear, metrics=[metric]).evaluate()
 
 
 @pytest.mark.long
