@@ -52,8 +52,9 @@ _SENTENCES = {
     "layer": (
         "In the layer {name}, the output of an example depends on the other "
         f"examples of its batch, {_DEPENDS}. Let it reduce over other axes "
-        "than the first, or gather the examples of all replicas by "
-        f"Trainer.all_gather. {_OPT_OUT}"
+        "than the first, gather the examples of all replicas by "
+        "Trainer.all_gather, or train on one replica without "
+        f"accumulation_steps. {_OPT_OUT}"
     ),
     "variable": (
         "The variable {name!r} keeps what is no {how} over the batch, "
