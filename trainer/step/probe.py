@@ -48,6 +48,11 @@ _GROWTH = 30
 # By kind of what differs. Each names it, and says what helps.
 _DEPENDS = "so it would depend on the number of replicas and micro-batches"
 _OPT_OUT = "Trainer(probe=False) trains it as it is."
+_FREE = (
+    "Let a model take any number of examples (None in shapes, -1 in reshape, "
+    "no state for each example, as stateful RNNs have), or train on one "
+    "replica without accumulation_steps."
+)
 _SENTENCES = {
     "layer": (
         "In the layer {name}, the output of an example depends on the other "
@@ -143,6 +148,10 @@ class Probe:
         if isinstance(error, UserError):
             raise error
         if error is not None:
+            with probing(self._spec):
+                found = self._fixed_size()
+            if found is not None:
+                return found
             logging.warning(
                 "The step could not be tried on %d examples outside of a "
                 "graph, so it is not known whether it depends on how a batch "
@@ -168,6 +177,23 @@ class Probe:
         if gradient is not None and found is None:
             logging.warning("%s", gradient)
         return found
+
+    def _fixed_size(self) -> str | None:
+        """A sentence about a step that takes batches of a replica's size only.
+
+        Whether such parts make the whole cannot be tried, and what keeps
+        something for each example has it for those of one replica.
+        """
+        micro = self._spec.accumulation_steps if self._training else 1
+        count, total = self._spec.plugin.num_replicas * micro, self.whole.rows
+        size, rest = divmod(len(total), count)
+        if count == 1 or rest or _failure(self._run(*[size] * count)):
+            return None
+        place = "".join(map(_in_layer, self.whole.under_way[-1:]))
+        return (
+            f"A batch of {len(total)} examples fails{place}, though parts of "
+            f"{size} do not: {_first_line(self.whole.error)}. {_FREE}"
+        )
 
     def _run(self, *sizes: int) -> list[Run]:
         return run(
@@ -364,22 +390,27 @@ def _failure(parts: Sequence[Run]) -> str | None:
         if isinstance(part.error, UserError):
             raise part.error
         what = "another number of examples" if part.rows else "no example"
-        layers = [f" in the layer {_named(one)}" for one in part.under_way]
+        place = "".join(map(_in_layer, part.under_way[-1:]))
         return (
-            f"A part of the batch with {what} fails{''.join(layers[-1:])}: "
-            f"{_first_line(part.error)}"
+            f"A part of the batch with {what} fails{place}: "
+            f"{_first_line(part.error)}. {_FREE}"
         )
     return None
 
 
-def _first_line(error: BaseException) -> str:
-    text = re.sub(r"\x1b\[\d+m", "", str(error))
+def _in_layer(layer: Any) -> str:
+    return f" in the layer {_named(layer)}"
+
+
+def _first_line(error: BaseException | None) -> str:
+    # Without colours, and the names of TensorFlow's operations.
+    text = re.sub(r"\x1b\[\d+m|\{\{.*?\}\} *| *\[Op:.*", "", str(error))
     lines = [
         line
         for line in text.splitlines()
         if line.strip() and not line.startswith("Exception encountered")
     ]
-    return lines[0][:160] if lines else type(error).__name__
+    return lines[0][:160].rstrip(" .") if lines else type(error).__name__
 
 
 def _named(layer: Any) -> str:
