@@ -79,7 +79,7 @@ class CompiledForm:
             return
         # What was found out about a step holds while all of this is the same.
         key = (
-            *("form", self._asked, id(run.spec.tried), run.trains),
+            *("form", self._asked, id(run.spec.tried), *run.traced_for),
             *(str(batches.element_spec), batches.resume),
             batches.why_not_stacked(),
         )

@@ -239,10 +239,14 @@ class Run:
         A call of another form, batch size or class weights, or that trains
         other variables, has one of its own.
         """
-        spec = self.spec
-        weights = tuple(sorted((spec.class_weight or {}).items()))
-        key = "train", spec.form, spec.batch_size, weights, self.trains
+        key = "train", self.spec.form, *self.traced_for
         return self.runner(key, self._make_train_runner)
+
+    @property
+    def traced_for(self) -> tuple[Hashable, ...]:
+        """What a trace of training steps is for, beside their form."""
+        weights = tuple(sorted((self.spec.class_weight or {}).items()))
+        return self.spec.batch_size, weights, self.trains
 
     def _make_train_runner(self) -> GraphLoop:
         step = make_train_step(self.spec)

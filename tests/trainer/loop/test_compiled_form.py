@@ -376,3 +376,59 @@ def test_a_second_call_traces_nothing(tmp_path):
     before = Counted.calls
     made.train(SWITCH + 10)
     assert Counted.calls == before
+
+
+class Bounded(keras.layers.Layer):
+    """Has a check that fails, once it is asked for."""
+
+    check = None
+
+    def call(self, x):
+        return x if self.check is None else self.check(x)
+
+
+def bounded():
+    return keras.Sequential([*linear().layers, Bounded()])
+
+
+def below(x):
+    with tf.control_dependencies([tf.debugging.assert_less(x, -1e9)]):
+        return tf.identity(x)
+
+
+def finite(x):
+    return x + 0 * tf.debugging.check_numerics(x / 0.0, "not finite")
+
+
+CHECKS = pytest.mark.parametrize("check", [below, finite])
+
+
+@CHECKS
+def test_a_run_that_goes_on_keeps_the_checks_of_its_step(
+    check, tmp_path, monkeypatch, caplog
+):
+    def run(steps):
+        made = make_trainer(bounded, jit_compile="auto")
+        callbacks = [Checkpoint(every=SWITCH)]
+        made.train(steps, model_dir=str(tmp_path), callbacks=callbacks)
+
+    with caplog.at_level("INFO"):
+        run(SWITCH + 10)
+    assert "are compiled as xla" in caplog.text
+    monkeypatch.setattr(Bounded, "check", staticmethod(check))
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        run(SWITCH + 20)
+
+
+@CHECKS
+def test_a_trace_of_its_own_has_a_form_of_its_own(check, monkeypatch, caplog):
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(66, 3)).astype("float32")
+    made = make_trainer(bounded, jit_compile="auto", data=None)
+    with caplog.at_level("INFO"):
+        made.fit(x, x[:, :1], batch_size=8, epochs=60, verbose=0)
+    assert "are compiled as xla" in caplog.text
+    monkeypatch.setattr(Bounded, "check", staticmethod(check))
+    # Batches of another size are traced anew, and their rows are not known.
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        made.fit(x, x[:, :1], batch_size=16, epochs=2, verbose=0)
