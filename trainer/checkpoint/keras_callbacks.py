@@ -6,6 +6,7 @@ changed of these is saved.
 """
 
 import collections
+import functools
 import types
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -26,7 +27,8 @@ from trainer.runtime import schema
 from trainer.runtime.process_exit import headline
 from trainer.runtime.schema import Misfit
 
-_ARRAYS = schema.record({"arrays": schema.Positive, "is_list": bool})
+_CHECK = schema.record({"arrays": schema.Positive, "is_list": bool})
+_ARRAYS = {"arrays", "is_list"}
 # Where a callback keeps what it was as a run first had it.
 _FIRST = "_trainer_first"
 _NOT_STATE = {
@@ -189,21 +191,13 @@ def split(
     counts: collections.Counter[str] = collections.Counter()
 
     def plain(value: Any, path: str) -> Any:
-        if isinstance(value, np.ndarray):
-            arrays[f"{path}/{counts[path]}"] = value
-            counts[path] += 1
-            return {"arrays": 1, "is_list": False}
-        if isinstance(value, list):
-            return [plain(one, path) for one in value]
-        if isinstance(value, dict):
-            return {name: plain(one, path) for name, one in value.items()}
-        return value
+        if not isinstance(value, np.ndarray):
+            return None  # What is in it comes next.
+        arrays[f"{path}/{counts[path]}"] = value
+        counts[path] += 1
+        return {"arrays": 1, "is_list": False}
 
-    found = {
-        key: {name: plain(one, f"{key}/{name}") for name, one in state.items()}
-        for key, state in states.items()
-    }
-    return found, arrays
+    return _changed(states, plain), arrays
 
 
 def join(
@@ -218,13 +212,9 @@ def join(
     counts: collections.Counter[str] = collections.Counter()
 
     def whole(value: Any, path: str) -> Any:
-        if isinstance(value, list):
-            return [whole(one, path) for one in value]
-        if not isinstance(value, dict):
-            return value
-        if set(value) != {"arrays", "is_list"}:
-            return {name: whole(one, path) for name, one in value.items()}
-        _ARRAYS(value, path)
+        if not isinstance(value, dict) or set(value) != _ARRAYS:
+            return None
+        _CHECK(value, path)
         begin = counts[path]
         # No more than there are, whatever is asked for.
         counts[path] += min(value["arrays"], len(arrays) + 1)
@@ -234,9 +224,21 @@ def join(
         found = [arrays[one] for one in names]
         return found if value["is_list"] else found[0]
 
+    return _changed(plain, whole)
+
+
+def _changed(
+    states: Mapping[str, dict[str, Any]], change: Callable[..., Any]
+) -> dict[str, dict[str, Any]]:
+    """States in which some parts are others: those that `change` returns."""
     return {
-        key: {name: whole(one, f"{key}/{name}") for name, one in state.items()}
-        for key, state in plain.items()
+        key: {
+            name: keras.tree.traverse(
+                functools.partial(change, path=f"{key}/{name}"), value
+            )
+            for name, value in state.items()
+        }
+        for key, state in states.items()
     }
 
 

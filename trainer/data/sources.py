@@ -305,6 +305,11 @@ def as_source(data: Any, name: str, of: str = "") -> Source:
         raise UserError(f"{name} is empty. Give (x, y).")
     check_rows(named)
     x, y, weight = (*named.values(), None, None)[:3]
+    if any(leaf is None for leaf in tf.nest.flatten(x)):
+        raise UserError(
+            f"x{of} has None for an input, which a batch cannot hold. Build "
+            "the model without that input."
+        )
     weight = weights_of_all(weight, int(leaves[0].shape[0]))
     for leaf in tf.nest.flatten(y):
         # A sparse tensor's type has no kind.

@@ -247,17 +247,22 @@ class CallbackList:
         self._waiting = {}
 
     def end(
-        self, logs: dict[str, float], before_savers: Callable[[], None]
+        self,
+        logs: dict[str, float],
+        *,
+        of_epoch: dict[str, float],
+        before_savers: Callable[[], None],
     ) -> None:
         """Calls every `on_train_end`: if one fails, others still save.
 
         Args:
-            logs: the newest values.
+            logs: the newest values, for savers.
+            of_epoch: those of the last epoch, for the others.
             before_savers: called before the callbacks that save.
         """
         others = [one for one in self.all if one not in self.savers]
         try:
-            _call_all(others, "on_train_end", logs)
+            _call_all(others, "on_train_end", of_epoch)
         finally:
             before_savers()
             _call_all(self.savers, "on_train_end", logs)

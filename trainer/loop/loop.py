@@ -217,7 +217,12 @@ class Loop:
             self._train()
             logs = dict(self.reporter.logs)
             self.callbacks.call_savers("before_end", logs)
-            self.callbacks.end(logs, before_savers=self.reporter.hand_over)
+            self.callbacks.end(
+                logs,
+                # As `fit` does.
+                of_epoch=self.reporter.of_epoch or logs,
+                before_savers=self.reporter.hand_over,
+            )
         run.built.last = self.state
         return self.reporter.newest
 

@@ -51,6 +51,7 @@ class Reporter:
         intervals: sums since the last log and since the epoch's begin.
         interval_seconds: what the steps since the last log took.
         tickers: when logs and evaluations are due.
+        of_epoch: the values of the last epoch that has ended.
         begun_epoch: the last epoch whose `on_epoch_begin` has been called,
             in any attempt.
     """
@@ -68,6 +69,7 @@ class Reporter:
         self.eval_steps = eval_steps
         self.logs: dict[str, float] = {}
         self.final: dict[str, float] = {}
+        self.of_epoch: dict[str, float] = {}
         self.intervals = {
             name: Interval(run.parts.metrics, name) for name in TRAINING
         }
@@ -314,6 +316,7 @@ class Reporter:
         self.intervals["epoch"].reset()
         with self._during("epoch", values, measured=measured):
             self._callbacks.call("on_epoch_end", epoch, values)
+        self.of_epoch = values
         # A number that was logged there is this epoch's, and not the next's.
         self._run.logged.of_epoch = {}
         if not ending:

@@ -190,6 +190,10 @@ MISTAKES = {
     ),
     "nothing": (lambda: make().fit([], []), "has no examples"),
     "a single value": (lambda: make().fit(np.float32(3)), "a single value"),
+    "an input that is None": (
+        lambda: make().fit([X, None], Y),
+        "x has None for an input",
+    ),
     "a path": (lambda: make().fit("train.csv", Y), "x is a str"),
     "data is a number": (lambda: make(data=3).train(1), "x is a int"),
     "four arrays": (
