@@ -102,9 +102,11 @@ class Trainer(BaseStep):
                    return {"loss": loss}
 
     Args:
-        model: a function that returns the model, or a model. A model is
-            trained itself; under a strategy, whose variables have to be made
-            in its scope, a copy of it is, and gives the weights back.
+        model: a function that returns the model, or a model. On one device
+            a model is trained itself; under a strategy, whose variables have
+            to be made in its scope, a copy of it is, with all that it holds,
+            and gives the weights back. `compile` may be called again between
+            two calls.
         loss: a Keras loss, its name, or a structure of these that matches the
             model's outputs. Its `reduction` chooses the denominator. One
             loss stands for all outputs.
@@ -114,7 +116,9 @@ class Trainer(BaseStep):
             training loss; any other class weighs 1. For a single output
             whose targets are classes or one-hot vectors.
         optimizer: a function that returns a Keras optimizer, an optimizer, a
-            name, or a dict of these for your own `train_step`. By default
+            name, or a dict of these for your own `train_step`. An optimizer
+            is trained itself where a model is; elsewhere a learning rate that
+            is set on it counts from the next call on. By default
             that of a compiled model, otherwise Adam. An optimizer in a dict
             whose name is that of a layer of the model is for that layer's
             weights, any other for all weights.

@@ -296,9 +296,10 @@ def _check_averages(
         swaps = isinstance(one, keras.callbacks.SwapEMAWeights)
         if swaps and not any(each.use_ema for each in optimizers):
             raise UserError(
-                f"{name} needs an optimizer with use_ema = True, on one device."
-                " Or leave it out and set Trainer.ema_momentum: evaluations, "
-                "exports and saved models have the averaged weights then."
+                f"{name} must be used when `use_ema=True` is set on the "
+                "optimizer, on one device. Or leave it out and set "
+                "Trainer.ema_momentum: evaluations, exports and saved models "
+                "have the averaged weights then."
             )
         for option in ("save_best_only", "restore_best_weights"):
             if run.parts.ema is not None and getattr(one, option, False):

@@ -201,7 +201,7 @@ def _loss_scale(
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         scale = optimizer.initial_scale
         if optimizer.built:
-            scale = float(optimizer.dynamic_scale)
+            scale = keras.ops.convert_to_numpy(optimizer.dynamic_scale)
         return LossScale(scale, optimizer.dynamic_growth_steps)
     return LossScale() if half else None
 

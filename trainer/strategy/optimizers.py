@@ -190,7 +190,7 @@ def follow_rates(parts: Parts, factory: Any, known: dict[str, float]) -> None:
         rate = getattr(one, "inner_optimizer", one).learning_rate
         # A schedule, or a function, is shared with the copy.
         if made is not None and isinstance(rate, keras.Variable):
-            now = float(rate)
+            now = float(keras.ops.convert_to_numpy(rate))
             if known.setdefault(name, now) != now:
                 made.learning_rate = known[name] = now
 

@@ -73,6 +73,39 @@ def test_what_is_changed_between_two_calls(change, strategy):
         assert ours[name] == pytest.approx(values, rel=1e-5)
 
 
+def distiller():
+    keras.utils.set_random_seed(4)
+    model = keras.distillation.Distiller(
+        teacher=net(),
+        student=dense(keras.layers.Dense(2, activation="tanh")),
+        distillation_losses=[keras.distillation.LogitsDistillation()],
+        student_loss_weight=0.7,
+    )
+    model.compile(optimizer=keras.optimizers.SGD(0.1), loss="mse")
+    return model
+
+
+def test_a_distiller_of_keras_has_a_loss_of_its_own():
+    expected, found = distiller(), distiller()
+    before = expected.student.get_weights()[0]
+    expected.fit(X, Y, **EPOCHS)
+    Trainer(found, strategy="default").fit(X, Y, **EPOCHS)
+    weights = [one.student.get_weights()[0] for one in (expected, found)]
+    assert np.abs(weights[0] - before).max() > 0.01
+    np.testing.assert_allclose(weights[1], weights[0], atol=1e-6)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_model_with_nothing_to_train(strategy):
+    model = net()
+    model.trainable = False
+    before = model.get_weights()
+    trainer = Trainer(model, loss="mse", strategy=STRATEGIES[strategy]())
+    trainer.fit(X, Y, **EPOCHS)
+    for one, other in zip(before, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 def test_the_steps_go_on_when_a_model_is_compiled_again():
     model = compiled()
     trainer = Trainer(model, data=(X, Y), strategy="default", batch_size=16)

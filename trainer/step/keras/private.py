@@ -303,6 +303,9 @@ def is_of_keras(model: keras.Model, name: str) -> bool:
     if name in vars(model):
         return False
     owner = next((k for k in type(model).__mro__ if name in vars(k)), None)
+    # A model of Keras that has a loss of its own.
+    if name == "compute_loss" and owner is keras.distillation.Distiller:
+        return False
     return owner is None or owner.__module__.partition(".")[0] == "keras"
 
 
