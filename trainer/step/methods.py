@@ -253,6 +253,8 @@ class BaseStep:
             optimizer: its name, if there are several.
         """
         variables = variables or self._spec.model.trainable_variables
+        if not variables:
+            return  # As in `fit`.
         if isinstance(gradients, dict):
             gradients = [gradients.get(i) for i in range(len(variables))]
         optimizers = self._spec.parts.optimizers

@@ -41,6 +41,16 @@ def words():
     ]
 
 
+def sums():
+    """Nothing that is trained, over rows of different lengths."""
+    return [
+        keras.Input((None,), ragged=True),
+        keras.layers.Lambda(
+            lambda x: tf.reduce_sum(tf.cast(x, tf.float32), 1)[:, None]
+        ),
+    ]
+
+
 # What makes the layers, and the arguments of `fit`, anew for each call.
 CASES = {
     "one pass": (linear, lambda: {"x": batches(5)}),
@@ -86,6 +96,10 @@ CASES = {
             "steps_per_epoch": 9,
             "epochs": 2,
         },
+    ),
+    "ragged input": (
+        sums,
+        lambda: {"x": RAGGED, "y": np.ones((20, 1)), "batch_size": 4},
     ),
     "ragged": (
         words,
