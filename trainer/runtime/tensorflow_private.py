@@ -4,6 +4,8 @@ They are in this one file, so that it is the only one to read before an upgrade
 of TensorFlow. See `require`.
 """
 
+from collections.abc import Iterable
+
 import tensorflow as tf
 
 from trainer.runtime.private_names import require
@@ -60,3 +62,9 @@ DRAWS = {
 for _module, _names in DRAWS.items():
     for _name in _names:
         require(_module, _name)
+
+
+def watched_variables(graph: tf.Graph) -> Iterable[tf.Variable]:
+    """The variables that the graph of a function has read."""
+    found: Iterable[tf.Variable] = require(graph, "_watched_variables")
+    return found

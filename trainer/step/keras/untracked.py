@@ -23,7 +23,10 @@ import tensorflow as tf
 from absl import logging
 
 from trainer.errors import UserError
-from trainer.runtime.tensorflow_private import data_of_handle
+from trainer.runtime.tensorflow_private import (
+    data_of_handle,
+    watched_variables,
+)
 from trainer.step.keras.private import all_layers, native
 from trainer.step.operations import (
     called_graphs,
@@ -185,7 +188,7 @@ def check(
         if all(kind.startswith(_COLLECTIVE) for kind in users):
             continue
         # Only variables that are read are watched: others have no name here.
-        watched = getattr(graph, "_watched_variables", ())
+        watched = watched_variables(graph)
         names = [one.name for one in watched if id(outer) in _handles(one)]
         name = names[0] if names else f"a tf.Variable of shape {shape}"
         message = (
