@@ -21,6 +21,7 @@ from trainer.strategy.hand_over import hand_over_values
 from trainer.strategy.optimizers import (
     by_part,
     follow_rates,
+    give_back_states,
     restart_optimizers,
 )
 from trainer.strategy.plugin import StrategyPlugin
@@ -218,3 +219,4 @@ class Built:
         """Puts trained weights into a given model, of which a copy trains."""
         if self._recipe.given is not None:
             self._recipe.given.give_back(self.model)
+        give_back_states(self.parts, self._recipe.optimizer, self._rates)

@@ -45,6 +45,11 @@ def hand_over_values(source: keras.Model, target: keras.Model) -> None:
             with tempfile.TemporaryDirectory() as folder:
                 own.save_assets(folder)
                 its.load_assets(folder)
+        # Files hold no vocabulary in place of the configuration's.
+        if hasattr(own, "set_vocabulary"):
+            words = own.get_vocabulary()
+            if its.get_vocabulary() != words:
+                its.set_vocabulary(words)
         # Last: a layer may save fewer weights than it has, or merge them.
         if own.built and not source.built:
             its.set_weights(own.get_weights())

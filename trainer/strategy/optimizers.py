@@ -1,7 +1,7 @@
 """Builds optimizers for a model's weights, under the strategy's scope."""
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import keras
@@ -182,17 +182,40 @@ def follow_rates(parts: Parts, factory: Any, known: dict[str, float]) -> None:
         factory: `Trainer.optimizer`.
         known: by name, what the rates were; changes.
     """
-    factories = factory if isinstance(factory, dict) else {"optimizer": factory}
-    for name, one in factories.items():
-        made = parts.optimizers.get(name)
-        if not isinstance(one, _Optimizer) or one is made:
-            continue
-        rate = getattr(one, "inner_optimizer", one).learning_rate
+    for name, one, made in _copies(parts, factory):
         # A schedule, or a function, is shared with the copy.
-        if made is not None and isinstance(rate, keras.Variable):
-            now = float(keras.ops.convert_to_numpy(rate))
+        if isinstance(one.learning_rate, keras.Variable):
+            now = _number(one.learning_rate)
             if known.setdefault(name, now) != now:
                 made.learning_rate = known[name] = now
+
+
+def give_back_states(
+    parts: Parts, factory: Any, known: dict[str, float]
+) -> None:
+    """Lets optimizers that had a state go on with that of their copies."""
+    for name, one, made in _copies(parts, factory):
+        if one.built:
+            for variable, value in zip(
+                one.variables, made.variables, strict=True
+            ):
+                variable.assign(value)
+            if name in known:
+                known[name] = _number(one.learning_rate)
+
+
+def _number(variable: keras.Variable) -> float:
+    return float(keras.ops.convert_to_numpy(variable))
+
+
+def _copies(parts: Parts, factory: Any) -> Iterator[tuple[str, Any, Any]]:
+    """By name, the optimizers that were given, and the copies that train."""
+    factories = factory if isinstance(factory, dict) else {"optimizer": factory}
+    for name, given in factories.items():
+        one = getattr(given, "inner_optimizer", given)
+        made = parts.optimizers.get(name)
+        if isinstance(one, _Optimizer) and made is not None and one is not made:
+            yield name, one, made
 
 
 def _is_for(one: Any, variables: list[Any], plugin: StrategyPlugin) -> bool:
@@ -301,6 +324,8 @@ def _take_state(
             # What was set since, such as the learning rate, is in the new one.
             if variable is not made.learning_rate:
                 variable.assign(value)
+    elif not given.gradient_accumulation_steps:
+        made.iterations.assign(given.iterations)
     hand_over_attributes(given, made, f"The {type(given).__name__}")
 
 

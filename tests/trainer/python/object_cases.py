@@ -140,6 +140,13 @@ def string_lookup():
     return dense(adapted(layer, WORDS), shape=(1,), dtype="string"), WORDS
 
 
+def vocabulary_set_again():
+    letters = ["x", "y", "z"]
+    layer = keras.layers.StringLookup(vocabulary=letters, output_mode="one_hot")
+    layer.set_vocabulary(["red", "green", "blue"])
+    return dense(layer, shape=(1,), dtype="string"), WORDS
+
+
 def nested_lookup():
     inner, x = string_lookup()
     inputs = keras.Input((1,), dtype="string")
@@ -227,7 +234,7 @@ MODELS = {
     for one in (
         *(normalization, normalization_not_built, discretization),
         *(string_lookup, nested_lookup, integer_lookup, text, text_tf_idf),
-        *(attributes, flags, own_variables),
+        *(attributes, flags, own_variables, vocabulary_set_again),
     )
 }
 OPTIMIZERS = {
@@ -251,8 +258,8 @@ OPTIMIZERS = {
     "multi": multi,
 }
 ALL = [*MODELS, *OPTIMIZERS]
-# Keras' files hold no attributes that were set later.
-IN_FILES = {*ALL} - {"attributes"}
+# Keras' files hold nothing that was set in place of the configuration's.
+IN_FILES = {*ALL} - {"attributes", "vocabulary_set_again"}
 
 
 def make(case):

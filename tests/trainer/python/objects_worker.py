@@ -68,11 +68,11 @@ def measured(case, strategy, directory):
     ]
 
 
-def run(plugin, directory):
-    """All cases under one strategy."""
+def run(plugin, directory, only=cases.ALL):
+    """Cases under one strategy."""
     plugin.strategy  # noqa: B018 - before any other operation
     results = {}
-    for case in cases.ALL:
+    for case in only:
         try:
             found = measured(case, plugin, directory)
         except UserError as error:

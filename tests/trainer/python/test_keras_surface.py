@@ -106,6 +106,20 @@ def test_a_model_with_nothing_to_train(strategy):
         np.testing.assert_array_equal(one, other)
 
 
+def test_state_goes_from_one_trainer_to_the_next_and_to_fit():
+    expected = compiled()
+    expected.fit(X, Y, **EPOCHS | {"epochs": 4})
+    model = compiled()
+    for strategy in ("default", "mirrored", "one_device"):
+        trainer = Trainer(model, strategy=STRATEGIES[strategy]())
+        trainer.fit(X, Y, **EPOCHS | {"epochs": 1})
+    model.fit(X, Y, **EPOCHS | {"epochs": 1})
+    for left, right in zip(
+        expected.get_weights(), model.get_weights(), strict=True
+    ):
+        np.testing.assert_allclose(right, left, atol=1e-6)
+
+
 def test_the_steps_go_on_when_a_model_is_compiled_again():
     model = compiled()
     trainer = Trainer(model, data=(X, Y), strategy="default", batch_size=16)

@@ -7,11 +7,12 @@ from tests.trainer.python import object_cases
 
 MODULE = "tests.trainer.python.objects_worker"
 STRATEGIES = (
-    *("default", "mirrored:3"),
+    "default",
     *(
         pytest.param(name, marks=pytest.mark.long)
         for name in (
-            *("one_device", "mirrored:1", "mirrored:2", "central_storage:2"),
+            *("one_device", "mirrored:1", "mirrored:2", "mirrored:3"),
+            "central_storage:2",
             *("multi_worker_mirrored@2", "parameter_server@1+1"),
         )
     ),
@@ -24,10 +25,26 @@ REFUSED = {
 }
 
 
+# One of each way to go over.
+QUICK = (
+    *("normalization_not_built", "text", "attributes", "own_variables"),
+    *("exclude_variables", "own_attribute", "lookahead", "use_ema"),
+)
+
+
+def test_what_an_object_holds_goes_over_to_a_copy(tmp_path):
+    check("mirrored:3", tmp_path, QUICK)
+
+
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_what_an_object_holds_is_trained_and_saved(strategy, tmp_path):
-    found = running.run(strategy, str(tmp_path), f"--extra={MODULE}:run")
-    for case in object_cases.ALL:
+    check(strategy, tmp_path, object_cases.ALL)
+
+
+def check(strategy, directory, names):
+    options = f"--extra={MODULE}:run", "--only", *names
+    found = running.run(strategy, str(directory), *options)
+    for case in names:
         if case in REFUSED and strategy not in ("default", "one_device"):
             assert REFUSED[case] in str(found[case])
             continue
