@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from keras import layers, ops
 
+from tests.conformance.running import run
 from tests.trainer.step.reductions.exact import (
     assert_close,
     found_in,
@@ -197,6 +198,25 @@ def fitted(layer):
 )
 def test_equals_fit(results, case, strategy):
     assert_close(found_in(results, case, strategy), fitted(LAYERS[case]))
+
+
+def on_workers(strategy, directory):
+    return {
+        f"{case.__name__}.{key}": value
+        for case in (plain, declared, centre)
+        for key, value in case(strategy).items()
+    }
+
+
+@pytest.mark.long
+def test_equals_fit_on_two_workers(tmp_path):
+    extra = f"--extra={on_workers.__module__}:{on_workers.__name__}"
+    found = run("multi_worker_mirrored@2", tmp_path, extra)
+    for name in ("plain", "declared", "centre"):
+        expected = fitted(LAYERS[name])
+        assert_close(
+            {key: found[f"{name}.{key}"] for key in expected}, expected
+        )
 
 
 def test_a_decay_that_varies_is_refused(results):

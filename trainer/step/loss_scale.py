@@ -4,8 +4,8 @@ Float16 gradients underflow, so the loss is multiplied by a large scale and
 the gradients are divided by it. Whether they overflowed is decided on the
 reduced gradients, which are equal on every replica: all skip the update or
 none does. But a replica sums fewer examples in float16 than one device would,
-so which step overflows depends on how many there are. Method: Micikevicius et al., "Mixed Precision Training", 2018
-(https://arxiv.org/abs/1710.03740).
+so which step overflows depends on how many there are. Method: Micikevicius et
+al., "Mixed Precision Training", 2018 (https://arxiv.org/abs/1710.03740).
 """
 
 import tensorflow as tf
