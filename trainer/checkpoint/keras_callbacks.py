@@ -93,8 +93,11 @@ class Attributes:
     def _takes(self, name: str, tree: Any) -> bool:
         return name not in self._of_keras or _is_numbers(tree)
 
-    def state(self) -> dict[str, Any]:
+    def state(self, *, is_saved: bool = True) -> dict[str, Any]:
         """What has changed: attribute name to JSON values and arrays.
+
+        Args:
+            is_saved: whether what cannot be saved is refused, or left out.
 
         Raises:
             UserError: something that has cannot be saved.
@@ -109,6 +112,8 @@ class Attributes:
             try:
                 found[name] = settled(tree, begun.get(name))
             except NotSaved as error:
+                if not is_saved:
+                    continue
                 kind = type(self._callback).__name__
                 raise UserError(
                     f"{kind}.{name} has changed since the run began, to what "

@@ -193,7 +193,7 @@ class CallbackList:
             UserError: a callback of Keras' kind holds what cannot be saved.
         """
         found = self._own_states() | {
-            key: attributes.state()
+            key: attributes.state(is_saved=self._run.saves)
             for key, attributes in self._attributes.items()
         }
         return {key: state for key, state in found.items() if state}

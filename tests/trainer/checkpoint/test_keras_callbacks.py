@@ -201,7 +201,9 @@ def test_what_cannot_be_saved_is_refused_by_name(tmp_path, change, kind):
 
     Changes.__module__ = __name__
     # Where nothing is saved, nothing is refused.
-    trainer().train(8, callbacks=[Changes()], verbose=0)
+    made, callback = trainer(), Changes()
+    for steps in (8, 12):
+        made.train(steps, callbacks=[callback], verbose=0)
     with pytest.raises(
         UserError, match=rf"Changes\.(schedule|kept|tracker) has .*\({kind}"
     ):

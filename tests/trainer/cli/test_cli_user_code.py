@@ -220,7 +220,10 @@ def test_an_import_that_exits(tmp_path, number):
     one_in(
         2,
         [
-            ("run.callbacks = [@Exits()]", "on_train_batch_end"),
+            (
+                "run.callbacks = [@Exits()]\nrun.steps_per_loop = None",
+                "on_train_batch_end",
+            ),
             ("Trainer.model = @exits", "exits"),
         ],
     ),
