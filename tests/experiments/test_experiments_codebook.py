@@ -85,6 +85,21 @@ class Warming(Codebook):
         variable.assign(decay * variable + (1 - decay) * added)
 
 
+class Half(layers.Layer):
+    """Keeps averages over time of a sum and of a mean in mixed precision."""
+
+    def build(self, shape):
+        self.sums, self.means = (
+            self.add_weight(shape=shape[1:], trainable=False) for _ in range(2)
+        )
+
+    def call(self, x, training=False):
+        if training:
+            self.sums.assign(0.75 * self.sums + ops.sum(x, 0))
+            self.means.assign(0.75 * self.means + 0.25 * ops.mean(x, 0))
+        return x
+
+
 class Centre(layers.Layer):
     """Targets of DINO: centred by a mean over time of batches."""
 
@@ -149,6 +164,11 @@ def centre(strategy):
     return trained(LAYERS["centre"], strategy)
 
 
+def half(strategy):
+    """What bfloat16 rounds is far less than a decay once a replica."""
+    return trained(Half, strategy, precision="mixed_bfloat16")
+
+
 def refused(strategy):
     try:
         trained(Warming, strategy)
@@ -163,6 +183,7 @@ CASES = {
     declared: SYNCHRONOUS,
     corrected: SYNCHRONOUS[2:],
     centre: SYNCHRONOUS,
+    half: ("default", "mirrored_2"),
     refused: ("mirrored_2",),
 }
 LONG = [
@@ -193,7 +214,7 @@ def fitted(layer):
     [
         pair
         for pair in pairs(CASES, LONG)
-        if getattr(pair, "values", pair)[0] != "refused"
+        if getattr(pair, "values", pair)[0] in LAYERS
     ],
 )
 def test_equals_fit(results, case, strategy):
@@ -217,6 +238,14 @@ def test_equals_fit_on_two_workers(tmp_path):
         assert_close(
             {key: found[f"{name}.{key}"] for key in expected}, expected
         )
+
+
+def test_mixed_precision_is_tried_as_well(results):
+    found = found_in(results, "half", "mirrored_2")
+    expected = found_in(results, "half", "default")
+    for name in ("weight2", "weight3"):  # The sums, and the means.
+        scale = np.max(np.abs(expected[name]))
+        assert np.max(np.abs(found[name] - expected[name])) < 0.05 * scale
 
 
 def test_a_decay_that_varies_is_refused(results):

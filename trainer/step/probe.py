@@ -209,7 +209,8 @@ class Probe:
         spec = self._spec
         if spec.plugin.num_replicas == 1 or len(self.parts) == 1:
             return  # Micro-batches assign one after the other.
-        odd = self._odd_results(self.parts, _UNIT, kinds=("variable",))
+        _, _, unit = _mixing(self.whole, self.parts)
+        odd = self._odd_results(self.parts, unit, kinds=("variable",))
         self._summed = {
             key: one.variable
             for key, one in self.whole.results.items()
@@ -217,7 +218,7 @@ class Probe:
         }
         if self._summed:
             tried = self._batch, [*self._summed.values()], self._sizes
-            spec.parts.decays.update(find_decays(spec, *tried))
+            spec.parts.decays.update(find_decays(spec, *tried, unit))
 
     def _may_be_empty(self) -> bool:
         """Whether a replica may get no example of a batch."""
@@ -291,8 +292,8 @@ class Probe:
                     decay = decays.get(id(native(one.variable)))
                 got = _joined(one, values, parts, decay)
                 scale = beside + 1e-2 * largest(one.old)
-                is_cut = len(parts) > 1
-                is_lost = is_cut and decay is None and key in self._summed
+                is_lost = decay is None and len(parts) > 1
+                is_lost &= one.how == "sum" and key in self._summed
                 if is_lost or _error(change, got - one.old, scale) > unit:
                     odd[key] = one
         return odd

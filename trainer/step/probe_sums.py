@@ -28,6 +28,7 @@ def find_decays(
     batch: Any,
     variables: Sequence[Any],
     sizes: Sequence[int],
+    unit: float,
 ) -> dict[int, float]:
     """The factors `d` of those that keep such a sum, by the variable's id.
 
@@ -36,6 +37,7 @@ def find_decays(
         batch: examples.
         variables: those that may, of Keras or of TensorFlow.
         sizes: of uneven parts, which make up the batch.
+        unit: the rounding that is allowed.
     """
 
     def tried(change: Change, *others: Any) -> list[Any]:
@@ -60,7 +62,7 @@ def find_decays(
     found = {}
     for key, number in ids.items():
         decay = _decay([one.get(key) for one in far])
-        if _adds_up([one.get(key) for one in near], decay):
+        if _adds_up([one.get(key) for one in near], decay, unit):
             found[number] = decay
     return found
 
@@ -73,17 +75,18 @@ def _decay(far: Sequence[Result | None]) -> float:
         factors = [one.value / one.old for one in far if one is not None]
     decay = float(np.ravel(factors[0])[0])
     is_one = all(np.allclose(one, decay, rtol=1e-6) for one in factors)
-    return decay if is_one else 1.0
+    # Such numbers are infinite in float16.
+    return decay if is_one and np.isfinite(decay) else 1.0
 
 
-def _adds_up(near: Sequence[Result | None], decay: float) -> bool:
+def _adds_up(near: Sequence[Result | None], decay: float, unit: float) -> bool:
     """Whether parts together add to the old value what the whole adds."""
     made = [one for one in near if one is not None]
     if len(made) < len(near):
         return False
     whole, *added = (one.value - decay * one.old for one in made)
     largest = np.max(np.abs(whole)) + 1e-2 * np.max(np.abs(made[0].old))
-    return bool(np.allclose(sum(added), whole, rtol=0, atol=1e-4 * largest))
+    return bool(np.allclose(sum(added), whole, rtol=0, atol=unit * largest))
 
 
 @contextlib.contextmanager

@@ -46,7 +46,11 @@ require(keras.optimizers.Optimizer, "_all_reduce_sum_gradients")
 
 def native(variable: Any) -> tf.Variable:
     """The `tf.Variable` inside a Keras variable."""
-    return variable.value if isinstance(variable, keras.Variable) else variable
+    if not isinstance(variable, keras.Variable):
+        return variable
+    # Its `value` is a tensor of another dtype within layers of mixed precision.
+    found: tf.Variable = require(variable, "_value")
+    return found
 
 
 def keras_mask(tensor: Any) -> tf.Tensor | None:
