@@ -122,7 +122,7 @@ class DatasetBatches(Batches):
         if count <= at_most:
             self._set_length(count)
 
-    def checkcut_batches(self) -> None:
+    def check_cut(self) -> None:
         """See `Batches.check_cut`."""
         first = next(iter(self._make_dataset()))
         odd = not_per_example(self.element_spec) or not_per_example(first)
@@ -246,6 +246,9 @@ def cut_batches(dataset: tf.data.Dataset, cut: Cut) -> tf.data.Dataset:
     # A batch that is not cut keeps its static shape, and needs no nested
     # dataset.
     if not cut.is_whole:
+        odd = not_per_example(dataset.element_spec)
+        if odd is not None:
+            raise UserError(_odd_part(odd))
         dataset = dataset.flat_map(plain(replica_batches))
     return endless(dataset).prefetch(tf.data.AUTOTUNE)
 

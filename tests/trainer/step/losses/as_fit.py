@@ -493,6 +493,19 @@ STRUCTURES = [
         {**CLASSES, "class_weight": {0: 0.3, 1: 2.0, 2: 5.0}},
     ),
 ]
-ALL = [*PARTS, *NAMES, *LOGITS, *STRUCTURES]
+
+
+# A sparse matrix may name a place several times: its values add up.
+
+
+def sparse():
+    inputs = keras.Input((5,), sparse=True)
+    return keras.Model(inputs, keras.layers.Dense(1)(inputs))
+
+
+PLACES = np.repeat(np.argwhere(X > 0.5), 2, axis=0)
+TWICE = tf.SparseTensor(PLACES, normal(len(PLACES)), X.shape)
+SPARSE = [Case("sparse", sparse, {"loss": "mse"}, {"x": TWICE, "y": A})]
+ALL = [*PARTS, *NAMES, *LOGITS, *STRUCTURES, *SPARSE]
 LONG = ("mirrored_2", "one_device", "central_storage_2")
 CASES = dict.fromkeys(ALL, ("default", "mirrored_3", *LONG))
