@@ -145,9 +145,6 @@ def _model_in_scope(
     recipe.check_steps(made)
     if made.compiled:
         recipe.take_compiled(made, plugin)
-    # Before the first call: it decides how a layer is traced.
-    if recipe.sync_batch_norm and several:
-        batch_norm.synchronize(made)
     if not made.built:
         call_once(made)
     # Before optimizers and averages, which may begin with a copy.
@@ -156,6 +153,9 @@ def _model_in_scope(
     # The probe's parts are threads, too.
     if several or recipe.accumulation_steps > 1:
         separate_added_losses(made)
+    # Not before: a given model's layers are not synchronized.
+    if recipe.sync_batch_norm and several:
+        batch_norm.synchronize(made)
     batch_norm.replace_moments_of(made)
     return made
 

@@ -181,6 +181,12 @@ def attributes():
     return made, X
 
 
+def batch_norm():
+    norms = [keras.layers.BatchNormalization(momentum=0.5) for _ in range(2)]
+    inner = keras.Sequential([keras.Input((4,)), norms[0]])
+    return dense(inner, keras.layers.Dense(3), norms[1]), X
+
+
 def flags():
     made = dense(keras.layers.Dense(3))
     made.layers[0].kernel.trainable = False
@@ -234,7 +240,8 @@ MODELS = {
     for one in (
         *(normalization, normalization_not_built, discretization),
         *(string_lookup, nested_lookup, integer_lookup, text, text_tf_idf),
-        *(attributes, flags, own_variables, vocabulary_set_again),
+        *(attributes, batch_norm, flags, own_variables),
+        vocabulary_set_again,
     )
 }
 OPTIMIZERS = {
