@@ -37,7 +37,7 @@ def dataset(part):
     return data.batch(32)
 
 
-model.compile("adam", "binary_crossentropy", metrics=["accuracy", "auc"])
+model.compile("adam", "binary_crossentropy", metrics=["accuracy", "mae"])
 history = model.fit(
     dataset(slice(400)),
     epochs=6,

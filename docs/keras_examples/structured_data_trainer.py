@@ -39,7 +39,7 @@ def dataset(part):
     return data.batch(32)
 
 
-model.compile("adam", "binary_crossentropy", metrics=["accuracy", "auc"])
+model.compile("adam", "binary_crossentropy", metrics=["accuracy", "mae"])
 trainer = Trainer(model)
 history = trainer.fit(
     dataset(slice(400)),

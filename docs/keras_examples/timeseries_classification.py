@@ -27,7 +27,7 @@ callbacks = [
     keras.callbacks.EarlyStopping(patience=3, restore_best_weights=True),
 ]
 model.compile(
-    optimizer=keras.optimizers.Adam(0.01),
+    optimizer=keras.optimizers.Adam(0.01, epsilon=1e-4),
     loss="sparse_categorical_crossentropy",
     metrics=["sparse_categorical_accuracy"],
 )
