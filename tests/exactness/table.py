@@ -1,10 +1,14 @@
-"""The table as Markdown, and what may stand in it."""
+"""The page as Markdown, and what may stand in its tables."""
 
 import pathlib
+import tomllib
 
 from tests.exactness.cases import COLUMNS, KINDS, all_cases
 
 PATH = pathlib.Path(__file__).resolve().parents[2] / "docs" / "exactness.md"
+# Written by hand, as the tests of each class found it.
+_CLASSES = pathlib.Path(__file__).with_name("classes.md")
+_FAILING = pathlib.Path(__file__).parents[1] / "keras_own" / "failing.toml"
 STRATEGIES = (
     "default",
     "mirrored:2",
@@ -93,7 +97,24 @@ def text(found, not_in_keras):
         parts.append("\n".join(lines) + "\n")
     parts.append("## Notes\n")
     parts += [f"**{mark}** {note}\n" for note, mark in notes.items()]
-    return "\n".join(parts)
+    return "\n".join([*parts, *written()])
+
+
+def written():
+    """The parts of the page that are not measured by this package."""
+    rows = [
+        f"| `{file}` | `{name.partition('.')[2]}` | {why} |"
+        for file, failing in tomllib.loads(_FAILING.read_text()).items()
+        for name, why in failing.items()
+    ]
+    head = [
+        "## Keras' own tests\n",
+        "`tests/keras_own` runs the tests of models, training, callbacks and "
+        "optimizers\nthat Keras' package ships, with a Trainer in place of "
+        "`fit` and `evaluate`. These\nfail, for a reason:\n",
+        "| file | test | why |\n|---|---|---|",
+    ]
+    return [_CLASSES.read_text(), *head, "\n".join(rows) + "\n"]
 
 
 def _cell(name, found, not_in_keras, notes):

@@ -51,6 +51,10 @@ def test_each_cell_is_equal_or_explained(rows):
     assert used == notes
 
 
+def test_what_is_written_by_hand_is_on_the_page():
+    assert table.PATH.read_text().endswith("\n".join(table.written()))
+
+
 def test_each_name_stands_for_one_cell():
     names = [case.name for case in all_cases()]
     assert len(names) == len(set(names))
