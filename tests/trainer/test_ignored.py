@@ -65,26 +65,12 @@ def test_a_step_of_ones_own_may_call_the_models():
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ({"use_ema": True}, "use_ema .*Use Trainer.ema_momentum"),
-        (
-            {"use_ema": True, "ema_overwrite_frequency": 5},
-            "use_ema .*Use Trainer.ema_momentum",
-        ),
         ({"loss_scale_factor": 8.0}, "loss_scale_factor divides"),
     ],
 )
 def test_options_of_optimizers(option, message):
     with pytest.raises(UserError, match=message):
         make(optimizer=lambda: keras.optimizers.SGD(0.1, **option)).train(1)
-
-
-def test_several_optimizers_in_one_are_refused():
-    def optimizer():
-        inner = keras.optimizers.OptimizerMap(keras.optimizers.SGD(0.1))
-        return keras.optimizers.MultiOptimizer(inner)
-
-    with pytest.raises(UserError, match="Pass a dict of optimizers"):
-        make(optimizer=optimizer).train(1)
 
 
 @pytest.fixture

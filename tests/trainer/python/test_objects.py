@@ -7,15 +7,8 @@ from tests.trainer.python import object_cases
 
 MODULE = "tests.trainer.python.objects_worker"
 STRATEGIES = (
-    "default",
-    *(
-        pytest.param(name, marks=pytest.mark.long)
-        for name in (
-            *("one_device", "mirrored:1", "mirrored:2", "mirrored:3"),
-            "central_storage:2",
-            *("multi_worker_mirrored@2", "parameter_server@1+1"),
-        )
-    ),
+    *("default", "one_device", "mirrored:1", "mirrored:2", "mirrored:3"),
+    *("central_storage:2", "multi_worker_mirrored@2", "parameter_server@1+1"),
 )
 # These work on one device only.
 REFUSED = {
@@ -27,15 +20,18 @@ REFUSED = {
 
 # One of each way to go over.
 QUICK = (
+    "batch_norm",
     *("normalization_not_built", "text", "attributes", "own_variables"),
     *("exclude_variables", "own_attribute", "lookahead", "use_ema"),
 )
 
 
-def test_what_an_object_holds_goes_over_to_a_copy(tmp_path):
-    check("mirrored:3", tmp_path, QUICK)
+@pytest.mark.parametrize("strategy", ["default", "mirrored:3"])
+def test_what_an_object_holds_is_trained_or_goes_over(strategy, tmp_path):
+    check(strategy, tmp_path, QUICK)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_what_an_object_holds_is_trained_and_saved(strategy, tmp_path):
     check(strategy, tmp_path, object_cases.ALL)

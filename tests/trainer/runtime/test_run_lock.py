@@ -40,11 +40,12 @@ class During(keras.callbacks.Callback):
 
     def __init__(self, function):
         super().__init__()
-        self._function = function
+        self._function, self._is_called = function, False
 
     def on_train_batch_end(self, batch, logs=None):
-        function, self._function = self._function, lambda: None
-        function()
+        if not self._is_called:
+            self._is_called = True
+            self._function()
 
 
 def holder_in(model_dir):
