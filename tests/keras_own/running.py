@@ -34,9 +34,9 @@ _AS_MODELS = (
     (r"(?m)^( +)layers\.Layer(\.__init__\(self)", r"\1models.Model\2"),
     (r"(?m)^ +Trainer\.__init__\(self\)\n", ""),
     # A model has layers of its own.
-    (r"\b(self|model)\.layers\b(?=( = \[\]|\.append|:|\[0\]\.kernel))",
-     r"\1.own_layers"),
-)  # fmt: skip
+    (r"self\.layers\b", "self.own_layers"),
+    (r"first_kernel = model\.layers", "first_kernel = model.own_layers"),
+)
 
 
 def run(file, *options, report=None):
