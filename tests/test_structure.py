@@ -27,7 +27,7 @@ MOST_LINES = {
     "trainer": 1235,
     "trainer/checkpoint": 1195,
     "trainer/cli": 1470,
-    "trainer/data": 1289,
+    "trainer/data": 1298,
     "trainer/launch": 805,
     "trainer/loop": 2504,
     "trainer/python": 542,

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from trainer.data.batches import WHOLE, Batches, Cut, Resume
+from trainer.data.batches import WHOLE, Batches, Cut, Resume, count_rows
 from trainer.data.dataset_batches import cut_batches
 from trainer.errors import UserError, at_run_time
 
@@ -99,7 +99,8 @@ class GeneratedBatches(Batches):
         if not self._batches:
             raise UserError(f"{name} yields no batches.")
         self._load = _reader(self._batch, list(self._batches.values()))
-        self.batch_size = int(keras.tree.flatten(self._batches[0])[0].shape[0])
+        first = keras.tree.map_structure(tf.constant, self._batches[0])
+        self.batch_size = int(count_rows(first))
 
     @property
     def steps_per_epoch(self) -> int | None:  # type: ignore[override]
@@ -203,4 +204,12 @@ def _as_batch(batch: Any) -> Any:
 def _dense(part: Any) -> np.ndarray:
     if isinstance(part, tf.SparseTensor):
         part = tf.sparse.to_dense(tf.sparse.reorder(part))
-    return part.toarray() if hasattr(part, "tocoo") else np.asarray(part)
+    array = part.toarray() if hasattr(part, "tocoo") else np.asarray(part)
+    if array.dtype == object and not isinstance(
+        next(array.flat, None), str | bytes
+    ):
+        raise UserError(
+            f"A batch holds a {type(part).__name__}, which no tensor can hold. "
+            "Give arrays of numbers, one row for each example."
+        )
+    return array

@@ -1,5 +1,7 @@
 """Generators and other data without a length, against `keras.Model.fit`."""
 
+import types
+
 import keras
 import numpy as np
 import pytest
@@ -143,3 +145,37 @@ def test_what_a_generator_cannot_do():
         trainer.fit(batches(), verbose=0)
     with pytest.raises(UserError, match="has ended after 150 batches"):
         trainer.fit(batches(150), steps_per_epoch=200, verbose=0)
+
+
+def test_examples_of_a_generator_are_counted_by_the_targets():
+    table = np.random.default_rng(1).normal(size=(3, 4)).astype("float32")
+
+    def model():
+        keras.utils.set_random_seed(1)
+        inputs = [keras.Input(batch_shape=(3, 4)), keras.Input((4,))]
+        near = keras.ops.matmul(inputs[1], keras.ops.transpose(inputs[0]))
+        made = keras.Model(inputs, keras.layers.Dense(1)(near))
+        made.compile("sgd", "mse")
+        return made
+
+    def pairs():
+        return (((table, x), y) for x, y in batches(5))
+
+    expected, found = model(), model()
+    expected.fit(pairs(), verbose=0)
+    trainer = Trainer(found, strategy="default")
+    trainer.fit(pairs(), verbose=0)
+    assert trainer.batch_size == 8
+    for one, other in zip(
+        expected.get_weights(), found.get_weights(), strict=True
+    ):
+        np.testing.assert_allclose(one, other, atol=1e-6)
+    again = Trainer(model(), strategy="default", accumulation_steps=2)
+    with pytest.raises(UserError, match=r"x\[0\] has not one row for each"):
+        again.fit(pairs(), verbose=0)
+
+
+def test_what_no_tensor_can_hold_is_refused_before_the_first_step():
+    trainer = Trainer(keras.Sequential(linear()), loss="mse")
+    with pytest.raises(UserError, match="A batch holds a SimpleNamespace"):
+        trainer.fit(batches(5, lambda x: types.SimpleNamespace(x=x)), verbose=0)
