@@ -235,7 +235,7 @@ def cut_batches(dataset: tf.data.Dataset, cut: Cut) -> tf.data.Dataset:
                 count_rows(part), rows, at_run_time(_odd_part(name))
             )
             for name, part in parts_of(element).items()
-            if part.shape.rank and part.shape[0] is None
+            if part.shape.rank != 0 and part.shape[0] is None
         ]
         with tf.control_dependencies(checks):
             bounds = cut.bounds(tf.identity(rows), numbers)
