@@ -82,6 +82,7 @@ class Built:
             # Now, as it cannot be given trained weights otherwise.
             call_once(given.model)
             given.give_back(self.parts.model)
+        follow_rates(self.parts, recipe.optimizer, self._rates)
 
     @property
     def model(self) -> keras.Model:
@@ -219,4 +220,11 @@ class Built:
         """Puts trained weights into a given model, of which a copy trains."""
         if self._recipe.given is not None:
             self._recipe.given.give_back(self.model)
-        give_back_states(self.parts, self._recipe.optimizer, self._rates)
+        recipe = self._recipe
+        give_back_states(
+            self.parts,
+            recipe.optimizer,
+            self._rates,
+            # That of this Trainer alone.
+            with_rate=recipe.learning_rate is None,
+        )

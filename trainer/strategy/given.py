@@ -12,8 +12,8 @@ import tensorflow as tf
 from trainer.errors import UserError
 from trainer.step.keras.private import (
     all_layers,
-    compile_mark,
     lambda_options,
+    left_by_compile,
     native,
     put,
     symbolic_inputs,
@@ -75,7 +75,7 @@ class GivenModel:
         self.is_trained = False
         # What the copy has been given, or has given back.
         self._known: tuple[Any, ...] | None = None
-        self._compiled = compile_mark(model)
+        self._compiled, _ = left_by_compile(model)
 
     def __call__(self) -> keras.Model:
         """A new model of the same configuration, with weights of its own.
@@ -98,7 +98,8 @@ class GivenModel:
 
     def is_compiled_again(self) -> bool:
         """Whether the user has called `compile` since this was last asked."""
-        before, self._compiled = self._compiled, compile_mark(self.model)
+        before = self._compiled
+        self._compiled, _ = left_by_compile(self.model)
         return self._compiled is not before
 
     def take_over(self, made: keras.Model) -> None:

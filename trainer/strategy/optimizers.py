@@ -191,7 +191,7 @@ def follow_rates(parts: Parts, factory: Any, known: dict[str, float]) -> None:
 
 
 def give_back_states(
-    parts: Parts, factory: Any, known: dict[str, float]
+    parts: Parts, factory: Any, known: dict[str, float], *, with_rate: bool
 ) -> None:
     """Lets optimizers that had a state go on with that of their copies."""
     for name, one, made in _copies(parts, factory):
@@ -199,7 +199,8 @@ def give_back_states(
             for variable, value in zip(
                 one.variables, made.variables, strict=True
             ):
-                variable.assign(value)
+                if with_rate or variable is not one.learning_rate:
+                    variable.assign(value)
             if name in known:
                 known[name] = _number(one.learning_rate)
 

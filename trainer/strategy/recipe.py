@@ -11,7 +11,7 @@ from annotated_types import Gt, Lt
 from trainer.errors import UserError
 from trainer.step.divergence_guard import Guard
 from trainer.step.forms import Form
-from trainer.step.keras.private import compile_arguments
+from trainer.step.keras.private import compile_arguments, left_by_compile
 from trainer.step.spec import AddedLosses, StepSpec
 from trainer.strategy.checks import (
     as_loss,
@@ -256,5 +256,5 @@ def compiled_with(model: keras.Model) -> dict[str, Any]:
     if "optimizer" in given:
         # Not the name that `compile` was given: what is set on the object
         # counts.
-        found["optimizer"] = model.optimizer
+        _, found["optimizer"] = left_by_compile(model)
     return {name: one for name, one in found.items() if one is not None}

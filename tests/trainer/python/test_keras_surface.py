@@ -120,6 +120,37 @@ def test_state_goes_from_one_trainer_to_the_next_and_to_fit():
         np.testing.assert_allclose(right, left, atol=1e-6)
 
 
+def test_a_trainer_leaves_its_own_optimizer_to_no_other():
+    def trained(*before):
+        model = net()
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+        weights = model.get_weights()
+        for options in before:
+            Trainer(model, strategy="default", **options).fit(X, Y, verbose=0)
+        model.set_weights(weights)
+        trainer = Trainer(model, strategy="default")
+        trainer.fit(X, Y, **EPOCHS)
+        return type(trainer.optimizer), model.get_weights()
+
+    kind, expected = trained()
+    found = trained({"optimizer": "adam"}, {"learning_rate": 0.7})
+    assert kind is found[0] is keras.optimizers.SGD
+    for one, other in zip(expected, found[1], strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_rate_that_is_set_before_the_first_call_counts(strategy):
+    optimizer = keras.optimizers.SGD(0.1)
+    trainer = Trainer(
+        net(), loss="mse", optimizer=optimizer, strategy=STRATEGIES[strategy]()
+    )
+    trainer.build()
+    optimizer.learning_rate = 0.3
+    trainer.fit(X, Y, verbose=0)
+    np.testing.assert_allclose(trainer.optimizer.learning_rate, 0.3)
+
+
 def test_the_steps_go_on_when_a_model_is_compiled_again():
     model = compiled()
     trainer = Trainer(model, data=(X, Y), strategy="default", batch_size=16)

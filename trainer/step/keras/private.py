@@ -166,25 +166,29 @@ def layer_of(tensor: keras.KerasTensor) -> keras.Layer | None:
 
 
 def compile_arguments(model: keras.Model) -> dict[str, Any]:
-    """What `compile` was called with; empty if it was not."""
-    if not model.compiled:
-        return {}
-    return dict(require(model, "_compile_config").config)
+    """What the user has called `compile` with; empty before any call."""
+    mark, _ = left_by_compile(model)
+    return {} if mark is None else dict(mark.config)
 
 
-def compile_mark(model: keras.Model) -> Any:
-    """What the user's last call of `compile` has left; `None` before any."""
+def left_by_compile(model: keras.Model) -> tuple[Any, Any]:
+    """What the user's last call of `compile` has left.
+
+    Returns:
+        What tells it from others, and the optimizer that it set; `None` and
+        `None` before any call.
+    """
     if not model.compiled:
-        return None
+        return None, None
     config = require(model, "_compile_config")
-    return vars(config).get(_COMPILED_FROM, config)
+    return vars(config).get(_COMPILED_FROM, (config, model.optimizer))
 
 
 def compile_for_callbacks(
     model: keras.Model, optimizer: keras.optimizers.Optimizer
 ) -> None:
     """Lets Keras' callbacks find what they read of a compiled model."""
-    mark = compile_mark(model)
+    left = left_by_compile(model)
     # Not a `compile` of the model's own, which may take other arguments.
     keras.Model.compile(
         model,
@@ -197,7 +201,7 @@ def compile_for_callbacks(
         # Keras would wrap the optimizer in a loss scale of its own.
         auto_scale_loss=False,
     )
-    vars(require(model, "_compile_config"))[_COMPILED_FROM] = mark
+    vars(require(model, "_compile_config"))[_COMPILED_FROM] = left
 
 
 def lambda_options(layer: keras.layers.Lambda) -> dict[str, Any]:
