@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from trainer.data.batches import name_of_part
 from trainer.data.examples import is_sparse
 from trainer.errors import UserError
 
@@ -48,7 +49,7 @@ def check_rows(parts: Mapping[str, Any]) -> None:
         UserError: two lengths differ, or there is no example.
     """
     rows = {
-        "".join([name, *(f"[{key!r}]" for key in path)]): int(leaf.shape[0])
+        name_of_part(name, path): int(leaf.shape[0])
         for (name, *path), leaf in keras.tree.flatten_with_path(dict(parts))
         if leaf is not None
     }

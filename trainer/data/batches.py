@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import enum
 import functools
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import keras
@@ -187,8 +187,11 @@ class Batches(abc.ABC):
         return left
 
     # Only where the rows of a whole batch are cut.
-    def check_cut(self) -> None:  # noqa: B027
+    def check_cut(self, first: Callable[[], Any]) -> None:  # noqa: B027
         """Checks that a batch may be cut into parts.
+
+        Args:
+            first: reads the first batch, whole.
 
         Raises:
             UserError: a part of it is not per example.
@@ -255,13 +258,18 @@ def parts_of(batch: Any) -> dict[str, Any]:
     given = batch if isinstance(batch, tuple | list) else (batch,)
     tops = ("x", "y", "sample_weight") if len(given) <= 3 else ()
     return {
-        "".join([top, *(f"[{key!r}]" for key in path)]): part
+        name_of_part(top, path): part
         for path, part in keras.tree.flatten_with_path(tuple(given))
         for top, path in [
             (tops[path[0]], path[1:]) if tops else ("batch", path)
         ]
         if part is not None
     }
+
+
+def name_of_part(top: str, path: Iterable[Any]) -> str:
+    """What a part is called, such as `"x['table']"`."""
+    return "".join([top, *(f"[{key!r}]" for key in path)])
 
 
 def counted_part(batch: Any) -> Any:

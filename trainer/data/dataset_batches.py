@@ -122,10 +122,9 @@ class DatasetBatches(Batches):
         if count <= at_most:
             self._set_length(count)
 
-    def check_cut(self) -> None:
+    def check_cut(self, first: Callable[[], Any]) -> None:
         """See `Batches.check_cut`."""
-        first = next(iter(self._make_dataset()))
-        odd = not_per_example(self.element_spec) or not_per_example(first)
+        odd = not_per_example(self.element_spec) or not_per_example(first())
         if odd is not None:
             raise UserError(_odd_part(odd))
 

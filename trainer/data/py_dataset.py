@@ -50,19 +50,19 @@ def from_py_dataset(
     """
     length = data.num_batches
     # The last one, too, as data may be sorted by length.
-    tried = (
-        [0, 1]
-        if length is None
-        else sorted({0, min(1, length - 1), length - 1})
-    )
-    read = _reader(lambda n: data[n], [data[n] for n in tried])
-    if length is None:
-        numbers = tf.data.Dataset.counter()
-    else:
+    last = 1 if length is None else length - 1
+    tried = sorted({0, min(1, last), last})
+
+    def batch_of(number: int) -> Any:
+        return _as_batch(data[number])
+
+    read = _reader(batch_of, list(map(batch_of, tried)))
+    numbers = tf.data.Dataset.counter()
+    if length is not None:
         numbers = tf.data.Dataset.range(length)
-    if seed is not None and length is not None:
-        # Of all numbers, so that each order is as likely.
-        numbers = numbers.shuffle(length, seed=seed)
+        if seed is not None:
+            # Of all numbers, so that each order is as likely.
+            numbers = numbers.shuffle(length, seed=seed)
     return numbers.map(
         read, num_parallel_calls=max(data.workers, 1), deterministic=True
     )
@@ -153,10 +153,10 @@ def _reader(
     """What reads a batch in an input pipeline by its number.
 
     Args:
-        batch_of: returns the batch of a number.
+        batch_of: returns the batch of a number, see `_as_batch`.
         tried: some of them, which show the structure and the shapes.
     """
-    first, *others = map(_as_batch, tried)
+    first, *others = tried
     leaves = keras.tree.flatten(first)
     shapes = [
         _common_shape(parts)
@@ -164,7 +164,7 @@ def _reader(
     ]
 
     def load(number: np.ndarray) -> list[np.ndarray]:
-        batch = keras.tree.flatten(_as_batch(batch_of(int(number))))
+        batch = keras.tree.flatten(batch_of(int(number)))
         return [
             np.asarray(part, leaf.dtype)
             for part, leaf in zip(batch, leaves, strict=True)

@@ -42,16 +42,11 @@ def prepare(spec: StepSpec, *, training: bool) -> None:
     Raises:
         UserError: something cannot be used under this strategy.
     """
-
-    @functools.cache
-    def probe() -> Probe:
-        return Probe(
-            spec, first_batch(spec, training=training), training=training
-        )
-
+    first = functools.cache(lambda: first_batch(spec, training=training))
+    probe = functools.cache(lambda: Probe(spec, first(), training=training))
     is_cut = not spec.is_whole(training=training)
     if is_cut or spec.options.static_shapes:
-        spec.batches("train" if training else "eval").check_cut()
+        spec.batches("train" if training else "eval").check_cut(first)
     _check_loss_of_model(spec, is_cut=is_cut)
     name = "training" if training else "evaluation"
     if is_cut and spec.probe and name not in spec.tried:
@@ -74,12 +69,12 @@ def _check_loss_of_model(spec: StepSpec, *, is_cut: bool) -> None:
     Raises:
         UserError: it is one number for a part of a batch, or not called.
     """
-    own = {"train_step", "per_example_loss", "global_loss"} & spec.overridden
+    if spec.has_own("train_step") or is_of_keras(spec.model, "compute_loss"):
+        return
+    own = {"per_example_loss", "global_loss"} & spec.overridden
     is_whole = not is_cut and not spec.options.static_shapes
     given = any(one is not None for one in keras.tree.flatten(spec.loss))
     is_known = not given or compile_arguments(spec.model).get("loss")
-    if "train_step" in own or is_of_keras(spec.model, "compute_loss"):
-        return
     if own or not is_whole or not is_known:
         raise UserError(
             f"{type(spec.model).__name__}.compute_loss is its own, and returns "
