@@ -218,9 +218,9 @@ class Built:
 
     def give_back(self) -> None:
         """Puts trained weights into a given model, of which a copy trains."""
-        if self._recipe.given is not None:
-            self._recipe.given.give_back(self.model)
         recipe = self._recipe
+        if recipe.given is not None:
+            recipe.given.give_back(self.model)
         give_back_states(
             self.parts,
             recipe.optimizer,

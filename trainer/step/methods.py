@@ -269,10 +269,8 @@ class BaseStep:
         # examples.
         pairs = list(zip(gradients, variables, strict=True))
         with step_context.within(batch=None):
-            # As `fit` does: it is what optimizers of one's own override. A
-            # model may have nothing to train.
-            if pairs:
-                chosen.apply_gradients(pairs)
+            # As `fit` does: it is what optimizers of one's own override.
+            chosen.apply_gradients(pairs)
 
     def metric_increments(
         self, y: Any, y_pred: Any, sample_weight: Any = None

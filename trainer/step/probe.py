@@ -134,8 +134,7 @@ class Probe:
             # Uneven: equal parts would let a mean of means pass as a mean.
             first = min(rows - 1, -(-rows * 3 // 5))
             self._sizes = [first, rows - first]
-            failed = self.whole.error is not None
-            is_one = is_left_whole or not first or failed
+            is_one = is_left_whole or not first or self.whole.error is not None
             self.parts = [self.whole] if is_one else self._run(*self._sizes)
 
     def finding(self) -> str | None:

@@ -1,7 +1,7 @@
 """Builds optimizers for a model's weights, under the strategy's scope."""
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -106,7 +106,7 @@ def build_optimizers(
         # Before it is built: it decides then what a variable gets.
         if is_copy:
             hand_over_exclusions(one, made, _counterparts(given, model))
-        parts = made, *by_part({name: made}).values()
+        parts = made, *_inner(made)
         for part in parts:
             bind_to(part, tf.distribute.get_strategy())
         # Built now: replicas cannot create variables, and a checkpoint is
@@ -151,10 +151,16 @@ def by_part(
     """Optimizers by name; those within a `MultiOptimizer` by number, too."""
     found: dict[str, keras.optimizers.Optimizer] = {}
     for name, one in optimizers.items():
-        parts = getattr(one, "optimizers", None)
-        numbered = enumerate(parts) if parts else ()
-        found |= {f"{name}_{i}": part for i, part in numbered} or {name: one}
+        inner = {f"{name}_{i}": part for i, part in enumerate(_inner(one))}
+        found |= inner or {name: one}
     return found
+
+
+def _inner(
+    optimizer: keras.optimizers.Optimizer,
+) -> Sequence[keras.optimizers.Optimizer]:
+    """Those within a `MultiOptimizer`; none of any other."""
+    return getattr(optimizer, "optimizers", None) or ()
 
 
 def check_has_no_end(

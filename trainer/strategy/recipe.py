@@ -240,20 +240,14 @@ class Recipe:
 
 
 def compiled_with(model: keras.Model) -> dict[str, Any]:
-    """What a model was compiled with, as arguments of a Trainer.
+    """What a model was compiled with, without what was left out.
 
     Returns:
-        Those of `optimizer`, `loss`, `loss_weights`, `metrics`,
-        `weighted_metrics` and `run_eagerly` that were given to `compile`;
+        The arguments of `compile` by name, with the optimizer that it has set;
         empty for a model that is not compiled.
     """
-    given = compile_arguments(model)
-    names = (
-        *("optimizer", "loss", "loss_weights", "metrics"),
-        *("weighted_metrics", "run_eagerly"),
-    )
-    found = {name: given.get(name) for name in names}
-    if "optimizer" in given:
+    found = compile_arguments(model)
+    if found:
         # Not the name that `compile` was given: what is set on the object
         # counts.
         _, found["optimizer"] = left_by_compile(model)

@@ -352,15 +352,14 @@ def loss_logs(
     model: keras.Model, terms: Sequence[Term], here: ReplicaBatch
 ) -> StepLogs:
     """The summands of the logged loss, regularization among them."""
-    sums, examples = (
-        sums_of([one.in_logs() for one in terms], here),
-        here.examples,
-    )
+    sums = sums_of([one.in_logs() for one in terms], here)
     logs: StepLogs = {LOSS_PART + name: one for name, one in sums.items()}
     # Equal on all replicas, and logs are summed over them: weighed by examples,
     # the sum is the penalty itself.
     penalty = regularization(regularized_variables(model))
-    logs[LOSS_PART + "regularization"] = average(penalty * examples, examples)
+    logs[LOSS_PART + "regularization"] = average(
+        penalty * here.examples, here.examples
+    )
     return logs
 
 
