@@ -40,7 +40,7 @@ MOST_LINES = {
     "plugins/trainer_plugins/callbacks": 702,
     "plugins/trainer_plugins/control_plane": 1000,
     "plugins/trainer_plugins/loggers": 640,
-    "plugins/trainer_plugins/strategies": 1988,
+    "plugins/trainer_plugins/strategies": 2029,
     "experiments": 865,
 }
 LONGEST_MODULE = 350

@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from tests.sets import one_in
+from tests.sets import long, ordinary
 from trainer import UserError
 from trainer_plugins import TPU
 
@@ -101,19 +101,51 @@ ODD_ONES = {
     "python": r"EagerPyFunc in the layer 'the_odd_one' .* Python code",
     "text": r"AsString in the layer 'the_odd_one' works on strings",
     "positive": r"Where in the layer 'the_odd_one' .* depends on the data",
+    "printed": r"StringFormat in the layer 'the_odd_one' prints .* as a metric",
+    "looked_up": r"LookupTableFind.* in the layer 'the_odd_one' .*Dataset.map",
+    "looked_up_in_keras": r"LookupTableFind.* in the layer 'integer_lookup'",
+    "unbounded": r"in the layer 'the_odd_one': .*tf.while_loop maximum_iterat",
+    "float64": r"gradient of the layer 'before' is float64 .* Use float32",
 }
 
 
 @needs_compiler
-@pytest.mark.parametrize("what", one_in(2, ODD_ONES))
+@pytest.mark.parametrize(
+    "what", ordinary(ODD_ONES, ["python", "unbounded", "float64"])
+)
 def test_an_operation_that_no_tpu_has(tmp_path, what):
     done = check_odd(tmp_path, what)
     assert done.returncode == 2
-    (line,) = done.stderr.strip().splitlines()
+    # Before it, the model that prints has done so.
+    (line,) = re.findall("(?m)^error: .*", done.stderr)
     assert re.search(ODD_ONES[what], line)
     found = report(tmp_path / "run")
     assert found["would_start"] is False
-    assert "the_odd_one" in found["error"]
+    assert re.search(ODD_ONES[what], found["error"])
+
+
+@needs_compiler
+@pytest.mark.parametrize("what", [long("double")])
+def test_float64_that_is_not_reduced_compiles(tmp_path, what):
+    done = check_odd(tmp_path, what)
+    assert done.returncode == 0, done.stderr
+    training, *_ = programs(tmp_path / "run")
+    step = report(tmp_path / "run")["training_step_on_v5e_2x2"]
+    # Each byte that must move is read or written once, at full bandwidth.
+    assert step["step_time_at_least"] == pytest.approx(
+        1 / step["steps_a_second_at_most"]
+    )
+    assert training["arguments"] / 800e9 <= step["memory_time"]
+    assert step["memory_time"] <= training["accessed"] / 800e9
+
+
+@needs_compiler
+def test_hosts_of_a_slice_read_the_data_as_in_the_run(tmp_path):
+    text = "Trainer.data = @generated\nTrainer.batch_size = 16\n"
+    done = check_odd(tmp_path, "double", text=text, topology="v5e:4x4")
+    assert done.returncode == 2
+    (line,) = re.findall("(?m)^error: .*", done.stderr)
+    assert re.search("data runs Python code .* on the TPU's hosts", line)
 
 
 @needs_compiler
@@ -134,6 +166,7 @@ def test_a_batch_that_is_too_large(tmp_path):
         ("v5x:2x2", "no figures for v5x.*Valid: v4, v5e, v5p, v6e"),
         ("v5p:2x2", "no slice 2x2. Valid: 2x2x1.*multiples of 4"),
         ("v5p:0x4x4", "no slice 0x4x4"),
+        ("v6e:4x4", "has 4 hosts.*fails with KeyError.*1x1, 2x2 or 2x4"),
     ],
 )
 def test_what_is_no_slice(text, message):

@@ -32,6 +32,8 @@ _NO_KERNEL = re.compile(
 )
 # What tensorflow-tpu 2.20 says of every program.
 _NO_CPU = "transfer manager for platform Host"
+# XLA's words for the memory of a loop's gradients or of a TensorArray.
+_NO_LENGTH = "requires a fixed tensor list size"
 _NODE = re.compile(r"\{\{node (?P<name>[^}]+)\}\}")
 _NO_ROOM = "RESOURCE_EXHAUSTED"
 # `required for HLO temporaries (69.4G) exceeds available HBM (15.75G)`
@@ -131,6 +133,12 @@ def _sentence(program: str, message: str) -> str:
         )
     found = _NODE.search(message)
     where = f"{described(found['name'])}: " if found else ""
+    if _NO_LENGTH in message:
+        return (
+            f"In the {program}, {where}what a loop keeps of each pass has no "
+            "fixed size, which a TPU program needs. Give tf.while_loop "
+            "maximum_iterations, a TensorArray its size, or use keras.ops.scan."
+        )
     first = message.strip().partition("\n")[0]
     return f"In the {program}, XLA cannot take {where}{first}"
 

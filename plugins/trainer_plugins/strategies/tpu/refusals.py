@@ -21,8 +21,11 @@ _DATA_DEPENDENT = (
 _REFUSED = {
     _PYTHON: "runs Python code (py_function or numpy_function). Use keras.ops "
     "or TensorFlow operations.",
-    r"Print(V2)?|Write\w*Summary": "prints or writes a summary on the host. "
-    "Return what is of interest as a metric.",
+    r"Print(V2)?|StringFormat|Write\w*Summary": "prints or writes a summary on "
+    "the host. Return what is of interest as a metric.",
+    r"LookupTable\w+|(Anonymous)?(Mutable)?(Dense)?HashTable\w*": "looks up a "
+    "table, which is in the memory of the host. Look it up in the data "
+    "function, in Dataset.map.",
     _DATA_DEPENDENT: "has a result whose shape depends on the data, and a TPU "
     "program has fixed shapes. Keep all elements and give those that do not "
     "count a weight of 0, as by tf.where(condition, x, 0) with three "

@@ -12,11 +12,13 @@ from typing import Any
 
 import tensorflow as tf
 
+from trainer import UserError
 from trainer_plugins.strategies.tensorflow_private import (
     OneDeviceExtended,
     xla_all_reduce,
     xla_replica_id,
 )
+from trainer_plugins.strategies.tpu.refusals import described
 
 _ASSIGNMENTS = ("assign", "assign_add", "assign_sub")
 
@@ -66,6 +68,16 @@ class _Extended(OneDeviceExtended):
         # As TPUStrategy does: first the factor, then one sum.
         if reduce_op == tf.distribute.ReduceOp.MEAN:
             value *= tf.cast(1.0 / self._replicas, value.dtype)
+        if value.dtype == tf.float64:
+            # A TPU emulates it; the operation below does not take it.
+            made = value.op
+            while made.type in ("Identity", "Mul", "Cast", "Reshape"):
+                made = made.inputs[0].op
+            raise UserError(
+                f"In the step, {described(made.name)} is float64 and is "
+                "summed over replicas, which cannot be compiled here, and is "
+                "slow on a TPU. Use float32."
+            )
         return xla_all_reduce(
             input=value,
             group_assignment=tf.constant(self._group),

@@ -192,6 +192,9 @@ class TPU(StrategyPlugin):
 
     @property
     def _is_remote(self) -> bool:
+        """Whether other processes than this one read the data."""
+        if self._slice is not None:
+            return self._slice.hosts > 1
         return self._tpu != "local"
 
     def _start(self) -> tf.distribute.Strategy:

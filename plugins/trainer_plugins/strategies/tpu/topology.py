@@ -20,6 +20,7 @@ class Chip:
         flops: floating-point operations a second, in bfloat16.
         link_bytes_per_second: over all links to other chips.
         dimensions: of the torus of chips.
+        several_hosts: whether TensorFlow's server takes a slice of them.
         options: for the compiler's topology, by name.
     """
 
@@ -28,6 +29,7 @@ class Chip:
     flops: float
     link_bytes_per_second: float
     dimensions: int
+    several_hosts: bool = True
     options: tuple[tuple[str, str], ...] = ()
 
 
@@ -66,6 +68,7 @@ CHIPS = {
         flops=918e12,
         link_bytes_per_second=3200 / 8 * GB,
         dimensions=2,
+        several_hosts=False,
     ),
 }
 # The slices of v5e and v6e. Those of v4 and v5p are these, and all whose sides
@@ -113,7 +116,15 @@ class Topology:
                 f"--tpu_topology={text}: a {kind} has no slice {sides}. "
                 f"Valid: {', '.join(known)}.{more}"
             )
-        return cls(kind, sides)
+        found = cls(kind, sides)
+        if found.hosts > 1 and not found.chip.several_hosts:
+            raise UserError(
+                f"--tpu_topology={text} has {found.hosts} hosts. The server of "
+                "TensorFlow 2.20 knows the topologies of v2 to v5; on a slice "
+                f"of {kind} it fails with KeyError, so {kind} is for one host: "
+                "1x1, 2x2 or 2x4. Of several hosts there are v4, v5e and v5p."
+            )
+        return found
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.sides}"
@@ -127,6 +138,12 @@ class Topology:
     def chips(self) -> int:
         """How many there are; each is a replica."""
         return math.prod(map(int, self.sides.split("x")))
+
+    @property
+    def hosts(self) -> int:
+        """How many there are, of 4 chips each; 8 of a flat slice are one."""
+        most = 8 if self.chip.dimensions == 2 else 4
+        return 1 if self.chips <= most else self.chips // 4
 
 
 def _is_large(sides: str) -> bool:
