@@ -223,18 +223,21 @@ class BuiltRun:
 def _configure_runtime(asked: RunOptions) -> None:
     if asked.deterministic:
         tf.config.experimental.enable_op_determinism()
-    if asked.virtual_devices is None:
-        return
+    tf.config.experimental.enable_tensor_float_32_execution(asked.tf32)
     try:
+        if asked.memory_growth:
+            for gpu in tf.config.list_physical_devices("GPU"):
+                tf.config.experimental.set_memory_growth(gpu, True)
+        if asked.virtual_devices is None:
+            return
         tf.config.set_logical_device_configuration(
             tf.config.list_physical_devices("CPU")[0],
             [tf.config.LogicalDeviceConfiguration()] * asked.virtual_devices,
         )
     except RuntimeError:
         raise UserError(
-            f"virtual_devices = {asked.virtual_devices} comes too late: "
-            "TensorFlow is already running in this process. Set it in a new "
-            "process."
+            "virtual_devices or memory_growth comes too late: TensorFlow is "
+            "already running in this process. Set it in a new process."
         ) from None
 
 

@@ -231,6 +231,16 @@ class RunOptions:
         "Make every TensorFlow operation reproducible; may be slower.",
         group="Devices",
     )
+    memory_growth: bool = option(
+        False,
+        "Take a GPU's memory as it is needed, and not all of it at once, so "
+        "that other processes can use it too.",
+    )
+    tf32: bool = option(
+        True,
+        "Let GPUs since Ampere multiply float32 matrices with 10 bits of "
+        "mantissa, which is quicker; TensorFlow's default.",
+    )
     worker_hosts: Names | None = option(
         None,
         "Every worker's host:port. Not needed with TF_CONFIG, Slurm or "

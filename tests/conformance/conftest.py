@@ -22,7 +22,6 @@ MORE_STRATEGIES = [
     "mirrored:8",
     "central_storage:4",
     "multi_worker_mirrored@3",
-    "multi_worker_mirrored:2@2",
 ]
 # A cluster's cases cost several times as much: in the ordinary set it runs
 # those that what it does differently could change, and in the long set all.

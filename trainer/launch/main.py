@@ -28,6 +28,8 @@ from trainer.run_options import TRAINING_MODES
 from trainer.runtime.files import is_local
 from trainer.runtime.run_paths import RunIsOver
 
+_GPUS = "CUDA_VISIBLE_DEVICES"
+
 
 def main(given: Sequence[str] | None = None) -> int:
     """Runs one command line.
@@ -116,6 +118,9 @@ def cluster_environ(
     Args:
         counts: how many tasks each job has.
         ports: the coordinator's, and one for each task but an evaluator.
+
+    Raises:
+        UserError: the workers cannot share the GPUs that are named.
     """
     coordinator, *rest = ports
     left = iter(rest)
@@ -128,15 +133,27 @@ def cluster_environ(
         "TRAINER_COORDINATOR_PORT": str(coordinator),
         # A process that does not have it is no task of this cluster.
         "TRAINER_COORDINATOR_SECRET": secrets.token_hex(16),
-        # The processes share this machine's GPUs: none may take all the memory.
-        "TF_FORCE_GPU_ALLOW_GROWTH": os.environ.get(
-            "TF_FORCE_GPU_ALLOW_GROWTH", "true"
-        ),
     }
+    named = os.environ.get(_GPUS, "").split(",")
+    # CUDA ends the list at the first number that is none.
+    if not named[0].strip() or named[0].strip().startswith("-"):
+        named = []
+    if len(named) % counts["worker"]:
+        raise UserError(
+            f"{counts['worker']} workers cannot share the {len(named)} GPUs of "
+            f"{_GPUS}={','.join(named)} evenly. Change it, or --num_workers."
+        )
     for job, count in counts.items():
         for index in range(count):
             config = {"cluster": cluster, "task": {"type": job, "index": index}}
-            yield job, index, {**shared, "TF_CONFIG": json.dumps(config)}
+            own = shared | {"TF_CONFIG": json.dumps(config)}
+            # Without the variable, workers find the GPUs, and share them.
+            if job != "worker":
+                own[_GPUS] = "-1"
+            elif named:
+                share = len(named) // count
+                own[_GPUS] = ",".join(named[index * share :][:share])
+            yield job, index, own
 
 
 @contextlib.contextmanager

@@ -44,7 +44,8 @@ def difference(facts: Mapping[str, Mapping[str, Any]]) -> str | None:
             ]
             return (
                 f"The tasks differ in {fact}: {'; '.join(parts)}. Start every "
-                "task with the same command, code and versions."
+                "task with the same command, code and versions, and on hosts "
+                "with the same devices."
             )
     return None
 

@@ -11,7 +11,10 @@ from trainer.plugin_api import (
     StrategyOptions,
     configurable,
 )
-from trainer_plugins.strategies.devices import logical_devices
+from trainer_plugins.strategies.devices import (
+    logical_devices,
+    warn_of_idle_gpus,
+)
 
 
 @configurable(module="trainer_plugins.strategies")
@@ -33,6 +36,7 @@ class Default(StrategyPlugin):
 
     def create(self) -> tf.distribute.Strategy:
         """See `StrategyPlugin.create`."""
+        warn_of_idle_gpus()
         return tf.distribute.get_strategy()
 
     def devices(self) -> list[str]:

@@ -1,24 +1,90 @@
-"""The devices that this process can use."""
+"""The devices that this process can use.
 
+Most of this must not initialize TensorFlow's runtime, after which strategies of
+several processes can no longer be created, nor devices be hidden.
+"""
+
+import os
 from collections.abc import Sequence
 
 import tensorflow as tf
+from absl import logging
 
 from trainer import UserError
-from trainer.plugin_api import nearest
+from trainer.plugin_api import Cluster, nearest, split_address
+
+# With these, Slurm has given each task of a node GPUs of its own.
+_DEALT_OUT = ("SLURM_GPUS_PER_TASK", "SLURM_TRES_PER_TASK", "SLURM_GPU_BIND")
+
+
+def count(kind: str) -> int:
+    """Returns how many logical devices of a kind TensorFlow has, or will have.
+
+    Args:
+        kind: `"GPU"` or `"CPU"`.
+    """
+    return sum(
+        len(tf.config.get_logical_device_configuration(device) or [device])
+        for device in tf.config.get_visible_devices(kind)
+    )
 
 
 def count_devices() -> int:
-    """Returns the number of GPUs, or else of logical CPUs.
+    """Returns the number of GPUs, or else of logical CPUs."""
+    return count("GPU") or count("CPU")
 
-    Does not initialize TensorFlow's runtime, after which some strategies can
-    no longer be created.
+
+def warn_of_idle_gpus(used: int = 1) -> None:
+    """Says that a strategy leaves GPUs of this host unused."""
+    if (there := count("GPU")) > used:
+        logging.warning(
+            "%d of the %d GPUs here are not used. --strategy=mirrored uses all "
+            "of them.",
+            there - used,
+            there,
+        )
+
+
+def take_share(cluster: Cluster, jobs: Sequence[str]) -> None:
+    """Leaves this task its part of the GPUs that all tasks of its host see.
+
+    Slurm and the launcher start several tasks on one host, and each of them
+    would otherwise take every GPU, and all of its memory.
+
+    Args:
+        cluster: all tasks; those of one host have its name in their address.
+        jobs: those that compute; other tasks get none.
+
+    Raises:
+        UserError: the tasks of this host cannot share its GPUs evenly.
     """
-    gpus = tf.config.list_physical_devices("GPU")
-    if gpus:
-        return len(gpus)
-    cpu = tf.config.list_physical_devices("CPU")[0]
-    return len(tf.config.get_logical_device_configuration(cpu) or [cpu])
+    gpus = tf.config.get_visible_devices("GPU")
+    named = "CUDA_VISIBLE_DEVICES" in os.environ
+    if named and (
+        cluster.source != "Slurm"
+        or any(one in os.environ for one in _DEALT_OUT)
+    ):
+        return  # Somebody has dealt them out, for this process.
+    tasks = dict(cluster.tasks(*jobs))
+    if cluster.name not in tasks:
+        tf.config.set_visible_devices([], "GPU")
+        return
+    host, _ = split_address(tasks[cluster.name])
+    here = [
+        name
+        for name, address in tasks.items()
+        if split_address(address)[0] == host
+    ]
+    share, left = divmod(len(gpus), len(here))
+    if left:
+        raise UserError(
+            f"{', '.join(here)} are on {host} and cannot share its "
+            f"{len(gpus)} GPUs evenly. Start as many tasks as there are GPUs, "
+            "one for all of them, or set CUDA_VISIBLE_DEVICES for each task; "
+            "an empty one trains on the CPU."
+        )
+    first = here.index(cluster.name) * share
+    tf.config.set_visible_devices(gpus[first : first + share], "GPU")
 
 
 def logical_devices(names: str | Sequence[str] | None = None) -> list[str]:
@@ -28,6 +94,10 @@ def logical_devices(names: str | Sequence[str] | None = None) -> list[str]:
         names: the devices to use, as a sequence or separated by commas;
             `None` means all GPUs, or all CPUs where there is no GPU.
 
+    GPUs that are not named are hidden, if TensorFlow has not yet begun to use
+    them: it takes the memory of all that it sees. Those that are left are
+    numbered from 0.
+
     Returns:
         Device names that `tf.distribute` takes.
 
@@ -35,10 +105,7 @@ def logical_devices(names: str | Sequence[str] | None = None) -> list[str]:
         UserError: a named device does not exist.
     """
     existing = {
-        kind: [
-            f"{kind.lower()}:{i}"
-            for i in range(len(tf.config.list_logical_devices(kind)))
-        ]
+        kind: [f"{kind.lower()}:{i}" for i in range(count(kind))]
         for kind in ("GPU", "CPU")
     }
     if not names:
@@ -56,4 +123,17 @@ def logical_devices(names: str | Sequence[str] | None = None) -> list[str]:
             )
     if len(set(wanted)) < len(wanted):
         raise UserError(f"A device is named twice: {', '.join(wanted)}.")
-    return wanted
+    return _without_others(wanted) or wanted
+
+
+def _without_others(wanted: Sequence[str]) -> list[str] | None:
+    """Hides the GPUs that are not wanted; `None` where that is not possible."""
+    gpus = tf.config.get_visible_devices("GPU")
+    if len(gpus) != count("GPU") or not all("gpu" in name for name in wanted):
+        return None
+    numbers = sorted(int(name.partition(":")[2]) for name in wanted)
+    try:
+        tf.config.set_visible_devices([gpus[n] for n in numbers], "GPU")
+    except RuntimeError:
+        return None  # TensorFlow is running, with all of them.
+    return [f"gpu:{i}" for i in range(len(numbers))]

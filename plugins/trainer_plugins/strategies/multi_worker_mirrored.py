@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import tensorflow as tf
 
-from trainer import StartAgain
+from trainer import StartAgain, UserError
 from trainer.plugin_api import (
     Detection,
     GraphLoop,
@@ -33,6 +33,7 @@ from trainer_plugins.strategies.connecting import (
     configure_heartbeats,
     lock_released,
 )
+from trainer_plugins.strategies.devices import count, take_share
 from trainer_plugins.strategies.processes import (
     ClusterStrategy,
     server_def_resolver,
@@ -126,6 +127,14 @@ class MultiWorkerMirrored(ClusterStrategy):
     def create(self) -> tf.distribute.Strategy:
         """See `StrategyPlugin.create`."""
         cluster = self.cluster
+        if cluster is not None:
+            take_share(cluster, _JOBS)
+        if not count("GPU") and count("CPU") > 1:
+            raise UserError(
+                "The strategy multi_worker_mirrored has one replica on the "
+                "CPU of each task: virtual_devices has no meaning with it. "
+                "Start more tasks, or use --strategy=mirrored."
+            )
         if self.is_evaluator:
             return tf.distribute.get_strategy()
         # A single worker: nothing to wait for, and no port to open.
@@ -136,7 +145,9 @@ class MultiWorkerMirrored(ClusterStrategy):
         # A single worker has no one to wait for.
         if len(cluster.tasks(*_JOBS)) > 1:
             # A collective that waits for a lost peer would never return.
-            agent = self._join(cluster, _JOBS, on_end=abort_collectives)
+            agent = self._join(
+                cluster, _JOBS, on_end=abort_collectives, GPUs=count("GPU")
+            )
             self.cluster = cluster = agent.cluster
         # In here, TensorFlow's workers wait for each other as well.
         limit = self._control.start_seconds

@@ -4,7 +4,10 @@ import tensorflow as tf
 
 from trainer import StrategyPlugin, UserError
 from trainer.plugin_api import Names, StrategyOptions, configurable
-from trainer_plugins.strategies.devices import logical_devices
+from trainer_plugins.strategies.devices import (
+    logical_devices,
+    warn_of_idle_gpus,
+)
 
 
 @configurable(module="trainer_plugins.strategies")
@@ -38,4 +41,6 @@ class OneDevice(StrategyPlugin):
                 f"The strategy one_device takes one device, not {len(found)}: "
                 f"{', '.join(found)}. For several use --strategy=mirrored."
             )
+        if self._devices is None:
+            warn_of_idle_gpus()
         return tf.distribute.OneDeviceStrategy(found[0])

@@ -12,6 +12,7 @@ from trainer import StartAgain, StrategyPlugin
 from trainer.plugin_api import Cluster, skip_teardown
 from trainer_plugins.control_plane.agent import Agent
 from trainer_plugins.control_plane.options import Options
+from trainer_plugins.strategies.devices import count
 
 # What TensorFlow raises when a peer is gone. A bug in user code can raise the
 # same, so these alone do not mean that a peer was lost.
@@ -88,13 +89,14 @@ class ClusterStrategy(StrategyPlugin):
         cluster: Cluster,
         jobs: Sequence[str],
         on_end: Callable[[str], None] | None = None,
+        **facts: Any,
     ) -> Agent:
         """Joins the run, see `Agent`; from then on `watched` has a limit."""
         versions = {"tensorflow": tf.__version__, "keras": keras.__version__}
         self._agent = Agent(
             cluster,
             jobs=jobs,
-            facts={**versions, **self.facts},
+            facts={**versions, **self.facts, **facts},
             options=self._control,
             on_end=on_end,
         )
@@ -143,4 +145,6 @@ def server_def_resolver(
         task_type=cluster.job,
         task_id=cluster.index,
         rpc_layer="grpc",
+        # TensorFlow counts GPUs by itself for its own resolvers only.
+        num_accelerators={"GPU": count("GPU")},
     )

@@ -31,6 +31,7 @@ from trainer_plugins.control_plane.options import (
     Silence,
 )
 from trainer_plugins.strategies.connecting import bounded
+from trainer_plugins.strategies.devices import take_share
 from trainer_plugins.strategies.parameter_server.counters import StepCounts
 from trainer_plugins.strategies.parameter_server.serving import (
     departing,
@@ -46,6 +47,12 @@ from trainer_plugins.strategies.processes import (
 )
 
 _JOBS = ("chief", "worker", "ps")
+# TensorFlow would give each GPU of a worker a batch, of which a step has one.
+_ONE_GPU = (
+    "The strategy parameter_server computes on one GPU of each worker, or on "
+    "the CPU of each. Start a worker for each GPU: those of one host share its "
+    "GPUs."
+)
 
 
 @configurable(module="trainer_plugins.strategies")
@@ -166,6 +173,7 @@ class ParameterServer(ClusterStrategy):
         """Serves as a worker or parameter server until the chief has ended."""
         if self.cluster.job not in ("worker", "ps"):
             return False
+        take_share(self.cluster, ("worker",))
         agent = self._join(self.cluster, _JOBS)
         # TensorFlow may install a handler of its own, which ignores SIGTERM.
         with signals.handler_restored():
@@ -177,6 +185,7 @@ class ParameterServer(ClusterStrategy):
 
     def create(self) -> tf.distribute.Strategy:
         """See `StrategyPlugin.create`; on the chief alone."""
+        take_share(self.cluster, ("worker",))
         if self.is_evaluator:
             return tf.distribute.get_strategy()
         # Must come before the first TensorFlow operation.
@@ -185,9 +194,14 @@ class ParameterServer(ClusterStrategy):
         agent = self._join(self.cluster, _JOBS)
         # TensorFlow connects to all servers here, and waits for each of them.
         with self.watched(), bounded(self._control.start_seconds):
-            strategy = tf.distribute.ParameterServerStrategy(
-                server_def_resolver(self.cluster, _JOBS)
-            )
+            resolver = server_def_resolver(self.cluster, _JOBS)
+            try:
+                strategy = tf.distribute.ParameterServerStrategy(resolver)
+                gpus = strategy.num_replicas_in_sync
+            except ValueError as error:  # "Mismatched number of GPUs".
+                raise UserError(f"{_ONE_GPU} {error}.") from error
+            if gpus > 1:
+                raise UserError(f"{_ONE_GPU} These have {gpus}.")
             self._worker_pool = WorkerPool(
                 strategy,
                 num_workers=self._num_workers,
