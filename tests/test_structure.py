@@ -24,23 +24,23 @@ LAYERS = (
 FACADES = {"__init__", "__main__", "plugin_api"}
 # Lines of code: no blank lines, comments or docstrings.
 MOST_LINES = {
-    "trainer": 1235,
-    "trainer/checkpoint": 1195,
-    "trainer/cli": 1470,
+    "trainer": 1248,
+    "trainer/checkpoint": 1215,
+    "trainer/cli": 1478,
     "trainer/data": 1298,
-    "trainer/launch": 805,
+    "trainer/launch": 817,
     "trainer/loop": 2511,
     "trainer/python": 542,
-    "trainer/runtime": 1191,
+    "trainer/runtime": 1211,
     "trainer/step": 5050,
     "trainer/strategy": 1834,
     "trainer/tools": 572,
     "trainer/values": 459,
     "plugins/trainer_plugins": 30,
     "plugins/trainer_plugins/callbacks": 702,
-    "plugins/trainer_plugins/control_plane": 1000,
+    "plugins/trainer_plugins/control_plane": 1001,
     "plugins/trainer_plugins/loggers": 640,
-    "plugins/trainer_plugins/strategies": 2029,
+    "plugins/trainer_plugins/strategies": 2112,
     "experiments": 865,
 }
 LONGEST_MODULE = 350

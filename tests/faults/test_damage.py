@@ -81,10 +81,15 @@ def test_damaged_ones_are_passed_over_for_the_one_before(
 
 @pytest.mark.long
 def test_all_are_damaged(runs, damaged, undisturbed):
-    """There is nothing to go on from: it begins anew, and says so."""
+    """There is nothing to go on from, and nothing is overwritten."""
     for path in damaged.values():
         DAMAGES["zeroed"](file_of(path, "arrays.index"))
-    goes_on(runs, undisturbed, *damaged.values())
+    process = runs.train().must_end(2)
+    process.sentence("None of the checkpoints", str(damaged[18]), "3")
+    assert list(reading.checkpoints(runs.model_dir)) == list(damaged)
+    for path in damaged.values():
+        shutil.rmtree(path)
+    goes_on(runs, undisturbed)
     reading.assert_tidy(runs.model_dir)
 
 

@@ -62,7 +62,11 @@ def initialize_from(
             source, stored = path, _open_file(stack, path)
             found = _match(_numbered(names), shapes, stored, kinds)
         else:
-            source, stored = _open_checkpoint(path)
+            try:
+                source, stored = _open_checkpoint(path)
+            except OSError as error:
+                what = f"init_from = {path!r} cannot be read"
+                raise files.cannot(what, error) from error
             found = _match(names, shapes, stored, kinds)
         for name, shape, variable, there in zip(
             names, shapes, variables, found, strict=True

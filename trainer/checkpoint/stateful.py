@@ -16,7 +16,8 @@ from trainer.checkpoint.contents import (
     key_of,
 )
 from trainer.checkpoint.storage import Snapshot, load, newest_first
-from trainer.errors import StartAgain, UserError
+from trainer.errors import UserError
+from trainer.runtime import files
 from trainer.runtime.schema import Misfit
 from trainer.step.keras.private import native
 from trainer.step.spec import Parts
@@ -332,7 +333,7 @@ def usable(directory: str) -> Iterator[Snapshot]:
     Others are passed over, with a warning.
 
     Raises:
-        UserError: this user may not read them.
+        UserError: this user may not read them, or all of them are damaged.
         StartAgain: they cannot be read at the moment.
     """
     try:
@@ -348,9 +349,7 @@ def usable(directory: str) -> Iterator[Snapshot]:
             else:
                 yield snapshot
     except OSError as error:
-        denied = isinstance(error, PermissionError)
-        kind = UserError if denied else StartAgain
-        raise kind(f"{directory} cannot be read: {error}") from error
+        raise files.cannot(f"{directory} cannot be read", error) from error
 
 
 def _on_host(variable: Any) -> tf.Tensor:

@@ -21,6 +21,7 @@ Writing and reading stay in one file: they agree on every name and rename.
 
 import contextlib
 import dataclasses
+import errno
 import hashlib
 import json
 import math
@@ -57,6 +58,12 @@ _CONTENT_ERRORS = (
     TypeError,
     ValueError,
     tf.errors.OpError,
+)
+_DISK_ERRORS = (
+    tf.errors.NotFoundError,
+    tf.errors.PermissionDeniedError,
+    tf.errors.UnavailableError,
+    tf.errors.UnknownError,
 )
 # A file is not there; another error says that it cannot be read now.
 _ABSENT = (FileNotFoundError, NotADirectoryError, files.NotAFile)
@@ -166,6 +173,9 @@ def load(path: str) -> Snapshot:
             return _read(path)
         except OtherFormat:
             raise
+        # What is read is what was written: it is the disk that fails.
+        except _DISK_ERRORS as error:
+            raise OSError(errno.EIO, error.message, path) from error
         except _CONTENT_ERRORS as error:
             fault = f"it cannot be read ({error})"
     raise UserError(f"{path} is not a usable checkpoint: {fault}.")
@@ -185,24 +195,36 @@ def newest_first(directory: str) -> Iterator[Snapshot]:
     Damaged ones are passed over, with a warning.
 
     Raises:
+        UserError: there are some, and all of them are damaged.
         OtherFormat: one was written by another version. Passing it over would
             lose what that version has done.
         OSError: one cannot be read at the moment. Passing it over would lose
             what the run has done since an older one.
     """
-    passed_over = False
+    damaged, found = [], False
     for path in reversed(listing(directory)):
+        if not is_local(path) and not files.exists(f"{path}/{_MANIFEST}"):
+            continue  # It is being written, or whoever wrote it was killed.
         try:
             snapshot = load(path)
         except OtherFormat:
             raise
         except UserError as error:
             logging.warning("Passing over a checkpoint. %s", error)
+            damaged.append(str(error))
         else:
-            if passed_over:
+            if damaged or found:
                 logging.warning("Going on from step %d.", snapshot.step)
+            found = True
             yield snapshot
-        passed_over = True
+    if damaged and not found:
+        # From step 0, the run would overwrite what it has done.
+        raise UserError(
+            f"None of the checkpoints in {directory} can be used, of which "
+            f"there are {len(damaged)}: {damaged[0]} Put back a copy of one, "
+            "or choose another --model_dir; to begin at step 0 here, remove "
+            "them."
+        )
 
 
 def load_newer(
@@ -265,13 +287,10 @@ def find_fault(path: str) -> str | None:
         return f"its {_MANIFEST} is damaged"
     for name, expected in sorted(manifest.items()):
         file = os.path.join(path, name)
-        # Reading anything else, such as a pipe, might never end.
-        if is_local(file) and not os.path.isfile(file):
-            return f"{name} is missing or not a file"
         try:
             found = _fingerprint(file)
         except _ABSENT:
-            return f"{name} is missing"
+            return f"{name} is missing or not a file"
         if found != expected:
             return f"{name} is damaged: it does not match {_MANIFEST}"
     return None
@@ -434,7 +453,7 @@ def _plain(value: Any) -> Any:
 
 def _fingerprint(path: str) -> dict[str, Any]:
     digest, size = hashlib.sha256(), 0
-    with files.os_errors() as gfile, gfile.GFile(path, "rb") as file:
+    with files.open_to_read(path) as file:
         # In chunks: a checkpoint may be larger than the memory that is free.
         while chunk := file.read(_CHUNK):
             digest.update(chunk)

@@ -208,7 +208,8 @@ def _run(
         error = signals.interruption() or raised
         # Gin calls constructors while a run is built, so a bad binding surfaces
         # here, far from the line that set it.
-        found = user_error_in(error, origins)
+        found: Exception | None = user_error_in(error, origins)
+        found = found or run_dir.why_not_usable(error)
         # A full disk in the middle of a run is a failure; before the first step
         # it is a mistake in the flags.
         if not (found or is_training) and isinstance(

@@ -16,14 +16,15 @@ import tensorflow as tf
 from absl import logging
 
 from trainer.cli import command
-from trainer.cli.config.names import sentence, strategies_in_gin
+from trainer.cli.config.names import strategies_in_gin
 from trainer.cli.config.written import bindings_of
-from trainer.errors import UserError
+from trainer.errors import StartAgain, UserError
 from trainer.loop.goodput import Accounts
 from trainer.loop.run import Run
 from trainer.runtime import schema
 from trainer.runtime.files import (
     NotAFile,
+    cannot,
     exists,
     is_directory,
     make_directory,
@@ -87,9 +88,8 @@ class RunDir:
         except ValueError:
             stored = None  # The damaged file is set aside when the run starts.
         except OSError as error:
-            raise UserError(
-                f"model_dir {self.path} cannot be read: {sentence(error)}"
-            ) from None
+            what = f"model_dir {self.path} cannot be read"
+            raise cannot(what, error) from None
         if must_exist and not there:
             raise UserError(f"There is no run in {self.path}: no such folder.")
         if stored is not None and stored != self._experiment:
@@ -142,7 +142,7 @@ class RunDir:
         except OSError as error:
             logging.error("%s", self._unwritable(error))
 
-    def why_not_writable(self) -> UserError | None:
+    def why_not_writable(self) -> UserError | StartAgain | None:
         """Tries to write to the directory; returns `None` if that works."""
         # Permissions do not tell: root, network file systems and full disks all
         # behave differently from what the mode bits say. Several processes of a
@@ -157,10 +157,19 @@ class RunDir:
             return self._unwritable(error)
         return None
 
-    def _unwritable(self, error: BaseException) -> UserError:
-        return UserError(
-            f"model_dir {self.path} cannot be written: {sentence(error)}"
-        )
+    def _unwritable(self, error: OSError) -> UserError | StartAgain:
+        return cannot(f"model_dir {self.path} cannot be written", error)
+
+    def why_not_usable(self, error: BaseException) -> Exception | None:
+        """What ends the run, if an error is of a file in the directory."""
+        name = getattr(error, "filename", None)
+        if not (
+            isinstance(error, OSError)
+            and isinstance(name, str)
+            and os.path.abspath(name).startswith(os.path.abspath(self.path))
+        ):
+            return None
+        return cannot(f"{name} cannot be used", error)
 
     def _stored(self) -> dict[str, Any]:
         """Returns the `run.json` of the last attempt; empty without one.

@@ -24,6 +24,8 @@ from typing import Any, BinaryIO
 
 from absl import logging
 
+from trainer.errors import StartAgain, UserError
+
 # How TensorFlow recognizes a path of another file system, such as gs://.
 _SCHEME = re.compile(r"[a-zA-Z][0-9a-zA-Z.]*://")
 # O_EXCL refuses what another process has put there a moment ago.
@@ -33,7 +35,16 @@ _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 _APPEND |= os.O_NOFOLLOW | os.O_NONBLOCK
 # TensorFlow's error codes that Python has a subclass of `OSError` for.
-_ERRORS = {5: errno.ENOENT, 6: errno.EEXIST, 7: errno.EACCES}
+_ERRORS = {3: errno.EINVAL, 5: errno.ENOENT, 6: errno.EEXIST, 7: errno.EACCES}
+_ERRORS |= {8: errno.ENOSPC, 9: errno.EINVAL}
+# What TensorFlow adds to its messages for its own developers.
+_NODES = re.compile(r"\{\{.*?\}\}\s*|\s*\[Op:\w+\]")
+# What a disk or a network may be over with when the run is started again.
+_PASSING = {
+    *(errno.EIO, errno.ESTALE, errno.EAGAIN, errno.EBUSY, errno.EREMOTEIO),
+    *(errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENOTCONN),
+    *(errno.ENETDOWN, errno.ENETUNREACH, errno.ECONNRESET, errno.ECONNREFUSED),
+}
 
 
 class NotAFile(OSError):
@@ -41,6 +52,21 @@ class NotAFile(OSError):
 
     def __init__(self, path: str) -> None:
         super().__init__(errno.EINVAL, "is not a regular file", path)
+
+
+def cannot(what: str, error: OSError) -> UserError | StartAgain:
+    """Returns the error that ends a run for what its files do.
+
+    Args:
+        what: as `"/runs/a cannot be read"`.
+        error: why.
+
+    Returns:
+        `StartAgain` where waiting may help, as with the input and output of a
+        network disk, and `UserError` where it does not.
+    """
+    kind = StartAgain if error.errno in _PASSING else UserError
+    return kind(f"{what}: {error}")
 
 
 def is_local(path: str) -> bool:
@@ -61,7 +87,7 @@ def os_errors() -> Iterator[Any]:
         yield tf.io.gfile
     except tf.errors.OpError as error:
         code = _ERRORS.get(error.error_code, errno.EIO)
-        raise OSError(code, error.message) from error
+        raise OSError(code, _NODES.sub("", error.message)) from error
 
 
 def is_directory(path: str) -> bool:
@@ -71,8 +97,7 @@ def is_directory(path: str) -> bool:
             return stat.S_ISDIR(os.stat(path).st_mode)
         except (FileNotFoundError, NotADirectoryError):
             return False
-    with os_errors() as gfile:
-        return bool(gfile.isdir(path))
+    return _remote(path, "is_directory")
 
 
 def exists(path: str) -> bool:
@@ -83,8 +108,18 @@ def exists(path: str) -> bool:
         except (FileNotFoundError, NotADirectoryError):
             return False
         return True
-    with os_errors() as gfile:
-        return bool(gfile.exists(path))
+    return _remote(path, "length")
+
+
+def _remote(path: str, attribute: str) -> bool:
+    """Whether what is at a remote path has an attribute of `gfile.stat`."""
+    # `gfile.isdir` and `gfile.exists` are False for whatever goes wrong.
+    try:
+        with os_errors() as gfile:
+            found = getattr(gfile.stat(path), attribute)
+    except FileNotFoundError:
+        return False
+    return attribute == "length" or bool(found)
 
 
 def listing(directory: str) -> list[str]:
@@ -105,11 +140,19 @@ def read(path: str) -> bytes:
     Raises:
         NotAFile: there is something else.
     """
-    if not is_local(path):
-        with os_errors() as gfile, gfile.GFile(path, "rb") as file:
-            return bytes(file.read())
-    with os.fdopen(_open(path, _READ), "rb") as local:
-        return local.read()
+    with open_to_read(path) as file:
+        return bytes(file.read())
+
+
+@contextlib.contextmanager
+def open_to_read(path: str) -> Iterator[Any]:
+    """Opens a file, and never waits for a pipe; see `read`."""
+    if is_local(path):
+        with os.fdopen(_open(path, _READ), "rb") as local:
+            yield local
+        return
+    with os_errors() as gfile, gfile.GFile(path, "rb") as remote:
+        yield remote
 
 
 def read_json(path: str) -> Any:

@@ -96,9 +96,8 @@ def locked(model_dir: str | None) -> Iterator[Callable[[], None]]:
         prepare_file(model_dir, FILE_NAME)
         descriptor = _lock(path) if local else None
     except OSError as error:
-        raise UserError(
-            f"model_dir {model_dir} cannot be written: {error}"
-        ) from None
+        what = f"model_dir {model_dir} cannot be written"
+        raise files.cannot(what, error) from None
     if descriptor is None:
         with _leased(path) as check:
             yield check
@@ -232,7 +231,7 @@ def _leased(path: str) -> Iterator[Callable[[], None]]:
         time.sleep(_SETTLE_SECONDS)
         check()
     except OSError as error:
-        raise UserError(f"{path} cannot be written: {error}") from None
+        raise files.cannot(f"{path} cannot be written", error) from None
     raise_if_lost()
     thread = threading.Thread(target=keep, name="lease", daemon=True)
     thread.start()

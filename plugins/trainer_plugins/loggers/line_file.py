@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
-from trainer import Logger, UserError
+from trainer import Logger
 from trainer.plugin_api import Entry, files, run_paths, write_whole
 
 
@@ -85,8 +85,8 @@ class LineFile(Logger):
         try:
             self._drop_after(step, final=final)
         except OSError as error:
-            raise UserError(
-                f"{self.where} cannot be written: {error}"
+            raise files.cannot(
+                f"{self.where} cannot be written", error
             ) from None
 
     def write(self, entries: Sequence[Entry]) -> None:

@@ -178,10 +178,7 @@ def test_servers_take_one_gpu_of_each_worker(of_workers, refused):
             ),
             worker=[f"127.0.0.1:{port}" for port in ports[2:]],
         )
-        environ = {
-            "TRAINER_COORDINATOR_PORT": str(coordinator),
-            "CUDA_VISIBLE_DEVICES": "-1",
-        }
+        environ = {"TRAINER_COORDINATOR_PORT": str(coordinator)}
         served = [
             start("serve", 2, **config(job, index, **jobs), **environ)
             for job, index in (("worker", 0), ("worker", 1), ("ps", 0))

@@ -58,7 +58,7 @@ def outside(tmp_path, trained):
 
 
 NAMES = (
-    "step_00000002",
+    "step_00000003",
     "step_00000004",
     "old_00000004",
     "tmp_x",
@@ -77,12 +77,20 @@ TARGETS = ("deep", "nowhere", "deep/deeper/file")
 )
 def test_a_link_of_any_name_among_checkpoints(tmp_path, outside, name, target):
     directory = tmp_path / "run" / "checkpoints"
-    directory.mkdir(parents=True)
+    train(tmp_path / "run", 2)
     (directory / name).symlink_to(outside / target)
     train(tmp_path / "run", 6)
     assert saved_steps(tmp_path / "run")[:2] == [4, 6]
     links = [p.name for p in directory.iterdir() if p.is_symlink()]
     assert links == ["step_00000099"] * (name == "step_00000099")
+
+
+def test_a_link_that_may_be_the_only_checkpoint_is_refused(tmp_path, outside):
+    directory = tmp_path / "run" / "checkpoints"
+    directory.mkdir(parents=True)
+    (directory / "step_00000004").symlink_to(outside / "deep")
+    with pytest.raises(UserError, match="None of the checkpoints in .* 1: "):
+        train(tmp_path / "run", 6)
 
 
 PLACES = (
