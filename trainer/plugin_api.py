@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from trainer.runtime.memory import peak_memory as peak_memory
     from trainer.runtime.private_names import require as require
     from trainer.runtime.process_exit import give_up as give_up
-    from trainer.runtime.process_exit import skip_teardown as skip_teardown
     from trainer.runtime.report import Row as Row
     from trainer.runtime.report import Section as Section
     from trainer.runtime.report import show as show

@@ -258,7 +258,12 @@ def _as_it_is(dataset: tf.data.Dataset) -> tf.data.Dataset:
     It would copy all tensors that a function captures, here the user's arrays,
     for as long as an iterator lives; and what it rewrites is not there: the
     `map` is parallel already, and nothing can be fused.
+
+    Nor may tf.data tune it: an iterator that is dropped waits for the thread
+    that does, up to a minute after long runs, and keeps Python's lock
+    meanwhile, so that no signal is answered either.
     """
     options = tf.data.Options()
+    options.autotune.enabled = False
     options.experimental_optimization.apply_default_optimizations = False
     return dataset.with_options(options)

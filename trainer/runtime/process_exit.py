@@ -40,28 +40,19 @@ _MOST = 300
 _LAST_WORDS_SECONDS = 5.0
 _last_words: Callable[[str], object] = str
 _ending = threading.Lock()
-_skips_teardown = threading.Event()
-
-
-def skip_teardown() -> None:
-    """Says that this process has threads which nothing can stop.
-
-    Such as those of TensorFlow's servers. Now and then they crash in what is
-    taken down around them, and a run that has ended well ends with SIGSEGV.
-    `end_process` then takes nothing down.
-    """
-    _skips_teardown.set()
 
 
 def end_process(code: int, *, at_once: bool = False) -> NoReturn:
     """Ends the process; for the last line of a program.
 
+    It takes nothing down. TensorFlow has threads which nothing can stop: those
+    of its servers now and then crash in what is taken down around them, and
+    iterators of tf.data wait for those that tune them.
+
     Args:
         code: the exit code.
         at_once: leaves out threads that are at work, and exit handlers.
     """
-    if not (at_once or _skips_teardown.is_set()):
-        sys.exit(code)
     if not at_once:
         # What the interpreter does before it takes anything down.
         threading._shutdown()  # type: ignore[attr-defined]

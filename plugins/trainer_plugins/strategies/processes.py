@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from trainer import StartAgain, StrategyPlugin
-from trainer.plugin_api import Cluster, skip_teardown
+from trainer.plugin_api import Cluster
 from trainer_plugins.control_plane.agent import Agent
 from trainer_plugins.control_plane.options import Options
 from trainer_plugins.strategies.devices import count
@@ -136,8 +136,6 @@ def server_def_resolver(
     cluster: Cluster, jobs: Sequence[str]
 ) -> tf.distribute.cluster_resolver.ClusterResolver:
     """Returns a cluster as the resolver that `tf.distribute` needs."""
-    # At exit, TensorFlow would wait for servers that may be gone.
-    skip_teardown()
     # Without other jobs, such as the evaluator: TensorFlow would wait for them.
     spec = {job: cluster.jobs[job] for job in jobs if cluster.jobs.get(job)}
     return tf.distribute.cluster_resolver.SimpleClusterResolver(
