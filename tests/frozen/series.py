@@ -23,6 +23,10 @@ def main():
     import gin
     import keras
 
+    from trainer.runtime import process_exit
+
+    # The process goes on with the next command line.
+    process_exit.end_process = lambda code, **_: sys.exit(code)
     path = pathlib.Path(sys.argv[1])
     ended = []
     for arguments in json.loads(path.read_text()):
