@@ -24,14 +24,14 @@ LAYERS = (
 FACADES = {"__init__", "__main__", "plugin_api"}
 # Lines of code: no blank lines, comments or docstrings.
 MOST_LINES = {
-    "trainer": 1248,
+    "trainer": 1247,
     "trainer/checkpoint": 1215,
-    "trainer/cli": 1478,
-    "trainer/data": 1298,
-    "trainer/launch": 817,
+    "trainer/cli": 1480,
+    "trainer/data": 1299,
+    "trainer/launch": 824,
     "trainer/loop": 2511,
     "trainer/python": 542,
-    "trainer/runtime": 1211,
+    "trainer/runtime": 1222,
     "trainer/step": 5050,
     "trainer/strategy": 1834,
     "trainer/tools": 572,
@@ -40,7 +40,7 @@ MOST_LINES = {
     "plugins/trainer_plugins/callbacks": 702,
     "plugins/trainer_plugins/control_plane": 1001,
     "plugins/trainer_plugins/loggers": 640,
-    "plugins/trainer_plugins/strategies": 2112,
+    "plugins/trainer_plugins/strategies": 2111,
     "experiments": 865,
 }
 LONGEST_MODULE = 350

@@ -3,13 +3,14 @@
 The run is held at a step, and the test does to its disk what is to be done.
 """
 
-import shutil
 import signal
 import subprocess
 
 import pytest
 
 from tests.faults import reading
+from tests.faults.test_unreadable import contents
+from tests.sets import ordinary
 
 
 @pytest.fixture
@@ -148,30 +149,19 @@ def test_a_kill_on_a_full_disk(runs, disk, undisturbed):
     must_be_whole(runs, undisturbed)
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "moved",
-        pytest.param("deleted", marks=pytest.mark.long),
-    ],
-)
-def test_a_directory_that_vanishes_is_made_anew(runs, kind):
+def test_a_directory_that_was_moved_is_not_made_anew(runs, undisturbed):
     process = hold(runs)
     moved = runs.folder / "moved"
-    if kind == "moved":
-        runs.model_dir.rename(moved)
-    else:
-        shutil.rmtree(runs.model_dir)
+    runs.model_dir.rename(moved)
     runs.release()
-    process.must_end(0)
-    assert str(runs.model_dir) in process.log
-    assert reading.newest(runs.model_dir) == 24
-    reading.assert_tidy(runs.model_dir)
-    assert lines(runs.model_dir)[-2:] == [(24, "train"), (24, "eval")]
-    if kind == "moved":
-        # What was there is as it was.
-        assert reading.whole_steps(moved) == [6]
-        assert (4, "train") in lines(moved)
+    process.must_end(2)
+    process.sentence("no longer the lock of this run", str(runs.model_dir))
+    assert not runs.model_dir.exists()
+    # What was there is as it was.
+    assert reading.whole_steps(moved) == [6]
+    moved.rename(runs.model_dir)
+    runs.train().must_end(0)
+    must_be_whole(runs, undisturbed)
 
 
 @pytest.mark.long
@@ -233,3 +223,23 @@ def test_two_workers_on_a_full_disk(runs, disk):
     for process in runs.tasks(**pair).values():
         process.must_end(0)
     assert reading.newest(runs.model_dir) == 24
+
+
+@pytest.mark.parametrize("what", ordinary(["moved", "unlocked"], ["moved"]))
+def test_a_run_that_has_lost_its_directory_writes_nothing(
+    runs, undisturbed, what
+):
+    first = hold(runs)
+    if what == "moved":
+        runs.model_dir.rename(runs.folder / "elsewhere")
+    else:
+        (runs.model_dir / "run.lock").unlink()
+    # The line of the plan is done: it holds nobody else.
+    runs.train(log="second").must_end(0)
+    before = contents(runs.model_dir)
+    runs.release()
+    first.must_end(2)
+    first.sentence("no longer the lock of this run")
+    assert contents(runs.model_dir) == before
+    assert reading.record(runs.model_dir)["exit_reason"] == "done"
+    reading.assert_equal(runs.model_dir, undisturbed())

@@ -27,6 +27,7 @@ from trainer.runtime.import_tensorflow import (
     without_collections,
 )
 from trainer.runtime.process_exit import ExitReport, headline, last_words
+from trainer.runtime.run_lock import DirectoryLost
 from trainer.runtime.run_paths import check_path, plain
 from trainer.runtime.standard_streams import require_output
 
@@ -219,7 +220,8 @@ def _run(
         if tool := experiment.tool_of(request.mode):
             tool.failed(headline(found or error), request.model_dir)
         end = ending.ending_of(found or error)
-        run_dir.finish(end.reason, headline(found or error))
+        if not isinstance(error, DirectoryLost):
+            run_dir.finish(end.reason, headline(found or error))
         if found is None or found is raised:
             raise
         raise found from error

@@ -1,7 +1,9 @@
 """The restart policy of a group of tasks: pure, on the clock of its caller.
 
 A failure is followed by a restart, as often as the limits allow. The same
-failure at the same step twice is a defect, which a restart cannot repair.
+failure at the same step twice is a defect, which a restart cannot repair. One
+that came further than those before it is restarted at once, and counts for no
+limit: these are for runs that no longer make progress.
 """
 
 import dataclasses
@@ -69,7 +71,9 @@ class End:
         returncode: the exit code, or the negative number of the signal.
         error: what the program reported, such as `"ValueError: no"`; empty
             if it left no report.
-        step: the step it was at; `None` if it did not train yet.
+        step: the step it was at, or that it began at if it was killed; `None`
+            if it did not train yet.
+        is_further: whether that is later than in all processes before it.
     """
 
     task: str
@@ -78,6 +82,7 @@ class End:
     returncode: int
     error: str = ""
     step: int | None = None
+    is_further: bool = False
 
     @property
     def requests_restart(self) -> bool:
@@ -167,7 +172,9 @@ class RestartPolicy:
         # Compared with all of them: an end of another kind, such as a SIGKILL,
         # may lie between the two.
         is_repeated = any(map(end.is_same, self._ends))
-        self._ends.append(end)
+        steps = [e.step for e in self._ends if e.step is not None]
+        further = bool(steps) and end.step is not None and end.step > max(steps)
+        self._ends.append(dataclasses.replace(end, is_further=further))
         if end.returncode == EXIT_USER_ERROR or not limit:
             raise Failure(end)
         if is_repeated:
@@ -178,16 +185,20 @@ class RestartPolicy:
             raise Failure(
                 end, f"It did not train in {_MOST_EARLY_ENDS} restarts."
             )
+        if further:
+            return Restart(0.0, number=0)
         recent = [e for e in self._ends if end.at - e.at < _WINDOW_SECONDS]
         # The first one has no end before it that would begin a series.
-        quick = _count_last(recent[1:], lambda e: e.ran < _HEALTHY_SECONDS)
+        quick = _count_last(
+            recent[1:], lambda e: e.ran < _HEALTHY_SECONDS and not e.is_further
+        )
         # The exponent is limited: in a long series the power would be too
         # large for a float.
         delay = _FIRST_DELAY * 2.0 ** min(quick - 1, 10) if quick else 0.0
         delay = min(delay, _MOST_DELAY)
         if end.requests_restart:
             return Restart(delay, number=0)
-        number = sum(not e.requests_restart for e in recent)
+        number = sum(not (e.requests_restart or e.is_further) for e in recent)
         if number <= limit:
             return Restart(delay, number)
         raise Failure(

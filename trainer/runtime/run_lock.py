@@ -21,6 +21,7 @@ import contextlib
 import datetime
 import errno
 import fcntl
+import functools
 import json
 import os
 import socket
@@ -59,6 +60,10 @@ _SETTLE_SECONDS = 2.0
 _held: set[int] = set()
 
 
+class DirectoryLost(UserError):
+    """Another run may write where this one did: it must write nothing more."""
+
+
 def _close_in_child() -> None:
     for descriptor in _held:
         with contextlib.suppress(OSError):
@@ -79,10 +84,11 @@ def locked(model_dir: str | None) -> Iterator[Callable[[], None]]:
 
     Yields:
         A function to call regularly: it raises a `UserError` if another run
-        has taken over the directory in spite of the lock.
+        has taken over the directory in spite of the lock, or could.
 
     Raises:
         UserError: another run uses the directory, or it is not writable.
+        StartAgain: it cannot be used at the moment.
     """
     if model_dir is None:
         yield lambda: None
@@ -103,7 +109,7 @@ def locked(model_dir: str | None) -> Iterator[Callable[[], None]]:
             yield check
         return
     try:
-        yield lambda: None
+        yield functools.partial(_require, descriptor, path)
     finally:
         _release(descriptor, path)
         # A run that is refused before it writes anything leaves no trace.
@@ -179,6 +185,27 @@ def _is_still_at(descriptor: int, path: str) -> bool:
         os.unlink(path)
         return False
     return True
+
+
+def _require(descriptor: int, path: str) -> None:
+    """Checks that a directory is still that of the run that holds its lock.
+
+    Raises:
+        DirectoryLost: it was moved, or its lock was removed.
+    """
+    try:
+        there = os.stat(path, follow_symlinks=False)
+    except FileNotFoundError:
+        there = None
+    except OSError:
+        return  # A network disk may not answer for a moment.
+    if there is None or not os.path.samestat(os.fstat(descriptor), there):
+        raise DirectoryLost(
+            f"{path} is no longer the lock of this run: its directory was "
+            "moved, or the file removed, and another run may be there now. "
+            "This one ends, and writes nothing more. Go on from its newest "
+            "checkpoint with the --model_dir where it is now."
+        )
 
 
 def _release(descriptor: int, path: str) -> None:

@@ -43,6 +43,15 @@ def test_a_request_for_a_restart_does_not_count():
     assert decide([*ends, end(-9, 10)], max_restarts=1).number == 1
 
 
+def test_an_end_after_progress_neither_waits_nor_counts():
+    ends = [end(-9, 10.0 * n, step=6 * n, ran=5.0) for n in range(9)]
+    assert decide(ends, max_restarts=1) == Restart(0.0, number=0)
+    # From here on it does not come further: it counts, and it waits.
+    stuck = [end(-9, 100.0 + n, step=48, ran=1.0) for n in range(2)]
+    assert decide([*ends, stuck[0]], max_restarts=2) == Restart(1.0, number=2)
+    assert "--max_restarts=2" in str(refuse([*ends, *stuck], max_restarts=2))
+
+
 @pytest.mark.parametrize(
     ("code", "limit"), [(2, 0), (2, 3), (75, 0), (-9, 0), (1, 0)]
 )
