@@ -19,7 +19,6 @@ from trainer.cli import command
 from trainer.cli.config.names import strategies_in_gin
 from trainer.cli.config.written import bindings_of
 from trainer.errors import StartAgain, UserError
-from trainer.loop.goodput import Accounts
 from trainer.loop.run import Run
 from trainer.runtime import schema
 from trainer.runtime.files import (
@@ -70,7 +69,7 @@ class RunDir:
         self._experiment = experiment
         self._arguments = arguments
         self._record: dict[str, Any] | None = None
-        self._accounts: Accounts | None = None
+        self._run: Run | None = None
 
     def check(self, *, must_exist: bool = False) -> None:
         """Refuses a directory that this run cannot use.
@@ -115,7 +114,7 @@ class RunDir:
             self._write(_CONFIG, gin.config_str())
             self._write_record(record)
             # Last: `finish` must not write where `start` could not.
-            self._record, self._accounts = record, run.accounts
+            self._record, self._run = record, run
         except OSError as error:
             raise self._unwritable(error) from None
 
@@ -125,9 +124,9 @@ class RunDir:
         The message is a line with the details. A failure to record is only
         logged: it must not hide how the run ended.
         """
-        if self._record is None or self._accounts is None:
+        if self._record is None or self._run is None:
             return
-        spent = self._accounts.summary()
+        spent = self._run.accounts.summary()
         self._record |= {
             "end": now(),
             "exit_reason": reason,
@@ -138,6 +137,9 @@ class RunDir:
             },
         }
         try:
+            # Nobody starts a run again that is done: all that it has written
+            # is on the disk before.
+            self._run.synchronize()
             self._write_record(self._record)
         except OSError as error:
             logging.error("%s", self._unwritable(error))

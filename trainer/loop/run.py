@@ -13,6 +13,7 @@ from trainer.loop.evaluation_sets import EVAL
 from trainer.loop.evaluator import Evaluator
 from trainer.loop.logged import Kind, Logged, Value, as_value, check_words
 from trainer.loop.schedule import Epochs
+from trainer.runtime import files
 from trainer.step.checks import check_data
 from trainer.step.forms import Form
 from trainer.step.spec import StepSpec
@@ -73,6 +74,7 @@ class Run:
         saves: whether a callback saves checkpoints.
         keras_ends: whether a callback of Keras' kind acts in `on_train_end`.
         save_now: in `on_save`, whether a checkpoint was requested.
+        written: what loggers have written: local files, or directories.
         unfired_from: the step before the last graph call, if what is due
             after it has not been called yet.
         take_value: takes what a callback logs, while there is a reporter.
@@ -103,12 +105,28 @@ class Run:
         self.epochs = Epochs(None)
         self.sets: tuple[str, ...] = ()
         self.saves = self.keras_ends = False
+        self.written: set[str] = set()
         self.unfired_from: int | None = None
         self.take_value: Callable[[str, Value, str | None], None] | None = None
         # The ids of the variables that the traced steps train.
         self.trains = self._trainable()
 
     # What callbacks use.
+
+    def synchronize(self) -> None:
+        """Flushes to the disk what loggers have written; from any thread.
+
+        Raises:
+            OSError: the disk refuses.
+        """
+        while self.written:
+            # Before: what is written meanwhile is flushed the next time.
+            path = self.written.pop()
+            try:
+                files.synchronize_tree(path)
+            except OSError:
+                self.written.add(path)
+                raise
 
     @property
     def step(self) -> int:

@@ -271,6 +271,17 @@ def synchronize(path: str) -> None:
         os.close(descriptor)
 
 
+def synchronize_tree(path: str) -> None:
+    """Flushes a local file, or a directory with all that is in it, to disk."""
+    if is_local(path):
+        for folder, _, members in os.walk(path):
+            for name in members:
+                synchronize(os.path.join(folder, name))
+            synchronize(folder)
+        if not os.path.isdir(path):
+            synchronize(path)
+
+
 def remove(path: str) -> None:
     """Removes a file, a link or a whole directory, if it exists."""
     # `tf.io.gfile.rmtree` would follow a link, and empty its target.
@@ -315,9 +326,7 @@ def replace_directory(source: str, target: str, *, last: str) -> None:
         last: that file's name in the directory.
     """
     if is_local(target):
-        for folder, _, members in os.walk(source):
-            for path in (folder, *(os.path.join(folder, m) for m in members)):
-                synchronize(path)
+        synchronize_tree(source)
         old = f"{target}.old"
         # A directory cannot replace one that is not empty.
         if exists(target):

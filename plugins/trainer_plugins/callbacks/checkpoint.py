@@ -330,6 +330,8 @@ class Checkpoint(Callback):
         # The time is that of training, but the watchdog must see a save that
         # hangs.
         with self.run.accounts.aside("checkpoint"):
+            # It counts the lines in them: after a power cut they must be there.
+            self.run.synchronize()
             storage.save(self.directory, snapshot)
             try:
                 # The new checkpoint is on disk: an old one that stays is no

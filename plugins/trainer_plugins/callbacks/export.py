@@ -154,6 +154,7 @@ def _write_keras(model: keras.Model, directory: str) -> str | None:
         tf.io.gfile.copy(file, beside)
     files.synchronize(beside)
     tf.io.gfile.rename(beside, path, overwrite=True)
+    files.synchronize(directory)
     return path
 
 

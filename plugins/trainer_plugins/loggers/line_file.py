@@ -112,6 +112,7 @@ class LineFile(Logger):
         self._failed = True
         self.make_directory()
         files.append(self.where, self.as_text(entries))
+        self.run.written.add(self.where)
         self._failed = False
 
     def load_state(self, state: dict[str, Any]) -> None:

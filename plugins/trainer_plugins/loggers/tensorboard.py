@@ -136,6 +136,7 @@ class TensorBoard(Logger):
                     # disk has taken the data.
                     with self._writer(one.split).as_default(step=one.step):
                         _write_values(one.values)
+                    self.run.written.add(self._directory(one.split))
         except OSError:
             # TensorBoard does not read past a torn record, so start new files.
             self._close_writers()
