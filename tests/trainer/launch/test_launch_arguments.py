@@ -99,7 +99,7 @@ def test_mistakes_are_one_sentence(given, parts):
         ([], {"TF_CONFIG": "{}"}, None),
         # Ranks without a job.
         ([], SLURM, ("task", 3)),
-        ([], SLURM | {"SLURM_STEP_NUM_TASKS": "1"}, None),
+        ([], SLURM | {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}, None),
         ([], POD, ("task", 2)),
         ([], {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, None),
         (

@@ -87,4 +87,11 @@ def _pod(environ: Mapping[str, str]) -> tuple[str, int]:
             f"{SOURCE}: the host name {host!r} does not end in a number. Run "
             "the tasks as a StatefulSet or an indexed Job, or set TF_CONFIG."
         )
+    index = environ.get("JOB_COMPLETION_INDEX", match["index"])
+    if index != match["index"]:
+        raise UserError(
+            f"{SOURCE}: JOB_COMPLETION_INDEX={index}, but the host name "
+            f"{host!r} ends in {match['index']}. With hostNetwork it is the "
+            "node's: leave that out, or set TF_CONFIG."
+        )
     return match["name"], int(match["index"])

@@ -13,7 +13,13 @@ from typing import Any
 from absl import logging
 
 from trainer.errors import UserError
-from trainer.strategy.cluster import kubernetes, slurm, tf_config
+from trainer.runtime.process_exit import LAUNCHER
+from trainer.strategy.cluster import (
+    kubernetes,
+    schedulers,
+    slurm,
+    tf_config,
+)
 from trainer.strategy.cluster.spec import Cluster
 
 _SOURCE = "The flags of the cluster"
@@ -32,8 +38,9 @@ def resolve_cluster(
 ) -> Cluster | None:
     """Finds this process's cluster.
 
-    The first of these that is present decides: the flags, `TF_CONFIG`, a Slurm
-    step of several tasks, a Kubernetes StatefulSet. Kubeflow's TFJob sets
+    The first of these that is present decides, and others must not contradict
+    it: the flags, `TF_CONFIG`, a Slurm step of several tasks, a Kubernetes
+    StatefulSet, another scheduler that names the hosts. Kubeflow's TFJob sets
     `TF_CONFIG`, and so do Vertex AI and `python -m trainer.launch`. Reads
     only the environment, and does not import TensorFlow.
 
@@ -47,6 +54,7 @@ def resolve_cluster(
     Raises:
         UserError: the description of the cluster is invalid.
     """
+    schedulers.check_names(environ)
     # Explicit settings win over what a scheduler sets by itself. TF_CONFIG
     # without a cluster falls through to the scheduler.
     cluster = None
@@ -56,6 +64,11 @@ def resolve_cluster(
     for source in _ENVIRONMENTS:
         if cluster is None and source.detect(environ):
             cluster = source.resolve(environ, ps=ps)
+    if cluster is None:
+        cluster = schedulers.resolve(environ, ps=ps)
+    # What the launcher starts on one machine is a cluster of its own.
+    elif LAUNCHER not in environ:
+        schedulers.check_agrees(cluster, environ)
     if cluster is not None:
         logging.info(
             "Cluster from %s: this is %s of %s.",
@@ -70,8 +83,10 @@ def is_described(
     given: Mapping[str, Any], environ: Mapping[str, str] = os.environ
 ) -> bool:
     """Returns whether a cluster is described, even one of a single worker."""
-    return any(value is not None for value in given.values()) or any(
-        source.detect(environ) for source in _ENVIRONMENTS
+    return (
+        any(value is not None for value in given.values())
+        or any(source.detect(environ) for source in _ENVIRONMENTS)
+        or bool(schedulers.told(environ))
     )
 
 

@@ -16,6 +16,7 @@ from trainer.strategy.cluster.ranks import (
     number_of_ps,
     read_number,
 )
+from trainer.strategy.cluster.schedulers import ALONE
 from trainer.strategy.cluster.spec import Cluster, split_address
 
 SOURCE = "Slurm"
@@ -50,7 +51,8 @@ def detect(environ: Mapping[str, str] = os.environ) -> bool:
     The batch script itself and an interactive shell with its single task are
     not.
     """
-    return _RANK in environ and environ.get(_TASKS, "1") not in ("", "0", "1")
+    several = environ.get(_TASKS, "1") not in ("", "0", "1")
+    return _RANK in environ and several and not environ.get(ALONE)
 
 
 def resolve(

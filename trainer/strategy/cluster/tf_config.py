@@ -17,10 +17,10 @@ _ALIASES = {"master": "chief"}
 class _Task(BaseModel):
     type: Annotated[str, Field(min_length=1)]
     # Operators write it as text, too.
-    index: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    index: Annotated[int, Field(ge=0, lt=2**31)] | None = None
 
 
-class _Config(BaseModel):
+class _Config(BaseModel, extra="allow"):
     cluster: dict[str, list[str]] = {}
     task: _Task | None = None
     sparseCluster: Any = None  # noqa: N815 - its name
@@ -61,6 +61,12 @@ def resolve(
             "which lists no peers. Turn enableDynamicWorker off."
         )
     if not config.cluster:
+        for key in config.model_extra or ():
+            if key.lower() in ("cluster", "task"):
+                raise UserError(
+                    f"{_NAME} has the key {key!r}. Did you mean "
+                    f"{key.lower()!r}?"
+                )
         return None
     if config.task is None:
         raise UserError(
@@ -69,4 +75,10 @@ def resolve(
         )
     job = _ALIASES.get(config.task.type, config.task.type)
     jobs = {_ALIASES.get(j, j): found for j, found in config.cluster.items()}
-    return Cluster(jobs, job, config.task.index, _NAME)
+    index = config.task.index
+    if index is None and len(jobs.get(job, ())) > 1:
+        raise UserError(
+            f"{_NAME} does not say which {job} of {len(jobs[job])} this is. "
+            'Add "index" to "task".'
+        )
+    return Cluster(jobs, job, index or 0, _NAME)

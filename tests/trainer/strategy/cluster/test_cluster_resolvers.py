@@ -219,15 +219,16 @@ def test_mistakes_in_kubernetes(environ, parts):
 
 def test_the_order_in_which_they_are_asked():
     everywhere = {
-        **tf_config_of(TWO),
+        **tf_config_of({"worker": ["a:1", "b:1", "c:1", "d:1"]}),
         **in_slurm(0),
-        **in_pod("a-0"),
+        **in_pod("a-0", 4),
     }
-    given = {"worker_hosts": "x:1,y:1", "task_index": 0}
+    given = {"worker_hosts": "x:1,y:1,z:1,v:1", "task_index": 0}
     sources = [resolve_cluster(environ=everywhere, **given).source]
-    for variable in ("TF_CONFIG", "SLURM_PROCID", "TRAINER_NUM_WORKERS"):
+    for variable in ("TF_CONFIG", "SLURM_PROCID", "TRAINER_SERVICE"):
         sources.append(resolve_cluster(environ=everywhere).source)
         del everywhere[variable]
+    del everywhere["TRAINER_NUM_WORKERS"]
     assert sources == [FLAGS, "TF_CONFIG", "Slurm", "Kubernetes"]
     assert resolve_cluster(environ=everywhere) is None
 
