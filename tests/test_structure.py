@@ -29,7 +29,7 @@ MOST_LINES = {
     "trainer/cli": 1480,
     "trainer/data": 1299,
     "trainer/launch": 824,
-    "trainer/loop": 2521,
+    "trainer/loop": 2541,
     "trainer/python": 542,
     "trainer/runtime": 1228,
     "trainer/step": 5050,

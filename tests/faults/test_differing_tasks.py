@@ -1,5 +1,6 @@
 """Tasks of one run that were not given the same, or are not the same code."""
 
+import numpy as np
 import pytest
 
 from tests.faults.runs import ROOT
@@ -48,3 +49,57 @@ def test_other_code_is_refused(runs, tmp_path):
         )
         processes += started.values()
     assert_all_say(processes)
+
+
+def change_nothing(folder):
+    pass
+
+
+def drop_a_file(split):
+    def change(folder):
+        next((folder / split).iterdir()).unlink()
+
+    return change
+
+
+def rename_files(folder):
+    """The same files, which come in another order."""
+    first, second, *_ = (folder / "train").iterdir()
+    content = first.read_bytes()
+    first.write_bytes(second.read_bytes())
+    second.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("change", "differs"),
+    [
+        (drop_a_file("train"), "the batches of train: 4 on worker 0; 2 on w"),
+        (rename_files, "the first batch of train"),
+        pytest.param(
+            drop_a_file("eval"), "the batches of eval", marks=pytest.mark.long
+        ),
+        pytest.param(change_nothing, None, marks=pytest.mark.long),
+    ],
+)
+def test_other_data_is_refused_before_the_first_step(
+    runs, tmp_path, change, differs
+):
+    environ = {}
+    for number in range(2):
+        folder = tmp_path / f"host{number}"
+        draws = np.random.default_rng(0)
+        for split in ("train", "eval"):
+            (folder / split).mkdir(parents=True)
+            for name in "ab":
+                x = draws.normal(size=(24, 6)).astype("float32")
+                np.save(folder / split / f"{name}.npy", x)
+        environ[f"worker_{number}"] = {"FAULTS_DATA": str(folder)}
+    change(tmp_path / "host1")
+    flags = ("--gin.Trainer.data=@files_of_host", "--train_steps=6")
+    tasks = runs.tasks(*flags, environ=environ, **PAIR)
+    if differs is None:
+        for process in tasks.values():
+            process.must_end(0)
+    else:
+        assert_all_say(tasks.values(), differs)
+        assert not (runs.model_dir / "metrics.jsonl").exists()

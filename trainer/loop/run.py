@@ -1,10 +1,12 @@
 """`Run`: one call of a Trainer, as loop, evaluations and callbacks share it."""
 
 import dataclasses
+import hashlib
 from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
 import keras
+import tensorflow as tf
 
 from trainer.data.batches import Batches
 from trainer.errors import UserError
@@ -314,6 +316,34 @@ class Run:
             own_step=self.spec.has_own("train_step"),
         )
         self.trains = self._trainable()
+
+    def check_data_alike(self) -> None:
+        """Compares the data in all processes of the run, before its first step.
+
+        Each reads its own part of the same global batches. With other data on
+        a host, the processes would wait for each other at the end of the
+        shorter one, or train on examples that nobody has chosen.
+
+        Raises:
+            UserError: it differs; the message says which process differs in
+                what.
+        """
+        if self.plugin.is_alone:
+            return
+        facts: dict[str, Any] = {}
+        for split in ("train", *self.sets):
+            batches = self.batches(split)
+            first = next(iter(batches.read(start=0)))
+            digest = hashlib.sha256()
+            for part in tf.nest.flatten(first, expand_composites=True):
+                digest.update(part.numpy().tobytes())
+            facts |= {
+                f"the batches of {split}": batches.steps_per_epoch,
+                f"the last batch of {split}": batches.last_size,
+                f"the form of {split}": str(batches.element_spec),
+                f"the first batch of {split}": digest.hexdigest()[:16],
+            }
+        self.plugin.check_alike(facts)
 
     def check_still_trainable(self) -> None:
         """Checks that the steps train what they were traced for.

@@ -44,7 +44,7 @@ def difference(facts: Mapping[str, Mapping[str, Any]]) -> str | None:
             ]
             return (
                 f"The tasks differ in {fact}: {'; '.join(parts)}. Start every "
-                "task with the same command, code and versions, and on hosts "
+                "task with the same command, code, versions and data, on hosts "
                 "with the same devices."
             )
     return None

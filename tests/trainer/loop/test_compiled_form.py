@@ -117,7 +117,7 @@ def test_no_form_is_another_experiment():
 @pytest.mark.parametrize(
     "draw",
     one_in(
-        2,
+        4,
         [
             lambda seed: keras.random.uniform((1 << 12,), seed=seed),
             lambda seed: keras.random.uniform(

@@ -7,8 +7,6 @@ changed, and what must follow is written beside the change.
 import json
 import re
 
-import pytest
-
 from trainer import UserError
 from trainer.strategy.cluster.resolve import is_described, resolve_cluster
 
@@ -163,14 +161,22 @@ def test_there_are_as_many_as_a_person_might_meet():
     assert len({str(sorted(environ.items())) for environ, _ in ROWS}) > 290
 
 
-@pytest.mark.parametrize(("environ", "expected"), ROWS)
-def test_who_a_task_is(environ, expected):
-    role = expected is None or re.fullmatch(r"\w+ \d", expected)
-    if role:
+def follows(environ):
+    """The task's name, `None` if it is alone, or the sentence of a refusal."""
+    try:
         found = resolve_cluster(environ=environ)
-        assert (found and found.name) == expected
-        assert expected is None or is_described({}, environ)
-        return
-    with pytest.raises(UserError, match=expected) as error:
-        resolve_cluster(environ=environ)
-    assert str(error.value).count("\n") < 3
+    except UserError as error:
+        return error
+    return found and found.name
+
+
+def test_who_a_task_is():
+    for environ, expected in ROWS:
+        found = follows(environ)
+        if isinstance(found, UserError):
+            assert expected is not None, (environ, found)
+            assert re.search(expected, str(found)), (environ, found)
+            assert str(found).count("\n") < 3
+        else:
+            assert found == expected, environ
+            assert expected is None or is_described({}, environ)
