@@ -178,13 +178,14 @@ class Runs:
         command = ["trainer.launch", *own, "--", *self._flags(flags)]
         return self._start(command, {}, ROOT, "launcher")
 
-    def tasks(self, *flags, start=None, environ=None, **counts):
+    def tasks(self, *flags, start=None, environ=None, folder=ROOT, **counts):
         """Starts the tasks of a cluster.
 
         Args:
             *flags: of all tasks.
             start: the names of those to start; all of them if `None`.
             environ: by a task's name, more environment variables.
+            folder: the working directory.
             **counts: how many tasks of each kind there are.
 
         Returns:
@@ -201,6 +202,7 @@ class Runs:
             name: self.train(
                 *flags,
                 environ=_task(cluster, name) | (environ or {}).get(name, {}),
+                folder=folder,
                 log=name,
             )
             for name in (names if start is None else start)

@@ -17,6 +17,42 @@ def net():
 """
 
 
+# Texts lie elsewhere in each process; draws without a seed differ in each.
+MADE = """
+import gin
+import keras
+import numpy as np
+import tensorflow as tf
+
+
+@gin.configurable
+def net():
+    layers = keras.layers
+    return keras.Sequential(
+        [
+            keras.Input((1,), dtype="string"),
+            layers.Hashing(16),
+            layers.Embedding(16, 3),
+            layers.Flatten(),
+        ]
+    )
+
+
+@gin.configurable
+def data(split):
+    texts = np.array([[f"row {i}, and more"] for i in range(48)], object)
+    return texts, np.arange(48) % 3
+
+
+@gin.configurable
+def drawn(split):
+    def draw(text, target):
+        return text + tf.as_string(tf.random.uniform([1])), target
+
+    return tf.data.Dataset.from_tensor_slices(data(split)).map(draw).batch(12)
+"""
+
+
 def assert_all_say(processes, *words):
     """Each ends with 2 and in a sentence that tells both tasks apart."""
     for process in processes:
@@ -49,6 +85,22 @@ def test_other_code_is_refused(runs, tmp_path):
         )
         processes += started.values()
     assert_all_say(processes)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("data", ["data", "drawn"])
+def test_data_that_only_looks_different_is_taken(runs, tmp_path, data):
+    (tmp_path / "own.py").write_text(MADE)
+    (tmp_path / "own.gin").write_text("import own\nTrainer.model = @net\n")
+    runs.flags = (f"--gin_file={tmp_path}/own.gin",)
+    environ = {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    tasks = runs.tasks(
+        f"--gin.Trainer.data=@own.{data}",
+        environ={f"worker_{number}": environ for number in range(2)},
+        **PAIR,
+    )
+    for process in tasks.values():
+        process.must_end(0)
 
 
 def change_nothing(folder):
@@ -103,3 +155,22 @@ def test_other_data_is_refused_before_the_first_step(
     else:
         assert_all_say(tasks.values(), differs)
         assert not (runs.model_dir / "metrics.jsonl").exists()
+
+
+def test_a_directory_that_is_not_shared_is_refused(runs, tmp_path):
+    """Each host has a folder of that name, as without a network disk."""
+    processes = []
+    for number in range(2):
+        folder = tmp_path / f"host{number}"
+        folder.mkdir()
+        name = f"worker_{number}"
+        started = runs.tasks(
+            "--model_dir=run",
+            start=[name],
+            environ={name: {"PYTHONPATH": str(ROOT)}},
+            folder=folder,
+            **PAIR,
+        )
+        processes += started.values()
+    assert_all_say(processes, "run (all hosts must share it)", "null on")
+    assert not list(tmp_path.rglob("metrics.jsonl"))

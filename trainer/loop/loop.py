@@ -188,7 +188,7 @@ class Loop:
                 # All processes must have restored the same step, or their
                 # collectives would not meet.
                 run.state.check_alike()
-                run.check_data_alike()
+                run.check_alike()
                 # After restoring: the input starts at the restored step.
                 self._iterator = self._trace()
                 yield

@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from trainer.data.batches import Batches
@@ -16,6 +17,7 @@ from trainer.loop.evaluator import Evaluator
 from trainer.loop.logged import Kind, Logged, Value, as_value, check_words
 from trainer.loop.schedule import Epochs
 from trainer.runtime import files
+from trainer.runtime.run_lock import holder
 from trainer.step.checks import check_data
 from trainer.step.forms import Form
 from trainer.step.spec import StepSpec
@@ -317,8 +319,8 @@ class Run:
         )
         self.trains = self._trainable()
 
-    def check_data_alike(self) -> None:
-        """Compares the data in all processes of the run, before its first step.
+    def check_alike(self) -> None:
+        """Compares data and directory in all processes, before the first step.
 
         Each reads its own part of the same global batches. With other data on
         a host, the processes would wait for each other at the end of the
@@ -331,17 +333,21 @@ class Run:
         if self.plugin.is_alone:
             return
         facts: dict[str, Any] = {}
+        if self.model_dir is not None:
+            # A directory of its own would lack the checkpoints at a restart.
+            name = f"{self.model_dir} (all hosts must share it): its lock"
+            facts[name] = holder(self.model_dir)
         for split in ("train", *self.sets):
             batches = self.batches(split)
-            first = next(iter(batches.read(start=0)))
-            digest = hashlib.sha256()
-            for part in tf.nest.flatten(first, expand_composites=True):
-                digest.update(part.numpy().tobytes())
+            digest = _digest(batches)
             facts |= {
                 f"the batches of {split}": batches.steps_per_epoch,
                 f"the last batch of {split}": batches.last_size,
                 f"the form of {split}": str(batches.element_spec),
-                f"the first batch of {split}": digest.hexdigest()[:16],
+                # What draws anew each time is compared in all but this.
+                f"the first batch of {split}": (
+                    digest if digest == _digest(batches) else None
+                ),
             }
         self.plugin.check_alike(facts)
 
@@ -368,3 +374,22 @@ def outside_of_a_run(name: str) -> UserError:
         f"trainer.log({name!r}, ...) was called outside of a run. Call it in a "
         "callback, or in what a step calls."
     )
+
+
+def _digest(batches: Batches) -> str:
+    """A SHA-256 of a first batch, shortened; of its targets if it is made.
+
+    A pipeline may augment inputs by draws of its own on each host.
+    """
+    first = next(iter(batches.read(start=0)))
+    if batches.arrays is None:
+        _, first, _ = keras.utils.unpack_x_y_sample_weight(first)
+    digest = hashlib.sha256()
+    for part in tf.nest.flatten(first, expand_composites=True):
+        value = np.asarray(part)
+        # Of texts, an array holds only where they are.
+        is_text = value.dtype == object
+        digest.update(
+            repr(value.tolist()).encode() if is_text else value.tobytes()
+        )
+    return digest.hexdigest()[:16]

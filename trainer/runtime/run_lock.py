@@ -42,6 +42,8 @@ FILE_NAME = "run.lock"
 # A killed process may take a moment to end.
 _WAIT_SECONDS = 3.0
 _POLL_SECONDS = 0.1
+# How long another host may take to see the lock.
+_SHARED_SECONDS = 10.0
 # No link is followed.
 _OPEN = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 # Over NFS, Linux turns `flock` into a POSIX lock, which may fail with EACCES.
@@ -131,6 +133,18 @@ def is_held(model_dir: str) -> bool:
     except OSError:
         return True
     return False
+
+
+def holder(model_dir: str) -> str | None:
+    """Says which process has the lock or the lease of a directory, if any.
+
+    Waits for a moment: a network disk shows a new file to other hosts late.
+    """
+    path = os.path.join(model_dir, FILE_NAME)
+    deadline = time.monotonic() + _SHARED_SECONDS
+    while not (found := _read(path)) and time.monotonic() < deadline:
+        time.sleep(_POLL_SECONDS)
+    return "{host}, process {pid}".format_map(found) if found else None
 
 
 def _lock(path: str) -> int | None:
