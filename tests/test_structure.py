@@ -24,12 +24,12 @@ LAYERS = (
 FACADES = {"__init__", "__main__", "plugin_api"}
 # Lines of code: no blank lines, comments or docstrings.
 MOST_LINES = {
-    "trainer": 1247,
+    "trainer": 1248,
     "trainer/checkpoint": 1215,
     "trainer/cli": 1480,
     "trainer/data": 1299,
     "trainer/launch": 824,
-    "trainer/loop": 2557,
+    "trainer/loop": 2605,
     "trainer/python": 542,
     "trainer/runtime": 1235,
     "trainer/step": 5050,
@@ -37,9 +37,9 @@ MOST_LINES = {
     "trainer/tools": 572,
     "trainer/values": 459,
     "plugins/trainer_plugins": 30,
-    "plugins/trainer_plugins/callbacks": 704,
+    "plugins/trainer_plugins/callbacks": 730,
     "plugins/trainer_plugins/control_plane": 1001,
-    "plugins/trainer_plugins/loggers": 642,
+    "plugins/trainer_plugins/loggers": 652,
     "plugins/trainer_plugins/strategies": 2111,
     "experiments": 865,
 }

@@ -3,6 +3,7 @@
 The run is held at a step, and the test does to its disk what is to be done.
 """
 
+import shutil
 import signal
 import subprocess
 
@@ -178,6 +179,102 @@ def test_a_directory_that_a_file_stands_in_the_way_of(runs, undisturbed):
     moved.rename(runs.model_dir)
     runs.train().must_end(0)
     must_be_whole(runs, undisturbed)
+
+
+WITH_TENSORBOARD = (
+    "--gin.run.callbacks=[@Faults(), @JsonLines(), @TensorBoard(), "
+    "@Checkpoint()]",
+    "--allow_unused_bindings",
+)
+
+
+def test_a_run_whose_logs_are_in_no_file_is_not_done(runs, undisturbed):
+    """One warning, one more at the end, and nothing is lost."""
+    process = hold(runs)
+    path, away = runs.model_dir / "metrics.jsonl", runs.folder / "away"
+    path.rename(away)
+    path.mkdir()
+    runs.release()
+    process.must_end(2)
+    process.sentence("error", "wait in the last checkpoint", str(path))
+    assert process.log.count("cannot be written") == 2
+    assert "Traceback" not in process.log
+    assert 24 in reading.whole_steps(runs.model_dir)
+    path.rmdir()
+    away.rename(path)
+    runs.train().must_end(0)
+    assert lines(runs.model_dir) == lines(undisturbed())
+
+
+@pytest.mark.long
+def test_what_waits_is_bounded_and_the_loss_is_told(runs):
+    flags = [
+        "--train_steps=3000",
+        "--gin.run.log_every=1",
+        "--gin.run.eval_every=3000",
+    ]
+    runs.flags = (*flags, "--gin.Checkpoint.every=1000")
+    runs.plan("single step 8 hold")
+    process = runs.train()
+    process.wait_for(runs.is_held, "step 8")
+    path, away = runs.model_dir / "metrics.jsonl", runs.folder / "away"
+    path.rename(away)
+    path.mkdir()
+    runs.release()
+    process.must_end(2)
+    lost = process.sentence("1000 logs wait in the last checkpoint", "are lost")
+    path.rmdir()
+    away.rename(path)
+    runs.train().must_end(0)
+    there = len(lines(runs.model_dir))
+    assert 1000 < there <= 1000 + 8
+    assert f" {1500 + 1 - there} older logs are lost" in lost
+
+
+@pytest.mark.long
+def test_tensorboard_on_a_full_disk_leaves_nothing_behind(runs, disk):
+    runs.flags = (*WITH_TENSORBOARD, "--train_steps=400")
+    runs.flags += ("--gin.run.log_every=1", "--gin.Checkpoint.every=200")
+    runs.plan("single step 8 hold")
+    process = runs.train()
+    process.wait_for(runs.is_held, "step 8")
+    fill(disk)
+    runs.release()
+    process.must_end(2)
+    assert "Traceback" not in process.log
+    assert len(process.log.splitlines()) < 60
+    folders = (runs.model_dir / "tensorboard").iterdir()
+    assert all(len(list(folder.iterdir())) <= 1 for folder in folders)
+
+
+@pytest.mark.long
+def test_who_removes_tensorboards_files_loses_no_checkpoint(runs):
+    runs.flags = WITH_TENSORBOARD
+    process = hold(runs)
+    shutil.rmtree(runs.model_dir / "tensorboard")
+    runs.release()
+    process.must_end(0)
+    assert reading.whole_steps(runs.model_dir) == [6, 12, 18, 24]
+
+
+@pytest.mark.long
+def test_a_run_that_cannot_save_may_give_up(runs, disk):
+    runs.flags = ("--train_steps=2000000", "--gin.Checkpoint.every=1000")
+    runs.flags += (
+        "--gin.Checkpoint.give_up_after='2s'",
+        "--gin.run.log_every=1000",
+    )
+    runs.flags += (
+        "--gin.run.eval_every=2000000",
+        "--gin.run.steps_per_loop=100",
+    )
+    runs.plan("single step 2000 hold")
+    process = runs.train()
+    process.wait_for(runs.is_held, "step 2000")
+    fill(disk)
+    runs.release()
+    process.must_end(2)
+    process.sentence("error", "No checkpoint could be saved", "give_up_after")
 
 
 @pytest.mark.long

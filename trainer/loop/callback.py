@@ -19,8 +19,9 @@ class Callback(keras.callbacks.Callback):
     `on_test_begin`, evaluation, `on_test_end`, with `on_test_batch_begin` and
     `on_test_batch_end` around each batch if a callback has them, then
     `on_log` for the train and the eval split · `on_epoch_end` · `on_save` ·
-    `before_end` of savers · `on_train_end` · `close`. Saving comes after the
-    epoch's end, so that a checkpoint holds what callbacks did there. Where a
+    `before_end` of savers · `on_train_end` · `on_done` · `close`. Saving comes
+    after the epoch's end, so that a checkpoint holds what callbacks did there.
+    Where a
     clock has cut a host loop into several graph calls, savers get `on_save`
     between them, too. A run that has to leave (see `Run.start_again`) goes
     from the end of a graph call to `on_leave` and `close`. What was due is
@@ -112,6 +113,13 @@ class Callback(keras.callbacks.Callback):
 
         Args:
             logs: as in `on_save`.
+        """
+
+    def on_done(self) -> None:
+        """Called when the end of the run is saved, before it counts as done.
+
+        Raises:
+            UserError: it must not, for something of it is missing.
         """
 
     def load_best_weights(self) -> None:

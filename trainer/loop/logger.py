@@ -3,11 +3,13 @@
 import abc
 import concurrent.futures
 import dataclasses
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from absl import logging
 
+from trainer.errors import UserError
 from trainer.loop.callback import Callback
 from trainer.loop.logged import Kind, Media, Value
 from trainer.runtime import schema
@@ -20,7 +22,14 @@ _ENTRY = schema.record(
         "final": bool,
     }
 )
-_STATE = schema.record({"waiting": list[_ENTRY.kind]})  # type: ignore[name-defined]
+_STATE = schema.record(
+    {"waiting": list[_ENTRY.kind]},  # type: ignore[name-defined]
+    {"lost": schema.Count},
+)
+# What waits is in every checkpoint: older entries are given up.
+_MOST_WAITING = 1000
+# Between two tries to write, in seconds; the pause doubles each time.
+_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,12 +57,17 @@ class Logger(Callback, abc.ABC):
     not be written is a warning, and is written later; steps that will be
     repeated are taken back, and are held once.
 
+    While nothing can be written, it is tried again after pauses that grow to a
+    minute, and once more when the run ends. The newest 1,000 entries wait for
+    that, in checkpoints too; older ones are lost.
+
     Attributes:
         takes: the kinds that it records; all others are left out.
         refused: the exceptions of `write` that mean: not now.
         in_background: whether `write` takes so long, as over a network, that a
             thread calls it while training goes on. A checkpoint and the end
             of the run wait for it.
+        may_lose: whether a run may be done while it could not write all.
     """
 
     only_watches = True
@@ -61,10 +75,15 @@ class Logger(Callback, abc.ABC):
     takes: ClassVar[frozenset[Kind]] = frozenset({"scalar"})
     refused: tuple[type[Exception], ...] = (OSError,)
     in_background: ClassVar[bool] = False
+    may_lose: ClassVar[bool] = False
 
     def __init__(self) -> None:
         super().__init__()
         self._waiting: list[Entry] = []
+        # How many entries were given up, and why nothing can be written now.
+        self._lost = 0
+        self._refusal: Exception | None = None
+        self._pause, self._next_try = 0.0, 0.0
         self._thread: concurrent.futures.Executor | None = None
         # What the thread writes, and what it refuses.
         self._writing: concurrent.futures.Future[list[Entry]] | None = None
@@ -107,6 +126,9 @@ class Logger(Callback, abc.ABC):
         """Takes back the steps that will be repeated."""
         self._is_restored = False
         last, final = self.run.fired_step, not self.run.is_ending
+        # An attempt that came to the end has said what was lost.
+        if self.run.is_ending:
+            self._lost = 0
         # What was refused is not written, but may be of such steps.
         self._waiting = [
             one
@@ -116,6 +138,27 @@ class Logger(Callback, abc.ABC):
         if self.writes:
             self.take_back(last, final=final)
             self.flush()
+
+    def on_done(self) -> None:
+        """Writes what could not be written before.
+
+        Raises:
+            UserError: some of the run's logs are nowhere.
+        """
+        self.flush(wait=True, now=True)
+        if self.may_lose or not self._lost + len(self._waiting):
+            return
+        lost = f"{self._lost} older logs are lost. " if self._lost else ""
+        if self._waiting:
+            raise UserError(
+                f"{self.where} cannot be written: {self._refusal}. "
+                f"{len(self._waiting)} logs wait in the last checkpoint. {lost}"
+                "Make it writable, and run the same command again."
+            )
+        raise UserError(
+            f"{self.where} could not be written for a long time. {lost}Run the "
+            "same command again, and the run is done without them."
+        )
 
     def on_roll_back(self, step: int) -> None:
         """Takes back the steps that will be repeated."""
@@ -153,39 +196,56 @@ class Logger(Callback, abc.ABC):
             self._waiting.append(dataclasses.replace(entry, values=taken))
             self.flush()
 
-    def flush(self, *, wait: bool = False) -> None:
+    def flush(self, *, wait: bool = False, now: bool = False) -> None:
         """Writes what is waiting; a refusal is a warning.
 
         Args:
             wait: until it is written, also if a thread writes it.
+            now: also if the pause after a refusal is not over.
         """
         if not self.writes or self._is_restored:
             return
         if self._writing is not None and (wait or self._writing.done()):
             writing, self._writing = self._writing, None
-            self._waiting = writing.result() + self._waiting
+            self._keep(writing.result() + self._waiting)
         if self._writing is not None or not self._waiting:
+            return
+        if not now and time.monotonic() < self._next_try:
+            self._keep(self._waiting)
             return
         entries, self._waiting = self._waiting, []
         if wait or not self.in_background:
-            self._waiting = self._write(entries)
+            self._keep(self._write(entries))
             return
         if self._thread is None:
             self._thread = concurrent.futures.ThreadPoolExecutor(1)
         self._writing = self._thread.submit(self._write, entries)
+
+    def _keep(self, entries: list[Entry]) -> None:
+        """Lets the newest entries wait."""
+        self._waiting = entries[-_MOST_WAITING:]
+        self._lost += len(entries) - len(self._waiting)
 
     def _write(self, entries: list[Entry]) -> list[Entry]:
         """Writes entries, and returns those that were refused."""
         try:
             self.write(entries)
         except self.refused as error:
-            logging.warning(
-                "%s cannot be written; %d entries are kept for later. %s",
-                self.where,
-                len(entries),
-                error,
+            if self._refusal is None:
+                logging.warning(
+                    "%s cannot be written; logs are kept for later. %s",
+                    self.where,
+                    error,
+                )
+            self._refusal = error
+            self._pause = min(
+                max(2 * self._pause, _FIRST_PAUSE), _LONGEST_PAUSE
             )
+            self._next_try = time.monotonic() + self._pause
             return entries
+        if self._refusal is not None:
+            logging.warning("%s can be written again.", self.where)
+        self._refusal, self._pause, self._next_try = None, 0.0, 0.0
         return []
 
     def state(self) -> dict[str, Any]:
@@ -207,18 +267,20 @@ class Logger(Callback, abc.ABC):
                 vars(one) | {"values": values}
                 for one, values in zip(self._waiting, numbers, strict=True)
                 if values
-            ]
+            ],
+            "lost": self._lost,
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
         """See `Callback.load_state`."""
         _STATE(state, type(self).__name__)
         self._waiting = [Entry(**one) for one in state["waiting"]]
+        self._lost = state.get("lost", 0)
         self._is_restored = True
 
     def close(self) -> None:
         """Writes what could not be written before."""
-        self.flush(wait=True)
+        self.flush(wait=True, now=True)
         if self._thread is not None:
             self._thread.shutdown()
             self._thread = None

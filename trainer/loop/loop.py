@@ -224,6 +224,7 @@ class Loop:
                 of_epoch=self.reporter.of_epoch or logs,
                 before_savers=self.reporter.hand_over,
             )
+            self.callbacks.call("on_done")
         run.built.last = self.state
         return self.reporter.newest
 

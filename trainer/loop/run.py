@@ -128,6 +128,8 @@ class Run:
             path = self.written.pop()
             try:
                 files.synchronize_tree(path)
+            except (FileNotFoundError, NotADirectoryError):
+                continue  # Somebody has removed it.
             except OSError:
                 self.written.add(path)
                 raise

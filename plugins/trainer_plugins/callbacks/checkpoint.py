@@ -47,15 +47,20 @@ class Checkpoint(Callback):
             not within 30 seconds of the last save. The end of training is
             always saved.
         keep_last: how many of the newest checkpoints to keep.
-        keep_best: how many of the best checkpoints to keep in addition.
+        keep_best: how many of the best checkpoints to keep in addition. A
+            checkpoint has the value of its own step, and one of the best is
+            saved when it is measured.
         monitor: the value by which to choose the best, such as
             `"val_accuracy"`.
         mode: `"min"`, `"max"`, or `"auto"` to infer it from the name.
         load_best: whether to load the weights of the best checkpoint once
-            nothing is left to train, for all that is done with them then. It
-            is kept, and saved whenever the value improves. A run that goes on
-            does so from its end.
+            nothing is left to train, for all that is done with them then;
+            `keep_best` is then at least 1. A run that goes on does so from its
+            end.
         asynchronous: whether to write while training continues.
+        give_up_after: a time such as `"2h"` in which no checkpoint could be
+            written, after which the run ends instead of training on for
+            nothing; by default it never does.
 
     Raises:
         UserError: an argument is invalid.
@@ -74,6 +79,7 @@ class Checkpoint(Callback):
         mode: Direction = "auto",
         load_best: bool = False,
         asynchronous: bool = True,
+        give_up_after: PeriodLike | None = None,
     ) -> None:
         super().__init__()
         self._every = every
@@ -85,6 +91,10 @@ class Checkpoint(Callback):
         # The step at which the monitored value was logged.
         self._logged_step: int | None = None
         self._asynchronous = asynchronous
+        self._give_up_after = give_up_after
+        self._give_up_seconds = math.inf
+        # When the last checkpoint was written, or the run began.
+        self._written_at = 0.0
         self._values: dict[int, float] = {}
         self._saved_step: int | None = None
         self._saved_at = 0.0
@@ -130,6 +140,16 @@ class Checkpoint(Callback):
         # Not from the present step: what an earlier attempt left unfired is
         # still due.
         self._ticker.start(run.fired_step)
+        if self._give_up_after is not None:
+            name = "Checkpoint.give_up_after"
+            seconds = run.period(self._give_up_after, name).seconds
+            if seconds is None:
+                raise UserError(
+                    f"{name} = {self._give_up_after!r} is no time: write it as "
+                    "'30m' or '2h'."
+                )
+            self._give_up_seconds = seconds
+        self._written_at = time.monotonic()
         self._saved_at = time.monotonic()
 
     def next_due(self, step: int) -> int | None:
@@ -151,7 +171,7 @@ class Checkpoint(Callback):
         # Save before `on_train_end`, because another callback may fail there.
         ending = run.is_ending
         due = self._ticker.due(step) and not self._is_too_soon()
-        if due or run.save_now or ending or self._improves(logs):
+        if due or run.save_now or ending or self._is_among_best(logs):
             self._save(logs, over=ending)
 
     def on_leave(self, step: int) -> None:
@@ -260,21 +280,24 @@ class Checkpoint(Callback):
     def _finite_values(self) -> dict[int, float]:
         return {k: v for k, v in self._values.items() if math.isfinite(v)}
 
-    def _improves(self, logs: dict[str, float]) -> bool:
-        """Whether this step is the best, and has to be kept for the end."""
-        monitor = self._monitor
-        if not self._load_best or self._logged_step != self.run.step:
+    def _is_among_best(self, logs: dict[str, float]) -> bool:
+        """Whether this step has been measured, and is to be kept for that."""
+        monitor, value, is_one = self._monitor, self._value(logs), False
+        if monitor is None:
             return False
-        assert monitor is not None
-        value = monitor.value(logs)
-        others = self._finite_values().values()
-        improves = (
-            value is not None
-            and math.isfinite(value)
-            and all(monitor.better(value, other) for other in others)
-        )
+        if value is not None and math.isfinite(value):
+            known = self._finite_values() | {self.run.step: value}
+            is_one = (
+                self.run.step in monitor.best_first(known)[: self._keep_best]
+            )
         # All must save, or none.
-        return self.run.plugin.any_process(improves)
+        return self.run.plugin.any_process(is_one)
+
+    def _value(self, logs: dict[str, float]) -> float | None:
+        """The monitored value, if it is that of the weights of this step."""
+        if self._monitor is None or self._logged_step != self.run.step:
+            return None
+        return self._monitor.value(logs)
 
     def _save_end(self, logs: dict[str, float]) -> None:
         """Saves the end unless it is saved, and waits until it is on disk.
@@ -288,14 +311,18 @@ class Checkpoint(Callback):
         if self.run.keras_ends or not is_saved:
             self._save(logs, over=True)
         if not self._finish():
-            paths = storage.listing(self.directory)
-            newest = storage.step_of(paths[-1]) if paths else "none"
-            raise UserError(
-                f"The end of the run, step {self.run.step}, could not be "
-                f"saved: {self._failure or 'see the log of the chief'}. Newest "
-                f"checkpoint in {self.directory}: {newest}. Make room there, "
-                "or make it writable, and run the same command again."
+            raise self._not_saved(
+                f"The end of the run, step {self.run.step}, could not be saved"
             )
+
+    def _not_saved(self, what: str) -> UserError:
+        paths = storage.listing(self.directory)
+        newest = storage.step_of(paths[-1]) if paths else "none"
+        return UserError(
+            f"{what}: {self._failure or 'see the log of the chief'}. Newest "
+            f"checkpoint in {self.directory}: {newest}. Make room there, "
+            "or make it writable, and run the same command again."
+        )
 
     def _finish(self) -> bool:
         """Waits until the chief has written; returns whether it succeeded."""
@@ -311,11 +338,16 @@ class Checkpoint(Callback):
             # One save at a time, so that a slow disk does not pile up copies
             # in memory.
             self._wait()
+            waited = time.monotonic() - self._written_at
+            # Only the chief writes, and its end is that of all.
+            if self._failure is not None and waited > self._give_up_seconds:
+                raise self._not_saved(
+                    "No checkpoint could be saved for "
+                    f"Checkpoint.give_up_after = {self._give_up_after!r}"
+                )
             self._saved_at = time.monotonic()
-            value = self._monitor.value(logs) if self._monitor else None
-            # An earlier value is not that of these weights.
-            stale = self._load_best and self._logged_step != run.step
-            if value is not None and not stale:
+            value = self._value(logs)
+            if value is not None:
                 self._values[run.step] = value
             # Noted before it is written: `_wait` takes it back if that fails.
             # The other processes only take part in decisions about saving.
@@ -355,6 +387,8 @@ class Checkpoint(Callback):
         try:
             with self.run.accounts.phase("checkpoint"):
                 writing.result()
+            self._failure = None
+            self._written_at = time.monotonic()
         except OSError as error:
             # Nothing counts as saved now, so the end will be saved again.
             self._saved_step = None
@@ -374,6 +408,7 @@ class Checkpoint(Callback):
         if self._monitor is not None:
             known = {k: v for k, v in self._values.items() if k in paths}
             kept |= {*self._monitor.best_first(known)[: self._keep_best]}
+            self._values = {k: v for k, v in known.items() if k in kept}
         for one, path in paths.items():
             if one not in kept:
                 storage.remove(path)

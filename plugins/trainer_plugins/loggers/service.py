@@ -37,6 +37,7 @@ class Service(Logger):
 
     package: ClassVar[str]
     in_background = True
+    may_lose = True
 
     def __init__(self) -> None:
         super().__init__()

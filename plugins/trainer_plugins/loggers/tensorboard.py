@@ -66,6 +66,8 @@ class TensorBoard(Logger):
     def __init__(self) -> None:
         super().__init__()
         self._writers: dict[str, tf.summary.SummaryWriter] = {}
+        # Of writers that have not yet written: what was in their directory.
+        self._before: dict[str, set[str]] = {}
         # The splits whose newest step only the end of a run has logged.
         self._final: set[str] = set()
 
@@ -123,7 +125,7 @@ class TensorBoard(Logger):
 
     def close(self) -> None:
         """Closes the event files."""
-        self.flush()
+        super().close()
         self._close_writers()
         self._waiting = []
 
@@ -134,12 +136,20 @@ class TensorBoard(Logger):
                 for one in entries:
                     # Which flushes at its end: only that shows whether the
                     # disk has taken the data.
-                    with self._writer(one.split).as_default(step=one.step):
+                    # TensorFlow would keep each Python number that it gets.
+                    step = np.asarray(one.step)
+                    with self._writer(one.split).as_default(step=step):
                         _write_values(one.values)
+                    self._before.pop(one.split, None)
                     self.run.written.add(self._directory(one.split))
         except OSError:
             # TensorBoard does not read past a torn record, so start new files.
             self._close_writers()
+            for split, before in self._before.items():
+                folder = self._directory(split)
+                for name in {*files.listing(folder)} - before:
+                    files.remove_if_possible(os.path.join(folder, name))
+            self._before = {}
             raise
 
     def take_back(self, step: int, *, final: bool) -> None:
@@ -192,6 +202,7 @@ class TensorBoard(Logger):
         if split not in self._writers:
             assert self.run.model_dir is not None
             run_paths.refuse_links(self.run.model_dir, self._name(split))
+            self._before[split] = {*files.listing(self._directory(split))}
             self._writers[split] = tf.summary.create_file_writer(
                 self._directory(split)
             )

@@ -1,5 +1,6 @@
 """Checkpoints are complete or absent, kept as asked, and found again."""
 
+import json
 import os
 
 import keras
@@ -69,6 +70,23 @@ def test_keeps_the_last_and_the_best(tmp_path):
         callbacks=[Checkpoint(every=2, keep_last=2, keep_best=1)],
     )
     assert saved_steps(tmp_path) == [4, 18, 20]
+
+
+def test_the_best_is_one_that_was_measured(tmp_path):
+    """The best value is that of step 4, between two periodic saves."""
+    rate = keras.optimizers.schedules.PiecewiseConstantDecay([3], [0.05, -0.05])
+    trainer = make_trainer(model, optimizer=lambda: keras.optimizers.SGD(rate))
+    trainer.train_and_evaluate(
+        18,
+        eval_every=4,
+        model_dir=str(tmp_path),
+        callbacks=[Checkpoint(every=5, keep_last=1, keep_best=1)],
+    )
+    assert saved_steps(tmp_path) == [4, 18]
+    path = tmp_path / "checkpoints" / "step_00000018" / "state.json"
+    state = json.loads(path.read_text())
+    values = state["callbacks"]["Checkpoint"]["values"]
+    assert set(values) <= {"4", "15", "18"}
 
 
 @pytest.mark.parametrize(
