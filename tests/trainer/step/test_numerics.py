@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tests.helpers import assert_same, linear, make_trainer
+from tests.sets import long
 from trainer import Guard, UserError
 
 X = np.random.default_rng(0).normal(size=(64, 3)).astype("float32")
@@ -45,7 +46,7 @@ def test_the_operation_is_named(strategy):
     "options",
     [
         {"strategy": "mirrored", "guard": Guard(max_growth=100.0)},
-        {"accumulation_steps": 2, "ema_momentum": 0.9},
+        long({"accumulation_steps": 2, "ema_momentum": 0.9}),
     ],
 )
 def test_it_changes_nothing(options):
