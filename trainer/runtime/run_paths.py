@@ -35,8 +35,11 @@ def check_path(path: str) -> None:
         return
     try:
         path.encode()
-        os.lstat(os.path.join(os.path.abspath(path), _BELOW))
-        return
+        # POSIX keeps two slashes apart from one.
+        if os.path.abspath(path).strip("/"):
+            os.lstat(os.path.join(os.path.abspath(path), _BELOW))
+            return
+        why = "is the root of the file system"
     # Python can hold file names that are not UTF-8 as surrogates.
     except UnicodeError:
         why = "is not valid UTF-8, which TensorFlow needs"

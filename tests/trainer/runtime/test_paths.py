@@ -78,6 +78,8 @@ def test_a_run_goes_on(tmp_path, monkeypatch, name):
     [
         ("a\0b", "NUL"),
         (os.fsdecode(b"a\xff"), "not valid UTF-8"),
+        ("/", "root of the file system"),
+        ("//", "root of the file system"),
         ("n" * 256, "too long"),
         ("é" * 128, "too long"),
         ("/".join(["n" * 200] * 20), "too long"),

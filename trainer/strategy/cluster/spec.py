@@ -1,6 +1,8 @@
 """The cluster spec: all tasks and their addresses, and which one this is."""
 
 import dataclasses
+import ipaddress
+import re
 from collections.abc import Collection
 from typing import Any
 
@@ -8,6 +10,11 @@ from trainer.errors import UserError, nearest
 
 # "chief" coordinates, "ps" holds variables, "evaluator" only reads checkpoints.
 JOBS = ("chief", "worker", "ps", "evaluator")
+
+# What TensorFlow takes: an IPv6 host has brackets, and there is no scheme.
+_ADDRESS = re.compile(
+    r"(\[[0-9A-Fa-f:.]+(%\w+)?\]|\w[\w.-]*):(?P<port>[0-9]{1,5})", re.ASCII
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,26 +121,33 @@ class Cluster:
         return described
 
     def _check_address(self, job: str, address: str) -> None:
-        host, _, port = address.rpartition(":")
-        if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        match = _ADDRESS.fullmatch(address)
+        if match is None or not 0 < int(match["port"]) < 65536:
             raise UserError(
                 f"{self.source}: {address!r} of job {job!r} is not an address. "
-                "Write host:port, such as 10.0.0.2:2222."
+                "Write host:port, such as 10.0.0.2:2222 or [fd00::2]:2222."
             )
 
     def _check_unique(self) -> None:
         owners: dict[str, str] = {}
         for name, address in self.tasks(*JOBS):
             host, port = split_address(address)
-            # A frequent mistake on one machine; other aliases of a host would
-            # need a name server.
-            key = f"{'127.0.0.1' if host == 'localhost' else host}:{port}"
+            key = f"{_one_spelling(host)}:{port}"
             if key in owners:
                 raise UserError(
                     f"{self.source}: {owners[key]} and {name} have the "
                     f"same address {address}. Give each its own port."
                 )
             owners[key] = name
+
+
+def _one_spelling(host: str) -> str:
+    """The same for all spellings of a host that need no name server."""
+    host = "127.0.0.1" if host == "localhost" else host.rstrip(".")
+    try:
+        return str(ipaddress.ip_address(host))
+    except ValueError:
+        return host
 
 
 def split_address(address: str) -> tuple[str, int]:
