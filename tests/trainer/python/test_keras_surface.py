@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.sets import ordinary
 from tests.trainer.python.object_cases import Scaled, X, Y, dense
 from trainer import Trainer, UserError
 from trainer_plugins.strategies.mirrored import Mirrored
@@ -17,6 +18,7 @@ STRATEGIES = {
     "one_device": lambda: "one_device",
     "mirrored": lambda: Mirrored(devices="cpu:0"),
 }
+SOME = ordinary(STRATEGIES, ["default", "mirrored"])
 
 
 def net():
@@ -62,7 +64,7 @@ def both(change, strategy):
         yield model.get_weights(), history.history
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", SOME)
 @pytest.mark.parametrize("change", [compiled_again, thawed, rate_set_twice])
 def test_what_is_changed_between_two_calls(change, strategy):
     (expected, of_keras), (found, ours) = both(change, strategy)
@@ -95,7 +97,7 @@ def test_a_distiller_of_keras_has_a_loss_of_its_own():
     np.testing.assert_allclose(weights[1], weights[0], atol=1e-6)
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", SOME)
 def test_a_model_with_nothing_to_train(strategy):
     model = net()
     model.trainable = False
@@ -139,7 +141,7 @@ def test_a_trainer_leaves_its_own_optimizer_to_no_other():
         np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", SOME)
 def test_a_rate_that_is_set_before_the_first_call_counts(strategy):
     optimizer = keras.optimizers.SGD(0.1)
     trainer = Trainer(
@@ -240,7 +242,7 @@ class Predicts(Plain):
         return {"hundred": 100 * self(x, training=False), "x": x}
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", SOME)
 def test_a_predict_step_of_a_model_is_called(strategy):
     model = Predicts()
     expected = model.predict(X, verbose=0)
@@ -322,7 +324,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", SOME)
 @pytest.mark.parametrize("case", REFUSED)
 def test_a_method_that_would_not_be_called_is_refused(case, strategy):
     make, message = REFUSED[case]
@@ -372,7 +374,7 @@ class WithConstant(Moving):
         self.total.assign(0.0)
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", SOME)
 def test_what_a_metric_remembers(strategy):
     for kind in (Remembering, Moving):
         trainer = measuring(kind, strategy)
@@ -456,7 +458,7 @@ class Zeros(keras.callbacks.Callback):
         self.model.set_weights([0 * weight for weight in weights])
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", SOME)
 def test_averages_follow_weights_that_others_write(strategy, tmp_path):
     zero = pytest.approx(np.mean(Y**2), rel=1e-5)
     trainer = averaging(strategy)
