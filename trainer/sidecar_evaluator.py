@@ -163,9 +163,9 @@ def follow(
                 timeout = f"timeout {asked.eval_timeout}"
                 why = "the run has ended" if over else timeout
                 logging.info("No more checkpoints: %s.", why)
-                called.call("on_done")
                 break
             time.sleep(min(asked.eval_poll_seconds, longest - waited))
+        called.call("on_done")
     finally:
         called.close()
         run.take_value = None

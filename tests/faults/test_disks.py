@@ -3,6 +3,7 @@
 The run is held at a step, and the test does to its disk what is to be done.
 """
 
+import contextlib
 import shutil
 import signal
 import subprocess
@@ -43,15 +44,38 @@ def fill(disk):
                 pass
 
 
-def hold(runs, *lines):
-    """Starts a run that waits at step 8, and then does what is planned."""
-    runs.plan("single step 8 hold", *lines)
+def hold(runs, *lines, step=8, saved=6):
+    """Starts a run that waits at a step, and then does what is planned.
+
+    Args:
+        runs: starts it.
+        *lines: what is planned after that step.
+        step: where it waits.
+        saved: the checkpoint that is whole by then; `None` if there is none.
+    """
+    runs.plan(f"single step {step} hold", *lines)
     process = runs.train()
     process.wait_for(
-        lambda: runs.is_held() and 6 in reading.whole_steps(runs.model_dir),
-        "step 8, and the save of step 6",
+        lambda: (
+            runs.is_held()
+            and saved in [None, *reading.whole_steps(runs.model_dir)]
+        ),
+        f"step {step}, and the save of step {saved}",
     )
     return process
+
+
+@contextlib.contextmanager
+def in_the_way(runs, name):
+    """A directory has the name of a file, and the file another one."""
+    path, away = runs.model_dir / name, runs.folder / "away"
+    if path.exists():
+        path.rename(away)
+    path.mkdir()
+    yield path
+    path.rmdir()
+    if away.exists():
+        away.rename(path)
 
 
 def lines(model_dir):
@@ -191,40 +215,44 @@ WITH_TENSORBOARD = (
 def test_a_run_whose_logs_are_in_no_file_is_not_done(runs, undisturbed):
     """One warning, one more at the end, and nothing is lost."""
     process = hold(runs)
-    path, away = runs.model_dir / "metrics.jsonl", runs.folder / "away"
-    path.rename(away)
-    path.mkdir()
-    runs.release()
-    process.must_end(2)
+    with in_the_way(runs, "metrics.jsonl") as path:
+        runs.release()
+        process.must_end(2)
     process.sentence("error", "wait in the last checkpoint", str(path))
     assert process.log.count("cannot be written") == 2
     assert "Traceback" not in process.log
     assert 24 in reading.whole_steps(runs.model_dir)
-    path.rmdir()
-    away.rename(path)
     runs.train().must_end(0)
     assert lines(runs.model_dir) == lines(undisturbed())
 
 
 @pytest.mark.long
+def test_an_evaluator_says_what_it_could_not_write(runs):
+    runs.train().must_end(0)
+    runs.plan("evaluator log 0 hold")
+    flags = ("--mode=continuous_eval", "--gin.run.eval_poll_seconds=0.05")
+    process = runs.train(*flags, environ={"FAULTS_TASK": "evaluator"})
+    process.wait_for(lambda: runs.is_held("evaluator"), "its first log")
+    with in_the_way(runs, "metrics_evaluator.jsonl") as path:
+        runs.release()
+        process.must_end(2)
+    process.sentence("error", str(path), "logs are lost")
+    assert "Traceback" not in process.log
+
+
+@pytest.mark.long
 def test_what_waits_is_bounded_and_the_loss_is_told(runs):
-    flags = [
+    runs.flags = (
         "--train_steps=3000",
         "--gin.run.log_every=1",
         "--gin.run.eval_every=3000",
-    ]
-    runs.flags = (*flags, "--gin.Checkpoint.every=1000")
-    runs.plan("single step 8 hold")
-    process = runs.train()
-    process.wait_for(runs.is_held, "step 8")
-    path, away = runs.model_dir / "metrics.jsonl", runs.folder / "away"
-    path.rename(away)
-    path.mkdir()
-    runs.release()
-    process.must_end(2)
+        "--gin.Checkpoint.every=1000",
+    )
+    process = hold(runs, saved=None)
+    with in_the_way(runs, "metrics.jsonl"):
+        runs.release()
+        process.must_end(2)
     lost = process.sentence("1000 logs wait in the last checkpoint", "are lost")
-    path.rmdir()
-    away.rename(path)
     runs.train().must_end(0)
     there = len(lines(runs.model_dir))
     assert 1000 < there <= 1000 + 8
@@ -233,11 +261,13 @@ def test_what_waits_is_bounded_and_the_loss_is_told(runs):
 
 @pytest.mark.long
 def test_tensorboard_on_a_full_disk_leaves_nothing_behind(runs, disk):
-    runs.flags = (*WITH_TENSORBOARD, "--train_steps=400")
-    runs.flags += ("--gin.run.log_every=1", "--gin.Checkpoint.every=200")
-    runs.plan("single step 8 hold")
-    process = runs.train()
-    process.wait_for(runs.is_held, "step 8")
+    runs.flags = (
+        *WITH_TENSORBOARD,
+        "--train_steps=400",
+        "--gin.run.log_every=1",
+        "--gin.Checkpoint.every=200",
+    )
+    process = hold(runs, saved=None)
     fill(disk)
     runs.release()
     process.must_end(2)
@@ -259,18 +289,15 @@ def test_who_removes_tensorboards_files_loses_no_checkpoint(runs):
 
 @pytest.mark.long
 def test_a_run_that_cannot_save_may_give_up(runs, disk):
-    runs.flags = ("--train_steps=2000000", "--gin.Checkpoint.every=1000")
-    runs.flags += (
+    runs.flags = (
+        "--train_steps=2000000",
+        "--gin.Checkpoint.every=1000",
         "--gin.Checkpoint.give_up_after='2s'",
         "--gin.run.log_every=1000",
-    )
-    runs.flags += (
         "--gin.run.eval_every=2000000",
         "--gin.run.steps_per_loop=100",
     )
-    runs.plan("single step 2000 hold")
-    process = runs.train()
-    process.wait_for(runs.is_held, "step 2000")
+    process = hold(runs, step=2000, saved=1000)
     fill(disk)
     runs.release()
     process.must_end(2)
@@ -281,18 +308,16 @@ def test_a_run_that_cannot_save_may_give_up(runs, disk):
 def test_lines_that_wait_survive_a_kill(runs, undisturbed):
     """The file is away while three are due; a checkpoint holds them."""
     process = hold(runs, "single step 16 hold")
-    path = runs.model_dir / "metrics.jsonl"
-    path.rename(runs.folder / "away")
-    path.mkdir()
-    runs.release()
-    process.wait_for(
-        lambda: runs.is_held() and 12 in reading.whole_steps(runs.model_dir),
-        "step 16, and the save of step 12",
-    )
-    process.signal(signal.SIGKILL)
-    process.must_end(-signal.SIGKILL)
-    path.rmdir()
-    (runs.folder / "away").rename(path)
+    with in_the_way(runs, "metrics.jsonl"):
+        runs.release()
+        process.wait_for(
+            lambda: (
+                runs.is_held() and 12 in reading.whole_steps(runs.model_dir)
+            ),
+            "step 16, and the save of step 12",
+        )
+        process.signal(signal.SIGKILL)
+        process.must_end(-signal.SIGKILL)
     runs.train().must_end(0)
     must_be_whole(runs, undisturbed)
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import copy
-import hashlib
 from collections.abc import Collection, Iterator
 from typing import Any, Protocol
 
@@ -17,7 +16,7 @@ from trainer.checkpoint.contents import (
 )
 from trainer.checkpoint.storage import Snapshot, load, newest_first
 from trainer.errors import UserError
-from trainer.runtime import files
+from trainer.runtime import files, fingerprints
 from trainer.runtime.schema import Misfit
 from trainer.step.keras.private import native
 from trainer.step.spec import Parts
@@ -239,15 +238,11 @@ class RunState:
         return {id(native(v)) for v in sum(self._variables().values(), [])}
 
     def digests(self) -> dict[str, str]:
-        """By group of variables, a SHA-256 of their values, shortened."""
-        found = {}
-        for group, members in self._variables().items():
-            digest = hashlib.sha256()
-            for variable in members:
-                # Of the bytes: processes must be equal to the last bit.
-                digest.update(_on_host(variable).numpy().tobytes())
-            found[group] = digest.hexdigest()[:16]
-        return found
+        """By group of variables, the fingerprint of their values."""
+        return {
+            group: fingerprints.arrays(_on_host(v).numpy() for v in members)
+            for group, members in self._variables().items()
+        }
 
     def check_alike(self) -> None:
         """Compares step and variables in all processes of a run.

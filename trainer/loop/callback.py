@@ -21,11 +21,10 @@ class Callback(keras.callbacks.Callback):
     `on_log` for the train and the eval split · `on_epoch_end` · `on_save` ·
     `before_end` of savers · `on_train_end` · `on_done` · `close`. Saving comes
     after the epoch's end, so that a checkpoint holds what callbacks did there.
-    Where a
-    clock has cut a host loop into several graph calls, savers get `on_save`
-    between them, too. A run that has to leave (see `Run.start_again`) goes
-    from the end of a graph call to `on_leave` and `close`. What was due is
-    called at the next start, before anything else.
+    Where a clock has cut a host loop into several graph calls, savers get
+    `on_save` between them, too. A run that has to leave (see
+    `Run.start_again`) goes from the end of a graph call to `on_leave` and
+    `close`. What was due is called at the next start, before anything else.
     A run that rolls back (see `trainer.Guard`) goes from the K steps to
     `on_divergence`, restores a checkpoint's state, and goes on with
     `on_roll_back` and `on_epoch_begin`.

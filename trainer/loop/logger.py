@@ -146,18 +146,21 @@ class Logger(Callback, abc.ABC):
             UserError: some of the run's logs are nowhere.
         """
         self.flush(wait=True, now=True)
-        if self.may_lose or not self._lost + len(self._waiting):
+        missing = len(self._waiting) + self._lost
+        if self.may_lose or not missing:
             return
-        lost = f"{self._lost} older logs are lost. " if self._lost else ""
-        if self._waiting:
+        # Nothing saves what an evaluator holds.
+        if self.following or not self._waiting:
             raise UserError(
-                f"{self.where} cannot be written: {self._refusal}. "
-                f"{len(self._waiting)} logs wait in the last checkpoint. {lost}"
-                "Make it writable, and run the same command again."
+                f"{self.where} could not be written for a long time, and "
+                f"{missing} logs are lost. Run the same command again, and the "
+                "run is done without them."
             )
+        lost = f"{self._lost} older logs are lost. " if self._lost else ""
         raise UserError(
-            f"{self.where} could not be written for a long time. {lost}Run the "
-            "same command again, and the run is done without them."
+            f"{self.where} cannot be written: {self._refusal}. "
+            f"{len(self._waiting)} logs wait in the last checkpoint. {lost}"
+            "Make it writable, and run the same command again."
         )
 
     def on_roll_back(self, step: int) -> None:

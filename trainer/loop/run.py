@@ -1,7 +1,6 @@
 """`Run`: one call of a Trainer, as loop, evaluations and callbacks share it."""
 
 import dataclasses
-import hashlib
 from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
@@ -16,7 +15,7 @@ from trainer.loop.evaluation_sets import EVAL
 from trainer.loop.evaluator import Evaluator
 from trainer.loop.logged import Kind, Logged, Value, as_value, check_words
 from trainer.loop.schedule import Epochs
-from trainer.runtime import files
+from trainer.runtime import files, fingerprints
 from trainer.runtime.run_lock import holder
 from trainer.step.checks import check_data
 from trainer.step.forms import Form
@@ -129,7 +128,7 @@ class Run:
             try:
                 files.synchronize_tree(path)
             except (FileNotFoundError, NotADirectoryError):
-                continue  # Somebody has removed it.
+                continue  # It was removed.
             except OSError:
                 self.written.add(path)
                 raise
@@ -341,15 +340,11 @@ class Run:
             facts[name] = holder(self.model_dir)
         for split in ("train", *self.sets):
             batches = self.batches(split)
-            digest = _digest(batches)
             facts |= {
                 f"the batches of {split}": batches.steps_per_epoch,
                 f"the last batch of {split}": batches.last_size,
                 f"the form of {split}": str(batches.element_spec),
-                # What draws anew each time is compared in all but this.
-                f"the first batch of {split}": (
-                    digest if digest == _digest(batches) else None
-                ),
+                f"the first batch of {split}": _first_of(batches),
             }
         self.plugin.check_alike(facts)
 
@@ -378,20 +373,20 @@ def outside_of_a_run(name: str) -> UserError:
     )
 
 
-def _digest(batches: Batches) -> str:
-    """A SHA-256 of a first batch, shortened; of its targets if it is made.
+def _first_of(batches: Batches) -> str | None:
+    """The fingerprint of a first batch; `None` if each reading makes another.
 
-    A pipeline may augment inputs by draws of its own on each host.
+    Of examples that a pipeline makes only the targets count: it may augment
+    inputs by draws of its own on each host.
     """
-    first = next(iter(batches.read(start=0)))
-    if batches.arrays is None:
-        _, first, _ = keras.utils.unpack_x_y_sample_weight(first)
-    digest = hashlib.sha256()
-    for part in tf.nest.flatten(first, expand_composites=True):
-        value = np.asarray(part)
-        # Of texts, an array holds only where they are.
-        is_text = value.dtype == object
-        digest.update(
-            repr(value.tolist()).encode() if is_text else value.tobytes()
-        )
-    return digest.hexdigest()[:16]
+    is_made = batches.arrays is None
+
+    def read() -> str:
+        batch = next(iter(batches.read(start=0)))
+        if is_made:
+            _, batch, _ = keras.utils.unpack_x_y_sample_weight(batch)
+        leaves = tf.nest.flatten(batch, expand_composites=True)
+        return fingerprints.arrays(map(np.asarray, leaves))
+
+    first = read()
+    return None if is_made and read() != first else first

@@ -1,4 +1,4 @@
-"""Fingerprints of the code and configuration that all tasks must share."""
+"""Fingerprints of what all tasks must share: code, configuration, values."""
 
 import contextlib
 import hashlib
@@ -7,8 +7,10 @@ import pathlib
 import re
 import sys
 import sysconfig
+from collections.abc import Iterable
 
 import gin
+import numpy as np
 
 from trainer.runtime.files import read
 
@@ -54,6 +56,18 @@ def code() -> str:
             sources.append(hashlib.sha256(read(path)).digest())
     # Without paths, because hosts may keep the code in different folders.
     return _hash(b"".join(sorted(sources)))
+
+
+def arrays(values: Iterable[np.ndarray]) -> str:
+    """Returns a hash of arrays, to the last bit."""
+    digest = hashlib.sha256()
+    for value in values:
+        # Of texts, an array holds only where they are.
+        is_text = value.dtype == object
+        digest.update(
+            repr(value.tolist()).encode() if is_text else value.tobytes()
+        )
+    return digest.hexdigest()[:_DIGITS]
 
 
 def _own_modules() -> list[str]:

@@ -144,7 +144,7 @@ def holder(model_dir: str) -> str | None:
     deadline = time.monotonic() + _SHARED_SECONDS
     while not (found := _read(path)) and time.monotonic() < deadline:
         time.sleep(_POLL_SECONDS)
-    return "{host}, process {pid}".format_map(found) if found else None
+    return f"{found.get('host')}, process {found.get('pid')}" if found else None
 
 
 def _lock(path: str) -> int | None:
@@ -156,10 +156,12 @@ def _lock(path: str) -> int | None:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _is_still_at(descriptor, path):
                 _held.add(descriptor)
-                # For messages; the lock itself does not need it.
+                # For messages and `holder`; the lock itself does not need it.
                 with contextlib.suppress(OSError):
                     os.ftruncate(descriptor, 0)
                     os.pwrite(descriptor, json.dumps(_myself()).encode(), 0)
+                    # A network disk may keep it from other hosts until then.
+                    os.fsync(descriptor)
                 return descriptor
             # The lock is on a file that the previous run has just removed.
             os.close(descriptor)

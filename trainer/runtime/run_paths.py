@@ -35,9 +35,10 @@ def check_path(path: str) -> None:
         return
     try:
         path.encode()
-        # POSIX keeps two slashes apart from one.
-        if os.path.abspath(path).strip("/"):
-            os.lstat(os.path.join(os.path.abspath(path), _BELOW))
+        whole = os.path.abspath(path)
+        # Not compared with os.sep: `abspath` leaves two slashes as they are.
+        if whole.strip(os.sep):
+            os.lstat(os.path.join(whole, _BELOW))
             return
         why = "is the root of the file system"
     # Python can hold file names that are not UTF-8 as surrogates.

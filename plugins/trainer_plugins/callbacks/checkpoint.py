@@ -17,8 +17,10 @@ from trainer.plugin_api import (
     Positive,
     Text,
     Ticker,
+    Time,
     configurable,
     names_in_logs,
+    parse_period,
     run_paths,
     schema,
     storage,
@@ -79,7 +81,7 @@ class Checkpoint(Callback):
         mode: Direction = "auto",
         load_best: bool = False,
         asynchronous: bool = True,
-        give_up_after: PeriodLike | None = None,
+        give_up_after: Time | None = None,
     ) -> None:
         super().__init__()
         self._every = every
@@ -92,7 +94,7 @@ class Checkpoint(Callback):
         self._logged_step: int | None = None
         self._asynchronous = asynchronous
         self._give_up_after = give_up_after
-        self._give_up_seconds = math.inf
+        self._give_up_seconds = _seconds(give_up_after)
         # When the last checkpoint was written, or the run began.
         self._written_at = 0.0
         self._values: dict[int, float] = {}
@@ -140,17 +142,7 @@ class Checkpoint(Callback):
         # Not from the present step: what an earlier attempt left unfired is
         # still due.
         self._ticker.start(run.fired_step)
-        if self._give_up_after is not None:
-            name = "Checkpoint.give_up_after"
-            seconds = run.period(self._give_up_after, name).seconds
-            if seconds is None:
-                raise UserError(
-                    f"{name} = {self._give_up_after!r} is no time: write it as "
-                    "'30m' or '2h'."
-                )
-            self._give_up_seconds = seconds
-        self._written_at = time.monotonic()
-        self._saved_at = time.monotonic()
+        self._written_at = self._saved_at = time.monotonic()
 
     def next_due(self, step: int) -> int | None:
         """See `Callback.next_due`."""
@@ -282,14 +274,15 @@ class Checkpoint(Callback):
 
     def _is_among_best(self, logs: dict[str, float]) -> bool:
         """Whether this step has been measured, and is to be kept for that."""
-        monitor, value, is_one = self._monitor, self._value(logs), False
-        if monitor is None:
+        if self._monitor is None:
             return False
+        step, value = self.run.step, self._value(logs)
+        is_one = False
         if value is not None and math.isfinite(value):
-            known = self._finite_values() | {self.run.step: value}
-            is_one = (
-                self.run.step in monitor.best_first(known)[: self._keep_best]
+            best = self._monitor.best_first(
+                {**self._finite_values(), step: value}
             )
+            is_one = step in best[: self._keep_best]
         # All must save, or none.
         return self.run.plugin.any_process(is_one)
 
@@ -412,3 +405,12 @@ class Checkpoint(Callback):
         for one, path in paths.items():
             if one not in kept:
                 storage.remove(path)
+
+
+def _seconds(time_: str | None) -> float:
+    """The length of a time; without end for `None`."""
+    if time_ is None:
+        return math.inf
+    found = parse_period(time_, name="Checkpoint.give_up_after").seconds
+    assert found is not None
+    return found

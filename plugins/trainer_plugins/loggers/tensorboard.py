@@ -66,7 +66,7 @@ class TensorBoard(Logger):
     def __init__(self) -> None:
         super().__init__()
         self._writers: dict[str, tf.summary.SummaryWriter] = {}
-        # Of writers that have not yet written: what was in their directory.
+        # Of splits whose writer has not yet written: what was there before.
         self._before: dict[str, set[str]] = {}
         # The splits whose newest step only the end of a run has logged.
         self._final: set[str] = set()

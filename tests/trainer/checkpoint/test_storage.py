@@ -59,29 +59,26 @@ def test_a_failed_save_leaves_what_was_there(saved, monkeypatch):
     assert sorted(os.listdir(saved)) == ["step_00000010", "step_00000020"]
 
 
-def test_keeps_the_last_and_the_best(tmp_path):
-    # Down for four steps, and up again.
+def train_to_a_best(steps, *, eval_every, model_dir, **keeps):
+    """Trains with a loss that falls for four steps, and then rises."""
     rate = keras.optimizers.schedules.PiecewiseConstantDecay([3], [0.05, -0.05])
     trainer = make_trainer(model, optimizer=lambda: keras.optimizers.SGD(rate))
     trainer.train_and_evaluate(
-        20,
-        eval_every=2,
-        model_dir=str(tmp_path),
-        callbacks=[Checkpoint(every=2, keep_last=2, keep_best=1)],
+        steps,
+        eval_every=eval_every,
+        model_dir=str(model_dir),
+        callbacks=[Checkpoint(keep_best=1, **keeps)],
     )
+
+
+def test_keeps_the_last_and_the_best(tmp_path):
+    train_to_a_best(20, eval_every=2, model_dir=tmp_path, every=2, keep_last=2)
     assert saved_steps(tmp_path) == [4, 18, 20]
 
 
 def test_the_best_is_one_that_was_measured(tmp_path):
     """The best value is that of step 4, between two periodic saves."""
-    rate = keras.optimizers.schedules.PiecewiseConstantDecay([3], [0.05, -0.05])
-    trainer = make_trainer(model, optimizer=lambda: keras.optimizers.SGD(rate))
-    trainer.train_and_evaluate(
-        18,
-        eval_every=4,
-        model_dir=str(tmp_path),
-        callbacks=[Checkpoint(every=5, keep_last=1, keep_best=1)],
-    )
+    train_to_a_best(18, eval_every=4, model_dir=tmp_path, every=5, keep_last=1)
     assert saved_steps(tmp_path) == [4, 18]
     path = tmp_path / "checkpoints" / "step_00000018" / "state.json"
     state = json.loads(path.read_text())
