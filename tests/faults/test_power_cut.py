@@ -36,6 +36,8 @@ def test_what_is_vouched_for_is_on_the_disk_before(runs, order):
     runs.train(
         f"--gin.run.callbacks=[{callbacks}, @Checkpoint()]",
         "--allow_unused_bindings",
+        # A save in the background may flush what is logged after its step.
+        "--gin.Checkpoint.asynchronous=False",
         environ=order.environ,
     ).must_end(0)
     home, events = runs.model_dir, order()
