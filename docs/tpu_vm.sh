@@ -4,10 +4,9 @@
 #   NAME=my-tpu ZONE=us-west4-a TYPE=v5litepod-8 MODEL_DIR=gs://bucket/run \
 #       docs/tpu_vm.sh all --gin_file=experiments/tpu_mnist.gin --data_dir=...
 #
-#   all FLAGS     create, install, preflight, run, watch and delete
+#   all FLAGS     create, install, run, watch and delete
 #   create        queue for a new TPU, and wait until it is there
 #   install       copy this checkout's last commit to it, and install that
-#   preflight     check chips, packages and the bucket
 #   run FLAGS     start `python -m trainer FLAGS`, in tmux on the first host
 #   watch FLAGS   wait for the end; create a preempted TPU again, and go on
 #   log           show what the run prints
@@ -18,7 +17,7 @@
 set -euo pipefail
 
 case ${1:-} in
-  all | create | install | preflight | run | watch | log | delete) ;;
+  all | create | install | run | watch | log | delete) ;;
   *)
     sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p;}' "${BASH_SOURCE[0]}" >&2
     exit 2
@@ -116,11 +115,6 @@ tpu() {
   [[ $addresses == *" "* ]] && echo "--tpu=${list#,}" || echo "--tpu=local"
 }
 
-preflight() {
-  on 0 "venv/bin/python -m trainer_plugins.strategies.tpu.preflight \
-    $(tpu) --model_dir=$(printf '%q' "$MODEL_DIR")"
-}
-
 run() {
   local folder place
   folder=$(mktemp -d)
@@ -180,7 +174,6 @@ all() {
   trap delete EXIT
   await
   install
-  preflight
   run "$@"
   watch "$@"
 }

@@ -28,7 +28,7 @@ MOST_LINES = {
     "trainer/checkpoint": 1211,
     "trainer/cli": 1480,
     "trainer/data": 1299,
-    "trainer/launch": 824,
+    "trainer/launch": 758,
     "trainer/loop": 2601,
     "trainer/python": 542,
     "trainer/runtime": 1249,
@@ -40,7 +40,7 @@ MOST_LINES = {
     "plugins/trainer_plugins/callbacks": 729,
     "plugins/trainer_plugins/control_plane": 1001,
     "plugins/trainer_plugins/loggers": 652,
-    "plugins/trainer_plugins/strategies": 2111,
+    "plugins/trainer_plugins/strategies": 2019,
     "experiments": 865,
 }
 LONGEST_MODULE = 350

@@ -26,7 +26,6 @@ case "$*" in
   *"cat run.code"*) answer codes ;;
   *" scp "*run.sh*) cp "$5" "$RECORD/run.sh" ;;
   *" scp "*) tar -tzf "$5" >"$RECORD/sent" ;;
-  *tpu.preflight*) exit "$(answer preflight)" ;;
 esac
 """
 
@@ -39,7 +38,7 @@ class Cloud:
         gcloud.write_text(GCLOUD)
         gcloud.chmod(0o755)
         self.answers(states="ACTIVE", hosts="10.0.0.1", codes="0")
-        self.answers(create=0, preflight=0)
+        self.answers(create=0)
 
     def answers(self, **files):
         for name, lines in files.items():
@@ -86,7 +85,7 @@ def cloud(tmp_path):
 
 RUN = ["tpu-vm scp", "tpu-vm ssh"]
 DELETE = "queued-resources delete"
-# Copy and install; the preflight; the run's script, and its start.
+# Copy and install; the run's script, and its start.
 ONCE = ["queued-resources create", *RUN, *RUN]
 
 
@@ -115,18 +114,11 @@ def test_from_creating_a_tpu_to_deleting_it(cloud):
     assert not any("grpc" in word for call in others for word in call)
 
 
-def test_nothing_runs_where_the_preflight_fails(cloud):
-    cloud.answers(preflight=2)
-    assert cloud.do("all").returncode == 2
-    assert not (cloud.folder / "run.sh").exists()
-    assert cloud.verbs()[-1] == DELETE
-
-
 def test_a_preempted_tpu_is_created_again(cloud):
     cloud.answers(states="ACTIVE\nACTIVE\nSUSPENDED\nACTIVE", codes="\n0")
     done = cloud.do("all", "--train_steps=10")
     assert done.returncode == 0, done.stderr
-    # Deleted, created, installed and started, without another preflight.
+    # Deleted, created, installed and started.
     again = ["queued-resources create", *RUN, *RUN]
     assert cloud.verbs() == [*ONCE, DELETE, *again, DELETE]
 

@@ -25,10 +25,6 @@ Flags:
                      this machine. Default: 0.
   --evaluator        Also start a process that evaluates checkpoints; starts a
                      cluster on this machine.
-  --isolate          Give the cluster on this machine its own network, so that
-                     no one else can reach its ports. It then cannot reach
-                     anything either: no gs://, no downloads, no metadata
-                     server.
   --log_dir=DIR      Where the log files go. Default: <model_dir>/logs, or a
                      new temporary folder if model_dir is remote, as in gs://.
   --max_restarts=N   How often tasks are restarted within an hour; with 0,
@@ -71,7 +67,6 @@ _FLAGS: dict[str, tuple[Any, Any]] = {
     "num_workers": (Positive, None),
     "num_ps": (Natural, None),
     "evaluator": (bool, False),
-    "isolate": (bool, False),
     "log_dir": (Text, None),
     "max_restarts": (Natural, Limits.max_restarts),
     "min_workers": (Positive, None),
@@ -137,12 +132,6 @@ def parse(
         raise UserError(
             "--min_workers is for workers without parameter servers: with "
             "--num_ps, workers may come and go anyway."
-        )
-    if flags.isolate and (task is not None or not is_local(model_dir)):
-        raise UserError(
-            "--isolate cuts tasks off from the network. It is for a cluster "
-            "on this machine, such as with --num_workers=2, and a local "
-            f"--model_dir: not {model_dir}."
         )
     return Request(
         flags=flags,

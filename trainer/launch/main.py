@@ -21,7 +21,6 @@ from trainer.cli.flags import HELP_FLAGS
 from trainer.errors import EXIT_DONE, EXIT_USER_ERROR, UserError
 from trainer.launch import arguments
 from trainer.launch.agent import Agent
-from trainer.launch.isolation import ISOLATED, isolate, open_ports
 from trainer.launch.policy import Limits
 from trainer.launch.task import Task, log
 from trainer.run_options import TRAINING_MODES
@@ -48,10 +47,6 @@ def main(given: Sequence[str] | None = None) -> int:
         return EXIT_DONE
     try:
         request = arguments.parse(given)
-        # Before any port is reserved or process started: both belong to the
-        # network namespace in which they are created.
-        if request.flags.isolate:
-            isolate()
         sys.stdout.write(f"log files: {request.log_dir}\n")
         return _run(request)
     except UserError as error:
@@ -102,7 +97,9 @@ def _tasks(request: arguments.Request) -> Iterator[list[Task]]:
     # One for the coordinator, and one for each task but an evaluator.
     with held_ports(1 + sum(counts.values()) - counts["evaluator"]) as ports:
         sys.stdout.write(
-            f"{ISOLATED if flags.isolate else open_ports(ports)}\n"
+            "ports open to the network during the run: "
+            f"{', '.join(map(str, ports))}. Anyone who can reach one can read "
+            "and write your files; docs/clusters.md says how to close them.\n"
         )
         yield [
             make(job, index, environ={**environ, **own})
