@@ -63,6 +63,13 @@ class Decaying(Custom):
         self.state.assign(0.5 * self.state + keras.ops.sum(error))
 
 
+class Keeping(Decaying):
+    """What no reset forgets."""
+
+    def reset_state(self):
+        pass
+
+
 class Several(keras.Metric):
     """A dict of its own variables; the second one is built late."""
 
@@ -101,6 +108,7 @@ CUSTOM = {
     "decaying": Decaying,
     "several": Several,
 }
+KEEPING = {"keeping": Keeping}
 # Keras itself cannot weigh these.
 UNWEIGHTED = {
     "scalar_error": lambda name=None: keras.metrics.MeanMetricWrapper(

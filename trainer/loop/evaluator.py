@@ -128,6 +128,7 @@ class Evaluator:
         interval = Interval(self._spec.parts.metrics, EVAL)
         # An evaluation that was abandoned has left states of metrics.
         interval.reset()
+        self._spec.parts.metrics.reset_kept()
         per_call = _BATCHES_PER_CALL if event is None else execution
         model = self._spec.model
         model.stop_evaluating = False

@@ -26,7 +26,7 @@ from trainer.loop.logger import Logger, kind_of
 from trainer.loop.run import Run
 from trainer.loop.schedule import Ticker
 from trainer.step.logs import DATA_WAIT, Interval
-from trainer.step.metrics.states import TRAINING
+from trainer.step.metrics.states import KEPT, TRAINING
 from trainer.step.reductions.sums import Sums
 from trainer.values.periods import Period
 from trainer.values.words import shown
@@ -48,12 +48,15 @@ class Reporter:
         logs: the newest training values, and evaluation values as `val_*`.
         final: values that exist only because the run ends here: no monitor and
             no checkpoint has them.
-        intervals: sums since the last log and since the epoch's begin.
+        intervals: sums since the last log and since the epoch's begin, and
+            what metrics keep longer.
         interval_seconds: what the steps since the last log took.
         tickers: when logs and evaluations are due.
         of_epoch: the values of the last epoch that has ended.
         begun_epoch: the last epoch whose `on_epoch_begin` has been called,
             in any attempt.
+        left: by split that was due, what its evaluation has left in metrics
+            that keep something.
     """
 
     def __init__(
@@ -71,10 +74,12 @@ class Reporter:
         self.final: dict[str, float] = {}
         self.of_epoch: dict[str, float] = {}
         self.intervals = {
-            name: Interval(run.parts.metrics, name) for name in TRAINING
+            name: Interval(run.parts.metrics, name)
+            for name in (*TRAINING, KEPT)
         }
         self.interval_seconds = 0.0
         self.begun_epoch: int | None = None
+        self.left: dict[str, Any] = {}
         self._run = run
         self._callbacks = callbacks
         self._evaluates_at_end = evaluates_at_end
@@ -110,12 +115,12 @@ class Reporter:
     @property
     def sums(self) -> list[Sums | None]:
         """What a graph call goes on from."""
-        return [one.sums for one in self.intervals.values()]
+        return [self.intervals[name].sums for name in TRAINING]
 
     def take(self, sums: Sequence[Sums], *, seconds: float) -> None:
         """Takes what a graph call returned: `sums` with its steps added."""
-        for interval, its in zip(self.intervals.values(), sums, strict=True):
-            interval.sums = its
+        for name, its in zip(TRAINING, sums, strict=True):
+            self.intervals[name].sums = its
         self.interval_seconds += seconds
 
     def epoch_values(self) -> dict[str, float]:
@@ -200,6 +205,7 @@ class Reporter:
         """
         event = "on_epoch_begin"
         if self.begun_epoch != epoch:
+            self._run.parts.metrics.reset_kept()
             self._callbacks.call(event, epoch, {})
             self.begun_epoch = epoch
         elif self._callbacks.have(event):
@@ -235,6 +241,7 @@ class Reporter:
         # Evaluation first: if it is interrupted, nothing has been logged, and
         # all of it is due again.
         evaluated = self._evaluate(list(self._evaluations) if at_end else due)
+        self.left = {split: self.left[split] for split in due}
         for split in due:
             self._evaluations[split].start(step)
         if self.tickers["log"].due(step):
@@ -311,6 +318,9 @@ class Reporter:
     ) -> None:
         # As `fit` does, with the newest evaluation among the epoch's values.
         values = self.epoch_values() | validation
+        # Likewise, training goes on with what that has left in metrics.
+        for kept in self.left.values():
+            self._run.parts.metrics.states[KEPT] = kept
         measured = tuple(values)
         values = self._run.logged.of_epoch | values
         self.intervals["epoch"].reset()
@@ -374,12 +384,19 @@ class Reporter:
             # An evaluator beside training has no loop that could leave.
             return run.steps is not None and run.agree().restart
 
-        return run.evaluator(run.batches(split))(
-            self.eval_steps,
-            event=self._callbacks.batch_events,
-            execution=self._callbacks.execution,
-            has_to_leave=has_to_leave,
-        )
+        metrics = run.parts.metrics
+        before = {**metrics.states.get(KEPT, {})}
+        try:
+            return run.evaluator(run.batches(split))(
+                self.eval_steps,
+                event=self._callbacks.batch_events,
+                execution=self._callbacks.execution,
+                has_to_leave=has_to_leave,
+            )
+        finally:
+            # The values of training are still to be read.
+            self.left[split] = metrics.states.get(KEPT, {})
+            metrics.states[KEPT] = before
 
 
 def _check_free(names: Iterable[str], measured: Collection[str]) -> None:

@@ -89,11 +89,10 @@ class Interval:
 
         The first axis of each sum counts replicas.
         """
-        if self.sums is None:
-            return {}
+        sums = {} if self.sums is None else self.sums.by_replica()
         found = {
             name: list(value)
-            for name, value in self.sums.by_replica().items()
+            for name, value in sums.items()
             # A clock's reading: two equal runs would differ in their
             # checkpoints. And a run with a miss saves nothing.
             if name not in (DATA_WAIT, MISSES)

@@ -19,11 +19,14 @@ from trainer.step.keras.private import (
     symbolic_outputs,
 )
 from trainer.step.metrics.states import (
+    Kept,
     Measure,
+    Ordered,
     WholeSetMetric,
     build,
     declared,
     is_sum,
+    keeps,
 )
 from trainer.step.probe import Probe, adds_up
 from trainer.step.spec import StepSpec
@@ -114,18 +117,19 @@ def _prepare_metrics(
             metrics.bind(None, y_pred)
         # Otherwise, with an overridden `forward`, the traced step binds them.
     found = {
-        name: _adds_up(spec, probe(), name)
+        name: _kind_of(spec, probe(), name)
         for name, measure in metrics.measures.items()
         if measure.adds_up is None and _is_open(spec, measure, y_pred)
     }
     # All processes must decide alike: what does not add up in one of them does
     # not in any.
-    no_sums = spec.plugin.any_of([not added for added in found.values()])
-    for name, is_no_sum in zip(found, no_sums, strict=True):
-        metrics.decide(name, adds_up=not is_no_sum)
+    no_sums = spec.plugin.any_of([one is not Measure for one in found.values()])
+    for (name, kind), is_no_sum in zip(found.items(), no_sums, strict=True):
+        other = Ordered if is_no_sum else Measure
+        metrics.decide(name, other if kind is Measure else kind)
     for name, measure in metrics.measures.items():
         if measure.adds_up is False:
-            _check_carried(spec, name, measure.metric, training=training)
+            _check_carried(spec, name, measure, training=training)
 
 
 def _is_known(one: Any) -> bool:
@@ -170,8 +174,8 @@ def _is_open(spec: StepSpec, measure: Measure, y_pred: Any) -> bool:
     return is_flat and not spec.has_own("train_step")
 
 
-def _adds_up(spec: StepSpec, probe: Probe, name: str) -> bool:
-    """Whether a metric adds up; a stored answer saves the trial."""
+def _kind_of(spec: StepSpec, probe: Probe, name: str) -> type[Measure]:
+    """How a metric is measured; a stored answer saves the trial."""
     metrics = spec.parts.metrics
     measure = metrics.measures[name]
     metric, error = measure.metric, probe.whole.error
@@ -186,23 +190,28 @@ def _adds_up(spec: StepSpec, probe: Probe, name: str) -> bool:
                 "updated by, which only the train_step knows. Update it there "
                 "with what Trainer.forward returns, or give it its shape."
             )
-        return is_sum(metric)
+        if keeps(metric, ()):
+            return Kept
+        return Measure if is_sum(metric) or declared(metric) else Ordered
     if not calls:  # A layer does not update it, such as one not used.
-        return True
+        return Measure
     with spec.plugin.scope():
         build(metric, calls)
     # Only now does the metric have variables.
     measure.begin()
+    if keeps(metric, calls):
+        return Kept
     # A resumed run must measure as before, even if rounding made the trial
     # come out differently.
     for known in (metrics.judged.get(name), declared(metric)):
         if isinstance(known, bool):
-            return known
-    return adds_up(metric, calls, [one.measured[name] for one in probe.parts])
+            return Measure if known else Ordered
+    parts = [one.measured[name] for one in probe.parts]
+    return Measure if adds_up(metric, calls, parts) else Ordered
 
 
 def _check_carried(
-    spec: StepSpec, name: str, metric: Any, *, training: bool
+    spec: StepSpec, name: str, measure: Measure, *, training: bool
 ) -> None:
     """Refuses a metric that is no sum, where that is not possible.
 
@@ -213,8 +222,9 @@ def _check_carried(
         UserError: the strategy does not define an order of batches, or a
             training batch is cut.
     """
-    kind = type(metric).__name__
-    what = f"The state of the metric {name!r} ({kind}) does not add up"
+    kind, is_kept = type(measure.metric).__name__, isinstance(measure, Kept)
+    why = ", of which reset_state keeps something," if is_kept else ""
+    what = f"The state of the metric {name!r} ({kind}){why} does not add up"
     if not spec.options.evaluates_here:
         raise UserError(
             f"{what}, so this process must see whole batches, which it does "
@@ -232,6 +242,11 @@ def _check_carried(
             f"{what} over the parts that replicas or micro-batches make of a "
             "training batch. Measure it in evaluations alone, by "
             "trainer.WholeSetMetric, or train on one replica without "
-            "accumulation_steps. If it is a sum over examples, say so: "
-            "additive = True in its class, or trainer.additive(metric)."
+            "accumulation_steps. "
+            + (
+                ""
+                if is_kept
+                else "If it is a sum over examples, say so: "
+                "additive = True in its class, or trainer.additive(metric)."
+            )
         )

@@ -23,8 +23,10 @@ from trainer.step.metrics.factories import by_shape, make_metric
 from trainer.step.metrics.of_layers import LayerMetrics
 from trainer.step.metrics.states import (
     EVAL,
+    KEPT,
     VALUES,
     Call,
+    Kept,
     Measure,
     Ordered,
     WholeSet,
@@ -58,7 +60,7 @@ class MetricSet:
         is_bound: whether it is known which metric is for which output.
         is_cut: whether a training step sees its batch in several parts.
         states: what the host keeps of metrics that are no sums, by the
-            interval that is measured over and the metric's name.
+            interval that is measured over, or `KEPT`, and the metric's name.
         judged: the metrics that were tried, and whether they add up. A
             checkpoint holds it: another answer in a resumed run would change
             how sums are rounded.
@@ -155,11 +157,10 @@ class MetricSet:
         numbered = numbered_names([*self.measures, name])[-1]
         self.measures[numbered] = kind(metric, *args, **kwargs)
 
-    def decide(self, name: str, *, adds_up: bool) -> None:
-        """Says whether a metric is a sum, once it has been tried."""
-        self.judged[name] = adds_up
+    def decide(self, name: str, kind: type[Measure]) -> None:
+        """Says what kind a metric is of, once it has been tried."""
+        self.judged[name] = adds_up = kind is Measure
         tried = self.measures[name]
-        kind = Measure if adds_up else Ordered
         self.measures[name] = kind(
             tried.metric,
             tried.output,
@@ -304,6 +305,8 @@ class MetricSet:
         assert isinstance(measure, Ordered)
         # Another step, such as one of an evaluation, may make other calls.
         rebuild = measure.rebuild
+        if isinstance(measure, Kept):
+            intervals = (KEPT,)
 
         def update(*given: np.ndarray) -> None:
             # Copied: TensorFlow owns what it passes.
@@ -320,6 +323,13 @@ class MetricSet:
 
     # Between steps.
 
+    def reset_kept(self) -> None:
+        """Calls `reset_state` of the metrics that keep something."""
+        for name, state in self.states.get(KEPT, {}).items():
+            measure = self.measures.get(name)
+            if isinstance(measure, Kept):
+                self.states[KEPT][name] = measure.restarted(state)
+
     def results(
         self,
         sums: Mapping[str, Sequence[np.ndarray]],
@@ -335,11 +345,11 @@ class MetricSet:
             whole_sets: also those over a whole set.
         """
         values: dict[str, float] = {}
-        kept = self.states.get(interval, {})
+        states = {**self.states.get(interval, {}), **self.states.get(KEPT, {})}
         for name, measure in self.measures.items():
             if measure.of_whole_set and not whole_sets:
                 continue
-            given = kept if isinstance(measure, Ordered) else sums
+            given = states if isinstance(measure, Ordered) else sums
             found = measure.result(given.get(name))
             if found is not None:  # Else a step of research code leaves it out.
                 values |= as_numbers(name, found, values)

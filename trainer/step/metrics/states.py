@@ -33,6 +33,8 @@ _WEIGHTS = "sample_weight"
 # the epoch, and an evaluation.
 INTERVAL, EPOCH, EVAL = "interval", "epoch", "eval"
 TRAINING = (INTERVAL, EPOCH)
+# What metrics keep from one reset to the next is one for all of these.
+KEPT = "kept"
 
 
 class Call(NamedTuple):
@@ -178,14 +180,13 @@ class Ordered(Measure):
 
     def after(self, state: Any, calls: Sequence[Call]) -> Any:
         """The state after one more batch."""
-        before = self.initial
-        # One of a checkpoint may be that of another metric of this name.
-        if state is not None and _shapes(state) == _shapes(before):
-            before = state
-        # This is called for each batch.
-        is_checked = state is not None
-        after = updated(self.metric, before, calls, is_checked=is_checked)
+        after = updated(self.metric, self._before(state), calls)
         return [variable.numpy() for variable in after]
+
+    def _before(self, state: Any) -> Any:
+        # One of a checkpoint may be that of another metric of this name.
+        is_own = state is not None and _shapes(state) == _shapes(self.initial)
+        return state if is_own else self.initial
 
     def result(self, state: Any) -> Any:
         """What the metric makes of a state; `None` of none."""
@@ -194,6 +195,19 @@ class Ordered(Measure):
 
 def _shapes(arrays: Sequence[np.ndarray]) -> list[tuple[int, ...]]:
     return [np.shape(array) for array in arrays]
+
+
+class Kept(Ordered):
+    """One whose own `reset_state` keeps something.
+
+    It has one state, and `reset_state` is called as `fit` does: at the begin
+    of an epoch and of an evaluation.
+    """
+
+    def restarted(self, state: Any) -> Any:
+        """The state after `reset_state`."""
+        after = was_reset(self.metric, self._before(state))
+        return [np.array(one) for one in after]
 
 
 class WholeSet(Ordered):
@@ -271,44 +285,41 @@ def initial_state(metric: keras.Metric) -> list[np.ndarray]:
         return [native(v).numpy() for v in state]
 
 
-def _check_reset(
-    metric: keras.Metric, before: Sequence[Any], after: Sequence[Any]
-) -> None:
-    """Refuses a `reset_state` that keeps something, as it is not called.
+def _has_own_reset(metric: keras.Metric) -> bool:
+    return not type(metric).reset_state.__module__.startswith("keras.")
+
+
+def keeps(metric: keras.Metric, calls: Sequence[Call]) -> bool:
+    """Whether a `reset_state` keeps something of the state before.
 
     Args:
         metric: may have a variable that never changes.
-        before: its state before an update.
-        after: and after it; what has not changed is the same tensor.
-
-    Raises:
-        UserError: something would last from one reset to the next.
+        calls: some updates.
     """
-    if type(metric).reset_state.__module__.startswith("keras."):
-        return
-    with tf.init_scope():
-        full = [tf.fill(v.shape, tf.cast(7, v.dtype)) for v in metric.variables]
-        mapping = list(zip(metric.variables, full, strict=True))
-        with keras.StatelessScope(state_mapping=mapping) as scope:
-            metric.reset_state()
-        for i, initial in enumerate(initial_state(metric)):
-            left = scope.get_current_value(metric.variables[i])
-            changes = left is not full[i] or before[i] is not after[i]
-            if changes and not np.array_equal(left, initial):
-                raise UserError(
-                    f"The metric {metric.name!r} has a reset_state of its own, "
-                    f"which keeps something in {metric.variables[i].name!r}. "
-                    "Here a state begins anew each time, over all replicas. "
-                    "Reset it, and keep what lasts longer in a callback."
-                )
+    if not _has_own_reset(metric):
+        return False
+    before = [tf.convert_to_tensor(v) for v in initial_state(metric)]
+    # What has not changed is the same tensor.
+    after = updated(metric, before, calls)
+    full = [tf.fill(v.shape, tf.cast(7, v.dtype)) for v in before]
+    left = was_reset(metric, full)
+    return any(
+        (left[i] is not full[i] or after[i] is not before[i])
+        and not np.array_equal(left[i], before[i])
+        for i in range(len(full))
+    )
+
+
+def was_reset(metric: keras.Metric, state: Sequence[Any]) -> list[Any]:
+    """What a metric's own `reset_state` makes of a state."""
+    mapping = list(zip(metric.variables, state, strict=True))
+    with keras.StatelessScope(state_mapping=mapping) as scope:
+        metric.reset_state()
+    return [scope.get_current_value(v) for v in metric.variables]
 
 
 def updated(
-    metric: keras.Metric,
-    state: Sequence[Any],
-    calls: Sequence[Call],
-    *,
-    is_checked: bool = False,
+    metric: keras.Metric, state: Sequence[Any], calls: Sequence[Call]
 ) -> list[tf.Tensor]:
     """The state after some updates.
 
@@ -316,9 +327,8 @@ def updated(
         metric: a built metric.
         state: before them.
         calls: the updates.
-        is_checked: whether its `reset_state` has been looked at.
     """
-    values = before = [tf.convert_to_tensor(v) for v in state]
+    values = [tf.convert_to_tensor(v) for v in state]
     # The metric's own update, which must not be taken for one more of its
     # layer's; see `LayerMetrics`.
     with step_context.within(metric_calls=None):
@@ -326,8 +336,6 @@ def updated(
             values = metric.stateless_update_state(
                 values, *call.arguments, **call.options
             )
-    if not is_checked:
-        _check_reset(metric, before, values)
     return [tf.convert_to_tensor(v) for v in values]
 
 
@@ -390,14 +398,14 @@ def declared(metric: keras.Metric) -> bool | None:
 
 
 def is_sum(metric: keras.Metric) -> bool:
-    """Whether a metric says that it adds up, or is known to.
+    """Whether a metric says that it adds up, or is known to, without a trial.
 
     Of Keras' own those are, for outputs of rank 2 or more, but for one that
     wraps a function, or reduces an axis that may be the batch's.
     """
     said, kind = declared(metric), type(metric)
     if said is not None:
-        return said
+        return said and not _has_own_reset(metric)
     # Exactly Keras' class: a subclass may override its update.
     if vars(keras.metrics).get(kind.__name__) is not kind or kind in (
         keras.metrics.MeanMetricWrapper,
