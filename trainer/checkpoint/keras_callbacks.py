@@ -5,8 +5,7 @@ long to wait for a better one, the best weights) in attributes. What a run has
 changed of these is saved.
 """
 
-import collections
-import functools
+import contextlib
 import types
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -14,21 +13,12 @@ from typing import Any
 import keras
 import numpy as np
 
-from trainer.checkpoint.encoding import (
-    Encoder,
-    NotSaved,
-    decode,
-    is_number,
-    same,
-    settled,
-)
+from trainer.checkpoint.encoding import Encoded, Encoder, NotSaved
 from trainer.errors import UserError
-from trainer.runtime import schema
 from trainer.runtime.process_exit import headline
 from trainer.runtime.schema import Misfit
 
-_CHECK = schema.record({"arrays": schema.Positive, "is_list": bool})
-_ARRAYS = {"arrays", "is_list"}
+_NUMBER = bool | int | float | np.generic
 # Where a callback keeps what it was as a run first had it.
 _FIRST = "_trainer_first"
 _NOT_STATE = {
@@ -69,32 +59,39 @@ class Attributes:
             for name in one.__code__.co_names
         }
         self._held = held
-        self._begun: dict[str, Any] | None = None
+        self._begun: dict[str, Encoded] | None = None
 
     def first(self) -> None:
         """Notes what there is before any event of the callback's first run."""
         if _FIRST not in vars(self._callback):
-            vars(self._callback)[_FIRST] = self._trees()
+            vars(self._callback)[_FIRST] = self._present({})
 
     def begin(self) -> None:
         """Notes what each process makes of the callback until it trains."""
-        self._begun = self._trees()
+        self._begun = self._present(vars(self._callback).get(_FIRST, {}))
 
-    def _trees(self) -> dict[str, Any]:
+    @property
+    def _encoder(self) -> Encoder:
         package = type(self._callback).__module__.partition(".")[0]
-        encoder = Encoder(self._held(), package=package)
-        found = {
-            name: encoder.tree(value)
-            for name, value in vars(self._callback).items()
-            if name not in _NOT_STATE
-        }
-        return {n: tree for n, tree in found.items() if self._takes(n, tree)}
+        return Encoder(self._held(), package=package)
 
-    def _takes(self, name: str, tree: Any) -> bool:
-        return name not in self._of_keras or _is_numbers(tree)
+    def _present(self, before: Mapping[str, Encoded]) -> dict[str, Encoded]:
+        """The attributes that may be saved, with the numbers of before."""
+        encoder, found = self._encoder, {}
+        for name, value in vars(self._callback).items():
+            if name in _NOT_STATE or not self._takes(name, value):
+                continue
+            # What leads back to itself stays as it is.
+            with contextlib.suppress(ValueError, RecursionError):
+                there = before.get(name, Encoded()).objects
+                found[name] = encoder.bytes_of(value, there, grows=True)
+        return found
 
-    def state(self, *, is_saved: bool = True) -> dict[str, Any]:
-        """What has changed: attribute name to JSON values and arrays.
+    def _takes(self, name: str, value: Any) -> bool:
+        return name not in self._of_keras or _is_numbers(value)
+
+    def state(self, *, is_saved: bool = True) -> dict[str, bytes]:
+        """What has changed, by attribute.
 
         Args:
             is_saved: whether what cannot be saved is refused, or left out.
@@ -102,15 +99,17 @@ class Attributes:
         Raises:
             UserError: something that has cannot be saved.
         """
-        found = {}
+        found, encoder = {}, self._encoder
         first = vars(self._callback).get(_FIRST, {})
         begun = self._begun or {}
-        for name, tree in self._trees().items():
-            known = [one[name] for one in (first, begun) if name in one]
-            if len(known) == 2 and all(same(tree, one) for one in known):
+        for name, now in self._present(begun).items():
+            known = [one[name].data for one in (first, begun) if name in one]
+            value = vars(self._callback)[name]
+            if known == [now.data] * 2 or encoder.is_made_again(value):
                 continue
             try:
-                found[name] = settled(tree, begun.get(name))
+                there = begun.get(name, Encoded()).objects
+                found[name] = encoder.bytes_of(value, there).data
             except NotSaved as error:
                 if not is_saved:
                     continue
@@ -124,23 +123,27 @@ class Attributes:
                 ) from None
         return found
 
-    def check(self, state: Any) -> None:
+    def check(self, state: Mapping[str, Any]) -> None:
         """Checks a state before anything is restored.
 
         Raises:
             Misfit: it is not a state, or a value of Keras' own code is of
                 another kind than the one that the callback has now.
         """
-        name = type(self._callback).__name__
-        if not isinstance(state, dict):
-            raise Misfit(f"the state of {name} is not an object")
-        for key, now in self._trees().items():
-            if key not in state or key not in self._of_keras:
+        kind = type(self._callback).__name__
+        for name, data in state.items():
+            try:
+                then = self._encoder.value_of(data, None)
+            # Of whatever is no pickle, or names something.
+            except Exception as error:
+                raise Misfit(f"{kind}.{name}: {headline(error)}") from error
+            now = vars(self._callback).get(name)
+            if not (name in self._of_keras and self._takes(name, now)):
                 continue
-            if not _fits(self._callback, key, now, state[key]):
-                raise Misfit(f"{name}.{key} has a value of another kind")
+            if not _fits(self._callback, name, now, then):
+                raise Misfit(f"{kind}.{name} has a value of another kind")
 
-    def load(self, state: Mapping[str, Any]) -> None:
+    def load(self, state: Mapping[str, bytes]) -> None:
         """Sets attributes to a state; all others are as the run began.
 
         A checkpoint replaces no method, and no text or function that Keras'
@@ -149,30 +152,36 @@ class Attributes:
         Raises:
             UserError: a value does not fit.
         """
-        callback, now = self._callback, self._trees()
+        callback, now = self._callback, self._present(self._begun or {})
         begun = now if self._begun is None else self._begun
         for name in now.keys() - begun.keys() - state.keys():
             delattr(callback, name)
-        for name, tree in begun.items():
-            if name not in state and not same(tree, now.get(name)):
-                self._set(name, settled(tree, tree))
-        for name, held in state.items():
-            if self._may_set(name, held):
-                self._set(name, held)
+        for name, then in begun.items():
+            if name not in state and then.data != now.get(name, then).data:
+                self._set(name, then)
+        for name, data in state.items():
+            if self._may_set(name, data):
+                there = begun.get(name, Encoded()).objects
+                self._set(name, Encoded(data, there))
 
-    def _may_set(self, name: str, held: Any) -> bool:
-        kind = type(self._callback)
+    def _may_set(self, name: str, data: bytes) -> bool:
+        kind, callback = type(self._callback), vars(self._callback)
         if name in self._of_keras or _is_keras(kind):
             # Not what is a function, a text or nothing at present.
-            return name in self._trees() and _is_numbers(held)
+            is_there = name in callback and name not in _NOT_STATE
+            return (
+                is_there
+                and self._takes(name, callback[name])
+                and _is_numbers(self._encoder.value_of(data, None))
+            )
         its = getattr(kind, name, None)
         return name not in _NOT_STATE and not (
             callable(its) or hasattr(its, "__set__")
         )
 
-    def _set(self, name: str, held: Any) -> None:
+    def _set(self, name: str, then: Encoded) -> None:
         try:
-            value = decode(held, vars(self._callback).get(name))
+            value = self._encoder.value_of(*then)
         # Of whatever a value of another kind makes impossible.
         except Exception as error:
             raise UserError(
@@ -181,70 +190,6 @@ class Attributes:
                 "callback has changed, choose another --model_dir."
             ) from error
         setattr(self._callback, name, value)
-
-
-def split(
-    states: Mapping[str, dict[str, Any]],
-) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
-    """Splits states of callbacks into JSON values and arrays.
-
-    Returns:
-        The states, in which `{"arrays": n, "is_list": b}` stands for arrays;
-        and these, as `callback/attribute/number`.
-    """
-    arrays: dict[str, Any] = {}
-    counts: collections.Counter[str] = collections.Counter()
-
-    def plain(value: Any, path: str) -> Any:
-        if not isinstance(value, np.ndarray):
-            return None  # What is in it comes next.
-        arrays[f"{path}/{counts[path]}"] = value
-        counts[path] += 1
-        return {"arrays": 1, "is_list": False}
-
-    return _changed(states, plain), arrays
-
-
-def join(
-    plain: Mapping[str, dict[str, Any]], arrays: Mapping[str, Any]
-) -> dict[str, dict[str, Any]]:
-    """Undoes `split`.
-
-    Raises:
-        Misfit: it is not what `split` returns.
-    """
-    schema.Check(dict[str, dict])(plain, "callbacks")
-    counts: collections.Counter[str] = collections.Counter()
-
-    def whole(value: Any, path: str) -> Any:
-        if not isinstance(value, dict) or set(value) != _ARRAYS:
-            return None
-        _CHECK(value, path)
-        begin = counts[path]
-        # No more than there are, whatever is asked for.
-        counts[path] += min(value["arrays"], len(arrays) + 1)
-        names = [f"{path}/{i}" for i in range(begin, counts[path])]
-        if not arrays.keys() >= set(names):
-            raise Misfit(f"an array of {path} is missing")
-        found = [arrays[one] for one in names]
-        return found if value["is_list"] else found[0]
-
-    return _changed(plain, whole)
-
-
-def _changed(
-    states: Mapping[str, dict[str, Any]], change: Callable[..., Any]
-) -> dict[str, dict[str, Any]]:
-    """States in which some parts are others: those that `change` returns."""
-    return {
-        key: {
-            name: keras.tree.traverse(
-                functools.partial(change, path=f"{key}/{name}"), value
-            )
-            for name, value in state.items()
-        }
-        for key, state in states.items()
-    }
 
 
 def _fits(
@@ -267,19 +212,17 @@ def _fits(
 
 
 def _kind(value: Any) -> Any:
-    if is_number(value):
-        return "number"
-    kinds = (str, dict, list | np.ndarray)
+    kinds = (_NUMBER, str, dict, list | np.ndarray)
     return next((kind for kind in kinds if isinstance(value, kind)), None)
 
 
-def _is_numbers(tree: Any) -> bool:
+def _is_numbers(value: Any) -> bool:
     """Whether there is no text, and nothing else that is no number."""
-    if isinstance(tree, dict) and not is_number(tree):
-        return all(map(_is_numbers, tree.values()))
-    if isinstance(tree, list):
-        return all(map(_is_numbers, tree))
-    return tree is None or isinstance(tree, np.ndarray) or is_number(tree)
+    if isinstance(value, dict):
+        return all(map(_is_numbers, value.values()))
+    if isinstance(value, list):
+        return all(map(_is_numbers, value))
+    return value is None or isinstance(value, _NUMBER | np.ndarray)
 
 
 def _is_keras(kind: type) -> bool:

@@ -173,7 +173,7 @@ class CallbackList:
     def repeat(self, event: str, *arguments: Any) -> None:
         """Calls an event a second time, and sets states back afterwards."""
         # A callback may return an object that it changes in the event.
-        states = copy.deepcopy(self.states())
+        states = copy.deepcopy(self.states() | self.states_of_keras())
         self.call(event, *arguments)
         self.load_states(
             {
@@ -185,24 +185,22 @@ class CallbackList:
         self.give_states()
 
     def states(self) -> dict[str, dict[str, Any]]:
-        """What a checkpoint must hold of the callbacks.
-
-        JSON values, and for Keras' own callbacks also NumPy arrays in them.
-
-        Raises:
-            UserError: a callback of Keras' kind holds what cannot be saved.
-        """
-        found = self._own_states() | {
-            key: attributes.state(is_saved=self._run.saves)
-            for key, attributes in self._attributes.items()
-        }
-        return {key: state for key, state in found.items() if state}
-
-    def _own_states(self) -> dict[str, dict[str, Any]]:
+        """What a checkpoint must hold of our callbacks, as JSON values."""
         return {
             key: callback.state()
             for key, callback in self._keyed.items()
             if isinstance(callback, Callback)
+        }
+
+    def states_of_keras(self) -> dict[str, dict[str, bytes]]:
+        """What it must hold of callbacks of Keras' kind.
+
+        Raises:
+            UserError: one holds what cannot be saved.
+        """
+        return {
+            key: attributes.state(is_saved=self._run.saves)
+            for key, attributes in self._attributes.items()
         }
 
     def load_states(self, states: Mapping[str, dict[str, Any]]) -> None:
@@ -213,7 +211,7 @@ class CallbackList:
         """
         # So that a checkpoint that does not fit leaves no trace, and the one
         # before it can be tried.
-        before = copy.deepcopy(self._own_states())
+        before = copy.deepcopy(self.states())
         waiting = dict(self._waiting)
         # What Keras' kind has not changed by then is as it was at first.
         states = {**dict.fromkeys(self._attributes, {}), **states}

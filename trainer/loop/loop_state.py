@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from trainer.checkpoint import keras_callbacks
 from trainer.checkpoint.storage import Snapshot
 from trainer.loop.callback_list import CallbackList
 from trainer.loop.reporter import Reporter
@@ -65,16 +64,17 @@ class LoopState:
 
     def capture(self, *, over: bool) -> tuple[dict[str, Any], dict[str, Any]]:
         """See `trainer.checkpoint.stateful.HostState`."""
-        callbacks, of_callbacks = keras_callbacks.split(
-            self._callbacks.states()
-        )
-        arrays = {
-            # A copy: training goes on while the snapshot is written.
-            f"callbacks/{name}": np.array(array)
-            for name, array in of_callbacks.items()
+        arrays: dict[str, Any] = {
+            f"callbacks/{key}/{name}": np.frombuffer(data, np.uint8)
+            for key, state in self._callbacks.states_of_keras().items()
+            for name, data in state.items()
         }
         host: dict[str, Any] = {
-            "callbacks": callbacks,
+            "callbacks": {
+                key: state
+                for key, state in self._callbacks.states().items()
+                if state
+            },
             "logs": self._reporter.logs,
             "loop": self._position(),
             "times": {
@@ -117,13 +117,13 @@ class LoopState:
 
     def load_callbacks(self, snapshot: Snapshot) -> None:
         """See `trainer.checkpoint.stateful.HostState`."""
-        states = keras_callbacks.join(
-            snapshot.host.get("callbacks", {}),
-            {
-                name.removeprefix("callbacks/"): array
-                for name, array in snapshot.arrays.items()
-            },
-        )
+        states = dict(snapshot.host.get("callbacks", {}))
+        for name, array in snapshot.arrays.items():
+            kind, _, rest = name.partition("/")
+            if kind == "callbacks":
+                key, _, attribute = rest.partition("/")
+                data = np.asarray(array).tobytes()
+                states[key] = {**states.get(key, {}), attribute: data}
         self._callbacks.load_states(states)
 
     def load(self, snapshot: Snapshot, *, going_back: bool) -> None:

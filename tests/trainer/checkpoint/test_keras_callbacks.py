@@ -3,6 +3,12 @@
 import collections
 import copy
 import datetime
+import decimal
+import fractions
+import functools
+import os
+import pathlib
+import pickle
 import random
 
 import keras
@@ -13,6 +19,7 @@ from tests.helpers import compare, make_trainer, saved_steps
 from tests.sets import one_in
 from trainer import Trainer, UserError
 from trainer.checkpoint.keras_callbacks import Attributes
+from trainer.runtime import schema
 from trainer_plugins import Checkpoint, JsonLines
 
 X = np.random.default_rng(0).normal(size=(64, 4)).astype("float32")
@@ -244,6 +251,14 @@ def test_going_back_undoes_what_had_not_changed_before():
     assert (callback.count, callback.seen) == (0, None)
 
 
+def load(callback, values):
+    """Has a callback take what a checkpoint holds of it."""
+    attributes = Attributes(callback, set)
+    state = {name: pickle.dumps(value) for name, value in values.items()}
+    attributes.check(state)
+    attributes.load(state)
+
+
 def test_a_checkpoint_replaces_no_function():
     callback = keras.callbacks.EarlyStopping("loss")
     callback.monitor_op = max
@@ -254,12 +269,78 @@ def test_a_checkpoint_replaces_no_function():
         "on_epoch_end": "x",
         "no_such_attribute": 1,
     }
-    Attributes(callback, set).load(evil)
+    load(callback, evil)
     assert callback.wait == 7
     assert callback.monitor_op is max
     assert callable(callback.on_epoch_end)
     assert callable(callback.set_model)
     assert not hasattr(callback, "no_such_attribute")
+
+
+@pytest.mark.parametrize("name", ["best", "number"])
+@pytest.mark.parametrize(
+    "value", [os.system, Tracker(), functools.partial(print), keras.Model]
+)
+def test_a_checkpoint_names_nothing_that_runs(name, value):
+    attributes = Attributes(Anneals(), set)
+    with pytest.raises(schema.Misfit, match=f"Anneals.{name}: KeyError"):
+        attributes.check({name: pickle.dumps(value)})
+    with pytest.raises(schema.Misfit, match=f"Anneals.{name}: "):
+        attributes.check({name: b"no pickle"})
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(3, 0.1, "text", b"bytes", None, [(1, {"a": {2}})], {1: frozenset()}),
+        *(range(3), slice(1, 2), 2j, collections.Counter("aab")),
+        *(decimal.Decimal("1.5"), fractions.Fraction(1, 3)),
+        datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC),
+        *(pathlib.Path("a"), np.float32(0.1), np.array([["a"]])),
+        *(np.zeros((2, 3))[:, ::2], np.array(["2026"], "datetime64[s]")),
+        *(np.array([0.5], "bfloat16"), np.array([1, "b"], object)),
+    ],
+    ids=repr,
+)
+def test_a_value_goes_on_as_it_was(value):
+    callback, other = Few(), Few()
+    attributes, its = Attributes(callback, set), Attributes(other, set)
+    for one in (attributes, its):
+        one.first()
+        one.begin()
+    callback.rate = value
+    state = attributes.state()
+    its.check(state)
+    its.load(state)
+    assert type(other.rate) is type(value)
+    np.testing.assert_array_equal(other.rate, value)
+    if isinstance(value, np.ndarray):
+        assert other.rate.dtype == value.dtype
+    # Equal values are equal bytes, in whatever way they have come to be.
+    assert its.state() == state
+
+
+def test_an_object_that_is_new_goes_on():
+    class Replaces(Few):
+        def __init__(self):
+            super().__init__()
+            self.tracker = Tracker()
+
+    Replaces.__module__ = __name__
+    callback, other = Replaces(), Replaces()
+    attributes, its = Attributes(callback, set), Attributes(other, set)
+    for one in (attributes, its):
+        one.first()
+        one.begin()
+    assert attributes.state() == {}
+    callback.tracker = [Tracker(), callback.tracker]
+    callback.tracker[0].values = [7]
+    tracker = other.tracker
+    its.load(attributes.state())
+    assert other.tracker[0].values == [7]
+    assert other.tracker[1] is tracker
+    its.load({})
+    assert other.tracker is tracker
 
 
 def test_a_checkpoint_chooses_no_file(tmp_path):
@@ -271,7 +352,7 @@ def test_a_checkpoint_chooses_no_file(tmp_path):
         "_weights_path": "victim",
         "_current_epoch": 3,
     }
-    Attributes(callback, set).load(stolen)
+    load(callback, stolen)
     assert callback._training_metadata_path == mine
     assert callback._weights_path is None
     assert callback._current_epoch == 3

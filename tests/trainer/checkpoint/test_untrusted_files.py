@@ -93,6 +93,10 @@ def test_state_of_callbacks_is_only_values(root, model_dir, tmp_path):
                 "model": harm,
                 "trainer": harm,
             }
+        for name in ("monitor_op", "on_epoch_end", "model", "new"):
+            snapshot.arrays[f"callbacks/ReduceLROnPlateau/{name}"] = (
+                np.frombuffer(pickle.dumps(harm), np.uint8)
+            )
         snapshot.host["callbacks"]["os.system"] = {"command": "touch harm"}
         snapshot.arrays["harm"] = np.array(
             pickle.dumps(Harm(tmp_path / "harm")), object
