@@ -24,8 +24,8 @@ LAYERS = (
 FACADES = {"__init__", "__main__", "plugin_api"}
 # Lines of code: no blank lines, comments or docstrings.
 MOST_LINES = {
-    "trainer": 1249,
-    "trainer/checkpoint": 1211,
+    "trainer": 1247,
+    "trainer/checkpoint": 1117,
     "trainer/cli": 1480,
     "trainer/data": 1299,
     "trainer/launch": 758,

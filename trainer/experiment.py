@@ -12,7 +12,7 @@ import keras
 import tensorflow as tf
 
 from trainer.checkpoint.init_from import initialize_from
-from trainer.checkpoint.stateful import usable
+from trainer.checkpoint.storage import load_newest
 from trainer.errors import BadValue, UserError
 from trainer.loop.evaluation_sets import sets_of, unprefixed
 from trainer.loop.loop import Loop
@@ -152,7 +152,7 @@ def _restored(
         yield
         return
     # Only a new run: a resumed one has these weights and more.
-    if asked.init_from and next(usable(checkpoints), None) is None:
+    if asked.init_from and load_newest(checkpoints) is None:
         initialize_from(call.parts, asked.init_from, only=asked.init_only)
         # One may have slots that begin at the weights.
         call.built.restart_optimizers()

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import keras
 from absl import logging
 
-from trainer.checkpoint import contents, storage
+from trainer.checkpoint import storage
 from trainer.checkpoint.stateful import EVALUATED
 from trainer.errors import UserError, nearest
 from trainer.loop.callback_list import CallbackList, has_event
@@ -136,9 +136,7 @@ def follow(
             # Checked before the listing, so that a checkpoint that was written
             # just before the end is not missed.
             over = is_over()
-            snapshot = storage.load_newer(
-                checkpoints, best.last_step, contents.check
-            )
+            snapshot = storage.load_newer(checkpoints, best.last_step)
             if snapshot is not None:
                 # The optimizer's state and the callbacks' belong to the
                 # training process.

@@ -4,13 +4,13 @@ A checkpoint may come from another version, or be damaged. Unknown names are
 ignored: a later version may add some.
 """
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Annotated, Any
 
 import tensorflow as tf
 from annotated_types import Ge, Le
 
-from trainer.checkpoint.storage import Snapshot
 from trainer.errors import UserError
 from trainer.runtime.schema import (
     Count,
@@ -72,6 +72,21 @@ _HOST = record(
     {"variables": dict[str, list[_VARIABLE.kind]]},  # type: ignore[name-defined]
     _OF_LOOP,
 )
+
+
+@dataclasses.dataclass(frozen=True)
+class Snapshot:
+    """The state of a run at one step.
+
+    Attributes:
+        step: optimizer steps that were done.
+        arrays: name to tensor or array.
+        host: JSON values.
+    """
+
+    step: int
+    arrays: dict[str, Any]
+    host: dict[str, Any]
 
 
 def key_of(group: str, number: int) -> str:

@@ -18,7 +18,7 @@ from typing import IO, Any
 import h5py
 from absl import logging
 
-from trainer.checkpoint import contents, stateful
+from trainer.checkpoint import contents, storage
 from trainer.errors import UserError, did_you_mean
 from trainer.runtime import files
 from trainer.step.keras.private import all_layers
@@ -177,10 +177,10 @@ def _numbered(paths: list[str]) -> list[str]:
 def _open_checkpoint(path: str) -> tuple[str, dict[str, Any]]:
     """What a message calls a checkpoint, and the model's arrays in it."""
     if files.exists(f"{path}/manifest.json"):
-        snapshot, path = stateful.load_usable(path), os.path.dirname(path)
+        snapshot, path = storage.load(path), os.path.dirname(path)
     else:
         for directory in (path, f"{path}/checkpoints"):
-            newest = next(stateful.usable(directory), None)
+            newest = next(storage.newest_first(directory), None)
             if newest is not None:
                 snapshot, path = newest, directory
                 break

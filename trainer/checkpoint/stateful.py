@@ -9,14 +9,14 @@ import tensorflow as tf
 from absl import logging
 
 from trainer.checkpoint.contents import (
-    check,
+    Snapshot,
     check_variables,
     describe,
     key_of,
 )
-from trainer.checkpoint.storage import Snapshot, load, newest_first
+from trainer.checkpoint.storage import newest_first
 from trainer.errors import UserError
-from trainer.runtime import files, fingerprints
+from trainer.runtime import fingerprints
 from trainer.runtime.schema import Misfit
 from trainer.step.keras.private import native
 from trainer.step.spec import Parts
@@ -140,7 +140,6 @@ class RunState:
         }
         # Everything is checked before anything is assigned, so that a snapshot
         # that is refused leaves no trace.
-        check(snapshot)
         if GUARD not in snapshot.host["variables"]:
             # A guard that is new in this run starts with its initial state.
             variables.pop(GUARD, None)
@@ -208,7 +207,7 @@ class RunState:
         misfits = []
         # One by one: an older checkpoint is read only if the newer one does not
         # fit.
-        for snapshot in usable(directory):
+        for snapshot in newest_first(directory):
             try:
                 self.restore(snapshot, going_back=going_back)
             except UserError:
@@ -304,47 +303,6 @@ class RunState:
         if parts.guard is not None and parts.guard.variables:
             groups[GUARD] = parts.guard.variables
         return groups
-
-
-def load_usable(path: str) -> Snapshot:
-    """Reads one checkpoint.
-
-    Raises:
-        UserError: it cannot be used.
-    """
-    snapshot = load(path)
-    try:
-        check(snapshot)
-    except Misfit as error:
-        raise UserError(
-            f"{path} is not a usable checkpoint: {error}."
-        ) from None
-    return snapshot
-
-
-def usable(directory: str) -> Iterator[Snapshot]:
-    """The valid checkpoints of a run, newest first.
-
-    Others are passed over, with a warning.
-
-    Raises:
-        UserError: this user may not read them, or all of them are damaged.
-        StartAgain: they cannot be read at the moment.
-    """
-    try:
-        for snapshot in newest_first(directory):
-            try:
-                check(snapshot)
-            except Misfit as error:
-                logging.warning(
-                    "Passing over the checkpoint of step %d: %s.",
-                    snapshot.step,
-                    error,
-                )
-            else:
-                yield snapshot
-    except OSError as error:
-        raise files.cannot(f"{directory} cannot be read", error) from error
 
 
 def _on_host(variable: Any) -> tf.Tensor:

@@ -20,7 +20,6 @@ Writing and reading stay in one file: they agree on every name and rename.
 """
 
 import contextlib
-import dataclasses
 import errno
 import hashlib
 import json
@@ -29,13 +28,14 @@ import os
 import re
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from trainer.checkpoint.contents import Snapshot, check
 from trainer.errors import UserError
 from trainer.runtime import files, schema
 from trainer.runtime.files import is_local, remove_if_possible, synchronize
@@ -67,21 +67,6 @@ _DISK_ERRORS = (
 )
 # A file is not there; another error says that it cannot be read now.
 _ABSENT = (FileNotFoundError, NotADirectoryError, files.NotAFile)
-
-
-@dataclasses.dataclass(frozen=True)
-class Snapshot:
-    """The state of a run at one step.
-
-    Attributes:
-        step: optimizer steps that were done.
-        arrays: name to tensor or array.
-        host: JSON values.
-    """
-
-    step: int
-    arrays: dict[str, Any]
-    host: dict[str, Any]
 
 
 class OtherFormat(UserError):
@@ -195,11 +180,12 @@ def newest_first(directory: str) -> Iterator[Snapshot]:
     Damaged ones are passed over, with a warning.
 
     Raises:
-        UserError: there are some, and all of them are damaged.
+        UserError: there are some, and all of them are damaged, or this user
+            may not read them.
         OtherFormat: one was written by another version. Passing it over would
             lose what that version has done.
-        OSError: one cannot be read at the moment. Passing it over would lose
-            what the run has done since an older one.
+        StartAgain: one cannot be read at the moment. Passing it over would
+            lose what the run has done since an older one.
     """
     damaged, found = [], False
     for path in reversed(listing(directory)):
@@ -209,6 +195,8 @@ def newest_first(directory: str) -> Iterator[Snapshot]:
             snapshot = load(path)
         except OtherFormat:
             raise
+        except OSError as error:
+            raise files.cannot(f"{directory} cannot be read", error) from error
         except UserError as error:
             logging.warning("Passing over a checkpoint. %s", error)
             damaged.append(str(error))
@@ -227,9 +215,7 @@ def newest_first(directory: str) -> Iterator[Snapshot]:
         )
 
 
-def load_newer(
-    directory: str, than: int, check: Callable[[Snapshot], None]
-) -> Snapshot | None:
+def load_newer(directory: str, than: int) -> Snapshot | None:
     """Reads the newest complete checkpoint of a run that is in progress.
 
     The run may delete a checkpoint while it is read here, and on an object
@@ -238,18 +224,15 @@ def load_newer(
     Args:
         directory: holds the run's checkpoints; it need not exist yet.
         than: only later steps count.
-        check: raises `Misfit` for one that cannot be used.
     """
     for path in reversed(listing(directory)):
         if step_of(path) <= than:
             break
         try:
-            snapshot = load(path)
-            check(snapshot)
-            return snapshot
+            return load(path)
         except OtherFormat:
             raise
-        except (UserError, OSError, ValueError) as error:
+        except (UserError, OSError) as error:
             logging.info("Passing over %s: %s", path, error)
     return None
 
@@ -340,7 +323,9 @@ def _read(path: str) -> Snapshot:
     # A directory that was renamed by hand would go on from the wrong step.
     if _NAME.fullmatch(os.path.basename(path)) and step_of(path) != step:
         raise ValueError(f"state.json is of step {step}")
-    return Snapshot(step, _read_arrays(path), host)
+    snapshot = Snapshot(step, _read_arrays(path), host)
+    check(snapshot)
+    return snapshot
 
 
 def _read_arrays(path: str) -> dict[str, Any]:

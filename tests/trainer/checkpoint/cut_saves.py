@@ -24,7 +24,7 @@ def snapshot(step, value):
     arrays = {
         f"model/{i:04d}": np.full((64, 64), value, "float32") for i in range(3)
     }
-    return storage.Snapshot(step, arrays, {"value": value})
+    return storage.Snapshot(step, arrays, {"value": value, "variables": {}})
 
 
 def save_and_prune(directory):

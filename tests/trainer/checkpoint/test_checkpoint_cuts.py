@@ -123,7 +123,7 @@ def test_a_save_of_a_step_that_is_there(cut, caplog):
 def test_the_first_save_of_a_run(cut):
     for folder in cut("first_save"):
         found = storage.load_newest(str(folder / "new"))
-        assert found is None or found.host == {"value": 3.0}
+        assert found is None or found.host["value"] == 3.0
         assert_goes_on(folder / "new")
 
 

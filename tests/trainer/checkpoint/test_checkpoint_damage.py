@@ -33,7 +33,7 @@ def saved(tmp_path):
             "model/0000": np.full((300, 2), step, "float32"),
             "step/0000": np.array(step),
         }
-        host = {"note": f"step {step}"}
+        host = {"note": f"step {step}", "variables": {}}
         storage.save(str(directory), storage.Snapshot(step, arrays, host))
     return directory
 
@@ -44,7 +44,7 @@ def assert_passed_over(directory, caplog, *names):
     found = storage.load_newest(str(directory))
     assert found is not None
     assert found.step == 10
-    assert found.host == {"note": "step 10"}
+    assert found.host["note"] == "step 10"
     assert (found.arrays["model/0000"] == 10.0).all()
     warning, then = [r.getMessage() for r in caplog.records]
     for name in ("step_00000020", *names):

@@ -26,7 +26,7 @@ def model(units=4):
 
 def snapshot(step, value=1.0):
     arrays = {"model/0000": np.full((3, 2), value, "float32")}
-    return storage.Snapshot(step, arrays, {"note": "x"})
+    return storage.Snapshot(step, arrays, {"note": "x", "variables": {}})
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def saved(tmp_path):
 def test_reads_back_what_was_written(saved):
     found = storage.load_newest(saved)
     assert found.step == 20
-    assert found.host == {"note": "x"}
+    assert found.host == {"note": "x", "variables": {}}
     assert np.array_equal(
         found.arrays["model/0000"], np.full((3, 2), 20.0, "float32")
     )
