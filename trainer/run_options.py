@@ -327,11 +327,6 @@ class TrainerFlags:
         "Compile the step with XLA, or in the form that is named.",
         group="Devices",
     )
-    check_numerics: bool = option(
-        False,
-        "End at the first operation that computes a NaN, and name it.",
-        group="Debugging",
-    )
     run_eagerly: bool = option(
         False,
         "Run steps as Python, so that a debugger stops in them.",

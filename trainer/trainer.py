@@ -162,9 +162,6 @@ class Trainer(BaseStep):
             debugger stops in them; slow, and only for a single replica in
             this process. By default what a model is compiled with.
 
-        check_numerics: ends a run at the first operation of a training step
-            that computes what is not finite, and names it; slow, and only
-            for the form `"graph"`. See docs/debugging.md.
         probe: whether steps that cut a batch, between several replicas or
             into micro-batches, are tried on a few examples first: what
             depends on the cut is refused. Layers are called several times.
@@ -226,15 +223,12 @@ class Trainer(BaseStep):
         self._check_sizes()
         if self._recipe.run_eagerly:
             check_eager(self.plugin)
-        built = Built(
+        return Built(
             self.plugin,
             self._recipe,
             accounts=self._accounts,
             call_once=self._call_once,
         )
-        # Variables of research code, which Keras does not track.
-        built.parts.untracked.offer_attributes(self)
-        return built
 
     def build(self) -> None:
         """Creates strategy, model and optimizer now instead of on first use.
@@ -243,7 +237,6 @@ class Trainer(BaseStep):
             UserError: something that was given does not fit.
         """
         self._new_spec(self._recipe.class_weight).bind()
-        self._recipe.check_model(self._built.model, self.plugin)
 
     def new_run(self, model_dir: str | None = None) -> Run:
         """Begins a call that trains, evaluates or predicts.

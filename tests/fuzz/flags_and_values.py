@@ -21,7 +21,6 @@ FLAGS = {
     "mixed_precision": (["float8", "", "16"], ["float32", "mixed_bfloat16"]),
     "jit_compile": (["maybe", "2", "XLA", ""], ["true", "false", "xla_stack"]),
     "deterministic": (["maybe", "2"], ["true"]),
-    "check_numerics": (["maybe", "2"], ["true"]),
     "run_eagerly": (["maybe", "2"], ["true"]),
     "profile": (["x", "", "5", "2:1", "1:2:3", f"0:{_HUGE}"], ["0:1"]),
     "tpu": (["nowhere", ""], []),

@@ -26,8 +26,6 @@ from trainer.strategy.plugin import StrategyPlugin
 EVALUATED = ("model", "ema")
 # A checkpoint need not hold this group: a run may get a guard later.
 GUARD = "guard"
-# How the names of arrays begin that no variable of the run holds.
-_UNTRACKED = "untracked/"
 # Errors that a state may cause although it has passed all checks.
 _MISFITS = (
     ArithmeticError,
@@ -103,8 +101,6 @@ class RunState:
             }
         }
         parts = self._parts
-        untracked = parts.untracked.state()
-        arrays |= {f"{_UNTRACKED}{key}": v for key, v in untracked.items()}
         host["metrics_add_up"] = dict(parts.metrics.judged)
         if self.host is not None:
             of_loop, arrays_of_loop = self.host.capture(over=over)
@@ -153,13 +149,6 @@ class RunState:
             for i, variable in enumerate(members):
                 variable.assign(snapshot.arrays[key_of(group, i)])
         parts = self._parts
-        parts.untracked.load(
-            {
-                name.removeprefix(_UNTRACKED): array
-                for name, array in snapshot.arrays.items()
-                if name.startswith(_UNTRACKED)
-            }
-        )
         self.step = snapshot.step
         # Not the variable's own value: a parameter-server worker that died may
         # have counted a step twice.
@@ -271,14 +260,13 @@ class RunState:
         variables = sum(self._variables().values(), [])
         # On the host: the event may assign any of the variables.
         values = [_on_host(variable) for variable in variables]
-        before = self.step, parts.untracked.state()
+        before = self.step
         stale = parts.ema is not None and parts.ema.is_stale
         metrics = {name: {**its} for name, its in parts.metrics.states.items()}
         try:
             yield
         finally:
-            self.step, untracked = before
-            parts.untracked.load(untracked)
+            self.step = before
             for variable, value in zip(variables, values, strict=True):
                 variable.assign(value)
             parts.metrics.states = metrics

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 from absl import logging
 
@@ -108,8 +107,8 @@ class DatasetBatches(Batches):
             return
         logging.warning(
             "%s has an unknown number of batches: reading up to %d of them "
-            "to count. To avoid this, set its length with "
-            "tf.data.experimental.assert_cardinality.",
+            "to count. To avoid this, pass steps_per_epoch to fit, or set its "
+            "length with tf.data.experimental.assert_cardinality.",
             self._name,
             at_most,
         )
@@ -169,8 +168,7 @@ class DatasetBatches(Batches):
             return (first, end), (number >= first, batch)
 
         def stream(first: tf.Tensor, count: tf.Tensor) -> tf.data.Dataset:
-            batches = _made_there(self._make_dataset(), self._name)
-            batches = batches.repeat().skip(start + first)
+            batches = self._make_dataset().repeat().skip(start + first)
             return (
                 batches.enumerate(first)
                 .scan((first, first + count), plain(place))
@@ -180,45 +178,6 @@ class DatasetBatches(Batches):
 
         ranges = tf.data.Dataset.range(1).map(plain(next_range))
         return cut_batches(ranges.flat_map(plain(stream)), cut)
-
-
-def _made_there(dataset: tf.data.Dataset, name: str) -> tf.data.Dataset:
-    """The dataset in a graph of another process, which has no objects of ours.
-
-    Raises:
-        UserError: one that was made here cannot be made again there.
-    """
-    variant = tf.data.experimental.to_variant(dataset)
-    if tf.is_symbolic_tensor(variant):
-        return dataset
-    with tf.init_scope():
-        try:
-            text = tf.raw_ops.DatasetToGraphV2(
-                input_dataset=variant,
-                external_state_policy=2,  # Refuses what has state elsewhere.
-                strip_device_assignment=True,
-            )
-        except tf.errors.OpError as error:
-            why = error.message.partition("graph: ")[2].partition(" [")[0]
-            raise UserError(
-                f"{name} is an object of this process, and cannot be made "
-                f"again in another one: {why} Pass a function that makes it: "
-                "Trainer(data=lambda split: ...)."
-            ) from None
-    graph = tf.compat.v1.GraphDef.FromString(text.numpy())
-    nodes = {node.name: node for node in graph.node}
-    for number, node in enumerate(graph.node):
-        # Without a seed, each process would have an order of its own.
-        if node.op.startswith("Shuffle"):
-            values = [nodes[one].attr["value"] for one in node.input[2:4]]
-            if not any(tf.make_ndarray(one.tensor) for one in values):
-                seed = tf.make_tensor_proto(np.int64(number + 1))
-                values[1].tensor.CopyFrom(seed)
-    with tf.init_scope():
-        # No constant, of which TensorFlow would make the dataset here.
-        text = tf.constant(graph.SerializeToString())
-    again = tf.raw_ops.DatasetFromGraph(graph_def=text)
-    return tf.data.experimental.from_variant(again, dataset.element_spec)
 
 
 def cut_batches(dataset: tf.data.Dataset, cut: Cut) -> tf.data.Dataset:

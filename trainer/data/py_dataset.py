@@ -1,7 +1,8 @@
 """Batches of Python: a `keras.utils.PyDataset`, and a generator."""
 
+import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -9,8 +10,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from trainer.data.batches import WHOLE, Batches, Cut, Resume, count_rows
-from trainer.data.dataset_batches import cut_batches
+from trainer.data.dataset_batches import DatasetBatches
 from trainer.errors import UserError, at_run_time
 
 # To find the end of a generator.
@@ -53,10 +53,22 @@ def from_py_dataset(
     last = 1 if length is None else length - 1
     tried = sorted({0, min(1, last), last})
 
-    def batch_of(number: int) -> Any:
-        return _as_batch(data[number])
+    spec = _spec_of([_as_batch(data[number]) for number in tried])
+    leaves = keras.tree.flatten(spec)
 
-    read = _reader(batch_of, list(map(batch_of, tried)))
+    def load(number: np.ndarray) -> list[np.ndarray]:
+        batch = keras.tree.flatten(_as_batch(data[int(number)]))
+        return [
+            np.asarray(part, leaf.dtype.as_numpy_dtype)
+            for part, leaf in zip(batch, leaves, strict=True)
+        ]
+
+    def read(number: tf.Tensor) -> Any:
+        loaded = tf.numpy_function(load, [number], [x.dtype for x in leaves])
+        for part, leaf in zip(loaded, leaves, strict=True):
+            part.set_shape(leaf.shape)
+        return keras.tree.pack_sequence_as(spec, loaded)
+
     numbers = tf.data.Dataset.counter()
     if length is not None:
         numbers = tf.data.Dataset.range(length)
@@ -68,7 +80,7 @@ def from_py_dataset(
     )
 
 
-class GeneratedBatches(Batches):
+class GeneratedBatches(DatasetBatches):
     """The batches of a Python generator, which is read once.
 
     Those that a run may still ask for are kept, and all of them if the length
@@ -82,101 +94,68 @@ class GeneratedBatches(Batches):
         UserError: it yields none.
     """
 
-    resume = Resume.SKIP
-
     def __init__(self, generator: Iterator[Any], name: str) -> None:
         logging.warning(
             "%s is a generator: a run that is resumed begins it anew, and goes "
             "on exactly only if it yields the same batches again.",
             name,
         )
-        self._generator, self._name = generator, name
+        self._generator, self._given_name = generator, name
         self._lock = threading.Lock()
-        self._batches: dict[int, Any] = {}
-        self._count, self._kept = 0, _KEPT
-        self._length: int | None = None
-        self._read_to(2)
-        if not self._batches:
+        self._batches: list[Any] = []
+        self._kept = _KEPT
+        tried = list(itertools.islice(self._from_start(), 2))
+        if not tried:
             raise UserError(f"{name} yields no batches.")
-        self._load = _reader(self._batch, list(self._batches.values()))
-        first = keras.tree.map_structure(tf.constant, self._batches[0])
-        self.batch_size = int(count_rows(first))
-
-    @property
-    def steps_per_epoch(self) -> int | None:  # type: ignore[override]
-        """See `Batches`: reads and keeps all of them."""
-        if self._length is None:
-            self.learn_length()
-        return self._length
+        spec = _spec_of(tried)
+        super().__init__(
+            lambda: tf.data.Dataset.from_generator(
+                self._from_start, output_signature=spec
+            ),
+            batch_size=None,
+            name=name,
+        )
 
     def learn_length(self, at_most: int | None = None) -> None:
         """See `Batches.learn_length`: what is counted is kept."""
-        self._kept = max(self._kept, at_most or _MOST_KEPT)
-        self._read_to(self._kept)
+        most = at_most or _MOST_KEPT
+        self._kept = max(self._kept, most)
+        super().learn_length(most)
 
-    def _read_to(self, count: int) -> None:
-        with self._lock:
-            while self._count < count and self._length is None:
-                try:
-                    batch = _as_batch(next(self._generator))
-                except StopIteration:
-                    self._length = self._count
-                    return
-                self._batches[self._count] = batch
-                # The first ones are read again, for each trial and evaluation.
-                if (old := self._count - _KEPT) >= self._kept:
-                    self._batches.pop(old, None)
-                self._count += 1
-
-    def _batch(self, number: int) -> Any:
-        self._read_to(number + 1)
-        if self._length is not None and self._count <= self._kept:
-            number %= self._length
-        if number not in self._batches:
-            raise RuntimeError(
-                at_run_time(
-                    f"{self._name} has ended after {self._count} batches, or "
-                    "cannot go back to one of them. Give a dataset, arrays or "
-                    "a PyDataset."
+    def _from_start(self) -> Iterator[Any]:
+        """Yields all batches, those that have been read among them."""
+        for number in itertools.count():
+            with self._lock:
+                if number == len(self._batches):
+                    try:
+                        self._batches.append(_as_batch(next(self._generator)))
+                    except StopIteration:
+                        if number > self._kept + _KEPT:
+                            # Another pass would lack some.
+                            self._batches[0] = None
+                        return
+                    # The first ones are read again, for each trial and
+                    # evaluation.
+                    if (old := number - _KEPT) >= self._kept:
+                        self._batches[old] = None
+                batch = self._batches[number]
+            if batch is None:
+                raise RuntimeError(
+                    at_run_time(
+                        f"{self._given_name} has ended, or cannot go back to "
+                        f"its batch {number}. Give a dataset, arrays or a "
+                        "PyDataset."
+                    )
                 )
-            )
-        return self._batches[number]
-
-    def read(self, *, start: Any, cut: Cut = WHOLE) -> tf.data.Dataset:
-        """See `Batches.read`."""
-        return cut_batches(tf.data.Dataset.counter(start).map(self._load), cut)
+            yield batch
 
 
-def _reader(
-    batch_of: Callable[[int], Any], tried: list[Any]
-) -> Callable[[tf.Tensor], Any]:
-    """What reads a batch in an input pipeline by its number.
-
-    Args:
-        batch_of: returns the batch of a number, see `_as_batch`.
-        tried: some of them, which show the structure and the shapes.
-    """
-    first, *others = tried
-    leaves = keras.tree.flatten(first)
-    shapes = [
-        _common_shape(parts)
-        for parts in zip(leaves, *map(keras.tree.flatten, others), strict=True)
-    ]
-
-    def load(number: np.ndarray) -> list[np.ndarray]:
-        batch = keras.tree.flatten(batch_of(int(number)))
-        return [
-            np.asarray(part, leaf.dtype)
-            for part, leaf in zip(batch, leaves, strict=True)
-        ]
-
-    def read(number: tf.Tensor) -> Any:
-        loaded = tf.numpy_function(load, [number], [x.dtype for x in leaves])
-        for part, shape in zip(loaded, shapes, strict=True):
-            part.set_shape(shape)
-        return keras.tree.pack_sequence_as(first, loaded)
-
-    return read
+def _spec_of(tried: list[Any]) -> Any:
+    """The structure of `tf.TensorSpec`s that some batches have in common."""
+    return keras.tree.map_structure(
+        lambda *parts: tf.TensorSpec(_common_shape(parts), parts[0].dtype),
+        *tried,
+    )
 
 
 def _common_shape(parts: tuple[np.ndarray, ...]) -> list[int | None]:

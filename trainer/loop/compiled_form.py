@@ -22,7 +22,7 @@ from trainer.step.form_rule import Facts, form_of, other_numbers, types_of
 from trainer.step.forms import Form
 from trainer.step.keras.private import all_layers
 from trainer.step.logs import LOSS_PART
-from trainer.step.lookups import TYPES
+from trainer.step.lookups import TYPE
 from trainer.strategy.checks import why_not_in_form
 from trainer.strategy.graph_loop import GraphLoop, StackReader
 
@@ -146,7 +146,7 @@ class CompiledForm:
             return Form.GRAPH, "they change what no trial can set back"
         types = types_of(graph.step_graph)
         # Such as in a loop, or with an axis or a table that varies.
-        if sum(types[one] for one in TYPES) > len(run.spec.lookups.found):
+        if types[TYPE] > len(run.spec.lookups.found):
             return Form.GRAPH, "XLA does not check the bounds of its lookups"
         facts = Facts.of(graph.step_graph, batch_size=run.spec.batch_size)
         return form_of(facts, legal)

@@ -17,7 +17,6 @@ from trainer.data.batches import Batches
 from trainer.errors import UserError, at_run_time
 from trainer.step.keras.private import (
     is_of_keras,
-    layer_of,
     symbolic_inputs,
     symbolic_outputs,
 )
@@ -26,8 +25,6 @@ from trainer.step.losses.outputs import Outputs, losses_of
 from trainer.step.spec import StepSpec
 
 _Shape = tuple[int | None, ...]
-# Names of metrics that compare with 0.5.
-_OF_HALVES = ("accuracy", "acc", "binary_accuracy", "BinaryAccuracy")
 # What helps where an array holds the wrong kind of values.
 _KINDS = {
     "text": " Make it numbers, such as with keras.layers.StringLookup or "
@@ -75,7 +72,7 @@ class _Output(NamedTuple):
 def check_data(spec: StepSpec, batches: Batches) -> None:
     """Checks what can be known of data before a step is traced.
 
-    Warns where an output and its loss are both valid, but hardly meant.
+    Warns of targets that a loss takes, but hardly means.
 
     Args:
         spec: what the steps are made of. Where research code has a step, a
@@ -123,14 +120,12 @@ def check_data(spec: StepSpec, batches: Batches) -> None:
         _check_target_shape(
             one.loss, one.y, predicted[i], name=f"y{suffix}", size=size
         )
-        of_values = _check_target_values(one)
+        odd = _check_target_values(one)
         if loss is not None and one.weight is not None:
             _check_weights(one, size)
-        given = spec.parts.metrics.given
-        for odd in (of_values, _what_is_odd(one, given)):
-            if odd is not None and odd not in spec.tried:
-                spec.tried.add(odd)  # Said once.
-                logging.warning("%s", odd)
+        if odd is not None and odd not in spec.tried:
+            spec.tried.add(odd)  # Said once.
+            logging.warning("%s", odd)
 
 
 # Inputs.
@@ -333,55 +328,6 @@ def _check_weights(output: _Output, size: int | None) -> None:
             f"{name} has shape {_text(found, size)}, and the loss one value "
             f"for each of {_text(values, size)}."
         )
-
-
-def _what_is_odd(output: _Output, metrics: Any) -> str | None:
-    """A warning of probabilities taken for logits, or the other way round."""
-    loss = output.loss
-    if loss is None or loss.activation is None:
-        return None
-    ends = _activation_of(output.y_pred)
-    is_logits = bool(loss.options.get("from_logits"))
-    named = [m for m in keras.tree.flatten(metrics) if m in _OF_HALVES]
-    if not is_logits and ends == "linear":
-        return (
-            "The model ends without an activation, so it gives logits, but "
-            f"{loss.title} takes probabilities. Pass keras.losses."
-            f"{loss.title}(from_logits=True), or end the model with "
-            f"activation={loss.activation!r}."
-        )
-    if is_logits and ends in ("softmax", "sigmoid"):
-        return (
-            f"The model ends with {ends}, so it gives probabilities, but "
-            f"{loss.title}(from_logits=True) takes logits, and applies "
-            f"{loss.activation} once more. Leave out from_logits, or the "
-            "activation."
-        )
-    if loss.activation != "sigmoid":
-        return None
-    if ends == "softmax" and output.y_pred.shape[-1] == 1:
-        return (
-            "The model ends with the softmax of a single output, which is "
-            "always 1. Use activation='sigmoid'."
-        )
-    if named and ends == "linear":
-        return (
-            f"The metric {named[0]!r} compares outputs with 0.5, as in Keras, "
-            "but they are logits. Use keras.metrics.BinaryAccuracy("
-            "threshold=0)."
-        )
-    return None
-
-
-def _activation_of(tensor: Any) -> str | None:
-    """The activation that a symbolic output ends with, where it is known."""
-    layer = layer_of(tensor)
-    while isinstance(layer, keras.Model):
-        inner = list(getattr(layer, "outputs", None) or [])
-        layer = layer_of(inner[0]) if len(inner) == 1 else None
-    if isinstance(layer, keras.layers.Softmax):
-        return "softmax"
-    return getattr(getattr(layer, "activation", None), "__name__", None)
 
 
 # The values of a loss.

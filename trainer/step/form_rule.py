@@ -28,6 +28,7 @@ CHECKS = PYTHON | {
     "Assert",
     "CheckNumerics",
     "CheckNumericsV2",
+    "GatherNd",
     "ResourceGather",
     "ResourceGatherNd",
 }

@@ -6,14 +6,13 @@ ends before anything of that is saved.
 """
 
 from collections.abc import Collection, Sequence
-from typing import Any
 
 import tensorflow as tf
 
 from trainer.step.operations import layer_of
 
-# The operations whose bounds are known here.
-TYPES = frozenset({"GatherV2", "GatherNd"})
+# The operation whose bounds are known here.
+TYPE = "GatherV2"
 
 
 class Lookups:
@@ -42,13 +41,12 @@ class Lookups:
         """
         bad = {}
         for operation in _operations()[since:]:
-            limits = _limits(operation)
-            if limits is not None:
+            limit = _limit(operation)
+            if limit is not None:
                 numbers = operation.inputs[1]
-                last = tf.constant(limits, numbers.dtype)
-                outside = (numbers < 0) | (numbers >= last)
+                outside = (numbers < 0) | (numbers >= limit)
                 name = layer_of(operation, layers) or operation.name
-                line = f"{name!r}: {_rows(limits)}"
+                line = f"{name!r}: rows 0 to {limit - 1}"
                 bad[operation.name] = line, tf.cast(outside, tf.float32)
         self.found = [line for line, _ in bad.values()]
         if not bad:
@@ -70,24 +68,9 @@ def _operations() -> Sequence[tf.Operation]:
     return operations
 
 
-def _limits(operation: tf.Operation) -> list[int] | int | None:
+def _limit(operation: tf.Operation) -> int | None:
     """What each number must be less than; `None` if that is not known."""
-    if operation.type not in TYPES:
+    if operation.type != TYPE or operation.inputs[0].shape.rank is None:
         return None
-    shape, numbers = operation.inputs[0].shape, operation.inputs[1]
-    if shape.rank is None:
-        return None
-    limits: Any
-    if operation.type == "GatherV2":
-        axis = tf.get_static_value(operation.inputs[2])
-        limits = None if axis is None else shape[int(axis)]
-        return limits
-    depth = numbers.shape[-1] if numbers.shape.rank else None
-    limits = None if depth is None else shape[:depth].as_list()
-    return None if limits is None or None in limits else limits
-
-
-def _rows(limits: list[int] | int) -> str:
-    if isinstance(limits, int):
-        return f"rows 0 to {limits - 1}"
-    return "rows up to [" + ", ".join(str(n - 1) for n in limits) + "]"
+    axis = tf.get_static_value(operation.inputs[2])
+    return None if axis is None else operation.inputs[0].shape[int(axis)]

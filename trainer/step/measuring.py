@@ -11,7 +11,7 @@ import tensorflow as tf
 from trainer.errors import UserError
 from trainer.step.context import current_graph, step_context
 from trainer.step.gradients import reduce_sum
-from trainer.step.keras.private import all_layers, losses_left_whole
+from trainer.step.keras.private import all_layers
 from trainer.step.logs import DATA_WAIT, EXAMPLES, MISSES, StepLogs
 from trainer.step.lookups import position
 from trainer.step.metrics.states import VALUES
@@ -78,7 +78,6 @@ def in_step(
         parts.randomness.at(parts.step.read_value(), micro, stream),
         parts.metrics.in_layers.listening() as calls,
         step_context.within(batch=here, logged=logged),
-        losses_left_whole(),
     ):
 
         def complete(

@@ -13,7 +13,7 @@ import keras
 
 from trainer.errors import UserError
 from trainer.step.keras.private import (
-    compile_arguments,
+    compiled_with,
     is_built,
     is_of_keras,
     symbolic_outputs,
@@ -77,7 +77,7 @@ def _check_loss_of_model(spec: StepSpec, *, is_cut: bool) -> None:
     own = {"per_example_loss", "global_loss"} & spec.overridden
     is_whole = not is_cut and not spec.options.static_shapes
     given = any(one is not None for one in keras.tree.flatten(spec.loss))
-    is_known = not given or compile_arguments(spec.model).get("loss")
+    is_known = not given or compiled_with(spec.model).get("loss")
     if own or not is_whole or not is_known:
         raise UserError(
             f"{type(spec.model).__name__}.compute_loss is its own, and returns "

@@ -5,8 +5,8 @@ from their code. So before a step is traced some examples of the first batch go
 through it, once whole and once in uneven parts, as replicas or micro-batches
 would have them (`trainer.step.probe_runs`), and what comes out is compared:
 outputs of layers row by row, what they assign and add to the loss, losses,
-metrics, and where it costs little the gradients. Layers are called several
-times, and nothing is changed by it.
+metrics, and the gradients of an overridden `train_step`. Layers are called
+several times, and nothing is changed by it.
 """
 
 import re
@@ -36,9 +36,6 @@ from trainer.step.spec import StepSpec
 
 # Rows that are taken; of a model with more numbers than these, fewer.
 _ROWS, _FEW_ROWS, _SMALL = 12, 3, 2_000_000
-# Gradients are compared where the layers of a small model make at most so many
-# tensors and numbers.
-_TENSORS, _NUMBERS = 600, 2_000_000
 # Rounding that is allowed, relative to the largest number of a tensor.
 _UNITS = {"bfloat16": 0.2, "float16": 4e-3}
 _UNIT = 1e-4
@@ -86,9 +83,8 @@ _SENTENCES = {
     ),
     "gradient": (
         "The gradient of {name!r} is another one for parts of a batch, though "
-        f"outputs and losses are not, {_DEPENDS}. Look for gradients of its "
-        "own, such as tf.custom_gradient, and in a train_step for a mean that "
-        "Trainer.gradients does not take."
+        f"outputs and losses are not, {_DEPENDS}. Look in the train_step for a "
+        "mean that Trainer.gradients does not take."
     ),
 }
 
@@ -107,7 +103,7 @@ class Probe:
     """
 
     def __init__(self, spec: StepSpec, batch: Any, *, training: bool) -> None:
-        self._spec, self._training, self._gradients = spec, training, False
+        self._spec, self._training = spec, training
         # Variables that may keep sums over time, by the key of their result.
         self._summed: dict[Hashable, Any] = {}
         parts = tf.nest.flatten(batch)
@@ -126,10 +122,6 @@ class Probe:
             if self.whole.error is not None and rows < total:
                 # It may be made for batches of this size.
                 self._batch, rows = batch, total
-                (self.whole,) = self._run(rows)
-            is_cut = training and not spec.is_whole(training=True)
-            if is_cut and is_small and _is_cheap(self.whole):
-                self._gradients = True
                 (self.whole,) = self._run(rows)
             # Uneven: equal parts would let a mean of means pass as a mean.
             first = min(rows - 1, -(-rows * 3 // 5))
@@ -195,13 +187,7 @@ class Probe:
         )
 
     def _run(self, *sizes: int) -> list[Run]:
-        return run(
-            self._spec,
-            self._batch,
-            sizes,
-            training=self._training,
-            gradients=self._gradients,
-        )
+        return run(self._spec, self._batch, sizes, training=self._training)
 
     def _find_decays(self) -> None:
         """Notes which variables keep sums over time."""
@@ -341,13 +327,6 @@ def adds_up(
         for total in totals
         for one, other in zip(first, total, strict=True)
     )
-
-
-def _is_cheap(run: Run) -> bool:
-    """Whether the layers of a small model compute little."""
-    if run.error is not None or len(run.tensors) > _TENSORS:
-        return False
-    return sum(one.value.size for one in run.tensors) <= _NUMBERS
 
 
 def _mixing(whole: Run, parts: Sequence[Run]) -> tuple[Any, bool, float]:

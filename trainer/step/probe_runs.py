@@ -229,7 +229,6 @@ def run(
     sizes: Sequence[int],
     *,
     training: bool,
-    gradients: bool = False,
 ) -> list[Run]:
     """Runs the step over examples that are cut into parts.
 
@@ -238,7 +237,6 @@ def run(
         batch: the examples.
         sizes: how many each part has.
         training: whether to train or to evaluate.
-        gradients: whether to take them.
     """
     replicas = _Replicas(len(sizes))
     ends = [*itertools.accumulate(sizes, initial=0)]
@@ -259,7 +257,7 @@ def run(
             random.seed(0)
             np.random.seed(0)
             try:
-                _step(spec, here.batch, training=training, gradients=gradients)
+                _step(spec, here.batch, training=training)
             except BaseException as error:  # noqa: BLE001 - said, or raised
                 made.error = error
                 replicas.barrier.abort()
@@ -269,13 +267,11 @@ def run(
         return list(threads.map(fill, range(len(sizes))))
 
 
-def _step(
-    spec: StepSpec, part: Any, *, training: bool, gradients: bool
-) -> None:
+def _step(spec: StepSpec, part: Any, *, training: bool) -> None:
     """Lets the present run take what the step does with a part."""
     made = step_context.probe
     with in_step(spec, part, stream=_STREAM, training=training):
-        if training and (gradients or spec.has_own("train_step")):
+        if training and spec.has_own("train_step"):
             spec.methods.train_step(part)
         elif not training and spec.has_own("eval_step"):
             # It may expect a batch that is filled up.

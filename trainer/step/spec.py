@@ -74,7 +74,7 @@ class Parts:
         loss_scale: set where a layer computes in float16.
         ema: set where averaged weights are wanted.
         guard: its state; set where there is a guard.
-        untracked: what else the steps may touch, and checkpoints hold.
+        untracked: what steps leave that no checkpoint holds.
         decays: see `NotedVariables`.
     """
 
@@ -113,7 +113,6 @@ class StepSpec:
         class_weight: see `trainer.Trainer`.
         added_losses: see `trainer.Trainer`.
         run_eagerly: whether steps run as Python.
-        check_numerics: whether steps end at what is not finite.
         probe: whether the probe tries the step.
         tried: for which steps it has done so.
         lookups: those of the training step, once it is traced.
@@ -135,7 +134,6 @@ class StepSpec:
     class_weight: dict[int, float] | None
     added_losses: AddedLosses
     run_eagerly: bool = False
-    check_numerics: bool = False
     probe: bool = True
     tried: set[str] = dataclasses.field(default_factory=set)
     lookups: Lookups = dataclasses.field(default_factory=Lookups)

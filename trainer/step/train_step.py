@@ -21,14 +21,12 @@ replicas. There are two ways to run it:
 A `train_step` that research code overrides is the whole program of a replica.
 """
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import tensorflow as tf
 
 from trainer.data.feeding import Padded
-from trainer.errors import UserError
 from trainer.runtime.graph import converted, graph_function, only_if, repeat
 from trainer.step import timed_input
 from trainer.step.context import step_context
@@ -61,12 +59,7 @@ Update: TypeAlias = Callable[[Any], tuple[StepLogs, tf.Tensor | bool]]
 
 
 def make_train_step(spec: StepSpec) -> Callable[[Any], StepLogs]:
-    """The step of a run, as a function of the input iterator.
-
-    Raises:
-        UserError: its operations cannot check what they compute, where they
-            are to.
-    """
+    """The step of a run, as a function of the input iterator."""
     parts = spec.parts
     update = _as_one_program(spec) if _is_one(spec) else _around_replicas(spec)
     if _compiles_all(spec):
@@ -95,7 +88,7 @@ def make_train_step(spec: StepSpec) -> Callable[[Any], StepLogs]:
         )
         return logs
 
-    return _checked(train_step, spec) if spec.check_numerics else train_step
+    return train_step
 
 
 def make_eval_step(spec: StepSpec) -> Callable[[Any], StepLogs]:
@@ -397,41 +390,3 @@ def _one_of(spec: StepSpec, structure: Any, run: Run) -> Any:
     return tf.nest.map_structure(
         lambda value: strategy.experimental_local_results(value)[0], structure
     )
-
-
-def _checked(
-    step: Callable[[Any], StepLogs], spec: StepSpec
-) -> Callable[[Any], StepLogs]:
-    """Lets each operation of a step check that what it computes is finite.
-
-    Raises:
-        UserError: operations cannot check themselves, or would find what is
-            no fault.
-    """
-    why = None
-    if spec.form is not Form.GRAPH:
-        why = "XLA makes others of the operations: set jit_compile to 'graph'"
-    elif spec.options.loops_on_replicas:
-        why = (
-            f"the strategy {spec.plugin.name!r} compiles every step: take "
-            "another one, such as 'default'"
-        )
-    elif spec.parts.loss_scale is not None:
-        why = (
-            "the loss scale of mixed_float16 lets gradients overflow on "
-            "purpose: take mixed_bfloat16 or float32"
-        )
-    if why is not None:
-        raise UserError(f"check_numerics: {why}.")
-
-    @functools.wraps(step)
-    def traced(iterator: Any) -> Any:
-        # While tracing: it holds for the operations that are made then, in
-        # this thread and in those of replicas that it starts.
-        tf.debugging.enable_check_numerics()
-        try:
-            return step(iterator)
-        finally:
-            tf.debugging.disable_check_numerics()
-
-    return traced

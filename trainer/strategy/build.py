@@ -26,6 +26,11 @@ from trainer.step.loss_scale import LossScale
 from trainer.step.metrics.metric_set import build_metrics
 from trainer.step.rng import StepRandomness
 from trainer.step.spec import Parts
+from trainer.strategy.checks import (
+    check_added_losses,
+    check_dtypes,
+    check_steps_of_model,
+)
 from trainer.strategy.optimizers import build_optimizers
 from trainer.strategy.plugin import StrategyPlugin
 from trainer.strategy.recipe import Recipe
@@ -104,7 +109,7 @@ def build_parts(
             loss_scale=loss_scale,
             ema=ema or None,
             guard=guard,
-            untracked=Untracked(noted.variables, known=known),
+            untracked=Untracked(known),
             decays=noted.decays,
         )
 
@@ -142,11 +147,13 @@ def _model_in_scope(
         (lambda: given.make(plugin)) if given else recipe.model,
         recipe.precision,
     )
-    recipe.check_steps(made)
+    check_steps_of_model(made, recipe.overridden)
     if made.compiled:
         recipe.take_compiled(made, plugin)
     if not made.built:
         call_once(made)
+    check_added_losses(recipe.added_losses, made)
+    check_dtypes(plugin, made)
     # Before optimizers and averages, which may begin with a copy.
     if given is not None:
         given.take_over(made)

@@ -152,25 +152,21 @@ def check_methods(owner: Any, ignored: Collection[str] = ()) -> None:
 
 
 def check_steps_of_model(
-    model: keras.Model, *, own_step: bool, own_eval_step: bool
+    model: keras.Model, overridden: Collection[str]
 ) -> None:
     """Checks that a model has no step of its own, as it would not be called.
 
     Args:
         model: what the model function returned.
-        own_step: whether the Trainer's class overrides `train_step`.
-        own_eval_step: whether it overrides `eval_step`. An overridden step
-            may call the methods of the model.
+        overridden: the methods of a step that the Trainer's class overrides.
+            An overridden step may call the methods of the model.
 
     Raises:
         UserError: it has one.
     """
-    ignored: set[str] = set()
-    if own_step:
-        ignored.add("train_step")
-    if own_eval_step:
-        ignored.add("test_step")
-    if own_step and own_eval_step:
+    replaced = {"train_step": "train_step", "eval_step": "test_step"}
+    ignored = {its for own, its in replaced.items() if own in overridden}
+    if len(ignored) == len(replaced):
         ignored |= {*_NOT_CALLED[keras.Model]} - {"fit", "evaluate", "predict"}
     # A task of KerasHub: its `fit` puts data through this first.
     if hasattr(model, "preprocessor"):

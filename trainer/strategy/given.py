@@ -1,7 +1,6 @@
 """A model that was given as an object, and copies of it."""
 
 import contextlib
-import hashlib
 import inspect
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -10,13 +9,12 @@ import keras
 import tensorflow as tf
 
 from trainer.errors import UserError
+from trainer.runtime import fingerprints
 from trainer.step.keras.private import (
     all_layers,
     lambda_options,
-    left_by_compile,
     native,
     put,
-    symbolic_inputs,
 )
 from trainer.strategy.hand_over import (
     hand_over_attributes,
@@ -75,7 +73,6 @@ class GivenModel:
         self.is_trained = False
         # What the copy has been given, or has given back.
         self._known: tuple[Any, ...] | None = None
-        self._compiled, _ = left_by_compile(model)
 
     def __call__(self) -> keras.Model:
         """A new model of the same configuration, with weights of its own.
@@ -95,12 +92,6 @@ class GivenModel:
         if not self.model.built:
             self._hand_over(made)
         return made
-
-    def is_compiled_again(self) -> bool:
-        """Whether the user has called `compile` since this was last asked."""
-        before = self._compiled
-        self._compiled, _ = left_by_compile(self.model)
-        return self._compiled is not before
 
     def take_over(self, made: keras.Model) -> None:
         """Gives a copy, which is built, all that the given model holds.
@@ -150,12 +141,10 @@ class GivenModel:
 
     def _state(self) -> tuple[Any, ...]:
         """What tells whether weights or flags have changed."""
-        digest = hashlib.blake2b()
-        for weight in self.model.get_weights():
-            digest.update(weight.tobytes())
+        digest = fingerprints.arrays(self.model.get_weights())
         flags = [layer.trainable for layer in all_layers(self.model)]
         flags += [weight.trainable for weight in self.model.weights]
-        return digest.digest(), flags
+        return digest, flags
 
 
 def check_precision(model: keras.Model, precision: str | None) -> None:
@@ -193,7 +182,6 @@ def copy_of(model: keras.Model) -> keras.Model:
             if kind.__module__.partition(".")[0] == "keras":
                 return keras.models.clone_model(
                     model,
-                    input_tensors=_sparse_inputs(model),
                     clone_function=_copy_of_layer,
                     recursive=True,
                 )
@@ -206,21 +194,6 @@ def copy_of(model: keras.Model) -> keras.Model:
             f"({type(error).__name__}). Pass a function that makes the model: "
             "Trainer(model=lambda: ...)."
         ) from None
-
-
-def _sparse_inputs(model: keras.Model) -> Any:
-    """Inputs for a copy, which Keras would make dense; `None` if they are."""
-    if not any(one.sparse for one in symbolic_inputs(model).values()):
-        return None
-    return keras.tree.map_structure(
-        lambda one: keras.Input(
-            batch_shape=one.shape,
-            dtype=one.dtype,
-            sparse=one.sparse,
-            name=one.name,
-        ),
-        model.input,
-    )
 
 
 def _copy_of_layer(layer: keras.Layer) -> keras.Layer:

@@ -69,7 +69,6 @@ def build_optimizers(
     learning_rate: float | None,
     plugin: StrategyPlugin,
     given: GivenModel | None = None,
-    is_restart: bool = False,
 ) -> dict[str, keras.optimizers.Optimizer]:
     """Optimizers with their state, made for the present weights.
 
@@ -81,7 +80,6 @@ def build_optimizers(
         plugin: the strategy. On one device an optimizer that was given is
             trained itself, and elsewhere a copy of it.
         given: the model, if it was given as an object.
-        is_restart: whether the state of what was given is not wanted.
     """
     if isinstance(factory, dict) and learning_rate is not None:
         raise UserError(
@@ -97,8 +95,7 @@ def build_optimizers(
             one = one.inner_optimizer
         made = found[name] = (
             one
-            if not (is_restart or learning_rate is not None)
-            and _is_for(one, variables, plugin)
+            if learning_rate is None and _is_for(one, variables, plugin)
             else _make_optimizer(one, learning_rate)
         )
         _check(made, plugin)
@@ -113,7 +110,7 @@ def build_optimizers(
         # restored before the first step.
         if not made.built:
             made.build(variables)
-        if is_copy and not is_restart:
+        if is_copy:
             _take_state(made, one)
         for part in parts:
             bind_to(part, plugin.strategy)
@@ -128,7 +125,8 @@ def restart_optimizers(
     """Resets optimizers to their initial state for the present weights.
 
     Most start with zeros. ScheduleFreeAdamW keeps a copy of the weights, and a
-    user's own optimizer may keep anything.
+    user's own optimizer may keep anything. They are made by functions: gin
+    gives no others.
     """
     fresh = build_optimizers(
         parts.model,
@@ -136,7 +134,6 @@ def restart_optimizers(
         factory=factory,
         learning_rate=learning_rate,
         plugin=plugin,
-        is_restart=True,
     )
     for name, old in parts.optimizers.items():
         values = fresh[name].variables

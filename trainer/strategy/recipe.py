@@ -11,14 +11,11 @@ from annotated_types import Gt, Lt
 from trainer.errors import UserError
 from trainer.step.divergence_guard import Guard
 from trainer.step.forms import Form
-from trainer.step.keras.private import compile_arguments, left_by_compile
+from trainer.step.keras.private import compiled_with, left_by_compile
 from trainer.step.spec import AddedLosses, StepSpec
 from trainer.strategy.checks import (
     as_loss,
-    check_added_losses,
-    check_dtypes,
     check_eager,
-    check_steps_of_model,
 )
 from trainer.strategy.given import GivenModel, check_precision
 from trainer.strategy.plugin import StrategyPlugin
@@ -81,7 +78,6 @@ class Recipe:
     recompute: Sequence[Text] = ()
     guard: Guard | None = None
     run_eagerly: bool = False
-    check_numerics: bool = False
     probe: bool = True
 
     @classmethod
@@ -104,8 +100,6 @@ class Recipe:
                 )
         self.check_class_weight(self.class_weight)
         self.loss = tf.nest.map_structure(as_loss, self.loss)
-        if self.check_numerics and self.jit_compile == "auto":
-            self.jit_compile = "graph"
         if self.run_eagerly:
             self._use_eagerly()
         # Of the Trainer itself, whatever a model is compiled with.
@@ -137,34 +131,16 @@ class Recipe:
                 "be applied. Weigh the classes there."
             )
 
-    def check_steps(self, model: keras.Model) -> None:
-        """Checks a model, which may not be built yet, for steps of its own.
-
-        Raises:
-            UserError: it has what would not be called.
-        """
-        check_steps_of_model(
-            model,
-            own_step=self.has_own("train_step"),
-            own_eval_step=self.has_own("eval_step"),
-        )
-
-    def check_model(self, model: keras.Model, plugin: StrategyPlugin) -> None:
-        """Checks the model that was built.
-
-        Raises:
-            UserError: it has what cannot be honored.
-        """
-        check_added_losses(self.added_losses, model)
-        check_dtypes(plugin, model)
-
     def is_compiled_again(self) -> bool:
         """Takes what a given model was compiled with anew; whether it was.
 
         Raises:
             UserError: it is compiled with what cannot be honored.
         """
-        if self.given is None or not self.given.is_compiled_again():
+        if self.given is None:
+            return False
+        mark, _ = left_by_compile(self.given.model)
+        if mark is self._mark:
             return False
         self.take_compiled(self.given.model)
         return True
@@ -183,6 +159,7 @@ class Recipe:
         """
         for name, own in self._own.items():
             setattr(self, name, own)
+        self._mark, _ = left_by_compile(model)
         compiled = compiled_with(model)
         if compiled.get("run_eagerly"):
             self._use_eagerly()
@@ -237,18 +214,3 @@ class Recipe:
             for name, one in found.items()
             if isinstance(one, keras.Model | keras.optimizers.Optimizer)
         }
-
-
-def compiled_with(model: keras.Model) -> dict[str, Any]:
-    """What a model was compiled with, without what was left out.
-
-    Returns:
-        The arguments of `compile` by name, with the optimizer that it has set;
-        empty for a model that is not compiled.
-    """
-    found = compile_arguments(model)
-    if found:
-        # Not the name that `compile` was given: what is set on the object
-        # counts.
-        _, found["optimizer"] = left_by_compile(model)
-    return {name: one for name, one in found.items() if one is not None}

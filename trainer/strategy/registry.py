@@ -13,7 +13,6 @@ an `import` line of a gin file.
 import functools
 import importlib.metadata
 import inspect
-import re
 from typing import Any
 
 import tensorflow as tf
@@ -118,14 +117,10 @@ def _plugin_of(strategy: tf.distribute.Strategy) -> StrategyPlugin:
             # In place of what `create` would return.
             made.__dict__["strategy"] = strategy
             return made
-    kind = type(strategy).__name__
-    words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind).lower()
-    name = re.sub(r"_strategy.*", "", words)
-    name = {"collective_all_reduce": "multi_worker_mirrored"}.get(name, name)
     raise UserError(
-        f"strategy is a {kind}, which the Trainer must start itself, to find "
-        "devices and peers, and to end it with them. Pass its name. "
-        f"{nearest(name, ['auto', *known])}"
+        f"strategy is a {type(strategy).__name__}, which the Trainer must "
+        "start itself, to find devices and peers, and to end it with them. "
+        f"Pass its name: {', '.join(['auto', *known])}."
     )
 
 

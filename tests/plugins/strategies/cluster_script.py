@@ -93,29 +93,25 @@ def train(plugin, steps, *, pause, tell, slow, data):
 
     # Before the first object of TensorFlow's.
     plugin.strategy  # noqa: B018
-    objects = {
-        None: lambda: pairs,
-        "arrays": lambda: pairs,
-        "object": lambda: function("train"),
-        "shuffled": lambda: function("train").unbatch().shuffle(640).batch(64),
-        "python": lambda: tf.data.Dataset.from_generator(
+    given = {
+        "arrays": lambda split: pairs,
+        "dataset": function,
+        "shuffled": lambda split: (
+            function(split).unbatch().shuffle(640).batch(64)
+        ),
+        "python": lambda split: tf.data.Dataset.from_generator(
             python,
             output_signature=(tf.TensorSpec([4]), tf.TensorSpec([1])),
         ).batch(64),
+        "object": dict.fromkeys(("train", "eval"), function("train")),
     }
-    given = function
-    if data == "python_function":
-        given = lambda split: objects["python"]()  # noqa: E731
-    elif data != "dataset":
-        given = dict.fromkeys(("train", "eval"), objects[data]())
-
     trainer = Telling(
         model=lambda: keras.Sequential(
             [keras.Input((4,)), keras.layers.Dense(1)]
         ),
         loss="mse",
         optimizer=lambda: keras.optimizers.SGD(0.0 if tell else 0.05),
-        data=given,
+        data=given[data or "arrays"],
         batch_size=64,
         strategy=plugin,
     )

@@ -212,33 +212,6 @@ def test_batches_that_are_named(source, micro):
     assert_same([next(found) for _ in wanted], wanted)
 
 
-def in_another_process(dataset):
-    """The graph of an input that is made where closures name batches."""
-    batches = DatasetBatches(lambda: dataset, batch_size=8)
-    zero = tf.constant(0, tf.int64)
-
-    @tf.function(autograph=False)
-    def make():
-        return tf.data.experimental.to_variant(
-            batches.read_named(lambda _: (zero, zero + 1), start=0, cut=Cut())
-        )
-
-    return make.get_concrete_function()
-
-
-def test_an_object_is_made_again_from_its_graph():
-    made = tf.data.Dataset.range(SIZE).shuffle(SIZE).batch(8)
-    table = tf.lookup.StaticHashTable(
-        tf.lookup.KeyValueTensorInitializer([1], [2]), 0
-    )
-    for dataset in (made, made.map(lambda x: table[tf.cast(x, tf.int32)])):
-        found = in_another_process(dataset).captured_inputs
-        # What is captured can be sent.
-        assert {one.dtype for one in found} <= {tf.int64, tf.string}
-    with pytest.raises(UserError, match="RandomUniform is stateful. Pass a fu"):
-        in_another_process(made.map(lambda x: tf.random.uniform(tf.shape(x))))
-
-
 def test_a_range_of_the_past_is_replaced_by_what_follows():
     batches = SOURCES["dataset"]()
     every = read(batches, 10)

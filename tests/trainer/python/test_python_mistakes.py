@@ -480,31 +480,3 @@ def test_what_keras_goes_on_without(monitor, share, said, caplog):
     trainer.plugin.facts = {"configuration": "its hash"}
     with pytest.raises(ValueError, match=said):
         fit()
-
-
-@pytest.mark.parametrize(
-    ("model", "loss", "metrics", "said"),
-    [
-        (net(10, None), "sparse_categorical_crossentropy", (), "gives logits"),
-        (net(1, None), "binary_crossentropy", (), "gives logits"),
-        (net(), SPARSE(from_logits=True), (), "applies softmax once more"),
-        (net(1, "softmax"), "binary_crossentropy", (), "is always 1"),
-        (
-            net(1, None),
-            keras.losses.BinaryCrossentropy(from_logits=True),
-            ["accuracy"],
-            "BinaryAccuracy.threshold=0.",
-        ),
-        (net(10, None), SPARSE(from_logits=True), ["accuracy"], None),
-        (net(), "sparse_categorical_crossentropy", ["accuracy"], None),
-        (net(1, None), "mse", (), None),
-    ],
-)
-def test_what_is_hardly_meant_is_a_warning(model, loss, metrics, said, caplog):
-    trainer = make(model, loss, metrics=metrics, data=(X, Y % 2))
-    trainer.new_run().check_data(trainer.batches("train"))
-    trainer.new_run().check_data(trainer.batches("train"))
-    found = [record.getMessage() for record in caplog.records]
-    assert len(found) == (said is not None)
-    if said is not None:
-        assert re.search(said, found[0])

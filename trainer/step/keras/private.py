@@ -9,7 +9,6 @@ import collections
 import contextlib
 import functools
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -159,16 +158,17 @@ def symbolic_outputs(model: keras.Model) -> Any:
         return None
 
 
-def layer_of(tensor: keras.KerasTensor) -> keras.Layer | None:
-    """The layer that made a symbolic output; `None` if an operation did."""
-    made_by = require(tensor, "_keras_history").operation
-    return made_by if isinstance(made_by, keras.Layer) else None
+def compiled_with(model: keras.Model) -> dict[str, Any]:
+    """What the user has compiled a model with, without what was left out.
 
-
-def compile_arguments(model: keras.Model) -> dict[str, Any]:
-    """What the user has called `compile` with; empty before any call."""
-    mark, _ = left_by_compile(model)
-    return {} if mark is None else dict(mark.config)
+    Returns:
+        The arguments of `compile` by name, with the optimizer that it has set;
+        empty before any call.
+    """
+    mark, optimizer = left_by_compile(model)
+    # Not the name that `compile` was given: what is set on the object counts.
+    found = {} if mark is None else {**mark.config, "optimizer": optimizer}
+    return {name: one for name, one in found.items() if one is not None}
 
 
 def left_by_compile(model: keras.Model) -> tuple[Any, Any]:
@@ -194,7 +194,7 @@ def compile_for_callbacks(
         model,
         **{
             # What the user has compiled it with is saved with it.
-            **compile_arguments(model),
+            **compiled_with(model),
             "optimizer": optimizer,
             "jit_compile": False,
         },
@@ -512,36 +512,20 @@ def profiles_batches(callback: keras.callbacks.Callback) -> bool:
 
 # What is global in Keras.
 
-_scaling_lock, _scaling_users = threading.Lock(), [0]
 _own_scaling = require(_LOSSES, "scale_loss_for_distribution")
 
 
-@contextlib.contextmanager
-def losses_left_whole() -> Iterator[None]:
-    """Makes a Keras loss, called in a step, the same under any strategy.
-
-    Keras divides what a loss returns by the number of replicas, so that their
-    sum is the mean. Here means are weighed by examples instead. The function
-    that divides is replaced while any thread is in this context, and acts as
-    before in every thread that is not in a step.
-    """
-    _count_scaling(1)
-    try:
-        yield
-    finally:
-        _count_scaling(-1)
-
-
-def _count_scaling(change: int) -> None:
-    with _scaling_lock:
-        _scaling_users[0] += change
-        scale = _scale if _scaling_users[0] else _own_scaling
-        # Each call of a loss looks the function up in its module.
-        vars(sys.modules[_LOSSES])[_own_scaling.__name__] = scale
-
-
 def _scale(value: Any) -> Any:
+    """Leaves what a loss returns in a step whole, under any strategy.
+
+    Keras divides it by the number of replicas, so that their sum is the mean.
+    Here means are weighed by examples instead.
+    """
     return _own_scaling(value) if step_context.batch is None else value
+
+
+# Each call of a loss looks the function up in its module.
+vars(sys.modules[_LOSSES])[_own_scaling.__name__] = _scale
 
 
 def seed_generators(

@@ -4,21 +4,17 @@ A resumed run needs all the state that its steps have left. Keras only knows
 the variables that it tracks. The graph of a step shows all variables, and the
 random operations that keep a state of their own:
 
-- A variable that was made by the model function, a layer or an optimizer, or
-  is an attribute of the Trainer, is saved with the rest, tracked or not.
-- Any other variable has no name by which the next process would know it. If
-  the step writes it, a run that saves is refused. If the step only reads it,
-  or if nothing is saved, there is a warning.
+- A variable that Keras does not track has no name by which the next process
+  would know it. If the step writes it, a run that saves is refused. If the step
+  only reads it, or if nothing is saved, there is a warning.
 - A random operation such as `tf.random.normal` keeps its state inside
   TensorFlow, and is treated like a variable that the step writes.
 """
 
-import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 from absl import logging
 
@@ -48,41 +44,20 @@ _COLLECTIVE = "Collective"
 
 
 class Untracked:
-    """Variables that may have to be saved, though Keras does not track them.
-
-    Which of them a step touches is known once it has been traced, or from the
-    checkpoint of a run that has traced it.
+    """What training leaves that no checkpoint holds.
 
     Args:
-        made: variables that the model function, layers and optimizers have
-            made, in their order.
-        known: those that are saved anyway, or need not be.
+        known: the variables that checkpoints hold, or need not.
 
     Attributes:
+        known: the ids of their handles.
         lost: sentences about the state of the training step that no
-            checkpoint can hold.
+            checkpoint can hold; known once it has been traced.
     """
 
-    def __init__(
-        self, made: Sequence[tf.Variable], *, known: Sequence[Any]
-    ) -> None:
-        self._known = {key for one in known for key in _handles(one)}
-        self._names: dict[int, str] = {}
-        # Weak references: much of what was made is thrown away, such as whole
-        # models, and must not stay in memory.
-        self._variables: weakref.WeakValueDictionary[str, tf.Variable] = (
-            weakref.WeakValueDictionary()
-        )
-        self._touched: set[str] = set()
+    def __init__(self, known: Sequence[Any]) -> None:
+        self.known = {key for one in known for key in _handles(one)}
         self.lost: list[str] = []
-        for i, variable in enumerate(made):
-            self._offer(f"{i:04d}", variable)
-
-    def offer_attributes(self, owner: Any) -> None:
-        """Adds the variables that are attributes of an object."""
-        for name, value in vars(owner).items():
-            if isinstance(value, tf.Variable | keras.Variable):
-                self._offer(name, native(value))
 
     def require_nothing_lost(self) -> None:
         """Checks that checkpoints can hold all that training leaves.
@@ -92,54 +67,6 @@ class Untracked:
         """
         if self.lost:
             raise UserError(self.lost[0])
-
-    def touch(self, handle: Any) -> bool:
-        """Notes that a step touches a variable; whether it is saved."""
-        key = self._names.get(id(handle))
-        if key is None or key not in self._variables:
-            return id(handle) in self._known
-        self._touched.add(key)
-        return True
-
-    def state(self) -> dict[str, Any]:
-        """Values by name, for a checkpoint."""
-        with tf.device("CPU:0"):
-            return {
-                key: tf.identity(self._variables[key].read_value())
-                for key in sorted(self._touched)
-                if key in self._variables
-            }
-
-    def load(self, values: Mapping[str, Any]) -> None:
-        """Restores what `state` returned.
-
-        Raises:
-            UserError: a variable has another shape now.
-        """
-        for key, value in values.items():
-            variable = self._variables.get(key)
-            if variable is None:
-                continue  # The step does not use it any more.
-            if tuple(np.shape(value)) != tuple(variable.shape):
-                raise UserError(
-                    "The checkpoint is of another model: a variable that Keras "
-                    f"does not track, {variable.name}, has the shape "
-                    f"{tuple(variable.shape)}, but {np.shape(value)} there. "
-                    "Choose another --model_dir, or start from it with "
-                    "--init_from."
-                )
-            self._touched.add(key)
-            variable.assign(tf.cast(value, variable.dtype))
-
-    def _offer(self, key: str, variable: tf.Variable) -> None:
-        handles = _handles(variable)
-        is_number = variable.dtype.is_floating or variable.dtype.is_integer
-        # Strings and resources, such as lookup tables, are not trained.
-        if not (is_number or variable.dtype.is_bool):
-            return
-        if not self._known.intersection(handles):
-            self._variables[key] = variable
-            self._names |= dict.fromkeys(handles, key)
 
 
 def captured() -> set[int]:
@@ -162,7 +89,7 @@ def check(
     """Looks through the graph that is being traced, at the end of a step.
 
     Args:
-        untracked: notes what the step touches.
+        untracked: knows what checkpoints hold.
         model: whose layers are named.
         before: what `captured` returned at the beginning of the step: these
             are the strategy's.
@@ -180,7 +107,7 @@ def check(
     lost: list[str] = []
     warned: list[str] = []
     for outer, inner in graph.captures:
-        is_saved = id(outer) in before or untracked.touch(outer)
+        is_saved = id(outer) in before or id(outer) in untracked.known
         shape = None if is_saved else _shape_of_variable(outer)
         if shape is None:
             continue
@@ -192,10 +119,9 @@ def check(
         names = [one.name for one in watched if id(outer) in _handles(one)]
         name = names[0] if names else f"a tf.Variable of shape {shape}"
         message = (
-            f"{_layer_of(inner.op, layers)} uses {name}, which was made "
-            "outside of the model function, so no checkpoint holds it: a "
-            "resumed run would have another value. Make it in the model "
-            "function or in a layer, or make it an attribute of the Trainer."
+            f"{_layer_of(inner.op, layers)} uses {name}, which Keras does not "
+            "track, so no checkpoint holds it: a resumed run would have "
+            "another value. Make it by add_weight in a layer of the model."
         )
         (warned if users <= _READS else lost).append(message)
     # One sentence per layer, however often it draws.

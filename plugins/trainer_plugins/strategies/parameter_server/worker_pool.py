@@ -101,8 +101,14 @@ def _check_input(make: Callable[[Any], tf.data.Dataset]) -> None:
         return tf.data.experimental.to_variant(make(context))
 
     with outside_graph():
-        graph = graph_function(traced).get_concrete_function().graph
-    for operation in operations_of(graph):
+        function = graph_function(traced).get_concrete_function()
+    if any(one.dtype == tf.variant for one in function.captured_inputs):
+        raise UserError(
+            "The data is a tf.data.Dataset that this process has made, and "
+            "workers of parameter servers are others. Pass a function that "
+            "makes it: Trainer(data=lambda split: ...)."
+        )
+    for operation in operations_of(function.graph):
         if "PyFunc" in operation.type:
             raise UserError(
                 "The data runs Python code (PyDataset, from_generator, "
