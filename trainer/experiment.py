@@ -274,7 +274,11 @@ def _make_trainer(
             f"run.trainer made a {type(made).__name__}, not a Trainer. Name "
             "the Trainer or a subclass of it."
         )
-    for name, one in made._recipe.objects().items():
+    recipe = made._recipe
+    model = recipe.given and recipe.given.model
+    for name, one in (("model", model), ("optimizer", recipe.optimizer)):
+        if not isinstance(one, keras.Model | keras.optimizers.Optimizer):
+            continue
         # In Python it does; gin would make it before the strategy and the
         # seed, and in a cluster TensorFlow would then refuse to start.
         kind = type(one).__name__

@@ -96,7 +96,12 @@ def _as_array(part: Any, name: str) -> np.ndarray:
     elif hasattr(part, "to_numpy"):
         array = _of_frame(part, name)
     elif not hasattr(part, "__array__"):
-        raise UserError(_not_data(part, name))
+        raise UserError(
+            f"{name} is a {type(part).__name__}. Valid: an array, a pandas "
+            "frame, a list of numbers, a dict or list of these by input, a "
+            "tf.data.Dataset of batches, a generator of them, "
+            "trainer.Examples, trainer.Batches, or a keras.utils.PyDataset."
+        )
     elif np.ma.is_masked(part):
         raise UserError(
             f"{name} is a masked array, and no tensor has a mask: the values "
@@ -112,19 +117,6 @@ def _as_array(part: Any, name: str) -> np.ndarray:
             f"{name} is a single value ({array.item()!r}); examples need an "
             "array with one row each."
         )
-    if array.dtype.kind in "mM":
-        raise UserError(
-            f"{name} holds times ({array.dtype}), which no tensor can hold. "
-            "Make them numbers, such as seconds: (t - t.min()) / "
-            "numpy.timedelta64(1, 's')."
-        )
-    if array.dtype.names:
-        raise UserError(
-            f"{name} has the fields {', '.join(array.dtype.names)} in each "
-            "row, and a tensor has none. Give a dict of arrays, {field: "
-            f"{name}[field]}}, or numpy.lib.recfunctions."
-            f"structured_to_unstructured({name})."
-        )
     # NumPy knows bfloat16 as an extension, which is of no kind.
     if array.dtype.kind == "f" or array.dtype.name == "bfloat16":
         array = array.astype(keras.config.floatx(), copy=False)
@@ -132,7 +124,8 @@ def _as_array(part: Any, name: str) -> np.ndarray:
         tf.as_dtype(array.dtype)
     except TypeError:
         raise UserError(
-            f"{name} has the dtype {array.dtype}, which no tensor can have."
+            f"{name} has the dtype {array.dtype}, which no tensor can have. "
+            "Make it numbers."
         ) from None
     return array
 
@@ -181,18 +174,3 @@ def _of_objects(array: np.ndarray, name: str) -> np.ndarray:
             "array of numbers: rows of one length, and no None."
         )
     return found
-
-
-def _not_data(part: Any, name: str) -> str:
-    kind = type(part).__name__
-    if type(part).__module__.partition(".")[0] == "torch":
-        return (
-            f"{name} is a {kind} of PyTorch. Give the arrays that it loads, "
-            "or a tf.data.Dataset."
-        )
-    return (
-        f"{name} is a {kind}. Valid: an array, a pandas frame, a list of "
-        "numbers, a dict or list of these by input, a tf.data.Dataset of "
-        "batches, a generator of them, trainer.Examples, trainer.Batches, or a "
-        "keras.utils.PyDataset."
-    )

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from trainer.data.batches import Batches
 from trainer.errors import UserError
@@ -274,9 +275,12 @@ class Run:
     def _make_train_runner(self) -> GraphLoop:
         step = make_train_step(self.spec)
         if self.spec.run_eagerly:
-            return EagerLoop(
-                step, self.plugin.strategy, needs_graph=self.spec.saves
-            )
+            if self.saves:
+                logging.warning(
+                    "run_eagerly: only a graph shows what a step leaves that "
+                    "no checkpoint holds, so that is not looked for."
+                )
+            return EagerLoop(step, self.plugin.strategy)
         if self.spec.form is Form.XLA_STACK:
             return self.plugin.stack_runner(step)
         return self.plugin.runner(step, training=True)

@@ -139,18 +139,11 @@ class Probe:
         if isinstance(error, UserError):
             raise error
         if error is not None:
-            with probing(self._spec):
-                found = self._fixed_size()
-            if found is not None:
-                return found
-            logging.warning(
-                "The step could not be tried on %d examples outside of a "
-                "graph, so it is not known whether it depends on how a batch "
-                "is cut: %s",
-                len(self.whole.rows),
-                _first_line(error),
+            place = "".join(map(_in_layer, self.whole.under_way[-1:]))
+            return (
+                f"A batch of {len(self.whole.rows)} examples fails{place}, "
+                f"outside of a graph: {_first_line(error)}. {_FREE} {_OPT_OUT}"
             )
-            return None
         with probing(self._spec):
             self._find_decays()
             found, gradient = self._compared(self.parts)
@@ -168,23 +161,6 @@ class Probe:
         if gradient is not None and found is None:
             logging.warning("%s", gradient)
         return found
-
-    def _fixed_size(self) -> str | None:
-        """A sentence about a step that takes batches of a replica's size only.
-
-        Whether such parts make the whole cannot be tried, and what keeps
-        something for each example has it for those of one replica.
-        """
-        micro = self._spec.accumulation_steps if self._training else 1
-        count, total = self._spec.plugin.num_replicas * micro, self.whole.rows
-        size, rest = divmod(len(total), count)
-        if count == 1 or rest or _failure(self._run(*[size] * count)):
-            return None
-        place = "".join(map(_in_layer, self.whole.under_way[-1:]))
-        return (
-            f"A batch of {len(total)} examples fails{place}, though parts of "
-            f"{size} do not: {_first_line(self.whole.error)}. {_FREE}"
-        )
 
     def _run(self, *sizes: int) -> list[Run]:
         return run(self._spec, self._batch, sizes, training=self._training)

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from trainer.data.stacks import Rows, Stack, Stacks
-from trainer.errors import UserError, outside_graph
+from trainer.errors import outside_graph
 from trainer.runtime.graph import graph_function, repeat
 from trainer.step.gradients import among_zeros, reduce_sum
 from trainer.step.reductions.sums import Packing, Sums, stacked
@@ -349,25 +349,7 @@ def eagerly() -> Iterator[None]:
 
 
 class EagerLoop(GraphLoop):
-    """Runs a step of a single replica n times, as Python.
-
-    Args:
-        step: see `GraphLoop`.
-        strategy: see `GraphLoop`.
-        needs_graph: whether a graph has to be traced all the same: only that
-            shows what a step touches beside the model, which a checkpoint has
-            to hold.
-    """
-
-    def __init__(
-        self,
-        step: Step,
-        strategy: tf.distribute.Strategy,
-        *,
-        needs_graph: Callable[[], bool] = lambda: False,
-    ) -> None:
-        super().__init__(step, strategy)
-        self._needs_graph = needs_graph
+    """Runs a step of a single replica n times, as Python."""
 
     def __call__(
         self,
@@ -386,21 +368,4 @@ class EagerLoop(GraphLoop):
         return [Sums(self.packing, sums, i) for i in range(len(carried))]
 
     def trace(self, iterator: Any) -> None:
-        """Traces a graph only where a run saves; see the class.
-
-        Raises:
-            UserError: it does, and the step only runs as Python.
-        """
-        if not self._needs_graph():
-            return
-        try:
-            with outside_graph():
-                self.trace_step(iterator)
-        except (AttributeError, NotImplementedError, TypeError) as error:
-            why = str(error).partition("\n")[0]
-            raise UserError(
-                "run_eagerly: a run that saves traces its step once, to find "
-                "all that a checkpoint must hold, and this step cannot be "
-                f"traced ({why}). Leave out the callback that saves, or what "
-                "only works eagerly."
-            ) from error
+        """Does nothing: a step may only work as Python."""

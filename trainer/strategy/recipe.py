@@ -202,15 +202,3 @@ class Recipe:
         return StepSpec(
             **{**ours, **of_call}, form=self.form, may_choose_form=may_choose
         )
-
-    def objects(self) -> dict[str, Any]:
-        """What was given as an object with variables, by its argument."""
-        found = {
-            "model": self.given and self.given.model,
-            "optimizer": self.optimizer,
-        }
-        return {
-            name: one
-            for name, one in found.items()
-            if isinstance(one, keras.Model | keras.optimizers.Optimizer)
-        }

@@ -142,7 +142,7 @@ MISTAKES = {
     ),
     "times": (
         lambda: make().fit(np.zeros((64, 8), "datetime64[s]"), Y),
-        r"x holds times \(datetime64\[s\]\)",
+        r"x has the dtype datetime64\[s\], which no tensor",
     ),
     "no targets": (lambda: make().fit(X), "the data has no targets"),
     "targets without inputs": (lambda: make().fit(y=Y), "got y, but no x"),
@@ -380,7 +380,7 @@ MISTAKES = {
     ),
     "fields": (
         lambda: make().fit(np.zeros(64, [("age", "f4"), ("size", "f4")]), Y),
-        "x has the fields age, size",
+        "x has the dtype .*age.*, which no tensor can have",
     ),
     "weights of text": (
         lambda: make().fit(X, Y, sample_weight=np.full(64, "a")),

@@ -12,30 +12,29 @@ from trainer.step.keras.private import function_of_loss
 # sequence of such numbers.
 Targets = Literal["value", "two", "vector", "number", "numbers"]
 
-# By function: the targets, and the activation after which outputs are the
-# probabilities that it takes; each is known to keep examples apart.
-_TABLE: dict[str, tuple[Targets, str | None]] = {
-    "binary_crossentropy": ("two", "sigmoid"),
-    "binary_focal_crossentropy": ("two", "sigmoid"),
-    "categorical_crossentropy": ("vector", "softmax"),
-    "categorical_focal_crossentropy": ("vector", "softmax"),
-    "categorical_generalized_cross_entropy": ("number", None),
-    "categorical_hinge": ("vector", None),
-    "cosine_similarity": ("value", None),
-    "ctc": ("numbers", None),
-    "dice": ("value", None),
-    "hinge": ("value", None),
-    "huber": ("value", None),
-    "kl_divergence": ("vector", None),
-    "log_cosh": ("value", None),
-    "mean_absolute_error": ("value", None),
-    "mean_absolute_percentage_error": ("value", None),
-    "mean_squared_error": ("value", None),
-    "mean_squared_logarithmic_error": ("value", None),
-    "poisson": ("value", None),
-    "sparse_categorical_crossentropy": ("number", "softmax"),
-    "squared_hinge": ("value", None),
-    "tversky": ("value", None),
+# By function; each is known to keep examples apart.
+_TABLE: dict[str, Targets] = {
+    "binary_crossentropy": "two",
+    "binary_focal_crossentropy": "two",
+    "categorical_crossentropy": "vector",
+    "categorical_focal_crossentropy": "vector",
+    "categorical_generalized_cross_entropy": "number",
+    "categorical_hinge": "vector",
+    "cosine_similarity": "value",
+    "ctc": "numbers",
+    "dice": "value",
+    "hinge": "value",
+    "huber": "value",
+    "kl_divergence": "vector",
+    "log_cosh": "value",
+    "mean_absolute_error": "value",
+    "mean_absolute_percentage_error": "value",
+    "mean_squared_error": "value",
+    "mean_squared_logarithmic_error": "value",
+    "poisson": "value",
+    "sparse_categorical_crossentropy": "number",
+    "squared_hinge": "value",
+    "tversky": "value",
 }
 # By default these return one value for all examples: they need an axis.
 _OVER_ALL = ("dice", "tversky")
@@ -50,14 +49,12 @@ class KerasLoss:
         title: as a class.
         options: what it is called with.
         targets: what it takes; `None` if it is not in the table.
-        activation: see the table; `None` where it takes any outputs.
     """
 
     function: str
     title: str
     options: dict[str, Any]
     targets: Targets | None
-    activation: str | None
 
     @classmethod
     def of(cls, loss: keras.losses.Loss | None) -> "KerasLoss | None":
@@ -70,7 +67,7 @@ class KerasLoss:
         title = type(loss).__name__
         if title == "LossFunctionWrapper":
             title = "".join(part.capitalize() for part in name.split("_"))
-        return cls(name, title, options, *_TABLE.get(name, (None, None)))
+        return cls(name, title, options, _TABLE.get(name))
 
     @property
     def is_over_all(self) -> bool:

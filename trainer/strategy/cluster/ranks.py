@@ -37,15 +37,9 @@ def cluster_of_ranks(
     Raises:
         UserError: there are too few ranks, or this rank is out of range.
     """
-    total = len(addresses)
-    if not 0 <= rank < total:
-        raise UserError(
-            f"{source}: this process has rank {rank}, but there are {total} "
-            f"tasks. Valid ranks: 0 to {total - 1}."
-        )
     if not num_ps:
         return Cluster({"worker": addresses}, "worker", rank, source)
-    first_worker = 1 + num_ps
+    total, first_worker = len(addresses), 1 + num_ps
     if total <= first_worker:
         raise UserError(
             f"{source}: {total} tasks are too few for a chief, {num_ps} "
@@ -57,11 +51,10 @@ def cluster_of_ranks(
         "worker": addresses[first_worker:],
         "ps": addresses[1:first_worker],
     }
-    if rank == 0:
-        return Cluster(jobs, "chief", 0, source)
+    job, begin = "worker", first_worker
     if rank < first_worker:
-        return Cluster(jobs, "ps", rank - 1, source)
-    return Cluster(jobs, "worker", rank - first_worker, source)
+        job, begin = ("ps", 1) if rank else ("chief", 0)
+    return Cluster(jobs, job, rank - begin, source)
 
 
 def read_number(

@@ -181,7 +181,7 @@ def test_jobs_and_steps_that_share_a_node_have_their_own_ports():
 @pytest.mark.parametrize(
     ("environ", "parts"),
     [
-        (in_slurm(4), ["rank 4", "0 to 3"]),
+        (in_slurm(4), ["worker 4", "0, 1, 2, 3"]),
         (in_slurm(0, nodes=""), ["SLURM_STEP_NODELIST"]),
         (in_slurm(0, SLURMD_NODENAME="n11"), ["node n11", "of n2"]),
         (in_slurm(0, TRAINER_PORT="65535"), ["65534", "TRAINER_PORT"]),
