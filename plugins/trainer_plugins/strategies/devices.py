@@ -13,9 +13,6 @@ from absl import logging
 from trainer import UserError
 from trainer.plugin_api import Cluster, nearest, split_address
 
-# With these, Slurm has given each task of a node GPUs of its own.
-_DEALT_OUT = ("SLURM_GPUS_PER_TASK", "SLURM_TRES_PER_TASK", "SLURM_GPU_BIND")
-
 
 def count(kind: str) -> int:
     """Returns how many logical devices of a kind TensorFlow has, or will have.
@@ -59,12 +56,8 @@ def take_share(cluster: Cluster, jobs: Sequence[str]) -> None:
         UserError: the tasks of this host cannot share its GPUs evenly.
     """
     gpus = tf.config.get_visible_devices("GPU")
-    named = "CUDA_VISIBLE_DEVICES" in os.environ
-    if named and (
-        cluster.source != "Slurm"
-        or any(one in os.environ for one in _DEALT_OUT)
-    ):
-        return  # Somebody has dealt them out, for this process.
+    if _are_dealt_out(cluster):
+        return
     tasks = dict(cluster.tasks(*jobs))
     if cluster.name not in tasks:
         tf.config.set_visible_devices([], "GPU")
@@ -85,6 +78,19 @@ def take_share(cluster: Cluster, jobs: Sequence[str]) -> None:
         )
     first = here.index(cluster.name) * share
     tf.config.set_visible_devices(gpus[first : first + share], "GPU")
+
+
+def _are_dealt_out(cluster: Cluster) -> bool:
+    """Returns whether somebody has named the GPUs of this very process."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named is None:
+        return False
+    # Slurm names all that the step has on the node, unless it was told to bind
+    # them to tasks; srun's own options for that are in no variable.
+    on_node = os.environ.get("SLURM_GPUS_ON_NODE", "")
+    if on_node.isdecimal():
+        return len(named.split(",")) < int(on_node)
+    return cluster.source != "Slurm" or "SLURM_GPUS_PER_TASK" in os.environ
 
 
 def logical_devices(names: str | Sequence[str] | None = None) -> list[str]:

@@ -6,7 +6,8 @@ on the CPU, by TensorFlow's soft placement.
 
     gpu_script.py CASE GPUS [ARGUMENT]
 
-prints what TensorFlow derives, as JSON, or the sentence of a refusal.
+prints what TensorFlow derives, as JSON, or the sentence of a refusal. GPUS is
+a number, or `named`: those of `CUDA_VISIBLE_DEVICES`.
 """
 
 import json
@@ -125,6 +126,8 @@ def main():
         one = tf.config.LogicalDeviceConfiguration()
         (cpu,) = tf.config.list_physical_devices("CPU")
         tf.config.set_logical_device_configuration(cpu, [one, one])
+    if gpus == "named":
+        gpus = len(os.environ["CUDA_VISIBLE_DEVICES"].split(","))
     pretend(int(gpus), of_workers)
     try:
         print(json.dumps(CASES[case](argument[0] if argument else None)))

@@ -12,6 +12,7 @@ import sys
 import numpy as np
 import pytest
 
+from tests.plugins.strategies.gpus_of_slurm import taken
 from trainer.launch.main import cluster_environ, held_ports
 
 SCRIPT = pathlib.Path(__file__).with_name("gpu_script.py")
@@ -121,12 +122,7 @@ def test_workers_of_one_host_share_its_gpus():
         assert one["devices"] == [f"{task}{GPU}{i}" for i in range(2)]
 
 
-@pytest.mark.parametrize(
-    ("more", "expected"),
-    # With the second, Slurm lists for each task those that are its own.
-    [({}, [[0], [1]]), ({"SLURM_GPUS_PER_TASK": "2"}, [[0, 1], [0, 1]])],
-)
-def test_tasks_of_slurm_share_a_nodes_gpus(more, expected):
+def test_tasks_of_slurm_share_a_nodes_gpus():
     with held_ports(1) as (coordinator,):
         started = [
             start(
@@ -140,11 +136,53 @@ def test_tasks_of_slurm_share_a_nodes_gpus(more, expected):
                 SLURM_JOB_ID=str(coordinator),
                 CUDA_VISIBLE_DEVICES="0,1",
                 TRAINER_COORDINATOR_PORT=str(coordinator),
-                **more,
             )
             for rank in range(2)
         ]
-        assert [end(process)["gpus"] for process in started] == expected
+        assert [end(process)["gpus"] for process in started] == [[0], [1]]
+
+
+ON_NODE, PER_TASK = "SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_TASK"
+
+
+@pytest.mark.parametrize(
+    ("named", "more", "expected"),
+    [
+        # As Slurm 22.05 sets them with --gpus-per-node=4,
+        (["0,1,2,3"] * 2, {ON_NODE: "4"}, ["01", "23"]),
+        # the same and --gpu-bind=closest, where all are equally close,
+        (["0,1,2,3"] * 2, {ON_NODE: "4", "SLURM_GPU_BIND": "closest"}, 0),
+        # and srun's own --gpus-per-task=2, of which no other variable tells.
+        (["0,1", "2,3"], {ON_NODE: "4"}, ["01", "23"]),
+        (["0", "1"], {ON_NODE: "2"}, ["0", "1"]),
+        # With devices that are fenced off, each task counts its own from 0.
+        (["0,1", "0,1"], {ON_NODE: "4", PER_TASK: "2"}, ["01", "01"]),
+        # What the tasks get of the CPUs is of no account.
+        (["0,1"] * 2, {ON_NODE: "2", "SLURM_TRES_PER_TASK": "cpu:1"}, "01"),
+        # An older Slurm does not say how many there are.
+        (["0,1,2,3"] * 2, {}, ["01", "23"]),
+        (["0,1", "0,1"], {PER_TASK: "2"}, ["01", "01"]),
+    ],
+)
+def test_what_slurm_has_dealt_out(named, more, expected, monkeypatch):
+    found = [
+        "".join(
+            taken(
+                {
+                    "SLURM_PROCID": str(rank),
+                    "SLURM_LOCALID": str(rank),
+                    "SLURM_STEP_NUM_TASKS": "2",
+                    "SLURM_STEP_NODELIST": "n1",
+                    "SLURM_STEP_TASKS_PER_NODE": "2",
+                    "CUDA_VISIBLE_DEVICES": one,
+                    **more,
+                },
+                monkeypatch,
+            )
+        )
+        for rank, one in enumerate(named)
+    ]
+    assert found == list(expected or ["01", "23"])
 
 
 def test_cpus_that_would_not_be_used_are_refused():
