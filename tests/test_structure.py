@@ -24,23 +24,23 @@ LAYERS = (
 FACADES = {"__init__", "__main__", "plugin_api"}
 # Lines of code: no blank lines, comments or docstrings.
 MOST_LINES = {
-    "trainer": 1243,
+    "trainer": 1244,
     "trainer/checkpoint": 1106,
     "trainer/cli": 1480,
-    "trainer/data": 1235,
+    "trainer/data": 1248,
     "trainer/launch": 758,
     "trainer/loop": 2618,
-    "trainer/python": 542,
+    "trainer/python": 543,
     "trainer/runtime": 1249,
     "trainer/step": 4873,
-    "trainer/strategy": 1944,
+    "trainer/strategy": 1946,
     "trainer/tools": 572,
-    "trainer/values": 459,
+    "trainer/values": 484,
     "plugins/trainer_plugins": 30,
     "plugins/trainer_plugins/callbacks": 729,
     "plugins/trainer_plugins/control_plane": 1001,
     "plugins/trainer_plugins/loggers": 652,
-    "plugins/trainer_plugins/strategies": 2025,
+    "plugins/trainer_plugins/strategies": 2028,
     "experiments": 865,
 }
 LONGEST_MODULE = 350

@@ -616,6 +616,7 @@ class Trainer(BaseStep):
             name, value, kind=kind, split=split, sample_rate=sample_rate
         )
 
+    @checked
     def save(self, path: Path, *, overwrite: bool = True) -> None:
         """Saves the model in Keras' format; `keras.models.load_model` reads it.
 

@@ -82,11 +82,13 @@ def weights_of_all(weights: Any, rows: int) -> Any:
 
 def _is_of_numbers(part: Any) -> bool:
     """Whether lists hold plain values, and no arrays; looks at the first."""
-    while isinstance(part, list | tuple):
-        if not part:
-            return True
+    # No array has more dimensions, and a list may be in itself.
+    for _ in range(64):
+        if not (isinstance(part, list | tuple) and part):
+            break
         part = part[0]
-    return isinstance(part, bool | int | float | str | bytes | np.number)
+    plain = bool | int | float | str | bytes | np.number
+    return isinstance(part, list | tuple | plain)
 
 
 def _as_array(part: Any, name: str) -> np.ndarray:
@@ -95,7 +97,8 @@ def _as_array(part: Any, name: str) -> np.ndarray:
         array = _of_list(part, name)
     elif hasattr(part, "to_numpy"):
         array = _of_frame(part, name)
-    elif not hasattr(part, "__array__"):
+    # A symbolic one has the method, and no values.
+    elif isinstance(part, keras.KerasTensor) or not hasattr(part, "__array__"):
         raise UserError(
             f"{name} is a {type(part).__name__}. Valid: an array, a pandas "
             "frame, a list of numbers, a dict or list of these by input, a "
@@ -133,8 +136,10 @@ def _as_array(part: Any, name: str) -> np.ndarray:
 def _of_list(part: Any, name: str) -> np.ndarray:
     try:
         return np.asarray(part)
-    except ValueError:
+    except ValueError as error:
         lengths = sorted({len(row) for row in part if hasattr(row, "__len__")})
+        if len(lengths) < 2:
+            raise UserError(f"{name} makes no array: {error}") from None
         raise UserError(
             f"The rows of {name} have different lengths ("
             f"{', '.join(map(str, lengths[:4]))}, ...). Pad them to one, such "

@@ -312,6 +312,8 @@ def _rows_of(part: Any) -> tf.Tensor:
         return part.dense_shape[0]
     if isinstance(part, tf.RaggedTensor):
         return tf.cast(part.nrows(), tf.int64)
+    if part.shape.rank == 0:
+        raise UserError("A batch holds single values, and no rows of examples.")
     return tf.shape(part, tf.int64)[0]
 
 

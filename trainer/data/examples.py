@@ -112,7 +112,12 @@ class ArrayExamples(Examples):
                 if not isinstance(leaf, _NOT_DENSE):
                     # What `tf.constant` makes of an array keeps a second copy
                     # of it for as long as it lives.
-                    self._leaves[index] = tf.identity(tf.constant(leaf))
+                    try:
+                        self._leaves[index] = tf.identity(tf.constant(leaf))
+                    except ValueError as error:
+                        raise UserError(
+                            f"The data does not make a tensor: {error}"
+                        ) from None
         return self._leaves
 
     def columns(self) -> Any:

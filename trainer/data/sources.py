@@ -237,7 +237,10 @@ class DataFunction(Data):
 
     def _accepted(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Returns the arguments that are among the function's parameters."""
-        parameters = inspect.signature(self._function).parameters
+        try:
+            parameters = inspect.signature(self._function).parameters
+        except ValueError:  # Some that are built in have none.
+            return {}
         if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
             return arguments
         return {k: v for k, v in arguments.items() if k in parameters}

@@ -16,6 +16,7 @@ from trainer.data.sources import GivenData, as_data, is_by_split
 from trainer.errors import UserError
 from trainer.loop.schedule import FitEpochs
 from trainer.run_options import EvalEvery
+from trainer.values.words import shown
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -80,9 +81,9 @@ class FitData:
             for name, value in of_evaluation.items():
                 if value is not None:
                     raise UserError(
-                        f"{name} = {value!r}, but there is nothing to evaluate:"
-                        " pass validation_data or validation_split with x, or "
-                        "Trainer(data={'train': ..., 'eval': ...})."
+                        f"{name} = {shown(value)}, but there is nothing to "
+                        "evaluate: pass validation_data or validation_split "
+                        "with x, or Trainer(data={'train': ..., 'eval': ...})."
                     )
 
     @property
@@ -253,7 +254,7 @@ def evaluations_of(
         evaluates=evaluates,
         validation_steps=steps,
         validation_batch_size=data.validation_batch_size,
-        validation_freq=None if freq == 1 else freq,
+        validation_freq=None if isinstance(freq, int) and freq == 1 else freq,
     )
     return {
         "evaluate": evaluates,
@@ -347,7 +348,7 @@ def _in_epochs(freq: Any) -> str:
     if isinstance(freq, int | np.integer) and freq >= 1:
         return f"{int(freq)} epochs"
     raise UserError(
-        f"validation_freq = {freq!r}: only every n-th epoch can be evaluated. "
-        "Give a whole number >= 1, such as 1; for chosen epochs call evaluate "
-        "between two calls of fit."
+        f"validation_freq = {shown(freq)}: only every n-th epoch can be "
+        "evaluated. Give a whole number >= 1, such as 1; for chosen epochs "
+        "call evaluate between two calls of fit."
     )

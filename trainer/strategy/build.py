@@ -34,6 +34,7 @@ from trainer.strategy.checks import (
 from trainer.strategy.optimizers import build_optimizers
 from trainer.strategy.plugin import StrategyPlugin
 from trainer.strategy.recipe import Recipe
+from trainer.values.configurable import call_factory
 
 
 def build_parts(
@@ -179,7 +180,7 @@ def build_model(
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy(precision or before)
     try:
-        model = factory()
+        model = call_factory(factory)
     finally:
         keras.config.set_dtype_policy(before)
     if not isinstance(model, keras.Model):

@@ -23,6 +23,7 @@ from trainer.strategy.checks import check_methods
 from trainer.strategy.given import GivenModel, trains_itself
 from trainer.strategy.hand_over import hand_over_attributes
 from trainer.strategy.plugin import StrategyPlugin
+from trainer.values.configurable import call_factory
 from trainer.values.words import shown
 
 # What of Keras' optimizers would not do here what it says: whether it does so
@@ -268,7 +269,7 @@ def _make_optimizer(
         ):
             # Keras takes no whole number for it.
             options, rate = {"learning_rate": float(rate)}, None
-        optimizer = factory(**options)
+        optimizer = call_factory(factory, **options)
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise UserError(
             f"Trainer.optimizer = {shown(factory)} returned "

@@ -5,7 +5,9 @@ not a truth value, but a whole number does where any number does. What pydantic
 makes of a value is thrown away. Nothing here imports TensorFlow, NumPy or gin.
 """
 
+import contextlib
 import functools
+from collections.abc import Hashable
 from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -40,14 +42,12 @@ def check(owner: str, parameter: str, value: Any, annotation: Any) -> None:
 
 def why_not(value: Any, annotation: Any) -> str:
     """Returns what a value must be, `"must be ..."`; `""` if it is."""
-    validate = _adapter(annotation).validate_python
-    for tried in (value, _without_numpy(value)):
-        try:
-            validate(tried)
-        except ValidationError:
-            continue
-        return ""
     wanted = f"must be {describe(annotation)}"
+    try:
+        if _fits(value, annotation):
+            return ""
+    except RecursionError:
+        return f"{wanted}, and not nested so deeply."
     if isinstance(value, int | float) and abs(value) > min(LARGEST):
         wanted += ", and not so large"
     # Such as a path that the system's encoding cannot hold.
@@ -57,6 +57,15 @@ def why_not(value: Any, annotation: Any) -> str:
     ):
         wanted = "is not valid UTF-8"
     return f"{wanted}.{advice(value, annotation)}"
+
+
+def _fits(value: Any, annotation: Any) -> bool:
+    validate = _adapter(annotation).validate_python
+    for convert in (lambda value: value, _without_numpy):
+        with contextlib.suppress(ValidationError):
+            validate(convert(value))
+            return True
+    return False
 
 
 @functools.cache
@@ -69,7 +78,10 @@ def _adapter(annotation: Any) -> TypeAdapter[Any]:
 
 def _without_numpy(value: Any) -> Any:
     """Returns a value with Python's numbers and truth values in it."""
-    if type(value).__module__ == "numpy" and value.shape == ():
+    kind = type(value)
+    # Not an array without dimensions, which is no key of a dict.
+    is_scalar = kind.__module__ == "numpy" and isinstance(value, Hashable)
+    if is_scalar and getattr(value, "shape", None) == ():
         return value.item()
     if isinstance(value, dict):
         pairs = value.items()

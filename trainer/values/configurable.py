@@ -14,6 +14,7 @@ import gin
 
 from trainer.errors import UserError, nearest
 from trainer.values.checks import check
+from trainer.values.words import shown
 
 T = TypeVar("T", bound=Callable[..., Any])
 
@@ -80,6 +81,24 @@ def _checking(function: Any, name: str | None = None) -> Any:
     del check_and_call.__wrapped__
     setattr(check_and_call, _TYPES, types)
     return check_and_call
+
+
+def call_factory(make: Callable[..., Any], **given: Any) -> Any:
+    """Calls a function of the user's that makes something.
+
+    Raises:
+        UserError: it cannot be called like this.
+    """
+    try:
+        return make(**given)
+    except TypeError as error:
+        # Not of something inside of it.
+        if error.__traceback__ and error.__traceback__.tb_next:
+            raise
+        raise UserError(
+            f"{shown(make)} must be a function that can be called without "
+            f"further arguments: {error}."
+        ) from None
 
 
 def _hints(function: Any) -> dict[str, Any]:

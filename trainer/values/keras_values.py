@@ -54,6 +54,12 @@ def _is_loss(leaf: Any) -> bool:
         return False
 
 
+def _is_metric(leaf: Any) -> bool:
+    return isinstance(leaf, str) or (
+        callable(leaf) and not isinstance(leaf, keras.Layer)
+    )
+
+
 def _is_weight(leaf: Any) -> bool:
     is_number = isinstance(leaf, numbers.Real) and not isinstance(leaf, bool)
     return is_number and math.isfinite(leaf)
@@ -118,6 +124,7 @@ Optimizer: TypeAlias = Annotated[
 ]
 Metrics: TypeAlias = Annotated[
     Any,
+    _each(keras.Metric, fits=_is_metric),
     Doc(
         "a list of Keras metrics, their classes or names, or a list or dict of "
         "these by output"

@@ -9,7 +9,7 @@ import keras
 
 from trainer.errors import UserError, did_you_mean
 from trainer.step.keras.private import object_name
-from trainer.values.configurable import configurable
+from trainer.values.configurable import call_factory, configurable
 
 # Names whose meaning in Keras depends on targets and outputs.
 _BY_SHAPE = ("accuracy", "acc", "crossentropy", "ce")
@@ -52,7 +52,7 @@ def make_metric(factory: Any) -> Any:
                     return made
             name = given if isinstance(given, str) else object_name(factory)
             return keras.metrics.MeanMetricWrapper(factory, name=name)
-        factory = factory()
+        factory = call_factory(factory)
     if not isinstance(factory, keras.Metric):
         known = [n for n in dir(keras.metrics) if not n.startswith("_")]
         # The short names first: they are also those of classes, in lower case.
