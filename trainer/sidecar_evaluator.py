@@ -9,7 +9,6 @@ The record is written last, so that an evaluator that is killed at any moment
 can continue from it.
 """
 
-import json
 import math
 import os
 import time
@@ -34,13 +33,7 @@ from trainer.loop.reporter import Reporter
 from trainer.loop.run import Run
 from trainer.run_options import RunOptions
 from trainer.runtime import schema
-from trainer.runtime.files import (
-    exists,
-    make_directory,
-    read_json,
-    set_aside,
-    write_whole,
-)
+from trainer.runtime.files import make_directory, read_record, write_json
 from trainer.runtime.run_paths import prepare_directory
 from trainer.values.periods import (
     Period,
@@ -220,7 +213,11 @@ class _Best:
         }
         # An evaluator may have been killed while it saved.
         storage.remove_leftovers(directory)
-        found = self._read()
+        # An error of a remote store goes up, because starting over would lose
+        # the record.
+        found = read_record(
+            self._path, _RECORD, aside="; the evaluator starts over"
+        )
         wanted = monitor.name, monitor.mode
         by = found.get("monitor"), found.get("mode")
         # The progress still counts, but values of two kinds cannot be compared.
@@ -274,8 +271,7 @@ class _Best:
         """Records the best checkpoint, and deletes the previous one."""
         # There may be no checkpoint yet, as when the first value is NaN.
         make_directory(self._directory)
-        text = json.dumps(self._record, allow_nan=False)
-        write_whole(self._path, text + "\n")
+        write_json(self._path, self._record)
         # After the record: if the evaluator is killed here, a checkpoint too
         # many stays until the next `commit`, but never one too few.
         for path in storage.listing(self._directory):
@@ -288,20 +284,6 @@ class _Best:
         if step is None:
             return {}
         return {"best_step": step, f"best_{self._monitor.name}": value}
-
-    def _read(self) -> dict[str, Any]:
-        """The record of an earlier process; empty without one."""
-        if not exists(self._path):
-            return {}
-        try:
-            found: dict[str, Any] = read_json(self._path)
-            _RECORD(found, "it")
-        # Only damage: an error of a remote store goes up, because starting over
-        # would lose the record.
-        except ValueError as error:
-            set_aside(self._path, f"{error}; the evaluator starts over")
-            return {}
-        return found
 
 
 def _check_monitor(name: str, sets: Sequence[str]) -> None:

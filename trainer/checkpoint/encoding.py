@@ -167,15 +167,14 @@ class _Pickler(pickle.Pickler):
             return None
         if kind in (set, frozenset):
             # In an order that does not depend on the process.
-            return kind.__name__, sorted(value, key=repr), False
+            return kind.__name__, sorted(value, key=repr)
         is_variable = _variables_of(value) is not None
         if tf.is_tensor(value) and hasattr(value, "numpy") and not is_variable:
-            return "tensor", value.numpy(), False
-        is_new = id(value) not in self._known
+            return "tensor", value.numpy()
+        if id(value) in self._known:
+            return self._number(value), None
         self._known.add(id(value))
-        number, is_another = self._number(value, is_new)
-        keeps = self._encoder.keeps(value) if is_new else None
-        return number, keeps, is_another
+        return self._number(value), self._encoder.keeps(value)
 
     def reducer_override(self, value: Any) -> Any:
         """An array in one layout, whatever it is a view of."""
@@ -183,19 +182,15 @@ class _Pickler(pickle.Pickler):
             return np.asarray(value, order="C").__reduce_ex__(5)
         return NotImplemented
 
-    def _number(self, value: Any, is_new: bool) -> tuple[int, bool]:
-        """The number of an object, or of another one of its class."""
+    def _number(self, value: Any) -> int:
         for number, one in enumerate(self.objects):
             if one is value:
-                return number, False
+                return number
         if self._grows:
             self.objects.append(value)
-            return len(self.objects) - 1, False
+            return len(self.objects) - 1
         if self._encoder.is_made_again(value):
-            return _MADE_AGAIN, False
-        kinds = list(map(type, self.objects))
-        if is_new and self._encoder.is_users(value) and type(value) in kinds:
-            return kinds.index(type(value)), True
+            return _MADE_AGAIN
         what = value if isinstance(value, type) else type(value)
         raise NotSaved(f"an object of {what.__name__}")
 
@@ -217,7 +212,7 @@ class _Unpickler(pickle.Unpickler):
 
     def persistent_load(self, pid: Any) -> Any:
         """What stands for what `persistent_id` returned."""
-        number, keeps, is_another = pid
+        number, keeps = pid
         if number == "tensor":
             return tf.constant(keeps)
         if isinstance(number, str):
@@ -225,8 +220,6 @@ class _Unpickler(pickle.Unpickler):
         if self._there is None or number == _MADE_AGAIN:
             return None
         value = self._there[number]
-        if is_another:
-            value = object.__new__(type(value))
         if keeps is None:
             return value
         variables = _variables_of(value)

@@ -127,21 +127,15 @@ class Attributes:
         """Checks a state before anything is restored.
 
         Raises:
-            Misfit: it is not a state, or a value of Keras' own code is of
-                another kind than the one that the callback has now.
+            Misfit: something in it is no value.
         """
         kind = type(self._callback).__name__
         for name, data in state.items():
             try:
-                then = self._encoder.value_of(data, None)
+                self._encoder.value_of(data, None)
             # Of whatever is no pickle, or names something.
             except Exception as error:
                 raise Misfit(f"{kind}.{name}: {headline(error)}") from error
-            now = vars(self._callback).get(name)
-            if not (name in self._of_keras and self._takes(name, now)):
-                continue
-            if not _fits(self._callback, name, now, then):
-                raise Misfit(f"{kind}.{name} has a value of another kind")
 
     def load(self, state: Mapping[str, bytes]) -> None:
         """Sets attributes to a state; all others are as the run began.
@@ -190,30 +184,6 @@ class Attributes:
                 "callback has changed, choose another --model_dir."
             ) from error
         setattr(self._callback, name, value)
-
-
-def _fits(
-    callback: keras.callbacks.Callback, name: str, now: Any, then: Any
-) -> bool:
-    """Whether a stored value may replace the present one.
-
-    `None` may become a value, and the other way round: it is how Keras says
-    that a value is not known yet.
-    """
-    is_early_stopping = isinstance(callback, keras.callbacks.EarlyStopping)
-    # These go into the model when training ends: they must fit it.
-    if is_early_stopping and name == "best_weights" and then is not None:
-        shapes = [tuple(v.shape) for v in callback.model.weights]
-        arrays = isinstance(then, list) and all(
-            isinstance(v, np.ndarray) for v in then
-        )
-        return arrays and shapes == [v.shape for v in then]
-    return now is None or then is None or _kind(now) == _kind(then)
-
-
-def _kind(value: Any) -> Any:
-    kinds = (_NUMBER, str, dict, list | np.ndarray)
-    return next((kind for kind in kinds if isinstance(value, kind)), None)
 
 
 def _is_numbers(value: Any) -> bool:

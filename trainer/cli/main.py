@@ -81,13 +81,12 @@ def _execute(arguments: list[str], report: ExitReport) -> int:
     # `python -m` puts it on the path, but a console script does not.
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
-    # Before the seconds that TensorFlow takes to import. Not at the top,
-    # because it imports gin.
-    from trainer.cli.config import reader
+    # Not at the top, because it imports gin.
+    from trainer.cli.config import paths, reader
 
-    reader.check_syntax(
-        request.gin_file, request.bindings, search_path=request.search_path
-    )
+    # Before the seconds that TensorFlow takes to import.
+    for path in request.gin_file:
+        paths.locate(path, request.search_path)
     # A process that had other things to do before may want to see what it has
     # collected.
     with without_collections(freeze="tensorflow" not in sys.modules):
@@ -156,8 +155,6 @@ def _run(
     report: ExitReport,
 ) -> dict[str, float]:
     """Runs the experiment, and records its beginning and its end."""
-    import tensorflow as tf
-
     from trainer import experiment
     from trainer.cli.config.checks import user_error_in
     from trainer.cli.config.unused import check_all_used
@@ -180,7 +177,7 @@ def _run(
         run_dir.finish("start_again", reason)
         report.write(EXIT_START_AGAIN, StartAgain(reason))
 
-    is_training, unused = False, []
+    unused: list[str] = []
     try:
         with (
             last_words(record_exit),
@@ -201,7 +198,6 @@ def _run(
             # run may still be training.
             if run.trains and run.call and run.plugin.is_chief:
                 run_dir.start(run.call)
-            is_training = run.trains
             results = run.run()
             if run.tool is not None and run.plugin.is_chief:
                 run.tool.report(unused, request.model_dir)
@@ -211,12 +207,6 @@ def _run(
         # here, far from the line that set it.
         found: Exception | None = user_error_in(error, origins)
         found = found or run_dir.why_not_usable(error)
-        # A full disk in the middle of a run is a failure; before the first step
-        # it is a mistake in the flags.
-        if not (found or is_training) and isinstance(
-            error, OSError | tf.errors.OpError
-        ):
-            found = run_dir.why_not_writable()
         if tool := experiment.tool_of(request.mode):
             tool.failed(headline(found or error), request.model_dir)
         end = ending.ending_of(found or error)

@@ -24,13 +24,10 @@ from trainer.runtime import schema
 from trainer.runtime.files import (
     NotAFile,
     cannot,
-    exists,
     is_directory,
     make_directory,
     read,
-    read_json,
-    remove,
-    set_aside,
+    read_record,
     write_whole,
 )
 from trainer.runtime.memory import peak_memory
@@ -83,9 +80,8 @@ class RunDir:
         check_path(self.path)
         try:
             there = is_directory(self.path)
-            stored = self._stored().get("experiment")
-        except ValueError:
-            stored = None  # The damaged file is set aside when the run starts.
+            # A damaged file is set aside when the run starts.
+            stored = self._stored(None).get("experiment")
         except OSError as error:
             what = f"model_dir {self.path} cannot be read"
             raise cannot(what, error) from None
@@ -144,21 +140,6 @@ class RunDir:
         except OSError as error:
             logging.error("%s", self._unwritable(error))
 
-    def why_not_writable(self) -> UserError | StartAgain | None:
-        """Tries to write to the directory; returns `None` if that works."""
-        # Permissions do not tell: root, network file systems and full disks all
-        # behave differently from what the mode bits say. Several processes of a
-        # cluster may try the same directory at once.
-        process = f"{socket.gethostname()}-{os.getpid()}"
-        probe = os.path.join(self.path, f".probe-{process}")
-        try:
-            make_directory(self.path)
-            write_whole(probe, "")
-            remove(probe)
-        except OSError as error:
-            return self._unwritable(error)
-        return None
-
     def _unwritable(self, error: OSError) -> UserError | StartAgain:
         return cannot(f"model_dir {self.path} cannot be written", error)
 
@@ -173,18 +154,10 @@ class RunDir:
             return None
         return cannot(f"{name} cannot be used", error)
 
-    def _stored(self) -> dict[str, Any]:
-        """Returns the `run.json` of the last attempt; empty without one.
-
-        Raises:
-            ValueError: the file is damaged.
-        """
+    def _stored(self, aside: str | None) -> dict[str, Any]:
+        """Returns the `run.json` of the last attempt; see `read_record`."""
         path = os.path.join(self.path, _RUN)
-        if not exists(path):
-            return {}
-        stored: dict[str, Any] = read_json(path)
-        _STORED(stored, "it")
-        return stored
+        return read_record(path, _STORED, aside=aside)
 
     def _warn_of_changes(self) -> None:
         try:
@@ -199,11 +172,7 @@ class RunDir:
             )
 
     def _new_record(self, run: Run) -> dict[str, Any]:
-        try:
-            previous = self._stored()
-        except ValueError as error:
-            set_aside(os.path.join(self.path, _RUN), str(error))
-            previous = {}
+        previous = self._stored("")
         # One flat list; otherwise each attempt would contain all earlier ones.
         attempts = previous.pop("previous", [])
         if previous:

@@ -1,7 +1,6 @@
 """Rolls a run back when its guard has found a bad step, or ends it."""
 
 import datetime
-import json
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -15,7 +14,7 @@ from trainer.errors import Diverged, UserError
 from trainer.loop.callback_list import CallbackList
 from trainer.loop.run import Run
 from trainer.runtime import schema
-from trainer.runtime.files import exists, read_json, set_aside, write_whole
+from trainer.runtime.files import read_record, write_json
 from trainer.step.divergence_guard import Fault, Guard
 
 FILE_NAME = "skipped_batches.json"
@@ -44,19 +43,15 @@ def read_skipped(
         model_dir: where the run lives; `None` skips nothing.
         sets_aside: whether a damaged file is set aside; in the chief alone.
     """
-    path = os.path.join(model_dir or "", FILE_NAME)
-    if model_dir is None or not exists(path):
+    if model_dir is None:
         return []
-    try:
-        content = read_json(path)
-        _CONTENT(content, "it")
-    except ValueError as error:
-        if sets_aside:
-            why = "batches that it listed are no longer stepped over"
-            set_aside(path, f"{error}; {why}")
-        return []
-    entries: list[dict[str, Any]] = content["skipped"]
-    return entries
+    why = "; batches that it listed are no longer stepped over"
+    content = read_record(
+        os.path.join(model_dir, FILE_NAME),
+        _CONTENT,
+        aside=why if sets_aside else None,
+    )
+    return list(content.get("skipped", ()))
 
 
 def _positions(
@@ -167,9 +162,8 @@ class Rollback:
         # above. And one after it: all processes read the new file below.
         run.plugin.any_process(False)
         if run.plugin.is_chief:
-            content = json.dumps({"skipped": [*entries, entry]}, indent=1)
             path = os.path.join(run.model_dir or "", FILE_NAME)
-            write_whole(path, content + "\n")
+            write_json(path, {"skipped": [*entries, entry]})
         run.plugin.any_process(False)
         if not run.state.restore_newest(self._directory, going_back=True):
             raise Diverged(f"{story}. {self._newest()}")

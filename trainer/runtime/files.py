@@ -19,7 +19,7 @@ import re
 import shutil
 import socket
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
 from absl import logging
@@ -168,6 +168,39 @@ def read_json(path: str) -> Any:
     # Python's JSON parser recurses, and a damaged file may be nested.
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+def read_record(
+    path: str,
+    check: Callable[[Any, str], None] = lambda value, name: None,
+    *,
+    aside: str | None = None,
+) -> dict[str, Any]:
+    """Reads a JSON object; an empty one without a file, or for a damaged one.
+
+    Args:
+        path: of the file.
+        check: raises a `ValueError` for what it must not be.
+        aside: what follows from the damage; the file is then renamed, with
+            this in a warning. `None` leaves it.
+    """
+    try:
+        found = read_json(path)
+        if not isinstance(found, dict):
+            raise ValueError("it is no JSON object")
+        check(found, "it")
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except ValueError as error:
+        if aside is not None:
+            set_aside(path, f"{error}{aside}")
+        return {}
+    return found
+
+
+def write_json(path: str, value: Any) -> None:
+    """Writes a JSON file; see `write_whole`."""
+    write_whole(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
 
 
 def write_whole(path: str, content: str | bytes) -> None:

@@ -169,9 +169,7 @@ def read_report(path: str, *, pid: int) -> dict[str, Any]:
     Returns:
         The report; empty if there is no valid one.
     """
-    try:
-        found = files.read_json(path)
-    except (OSError, ValueError):
-        return {}
-    is_its = isinstance(found, dict) and found.get("pid") == pid
-    return found if is_its else {}
+    found: dict[str, Any] = {}
+    with contextlib.suppress(OSError):
+        found = files.read_record(path)
+    return found if found.get("pid") == pid else {}

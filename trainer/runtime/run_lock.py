@@ -320,11 +320,7 @@ def _wait_for_end(path: str) -> None:
 
 def _read(path: str) -> dict[str, Any]:
     """Returns who holds a lock or a lease, as far as the file tells."""
-    try:
-        found = files.read_json(path)
-    except (FileNotFoundError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+    return files.read_record(path)
 
 
 def _myself() -> dict[str, Any]:

@@ -4,6 +4,7 @@ What no run can use is refused in a sentence. Nothing here imports TensorFlow
 where the run directory is local.
 """
 
+import contextlib
 import errno
 import os
 import time
@@ -148,8 +149,6 @@ class RunIsOver:
 
     def _read(self) -> dict[str, Any]:
         """Returns the record; empty if it cannot be read at the moment."""
-        try:
-            found = files.read_json(self._path)
-        except (OSError, ValueError):
-            return {}
-        return found if isinstance(found, dict) else {}
+        with contextlib.suppress(OSError):
+            return files.read_record(self._path)
+        return {}

@@ -35,13 +35,11 @@ from trainer_plugins.control_plane.joining import Joining
 from trainer_plugins.control_plane.options import (
     GOODBYE_SECONDS,
     HEARTBEAT_SECONDS,
-    SUSPECT_SILENCE_SECONDS,
     Options,
 )
 
-# How long a failed operation waits for the news of who was lost: more than
-# SUSPECT_SILENCE_SECONDS, and time for the coordinator to pass it on.
-_NEWS_SECONDS = 6.0
+# How long the coordinator may take to pass on who was lost.
+_NEWS_SECONDS = 2.0
 # How long the main thread may take to fail on its own: that still closes
 # callbacks and writes the exit report, which ending the process cannot.
 _LEAVE_SECONDS = 5.0
@@ -167,18 +165,12 @@ class Agent:
             self._waiting = before
 
     def why_failed(self) -> str | None:
-        """Returns why the run cannot go on, after an operation has failed.
-
-        From then on, a few missed heartbeats are enough to lose a task.
-        """
-        if self._channel is not None:
-            self._channel.silence_seconds = min(
-                self._channel.silence_seconds, SUSPECT_SILENCE_SECONDS
-            )
-        self._send(suspect=True)
+        """Returns why the run cannot go on, after an operation has failed."""
         with self._changed:
+            # A task that was lost may not be known to be silent yet.
             self._changed.wait_for(
-                lambda: self.end_reason is not None, _NEWS_SECONDS
+                lambda: self.end_reason is not None,
+                self._options.silence_seconds + _NEWS_SECONDS,
             )
         return self.end_reason
 

@@ -47,7 +47,6 @@ class Channel:
             ends.
 
     Attributes:
-        silence_seconds: see above; may be changed.
         how: how the connection was lost, where that is known.
     """
 
@@ -59,7 +58,7 @@ class Channel:
     ) -> None:
         self._reader, self._writer = reader, writer
         self._silent_seconds = 0.0
-        self.silence_seconds = silence_seconds
+        self._silence_seconds = silence_seconds
         self.how = ""
         self._ended = asyncio.Event()
         # asyncio itself keeps no reference to a task.
@@ -132,7 +131,7 @@ class Channel:
             # heartbeats may be waiting unread.
             self._silent_seconds += min(now - before, 2 * HEARTBEAT_SECONDS)
             before = now
-            if self._silent_seconds > self.silence_seconds:
+            if self._silent_seconds > self._silence_seconds:
                 self.abort(f"silent for {self._silent_seconds:.0f} s")
 
     def _write(self, line: bytes) -> None:

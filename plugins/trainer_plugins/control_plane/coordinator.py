@@ -15,7 +15,6 @@ one a line:
     {"barrier": n, "facts", "seconds"}       task: waits for the others
     {"barrier": n, "problem": text or null}  coordinator: all have come
     {"preempt": reason}                      both: save, and leave with 75
-    {"suspect": true}                        task: an operation has failed
     {"leave": reason or null}                task: leaves; null is a good end
     {"end": reason, "lost", "well"}          coordinator: the run is over
     {"gone": name}                           coordinator: an expendable task
@@ -46,10 +45,7 @@ from trainer_plugins.control_plane.channel import (
     most_bytes,
 )
 from trainer_plugins.control_plane.difference import difference, label, listed
-from trainer_plugins.control_plane.options import (
-    SUSPECT_SILENCE_SECONDS,
-    Options,
-)
+from trainer_plugins.control_plane.options import Options
 
 _ADMIT_SECONDS = 0.1
 # A connection must have said within this time which task it is.
@@ -80,7 +76,6 @@ class Coordinator:
         self._own = own
         self._tasks = tasks
         self._options = options
-        self._silence_seconds = options.silence_seconds
         self._admission = Admission(own, tasks, options)
         self._members: list[str] | None = None
         self._is_over = False
@@ -137,7 +132,7 @@ class Coordinator:
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         """Serves one connection until it ends."""
-        channel = Channel(reader, writer, self._silence_seconds)
+        channel = Channel(reader, writer, self._options.silence_seconds)
         self._unknown.append(channel)
         # A port scanner must not use up this process's files and memory.
         if len(self._unknown) > _MOST_UNKNOWN + len(self._tasks):
@@ -251,12 +246,6 @@ class Coordinator:
             self._left(name, message["leave"])
         elif "preempt" in message:
             self._broadcast(preempt=str(message["preempt"]))
-        elif "suspect" in message:
-            self._silence_seconds = min(
-                self._silence_seconds, SUSPECT_SILENCE_SECONDS
-            )
-            for channel in [*self._channels.values(), *self._waiting]:
-                channel.silence_seconds = self._silence_seconds
         elif "barrier" in message:
             self._reach(name, message)
 

@@ -21,8 +21,6 @@ HEARTBEAT_SECONDS = 1.0
 SILENCE_SECONDS = 15.0
 # A few heartbeats at least.
 Silence: TypeAlias = Annotated[Finite, Ge(2 * HEARTBEAT_SECONDS)]
-# After an operation has failed, a few missed heartbeats are evidence enough.
-SUSPECT_SILENCE_SECONDS = 4.0
 # A name server, or the coordinator's answer.
 ANSWER_SECONDS = 5.0
 # For the others to read what was sent before a connection is closed.

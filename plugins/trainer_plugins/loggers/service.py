@@ -2,20 +2,13 @@
 
 import abc
 import importlib
-import json
 import os
 from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any, ClassVar
 
 from trainer import Logger, UserError
-from trainer.plugin_api import (
-    Entry,
-    files,
-    run_paths,
-    schema,
-    write_whole,
-)
+from trainer.plugin_api import Entry, files, run_paths, schema
 from trainer_plugins.loggers.hyperparameters import hyperparameters
 
 _FILE = schema.record({"id": str}, {"last": dict[str, schema.Count]})
@@ -158,24 +151,12 @@ class Service(Logger):
         return os.path.join(self.run.model_dir or "", name)
 
     def _open(self) -> None:
-        known = self._read()
+        known = files.read_record(self._file, _FILE, aside="")
         self._last = known.get("last", {})
         self._id = self.open(known.get("id"), hyperparameters(self.run))
         self._note()
 
-    def _read(self) -> dict[str, Any]:
-        if not files.exists(self._file):
-            return {}
-        try:
-            found = files.read_json(self._file)
-            _FILE(found, "it")
-        except ValueError as error:
-            files.set_aside(self._file, str(error))
-            return {}
-        return dict(found)
-
     def _note(self) -> None:
         """Keeps the id, and what was sent, for the next attempt."""
         files.make_directory(os.path.dirname(self._file))
-        found = {"id": self._id, "last": self._last}
-        write_whole(self._file, json.dumps(found, indent=1) + "\n")
+        files.write_json(self._file, {"id": self._id, "last": self._last})

@@ -320,27 +320,31 @@ def test_a_value_goes_on_as_it_was(value):
     assert its.state() == state
 
 
-def test_an_object_that_is_new_goes_on():
-    class Replaces(Few):
+def test_an_object_goes_on_in_another_place_and_a_new_one_is_refused():
+    class Moves(Few):
         def __init__(self):
             super().__init__()
             self.tracker = Tracker()
 
-    Replaces.__module__ = __name__
-    callback, other = Replaces(), Replaces()
+    Moves.__module__ = __name__
+    callback, other = Moves(), Moves()
     attributes, its = Attributes(callback, set), Attributes(other, set)
     for one in (attributes, its):
         one.first()
         one.begin()
     assert attributes.state() == {}
-    callback.tracker = [Tracker(), callback.tracker]
-    callback.tracker[0].values = [7]
+    callback.tracker.values.append(7)
+    callback.tracker = [callback.tracker]
     tracker = other.tracker
     its.load(attributes.state())
-    assert other.tracker[0].values == [7]
-    assert other.tracker[1] is tracker
+    assert other.tracker == [tracker]
+    assert tracker.values == [7]
     its.load({})
     assert other.tracker is tracker
+    assert tracker.values == []
+    callback.tracker = Tracker()
+    with pytest.raises(UserError, match=r"Moves.tracker .* of Tracker"):
+        attributes.state()
 
 
 def test_a_checkpoint_chooses_no_file(tmp_path):

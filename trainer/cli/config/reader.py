@@ -10,7 +10,6 @@ import os
 import pkgutil
 import re
 import tokenize
-import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -63,7 +62,7 @@ def load(
     # Not at the top, because this imports Keras.
     from trainer.cli.config.checks import check
 
-    reader = _Reader(search_path, _Names())
+    reader = _Reader(search_path)
     reader.read(files, bindings)
     check(reader.origins)
     try:
@@ -73,33 +72,12 @@ def load(
     return reader.origins
 
 
-def check_syntax(
-    files: Iterable[str],
-    bindings: Iterable[Binding] = (),
-    *,
-    search_path: Sequence[str] = (),
-) -> None:
-    """Reads the whole configuration and does nothing that it says.
-
-    Raises:
-        UserError: there is no such file, it is not gin, or files include each
-            other.
-    """
-    # It makes nothing of references and macros.
-    no_names = types.SimpleNamespace(
-        configurable_reference=lambda name, evaluate: None,
-        macro=lambda name: None,
-    )
-    _SyntaxReader(search_path, no_names).read(files, bindings)
-
-
 class _Reader:
     """Reads statement by statement, binds, and keeps the origins."""
 
-    def __init__(self, search_path: Sequence[str], delegate: Any) -> None:
+    def __init__(self, search_path: Sequence[str]) -> None:
         self.origins: Origins = {}
         self._search_path = search_path
-        self._delegate = delegate
         # A stack of the files being read.
         self._open: list[str] = []
 
@@ -134,7 +112,7 @@ class _Reader:
             return f"{source}, line {line}" if by_line else source
 
         with gin_private.parse_scope() as context:
-            for statement in _parsed(text, self._delegate, where):
+            for statement in _parsed(text, where):
                 self._apply(
                     statement, context, where(statement.location.line_num)
                 )
@@ -185,17 +163,6 @@ class _Reader:
                 self.origins[scope, selector, name] = source
 
 
-class _SyntaxReader(_Reader):
-    """Follows includes only."""
-
-    def _apply(self, statement: Any, context: Any, where: str) -> None:
-        if isinstance(statement, IncludeStatement):
-            super()._apply(statement, context, where)
-
-    def _override_subclasses(self, name: str, source: str) -> None:
-        """Nothing is bound that could be overridden."""
-
-
 class _Names(gin.config.ParserDelegate):
     """Makes references; a name that is not known is an error."""
 
@@ -210,9 +177,7 @@ class _Names(gin.config.ParserDelegate):
             raise UserError(why_unknown(name, error)) from None
 
 
-def _parsed(
-    text: str, delegate: Any, where: Callable[[int], str]
-) -> Iterator[Any]:
+def _parsed(text: str, where: Callable[[int], str]) -> Iterator[Any]:
     """Yields the statements of a text.
 
     Raises:
@@ -220,7 +185,7 @@ def _parsed(
     """
     parser = None
     try:
-        parser = ConfigParser(text, delegate)
+        parser = ConfigParser(text, _Names())
         yield from parser
     except tokenize.TokenError as error:
         what, (line, _) = error.args

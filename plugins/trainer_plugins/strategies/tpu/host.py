@@ -28,7 +28,6 @@ _ENVIRONMENT = ("TPU_ACCELERATOR_TYPE", "TPU_WORKER_HOSTNAMES", "TPU_WORKER_ID")
 _ENDPOINTS = "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS"
 # Of notebooks whose TPU is on another host, without `grpc://`.
 _COLAB = "COLAB_TPU_ADDR"
-_CHIP = re.compile(r"/dev/(accel|vfio/)\d+")
 _PCI = "/sys/bus/pci/devices"
 _PCI_VENDOR = "0x1ae0"  # Google, which makes network cards too.
 # v2 and v3, v4, v5p, v5e, v6e, v7x.
@@ -153,27 +152,13 @@ def _require_answer(tpu: str, host: str, port: int) -> None:
 
 
 def holders() -> list[str]:
-    """Describes the other processes that use this host's chips."""
-    found = _of_devices() | _of_lock()
+    """Describes the other process that uses this host's chips, if one does."""
+    found = _of_lock()
     found.pop(os.getpid(), None)
     return [
         f"process {pid} ({_command(pid)}), which holds {file}"
         for pid, file in sorted(found.items())
     ]
-
-
-def _of_devices() -> dict[int, str]:
-    """Processes that have a chip open; only one's own, unless one is root."""
-    found = {}
-    for link in glob.glob("/proc/[0-9]*/fd/*"):
-        try:
-            target = os.readlink(link)
-        # It has ended or closed the file meanwhile, or is another user's.
-        except OSError:
-            continue
-        if _CHIP.fullmatch(target):
-            found[int(link.split("/")[2])] = target
-    return found
 
 
 def _of_lock() -> dict[int, str]:
