@@ -273,8 +273,7 @@ class RunOptions:
     )
     profile: _Steps | None = option(
         None,
-        "The steps to trace for TensorBoard's profile tab, such as 10:20. A "
-        "file PROFILE in the run directory traces a run that goes on.",
+        "The steps to trace for TensorBoard's profile tab, such as 10:20.",
         group="Debugging",
         modes=TRAINING_MODES,
         in_python="train",
