@@ -110,7 +110,7 @@ def build(
     with contextlib.closing(plugin), contextlib.ExitStack() as exits:
         # Parameter servers and their workers do nothing else.
         if plugin.serve():
-            yield BuiltRun("serve", asked, plugin)
+            yield BuiltRun("serve", plugin, dict)
             return
         trainer = _make_trainer(asked.trainer or Trainer, plugin)
         # This process is the run's own: what its data draws follows the seed.
@@ -125,12 +125,19 @@ def build(
         call = trainer.new_run(folder)
         if mode == "continuous_eval":
             follows = functools.partial(follow, call, asked, is_over=is_over)
-            yield BuiltRun(mode, asked, plugin, trainer, call, follows=follows)
+            yield BuiltRun(mode, plugin, follows, call)
             return
         evaluates = mode in ("train_and_eval", "check")
         loop = Loop(call, asked, evaluate=evaluates)
+        does: dict[str, Callable[[], dict[str, float]]] = {
+            "eval": functools.partial(_evaluate, trainer, asked),
+            "export": functools.partial(_export, loop),
+        }
+        if tool is not None:
+            does[mode] = functools.partial(tool.run, call, loop, folder)
         with _restored(mode, asked, call, loop, model_dir):
-            yield BuiltRun(mode, asked, plugin, trainer, call, loop, tool)
+            run = does.get(mode, loop.train)
+            yield BuiltRun(mode, plugin, run, call, tool)
         # None may leave while another still evaluates or exports.
         plugin.finish()
 
@@ -168,56 +175,33 @@ class BuiltRun:
         mode: what this process does: what was asked for, but
             `"continuous_eval"` in the evaluator of a cluster that trains, and
             `"serve"` in a task that serves others, and has done so.
-        options: of the run.
         plugin: the strategy plugin.
-        trainer: `None` in `"serve"`.
+        run: does what the mode says; once, within the context. It returns the
+            newest values; evaluation's as `val_*` where the mode trains.
         call: what the Trainer does; `None` in `"serve"`.
-        loop: the host loop; `None` in `"serve"` and `"continuous_eval"`.
         tool: does what the mode says, if that is not the core's.
-        follows: evaluates what another process trains.
     """
 
     mode: str
-    options: RunOptions
     plugin: StrategyPlugin
-    trainer: Trainer | None = None
+    run: Callable[[], dict[str, float]]
     call: Run | None = None
-    loop: Loop | None = None
     tool: Tool | None = None
-    follows: Callable[[], dict[str, float]] | None = None
 
     @property
     def trains(self) -> bool:
         """Whether this process trains."""
         return self.mode in TRAINING_MODES
 
-    def run(self) -> dict[str, float]:
-        """Does what the mode says; once, within the context.
 
-        Returns:
-            The newest values; evaluation's as `val_*` where the mode trains.
-        """
-        if self.follows is not None:
-            return self.follows()
-        if self.trainer is None or self.call is None or self.loop is None:
-            return {}
-        if self.mode == "eval":
-            return self._evaluate(self.trainer)
-        if self.mode == "export":
-            return _export(self.loop)
-        if self.tool is not None:
-            folder = self.call.model_dir or ""
-            return self.tool.run(self.call, self.loop, folder)
-        return self.loop.train()
-
-    def _evaluate(self, trainer: Trainer) -> dict[str, float]:
-        """Measures each set, or the only one of `run.eval_split`."""
-        only, steps = self.options.eval_split, self.options.eval_steps
-        sets = [only] if only else list(sets_of(self.options.eval_every))
-        found = {
-            split: trainer.evaluate(split=split, steps=steps) for split in sets
-        }
-        return found[sets[0]] if len(sets) == 1 else unprefixed(found)
+def _evaluate(trainer: Trainer, asked: RunOptions) -> dict[str, float]:
+    """Measures each set, or the only one of `run.eval_split`."""
+    only, steps = asked.eval_split, asked.eval_steps
+    sets = [only] if only else list(sets_of(asked.eval_every))
+    found = {
+        split: trainer.evaluate(split=split, steps=steps) for split in sets
+    }
+    return found[sets[0]] if len(sets) == 1 else unprefixed(found)
 
 
 def _configure_runtime(asked: RunOptions) -> None:

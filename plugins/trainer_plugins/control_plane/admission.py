@@ -10,6 +10,7 @@ from typing import Any
 
 from absl import logging
 
+from trainer.plugin_api import schema
 from trainer_plugins.control_plane.difference import (
     difference,
     label,
@@ -18,6 +19,7 @@ from trainer_plugins.control_plane.difference import (
 )
 from trainer_plugins.control_plane.options import Options
 
+_HELLO = schema.record({"join": str, "id": str, "facts": dict[str, Any]})
 _SECRET = "TRAINER_COORDINATOR_SECRET"
 # After a mistake was found, the remaining tasks may join to be informed, too.
 _LINGER_SECONDS = 5.0
@@ -66,17 +68,12 @@ class Hello:
     @classmethod
     def parse(cls, message: Mapping[str, Any] | None) -> "Hello | None":
         """Reads an introduction; `None` if it is not one."""
-        given = message or {}
-        name, number, facts = (
-            given.get(key) for key in ("join", "id", "facts")
-        )
-        if (
-            isinstance(name, str)
-            and isinstance(number, str)
-            and isinstance(facts, dict)
-        ):
-            return cls(name, number, facts)
-        return None
+        try:
+            _HELLO(message, "it")
+        except schema.Misfit:
+            return None
+        assert message is not None
+        return cls(message["join"], message["id"], message["facts"])
 
 
 class Admission:

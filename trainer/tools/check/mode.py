@@ -1,7 +1,6 @@
 """`Check`: tries a run before it is one, and reports."""
 
 import contextlib
-import json
 import os
 import sys
 import tempfile
@@ -123,7 +122,5 @@ def _write(model_dir: str, found: dict[str, Any]) -> None:
     path = plain(model_dir)
     files.make_directory(path)
     refuse_links(path, FILE_NAME)
-    text = json.dumps(
-        {"checked": run_dir.now(), **found}, indent=2, allow_nan=False
-    )
-    files.write_whole(os.path.join(path, FILE_NAME), text + "\n")
+    record = {"checked": run_dir.now(), **found}
+    files.write_json(os.path.join(path, FILE_NAME), record)

@@ -3,13 +3,13 @@
 import contextlib
 import re
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 import tensorflow as tf
 
 from trainer import UserError
-from trainer.plugin_api import Padded
+from trainer.plugin_api import Padded, operations_of
 
 # By type of operation, why a TPU cannot run it, and what to do instead. The
 # first call back into the Python process that made them.
@@ -112,54 +112,25 @@ def check_step(graph: tf.Graph) -> None:
     Raises:
         UserError: it has; the operation and its layer are named.
     """
-    operations = _operations(graph)
-    # Beside the program of the cores, TPUStrategy has operations on the host.
-    has_host = any(one.on_core for one in operations)
-    for one in operations:
+    operations = list(operations_of(graph))
+    on_core = [_ON_CORE in one.node_def.attr for one in operations]
+    for one, is_on_core in zip(operations, on_core, strict=True):
         refused = (
             why
             for kinds, why in _REFUSED.items()
-            if re.fullmatch(kinds, one.kind)
+            if re.fullmatch(kinds, one.type)
         )
         why = next(refused, None)
-        computed = one.on_core or not has_host
-        if why is None and computed and one.kind not in _MAY_HOLD_TEXT:
-            why = next((_DTYPES[d] for d in one.dtypes if d in _DTYPES), None)
+        # Beside the program of the cores, TPUStrategy has operations on the
+        # host.
+        computed = is_on_core or not any(on_core)
+        if why is None and computed and one.type not in _MAY_HOLD_TEXT:
+            dtypes = [made.dtype for made in one.outputs]
+            why = next((_DTYPES[d] for d in dtypes if d in _DTYPES), None)
         if why:
             # Most are named after their type.
-            of = "" if one.kind in one.name else f" ({one.kind})"
+            of = "" if one.type in one.name else f" ({one.type})"
             raise UserError(f"In the step, {described(one.name)}{of} {why}")
-
-
-class _Operation(NamedTuple):
-    name: str
-    kind: str
-    dtypes: list[tf.DType]
-    on_core: bool
-
-
-def _operations(graph: tf.Graph) -> list[_Operation]:
-    """Every operation, and what those of loops and conditions call."""
-    found = [
-        _Operation(
-            op.name,
-            op.type,
-            [output.dtype for output in op.outputs],
-            _ON_CORE in op.node_def.attr,
-        )
-        for op in graph.get_operations()
-    ]
-    for function in graph.as_graph_def().library.function:
-        for node in function.node_def:
-            dtypes = [
-                tf.as_dtype(value.type)
-                for value in node.attr.values()
-                if value.type
-            ]
-            found.append(
-                _Operation(node.name, node.op, dtypes, _ON_CORE in node.attr)
-            )
-    return found
 
 
 def _python_op(dataset: tf.data.Dataset) -> str | None:

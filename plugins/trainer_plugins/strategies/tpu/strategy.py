@@ -31,8 +31,6 @@ from trainer_plugins.strategies.tpu.topology import Topology
 
 # What TensorFlow raises if a TPU is missing, not ready or unknown.
 _NO_TPU = (tf.errors.OpError, RuntimeError, ValueError, OSError)
-# A TPU that has just been created takes minutes until it answers.
-_READY_SECONDS, _POLL_SECONDS = 900.0, 10.0
 # A killed process may take a while to end, and to release the chips.
 _RELEASE_SECONDS = 30.0
 
@@ -110,19 +108,13 @@ class TPU(StrategyPlugin):
         host.require_tpu(self._tpu)
         if not self._is_remote:
             _require_free_chips()
-        deadline = time.monotonic() + _READY_SECONDS
-        while True:
-            try:
-                return self._start()
-            except _NO_TPU as error:
-                reason = _reason(error)
-                if not _comes_later(error) or time.monotonic() >= deadline:
-                    raise UserError(
-                        f"The TPU {self._tpu!r} does not start: {reason}\n"
-                        f"{host.HERE_INSTEAD}"
-                    ) from None
-            logging.info("Waiting for the TPU %r: %s", self._tpu, reason)
-            time.sleep(_POLL_SECONDS)
+        try:
+            return self._start()
+        except _NO_TPU as error:
+            why = f"The TPU {self._tpu!r} does not start: {_reason(error)}"
+            if _comes_later(error):
+                raise StartAgain(why) from None
+            raise UserError(f"{why}\n{host.HERE_INSTEAD}") from None
 
     @property
     def why_only_checked(self) -> str | None:
