@@ -34,8 +34,10 @@ _STOPPED = record(
 )
 # A loss may be any float, NaN and infinity included.
 _NUMBERS = dict[str, float]
-_LINE = record({"step": Count, "split": Word, "values": _NUMBERS})
-_LOGGED = list[_LINE.kind]  # type: ignore[name-defined]
+_LINE = record(
+    {"step": Count, "split": Word, "values": _NUMBERS}, {"final": bool}
+)
+LOGGED = list[_LINE.kind]  # type: ignore[name-defined]
 _LOOP = record(
     {
         "unfired_from": Count | None,
@@ -45,7 +47,7 @@ _LOOP = record(
     {
         "is_within": bool,
         "compared": dict[str, str],
-        "logged": record({}, {"waiting": _LOGGED, "of_epoch": _NUMBERS}).kind,
+        "logged": record({}, {"waiting": LOGGED, "of_epoch": _NUMBERS}).kind,
         "steps_per_loop": Positive,
         "asked_steps_per_loop": Positive,
     },

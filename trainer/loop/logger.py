@@ -9,23 +9,13 @@ from typing import Any, ClassVar
 
 from absl import logging
 
+from trainer.checkpoint.contents import LOGGED
 from trainer.errors import UserError
 from trainer.loop.callback import Callback
 from trainer.loop.logged import Kind, Media, Value
 from trainer.runtime import schema
 
-_ENTRY = schema.record(
-    {
-        "step": schema.Count,
-        "split": schema.Word,
-        "values": dict[str, float],
-        "final": bool,
-    }
-)
-_STATE = schema.record(
-    {"waiting": list[_ENTRY.kind]},  # type: ignore[name-defined]
-    {"lost": schema.Count},
-)
+_STATE = schema.record({"waiting": LOGGED}, {"lost": schema.Count})
 # What waits is in every checkpoint: older entries are given up.
 _MOST_WAITING = 1000
 # Between two tries to write, in seconds; the pause doubles each time.
