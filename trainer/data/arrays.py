@@ -137,13 +137,9 @@ def _of_list(part: Any, name: str) -> np.ndarray:
     try:
         return np.asarray(part)
     except ValueError as error:
-        lengths = sorted({len(row) for row in part if hasattr(row, "__len__")})
-        if len(lengths) < 2:
-            raise UserError(f"{name} makes no array: {error}") from None
         raise UserError(
-            f"The rows of {name} have different lengths ("
-            f"{', '.join(map(str, lengths[:4]))}, ...). Pad them to one, such "
-            "as with keras.utils.pad_sequences."
+            f"{name} makes no array: {error} Pad rows of different lengths to "
+            "one, such as with keras.utils.pad_sequences."
         ) from None
 
 

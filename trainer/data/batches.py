@@ -12,7 +12,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from trainer.data.stacks import NOT_NUMBERS, Stacks, stack_batches
+from trainer.data.stacks import Stacks
 from trainer.errors import UserError
 from trainer.runtime.graph import plain
 
@@ -199,22 +199,7 @@ class Batches(abc.ABC):
 
     def why_not_stacked(self) -> str | None:
         """Why no stacks can be made; `None` if they can."""
-        for leaf in tf.nest.flatten(self.element_spec):
-            if not isinstance(leaf, tf.TensorSpec):
-                return f"the data holds a {type(leaf).__name__}, not a tensor"
-            if leaf.dtype in NOT_NUMBERS:
-                return f"the data holds a tensor of {leaf.dtype.name}"
-            if leaf.shape.rank == 0:
-                return "the data yields single examples"
-            # A source that knows of a short batch makes it a stack of its own.
-            knows_last = self.last_size is not None
-            shape = leaf.shape[1:] if knows_last else leaf.shape
-            if not shape.is_fully_defined():
-                return (
-                    f"the data has batches of the shape {leaf.shape}, which "
-                    "does not say how large they are"
-                )
-        return None
+        return "the data is read in its order: give arrays or Examples"
 
     def stacks(self, *, start: int) -> Stacks:
         """The global batches in stacks, for a single replica.
@@ -222,7 +207,7 @@ class Batches(abc.ABC):
         Args:
             start: the step that takes the first batch.
         """
-        return stack_batches(self.read(start=start))
+        raise NotImplementedError
 
 
 def position_of(step: int, skipped: Collection[int]) -> int:

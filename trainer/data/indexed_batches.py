@@ -19,6 +19,7 @@ from trainer.data.examples import Examples
 from trainer.data.stacks import (
     MOST_OF_NUMBERS,
     MOST_ROWS,
+    NOT_NUMBERS,
     READERS,
     READY,
     Stack,
@@ -151,7 +152,17 @@ class IndexedBatches(Batches):
         """See `Batches.why_not_stacked`."""
         if type(self).read is not IndexedBatches.read:
             return f"{type(self).__name__} reads its batches in its own way"
-        return super().why_not_stacked()
+        for leaf in tf.nest.flatten(self.element_spec):
+            if not isinstance(leaf, tf.TensorSpec):
+                return f"the data holds a {type(leaf).__name__}, not a tensor"
+            if leaf.dtype in NOT_NUMBERS:
+                return f"the data holds a tensor of {leaf.dtype.name}"
+            if not leaf.shape[1:].is_fully_defined():
+                return (
+                    f"the data has batches of the shape {leaf.shape}, which "
+                    "does not say how large they are"
+                )
+        return None
 
     def stacks(self, *, start: int) -> Stacks:
         """See `Batches.stacks`; a short batch is a stack of its own."""

@@ -5,8 +5,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from trainer.runtime.graph import plain
-
 # More batches gain little: by then a step costs as much in the middle of a
 # stack as a call costs at its end.
 MOST_BATCHES = 50
@@ -110,17 +108,3 @@ def fit_on_device(columns: Any) -> bool:
         sum(leaf.shape.num_elements() * leaf.dtype.size for leaf in leaves)
         <= MOST_ON_DEVICE
     )
-
-
-def stack_batches(batches: tf.data.Dataset) -> Stacks:
-    """Stacks the batches of an endless dataset, all of one static shape."""
-    spec = batches.element_spec
-    size = stack_size(spec, tf.nest.flatten(spec)[0].shape[0])
-    # `map` takes tuples apart, also those of one element.
-    is_tuple = type(spec) is tuple
-
-    def stack(*parts: Any) -> Stack:
-        return Stack(parts if is_tuple else parts[0], tf.constant(size))
-
-    made = batches.batch(size, drop_remainder=True).map(plain(stack))
-    return Stacks(made.prefetch(READY))

@@ -12,7 +12,7 @@ import keras
 import numpy as np
 from absl import logging
 
-from trainer.data.batches import Batches, Resume
+from trainer.data.batches import Batches
 from trainer.data.feeding import exact, feeder
 from trainer.errors import UserError
 from trainer.loop.rollback import without_skipped
@@ -132,9 +132,6 @@ class CompiledForm:
         if "CPU" not in plugin.devices()[0].upper():
             return Form.GRAPH, "other forms are not measured on this device"
         legal = [form for form in Form if self._why_not(form) is None]
-        if self._batches.resume is not Resume.SEEK and Form.XLA_STACK in legal:
-            # They would be read once more, up to the present one.
-            legal.remove(Form.XLA_STACK)
         if legal == [Form.GRAPH]:
             return Form.GRAPH, "nothing else is possible here"
         run.use_form(Form.GRAPH)
@@ -162,7 +159,9 @@ class CompiledForm:
                 if measure.adds_up is False:
                     return f"the host updates the metric {name!r} in each step"
             reason = self._batches.why_not_stacked()
-            return reason and f"{form} needs batches of a known shape: {reason}"
+            return (
+                reason and f"{form} needs examples of a known shape: {reason}"
+            )
         return reason
 
     def _trace(self) -> Any:

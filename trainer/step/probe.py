@@ -17,7 +17,6 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from absl import logging
 
 from trainer.data.batches import count_rows, not_per_example, take_rows
 from trainer.errors import UserError
@@ -84,7 +83,7 @@ _SENTENCES = {
     "gradient": (
         "The gradient of {name!r} is another one for parts of a batch, though "
         f"outputs and losses are not, {_DEPENDS}. Look in the train_step for a "
-        "mean that Trainer.gradients does not take."
+        f"mean that Trainer.gradients does not take. {_OPT_OUT}"
     ),
 }
 
@@ -146,21 +145,16 @@ class Probe:
             )
         with probing(self._spec):
             self._find_decays()
-            found, gradient = self._compared(self.parts)
+            found = self._compared(self.parts)
             if found is None and self._may_be_empty():
-                found, _ = self._compared(self._run(*self._sizes, 0))
+                found = self._compared(self._run(*self._sizes, 0))
                 if found is not None:
                     found = (
                         f"Where a replica gets no example of a batch: {found}"
                     )
             # What the whole does not give again cannot be compared.
-            if (found or gradient) and any(
-                self._compared(self._run(len(self.whole.rows)))
-            ):
-                return None
-        if gradient is not None and found is None:
-            logging.warning("%s", gradient)
-        return found
+            again = found and self._compared(self._run(len(self.whole.rows)))
+        return None if again else found
 
     def _run(self, *sizes: int) -> list[Run]:
         return run(self._spec, self._batch, sizes, training=self._training)
@@ -190,36 +184,28 @@ class Probe:
         micro = spec.accumulation_steps if training else 1
         return last is None or last < spec.plugin.num_replicas * micro
 
-    def _compared(self, parts: Sequence[Run]) -> tuple[str | None, str | None]:
-        """What differs between the whole and some parts.
-
-        Returns:
-            Sentences about the cause, and about a gradient if that is all.
-        """
+    def _compared(self, parts: Sequence[Run]) -> str | None:
+        """A sentence about what differs between the whole and some parts."""
         failure = _failure(parts)
         if failure is not None:
-            return failure, None
+            return failure
         # What is made of a stand-in counts nothing.
         parts = [one for one in parts if one.rows]
         layer, is_seen, unit = _mixing(self.whole, parts)
         odd = self._odd_results(parts, unit)
-        found = {
-            key: _SENTENCES[one.kind].format(
-                name=one.name, how="sum" if one.how == "sum" else "mean"
-            )
-            for key, one in odd.items()
-        }
-        causes = [key for key, one in odd.items() if one.kind != "gradient"]
+        causes = [*odd]
         # Rows that only change places within the model are no reason: what
         # comes out must differ.
         if layer is not None and (causes or is_seen):
             own = [id(one) for one in getattr(layer, "variables", ())]
-            causes = [key for key in own if key in found]
+            causes = [key for key in own if key in odd]
             if not causes:
-                return _SENTENCES["layer"].format(name=_named(layer)), None
-        if causes:
-            return found[causes[0]], None
-        return None, next(iter(found.values()), None)
+                return _SENTENCES["layer"].format(name=_named(layer))
+        if not causes:
+            return None
+        one = odd[causes[0]]
+        how = "sum" if one.how == "sum" else "mean"
+        return _SENTENCES[one.kind].format(name=one.name, how=how)
 
     def _odd_results(
         self,

@@ -72,7 +72,6 @@ def build_parts(
                 factory=recipe.optimizer or "adam",
                 learning_rate=recipe.learning_rate,
                 plugin=plugin,
-                given=recipe.given,
             )
         compile_for_callbacks(made, next(iter(optimizers.values())))
         exits.enter_context(plugin.scope())

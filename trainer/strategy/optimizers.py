@@ -12,7 +12,7 @@ from trainer.errors import UserError
 from trainer.step.keras.private import (
     bind_to,
     count_steps_natively,
-    hand_over_exclusions,
+    excludes_variables,
     is_of_keras,
     optimizer_config,
     replace_own_reduction,
@@ -20,7 +20,7 @@ from trainer.step.keras.private import (
 )
 from trainer.step.spec import Parts
 from trainer.strategy.checks import check_methods
-from trainer.strategy.given import GivenModel, trains_itself
+from trainer.strategy.given import trains_itself
 from trainer.strategy.hand_over import hand_over_attributes
 from trainer.strategy.plugin import StrategyPlugin
 from trainer.values.configurable import call_factory
@@ -69,7 +69,6 @@ def build_optimizers(
     factory: Any,
     learning_rate: float | None,
     plugin: StrategyPlugin,
-    given: GivenModel | None = None,
 ) -> dict[str, keras.optimizers.Optimizer]:
     """Optimizers with their state, made for the present weights.
 
@@ -80,7 +79,6 @@ def build_optimizers(
         learning_rate: `Trainer.learning_rate`.
         plugin: the strategy. On one device an optimizer that was given is
             trained itself, and elsewhere a copy of it.
-        given: the model, if it was given as an object.
     """
     if isinstance(factory, dict) and learning_rate is not None:
         raise UserError(
@@ -101,9 +99,12 @@ def build_optimizers(
         )
         _check(made, plugin)
         is_copy = made is not one and isinstance(one, _Optimizer)
-        # Before it is built: it decides then what a variable gets.
-        if is_copy:
-            hand_over_exclusions(one, made, _counterparts(given, model))
+        if is_copy and excludes_variables(one):
+            raise UserError(
+                f"The {type(one).__name__} excludes variables from weight "
+                "decay, and a copy of it would train others. Name them: "
+                "exclude_from_weight_decay(var_names=[...])."
+            )
         parts = made, *_inner(made)
         for part in parts:
             bind_to(part, tf.distribute.get_strategy())
@@ -232,14 +233,6 @@ def _is_for(one: Any, variables: list[Any], plugin: StrategyPlugin) -> bool:
     if not one.built:
         return True
     return [id(v) for v in trained_by(one)] == [id(v) for v in variables]
-
-
-def _counterparts(
-    given: GivenModel | None, model: keras.Model
-) -> list[tuple[Any, Any]]:
-    """The variables of a given model, with those that its copy trains."""
-    own = () if given is None else given.model.variables
-    return list(zip(own, model.variables, strict=False))
 
 
 def _variables_of(model: keras.Model, optimizer: str) -> list[Any]:

@@ -51,11 +51,9 @@ class Period:
 
     def crossed(self, previous: int, step: int) -> bool:
         """Whether a multiple of the period lies in `(previous, step]`."""
-        if self.steps is None:
-            return False
         # A host loop may step over a multiple without stopping at it.
-        before, after = previous - self.begin, step - self.begin
-        return before // self.steps != after // self.steps
+        following = self.next_step(previous)
+        return following is not None and following <= step
 
 
 def parse_period(

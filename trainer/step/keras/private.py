@@ -16,7 +16,6 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from trainer.errors import UserError
 from trainer.runtime.private_names import require
 from trainer.step.context import step_context
 
@@ -476,29 +475,9 @@ def optimizer_config(optimizer: keras.optimizers.Optimizer) -> dict[str, Any]:
     return {**config, "learning_rate": rate}
 
 
-def hand_over_exclusions(
-    source: keras.optimizers.Optimizer,
-    target: keras.optimizers.Optimizer,
-    counterparts: Sequence[tuple[Any, Any]],
-) -> None:
-    """Excludes from weight decay what another optimizer excludes.
-
-    Args:
-        source: excludes them.
-        target: a copy, for other variables.
-        counterparts: a variable of the one, with that of the other.
-    """
-    excluded = getattr(source, "_exclude_from_weight_decay", ())
-    key_of = require(source, "_var_key")
-    found = [its for own, its in counterparts if key_of(own) in excluded]
-    if len({key_of(one) for one in found}) < len(excluded):
-        raise UserError(
-            f"The {type(source).__name__} excludes variables from weight decay "
-            "that the Trainer's model does not have. Name them: "
-            "exclude_from_weight_decay(var_names=[...])."
-        )
-    if excluded:
-        target.exclude_from_weight_decay(var_list=found)
+def excludes_variables(optimizer: keras.optimizers.Optimizer) -> bool:
+    """Whether some variables are excluded from weight decay as objects."""
+    return bool(getattr(optimizer, "_exclude_from_weight_decay", ()))
 
 
 # Callbacks.
