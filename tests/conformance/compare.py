@@ -178,9 +178,11 @@ PROPERTIES = {
 
 def _regression(results, name, **options):
     case = results.case(name)
-    return case, reference.train_regression(
-        variables(case, "initial_variable"), micro=models.MICRO, **options
-    )
+    if name not in results.references:
+        results.references[name] = reference.train_regression(
+            variables(case, "initial_variable"), micro=models.MICRO, **options
+        )
+    return case, results.references[name]
 
 
 def _parity(results):

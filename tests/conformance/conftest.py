@@ -26,6 +26,9 @@ MORE_STRATEGIES = [
 # A cluster's cases cost several times as much: in the ordinary set it runs
 # those that what it does differently could change, and in the long set all.
 CLUSTER_CASES = ("moving_average", "metrics_in_order", "masked_loss")
+# Several devices of one process go on as `tests/frozen` has them do, and are
+# held to the reference's weights by "moving_average".
+ELSEWHERE = {("mirrored:3", "resume"), ("mirrored:3", "parity")}
 # Whose checkpoints are restored, and by whom; the long set adds the others.
 SAVING = [*STRATEGIES, "one_device", "central_storage:2"]
 RESTORING = ["default"]
@@ -53,8 +56,7 @@ def pytest_collection_modifyitems(config, items):
         if (case := item.get_closest_marker("case")) is None:
             continue
         strategy, name = item.callspec.params["results"], case.args[0]
-        # Several devices of one process go on as `tests/frozen` has them do.
-        if (strategy, name) == ("mirrored:3", "resume") or (
+        if (strategy, name) in ELSEWHERE or (
             "@" in strategy and name not in CLUSTER_CASES
         ):
             item.add_marker(pytest.mark.long)

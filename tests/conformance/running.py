@@ -63,6 +63,8 @@ class Results(dict):
     def __init__(self, arrays, directory):
         super().__init__(arrays)
         self.directory = directory
+        # What a reference comes to from the same start, by case.
+        self.references = {}
 
     def case(self, name):
         """The arrays of one case, by key."""

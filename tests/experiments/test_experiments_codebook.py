@@ -190,7 +190,12 @@ LONG = [
     (name, strategy)
     for name in ("plain", "declared", "centre")
     for strategy in ("default", "mirrored_2")
-] + [("corrected", "central_storage_2"), ("declared", "central_storage_2")]
+] + [
+    ("corrected", "central_storage_2"),
+    ("declared", "central_storage_2"),
+    ("declared", "mirrored_3"),
+    ("centre", "mirrored_3"),
+]
 
 
 @pytest.fixture(scope="module")

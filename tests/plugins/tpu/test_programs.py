@@ -8,6 +8,7 @@ import pytest
 
 from tests.helpers import run_module
 from tests.plugins.tpu.workers import REPLICAS
+from tests.sets import long
 
 # The operations a host may run in a step: feeding it and timing that, counting
 # it, and passing handles.
@@ -34,10 +35,18 @@ def work(root, *arguments):
     return run_module("tests.plugins.tpu.workers", *arguments, root=root)
 
 
-@pytest.mark.parametrize("cores", [pytest.param(1, marks=pytest.mark.long), 2])
-def test_a_step_is_one_program_without_work_on_the_host(root, cores):
-    cases = [json.loads(x) for x in work(root, "traces", cores).splitlines()]
-    assert len(cases) == 11
+# Those of the ordinary set, each with something of its own.
+CASES = ("moving_average", "accumulation", "dropout", "embedding")
+CASES += ("own_batch_norm", "global_loss")
+
+
+@pytest.mark.parametrize(
+    ("cores", "names"), [(2, CASES), long(2, ()), long(1, ())]
+)
+def test_a_step_is_one_program_without_work_on_the_host(root, cores, names):
+    lines = work(root, "traces", cores, *names).splitlines()
+    cases = [json.loads(line) for line in lines]
+    assert len(cases) == (len(names) or 11)
     for case in cases:
         name, train, evaluation = case["name"], case["train"], case["eval"]
         assert train["programs"] == 1 + (name == "moving_average"), name

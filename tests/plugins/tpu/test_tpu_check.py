@@ -110,9 +110,7 @@ ODD_ONES = {
 
 
 @needs_compiler
-@pytest.mark.parametrize(
-    "what", ordinary(ODD_ONES, ["python", "unbounded", "float64"])
-)
+@pytest.mark.parametrize("what", ordinary(ODD_ONES, ["python", "float64"]))
 def test_an_operation_that_no_tpu_has(tmp_path, what):
     done = check_odd(tmp_path, what)
     assert done.returncode == 2

@@ -1,6 +1,6 @@
 """What test_programs.py runs in processes of their own.
 
-    python -m tests.plugins.tpu.workers traces CORES
+    python -m tests.plugins.tpu.workers traces CORES [CASE ...]
     python -m tests.plugins.tpu.workers step MODEL FOLDER
     python -m tests.plugins.tpu.workers replicas COUNT FOLDER
 
@@ -158,7 +158,7 @@ def reduced(run):
     return sorted(found)
 
 
-def traces(cores):
+def traces(cores, *names):
     import tensorflow as tf
 
     from trainer import Trainer
@@ -172,6 +172,8 @@ def traces(cores):
     )
     plugins = stand_ins(int(cores))
     for name, options in cases().items():
+        if names and name not in names:
+            continue
         kind = options.pop("kind", Trainer)
         real, topology = (
             kind(**options, batch_size=16, strategy=plugin)

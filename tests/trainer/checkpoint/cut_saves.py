@@ -1,6 +1,6 @@
 """Does one thing to checkpoints again and again, killed ever later.
 
-    python cut_saves.py <library> <folder>
+    python cut_saves.py <library> <folder> <scenario> ...
 
 `library` is the compiled cut_after.c, which is preloaded too. `folder` has a
 folder for each scenario, and there is `start/`, which each attempt finds as
@@ -10,6 +10,7 @@ before TensorFlow has any threads.
 """
 
 import ctypes
+import gc
 import os
 import shutil
 import signal
@@ -75,8 +76,10 @@ def attempt(library, scenario, folder, number):
     return True
 
 
-def main(library, folder):
-    for scenario in SCENARIOS:
+def main(library, folder, *scenarios):
+    # Else each child would get a copy of what its garbage collection touches.
+    gc.freeze()
+    for scenario in scenarios:
         own = os.path.join(folder, scenario)
         assert attempt(library, scenario, own, 0)
         number = 1

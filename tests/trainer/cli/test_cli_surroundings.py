@@ -105,6 +105,7 @@ def test_a_terminal_that_is_closed(shell, tmp_path):
         os.chdir(tmp_path)
         os.environ["PYTHONPATH"] = HERE
         arguments = ["--model_dir=run", "--train_steps=100000000"]
+        arguments.append("--jit_compile=graph")
         os.execv(sys.executable, [*command, *arguments])
     shown = b""
     while b"step" not in shown and b"loss" not in shown:

@@ -1,5 +1,6 @@
 """What is set after a Trainer is made, and Keras' settings: as in `fit`."""
 
+import itertools
 import random
 
 import keras
@@ -19,7 +20,8 @@ STRATEGIES = {
     "one_device": lambda: "one_device",
     "mirrored": lambda: Mirrored(devices="cpu:0"),
 }
-SOME = ordinary(STRATEGIES, ["default", "mirrored"])
+# Where the model is another one than was given.
+SOME = ordinary(STRATEGIES, ["mirrored"])
 
 
 def net():
@@ -65,8 +67,18 @@ def both(change, strategy):
         yield model.get_weights(), history.history
 
 
-@pytest.mark.parametrize("strategy", SOME)
-@pytest.mark.parametrize("change", [compiled_again, thawed, rate_set_twice])
+@pytest.mark.parametrize(
+    ("change", "strategy"),
+    ordinary(
+        itertools.product((compiled_again, thawed, rate_set_twice), STRATEGIES),
+        [
+            (compiled_again, "default"),
+            (compiled_again, "mirrored"),
+            (thawed, "mirrored"),
+            (rate_set_twice, "default"),
+        ],
+    ),
+)
 def test_what_is_changed_between_two_calls(change, strategy):
     (expected, of_keras), (found, ours) = both(change, strategy)
     for left, right in zip(expected, found, strict=True):
@@ -325,8 +337,14 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("strategy", SOME)
-@pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.parametrize(
+    ("case", "strategy"),
+    ordinary(
+        itertools.product(REFUSED, STRATEGIES),
+        # By turns: nothing of it asks for the strategy.
+        zip(REFUSED, itertools.cycle(["default", "mirrored"]), strict=False),
+    ),
+)
 def test_a_method_that_would_not_be_called_is_refused(case, strategy):
     make, message = REFUSED[case]
     options = {"model": net, "loss": "mse", **make()}

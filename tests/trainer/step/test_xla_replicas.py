@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from tests.trainer.step.reductions.exact import found_in, run_cases
+from tests.trainer.step.reductions.exact import found_in, pairs, run_cases
 from trainer import Guard, Trainer, UserError
 
 # Four models, each compiled three times.
@@ -42,7 +42,14 @@ SOUND = {
     "micro_batches": {"accumulation_steps": 2},
     "guarded_and_averaged": {"guard": Guard(), "ema_momentum": 0.9},
     "loss_scale": {"precision": "mixed_float16"},
+    "several": {
+        "metrics": ["mae"],
+        "accumulation_steps": 2,
+        "guard": Guard(),
+        "ema_momentum": 0.9,
+    },
 }
+ORDINARY = ("loss_scale", "several")
 REFUSED = {
     "norm": (
         {"model": net(keras.layers.BatchNormalization)},
@@ -73,15 +80,15 @@ def trained(form, ends, *, kind=Trainer, **options):
     return np.concatenate([w.ravel() for w in trainer.model.get_weights()])
 
 
-def weights(strategy):
-    found = {}
-    for name, options in SOUND.items():
-        options = {"strategy": strategy, **options}
-        for form in ("graph", "xla"):
-            found[f"{name}/{form}"] = trained(form, [STEPS], **options)
+def _case(name):
+    def case(strategy):
+        options = {"strategy": strategy, **SOUND[name]}
+        found = {f: trained(f, [STEPS], **options) for f in ("graph", "xla")}
         # Each call reads its input anew, as a run that goes on does.
-        found[f"{name}/cut"] = trained("xla", [1, 7, STEPS], **options)
-    return found
+        return found | {"cut": trained("xla", [1, 7, STEPS], **options)}
+
+    case.__name__ = name
+    return case
 
 
 def refusals(strategy):
@@ -94,20 +101,22 @@ def refusals(strategy):
     return found
 
 
-CASES = {weights: ("mirrored_2",), refusals: ("mirrored_2",)}
+WEIGHTS = {_case(name): ("mirrored_2",) for name in SOUND}
+CASES = {**WEIGHTS, refusals: ("mirrored_2",)}
+LONG = [(name, "mirrored_2") for name in SOUND if name not in ORDINARY]
 
 
 @pytest.fixture(scope="module")
 def results(request, tmp_path_factory, root):
     directory = tmp_path_factory.mktemp("replicas")
-    return run_cases(MODULE, request, directory, root)
+    return run_cases(MODULE, request, directory, root, LONG)
 
 
-@pytest.mark.parametrize("name", SOUND)
-def test_they_are_those_of_the_graph(results, name):
+@pytest.mark.parametrize(("name", "strategy"), pairs(WEIGHTS, LONG))
+def test_they_are_those_of_the_graph(results, name, strategy):
     """Up to rounding; and to the byte wherever a run is cut."""
-    found = found_in(results, "weights", "mirrored_2")
-    graph, whole, cut = (found[f"{name}/{k}"] for k in ("graph", "xla", "cut"))
+    found = found_in(results, name, strategy)
+    graph, whole, cut = (found[key] for key in ("graph", "xla", "cut"))
     np.testing.assert_allclose(whole, graph, rtol=2e-3, atol=2e-4)
     assert whole.tobytes() == cut.tobytes()
     assert whole.tobytes() != graph.tobytes()

@@ -81,10 +81,13 @@ WAYS = {
         "optimizer": lambda: keras.optimizers.SGD(0.01, momentum=0.9),
     },
     "dropout": {"model": hidden(lambda: keras.layers.Dropout(0.3))},
-    "clipped_averaged_and_guarded": {
+    "clipped_averaged_guarded_and_transformed": {
         "optimizer": lambda: keras.optimizers.SGD(0.1, clipnorm=0.1),
         "ema_momentum": 0.9,
         "guard": Guard(),
+        "data": lambda split: ArrayExamples(
+            (X, Y), transform=lambda x, y: (x * 2.0, y)
+        ),
     },
     "loss_scale": {"precision": "mixed_float16"},
     "embedding": {"model": embedding, "data": lambda split: (TOKENS, Y)},
@@ -97,7 +100,7 @@ WAYS = {
     },
 }
 # The ordinary set has what a stack could treat in another way.
-ORDINARY = ("clipped_averaged_and_guarded", "transformed")
+ORDINARY = ("clipped_averaged_guarded_and_transformed",)
 
 
 def make(form, *, kind=Trainer, **options):

@@ -72,6 +72,7 @@ CASES = {
 }
 LONG = (
     *((one, "default") for one in ("custom", "unweighted", "of_keras")),
+    ("custom", "mirrored_2"),
     ("custom", "central_storage_2"),
 )
 

@@ -239,9 +239,8 @@ CASES = {
     micro_normed: ("default",),
 }
 ORDINARY = (
-    ("two", "mirrored_3"),
+    ("two", "mirrored_2"),
     ("attention", "central_storage_2"),
-    ("unet", "mirrored_2"),
     ("films_accumulation_steps", "default"),
     ("micro_normed", "default"),
 )

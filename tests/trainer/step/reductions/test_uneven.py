@@ -296,6 +296,7 @@ LONG = (
     ("means", "default"),
     ("means", "mirrored_2"),
     ("means", "central_storage_2"),
+    ("guarded", "mirrored_2"),
     ("micro_batches", "default"),
     ("unsynchronized", "mirrored_3"),
     ("masked_norm", "central_storage_2"),
