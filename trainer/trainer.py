@@ -567,7 +567,6 @@ class Trainer(BaseStep):
             print_values("predict", examples=len(keras.tree.flatten(found)[0]))
         return found
 
-    @tf.autograph.experimental.do_not_convert
     def log(
         self,
         name: str,

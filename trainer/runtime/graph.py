@@ -11,8 +11,16 @@ from typing import Any
 
 import tensorflow as tf
 
+from trainer.runtime.tensorflow_private import autograph_config
+
 # Not rewritten, whoever calls them.
 _PACKAGES = ("trainer", "keras", "tensorflow")
+# Nor where what users wrote calls it, as by `super()`. Keras and TensorFlow are
+# in these rules as they come.
+autograph_config.CONVERSION_RULES = (
+    autograph_config.DoNotConvert("trainer"),
+    *autograph_config.CONVERSION_RULES,
+)
 # The status outside any graph function: `graph_function` disables AutoGraph
 # for everything that is called within it.
 _UNDECIDED = tf.__internal__.autograph.control_status_ctx()

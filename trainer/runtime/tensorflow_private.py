@@ -43,6 +43,11 @@ _Algorithm = require(random_keys, "Algorithm")
 PHILOX: int = require(_Algorithm, "PHILOX").value
 AUTO_SELECT: int = require(_Algorithm, "AUTO_SELECT").value
 
+# There is no public way to keep AutoGraph from a package, see `runtime.graph`.
+autograph_config = require("tensorflow.python.autograph.core", "config")
+require(autograph_config, "CONVERSION_RULES")
+require(autograph_config, "DoNotConvert")
+
 # The operations that draw, by their module; see `trainer.step.probe_runs`.
 DRAWS = {
     require(_OPS, "gen_random_ops"): (

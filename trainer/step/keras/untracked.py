@@ -77,7 +77,6 @@ def captured() -> set[int]:
     return {id(outer) for outer, _ in graph.captures}
 
 
-@tf.autograph.experimental.do_not_convert
 def check(
     untracked: Untracked,
     model: keras.Model,

@@ -149,8 +149,6 @@ class Outputs:
             found[position] = flat[i % len(flat)]
         return found
 
-    # AutoGraph warns that it cannot convert this.
-    @tf.autograph.experimental.do_not_convert
     def _check_names(self, value: Mapping[str, Any], what: str) -> None:
         self._check_shared(value, what)
         for name in value:
