@@ -188,23 +188,24 @@ def newest_first(directory: str) -> Iterator[Snapshot]:
             lose what the run has done since an older one.
     """
     damaged, found = [], False
-    for path in reversed(listing(directory)):
-        if not is_local(path) and not files.exists(f"{path}/{_MANIFEST}"):
-            continue  # It is being written, or whoever wrote it was killed.
-        try:
-            snapshot = load(path)
-        except OtherFormat:
-            raise
-        except OSError as error:
-            raise files.cannot(f"{directory} cannot be read", error) from error
-        except UserError as error:
-            logging.warning("Passing over a checkpoint. %s", error)
-            damaged.append(str(error))
-        else:
-            if damaged or found:
-                logging.warning("Going on from step %d.", snapshot.step)
-            found = True
-            yield snapshot
+    try:
+        for path in reversed(listing(directory)):
+            if not is_local(path) and not files.exists(f"{path}/{_MANIFEST}"):
+                continue  # It is being written, or its writer was killed.
+            try:
+                snapshot = load(path)
+            except OtherFormat:
+                raise
+            except UserError as error:
+                logging.warning("Passing over a checkpoint. %s", error)
+                damaged.append(str(error))
+            else:
+                if damaged or found:
+                    logging.warning("Going on from step %d.", snapshot.step)
+                found = True
+                yield snapshot
+    except OSError as error:
+        raise files.cannot(f"{directory} cannot be read", error) from error
     if damaged and not found:
         # From step 0, the run would overwrite what it has done.
         raise UserError(
