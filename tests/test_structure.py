@@ -25,7 +25,7 @@ FACADES = {"__init__", "__main__", "plugin_api"}
 # Lines of code: no blank lines, comments or docstrings.
 MOST_LINES = {
     "trainer": 1217,
-    "trainer/checkpoint": 1083,
+    "trainer/checkpoint": 1086,
     "trainer/cli": 1430,
     "trainer/data": 1232,
     "trainer/launch": 758,
@@ -41,7 +41,7 @@ MOST_LINES = {
     "plugins/trainer_plugins/control_plane": 982,
     "plugins/trainer_plugins/loggers": 634,
     "plugins/trainer_plugins/strategies": 1985,
-    "experiments": 865,
+    "experiments": 852,
 }
 LONGEST_MODULE = 350
 # Files in the numbered lists of docs/architecture.md.

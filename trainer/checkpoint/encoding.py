@@ -127,7 +127,7 @@ class Encoder:
             if id(native(one)) not in self._held
         ]
 
-    def value_of(self, data: bytes, there: Sequence[Any] | None) -> Any:
+    def value_of(self, data: Any, there: Sequence[Any] | None) -> Any:
         """The value; the objects in it get what they kept.
 
         Args:
@@ -138,6 +138,9 @@ class Encoder:
         Raises:
             Exception: of any kind, if it is no such data, or does not fit.
         """
+        # An earlier version has saved numbers as they are.
+        if data is None or isinstance(data, int | float):
+            return data
         return _Unpickler(io.BytesIO(data), self, there).load()
 
 
