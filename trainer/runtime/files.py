@@ -12,6 +12,7 @@ removing one removes only the link.
 
 import contextlib
 import errno
+import io
 import itertools
 import json
 import os
@@ -34,6 +35,8 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 _APPEND |= os.O_NOFOLLOW | os.O_NONBLOCK
+# What is read first of the end of a file, in bytes.
+_BLOCK = 1 << 16
 # TensorFlow's error codes that Python has a subclass of `OSError` for.
 _ERRORS = {3: errno.EINVAL, 5: errno.ENOENT, 6: errno.EEXIST, 7: errno.EACCES}
 _ERRORS |= {8: errno.ENOSPC, 9: errno.EINVAL}
@@ -155,6 +158,30 @@ def open_to_read(path: str) -> Iterator[Any]:
         yield remote
 
 
+def lines_from_end(path: str) -> Iterator[tuple[int, bytes]]:
+    """The lines of a file, the last one first, and where each begins.
+
+    Only the end of the file is read, as far as the lines are taken.
+    """
+    with open_to_read(path) as file:
+        file.seek(0, os.SEEK_END)
+        end, size, rest = file.tell(), _BLOCK, b""
+        while end:
+            start = max(0, end - size)
+            file.seek(start)
+            text = file.read(end - start) + rest
+            lines = io.BytesIO(text).readlines()
+            # The first one may begin in the block before.
+            rest = lines.pop(0) if start else b""
+            place = start + len(text)
+            for line in reversed(lines):
+                place -= len(line)
+                yield place, line
+            # Longer ones, or a line of the whole file would be joined from
+            # blocks in quadratic time.
+            end, size = start, 2 * size
+
+
 def read_json(path: str) -> Any:
     """Reads a JSON file.
 
@@ -247,6 +274,16 @@ def append(path: str, text: str) -> None:
     # Objects are written whole; not every store's client hides that.
     before = read(path) if exists(path) else b""
     write_whole(path, before + text.encode())
+
+
+def cut(path: str, size: int, rest: bytes = b"") -> None:
+    """Ends a file at a size, but for a rest; atomically."""
+    if is_local(path) and not rest:
+        with open_to_append(path) as file:
+            file.truncate(size)
+            os.fsync(file.fileno())
+    else:
+        write_whole(path, read(path)[:size] + rest)
 
 
 def open_to_append(path: str) -> BinaryIO:
@@ -397,12 +434,10 @@ def set_aside(path: str, why: str) -> None:
 
 
 def keep_copy(path: str, content: bytes, why: str) -> None:
-    """Keeps a copy of a file that is partly damaged, with a warning."""
+    """Keeps what goes of a file that is partly damaged, with a warning."""
     other = _unused(path)
     write_whole(other, content)
-    logging.warning(
-        "%s is damaged: %s. A copy is kept in %s.", path, why, other
-    )
+    logging.warning("%s is damaged: %s, kept in %s.", path, why, other)
 
 
 def _unused(path: str) -> str:

@@ -69,20 +69,29 @@ class CSV(LineFile):
 
     def _widen(self, names: list[str]) -> None:
         """Gives the file columns for the names, if it has none."""
-        lines = [line.decode() for line in self.lines() if self.key_of(line)]
-        if lines and not lines[0].startswith(",".join(_KEYS)):
-            why = "it has no header"
-            content = "".join(lines).encode()
-            files.keep_copy(self.where, content, why)
-            lines = []
-        rows = list(csv.DictReader(lines))
-        there = next(csv.reader(lines[:1]), _KEYS)
-        columns = list(dict.fromkeys([*_KEYS, *there, *names]))
-        if columns != there or not lines:
+        there = self._header()
+        columns = list(dict.fromkeys([*(there or _KEYS), *names]))
+        if columns != there:
+            rows = files.read(self.where).partition(b"\n")[2] if there else b""
+            # Empty cells.
+            more = b"," * (len(columns) - len(there)) + b"\n"
             header = dict(zip(columns, columns, strict=True))
+            text = _rows(columns, [header]).encode()
             self.make_directory()
-            write_whole(self.where, _rows(columns, [header, *rows]))
+            write_whole(self.where, text + rows.replace(b"\n", more))
         self._columns = columns
+
+    def _header(self) -> list[str]:
+        """The columns of the file; none if there is no file."""
+        if not files.exists(self.where):
+            return []
+        with files.open_to_read(self.where) as file:
+            line = file.readline()
+        if line.startswith(",".join(_KEYS).encode()) and self.key_of(line):
+            return next(csv.reader([line.decode()]))
+        if line:
+            files.set_aside(self.where, "it has no header")
+        return []
 
 
 def _rows(columns: list[str], rows: Sequence[Mapping[str, Any]]) -> str:

@@ -3,11 +3,11 @@
 import abc
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from trainer import Logger
-from trainer.plugin_api import Entry, files, run_paths, write_whole
+from trainer.plugin_api import Entry, files, run_paths
 
 
 class Key(NamedTuple):
@@ -30,7 +30,8 @@ class LineFile(Logger):
     A run that was killed after its last checkpoint repeats some steps. When
     training starts, the lines of these steps are dropped, and so is a torn
     last line; a run that goes on also drops what only the end of a shorter one
-    has logged. The file is opened for each line; on object stores such as
+    has logged. Only the end of the file is read for that, as its steps never
+    decrease. The file is opened for each line; on object stores such as
     gs://, this uploads the whole file each time. Lines that cannot be written,
     as on a full disk, are a warning: they are kept, in checkpoints as well,
     and written later.
@@ -50,8 +51,8 @@ class LineFile(Logger):
 
     def __init__(self) -> None:
         super().__init__()
-        self._failed = False
-        self._there: set[Key] = set()
+        # Whether what is to be written may be there already, in part.
+        self._unsure = False
 
     @abc.abstractmethod
     def as_text(self, entries: Sequence[Entry]) -> str:
@@ -74,7 +75,7 @@ class LineFile(Logger):
             # The evaluator is the only writer of its file, so a torn line is
             # its own.
             self.take_back(math.inf, final=False)
-            self._there = {key for key in map(self.key_of, self.lines()) if key}
+            self._unsure = True
 
     def take_back(self, step: float, *, final: bool) -> None:
         """See `Logger.take_back`.
@@ -91,36 +92,33 @@ class LineFile(Logger):
 
     def write(self, entries: Sequence[Entry]) -> None:
         """See `Logger.write`."""
-        # An evaluator that was killed between a line and its record evaluates
-        # the step again.
-        entries = [
-            one
-            for one in entries
-            if Key(one.step, one.split) not in self._there
-        ]
-        # A failed append may have written a part of the lines.
-        if self._failed:
+        # A failed append may have written a part of the lines. An evaluator
+        # that was killed between a line and its record evaluates the step
+        # again, and may measure other digits.
+        if self._unsure:
             self._drop_after(math.inf)
-            there = set(self.lines())
+            there = [*self._since(entries[0].step)]
+            # A line holds its step and split, so equal lines are the same log.
+            texts = {text for _, text, _ in there}
+            keys = {key for _, _, key in there if self.following}
             entries = [
                 one
                 for one in entries
-                # A line holds its step and split, so equal lines are the same
-                # log.
-                if self.as_text([one]).encode() not in there
+                if Key(one.step, one.split) not in keys
+                and self.as_text([one]).encode() not in texts
             ]
-        self._failed = True
+        self._unsure = True
         self.make_directory()
         files.append(self.where, self.as_text(entries))
         self.run.written.add(self.where)
-        self._failed = False
+        self._unsure = not entries
 
     def load_state(self, state: dict[str, Any]) -> None:
         """See `Callback.load_state`."""
         super().load_state(state)
         # Some may be in the file: the earlier process may have written them
         # after the checkpoint.
-        self._failed = bool(self._waiting)
+        self._unsure = self._unsure or bool(self._waiting)
 
     @property
     def where(self) -> str:
@@ -132,11 +130,26 @@ class LineFile(Logger):
         """Creates the run directory, if it is not there."""
         files.make_directory(os.path.dirname(self.where))
 
-    def lines(self) -> list[bytes]:
-        """The lines of the file; none if there is no file."""
+    def _since(self, step: float) -> Iterator[tuple[int, bytes, Key | None]]:
+        """The lines from a step on, the last one first.
+
+        Yields:
+            Where it begins; the line; what it is of, `None` for what no run has
+            written whole.
+        """
         if not files.exists(self.where):
-            return []
-        return files.read(self.where).splitlines(keepends=True)
+            return
+        for start, text in files.lines_from_end(self.where):
+            key = self.key_of(text) if text.endswith(b"\n") else None
+            if key is not None and key.step < step:
+                return
+            yield start, text, key
+
+    def _newest(self, step: float) -> float:
+        """The newest step of a line, up to a step."""
+        keys = (key for _, _, key in self._since(-math.inf))
+        steps = (key.step for key in keys if key and key.step <= step)
+        return next(steps, -math.inf)
 
     def _drop_after(self, step: float, *, final: bool = False) -> None:
         """Atomically drops the lines of later steps and incomplete lines.
@@ -145,22 +158,19 @@ class LineFile(Logger):
             step: the last one whose lines stay.
             final: whether lines go that only the end of a run has logged.
         """
-        lines = self.lines()
+        lines = [*self._since(self._newest(step))][::-1]
         # A killed process may leave a torn last line, which is expected and
         # worthless.
-        whole = lines[:-1] if lines and not lines[-1].endswith(b"\n") else lines
-        keys = [self.key_of(line) for line in whole]
-        before = b"".join(lines)
-        if None in keys:
+        if odd := [x for _, x, key in lines if not key and x.endswith(b"\n")]:
             # Somebody may want what was not written by a run.
             why = "some lines are not logs of a run"
-            files.keep_copy(self.where, before, why)
-        after = b"".join(
-            line
-            for line, key in zip(whole, keys, strict=True)
-            if key is not None
-            and key.step <= step
-            and not (final and key.final)
-        )
-        if after != before:
-            write_whole(self.where, after)
+            files.keep_copy(self.where, b"".join(odd), why)
+        gone = [
+            start
+            for start, _, key in lines
+            if not key or key.step > step or (final and key.final)
+        ]
+        if gone:
+            rest = [x for start, x, _ in lines if start not in gone]
+            whole = sum(start < gone[0] for start, _, _ in lines)
+            files.cut(self.where, gone[0], b"".join(rest[whole:]))

@@ -75,11 +75,8 @@ class MLflow(Service):
             run = client.get_run(known)
         run_id: str = run.info.run_id
         # What the store has decides, and not what was noted.
-        self._last |= {
-            name: max(one.step for one in history)
-            for name in run.data.metrics
-            if (history := client.get_metric_history(run_id, name))
-        }
+        metrics = run.data.to_proto().metrics
+        self._last |= {one.key: one.step for one in metrics}
         for name, value in parameters.items():
             if name not in run.data.params:
                 client.log_param(run_id, name, str(value)[:_LONGEST])

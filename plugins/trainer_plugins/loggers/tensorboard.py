@@ -1,8 +1,8 @@
 """The logger TensorBoard: event files for each split, and hyperparameters."""
 
 import contextlib
+import io
 import os
-import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -16,6 +16,7 @@ from tensorboard.plugins.hparams.api_pb2 import STATUS_SUCCESS
 from tensorboard.plugins.hparams.summary import session_end_pb
 from tensorboard.plugins.hparams.summary_v2 import hparams_pb
 from tensorboard.plugins.scalar.metadata import create_summary_metadata
+from tensorboard.summary.writer.record_writer import RecordWriter
 
 from trainer import Logger
 from trainer.plugin_api import (
@@ -273,14 +274,10 @@ def _hide_after(directory: str, step: int) -> None:
             status=tf.compat.v1.SessionLog.START
         ),
     )
-    # Elsewhere first: TensorBoard may be reading the directory, and must find
-    # the file whole.
-    with tempfile.TemporaryDirectory() as folder:
-        records = os.path.join(folder, "events")
-        with tf.io.TFRecordWriter(records) as writer:
-            # TensorBoard takes the first start event for that of a new run,
-            # and discards steps only at the second one.
-            for event in (version, start, start):
-                writer.write(event.SerializeToString())
-        with open(records, "rb") as file:
-            write_whole(path, file.read())
+    # TensorBoard takes the first start event for that of a new run, and
+    # discards steps only at the second one.
+    records = io.BytesIO()
+    for event in (version, start, start):
+        RecordWriter(records).write(event.SerializeToString())
+    # It may be reading the directory, and must find the file whole.
+    write_whole(path, records.getvalue())

@@ -6,6 +6,7 @@ Real runs, which are resumed from an earlier checkpoint than they came to.
 import csv
 import json
 import math
+import re
 import shutil
 import time
 
@@ -114,3 +115,43 @@ def test_what_is_not_finite_and_what_begins_late(resumed):
     assert all(math.isnan(float(one["odd"])) for one in of_csv)
     assert [one["late"] for one in rows(folder) if one["late"]] == ["0.5"]
     assert scalars(folder, "train", "late") == {16: 0.5}
+
+
+def bytes_moved():
+    """What this process has read and written so far."""
+    with open("/proc/self/io") as file:
+        pairs = [line.split(": ") for line in file]
+    return sum(int(n) for name, n in pairs if name in ("rchar", "wchar"))
+
+
+def test_a_resume_reads_the_end_of_a_log_only(tmp_path):
+    """256 MB, a hole, are behind the first line; a step is repeated."""
+    hole = 1 << 28
+
+    def go_to(steps):
+        make_trainer(linear).train(
+            steps,
+            model_dir=str(tmp_path),
+            callbacks=[JsonLines(), CSV(), Checkpoint(every=8, keep_last=9)],
+            steps_per_loop=4,
+            log_every=4,
+            verbose=0,
+        )
+
+    go_to(24)
+    shutil.rmtree(tmp_path / "checkpoints" / "step_00000024")
+    for name in ("metrics.jsonl", "metrics.csv"):
+        with (tmp_path / name).open("r+b") as file:
+            first, rest = file.readline(), file.read()
+            file.seek(len(first) + hole)
+            file.write(b"\n" + rest + b"torn")
+            file.seek(len(first))
+            file.write(bytes(len(rest)))
+    before = bytes_moved()
+    go_to(28)
+    assert bytes_moved() - before < hole // 8
+    for name, first in (("metrics.jsonl", 8), ("metrics.csv", 4)):
+        text = (tmp_path / name).read_bytes()[hole:]
+        found = re.findall(rb'(?m)^(?:{"step": )?(\d+),', text)
+        assert list(map(int, found)) == list(range(first, 32, 4))
+        assert text.count(b"\n") == len(found) + 1
