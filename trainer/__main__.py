@@ -28,7 +28,7 @@ def main() -> None:
         signals.settle()
     except signals.Terminated as error:
         # SIGTERM may come inside `hold`, or after the last line of that main.
-        sys.stderr.write(f"start again: {error}\n")
+        standard_streams.say(f"start again: {error}")
         code = EXIT_START_AGAIN
     # After a failure the peers may be gone, and TensorFlow's exit handlers
     # would wait for them.

@@ -23,6 +23,7 @@ from trainer.errors import (
     StartAgain,
     UserError,
 )
+from trainer.runtime.standard_streams import say
 
 EXIT_INTERRUPTED = 130  # As a shell reports a process that Ctrl-C has ended.
 _OURS = ("trainer", "trainer_plugins")
@@ -88,7 +89,7 @@ def show(error: BaseException) -> None:
         # Not at the top, because this imports gin and TensorFlow.
         from trainer.cli.config.names import plain
 
-        sys.stderr.write(f"{prefix}{plain(error)}\n")
+        say(f"{prefix}{plain(error)}")
 
 
 def explain(error: BaseException) -> str | None:

@@ -13,7 +13,8 @@ from trainer.launch.policy import (
     RestartPolicy,
     signal_name,
 )
-from trainer.launch.task import ENDING, SIGNALS, Task, log
+from trainer.launch.task import ENDING, SIGNALS, Task
+from trainer.runtime.standard_streams import say
 
 # Also how far the chief's output on the terminal lags behind.
 _POLL_SECONDS = 0.05
@@ -185,13 +186,13 @@ class Agent:
             if overdue < 0 or not task.is_running or not task.is_needed:
                 continue
             if task.send_once(signal.SIGTERM):
-                log(f"{task.name} still runs after the end of the run: ended.")
+                say(f"{task.name} still runs after the end of the run: ended.")
             if overdue > self._limits.end_seconds:
                 task.send_once(signal.SIGKILL)
 
     def _end_on_signal(self, number: int) -> int:
         """Ends all tasks because of a signal; returns the exit code."""
-        log(
+        say(
             f"{signal_name(number)}: ending all processes. A second signal "
             "kills them at once."
         )
@@ -224,10 +225,10 @@ class Agent:
         task = next(t for t in self._tasks if t.name == failure.end.task)
         if task is self._chief:
             # Its output was shown.
-            log(f"{failure} Its log: {task.log_path}")
+            say(f"{failure} Its log: {task.log_path}")
             return
         lines = "".join(f"\n  {line}" for line in task.last_lines(_LAST_LINES))
-        log(f"{failure} The end of {task.log_path}:{lines}")
+        say(f"{failure} The end of {task.log_path}:{lines}")
 
 
 class _Group:
@@ -331,7 +332,7 @@ class _Group:
         if number:
             most = self._limits.max_restarts
             count = f"restart {number} of at most {most} an hour"
-        log(f"{cause}. It is restarted{others}{when} ({count}).")
+        say(f"{cause}. It is restarted{others}{when} ({count}).")
 
     def _leave_out(self, failure: Failure) -> None:
         """Goes on without a task that cannot stay, where others are enough.
@@ -349,7 +350,7 @@ class _Group:
         task.left_out = True
         self._policy.forget(task.name)
         self.due = failure.end.at
-        log(f"{failure} The others go on without it: --min_workers={least}.")
+        say(f"{failure} The others go on without it: --min_workers={least}.")
 
 
 def _grouped(tasks: Sequence[Task]) -> Iterator[list[Task]]:

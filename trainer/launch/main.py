@@ -22,10 +22,11 @@ from trainer.errors import EXIT_DONE, EXIT_USER_ERROR, UserError
 from trainer.launch import arguments
 from trainer.launch.agent import Agent
 from trainer.launch.policy import Limits
-from trainer.launch.task import Task, log
+from trainer.launch.task import Task
 from trainer.run_options import TRAINING_MODES
 from trainer.runtime.files import is_local
 from trainer.runtime.run_paths import RunIsOver
+from trainer.runtime.standard_streams import say
 
 _GPUS = "CUDA_VISIBLE_DEVICES"
 
@@ -50,7 +51,7 @@ def main(given: Sequence[str] | None = None) -> int:
         sys.stdout.write(f"log files: {request.log_dir}\n")
         return _run(request)
     except UserError as error:
-        log(f"error: {error}")
+        say(f"error: {error}")
         return EXIT_USER_ERROR
 
 

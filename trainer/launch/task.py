@@ -15,6 +15,7 @@ from trainer.errors import EXIT_START_AGAIN, UserError
 from trainer.launch.policy import End
 from trainer.runtime.files import open_to_append
 from trainer.runtime.process_exit import LAUNCHER, REPORT, read_report
+from trainer.runtime.standard_streams import say
 
 # Ctrl-C, a supervisor or job manager, and a terminal that is closed.
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -24,12 +25,6 @@ SIGNALS = {*ENDING, signal.SIGUSR1}
 _PR_SET_PDEATHSIG = 1
 # Lets a restarted task recognize the lease that its predecessor has left.
 _THIS_LAUNCHER = uuid.uuid4().hex
-
-
-def log(sentence: str) -> None:
-    """Writes a line to stderr; `standard_streams` keeps it from failing."""
-    sys.stderr.write(f"{sentence}\n")
-    sys.stderr.flush()
 
 
 class Task:
@@ -207,7 +202,7 @@ class Task:
         """Kills the process; `why` is a clause such as `"hangs"`."""
         # One that is blocked in the kernel may outlive this for a while.
         if self.send_once(signal.SIGKILL):
-            log(f"{self.name} {why}: it is killed.")
+            say(f"{self.name} {why}: it is killed.")
 
     def _open(self, output: Any) -> "subprocess.Popen[bytes]":
         return subprocess.Popen(

@@ -1,12 +1,14 @@
 """Standard output and error that never fail.
 
 A terminal that is closed, a pipe whose reader has left (`| head -1`) or a full
-disk is no reason to lose a run: what cannot be written is dropped. Nothing
-here imports TensorFlow.
+disk is no reason to lose a run: what cannot be written is dropped. What may
+come from other people's files, such as their names, is printed without what
+controls a terminal. Nothing here imports TensorFlow.
 """
 
 import errno
 import io
+import logging
 import os
 import select
 import sys
@@ -63,6 +65,23 @@ def protect() -> None:
         # The caller's own, as in `contextlib.redirect_stderr`.
         if stream is getattr(sys, f"__{name}__"):
             setattr(sys, name, _lasting(number, stream))
+
+
+def printable(text: str) -> str:
+    """A text without what controls a terminal; lines stay lines."""
+    return "".join(c if c.isprintable() or c in "\n\t" else "?" for c in text)
+
+
+def say(text: str) -> None:
+    """Prints a line to stderr, of whatever text."""
+    sys.stderr.write(f"{printable(text)}\n")
+    sys.stderr.flush()
+
+
+def clean(record: logging.LogRecord) -> bool:
+    """A filter of loggers: keeps each message, but prints it as `say` does."""
+    record.msg, record.args = printable(record.getMessage()), ()
+    return True
 
 
 def require_output() -> None:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from trainer.errors import UserError
+from trainer.runtime.standard_streams import say
 
 _HELP = """\
 Writes a small project: a model, data, a Trainer, a gin file, a test, and a
@@ -50,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _check(given[0])
         _write(given[0])
     except (UserError, OSError) as error:
-        sys.stderr.write(f"error: {error}\n")
+        say(f"error: {error}")
         return 2
     sys.stdout.write(_NEXT.replace("NAME", given[0]))
     return 0

@@ -36,6 +36,8 @@ configurations. With --resume, a run goes on with the command in its run.json.
   python -m trainer.tools.runs --resume=NAME [flags of python -m trainer]
 """
 _HOME = "runs"
+# In a home directory or a whole file system, a search would take minutes.
+_MOST_FOLDERS = 10_000
 # Any of these makes a folder a run directory.
 _FILES = {"run.json", "metrics.jsonl"}
 
@@ -89,12 +91,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if given and given[0].startswith("--resume="):
             again = resumed(given[0].partition("=")[2], given[1:])
-            sys.stderr.write(f"resumes: {command.recorded(again)}\n")
+            standard_streams.say(f"resumes: {command.recorded(again)}")
             os.execv(sys.executable, command.started(again))
         _compare(given)
         standard_streams.require_output()
     except UserError as error:
-        sys.stderr.write(f"error: {error}\n")
+        standard_streams.say(f"error: {error}")
         return 2
     return 0
 
@@ -159,16 +161,16 @@ def find(directory: str) -> dict[str, str]:
     if not os.path.isdir(directory):
         hint = did_you_mean(directory, os.listdir())
         raise UserError(f"There is no local folder {directory}.{hint}")
-    found = {}
-    seen = set()
-    for path, folders, files in os.walk(directory, followlinks=True):
-        is_run = not _FILES.isdisjoint(files)
-        # A link may lead back up.
-        if is_run or os.path.realpath(path) in seen:
-            folders.clear()
-        seen.add(os.path.realpath(path))
+    found: dict[str, str] = {}
+    for number, (path, folders, files) in enumerate(os.walk(directory)):
+        if number - len(found) > _MOST_FOLDERS:
+            raise UserError(
+                f"{directory} has more than {_MOST_FOLDERS:,} folders that are "
+                "no runs. Give one that is nearer to the runs."
+            )
         folders.sort()
-        if is_run:
+        if not _FILES.isdisjoint(files):
+            folders.clear()
             found[os.path.relpath(path, directory)] = path
     return found
 
@@ -259,9 +261,8 @@ def print_table(
 
 
 def _shown(text: str) -> Text:
-    # Brackets are markup to rich. Names and messages are in other people's
-    # files, and could contain what controls a terminal.
-    return Text("".join(c if c.isprintable() else "?" for c in text))
+    # Brackets are markup to rich.
+    return Text(standard_streams.printable(text))
 
 
 def resumed(name: str, arguments: Sequence[str]) -> list[str]:

@@ -105,6 +105,29 @@ def test_any_state_is_read_and_said(tmp_path, capsys):
     assert after == before
 
 
+def test_others_names_do_not_control_a_terminal(runs, capsys):
+    odd = write_run(runs / "odd\x1b[2J\x07", command="\x1b[2J")
+    line = json.dumps({"step": 1, "split": "eval", "\x9b2J": 1.0})
+    (odd / "metrics.jsonl").write_text(f"{line}\n")
+    for flag in ("--sort_by=nope", "--resume=nope", f"--resume={odd}"):
+        assert main([flag]) == 2
+        (said,) = capsys.readouterr().err.splitlines()
+        assert said.isprintable()
+        assert "?2J" in said or "?[2J" in said
+
+
+def test_a_search_follows_no_links_and_ends(runs, tmp_path, capsys):
+    write_run(tmp_path / "elsewhere" / "f", [0.0])
+    (runs / "out").symlink_to(tmp_path / "elsewhere")
+    assert main(["--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [run["name"] for run in found] == ["b/c", "a", "e/c", "d"]
+    for name in range(10_010):
+        (runs / "z" / str(name)).mkdir(parents=True)
+    assert main([]) == 2
+    assert "runs has more than 10,000 folders" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [
