@@ -9,6 +9,7 @@ The record is written last, so that an evaluator that is killed at any moment
 can continue from it.
 """
 
+import json
 import math
 import os
 import time
@@ -33,7 +34,7 @@ from trainer.loop.reporter import Reporter
 from trainer.loop.run import Run
 from trainer.run_options import RunOptions
 from trainer.runtime import schema
-from trainer.runtime.files import make_directory, read_record, write_json
+from trainer.runtime.files import make_directory, read_record, write_whole
 from trainer.runtime.run_paths import prepare_directory
 from trainer.values.periods import (
     Period,
@@ -54,7 +55,8 @@ _RECORD = schema.record(
         "mode": Literal["min", "max"],
         "step": schema.Count | None,
         "value": schema.Number | None,
-    }
+    },
+    {"callbacks": dict[str, dict[str, Any]]},
 )
 
 
@@ -123,6 +125,10 @@ def follow(
     evaluated: dict[str, float] = {}
     try:
         called.call("setup")
+        try:
+            called.load_states(best.callbacks)
+        except schema.Misfit as error:
+            raise UserError(f"best/best.json is damaged: {error}") from None
         waiting_since = time.monotonic()
         # From best.json, so that a restarted evaluator goes on where it was.
         while best.last_step < last:
@@ -143,7 +149,7 @@ def follow(
                 reporter.hand_over()
                 # Last: an evaluator that is killed before it repeats this step,
                 # so that no log is lost.
-                best.commit()
+                best.commit(called.states())
                 evaluated = unprefixed(values)
                 # The evaluation does not count as waiting. Another checkpoint
                 # may have come meanwhile, so there is no pause either.
@@ -210,6 +216,7 @@ class _Best:
             "mode": monitor.mode,
             "step": None,
             "value": None,
+            "callbacks": {},
         }
         # An evaluator may have been killed while it saved.
         storage.remove_leftovers(directory)
@@ -227,13 +234,19 @@ class _Best:
                 "is searched for among newer checkpoints only.",
                 *(directory, *by, *wanted),
             )
-            found = {"evaluated_step": found["evaluated_step"]}
+            kept = found.keys() - {"monitor", "mode", "step", "value"}
+            found = {name: found[name] for name in kept}
         self._record |= found
 
     @property
     def last_step(self) -> int:
         """The newest step that was evaluated; -1 if none was."""
         return int(self._record["evaluated_step"])
+
+    @property
+    def callbacks(self) -> dict[str, dict[str, Any]]:
+        """Their states, among these the logs that could not be written."""
+        return dict(self._record["callbacks"])
 
     def offer(
         self, snapshot: storage.Snapshot, values: dict[str, float]
@@ -267,11 +280,18 @@ class _Best:
             storage.save(self._directory, snapshot)
             self._record |= {"step": snapshot.step, "value": value}
 
-    def commit(self) -> None:
-        """Records the best checkpoint, and deletes the previous one."""
+    def commit(self, callbacks: dict[str, dict[str, Any]]) -> None:
+        """Records the best checkpoint, and deletes the previous one.
+
+        Args:
+            callbacks: their states.
+        """
+        self._record["callbacks"] = callbacks
         # There may be no checkpoint yet, as when the first value is NaN.
         make_directory(self._directory)
-        write_json(self._path, self._record)
+        # NumPy's numbers as plain ones.
+        text = json.dumps(self._record, default=float)
+        write_whole(self._path, text + "\n")
         # After the record: if the evaluator is killed here, a checkpoint too
         # many stays until the next `commit`, but never one too few.
         for path in storage.listing(self._directory):

@@ -236,8 +236,11 @@ def test_an_evaluator_says_what_it_could_not_write(runs):
     with in_the_way(runs, "metrics_evaluator.jsonl") as path:
         runs.release()
         process.must_end(2)
-    process.sentence("error", str(path), "logs are lost")
+    process.sentence("error", str(path), "1 logs wait in best.json")
     assert "Traceback" not in process.log
+    runs.train(*flags).must_end(0)
+    (line,) = reading.metrics(runs.model_dir, path.name)
+    assert line["step"] == 24
 
 
 @pytest.mark.long

@@ -139,17 +139,17 @@ class Logger(Callback, abc.ABC):
         missing = len(self._waiting) + self._lost
         if self.may_lose or not missing:
             return
-        # Nothing saves what an evaluator holds.
-        if self.following or not self._waiting:
+        if not self._waiting:
             raise UserError(
                 f"{self.where} could not be written for a long time, and "
                 f"{missing} logs are lost. Run the same command again, and the "
                 "run is done without them."
             )
+        held = "best.json" if self.following else "the last checkpoint"
         lost = f"{self._lost} older logs are lost. " if self._lost else ""
         raise UserError(
             f"{self.where} cannot be written: {self._refusal}. "
-            f"{len(self._waiting)} logs wait in the last checkpoint. {lost}"
+            f"{len(self._waiting)} logs wait in {held}. {lost}"
             "Make it writable, and run the same command again."
         )
 
@@ -269,7 +269,8 @@ class Logger(Callback, abc.ABC):
         _STATE(state, type(self).__name__)
         self._waiting = [Entry(**one) for one in state["waiting"]]
         self._lost = state.get("lost", 0)
-        self._is_restored = True
+        # An evaluator repeats nothing.
+        self._is_restored = not self.following
 
     def close(self) -> None:
         """Writes what could not be written before."""
