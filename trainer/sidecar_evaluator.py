@@ -234,8 +234,7 @@ class _Best:
                 "is searched for among newer checkpoints only.",
                 *(directory, *by, *wanted),
             )
-            kept = found.keys() - {"monitor", "mode", "step", "value"}
-            found = {name: found[name] for name in kept}
+            found = {"evaluated_step": found["evaluated_step"]}
         self._record |= found
 
     @property

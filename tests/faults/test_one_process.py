@@ -172,6 +172,18 @@ def test_what_hangs_is_ended_with_its_stack(runs, point, limit):
 
 
 @pytest.mark.long
+def test_what_hangs_twice_at_a_step_is_a_defect(runs):
+    flags = ["--gin.Trainer.model=@hanging_net"]
+    flags += ["--gin.Watchdog.evaluation_seconds=3.0"]
+    for code, reason in ((75, "start_again"), (1, "error")):
+        runs.plan("single predict 0 hold")
+        process = runs.train(*flags).must_end(code)
+        assert reading.record(runs.model_dir)["exit_reason"] == reason
+    assert "error: the same at the same step" in process.log
+    runs.train(*flags).must_end(0)
+
+
+@pytest.mark.long
 def test_lines_of_a_killed_run_are_whole(runs, undisturbed):
     """A line that was cut off is dropped, and written again."""
     runs.plan("single log 16 SIGKILL")

@@ -46,6 +46,7 @@ _LOOP = record(
     },
     {
         "is_within": bool,
+        "configuration": str | None,
         "compared": dict[str, str],
         "logged": record({}, {"waiting": LOGGED, "of_epoch": _NUMBERS}).kind,
         "steps_per_loop": Positive,

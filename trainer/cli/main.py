@@ -14,6 +14,7 @@ from trainer.cli.command import default_path, experiment_name
 from trainer.cli.help import WHAT_NEXT, help_text, strategies_text
 from trainer.errors import (
     EXIT_DONE,
+    EXIT_FAILED,
     EXIT_START_AGAIN,
     EXIT_USER_ERROR,
     StartAgain,
@@ -29,7 +30,7 @@ from trainer.runtime.import_tensorflow import (
 from trainer.runtime.process_exit import ExitReport, headline, last_words
 from trainer.runtime.run_lock import DirectoryLost
 from trainer.runtime.run_paths import check_path, plain
-from trainer.runtime.standard_streams import require_output
+from trainer.runtime.standard_streams import clean, require_output
 
 if TYPE_CHECKING:
     from trainer.cli.config.gin_private import Origins
@@ -76,6 +77,7 @@ def _execute(arguments: list[str], report: ExitReport) -> int:
     if request.is_run and request.model_dir is not None:
         check_path(plain(request.model_dir))
     logging.use_absl_handler()
+    logging.get_absl_logger().addFilter(clean)
     logging.set_verbosity(request.verbosity)
     # `import models` in a gin file means a module in the current folder.
     # `python -m` puts it on the path, but a console script does not.
@@ -173,9 +175,11 @@ def _run(
 
     # For a process that gives up while its main thread hangs: it ends without
     # returning from here.
-    def record_exit(reason: str) -> None:
-        run_dir.finish("start_again", reason)
-        report.write(EXIT_START_AGAIN, StartAgain(reason))
+    def record_exit(reason: str, hangs: bool) -> bool:
+        again = run_dir.give_up(reason, hangs)
+        code = EXIT_FAILED if again else EXIT_START_AGAIN
+        report.write(code, StartAgain(reason))
+        return again
 
     unused: list[str] = []
     try:

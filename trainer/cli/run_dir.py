@@ -140,6 +140,20 @@ class RunDir:
         except OSError as error:
             logging.error("%s", self._unwritable(error))
 
+    def give_up(self, reason: str, hangs: bool) -> bool:
+        """Records that the process gives up.
+
+        Returns:
+            Whether it has hung before at the same step for the same reason:
+            this is a defect, which a restart does not repair.
+        """
+        if hangs and self._run is not None:
+            reason += f", at step {self._run.step}"
+        attempts = (self._record or {}).get("previous", ())
+        again = hangs and reason in [x.get("exit_message") for x in attempts]
+        self.finish("error" if again else "start_again", reason)
+        return again
+
     def _unwritable(self, error: OSError) -> UserError | StartAgain:
         return cannot(f"model_dir {self.path} cannot be written", error)
 
@@ -181,6 +195,13 @@ class RunDir:
                 previous["exit_reason"] = "killed"
             attempts = [*attempts, previous]
         plugin = run.plugin
+        known = json.dumps([attempts, dict(plugin.facts)], default=str)
+        if (run.saved_under or "") not in known:
+            logging.warning(
+                "The checkpoint of step %d seems to be of another run: no "
+                "attempt of this one had its configuration.",
+                run.step,
+            )
         cluster = dict(plugin.describe())
         return {
             "experiment": self._experiment,

@@ -39,6 +39,17 @@ def as_arrays(part: Any, name: str) -> Any:
     return _as_array(part, name)
 
 
+def check_dtype(array: np.ndarray, name: str) -> None:
+    """Raises `UserError` for what a tensor cannot hold, such as dates."""
+    try:
+        tf.as_dtype(array.dtype)
+    except TypeError:
+        raise UserError(
+            f"{name} has the dtype {array.dtype}, which no tensor can have. "
+            "Make it numbers."
+        ) from None
+
+
 def check_rows(parts: Mapping[str, Any]) -> None:
     """Checks that all parts have a row for each example.
 
@@ -123,13 +134,7 @@ def _as_array(part: Any, name: str) -> np.ndarray:
     # NumPy knows bfloat16 as an extension, which is of no kind.
     if array.dtype.kind == "f" or array.dtype.name == "bfloat16":
         array = array.astype(keras.config.floatx(), copy=False)
-    try:
-        tf.as_dtype(array.dtype)
-    except TypeError:
-        raise UserError(
-            f"{name} has the dtype {array.dtype}, which no tensor can have. "
-            "Make it numbers."
-        ) from None
+    check_dtype(array, name)
     return array
 
 

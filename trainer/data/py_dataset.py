@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from trainer.data.arrays import check_dtype
 from trainer.data.dataset_batches import DatasetBatches
 from trainer.errors import UserError, at_run_time
 
@@ -191,4 +192,5 @@ def _dense(part: Any) -> np.ndarray:
             f"A batch holds a {type(part).__name__}, which no tensor can hold. "
             "Give arrays of numbers, one row for each example."
         )
+    check_dtype(array, "A batch")
     return array

@@ -4,9 +4,11 @@ import collections
 import contextlib
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from types import NoneType
 from typing import Any
 
 import keras
+import numpy as np
 from absl import logging
 
 from trainer.checkpoint.keras_callbacks import Attributes
@@ -18,6 +20,7 @@ from trainer.runtime.process_exit import headline
 from trainer.runtime.schema import Misfit
 from trainer.step.keras.private import profiles_batches
 from trainer.strategy.optimizers import by_part
+from trainer.values.words import shown
 
 # The steps of a host loop, if no callback acts on each of them.
 _STEPS_PER_LOOP = 100
@@ -25,6 +28,8 @@ _BATCH_ENDS = ("on_train_batch_end", "on_batch_end")
 _BATCH_BEGINS = ("on_train_batch_begin", "on_batch_begin")
 # What Keras calls before it traces a step.
 _SET_UP = ("on_train_begin", "on_epoch_begin", *_BATCH_BEGINS)
+# What is in a state, but for lists and dicts.
+_SAVED = (NoneType, str, int, float, np.generic)
 # Callbacks of Keras that need its own fit, and what a run has in their place.
 _REFUSED = {
     # It tells the model where to go on, and not the Trainer: epochs that are
@@ -156,9 +161,20 @@ class CallbackList:
         ]
 
     def next_due(self, step: int) -> int | None:
-        """The first step at which a callback must act."""
-        due = [c.next_due(step) for c in self.ours]
-        return min((d for d in due if d is not None), default=None)
+        """The first step at which a callback must act.
+
+        Raises:
+            UserError: one does not return a later step.
+        """
+        due: dict[Callback, Any] = {c: c.next_due(step) for c in self.ours}
+        found = {c: one for c, one in due.items() if one is not None}
+        for callback, one in found.items():
+            if not isinstance(one, int | np.integer) or one <= step:
+                raise UserError(
+                    f"{type(callback).__name__}.next_due({step}) returned "
+                    f"{shown(one)}. Return a later step, or None."
+                )
+        return min(found.values(), default=None)
 
     def begin(self) -> None:
         """Calls `on_train_begin`; gives Keras' callbacks their states."""
@@ -169,6 +185,9 @@ class CallbackList:
             attributes.begin()
         # Only now: their `on_train_begin` resets them.
         self.give_states()
+        # What cannot be saved is refused before the first step.
+        if self._run.saves:
+            self.states()
 
     def repeat(self, event: str, *arguments: Any) -> None:
         """Calls an event a second time, and sets states back afterwards."""
@@ -185,12 +204,23 @@ class CallbackList:
         self.give_states()
 
     def states(self) -> dict[str, dict[str, Any]]:
-        """What a checkpoint must hold of our callbacks, as JSON values."""
-        return {
+        """What a checkpoint must hold of our callbacks, as JSON values.
+
+        Raises:
+            UserError: a callback returns something else.
+        """
+        found = {
             key: callback.state()
             for key, callback in self._keyed.items()
             if isinstance(callback, Callback)
         }
+        for key, state in found.items():
+            if not (isinstance(state, dict) and _can_be_saved(state)):
+                raise UserError(
+                    f"{key}.state() returned {shown(state)}. Return a dict of "
+                    "JSON values, whose keys are strings."
+                )
+        return found
 
     def states_of_keras(self) -> dict[str, dict[str, bytes]]:
         """What it must hold of callbacks of Keras' kind.
@@ -268,6 +298,16 @@ class CallbackList:
     def close(self) -> None:
         """Closes every callback, also after one's close failed."""
         _call_all(self.ours, "close")
+
+
+def _can_be_saved(value: Any) -> bool:
+    """Whether a checkpoint gives a state back as it is."""
+    if isinstance(value, dict):
+        names, value = value.keys(), [*value.values()]
+        return all(isinstance(x, str) for x in names) and _can_be_saved(value)
+    if isinstance(value, list | tuple):
+        return all(map(_can_be_saved, value))
+    return isinstance(value, _SAVED)
 
 
 def _check(callbacks: Sequence[keras.callbacks.Callback]) -> None:

@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from trainer.errors import UserError
 from trainer.runtime.import_tensorflow import STARTED
 
 # In the order of a run. "other" is the time of callbacks and of the loop;
@@ -89,7 +90,16 @@ class Accounts:
 
     @contextlib.contextmanager
     def training(self) -> Iterator[None]:
-        """While it is open, time outside any phase is not `"start_up"`."""
+        """While it is open, time outside any phase is not `"start_up"`.
+
+        Raises:
+            UserError: it is open.
+        """
+        if self._base == "other":
+            raise UserError(
+                "A callback calls train or fit of its own Trainer. Train "
+                "another one in it, or this one after the run."
+            )
         self._book()
         self._base = "other"
         try:

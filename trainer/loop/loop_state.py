@@ -112,6 +112,7 @@ class LoopState:
             "asked_steps_per_loop": self.steps_per_loop,
             "compared": dict(self.compared),
             "logged": run.logged.state(),
+            "configuration": self._asked["configuration"],
             "stopped": stopped,
         }
 
@@ -183,6 +184,7 @@ class LoopState:
         self.compared.clear()
         self.compared.update(position.get("compared", {}))
         self._run.logged.load_state(position.get("logged", {}))
+        self._run.saved_under = position.get("configuration")
         # A length that was too slow stays halved, unless the user has changed
         # steps_per_loop.
         if position["asked_steps_per_loop"] == self.steps_per_loop:

@@ -79,6 +79,8 @@ class Run:
         keras_ends: whether a callback of Keras' kind acts in `on_train_end`.
         save_now: in `on_save`, whether a checkpoint was requested.
         written: what loggers have written: local files, or directories.
+        saved_under: the fingerprint of the configuration under which the
+            checkpoint was saved that it goes on from.
         unfired_from: the step before the last graph call, if what is due
             after it has not been called yet.
         take_value: takes what a callback logs, while there is a reporter.
@@ -110,6 +112,7 @@ class Run:
         self.sets: tuple[str, ...] = ()
         self.saves = self.keras_ends = False
         self.written: set[str] = set()
+        self.saved_under: str | None = None
         self.unfired_from: int | None = None
         self.take_value: Callable[[str, Value, str | None], None] | None = None
         # The ids of the variables that the traced steps train.

@@ -22,8 +22,9 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
-from trainer.errors import EXIT_START_AGAIN, KERAS_ADDS
+from trainer.errors import EXIT_FAILED, EXIT_START_AGAIN, KERAS_ADDS
 from trainer.runtime import files
+from trainer.runtime.standard_streams import say
 
 REPORT = "TRAINER_EXIT_REPORT"
 # Identifies the launcher; the same in all processes that it starts.
@@ -38,8 +39,14 @@ _ADDRESS = re.compile(r"\b0x[0-9a-f]+")
 _MOST = 300
 # Last words may have to be written to the file system that hangs.
 _LAST_WORDS_SECONDS = 5.0
-_last_words: Callable[[str], object] = str
 _ending = threading.Lock()
+
+
+def _without_words(reason: str, hangs: bool) -> bool:
+    return False
+
+
+_last_words: Callable[[str, bool], bool] = _without_words
 
 
 def end_process(code: int, *, at_once: bool = False) -> NoReturn:
@@ -65,12 +72,18 @@ def end_process(code: int, *, at_once: bool = False) -> NoReturn:
     os._exit(code)
 
 
-def give_up(reason: str) -> None:
+def give_up(reason: str, *, hangs: bool = False) -> None:
     """Ends the process with `EXIT_START_AGAIN`, and all stacks on stderr.
 
     For where an operation waits inside TensorFlow or the kernel: nothing can
     interrupt it. To be called from a thread that does not wait.
+
+    Args:
+        reason: a clause.
+        hangs: whether it was not asked to leave. If an attempt before has hung
+            at the same step for the same reason, the exit code is 1.
     """
+    again: list[bool] = []
     # Whoever comes second waits here for the first one's end.
     _ending.acquire()
     try:
@@ -78,32 +91,36 @@ def give_up(reason: str) -> None:
         with contextlib.suppress(Exception):
             faulthandler.dump_traceback(all_threads=True)
         with contextlib.suppress(Exception):
-            sys.stderr.write(f"start again: {reason}\n")
-            sys.stderr.flush()
+            say(f"start again: {reason}")
         speaker = threading.Thread(
-            target=_last_words, args=(reason,), daemon=True
+            target=lambda: again.append(_last_words(reason, hangs)), daemon=True
         )
         speaker.start()
         speaker.join(_LAST_WORDS_SECONDS)
+        if any(again):
+            with contextlib.suppress(Exception):
+                say("error: the same at the same step as before: a defect.")
     finally:
         # Not `sys.exit`: it would raise in this thread, and then wait for those
         # that hang.
-        os._exit(EXIT_START_AGAIN)
+        os._exit(EXIT_FAILED if any(again) else EXIT_START_AGAIN)
 
 
 @contextlib.contextmanager
-def last_words(speak: Callable[[str], None]) -> Iterator[None]:
-    """Calls a function with the reason if the process gives up meanwhile.
+def last_words(speak: Callable[[str, bool], bool]) -> Iterator[None]:
+    """Calls a function if the process gives up meanwhile.
 
     Args:
-        speak: must not wait for the main thread; gets a few seconds.
+        speak: gets the arguments of `give_up`, and returns whether this has
+            happened before. It must not wait for the main thread, and has a few
+            seconds.
     """
     global _last_words
-    _last_words = speak
+    before, _last_words = _last_words, speak
     try:
         yield
     finally:
-        _last_words = str
+        _last_words = before
 
 
 class ExitReport:

@@ -207,6 +207,12 @@ def check_alike(loss: KerasLoss | None, y: Any, y_pred: Any) -> None:
         UserError: a loss of Keras gets targets of another shape.
     """
     if tf.is_tensor(y) and tf.is_tensor(y_pred):
+        fits = y.shape[:1].is_compatible_with(y_pred.shape[:1])
+        if loss is not None and loss.is_by_example and not fits:
+            raise UserError(
+                f"A batch has targets of shape {y.shape}, and outputs of shape "
+                f"{y_pred.shape}: give one target for each example."
+            )
         _check_target_shape(loss, y, y_pred, name="A batch of targets")
 
 
@@ -318,15 +324,20 @@ def _check_weights(output: _Output, size: int | None) -> None:
         return
     # A loss of Keras has a value for each vector of the last axis.
     values = y_pred[:-1]
+    rows = {(_shape(one) or (None,))[0] for one in (output.weight, output.y)}
     flat = found[:-1] if len(found) > 1 and found[-1] == 1 else found
-    fits = len(flat) <= len(values) and all(
-        a is None or b is None or a in (1, b)
-        for a, b in zip(flat[1:], values[1:], strict=False)
+    fits = (
+        len(rows - {None}) < 2
+        and len(flat) <= len(values)
+        and all(
+            a is None or b is None or a in (1, b)
+            for a, b in zip(flat[1:], values[1:], strict=False)
+        )
     )
     if not fits:
         raise UserError(
-            f"{name} has shape {_text(found, size)}, and the loss one value "
-            f"for each of {_text(values, size)}."
+            f"{name} has shape {_text(found, found[0] or size)}, and the loss "
+            f"one value for each of {_text(values, size)}."
         )
 
 

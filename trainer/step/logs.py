@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from trainer.runtime.schema import Misfit
 from trainer.step.metrics.metric_set import MetricSet
 from trainer.step.metrics.states import METRIC
 from trainer.step.reductions.sums import Average, Sums
@@ -103,12 +104,20 @@ class Interval:
         }
 
     def load_state(self, state: Mapping[str, list[np.ndarray]]) -> None:
-        """Takes back what `state` returned."""
+        """Takes back what `state` returned.
+
+        Raises:
+            Misfit: an average is not one for each replica.
+        """
         sums = {
             name: arrays if name.startswith(METRIC) else Average(*arrays)
             for name, arrays in state.items()
             if not name.startswith(STATE)
         }
+        averages = {n: x for n, x in sums.items() if isinstance(x, Average)}
+        for name, both in averages.items():
+            if any(np.ndim(one) != 1 for one in both):
+                raise Misfit(f"the sums of {name} have another shape")
         self.reset()
         self.sums = Sums.of(sums) if sums else None
         self._metrics.states[self._name] = {

@@ -18,6 +18,7 @@ from trainer.step.metrics.states import VALUES
 from trainer.step.reductions.sums import Average, average
 from trainer.step.replica_batch import ReplicaBatch
 from trainer.step.spec import StepSpec
+from trainer.values.words import shown
 
 
 def replica_batch(
@@ -181,6 +182,8 @@ def _mean_of_examples(
 
 
 def _check_names(logged: StepLogs, logs: StepLogs) -> None:
+    for odd in (one for one in logs if not isinstance(one, str)):
+        raise UserError(f"A step returned {shown(odd)} for a value's name.")
     # Some have a prefix, such as "metric:"; "loss" may come in parts.
     taken = {"loss", *logs, *(one.partition(":")[2] for one in logs)}
     for name in logged.keys() & taken:

@@ -151,6 +151,8 @@ def _model_in_scope(
     if made.compiled:
         recipe.take_compiled(made, plugin)
     if not made.built:
+        if getattr(made.call, "__func__", None) is keras.Model.call:
+            raise UserError(f"{type(made).__name__} has no method call.")
         call_once(made)
     check_added_losses(recipe.added_losses, made)
     check_dtypes(plugin, made)

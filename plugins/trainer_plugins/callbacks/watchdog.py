@@ -75,5 +75,6 @@ class Watchdog(Callback):
                 if limit is not None and count * tick > limit:
                     give_up(
                         f"a {phase} has taken more than {limit:g} s, after "
-                        f"step {self.run.step}"
+                        f"step {self.run.step}",
+                        hangs=True,
                     )

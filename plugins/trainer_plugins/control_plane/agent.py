@@ -297,7 +297,7 @@ class Agent:
             self._channel.send(leave=reason)
             if self._coordinator is not None:
                 self._coordinator.end(reason)
-            give_up(reason)
+            give_up(reason, hangs=self.end_reason is None)
 
     def _why_give_up(self, now: float) -> str | None:
         since, until = self._waiting or (-math.inf, math.inf)

@@ -170,7 +170,7 @@ def replaced(name, array):
 
 def cut_totals(arrays):
     for name in arrays:
-        if name.startswith("totals/interval/loss"):
+        if name.startswith("totals/epoch/loss"):
             arrays[name] = np.zeros((5, 2), "float32")
 
 

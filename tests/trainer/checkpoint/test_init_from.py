@@ -342,7 +342,7 @@ def test_the_command_line(root, tmp_path):
     for steps in (2, 4):
         done = start(
             *("--model_dir=b", "--init_from=a", only),
-            f"--train_steps={steps}",
+            *(f"--train_steps={steps}", "--verbosity=0"),
         )
         assert done.returncode == 0, done.stderr[-4000:]
         # A run that goes on is not initialized again.

@@ -2,10 +2,12 @@
 
 import json
 import os
+import shutil
 import subprocess
 
 import pytest
 
+from tests.helpers import saved_steps
 from tests.trainer.cli.tiny import TINY, run_trainer
 
 FAILS = TINY + "run.callbacks = [@Fails()]\n"
@@ -83,6 +85,8 @@ def test_another_configuration_warns_with_the_lines(tmp_path):
     text = TINY + "Mirrored.num_packs = 1\nSGD.weight_decay = None\n"
     _, said = train(tmp_path, "--seed=1", text=text)
     assert "another configuration" not in said
+    with (tmp_path / "run" / "config.gin").open("a") as file:
+        file.write("Others.title = '\x1b]0;odd\x07'\n")
     other = text.replace("num_packs = 1", "num_packs = 2")
     other = other.replace("SGD.weight_decay", "sgd/SGD.weight_decay")
     flags = ("--seed=2", "--train_steps=9", "--allow_unused_bindings")
@@ -90,9 +94,30 @@ def test_another_configuration_warns_with_the_lines(tmp_path):
     _, _, said = said.partition("another configuration")
     assert "- Trainer.seed = 1\n+ Trainer.seed = 2" in said
     assert "- SGD.weight_decay = None\n" in said
+    assert "- Others.title = '?]0;odd?'\n" in said
     assert "+ sgd/SGD.weight_decay = None\n" in said
     assert "train_steps" not in said.partition("without any effect")[0]
     assert "num_packs" not in said.partition("without any effect")[0]
+
+
+@pytest.mark.long
+def test_a_checkpoint_of_another_run_is_a_warning(tmp_path):
+    text = TINY + "run.callbacks = [@Checkpoint()]\nCheckpoint.every = 4\n"
+    said = "seems to be of another run"
+    train(tmp_path, "--train_steps=12", text=text)
+    other = tmp_path / "run" / "checkpoints" / "step_00000012"
+    other.rename(tmp_path / other.name)
+    shutil.rmtree(tmp_path / "run")
+    text = text.replace("MeanSquaredError", "MeanAbsoluteError")
+    train(tmp_path, text=text)
+    # Its own, after a change of the configuration.
+    _, log = train(tmp_path, "--seed=1", "--train_steps=10", text=text)
+    assert "another configuration" in log
+    assert said not in log
+    (tmp_path / other.name).rename(other)
+    _, log = train(tmp_path, "--seed=1", "--train_steps=16", text=text)
+    assert f"The checkpoint of step 12 {said}" in log
+    assert saved_steps(tmp_path / "run")[-1] == 16
 
 
 def test_git_says_commit_and_dirty(tmp_path):

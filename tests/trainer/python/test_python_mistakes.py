@@ -2,6 +2,7 @@
 
 import functools
 import re
+import tempfile
 import traceback
 
 import keras
@@ -9,9 +10,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer import Trainer, UserError
+from trainer import Callback, Trainer, UserError
 from trainer.python import brief
-from trainer_plugins import EarlyStopping
+from trainer_plugins import Checkpoint, EarlyStopping
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(64, 8)).astype("float32")
@@ -82,8 +83,59 @@ def used_optimizer():
     return optimizer
 
 
+class NoCall(keras.Model):
+    pass
+
+
+class OddKey(Trainer):
+    def train_step(self, batch):
+        return {1: tf.constant(1.0)}
+
+
+class Odd(Callback):
+    def __init__(self, *, due=None, state=None):
+        super().__init__()
+        self.due, self.odd = due, state or {}
+
+    def next_due(self, step):
+        return self.due
+
+    def state(self):
+        return self.odd
+
+
+class Again(Callback):
+    def __init__(self, trainer):
+        super().__init__()
+        self.trainer = trainer
+
+    def on_train_begin(self, logs=None):
+        self.trainer.train(8)
+
+
+def train_with(callback):
+    make(data=(X, Y)).train(4, callbacks=[callback])
+
+
+def save(state):
+    with tempfile.TemporaryDirectory() as folder:
+        make(data=(X, Y)).train(
+            4, model_dir=folder, callbacks=[Odd(state=state), Checkpoint()]
+        )
+
+
+def train_within():
+    made = make(data=(X, Y))
+    made.train(4, callbacks=[Again(made)])
+
+
+def one_batch(*parts):
+    return tf.data.Dataset.from_tensors(parts)
+
+
 MISTAKES = {
     # The model.
+    "no call": (lambda: make(NoCall).fit(X, Y), "NoCall has no method call"),
     "a number": (lambda: make(3), "a keras.Model, or a function"),
     "a layer": (lambda: make(keras.layers.Dense(3)), "a keras.Model, or"),
     "returns no model": (lambda: make(lambda: 3).build(), "returned a int"),
@@ -100,6 +152,39 @@ MISTAKES = {
         "run_eagerly: the replicas",
     ),
     # Loss, optimizer and metrics.
+    "a complex loss": (
+        lambda: make(loss=lambda y, p: tf.cast(p[:, 0], "complex64")).fit(X, Y),
+        "The loss 'loss' is complex",
+    ),
+    "a key of a step": (
+        lambda: OddKey(net, strategy="default").fit(X, Y),
+        "returned 1 for a value",
+    ),
+    # Callbacks.
+    "due now": (
+        lambda: train_with(Odd(due=0)),
+        "returned 0. Return a",
+    ),
+    "due in words": (lambda: train_with(Odd(due="3")), "returned '3'. Return"),
+    "no JSON": (
+        lambda: save({"a": object()}),
+        r"Odd.state\(\) returned {'a'",
+    ),
+    "no JSON keys": (lambda: save({1: 2}), "whose keys are strings"),
+    "train in a callback": (train_within, "A callback calls train or fit"),
+    # Data.
+    "times in a generator": (
+        lambda: make().fit(iter([(X, np.zeros(64, "datetime64[s]"))])),
+        "A batch has the dtype datetime64",
+    ),
+    "too few targets": (
+        lambda: make().evaluate(one_batch(X, Y[:6])),
+        r"targets of shape \(6,\), and outputs of shape \(64, 10\)",
+    ),
+    "too few weights": (
+        lambda: make().fit(one_batch(X, Y, X[:6, 0])),
+        r"sample_weight has shape \(6,\), .* each of \(64,\)",
+    ),
     "no loss": (lambda: make(loss=None).fit(X, Y), "There is no loss"),
     "a loss misspelled": (
         lambda: make(loss="sparse_categorical_crossentrpy"),
@@ -413,7 +498,13 @@ MISTAKES = {
     ),
 }
 # Shown where a step is traced, so the test takes longer.
-LONG = ("both kinds of weights", "a monitor misspelled", "a monitor of ours")
+LONG = (
+    "due in words",
+    "no JSON keys",
+    "both kinds of weights",
+    "a monitor misspelled",
+    "a monitor of ours",
+)
 
 
 @pytest.fixture(autouse=True)

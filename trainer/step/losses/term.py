@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from trainer.errors import UserError
 from trainer.step.keras.private import keras_mask
 from trainer.step.replica_batch import ReplicaBatch, align
 
@@ -77,6 +78,8 @@ def loss_term(
         rows: float32 scalar, the rows of the values, where these may be others
             than the examples; `None` where they are not.
     """
+    if values.dtype.is_complex:
+        raise UserError(f"The loss {name!r} is complex: return real numbers.")
     # Keras marks an ignore_class by a mask on the values.
     mask = _both(mask, keras_mask(values))
     values = tf.cast(values, tf.float32)
