@@ -33,7 +33,7 @@ from trainer.run_options import RunOptions, taking, with_keywords
 from trainer.step.measuring import log_in_step
 from trainer.step.methods import BaseStep
 from trainer.step.spec import OVERRIDABLE, StepSpec
-from trainer.strategy.checks import check_against_strategy, check_eager
+from trainer.strategy.checks import check_against_strategy
 from trainer.strategy.plugin import StrategyPlugin
 from trainer.strategy.recipe import Recipe
 from trainer.strategy.registry import check_strategy, find_strategy
@@ -221,8 +221,6 @@ class Trainer(BaseStep):
     def _built(self) -> Built:
         # Before anything is built: a wrong batch_size shows at once.
         self._check_sizes()
-        if self._recipe.run_eagerly:
-            check_eager(self.plugin)
         return Built(
             self.plugin,
             self._recipe,

@@ -110,7 +110,8 @@ def padded(dataset: tf.data.Dataset, size: int) -> tf.data.Dataset:
     """Pads replica batches to `size` rows, and marks which are examples.
 
     Padding repeats the last example, so that the model never gets a value that
-    is not in the data. Before the first example, it is zeros.
+    is not in the data. Where there is none, it is zeros, as for any replica
+    without an example.
 
     Args:
         dataset: replica batches of at most `size` rows, possibly none.
@@ -123,35 +124,27 @@ def padded(dataset: tf.data.Dataset, size: int) -> tf.data.Dataset:
         UserError: a part of the batches has no fixed shape.
     """
     specs = _fixed_specs(dataset, size)
-    # The spare row before the first example.
-    nothing = tf.nest.map_structure(
-        lambda spec: tf.zeros([1, *spec.shape[1:]], spec.dtype), specs
-    )
 
-    def fill(spare: Any, batch: Any) -> tuple[Any, Padded]:
+    def fill(*given: Any) -> Padded:
+        batch = given[0] if len(given) == 1 else given
         count = tf.cast(count_rows(batch), tf.int32)
         enough = tf.debugging.assert_less_equal(
             count, size, f"A batch holds more than {size} examples per replica."
         )
-        pool = tf.nest.map_structure(
-            lambda part, row: tf.concat([part, row], 0), batch, spare
-        )
         with tf.control_dependencies([enough]):
-            # For an empty batch, this is the spare row.
-            last = tf.maximum(count - 1, 0)
-        full = _with_shape(
-            _gather(pool, tf.minimum(tf.range(size), last)), specs
-        )
-        # `scan` requires a state of one shape.
-        spare = tf.nest.map_structure(
-            lambda part: tf.ensure_shape(part, [1, *part.shape[1:]]),
-            _gather(pool, last[tf.newaxis]),
+            rows = tf.minimum(tf.range(size), tf.maximum(count - 1, 0))
+        # A spare row, for where there is no other.
+        pool = tf.nest.map_structure(
+            lambda part, spec: tf.concat(
+                [part, tf.zeros([1, *spec.shape[1:]], spec.dtype)], 0
+            ),
+            batch,
+            specs,
         )
         real = tf.cast(tf.range(size) < count, tf.float32)
-        return spare, Padded(full, real)
+        return Padded(_with_shape(_gather(pool, rows), specs), real)
 
-    # `scan` carries the last example on, because a whole batch may be empty.
-    return _buffered(dataset.scan(nothing, plain(fill)))
+    return _buffered(dataset.map(plain(fill)))
 
 
 def exact(dataset: tf.data.Dataset, size: int) -> tf.data.Dataset:

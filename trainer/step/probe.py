@@ -138,10 +138,10 @@ class Probe:
         if isinstance(error, UserError):
             raise error
         if error is not None:
-            place = "".join(map(_in_layer, self.whole.under_way[-1:]))
             return (
-                f"A batch of {len(self.whole.rows)} examples fails{place}, "
-                f"outside of a graph: {_first_line(error)}. {_FREE} {_OPT_OUT}"
+                f"A batch of {len(self.whole.rows)} examples fails"
+                f"{_place(self.whole)}, outside of a graph: "
+                f"{_first_line(error)}. {_FREE} {_OPT_OUT}"
             )
         with probing(self._spec):
             self._find_decays()
@@ -331,16 +331,17 @@ def _failure(parts: Sequence[Run]) -> str | None:
         if isinstance(part.error, UserError):
             raise part.error
         what = "another number of examples" if part.rows else "no example"
-        place = "".join(map(_in_layer, part.under_way[-1:]))
         return (
-            f"A part of the batch with {what} fails{place}: "
+            f"A part of the batch with {what} fails{_place(part)}: "
             f"{_first_line(part.error)}. {_FREE}"
         )
     return None
 
 
-def _in_layer(layer: Any) -> str:
-    return f" in the layer {_named(layer)}"
+def _place(run: Run) -> str:
+    """In which layer a run fails, after a space."""
+    layers = run.under_way[-1:]
+    return f" in the layer {_named(layers[0])}" if layers else ""
 
 
 def _first_line(error: BaseException | None) -> str:

@@ -29,6 +29,7 @@ from trainer.step.spec import Parts
 from trainer.strategy.checks import (
     check_added_losses,
     check_dtypes,
+    check_eager,
     check_steps_of_model,
 )
 from trainer.strategy.optimizers import build_optimizers
@@ -149,7 +150,9 @@ def _model_in_scope(
     )
     check_steps_of_model(made, recipe.overridden)
     if made.compiled:
-        recipe.take_compiled(made, plugin)
+        recipe.take_compiled(made)
+    if recipe.run_eagerly:
+        check_eager(plugin)
     if not made.built:
         if getattr(made.call, "__func__", None) is keras.Model.call:
             raise UserError(f"{type(made).__name__} has no method call.")

@@ -13,12 +13,8 @@ from trainer.step.divergence_guard import Guard
 from trainer.step.forms import Form
 from trainer.step.keras.private import compiled_with, left_by_compile
 from trainer.step.spec import AddedLosses, StepSpec
-from trainer.strategy.checks import (
-    as_loss,
-    check_eager,
-)
+from trainer.strategy.checks import as_loss
 from trainer.strategy.given import GivenModel, check_precision
-from trainer.strategy.plugin import StrategyPlugin
 from trainer.values.annotations import (
     JitCompile,
     NotNegative,
@@ -145,14 +141,11 @@ class Recipe:
         self.take_compiled(self.given.model)
         return True
 
-    def take_compiled(
-        self, model: keras.Model, plugin: StrategyPlugin | None = None
-    ) -> None:
+    def take_compiled(self, model: keras.Model) -> None:
         """Takes what a model is compiled with where nothing else was given.
 
         Args:
             model: compiled, or not.
-            plugin: the strategy, once it is known.
 
         Raises:
             UserError: it is compiled with what cannot be honored.
@@ -163,8 +156,6 @@ class Recipe:
         compiled = compiled_with(model)
         if compiled.get("run_eagerly"):
             self._use_eagerly()
-            if plugin is not None:
-                check_eager(plugin)
         if self.optimizer is None:
             self.optimizer = compiled.get("optimizer")
         if self.metrics is None:

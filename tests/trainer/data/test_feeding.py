@@ -57,7 +57,7 @@ def test_shapes_are_known_before_a_step(source, fit):
         assert spec.shape[0] == 1
 
 
-def test_padding_repeats_the_example_seen_last():
+def test_padding_repeats_the_last_example():
     pieces = padded(varying([3, 2, 0, 1]), 3).take(4)
     got = [
         (batch.numpy().tolist(), real.numpy().tolist())
@@ -66,7 +66,7 @@ def test_padding_repeats_the_example_seen_last():
     assert got == [
         ([1, 2, 3], [1, 1, 1]),
         ([4, 5, 5], [1, 1, 0]),
-        ([5, 5, 5], [0, 0, 0]),
+        ([0, 0, 0], [0, 0, 0]),
         ([6, 6, 6], [1, 0, 0]),
     ]
 
