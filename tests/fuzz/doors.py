@@ -101,10 +101,8 @@ def _read(given, text=""):
         path = pathlib.Path(folder, "x.gin")
         path.write_bytes(text.encode(errors="surrogateescape"))
         request = flags.parse([f"--gin_file={path}", *given])
-        found = request.gin_file, request.bindings
-        reader.check_syntax(*found, search_path=[])
         try:
-            reader.load(*found, search_path=[])
+            reader.load(request.gin_file, request.bindings)
         finally:
             gin.clear_config()
 

@@ -197,6 +197,59 @@ def run_directories(rng: random.Random) -> list[Case]:
     return cases
 
 
+# What a user has put beside a run, and into its folders.
+KEPT = ["notes.txt"]
+KEPT += [f"run/{name}/notes.txt" for name in (".", "checkpoints", "export")]
+KEPT = [os.path.normpath(name) for name in KEPT]
+# What says how a run began and ended; a refusal is among these.
+RECORDS = {"run.json", "run.lock", "stderr.txt"}
+
+
+def other_modes(rng: random.Random) -> list[Case]:
+    """A finished run whose files are damaged, and that is read."""
+    cases = []
+    for number in range(36):
+        mode = ("eval", "export", "continuous_eval", "check")[number % 4]
+        seed = rng.randrange(2**32)
+
+        def damage(folder: pathlib.Path, seed: int = seed) -> str:
+            return _damage(folder, random.Random(seed))
+
+        cases.append(
+            Case(
+                f"{mode} {number} (seed {seed})",
+                EITHER,
+                [f"--mode={mode}", "--gin.run.eval_timeout='2s'"],
+                damage=damage,
+            )
+        )
+    return cases
+
+
+def folders_of_others(rng: random.Random) -> list[Case]:
+    """A folder that is no run's, with files where a run wants others."""
+    # Not the very files that a new run writes.
+    names = ["photo.jpg", "checkpoints", "checkpoints/photo.jpg", "export"]
+    names += ["checkpoints/step_5", "checkpoints/step_00000005/arrays.index"]
+    names += ["export/photo.jpg", "best", "best/photo.jpg", "best/best.json"]
+    names += ["tensorboard", "tensorboard/train/photo.jpg", "logs/photo.jpg"]
+    names += ["skipped_batches.json", "metrics.jsonl/photo.jpg"]
+    cases = []
+    for name in names:
+
+        def put(folder: pathlib.Path, name: str = name) -> None:
+            path = folder.parent / "mine" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("of the user")
+
+        for more in ([], ["--gin.run.callbacks=[@Export(), @Checkpoint()]"]):
+            # Then what the file sets for other callbacks has no effect.
+            rest = ["--model_dir=mine", "--allow_unused_bindings", *more]
+            what = f"a folder with {name}{' and an export' * bool(more)}"
+            cases.append(Case(what, EITHER, rest, damage=put))
+    return cases
+
+
 def _damage(folder: pathlib.Path, rng: random.Random) -> str:
     """Damages one to three files; returns what it did."""
     done = []

@@ -13,15 +13,19 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 
 from tests.conftest import ROOT
 from tests.fuzz import files, flags_and_values
 from tests.fuzz.case import NONSENSE, SENSE
+from tests.starts import client
 
 SEED = 20_261_122
-LIMIT_SECONDS = 60
+LIMIT_SECONDS = 180
+# Of CPU, beside the import of TensorFlow, until something is refused.
+MOST_SECONDS = 5
 AT_ONCE = 2
 HERE = pathlib.Path(__file__).parent
 KINDS = {
@@ -30,6 +34,8 @@ KINDS = {
     "gin files": files.gin_files,
     "environment": files.environment,
     "run directories": files.run_directories,
+    "other modes": files.other_modes,
+    "folders of others": files.folders_of_others,
 }
 
 
@@ -39,7 +45,7 @@ def cases(kind):
 
 def test_there_are_enough():
     count = sum(len(cases(kind)) for kind in KINDS)
-    assert count >= 500
+    assert count >= 600
     for kind in KINDS:
         found = [case.what for case in cases(kind)]
         assert len(set(found)) == len(found)
@@ -57,11 +63,16 @@ def test_fuzz(kind, tmp_path, capsys):
     assert start(template, [], {})[0] == 0
     whole = tmp_path / "whole"
     assert start(whole, ["--train_steps=6"], {})[0] == 0
+    most_seconds = seconds_to_import() + MOST_SECONDS
 
     def outcome(number_and_case):
         number, case = number_and_case
         return case, outcome_of(
-            case, tmp_path / str(number), template, weights(whole)
+            case,
+            tmp_path / str(number),
+            template,
+            expected=weights(whole),
+            most_seconds=most_seconds,
         )
 
     with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
@@ -89,19 +100,48 @@ def weights(folder):
     ]
 
 
-def outcome_of(case, folder, template, expected):
+def outcome_of(case, folder, template, *, expected, most_seconds):
     """What became of a case in words, and what it wrote to stderr."""
     did = ""
     if case.damage is not None:
         shutil.copytree(template, folder)
         did = f"{case.damage(folder / 'run')}\n"
-    code, text = start(folder, case.arguments, case.environ, files=case.files)
+    folder.mkdir(exist_ok=True)
+    for place in files.KEPT:
+        path = folder / place
+        if path.parent.is_dir():
+            path.write_text("of the user")
+    before = contents(folder)
+    code, text, seconds = start(
+        folder, case.arguments, case.environ, files=case.files
+    )
     result = judged(case, code, text)
     # Wherever it went on from, it ends as a run that nothing has happened to.
-    if case.damage and code == 0 and weights(folder) != expected:
+    others = ("--mode=", "--model_dir=")
+    trains = not any(one.startswith(others) for one in case.arguments)
+    if case.damage and trains and code == 0 and weights(folder) != expected:
         result = "OTHER WEIGHTS"
+    if code == 2 and seconds > most_seconds:
+        result = "REFUSED AFTER A LONG TIME"
+    # A refusal changes nothing but the record of the run; a reader nothing.
+    after, may_change = contents(folder), trains and code != 2
+    for name, content in before.items():
+        is_kept = not may_change or name in files.KEPT
+        is_record = os.path.basename(name) in files.RECORDS
+        # What stands in the way of a run is set aside.
+        if is_kept and not is_record and content not in after.values():
+            result = f"LOST {name}"
     shutil.rmtree(folder)
     return result, did + text
+
+
+def contents(folder):
+    """What each file holds, by its path."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and not path.is_symlink():
+            found[str(path.relative_to(folder))] = path.read_bytes()
+    return found
 
 
 def judged(case, code, text):
@@ -132,7 +172,7 @@ def judged(case, code, text):
 
 
 def start(folder, arguments, environ, *, files=()):
-    """Runs to the end; returns the exit code and what it wrote to stderr."""
+    """Runs to the end: exit code, what it wrote to stderr, seconds of CPU."""
     folder.mkdir(exist_ok=True)
     for name in ("fuzz.gin", "fuzz_user_code.py"):
         shutil.copy(HERE / name, folder)
@@ -154,10 +194,24 @@ def start(folder, arguments, environ, *, files=()):
             stderr=file,
             start_new_session=True,
         )
-        try:
-            code = process.wait(LIMIT_SECONDS)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            code = None
-    return code, log.read_text(errors="replace")
+        late = threading.Timer(
+            LIMIT_SECONDS, os.killpg, (process.pid, signal.SIGKILL)
+        )
+        late.start()
+        code, seconds = ended(process)
+        late.cancel()
+    code = None if code == -signal.SIGKILL else code
+    return code, log.read_text(errors="replace"), seconds
+
+
+def ended(process):
+    """The exit code and the seconds of CPU of a process, at its end."""
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return process.returncode, used.ru_utime + used.ru_stime
+
+
+def seconds_to_import():
+    command = [sys.executable, "-c", "import tensorflow, keras"]
+    with client.plain_starts():
+        return ended(subprocess.Popen(command))[1]
