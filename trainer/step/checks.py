@@ -21,7 +21,7 @@ from trainer.step.keras.private import (
     symbolic_outputs,
 )
 from trainer.step.losses.keras_losses import KerasLoss
-from trainer.step.losses.outputs import Outputs, losses_of
+from trainer.step.losses.outputs import Outputs, losses_of, wanted_by
 from trainer.step.spec import StepSpec
 
 _Shape = tuple[int | None, ...]
@@ -108,12 +108,14 @@ def check_data(spec: StepSpec, batches: Batches) -> None:
         arrays = keras.tree.lists_to_tuples(batches.arrays)
         held = keras.utils.unpack_x_y_sample_weight(arrays)
     losses = losses_of(spec.loss, spec.loss_weights, outputs)
-    wanted = sorted({one.position for one in losses if one.loss is not None})
+    wanted = wanted_by(losses)
     predicted = keras.tree.flatten(y_pred)
     parts = [
         outputs.tensors(one, wanted=wanted) for one in (y, weight, *held[1:])
     ]
-    for i, loss, *_ in losses:
+    for i, _, loss, *_ in losses:
+        if i is None:
+            continue
         suffix = f"[{outputs.names[i]!r}]" if len(outputs.names) > 1 else ""
         of_output = [part[i] for part in parts]
         one = _Output(suffix, KerasLoss.of(loss), predicted[i], *of_output)

@@ -8,6 +8,7 @@ what only an object has as the run is built: see `require`.
 import collections
 import contextlib
 import functools
+import operator
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -31,6 +32,7 @@ _LOGITS, _ACTIVATIONS = "_keras_logits", ("Softmax", "Sigmoid")
 _get_mask = require("keras.src.backend", "get_keras_mask")
 require("keras.src.backend.tensorflow.nn", "_get_logits")
 _FunctionLoss = require("keras.src.losses.losses", "LossFunctionWrapper")
+_CompileLoss = require("keras.src.trainers.compile_utils", "CompileLoss")
 _Functional = require("keras.src.models.functional", "Functional")
 _get_global = require(_STATE, "get_global_attribute")
 _set_global = require(_STATE, "set_global_attribute")
@@ -303,6 +305,32 @@ def function_of_loss(
     if type(loss).call is not _FunctionLoss.call:
         return None, {}
     return loss.fn, dict(require(loss, "_fn_kwargs"))
+
+
+def losses_at(
+    losses: Any, outputs: Any, names: Sequence[str]
+) -> list[tuple[Any, ...]]:
+    """How `compile` understands a structure of losses.
+
+    Args:
+        losses: its leaves have a `loss`, perhaps `None`, and a `weight`.
+        outputs: a structure.
+        names: of its leaves; empty where they have none.
+
+    Returns:
+        Part of `outputs`, loss, weight and label of each loss.
+
+    Raises:
+        LookupError, TypeError: there is no such part.
+    """
+    built = _CompileLoss(None)
+    found = built._flat_losses = []
+    named = keras.tree.pack_sequence_as(outputs, [one or None for one in names])
+    require(built, "_build_nested")(outputs, outputs, losses, named, ())
+    return [
+        (functools.reduce(operator.getitem, path, outputs), *rest)
+        for path, *rest in found
+    ]
 
 
 def is_of_keras(model: keras.Model, name: str) -> bool:

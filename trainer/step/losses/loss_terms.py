@@ -32,6 +32,7 @@ from trainer.step.losses.outputs import (
     Outputs,
     losses_of,
     numbered_names,
+    wanted_by,
 )
 from trainer.step.losses.term import EXAMPLES, Term, loss_term
 from trainer.step.reductions.all_gather import all_gather
@@ -71,7 +72,16 @@ def terms(
     labels = numbered_names([f"{one.label}_loss" for one in listed])
     found, logs = [], {}
     for one, label in zip(listed, labels, strict=True):
-        if one.output is None:
+        if one.output is None and one.loss is not None:
+            # As in Keras, which has no mask of several outputs.
+            mask, weight = None, sample_weight
+            if keras.tree.is_nested(weight):
+                raise UserError(
+                    f"The loss {one.name!r} is of several outputs together, "
+                    "so it has one weight for each example: give a tensor of "
+                    "sample weights, not some by output."
+                )
+        elif one.output is None:
             mask, weight = None, _weight_of(one.name, sample_weight)
             is_dropped = any(each is not None for each in masks) or (
                 weight is None and sample_weight is not None
@@ -144,7 +154,7 @@ class _Values(NamedTuple):
         name: of the loss.
         values: with one row for each example.
         output: whose mask and sample weights count, by its position; `None`
-            for values of research code that are for none.
+            for values of several together, or of none in research code.
         loss: whose values they are; `None` for those of research code.
         reduction: that of a Keras loss.
         weight: of `loss_weights`.
@@ -178,7 +188,11 @@ def _listed(spec: StepSpec, outputs: Outputs, values: Any) -> list[_Values]:
     losses = losses_of(spec.loss, spec.loss_weights, given)
     if own:
         # Of several losses of an output, research code returns one value.
-        losses = [one for one in losses if one.key == given.names[one.position]]
+        losses = [
+            one
+            for one in losses
+            if one.position is not None and one.key == given.names[one.position]
+        ]
     if isinstance(values, list | tuple):
         flat = list(values)
     elif not isinstance(values, Mapping):
@@ -196,11 +210,11 @@ def _listed(spec: StepSpec, outputs: Outputs, values: Any) -> list[_Values]:
         _Values(
             one.key,
             value,
-            positions[one.position],
+            None if one.position is None else positions[one.position],
             None if own else one.loss,
             getattr(one.loss, "reduction", "sum_over_batch_size"),
             one.weight,
-            given.loss_labels[one.position] if own else one.label,
+            one.label if one.loss else one.key,
         )
         for one, value in zip(losses, flat, strict=True)
         if value is not None
@@ -393,17 +407,22 @@ def per_example(spec: StepSpec, y: Any, y_pred: Any) -> Any:
     losses = losses_of(spec.loss, None, outputs)
     # An output without a loss needs no target.
     losses = [one for one in losses if one.loss is not None]
-    wanted = sorted({one.position for one in losses})
+    wanted = wanted_by(losses)
     targets = outputs.tensors(y, wanted=wanted)
     predicted = keras.tree.flatten(y_pred)
-    for position, loss, _, key, _ in losses:
+    for position in wanted:
         if targets[position] is None:
             raise UserError(
                 f"The data has no target for the output "
                 f"{outputs.names[position]!r}, which has a loss. Outputs: "
                 f"{', '.join(outputs.names)}."
             )
-        found[key] = values_of(loss, targets[position], predicted[position])
+    for one in losses:
+        given, made = (
+            keras.tree.map_structure(parts.__getitem__, one.positions)
+            for parts in (targets, predicted)
+        )
+        found[one.key] = values_of(one.loss, given, made)
     if len(outputs.names) == 1 and len(found) < 2:
         return next(iter(found.values()), {})
     return found

@@ -8,26 +8,31 @@ of one layer or nested model have one name in Keras, and are numbered here.
 import collections
 import numbers
 from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
 
 from trainer.errors import UserError, nearest
+from trainer.step.keras.private import losses_at
+from trainer.step.losses.keras_losses import KerasLoss
 
 
 class OutputLoss(NamedTuple):
-    """A loss of an output.
+    """A loss of an output, or of several together.
 
     Attributes:
-        position: of the output.
+        position: of the output; `None` of several.
+        positions: the same, or their structure.
         loss: a Keras loss; `None` for an output without.
         weight: of `loss_weights`; `None` without.
         key: what `per_example_loss` returns its values under.
         label: what it is logged as, with "_loss"; `None` without a loss.
     """
 
-    position: int
+    position: int | None
+    positions: Any
     loss: keras.losses.Loss | None
     weight: float | None
     key: str
@@ -43,26 +48,21 @@ class Outputs:
             gives none.
 
     Attributes:
+        positions: of the outputs, in their structure.
         names: of the outputs, each once.
         labels: the same as Keras has them in the names of metrics: outputs of
             one layer share one, and without a name it is empty.
-        loss_labels: those in the names of losses, such as `"a/b"`.
     """
 
     def __init__(self, y_pred: Any, names: Sequence[str] | None = None) -> None:
         paths = [path for path, _ in keras.tree.flatten_with_path(y_pred)]
         count = len(paths)
-        self._positions = keras.tree.pack_sequence_as(y_pred, range(count))
+        self.positions = keras.tree.pack_sequence_as(y_pred, range(count))
         self.labels = [str(name) for name in names or ()]
         if isinstance(y_pred, Mapping) and len(y_pred) == count:
             self.labels = [str(key) for (key,) in paths]
         elif len(self.labels) != count:
             self.labels = [""] * count
-        self.loss_labels = [
-            "/".join(map(str, path[:-1] + (path[-1:] if is_key else (name,))))
-            for path, name in zip(paths, self.labels, strict=True)
-            for is_key in [bool(path) and not isinstance(path[-1], int)]
-        ]
         given = [name or str(i) for i, name in enumerate(self.labels)]
         counts = collections.Counter(given)
         self._shared = {name for name in counts if counts[name] > 1}
@@ -84,26 +84,33 @@ class Outputs:
         Raises:
             UserError: it does not say what is for which output.
         """
-        positions, count = self._positions, len(self.names)
+        positions, count = self.positions, len(self.names)
         found: list[Any] = [None] * count
-        if isinstance(value, Mapping):
-            is_like = isinstance(positions, Mapping)
-            if not is_like or value.keys() - positions.keys():
-                self._check_names(value, what)
-                return [value.get(name) for name in self.names]
-        # Outputs in a dict may have their losses in a list, as in Keras.
-        elif isinstance(value, list | tuple) and len(value) == count:
+        if isinstance(value, Mapping) and self.are_named_in(value):
+            self._check_names(value, what)
+            return [value.get(name) for name in self.names]
+        # Outputs in a dict may have their metrics in a list, as in Keras.
+        if isinstance(value, list | tuple) and len(value) == count:
             return list(value)
-        elif count == 1:
+        if count == 1 and not isinstance(value, Mapping):
             return [value]  # [metric, metric] for a single output.
         if not _spread(positions, value, found):
-            raise UserError(
-                f"{what} does not say which entry is for which of the outputs "
-                f"{', '.join(self.names)}. Give a dict by output, such as "
-                f"{{{self.names[0]!r}: ...}}, or a list with one entry for "
-                "each."
-            )
+            raise self.unclear(what)
         return found
+
+    def are_named_in(self, value: Mapping[str, Any]) -> bool:
+        """Whether the keys of a dict are names of outputs, not of a dict's."""
+        positions = self.positions
+        is_like = isinstance(positions, Mapping)
+        return not is_like or bool(value.keys() - positions.keys())
+
+    def unclear(self, what: str) -> UserError:
+        """Says that a value is for no outputs."""
+        return UserError(
+            f"{what} does not say which entry is for which of the outputs "
+            f"{', '.join(self.names)}. Give a dict by output, such as "
+            f"{{{self.names[0]!r}: ...}}, or a list with one entry for each."
+        )
 
     def tensors(
         self, value: Any, *, what: str = "The data", wanted: Sequence[int] = ()
@@ -128,7 +135,7 @@ class Outputs:
             # By name, even where the dict also has keys that are not outputs:
             # data may hold more than the losses use.
             self._check_shared(value, what)
-            inner = self._positions
+            inner = self.positions
             keys = set(inner) if isinstance(inner, Mapping) else set()
             if any(name in value for name in {*self.names} - keys):
                 return [value.get(name) for name in self.names]
@@ -154,8 +161,9 @@ class Outputs:
         for name in value:
             if name not in self.names:
                 raise UserError(
-                    f"{what} names {name!r}, which is not an output of the "
-                    f"model. {nearest(name, self.names)}"
+                    f"Invalid `{what}`: {name!r} is not an output of the "
+                    "model. Expected keys are the names of outputs. "
+                    f"{nearest(name, self.names)}"
                 )
 
     def _check_shared(self, value: Mapping[str, Any], what: str) -> None:
@@ -211,59 +219,71 @@ def _spread(positions: Any, value: Any, found: list[Any]) -> bool:
 def losses_of(loss: Any, weights: Any, outputs: Outputs) -> list[OutputLoss]:
     """The losses of the outputs, in their order; of one there may be several.
 
+    Those of several outputs together come last.
+
     Args:
-        loss: Keras losses; a single one is for all outputs.
+        loss: Keras losses, as `compile` takes them; a single one is for all
+            outputs.
         weights: `loss_weights`: a number for all, or numbers by loss or output.
         outputs: what they are for.
 
     Raises:
         UserError: one is for no output, or a weight is no number.
     """
-    by_output = [loss] * len(outputs.names)
-    if keras.tree.is_nested(loss):
-        by_output = outputs.split(loss, what="loss")
-    several = [
-        [one for one in keras.tree.flatten(part) if one is not None] or [None]
-        for part in by_output
-    ]
-    factors = _factors_of(weights, [len(one) for one in several], outputs)
-    found: list[OutputLoss] = []
-    for i, (name, label) in enumerate(
-        zip(outputs.names, outputs.loss_labels, strict=True)
+    names, positions, by_output = outputs.names, outputs.positions, None
+    if not keras.tree.is_nested(loss):
+        loss = [loss] * len(names)
+    leaves, factors = keras.tree.flatten(loss), keras.tree.flatten(weights)
+    if not keras.tree.is_nested(weights):
+        factors *= len(leaves)
+    elif len(factors) != len(leaves) or not (
+        isinstance(weights, list | tuple) or _paths(weights) == _paths(loss)
     ):
-        for j, one in enumerate(several[i]):
+        by_output = outputs.split(weights, what="loss_weights")
+        factors = [None] * len(leaves)
+    # Leaves of a structure.
+    pairs = [
+        SimpleNamespace(loss=one, weight=factor)
+        for one, factor in zip(leaves, factors, strict=True)
+    ]
+    loss = keras.tree.pack_sequence_as(loss, pairs)
+    if isinstance(loss, Mapping) and outputs.are_named_in(loss):
+        loss = outputs.split(loss, what="loss")
+    if len(names) == 1:
+        loss, positions = keras.tree.flatten(loss), 0
+    try:
+        bound = losses_at(loss, positions, outputs.labels)
+    except (LookupError, TypeError):
+        raise outputs.unclear("loss") from None
+    found: list[OutputLoss] = []
+    for i, name in enumerate(names):
+        several: list[Any] = [one for at, *one in bound if at == i]
+        for j, (one, weight, label) in enumerate(several or [(None,) * 3]):
             key = f"{name}/{j}" if j else name
-            named = None if one is None else label or one.name
-            found.append(OutputLoss(i, one, factors[i][j], key, named))
-    return found
-
-
-def _factors_of(
-    given: Any, counts: Sequence[int], outputs: Outputs
-) -> list[list[float | None]]:
-    """The weights of so many losses of each output."""
-    if not keras.tree.is_nested(given):
-        by_output = [given] * len(counts)
-    elif isinstance(given, list | tuple) and len(given) == sum(counts):
-        rest = iter(given)
-        by_output = [[next(rest) for _ in range(count)] for count in counts]
-    else:
-        by_output = outputs.split(given, what="loss_weights")
-    found = []
-    for name, count, part in zip(outputs.names, counts, by_output, strict=True):
-        flat = keras.tree.flatten(part)
-        flat = flat * count if len(flat) == 1 else flat
-        if len(flat) != count or not all(map(_is_factor, flat)):
+            weight = by_output[i] if by_output else weight
+            found.append(OutputLoss(i, i, one, weight, key, label))
+    for at, one, weight, label in bound:
+        if keras.tree.is_nested(at):
+            if by_output or KerasLoss.of(one):
+                raise outputs.unclear("loss_weights" if by_output else "loss")
+            found.append(OutputLoss(None, at, one, weight, label, label))
+    for each in found:
+        if not (each.weight is None or isinstance(each.weight, numbers.Real)):
             raise UserError(
-                f"loss_weights has {part!r} for the output {name!r}. Valid: "
-                "a number, or one for each of its losses."
+                f"loss_weights has {each.weight!r} for the output "
+                f"{each.key!r}. Valid: a number, or one for each of its losses."
             )
-        found.append(flat)
     return found
 
 
-def _is_factor(weight: Any) -> bool:
-    return weight is None or isinstance(weight, numbers.Real)
+def wanted_by(losses: Sequence[OutputLoss]) -> list[int]:
+    """The positions of the outputs that have a loss."""
+    found = [one.positions for one in losses if one.loss is not None]
+    return sorted(set(keras.tree.flatten(found)))
+
+
+def _paths(structure: Any) -> list[Any]:
+    return [path for path, _ in keras.tree.flatten_with_path(structure)]
 
 
 def weights_of_classes(

@@ -333,6 +333,12 @@ def by_name():
     )
 
 
+def distance(y, y_pred):
+    """From several targets to as many outputs."""
+    pairs = zip(*map(keras.tree.flatten, (y, y_pred)), strict=True)
+    return sum(tf.reduce_mean(tf.abs(a - b), -1) for a, b in pairs) ** 2
+
+
 def of_batch_mean(y, y_pred):
     return tf.reduce_mean((y - y_pred) ** 2)
 
@@ -415,6 +421,30 @@ STRUCTURES = [
         {"loss": ["mse", None, "mae"]},
         {"x": X, "y": [A, B]},
         pooled=("a_loss", "c_loss"),
+    ),
+    Case(
+        "of_several_outputs",
+        by_name,
+        {
+            "loss": [distance, {"a": "mse", "b": "mae"}],
+            "loss_weights": [0.5, {"a": 1.0, "b": 3.0}],
+        },
+        {"x": X, "y": {"a": A, "b": B}},
+        pooled=(*OF_BOTH, "a_b_loss"),
+    ),
+    Case(
+        "of_several_outputs_of_a_list",
+        dense("a", "b"),
+        {"loss": (distance, [None, "mae"])},
+        {"x": X, "y": [A, B]},
+        pooled=("b_loss", "a_b_loss"),
+    ),
+    Case(
+        "of_several_outputs_nested",
+        nested,
+        {"loss": {"a": [distance, {"x": "mse"}], "d": "mse"}},
+        {"x": X, "y": OF_NESTED},
+        pooled=("a_loss", "a/x_loss", "d_loss"),
     ),
     Case("scalar", dense("a"), {"loss": of_batch_mean}, ONE, refused=SCALAR),
     Case(

@@ -232,9 +232,12 @@ def test_sparse_inputs(source, micro):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"loss": {"a": "mse", "bb": "mse"}}, "loss names 'bb', which is no"),
-        ({"loss": "mse", "metrics": {"c": ["mae"]}}, "metrics names 'c'"),
-        ({"loss": "mse", "loss_weights": {"x": 1.0}}, "loss_weights names 'x'"),
+        (
+            {"loss": {"a": "mse", "bb": "mse"}},
+            "`loss`: 'bb' is not an output .*keys",
+        ),
+        ({"loss": "mse", "metrics": {"c": ["mae"]}}, "Invalid `metrics`: 'c'"),
+        ({"loss": "mse", "loss_weights": {"x": 1.0}}, "`loss_weights`: 'x'"),
         ({"loss": ["mse"] * 3}, "loss does not say .* outputs a, b"),
         ({"loss": "mse", "metrics": ["mae"]}, "metrics does not say"),
         ({"loss": "mse", "class_weight": {"a": 1.0}}, "class_weight = {'a'"),
