@@ -112,3 +112,22 @@ def test_a_whole_batch_trains_as_in_fit(name):
     pairs = zip(whole.model.get_weights(), plain.get_weights(), strict=True)
     for found, expected in pairs:
         np.testing.assert_allclose(found, expected, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("made", "names"),
+    [
+        (lambda: layers.SpectralNormalization(layers.Dense(1)), "vector_u"),
+        (layers.BatchNormalization, "moving_mean"),
+        (lambda: layers.Dropout(0.1), None),
+    ],
+)
+def test_what_each_micro_batch_assigns_to_is_named(made, names, caplog):
+    model = keras.Sequential([keras.Input((4,)), made(), layers.Dense(1)])
+    x = np.ones((8, 4), "float32")
+    data = ArrayExamples((x, x[:, :1]))
+    options = {"data": data, "batch_size": 8, "strategy": "default"}
+    Trainer(model, loss="mse", accumulation_steps=2, **options).train(1)
+    said = "accumulation_steps = 2 once for each micro-batch" in caplog.text
+    assert said == (names is not None)
+    assert not names or names in caplog.text

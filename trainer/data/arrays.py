@@ -50,6 +50,13 @@ def check_dtype(array: np.ndarray, name: str) -> None:
         ) from None
 
 
+def without_none(x: Any) -> Any:
+    """Inputs by name without those that are `None`: no batch can hold these."""
+    if not isinstance(x, Mapping):
+        return x
+    return {name: one for name, one in x.items() if one is not None}
+
+
 def check_rows(parts: Mapping[str, Any]) -> None:
     """Checks that all parts have a row for each example.
 

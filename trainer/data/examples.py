@@ -151,8 +151,25 @@ class ArrayExamples(Examples):
 
 
 def is_sparse(part: Any) -> bool:
-    """Returns whether an array is a sparse matrix of TensorFlow or SciPy."""
-    return isinstance(part, tf.SparseTensor) or hasattr(part, "tocoo")
+    """Whether an array is a sparse matrix of TensorFlow, SciPy or JAX."""
+    return isinstance(part, tf.SparseTensor) or (
+        hasattr(part, "tocoo") or hasattr(part, "n_sparse")
+    )
+
+
+def as_sparse(matrix: Any) -> tf.SparseTensor:
+    """What `is_sparse` is true of, as a tensor whose indices are in order."""
+    if not isinstance(matrix, tf.SparseTensor):
+        if hasattr(matrix, "tocoo"):
+            matrix = matrix.tocoo()
+            indices = np.stack([matrix.row, matrix.col], axis=1)
+        else:
+            indices = np.asarray(matrix.indices)
+        matrix = tf.SparseTensor(
+            indices.astype(np.int64), np.asarray(matrix.data), matrix.shape
+        )
+    # SciPy does not promise it.
+    return tf.sparse.reorder(matrix)
 
 
 class SparseRows:
@@ -163,15 +180,7 @@ class SparseRows:
     """
 
     def __init__(self, matrix: Any) -> None:
-        if not isinstance(matrix, tf.SparseTensor):
-            coo = matrix.tocoo()
-            indices = tf.stack([coo.row, coo.col], axis=1)
-            matrix = tf.SparseTensor(
-                tf.cast(indices, tf.int64), coo.data, coo.shape
-            )
-        # Row ids must be sorted for a ragged tensor, and SciPy does not promise
-        # that.
-        matrix = tf.sparse.reorder(matrix)
+        matrix = as_sparse(matrix)
         rows, columns = tf.unstack(matrix.indices, axis=1)
         self._size, self._width = map(int, matrix.shape)
         # Ragged, because gathering rows of a `SparseTensor` takes time

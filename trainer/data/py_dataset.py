@@ -10,8 +10,9 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from trainer.data.arrays import check_dtype
+from trainer.data.arrays import check_dtype, without_none
 from trainer.data.dataset_batches import DatasetBatches
+from trainer.data.examples import as_sparse, is_sparse
 from trainer.errors import UserError, at_run_time
 
 # To find the end of a generator.
@@ -55,20 +56,21 @@ def from_py_dataset(
     tried = sorted({0, min(1, last), last})
 
     spec = _spec_of([_as_batch(data[number]) for number in tried])
-    leaves = keras.tree.flatten(spec)
+    leaves = tf.nest.flatten(spec, expand_composites=True)
 
     def load(number: np.ndarray) -> list[np.ndarray]:
-        batch = keras.tree.flatten(_as_batch(data[int(number)]))
+        batch = _as_batch(data[int(number)])
+        parts = tf.nest.flatten(batch, expand_composites=True)
         return [
             np.asarray(part, leaf.dtype.as_numpy_dtype)
-            for part, leaf in zip(batch, leaves, strict=True)
+            for part, leaf in zip(parts, leaves, strict=True)
         ]
 
     def read(number: tf.Tensor) -> Any:
         loaded = tf.numpy_function(load, [number], [x.dtype for x in leaves])
         for part, leaf in zip(loaded, leaves, strict=True):
             part.set_shape(leaf.shape)
-        return keras.tree.pack_sequence_as(spec, loaded)
+        return tf.nest.pack_sequence_as(spec, loaded, expand_composites=True)
 
     numbers = tf.data.Dataset.counter()
     if length is not None:
@@ -153,19 +155,21 @@ class GeneratedBatches(DatasetBatches):
 
 def _spec_of(tried: list[Any]) -> Any:
     """The structure of `tf.TensorSpec`s that some batches have in common."""
-    return keras.tree.map_structure(
-        lambda *parts: tf.TensorSpec(_common_shape(parts), parts[0].dtype),
-        *tried,
-    )
+
+    def common(*parts: Any) -> tf.TypeSpec:
+        kind = tf.SparseTensorSpec if is_sparse(parts[0]) else tf.TensorSpec
+        return kind(_common_shape(parts), parts[0].dtype)
+
+    return keras.tree.map_structure(common, *tried)
 
 
-def _common_shape(parts: tuple[np.ndarray, ...]) -> list[int | None]:
+def _common_shape(parts: tuple[Any, ...]) -> list[int | None]:
     """The shape of a part in all batches: `None` where these differ.
 
     Raises:
         UserError: they differ in the number of axes.
     """
-    if len({part.ndim for part in parts}) > 1:
+    if len({len(part.shape) for part in parts}) > 1:
         raise UserError(
             "The batches of a PyDataset have different numbers of axes: "
             f"shapes {', '.join(str(part.shape) for part in parts)}."
@@ -175,16 +179,16 @@ def _common_shape(parts: tuple[np.ndarray, ...]) -> list[int | None]:
 
 
 def _as_batch(batch: Any) -> Any:
-    """A batch of NumPy arrays, without the `None`s that Keras allows."""
+    """A batch of arrays, without the `None`s that Keras allows."""
     x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
-    packed = keras.utils.pack_x_y_sample_weight(x, y, weight)
-    return keras.tree.map_structure(_dense, keras.tree.lists_to_tuples(packed))
+    packed = keras.utils.pack_x_y_sample_weight(without_none(x), y, weight)
+    return keras.tree.map_structure(_array, keras.tree.lists_to_tuples(packed))
 
 
-def _dense(part: Any) -> np.ndarray:
-    if isinstance(part, tf.SparseTensor):
-        part = tf.sparse.to_dense(tf.sparse.reorder(part))
-    array = part.toarray() if hasattr(part, "tocoo") else np.asarray(part)
+def _array(part: Any) -> Any:
+    if is_sparse(part):
+        return as_sparse(part)
+    array = np.asarray(part)
     if array.dtype == object and not isinstance(
         next(array.flat, None), str | bytes
     ):

@@ -21,7 +21,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from trainer.data.arrays import as_arrays, check_rows, weights_of_all
+from trainer.data.arrays import (
+    as_arrays,
+    check_rows,
+    weights_of_all,
+    without_none,
+)
 from trainer.data.batches import Batches
 from trainer.data.dataset_batches import DatasetBatches
 from trainer.data.examples import ArrayExamples, Examples
@@ -308,10 +313,11 @@ def as_source(data: Any, name: str, of: str = "") -> Source:
         raise UserError(f"{name} is empty. Give (x, y).")
     check_rows(named)
     x, y, weight = (*named.values(), None, None)[:3]
+    x = without_none(x)
     if any(leaf is None for leaf in tf.nest.flatten(x)):
         raise UserError(
-            f"x{of} has None for an input, which a batch cannot hold. Build "
-            "the model without that input."
+            f"x{of} has None for an input, which is not optional there. An "
+            "optional one may be None in a dict of inputs by name."
         )
     weight = weights_of_all(weight, int(leaves[0].shape[0]))
     for leaf in tf.nest.flatten(y):

@@ -17,6 +17,7 @@ from trainer.data.batches import Batches
 from trainer.errors import UserError, at_run_time
 from trainer.step.keras.private import (
     is_of_keras,
+    is_optional,
     symbolic_inputs,
     symbolic_outputs,
 )
@@ -167,8 +168,8 @@ def check_inputs(model: keras.Model, x: Any, *, batch_size: int | None) -> None:
 def _inputs_by_name(x: Any, wanted: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(x, dict):
         # Keras passes over the others, as `fit` does.
-        if all(name in x for name in wanted):
-            return {name: x[name] for name in wanted}
+        if all(name in x or is_optional(wanted[name]) for name in wanted):
+            return {name: x[name] for name in wanted if name in x}
         found = f"is a dict with {', '.join(map(repr, x))}"
     else:
         parts = keras.tree.flatten(x)

@@ -14,7 +14,7 @@ from trainer.errors import UserError
 from trainer.runtime.graph import converted
 from trainer.step import gradients as grads
 from trainer.step.context import step_context
-from trainer.step.keras.private import is_of_keras
+from trainer.step.keras.private import is_of_keras, with_optional
 from trainer.step.logs import StepLogs
 from trainer.step.losses import loss_terms
 from trainer.step.losses.loss_terms import global_term
@@ -62,7 +62,8 @@ class BaseStep:
 
     def forward(self, x: Any, *, training: bool) -> Any:
         """Calls the model on a replica's inputs."""
-        return self._spec.model(x, training=training)
+        model = self._spec.model
+        return model(with_optional(model, x), training=training)
 
     def per_example_loss(self, x: Any, y: Any, y_pred: Any) -> Any:
         """The loss of each example, before weights and division.

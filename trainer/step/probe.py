@@ -17,6 +17,7 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from trainer.data.batches import count_rows, not_per_example, take_rows
 from trainer.errors import UserError
@@ -143,6 +144,7 @@ class Probe:
                 f"{_place(self.whole)}, outside of a graph: "
                 f"{_first_line(error)}. {_FREE} {_OPT_OUT}"
             )
+        self._warn_of_micro_batches()
         with probing(self._spec):
             self._find_decays()
             found = self._compared(self.parts)
@@ -158,6 +160,22 @@ class Probe:
 
     def _run(self, *sizes: int) -> list[Run]:
         return run(self._spec, self._batch, sizes, training=self._training)
+
+    def _warn_of_micro_batches(self) -> None:
+        """Names what is assigned to in each of several micro-batches."""
+        names = [
+            one.name
+            for one in self.whole.results.values()
+            if one.kind == "variable" and not np.array_equal(one.value, one.old)
+        ]
+        if names and self._training and self._spec.accumulation_steps > 1:
+            logging.warning(
+                "The forward pass assigns to %s%s: with accumulation_steps = "
+                "%d once for each micro-batch, where fit does once a batch.",
+                ", ".join(names[:3]),
+                f" and {len(names) - 3} more" * (len(names) > 3),
+                self._spec.accumulation_steps,
+            )
 
     def _find_decays(self) -> None:
         """Notes which variables keep sums over time."""

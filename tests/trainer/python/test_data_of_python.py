@@ -5,6 +5,7 @@ import types
 import keras
 import numpy as np
 import pytest
+import scipy.sparse
 import tensorflow as tf
 
 from trainer import Trainer, UserError
@@ -35,6 +36,32 @@ def linear():
     return [keras.Input((4,)), keras.layers.Dense(1)]
 
 
+class OfSparse(keras.layers.Layer):
+    """Takes nothing but sparse tensors."""
+
+    def call(self, x):
+        return tf.sparse.sparse_dense_matmul(x, tf.ones((4, 3)))
+
+
+def sums_of_sparse():
+    inputs = keras.Input((4,), sparse=True)
+    return keras.Model(inputs, keras.layers.Dense(1)(OfSparse()(inputs)))
+
+
+class Chosen(keras.layers.Layer):
+    def call(self, x, other):
+        return x if other is None else other
+
+
+def optional():
+    inputs = [
+        keras.Input((4,), name="x"),
+        keras.Input((4,), name="o", optional=True),
+    ]
+    made = keras.layers.Dense(1)(Chosen()(*inputs))
+    return keras.Model({one.name: one for one in inputs}, made)
+
+
 def words():
     return [
         keras.layers.Embedding(9, 4),
@@ -53,6 +80,10 @@ def sums():
     ]
 
 
+GENERATORS = (
+    *("one pass", "endless", "sparse", "scipy", "validation"),
+    "batches without an optional input",
+)
 # What makes the layers, and the arguments of `fit`, anew for each call.
 CASES = {
     "one pass": (linear, lambda: {"x": batches(5)}),
@@ -64,6 +95,18 @@ CASES = {
     "sparse": (
         linear,
         lambda: {"x": batches(5, tf.sparse.from_dense)},
+    ),
+    "scipy": (
+        sums_of_sparse,
+        lambda: {"x": batches(5, scipy.sparse.csr_matrix)},
+    ),
+    "without an optional input": (
+        optional,
+        lambda: {"x": {"x": X, "o": None}, "y": Y, "batch_size": 8},
+    ),
+    "batches without an optional input": (
+        optional,
+        lambda: {"x": batches(5, lambda x: {"x": x, "o": None})},
     ),
     "validation": (
         linear,
@@ -117,7 +160,8 @@ def test_fit_is_that_of_keras(name, caplog):
     found = []
     for as_trainer in (False, True):
         keras.utils.set_random_seed(3)
-        model = keras.Sequential(layers())
+        made = layers()
+        model = keras.Sequential(made) if isinstance(made, list) else made
         model.compile("sgd", "mse", metrics=["mae"])
         fits = Trainer(model, strategy="default") if as_trainer else model
         history = fits.fit(**call(), shuffle=False, verbose=0).history
@@ -132,7 +176,7 @@ def test_fit_is_that_of_keras(name, caplog):
     counted = ("one pass", "sparse", "validation")
     assert ("to count" in caplog.text) == (name in counted)
     said = caplog.text.count("is a generator: a run that is resumed begins it")
-    assert said == (name in ("one pass", "endless", "sparse", "validation"))
+    assert said == (name in GENERATORS)
 
 
 def test_what_a_generator_cannot_do():

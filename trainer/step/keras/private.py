@@ -148,6 +148,20 @@ def symbolic_inputs(model: keras.Model) -> dict[str, Any]:
     return {} if nested else dict(struct)
 
 
+def is_optional(tensor: keras.KerasTensor) -> bool:
+    """Whether an input of a model may be `None`."""
+    made_by = require(tensor, "_keras_history").operation
+    return bool(getattr(made_by, "optional", False))
+
+
+def with_optional(model: keras.Model, x: Any) -> Any:
+    """Inputs by name, with `None` for optional ones that are left out."""
+    if not isinstance(x, dict):
+        return x
+    wanted = symbolic_inputs(model)
+    return {name: None for name in wanted if is_optional(wanted[name])} | x
+
+
 def symbolic_outputs(model: keras.Model) -> Any:
     """A model's symbolic outputs; `None` if they are not known yet."""
     try:

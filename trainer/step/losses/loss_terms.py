@@ -72,18 +72,11 @@ def terms(
     labels = numbered_names([f"{one.label}_loss" for one in listed])
     found, logs = [], {}
     for one, label in zip(listed, labels, strict=True):
-        if one.output is None and one.loss is not None:
-            # As in Keras, which has no mask of several outputs.
-            mask, weight = None, sample_weight
-            if keras.tree.is_nested(weight):
-                raise UserError(
-                    f"The loss {one.name!r} is of several outputs together, "
-                    "so it has one weight for each example: give a tensor of "
-                    "sample weights, not some by output."
-                )
-        elif one.output is None:
+        if one.output is None:
             mask, weight = None, _weight_of(one.name, sample_weight)
-            is_dropped = any(each is not None for each in masks) or (
+            # In Keras a loss of several outputs has no mask.
+            has_mask = one.loss is None and any(m is not None for m in masks)
+            is_dropped = has_mask or (
                 weight is None and sample_weight is not None
             )
             if is_dropped:
@@ -222,12 +215,11 @@ def _listed(spec: StepSpec, outputs: Outputs, values: Any) -> list[_Values]:
 
 
 def _is_whose(name: str, outputs: Sequence[str]) -> UserError:
-    """Asks whose mask and sample weights a loss of research code has."""
+    """Asks whose mask and sample weights a loss has."""
     return UserError(
-        f"per_example_loss returned {name!r}, which is the name of no output, "
-        "so it is not known whose mask and sample weights are its own. Return "
-        f"a dict, and put the name of an output before it, as in "
-        f"'{outputs[0]}/{name}'."
+        f"The loss {name!r} is of no single output, so it is not known whose "
+        "mask and sample weights are its own. In per_example_loss return a "
+        f"dict, and put the name of an output before it: '{outputs[0]}/{name}'."
     )
 
 

@@ -216,6 +216,13 @@ def _spread(positions: Any, value: Any, found: list[Any]) -> bool:
     )
 
 
+class _Weighed(SimpleNamespace):
+    """A leaf of a structure: a loss and its weight."""
+
+    def __init__(self, loss: Any, weight: Any) -> None:
+        super().__init__(loss=loss, weight=weight)
+
+
 def losses_of(loss: Any, weights: Any, outputs: Outputs) -> list[OutputLoss]:
     """The losses of the outputs, in their order; of one there may be several.
 
@@ -230,22 +237,26 @@ def losses_of(loss: Any, weights: Any, outputs: Outputs) -> list[OutputLoss]:
     Raises:
         UserError: one is for no output, or a weight is no number.
     """
-    names, positions, by_output = outputs.names, outputs.positions, None
+    names, positions = outputs.names, outputs.positions
     if not keras.tree.is_nested(loss):
         loss = [loss] * len(names)
-    leaves, factors = keras.tree.flatten(loss), keras.tree.flatten(weights)
+    factors = keras.tree.flatten(weights)
     if not keras.tree.is_nested(weights):
-        factors *= len(leaves)
-    elif len(factors) != len(leaves) or not (
-        isinstance(weights, list | tuple) or _paths(weights) == _paths(loss)
-    ):
-        by_output = outputs.split(weights, what="loss_weights")
-        factors = [None] * len(leaves)
-    # Leaves of a structure.
-    pairs = [
-        SimpleNamespace(loss=one, weight=factor)
-        for one, factor in zip(leaves, factors, strict=True)
+        factors *= len(keras.tree.flatten(loss))
+    elif isinstance(weights, Mapping) and _paths(weights) != _paths(loss):
+        factors = outputs.split(weights, what="loss_weights")
+        if isinstance(loss, Mapping):
+            loss = outputs.split(loss, what="loss")
+    leaves = keras.tree.flatten(loss)
+    is_number = [
+        one is None or isinstance(one, numbers.Real) for one in factors
     ]
+    if len(factors) != len(leaves) or not all(is_number):
+        raise UserError(
+            f"loss_weights = {weights!r} does not fit the losses. Valid: a "
+            "number, or one for each of them."
+        )
+    pairs = list(map(_Weighed, leaves, factors))
     loss = keras.tree.pack_sequence_as(loss, pairs)
     if isinstance(loss, Mapping) and outputs.are_named_in(loss):
         loss = outputs.split(loss, what="loss")
@@ -260,19 +271,12 @@ def losses_of(loss: Any, weights: Any, outputs: Outputs) -> list[OutputLoss]:
         several: list[Any] = [one for at, *one in bound if at == i]
         for j, (one, weight, label) in enumerate(several or [(None,) * 3]):
             key = f"{name}/{j}" if j else name
-            weight = by_output[i] if by_output else weight
             found.append(OutputLoss(i, i, one, weight, key, label))
     for at, one, weight, label in bound:
         if keras.tree.is_nested(at):
-            if by_output or KerasLoss.of(one):
-                raise outputs.unclear("loss_weights" if by_output else "loss")
+            if KerasLoss.of(one):
+                raise outputs.unclear("loss")
             found.append(OutputLoss(None, at, one, weight, label, label))
-    for each in found:
-        if not (each.weight is None or isinstance(each.weight, numbers.Real)):
-            raise UserError(
-                f"loss_weights has {each.weight!r} for the output "
-                f"{each.key!r}. Valid: a number, or one for each of its losses."
-            )
     return found
 
 
