@@ -219,7 +219,8 @@ def _is_whose(name: str, outputs: Sequence[str]) -> UserError:
     return UserError(
         f"The loss {name!r} is of no single output, so it is not known whose "
         "mask and sample weights are its own. In per_example_loss return a "
-        f"dict, and put the name of an output before it: '{outputs[0]}/{name}'."
+        "dict, and put the name of an output before it, as in "
+        f"'{outputs[0]}/{name}'."
     )
 
 
