@@ -27,9 +27,13 @@ def batches(count=None, kind=np.asarray):
 class Endless(keras.utils.PyDataset):
     num_batches = None
 
+    def __init__(self, kind=np.asarray):
+        super().__init__()
+        self._kind = kind
+
     def __getitem__(self, number):
         rows = slice(number % 5 * 8, number % 5 * 8 + 8)
-        return X[rows], Y[rows]
+        return self._kind(X[rows]), Y[rows]
 
 
 def linear():
@@ -80,8 +84,8 @@ def sums():
     ]
 
 
-GENERATORS = (
-    *("one pass", "endless", "sparse", "scipy", "validation"),
+COUNTED = (
+    *("one pass", "sparse", "scipy", "validation"),
     "batches without an optional input",
 )
 # What makes the layers, and the arguments of `fit`, anew for each call.
@@ -99,6 +103,10 @@ CASES = {
     "scipy": (
         sums_of_sparse,
         lambda: {"x": batches(5, scipy.sparse.csr_matrix)},
+    ),
+    "sparse py_dataset": (
+        sums_of_sparse,
+        lambda: {"x": Endless(tf.sparse.from_dense), "steps_per_epoch": 7},
     ),
     "without an optional input": (
         optional,
@@ -173,10 +181,9 @@ def test_fit_is_that_of_keras(name, caplog):
     for one, other in zip(weights, expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
     # An endless source is not read to be counted.
-    counted = ("one pass", "sparse", "validation")
-    assert ("to count" in caplog.text) == (name in counted)
+    assert ("to count" in caplog.text) == (name in COUNTED)
     said = caplog.text.count("is a generator: a run that is resumed begins it")
-    assert said == (name in GENERATORS)
+    assert said == (name in (*COUNTED, "endless"))
 
 
 def test_what_a_generator_cannot_do():
