@@ -29,8 +29,8 @@ MOST_LINES = {
     "trainer/cli": 1449,
     "trainer/data": 1250,
     "trainer/launch": 758,
-    "trainer/loop": 2639,
-    "trainer/python": 543,
+    "trainer/loop": 2637,
+    "trainer/python": 538,
     "trainer/runtime": 1307,
     "trainer/step": 4932,
     "trainer/strategy": 1940,
@@ -40,7 +40,7 @@ MOST_LINES = {
     "plugins/trainer_plugins/callbacks": 730,
     "plugins/trainer_plugins/control_plane": 982,
     "plugins/trainer_plugins/loggers": 637,
-    "plugins/trainer_plugins/strategies": 1985,
+    "plugins/trainer_plugins/strategies": 1982,
     "experiments": 852,
 }
 LONGEST_MODULE = 350

@@ -65,12 +65,9 @@ class Monitor:
         """Steps in the order of their values, the best first, newer first."""
         sign = 1.0 if self.mode == "min" else -1.0
 
-        def order(step: int) -> tuple[bool, float, int]:
-            value = values[step]
-            # NaN last: it compares as false with everything.
-            return math.isnan(value), sign * value, -step
-
-        return sorted(values, key=order)
+        # NaN last: it compares as false with everything.
+        found = [(math.isnan(v), sign * v, -s) for s, v in values.items()]
+        return [-step for *_, step in sorted(found)]
 
 
 def check_names(

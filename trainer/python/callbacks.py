@@ -61,17 +61,12 @@ def of_training(
             `Callback`.
     """
     called = as_callbacks(given)
-    kinds = [
-        plugin
-        for plugin in load_plugins().values()
-        if inspect.isclass(plugin)
-        and issubclass(plugin, Callback)
-        and plugin.by_default
-    ]
     missing = [
-        kind()
-        for kind in kinds
-        if verbose and not any(isinstance(one, kind) for one in called)
+        plugin()
+        for plugin in load_plugins().values()
+        if verbose
+        and getattr(plugin, "by_default", False)
+        and not any(isinstance(one, plugin) for one in called)
     ]
     ends = [] if fit is None else [FinalValues()]
     return [*ends, *called, *missing, own]

@@ -152,30 +152,24 @@ def _require_answer(tpu: str, host: str, port: int) -> None:
 
 
 def holders() -> list[str]:
-    """Describes the other process that uses this host's chips, if one does."""
-    found = _of_lock()
-    found.pop(os.getpid(), None)
-    return [
-        f"process {pid} ({_command(pid)}), which holds {file}"
-        for pid, file in sorted(found.items())
-    ]
-
-
-def _of_lock() -> dict[int, str]:
-    """The process that has locked the file, whoever's it is."""
+    """Describes the other process that has locked this host's chips, if any."""
     try:
         status = os.stat(LOCK_FILE)
     except OSError:
-        return {}
+        return []
     # Such as "1: POSIX  ADVISORY  WRITE 8508 fe:00:2151975 0 EOF".
     device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
     held = [line.split() for line in _text("/proc/locks").splitlines()]
     # A line of one who waits has "->" in the second column.
-    return {
-        int(fields[4]): LOCK_FILE
+    found = {
+        int(fields[4])
         for fields in held
         if fields[5:6] == [f"{device}:{status.st_ino}"] and fields[1] != "->"
     }
+    return [
+        f"process {pid} ({_command(pid)}), which holds {LOCK_FILE}"
+        for pid in sorted(found - {os.getpid()})
+    ]
 
 
 def _command(pid: int) -> str:
